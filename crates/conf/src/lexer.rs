@@ -1,0 +1,266 @@
+//! Bytes to words: quotes, escapes, comments, `${braces}`, exactly as nginx reads them.
+
+use crate::error::{ConfError, Position};
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Longest word, in bytes; nginx's own bound is its 4096-byte read buffer. Chosen larger because
+/// generated `map` and `Content-Security-Policy` values exceed it.
+pub const WORD_BYTES_MAX: usize = 64 * 1024;
+
+/// One directive's words and what ended them.
+#[derive(Debug, Eq, PartialEq)]
+pub enum Statement {
+    /// `name arg ... ;`
+    Simple(Vec<Word>),
+    /// `name arg ... {`
+    BlockStart(Vec<Word>),
+    /// `}`
+    BlockEnd(u32),
+    /// The end of the text.
+    End(u32),
+}
+
+/// One word after unquoting and unescaping.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Word {
+    /// The bytes, quotes removed.
+    pub text: Bytes,
+    /// Line on which the word starts, from 1.
+    pub line: u32,
+}
+
+/// Reads statements from one file's text.
+pub struct Lexer<'a> {
+    input: &'a [u8],
+    offset: usize,
+    line: u32,
+    file: &'a Arc<Path>,
+}
+
+enum Ended {
+    Space,
+    Semicolon,
+    Brace,
+}
+
+impl<'a> Lexer<'a> {
+    /// Starts at the first line of `input`; `file` is named in errors.
+    pub fn new(input: &'a [u8], file: &'a Arc<Path>) -> Self {
+        Self { input, offset: 0, line: 1, file }
+    }
+
+    fn at(&self, line: u32) -> Position {
+        Position { file: Arc::clone(self.file), line }
+    }
+
+    fn next_byte(&mut self) -> Option<u8> {
+        let byte = *self.input.get(self.offset)?;
+        self.offset += 1;
+        if byte == b'\n' {
+            self.line += 1;
+        }
+        Some(byte)
+    }
+
+    /// The next statement.
+    ///
+    /// # Errors
+    /// [`ConfError`] with nginx's wording when the text breaks the grammar.
+    pub fn statement(&mut self) -> Result<Statement, ConfError> {
+        let mut words = Vec::new();
+        loop {
+            let line = self.line;
+            let Some(byte) = self.next_byte() else {
+                if words.is_empty() {
+                    return Ok(Statement::End(line));
+                }
+                return Err(self.unexpected_end(line));
+            };
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                b'#' => self.skip_comment(),
+                b';' if !words.is_empty() => return Ok(Statement::Simple(words)),
+                b'{' if !words.is_empty() => return Ok(Statement::BlockStart(words)),
+                b'}' if words.is_empty() => return Ok(Statement::BlockEnd(line)),
+                b';' | b'{' | b'}' => return Err(self.unexpected(byte, line)),
+                quote @ (b'"' | b'\'') => {
+                    words.push(self.quoted_word(quote, line)?);
+                    self.after_quote()?;
+                }
+                _ => {
+                    self.offset -= 1;
+                    let (word, ended) = self.bare_word(line)?;
+                    words.push(word);
+                    match ended {
+                        Ended::Space => {}
+                        Ended::Semicolon => return Ok(Statement::Simple(words)),
+                        Ended::Brace => return Ok(Statement::BlockStart(words)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn unexpected(&self, byte: u8, line: u32) -> ConfError {
+        ConfError::Unexpected { got: char::from(byte), at: self.at(line) }
+    }
+
+    fn unexpected_end(&self, line: u32) -> ConfError {
+        ConfError::UnexpectedEnd { expecting: "\";\" or \"}\"", at: self.at(line) }
+    }
+
+    fn skip_comment(&mut self) {
+        while let Some(byte) = self.input.get(self.offset) {
+            if *byte == b'\n' {
+                return;
+            }
+            self.offset += 1;
+        }
+    }
+
+    /// After a closing quote nginx wants a space, `;`, `{` or `)`.
+    fn after_quote(&mut self) -> Result<(), ConfError> {
+        match self.input.get(self.offset) {
+            None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => Ok(()),
+            Some(byte) => Err(self.unexpected(*byte, self.line)),
+        }
+    }
+
+    fn quoted_word(&mut self, quote: u8, line: u32) -> Result<Word, ConfError> {
+        let start = self.offset;
+        loop {
+            match self.next_byte() {
+                None => return Err(self.unexpected_end(self.line)),
+                Some(b'\\') => {
+                    self.next_byte();
+                }
+                Some(byte) if byte == quote => break,
+                Some(_) => self.bound(start, line)?,
+            }
+        }
+        Ok(Word { text: unescape(&self.input[start..self.offset - 1]), line })
+    }
+
+    fn bare_word(&mut self, line: u32) -> Result<(Word, Ended), ConfError> {
+        let start = self.offset;
+        let mut after_dollar = false;
+        loop {
+            let Some(byte) = self.next_byte() else {
+                return Err(self.unexpected_end(self.line));
+            };
+            let ended = match byte {
+                b'{' if after_dollar => {
+                    after_dollar = false;
+                    continue;
+                }
+                b'\\' => {
+                    after_dollar = false;
+                    self.next_byte();
+                    continue;
+                }
+                b' ' | b'\t' | b'\r' | b'\n' => Ended::Space,
+                b';' => Ended::Semicolon,
+                b'{' => Ended::Brace,
+                _ => {
+                    after_dollar = byte == b'$';
+                    self.bound(start, line)?;
+                    continue;
+                }
+            };
+            let text = unescape(&self.input[start..self.offset - 1]);
+            return Ok((Word { text, line }, ended));
+        }
+    }
+
+    fn bound(&self, start: usize, line: u32) -> Result<(), ConfError> {
+        if self.offset - start <= WORD_BYTES_MAX {
+            return Ok(());
+        }
+        let start = String::from_utf8_lossy(&self.input[start..start + 10]).into_owned();
+        Err(ConfError::TooLong { start, at: self.at(line) })
+    }
+}
+
+/// Resolves `\"`, `\'`, `\\`, `\t`, `\r` and `\n`; any other backslash stays, for regexes.
+fn unescape(raw: &[u8]) -> Bytes {
+    if !raw.contains(&b'\\') {
+        return Bytes::copy_from_slice(raw);
+    }
+    let mut text = Vec::with_capacity(raw.len());
+    let mut rest = raw.iter().copied().peekable();
+    while let Some(byte) = rest.next() {
+        let escaped = if byte == b'\\' { rest.peek().copied() } else { None };
+        let resolved = match escaped {
+            Some(plain @ (b'"' | b'\'' | b'\\')) => plain,
+            Some(b't') => b'\t',
+            Some(b'r') => b'\r',
+            Some(b'n') => b'\n',
+            _ => {
+                text.push(byte);
+                continue;
+            }
+        };
+        rest.next();
+        text.push(resolved);
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Result<Vec<String>, String> {
+        let file: Arc<Path> = Path::new("t").into();
+        match Lexer::new(text.as_bytes(), &file).statement() {
+            Ok(Statement::Simple(words) | Statement::BlockStart(words)) => {
+                Ok(words.iter().map(|w| String::from_utf8_lossy(&w.text).into_owned()).collect())
+            }
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn words_are_split_quoted_and_unescaped_as_nginx_does() {
+        let table: &[(&str, &[&str])] = &[
+            ("a b;", &["a", "b"]),
+            ("a 'b c' \"d e\";", &["a", "b c", "d e"]),
+            (r#"a "\"q\"" '\'';"#, &["a", "\"q\"", "'"]),
+            (r"location ~ \.php$ {", &["location", "~", r"\.php$"]),
+            (r"a \\d \n \w;", &["a", r"\d", "\n", r"\w"]),
+            ("a ${b}c;", &["a", "${b}c"]),
+            ("a b#c; # rest", &["a", "b#c"]),
+            ("# first\n a;", &["a"]),
+            ("if ($a = \"x\") {", &["if", "($a", "=", "x", ")"]),
+            ("a '';", &["a", ""]),
+            ("a b{", &["a", "b"]),
+        ];
+        for (text, expected) in table {
+            assert_eq!(words(text).unwrap(), *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn broken_text_names_the_fault_and_the_line() {
+        let table = [
+            (";", "unexpected \";\" in t:1"),
+            ("\n{", "unexpected \"{\" in t:2"),
+            ("a }", "unexpected \"}\" in t:1"),
+            ("a 'b'c;", "unexpected \"c\" in t:1"),
+            ("a b", "unexpected end of file, expecting \";\" or \"}\" in t:1"),
+            ("a 'b\n\n", "unexpected end of file, expecting \";\" or \"}\" in t:3"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(words(text).unwrap_err(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_overlong_word_is_refused() {
+        let text = format!("a {};", "x".repeat(WORD_BYTES_MAX + 2));
+        assert_eq!(words(&text).unwrap_err(), "too long parameter \"xxxxxxxxxx...\" started in t:1");
+    }
+}

@@ -1,0 +1,275 @@
+//! Statements to a tree; `include` is resolved here, wherever it stands.
+
+use crate::error::{ConfError, Position};
+use crate::lexer::{Lexer, Statement, Word};
+use bytes::Bytes;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Nesting of blocks and includes together; deeper means a file that includes itself.
+pub const DEPTH_MAX: usize = 100;
+
+/// Where configuration text comes from; the caller's door to the file system.
+pub trait Source {
+    /// The whole text of one file.
+    ///
+    /// # Errors
+    /// Whatever opening or reading the file gave.
+    fn read(&self, path: &Path) -> io::Result<Bytes>;
+
+    /// Files that match a shell pattern, sorted; nothing when there are none.
+    fn glob(&self, pattern: &str) -> Vec<PathBuf>;
+
+    /// `path` as written, made absolute against the folder of the main file.
+    fn resolve(&self, path: &str) -> PathBuf;
+}
+
+/// One directive with its arguments and, for a block directive, what stands in its braces.
+#[derive(Clone, Debug)]
+pub struct Directive {
+    /// The first word.
+    pub name: Bytes,
+    /// The words after it.
+    pub args: Vec<Bytes>,
+    /// `Some` when the directive ended with `{ ... }`.
+    pub block: Option<Vec<Directive>>,
+    /// File and line of the first word.
+    pub at: Position,
+}
+
+impl Directive {
+    /// The name for messages; invalid UTF-8 is replaced.
+    pub fn name_text(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+}
+
+/// A file as it was read, for `-T`.
+#[derive(Clone, Debug)]
+pub struct LoadedFile {
+    /// The resolved name.
+    pub path: PathBuf,
+    /// The whole text.
+    pub text: Bytes,
+}
+
+/// A parsed configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// Top-level directives in order, includes spliced in.
+    pub directives: Vec<Directive>,
+    /// Every file read, in the order of first use.
+    pub files: Vec<LoadedFile>,
+}
+
+/// Parses the file `main` and everything it includes.
+///
+/// # Errors
+/// The first fault of the text, or an included file that cannot be read.
+pub fn parse(source: &dyn Source, main: &Path) -> Result<Tree, ConfError> {
+    let mut parser = Parser { source, files: Vec::new() };
+    let directives = parser.file(main, None, 0)?;
+    Ok(Tree { directives, files: parser.files })
+}
+
+/// Parses the text of a `-g` option; errors name the place `command line`.
+///
+/// # Errors
+/// The first fault of the text.
+pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, ConfError> {
+    let mut parser = Parser { source, files: Vec::new() };
+    let file: Arc<Path> = Path::new("command line").into();
+    let mut text = text.as_bytes().to_vec();
+    // nginx lets the last directive of -g go without its semicolon.
+    if !text.trim_ascii_end().ends_with(b";") {
+        text.push(b';');
+    }
+    let mut lexer = Lexer::new(&text, &file);
+    parser.block(&mut lexer, &file, 0, false)
+}
+
+struct Parser<'a> {
+    source: &'a dyn Source,
+    files: Vec<LoadedFile>,
+}
+
+impl Parser<'_> {
+    fn file(
+        &mut self,
+        path: &Path,
+        included_at: Option<&Position>,
+        depth: usize,
+    ) -> Result<Vec<Directive>, ConfError> {
+        let text = self.source.read(path).map_err(|error| ConfError::Open {
+            path: path.display().to_string(),
+            reason: os_error_text(&error),
+            at: included_at.cloned(),
+        })?;
+        if !self.files.iter().any(|file| file.path == path) {
+            self.files.push(LoadedFile { path: path.to_owned(), text: text.clone() });
+        }
+        let file: Arc<Path> = path.into();
+        let mut lexer = Lexer::new(&text, &file);
+        self.block(&mut lexer, &file, depth, false)
+    }
+
+    fn block(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        file: &Arc<Path>,
+        depth: usize,
+        inside_braces: bool,
+    ) -> Result<Vec<Directive>, ConfError> {
+        let mut directives = Vec::new();
+        loop {
+            match lexer.statement()? {
+                Statement::Simple(words) => {
+                    let directive = directive(words, None, file);
+                    if &directive.name[..] == b"include" {
+                        directives.extend(self.include(&directive, depth)?);
+                    } else {
+                        directives.push(directive);
+                    }
+                }
+                Statement::BlockStart(words) => {
+                    let mut directive = directive(words, None, file);
+                    bound_depth(depth, &directive.at)?;
+                    directive.block = Some(self.block(lexer, file, depth + 1, true)?);
+                    directives.push(directive);
+                }
+                Statement::BlockEnd(_) if inside_braces => return Ok(directives),
+                Statement::BlockEnd(line) => {
+                    let at = Position { file: Arc::clone(file), line };
+                    return Err(ConfError::Unexpected { got: '}', at });
+                }
+                Statement::End(line) if inside_braces => {
+                    let at = Position { file: Arc::clone(file), line };
+                    return Err(ConfError::UnexpectedEnd { expecting: "\"}\"", at });
+                }
+                Statement::End(_) => return Ok(directives),
+            }
+        }
+    }
+
+    fn include(
+        &mut self,
+        directive: &Directive,
+        depth: usize,
+    ) -> Result<Vec<Directive>, ConfError> {
+        bound_depth(depth, &directive.at)?;
+        let [pattern] = &directive.args[..] else {
+            let (name, at) = (directive.name_text(), directive.at.clone());
+            return Err(ConfError::ArgumentCount { name, at });
+        };
+        let path = self.source.resolve(&String::from_utf8_lossy(pattern));
+        if !pattern.iter().any(|byte| b"*?[".contains(byte)) {
+            return self.file(&path, Some(&directive.at), depth + 1);
+        }
+        let mut directives = Vec::new();
+        for path in self.source.glob(&path.to_string_lossy()) {
+            directives.extend(self.file(&path, Some(&directive.at), depth + 1)?);
+        }
+        Ok(directives)
+    }
+}
+
+fn bound_depth(depth: usize, at: &Position) -> Result<(), ConfError> {
+    if depth < DEPTH_MAX {
+        return Ok(());
+    }
+    Err(ConfError::TooDeep { max: DEPTH_MAX, at: at.clone() })
+}
+
+fn directive(words: Vec<Word>, block: Option<Vec<Directive>>, file: &Arc<Path>) -> Directive {
+    let mut words = words.into_iter();
+    let first = words.next().expect("the lexer gives statements of at least one word");
+    Directive {
+        name: first.text,
+        args: words.map(|word| word.text).collect(),
+        block,
+        at: Position { file: Arc::clone(file), line: first.line },
+    }
+}
+
+/// `2: No such file or directory`, the form nginx prints system errors in.
+fn os_error_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => {
+            let plain = text.split(" (os error").next().unwrap_or(&text).to_owned();
+            format!("{number}: {plain}")
+        }
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    struct Files(BTreeMap<&'static str, &'static str>);
+
+    impl Source for Files {
+        fn read(&self, path: &Path) -> io::Result<Bytes> {
+            let text = path.to_str().and_then(|path| self.0.get(path));
+            text.map(|text| Bytes::from_static(text.as_bytes()))
+                .ok_or_else(|| io::Error::from_raw_os_error(2))
+        }
+        fn glob(&self, pattern: &str) -> Vec<PathBuf> {
+            let folder = pattern.split('*').next().unwrap_or_default();
+            self.0.keys().filter(|name| name.starts_with(folder)).map(PathBuf::from).collect()
+        }
+        fn resolve(&self, path: &str) -> PathBuf {
+            path.into()
+        }
+    }
+
+    fn outline(directives: &[Directive]) -> String {
+        let one = |d: &Directive| {
+            let args: Vec<_> = d.args.iter().map(|a| String::from_utf8_lossy(a)).collect();
+            let block = d.block.as_ref().map(|b| format!("{{{}}}", outline(b)));
+            format!("{}({}){}", d.name_text(), args.join(","), block.unwrap_or_default())
+        };
+        directives.iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    fn run(files: &[(&'static str, &'static str)]) -> Result<String, String> {
+        let source = Files(files.iter().copied().collect());
+        parse(&source, Path::new("main"))
+            .map(|tree| outline(&tree.directives))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn blocks_nest_and_includes_are_spliced_in_order() {
+        let files = [
+            ("main", "user a; http { include conf.d/*.conf; server { listen 80; } }"),
+            ("conf.d/a.conf", "gzip on;"),
+            ("conf.d/b.conf", "include more;"),
+            ("more", "etag off;"),
+        ];
+        let expected = "user(a) http(){gzip(on) etag(off) server(){listen(80)}}";
+        assert_eq!(run(&files).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_glob_without_match_is_silent_but_a_missing_file_is_not() {
+        assert_eq!(run(&[("main", "a; include none/*.conf;")]).unwrap(), "a()");
+        assert_eq!(
+            run(&[("main", "a;\ninclude none;")]).unwrap_err(),
+            "open() \"none\" failed (2: No such file or directory) in main:2"
+        );
+    }
+
+    #[test]
+    fn unbalanced_braces_and_self_inclusion_are_refused() {
+        assert_eq!(run(&[("main", "a {\nb;")]).unwrap_err(), "unexpected end of file, expecting \"}\" in main:2");
+        assert_eq!(run(&[("main", "a; }")]).unwrap_err(), "unexpected \"}\" in main:1");
+        assert_eq!(
+            run(&[("main", "include main;")]).unwrap_err(),
+            "blocks and includes nest deeper than 100 levels in main:1"
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! Lists inside field values.
+
+/// The members of a comma-separated list, trimmed, empty ones left out.
+///
+/// # Source
+/// RFC 9110, section 5.6.1.
+pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|member| !member.is_empty())
+}
+
+/// Does the list hold `token`, compared without case?
+pub fn list_has(value: &[u8], token: &[u8]) -> bool {
+    list(value).any(|member| member.eq_ignore_ascii_case(token))
+}
+
+/// First position of `needle` in `haystack`, compared without case.
+pub fn find_ignore_case(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window.eq_ignore_ascii_case(needle))
+}
+
+/// The value of one cookie in a `Cookie` field.
+///
+/// nginx compares names without case, takes the first match and cuts at `;` or `,`.
+pub fn cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    field.split(|byte| matches!(byte, b';' | b',')).find_map(|pair| {
+        let pair = pair.trim_ascii_start();
+        let (found, rest) = pair.split_at_checked(name.len())?;
+        let value = rest.trim_ascii_start().strip_prefix(b"=")?;
+        found.eq_ignore_ascii_case(name).then(|| value.trim_ascii_start())
+    })
+}
+
+/// The value of one argument of a query, not decoded; names compare without case.
+pub fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    args.split(|byte| *byte == b'&').find_map(|pair| {
+        let (found, rest) = pair.split_at_checked(name.len())?;
+        let value = rest.strip_prefix(b"=")?;
+        found.eq_ignore_ascii_case(name).then_some(value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_and_arguments_are_found_by_whole_name() {
+        assert_eq!(cookie(b"a=1; bc=2; c=3", b"c"), Some(&b"3"[..]));
+        assert_eq!(cookie(b"a=1", b"A"), Some(&b"1"[..]));
+        assert_eq!(cookie(b"ab=1", b"a"), None);
+        assert_eq!(argument(b"x=1&yy=2&y=3", b"y"), Some(&b"3"[..]));
+        assert_eq!(argument(b"x", b"x"), None);
+        assert_eq!(argument(b"", b"x"), None);
+    }
+
+    #[test]
+    fn lists_are_trimmed_and_compared_without_case() {
+        assert!(list_has(b"keep-alive , Close", b"close"));
+        assert!(!list_has(b"closed", b"close"));
+        assert_eq!(find_ignore_case(b"Mozilla MSIE 6", b"msie "), Some(8));
+    }
+}

@@ -1,0 +1,261 @@
+//! Request targets: normalising a path as nginx does before it matches locations, and escaping.
+
+/// A target's path after decoding and normalising, and its query as written.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Normalized {
+    /// Decoded path; always starts with `/`.
+    pub path: Vec<u8>,
+    /// What follows the first `?`, not decoded; `None` without `?`.
+    pub args: Option<Vec<u8>>,
+}
+
+/// Why a target is refused with 400.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum UriError {
+    /// `..` climbs above the root.
+    AboveRoot,
+    /// `%` not followed by two hexadecimal digits.
+    BadEscape,
+    /// A NUL byte, escaped or not.
+    Nul,
+}
+
+/// Decodes `%XX`, resolves `.` and `..`, merges slashes when asked, cuts the fragment.
+///
+/// # Errors
+/// [`UriError`]; nginx answers 400 to each.
+pub fn normalize(target: &[u8], merge_slashes: bool) -> Result<Normalized, UriError> {
+    let target = match target.iter().position(|byte| *byte == b'#') {
+        Some(at) => &target[..at],
+        None => target,
+    };
+    let (raw_path, args) = match target.iter().position(|byte| *byte == b'?') {
+        Some(at) => (&target[..at], Some(target[at + 1..].to_vec())),
+        None => (target, None),
+    };
+    if !raw_path.contains(&b'%') && is_simple(raw_path, merge_slashes) {
+        return Ok(Normalized { path: raw_path.to_vec(), args });
+    }
+    let decoded = decode(raw_path)?;
+    Ok(Normalized { path: resolve_dots(&decoded, merge_slashes)?, args })
+}
+
+/// No segment needs work: nothing like `//`, `/.`.
+fn is_simple(path: &[u8], merge_slashes: bool) -> bool {
+    !path.windows(2).any(|pair| pair == b"/." || (merge_slashes && pair == b"//"))
+        && !path.contains(&0)
+}
+
+fn decode(raw: &[u8]) -> Result<Vec<u8>, UriError> {
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let (value, next) = if byte == b'%' {
+            let (pair, next) = tail.split_first_chunk::<2>().ok_or(UriError::BadEscape)?;
+            (hex_pair(*pair).ok_or(UriError::BadEscape)?, next)
+        } else {
+            (byte, tail)
+        };
+        if value == 0 {
+            return Err(UriError::Nul);
+        }
+        decoded.push(value);
+        rest = next;
+    }
+    Ok(decoded)
+}
+
+fn hex_pair([high, low]: [u8; 2]) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+fn resolve_dots(path: &[u8], merge_slashes: bool) -> Result<Vec<u8>, UriError> {
+    let mut resolved: Vec<u8> = Vec::with_capacity(path.len());
+    let mut segments = path.strip_prefix(b"/").unwrap_or(path).split(|byte| *byte == b'/').peekable();
+    resolved.push(b'/');
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        match segment {
+            b"." => {}
+            b".." => {
+                resolved.pop();
+                let parent = resolved.iter().rposition(|byte| *byte == b'/');
+                resolved.truncate(parent.ok_or(UriError::AboveRoot)? + 1);
+            }
+            b"" if merge_slashes || is_last => {}
+            _ => {
+                resolved.extend_from_slice(segment);
+                if !is_last {
+                    resolved.push(b'/');
+                }
+            }
+        }
+    }
+    Ok(resolved)
+}
+
+/// Decodes `%XX` leniently: a broken escape stays as it is. For rewrite and `alias` results.
+pub fn unescape(raw: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut index = 0;
+    while index < raw.len() {
+        let pair = raw.get(index + 1..index + 3).and_then(|pair| pair.try_into().ok());
+        match (raw[index], pair.and_then(hex_pair)) {
+            (b'%', Some(byte)) => {
+                decoded.push(byte);
+                index += 3;
+            }
+            (byte, _) => {
+                decoded.push(byte);
+                index += 1;
+            }
+        }
+    }
+    decoded
+}
+
+/// What is escaped, by use; nginx's `NGX_ESCAPE_*` sets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Escape {
+    /// A path sent on or in `Location`: space, `#`, `%`, `?`, control and non-ASCII bytes.
+    Path,
+    /// An argument value: also `&`, `+` and `;`.
+    Args,
+    /// A finished URL in a redirect: only bytes that may not stand in a field value.
+    Redirect,
+}
+
+/// Appends `text` to `out`, escaping what `escape` names.
+pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in text {
+        if must_escape(byte, escape) {
+            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        } else {
+            out.push(byte);
+        }
+    }
+}
+
+fn must_escape(byte: u8, escape: Escape) -> bool {
+    let never_plain = byte <= b' ' || byte >= 0x7f;
+    let by_use: &[u8] = match escape {
+        Escape::Path => b"#%?\"<>\\^`{|}",
+        Escape::Args => b"#%&+;?\"<>\\^`{|}",
+        Escape::Redirect => b"\"<>\\^`{|}",
+    };
+    never_plain || by_use.contains(&byte)
+}
+
+/// A host as `server_name` compares it: lower case, port and trailing dot cut off.
+///
+/// `None` if it cannot be a host: empty labels, slashes, control bytes (nginx answers 400).
+/// Returns the host and the port as written.
+pub fn split_authority(authority: &[u8]) -> Option<(Vec<u8>, Option<&[u8]>)> {
+    let (host, rest) = if authority.first() == Some(&b'[') {
+        let end = authority.iter().position(|byte| *byte == b']')?;
+        authority.split_at(end + 1)
+    } else {
+        let end = authority.iter().position(|byte| *byte == b':').unwrap_or(authority.len());
+        authority.split_at(end)
+    };
+    let port = match rest {
+        [] => None,
+        [b':', port @ ..] if port.iter().all(u8::is_ascii_digit) => Some(port),
+        _ => return None,
+    };
+    if port.is_some_and(|port| port.len() > 5) {
+        return None;
+    }
+    let host = host.strip_suffix(b".").unwrap_or(host);
+    let bad = |byte: &u8| *byte <= b' ' || *byte == 0x7f || b"/\\\"<>^`{|}?#@,".contains(byte);
+    if host.is_empty() || host.iter().any(bad) || host.windows(2).any(|pair| pair == b"..") {
+        return None;
+    }
+    Some((host.to_ascii_lowercase(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(target: &str) -> Result<String, UriError> {
+        normalize(target.as_bytes(), true).map(|n| String::from_utf8_lossy(&n.path).into_owned())
+    }
+
+    #[test]
+    fn paths_are_decoded_and_resolved() {
+        let table = [
+            ("/a//b", "/a/b"),
+            ("/a/./b/../c", "/a/c"),
+            ("/a/..", "/"),
+            ("/a/.", "/a/"),
+            ("/%61%2Fb", "/a/b"),
+            ("/a%2e%2e", "/a.."),
+            ("/.a/..b/c.", "/.a/..b/c."),
+            ("/a/%2e%2e/b", "/b"),
+            ("/a?b=//../", "/a"),
+            ("/a#b", "/a"),
+            ("/", "/"),
+            ("/a/../b/", "/b/"),
+        ];
+        for (target, expected) in table {
+            assert_eq!(path(target).unwrap(), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn targets_that_climb_or_break_are_refused() {
+        assert_eq!(path("/.."), Err(UriError::AboveRoot));
+        assert_eq!(path("/a/../../b"), Err(UriError::AboveRoot));
+        assert_eq!(path("/%2e%2e/x"), Err(UriError::AboveRoot));
+        assert_eq!(path("/%zz"), Err(UriError::BadEscape));
+        assert_eq!(path("/%1"), Err(UriError::BadEscape));
+        assert_eq!(path("/%00"), Err(UriError::Nul));
+    }
+
+    #[test]
+    fn slashes_stay_when_not_merged() {
+        let kept = normalize(b"//a//b", false).unwrap();
+        assert_eq!(kept.path, b"//a//b");
+    }
+
+    #[test]
+    fn args_are_what_follows_the_first_question_mark() {
+        let both = normalize(b"/a?b?c=%20", true).unwrap();
+        assert_eq!(both.args.as_deref(), Some(&b"b?c=%20"[..]));
+        assert_eq!(normalize(b"/a?", true).unwrap().args.as_deref(), Some(&b""[..]));
+    }
+
+    #[test]
+    fn authorities_are_split_and_lowered() {
+        let table: &[(&str, Option<(&str, Option<&str>)>)] = &[
+            ("Example.COM", Some(("example.com", None))),
+            ("a.b.:8080", Some(("a.b", Some("8080")))),
+            ("[::1]:80", Some(("[::1]", Some("80")))),
+            ("a:", Some(("a", Some("")))),
+            ("a:x", None),
+            ("a/b", None),
+            ("a..b", None),
+            ("", None),
+            ("[::1", None),
+            ("a b", None),
+        ];
+        for (text, expected) in table {
+            let found = split_authority(text.as_bytes());
+            let found = found.as_ref().map(|(host, port)| {
+                (std::str::from_utf8(host).unwrap(), port.map(|p| std::str::from_utf8(p).unwrap()))
+            });
+            assert_eq!(found, *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn escaping_leaves_only_what_may_stand() {
+        let mut out = Vec::new();
+        escape_into(&mut out, b"/a b?c%d\xe3", Escape::Path);
+        assert_eq!(out, b"/a%20b%3Fc%25d%E3");
+        assert_eq!(unescape(b"/a%20b%zz%"), b"/a b%zz%");
+    }
+}

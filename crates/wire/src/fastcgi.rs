@@ -1,0 +1,176 @@
+//! FastCGI: records, and the name-value pairs of a request.
+//!
+//! One request per connection at a time, with request id 1, as every known FastCGI server expects.
+//!
+//! # Source
+//! FastCGI specification 1.0, sections 3 and 8.
+
+use crate::WireError;
+
+/// Bytes of a record's head.
+pub const HEAD_BYTES: usize = 8;
+/// Most content bytes of one record that stay a multiple of 8 (no padding needed).
+pub const CONTENT_BYTES_MAX: usize = 65528;
+/// The id of the one request on a connection.
+pub const REQUEST_ID: u16 = 1;
+
+const VERSION_1: u8 = 1;
+const ROLE_RESPONDER: u8 = 1;
+const FLAG_KEEP_CONN: u8 = 1;
+
+/// Record types this side writes or reads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RecordKind {
+    /// Starts a request.
+    BeginRequest,
+    /// Ends a response.
+    EndRequest,
+    /// Name-value pairs.
+    Params,
+    /// The request's body.
+    Stdin,
+    /// The response: head and body.
+    Stdout,
+    /// Text for the error log.
+    Stderr,
+}
+
+impl RecordKind {
+    const fn code(self) -> u8 {
+        match self {
+            Self::BeginRequest => 1,
+            Self::EndRequest => 3,
+            Self::Params => 4,
+            Self::Stdin => 5,
+            Self::Stdout => 6,
+            Self::Stderr => 7,
+        }
+    }
+}
+
+/// The head of a record an application sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RecordHead {
+    /// `Stdout`, `Stderr` or `EndRequest`.
+    pub kind: RecordKind,
+    /// Content bytes that follow.
+    pub content_bytes: usize,
+    /// Padding bytes behind the content.
+    pub padding_bytes: usize,
+}
+
+/// Reads the head of one record. `Ok(None)`: not enough bytes yet, nothing consumed.
+///
+/// # Errors
+/// Another version, type or request id than a responder may send.
+pub fn decode_head(input: &[u8]) -> Result<Option<RecordHead>, WireError> {
+    let Some((bytes, _)) = input.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+    let [version, kind, id_high, id_low, length_high, length_low, padding, _reserved] = *bytes;
+    if version != VERSION_1 {
+        return Err(WireError::FastcgiVersion(version));
+    }
+    let kind = match kind {
+        3 => RecordKind::EndRequest,
+        6 => RecordKind::Stdout,
+        7 => RecordKind::Stderr,
+        other => return Err(WireError::FastcgiType(other)),
+    };
+    let request_id = u16::from_be_bytes([id_high, id_low]);
+    if request_id != REQUEST_ID {
+        return Err(WireError::FastcgiRequestId(request_id));
+    }
+    Ok(Some(RecordHead {
+        kind,
+        content_bytes: usize::from(u16::from_be_bytes([length_high, length_low])),
+        padding_bytes: usize::from(padding),
+    }))
+}
+
+fn push_head(out: &mut Vec<u8>, kind: RecordKind, content_bytes: usize, padding_bytes: u8) {
+    let content = u16::try_from(content_bytes).expect("records are cut at CONTENT_BYTES_MAX");
+    let [id_high, id_low] = REQUEST_ID.to_be_bytes();
+    let [length_high, length_low] = content.to_be_bytes();
+    out.extend([VERSION_1, kind.code(), id_high, id_low, length_high, length_low, padding_bytes, 0]);
+}
+
+/// Starts a request in the responder role.
+pub fn begin_request(out: &mut Vec<u8>, keep_conn: bool) {
+    push_head(out, RecordKind::BeginRequest, 8, 0);
+    let flags = if keep_conn { FLAG_KEEP_CONN } else { 0 };
+    out.extend([0, ROLE_RESPONDER, flags, 0, 0, 0, 0, 0]);
+}
+
+/// Appends one name-value pair to the text of the params stream.
+pub fn pair(params: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    pair_length(params, name.len());
+    pair_length(params, value.len());
+    params.extend_from_slice(name);
+    params.extend_from_slice(value);
+}
+
+fn pair_length(params: &mut Vec<u8>, length: usize) {
+    match u8::try_from(length) {
+        Ok(short @ 0..=127) => params.push(short),
+        _ => {
+            let long = u32::try_from(length).expect("names and values come from bounded heads");
+            params.extend((long | 1 << 31).to_be_bytes());
+        }
+    }
+}
+
+/// Appends `content` as records of a stream; an empty `content` ends the stream.
+pub fn stream(out: &mut Vec<u8>, kind: RecordKind, content: &[u8]) {
+    if content.is_empty() {
+        push_head(out, kind, 0, 0);
+        return;
+    }
+    for part in content.chunks(CONTENT_BYTES_MAX) {
+        let padding = (8 - part.len() % 8) % 8;
+        push_head(out, kind, part.len(), u8::try_from(padding).expect("below 8"));
+        out.extend_from_slice(part);
+        out.extend_from_slice(&[0; 8][..padding]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read_back() {
+        let mut out = Vec::new();
+        stream(&mut out, RecordKind::Stdout, b"hello");
+        assert_eq!(out.len(), HEAD_BYTES + 8);
+        let head = decode_head(&out).unwrap().unwrap();
+        let expected = RecordHead { kind: RecordKind::Stdout, content_bytes: 5, padding_bytes: 3 };
+        assert_eq!(head, expected);
+        for cut in 0..HEAD_BYTES {
+            assert_eq!(decode_head(&out[..cut]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn foreign_records_are_refused() {
+        assert_eq!(decode_head(&[2, 6, 0, 1, 0, 0, 0, 0]), Err(WireError::FastcgiVersion(2)));
+        assert_eq!(decode_head(&[1, 1, 0, 1, 0, 0, 0, 0]), Err(WireError::FastcgiType(1)));
+        assert_eq!(decode_head(&[1, 6, 0, 2, 0, 0, 0, 0]), Err(WireError::FastcgiRequestId(2)));
+    }
+
+    #[test]
+    fn long_pairs_take_four_length_bytes() {
+        let mut params = Vec::new();
+        pair(&mut params, b"A", &[b'x'; 200]);
+        assert_eq!(&params[..6], &[1, 0x80, 0, 0, 200, b'A']);
+        assert_eq!(params.len(), 206);
+    }
+
+    #[test]
+    fn long_streams_are_cut_into_records() {
+        let mut out = Vec::new();
+        stream(&mut out, RecordKind::Stdin, &vec![7; CONTENT_BYTES_MAX + 1]);
+        assert_eq!(out.len(), CONTENT_BYTES_MAX + 1 + 2 * HEAD_BYTES + 7);
+        out.clear();
+        stream(&mut out, RecordKind::Stdin, b"");
+        assert_eq!(out, [1, 5, 0, 1, 0, 0, 0, 0]);
+    }
+}

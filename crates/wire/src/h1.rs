@@ -1,0 +1,618 @@
+//! HTTP/1: request heads, field lines and chunked bodies.
+//!
+//! Positions are offsets into the caller's buffer, so that a head is read without a copy.
+
+use crate::WireError;
+use memchr::memchr;
+use std::ops::Range;
+
+/// Offsets into the head's bytes.
+pub type Span = Range<u32>;
+
+/// HTTP version of a request.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Version {
+    /// A request line without version.
+    V09,
+    /// HTTP/1.0
+    V10,
+    /// HTTP/1.1, and any later minor version.
+    V11,
+}
+
+/// A request line.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RequestLine {
+    /// The method.
+    pub method: Span,
+    /// The target as written.
+    pub target: Span,
+    /// The authority of an absolute-form target.
+    pub authority: Option<Span>,
+    /// Path and query: the target without scheme and authority; may be empty for absolute-form.
+    pub path_and_query: Span,
+    /// The version.
+    pub version: Version,
+    /// Bytes before the line (empty lines a client may send between requests).
+    pub start: u32,
+    /// The line without its end.
+    pub end: u32,
+    /// Bytes up to and including the line's end.
+    pub consumed: u32,
+}
+
+/// One field line.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Field {
+    /// The name as written.
+    pub name: Span,
+    /// The value, trimmed.
+    pub value: Span,
+    /// The name holds a byte outside `A-Za-z0-9-` (and `_` where allowed).
+    pub is_invalid: bool,
+}
+
+/// How names with underscores are seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FieldRules {
+    /// `underscores_in_headers on`
+    pub underscores: bool,
+}
+
+/// `usize` offsets of a head fit: heads are bounded far below 4 GiB by the connection.
+fn span(start: usize, end: usize) -> Span {
+    let narrow = |offset: usize| u32::try_from(offset).expect("heads are bounded below 4 GiB");
+    narrow(start)..narrow(end)
+}
+
+/// The bytes of a span.
+pub fn slice<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {
+    &bytes[span.start as usize..span.end as usize]
+}
+
+/// Reads a request line; `Ok(None)` if its end has not arrived. Leading CR and LF are skipped.
+///
+/// # Errors
+/// As soon as the bytes at hand cannot become a request line.
+///
+/// # Source
+/// RFC 9112, section 3; nginx takes a bare LF as the line's end, several spaces between the parts,
+/// and no control byte inside the target.
+pub fn request_line(input: &[u8]) -> Result<Option<RequestLine>, WireError> {
+    let start = input.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let method_bytes = input[start..].iter().take_while(|byte| is_method_byte(**byte)).count();
+    let method = start..start + method_bytes;
+    match input.get(method.end) {
+        None => return Ok(None),
+        Some(b' ') if !method.is_empty() => {}
+        Some(_) => return Err(WireError::Method),
+    }
+    let target_start = skip_spaces(input, method.end);
+    let target_bytes = input[target_start..].iter().take_while(|byte| is_target_byte(**byte)).count();
+    let target = target_start..target_start + target_bytes;
+    let Some(after) = input.get(target.end) else {
+        check_target_start(&input[target])?;
+        return Ok(None);
+    };
+    if target.is_empty() || !matches!(after, b' ' | b'\r' | b'\n') {
+        return Err(WireError::RequestLine);
+    }
+    let (authority, path_and_query) = split_target(input, &target)?;
+    let Some((version, end, consumed)) = version_and_end(input, target.end)? else {
+        return Ok(None);
+    };
+    if version == Version::V09 && &input[method.clone()] != b"GET" {
+        return Err(WireError::RequestLine);
+    }
+    Ok(Some(RequestLine {
+        method: span(method.start, method.end),
+        target: span(target.start, target.end),
+        authority: authority.map(|a| span(a.start, a.end)),
+        path_and_query: span(path_and_query.start, path_and_query.end),
+        version,
+        start: span(start, start).start,
+        end: span(end, end).start,
+        consumed: span(consumed, consumed).start,
+    }))
+}
+
+fn is_method_byte(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte == b'_' || byte == b'-'
+}
+
+fn is_target_byte(byte: u8) -> bool {
+    byte > b' ' && byte != 0x7f
+}
+
+fn skip_spaces(input: &[u8], from: usize) -> usize {
+    from + input[from..].iter().take_while(|byte| **byte == b' ').count()
+}
+
+fn check_target_start(target: &[u8]) -> Result<(), WireError> {
+    match target.first() {
+        None | Some(b'/') => Ok(()),
+        Some(byte) if byte.is_ascii_alphabetic() => Ok(()),
+        Some(_) => Err(WireError::RequestLine),
+    }
+}
+
+/// Origin-form and absolute-form; `*` and authority-form are refused as nginx does.
+fn split_target(
+    input: &[u8],
+    target: &Range<usize>,
+) -> Result<(Option<Range<usize>>, Range<usize>), WireError> {
+    let bytes = &input[target.clone()];
+    check_target_start(bytes)?;
+    if bytes.first() == Some(&b'/') {
+        return Ok((None, target.clone()));
+    }
+    let scheme_bytes =
+        bytes.iter().take_while(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b)).count();
+    let Some(rest) = bytes[scheme_bytes..].strip_prefix(b"://") else {
+        return Err(WireError::RequestLine);
+    };
+    let authority_start = target.start + scheme_bytes + 3;
+    let authority_bytes = rest.iter().take_while(|byte| !b"/?#".contains(byte)).count();
+    if authority_bytes == 0 {
+        return Err(WireError::RequestLine);
+    }
+    let authority = authority_start..authority_start + authority_bytes;
+    let path_and_query = authority.end..target.end;
+    Ok((Some(authority), path_and_query))
+}
+
+/// Version, end of the line's text, and end of the line.
+fn version_and_end(
+    input: &[u8],
+    from: usize,
+) -> Result<Option<(Version, usize, usize)>, WireError> {
+    let at = skip_spaces(input, from);
+    match input.get(at) {
+        None => return Ok(None),
+        Some(b'\r' | b'\n') => {
+            return Ok(line_end(input, at)?.map(|consumed| (Version::V09, at, consumed)));
+        }
+        Some(_) => {}
+    }
+    const NAME: &[u8] = b"HTTP/";
+    let head = &input[at..input.len().min(at + NAME.len())];
+    if !NAME.starts_with(head) {
+        return Err(WireError::RequestLine);
+    }
+    let digits = at + NAME.len();
+    let length = input.get(digits..).unwrap_or_default();
+    let length = length.iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
+    let Some(after) = input.get(digits + length) else {
+        return if length > 8 { Err(WireError::RequestLine) } else { Ok(None) };
+    };
+    let version = version(&input[digits..digits + length])?;
+    let end = digits + length;
+    let line = if *after == b' ' { skip_spaces(input, end) } else { end };
+    Ok(line_end(input, line)?.map(|consumed| (version, end, consumed)))
+}
+
+fn version(text: &[u8]) -> Result<Version, WireError> {
+    let dot = text.iter().position(|byte| *byte == b'.').ok_or(WireError::RequestLine)?;
+    let (major, minor) = (&text[..dot], &text[dot + 1..]);
+    let is_number = |digits: &[u8]| {
+        !digits.is_empty() && digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit)
+    };
+    if !is_number(major) || !is_number(minor) || major[0] == b'0' || minor.len() > 2 {
+        return Err(WireError::RequestLine);
+    }
+    if major != b"1" {
+        return Err(WireError::Version);
+    }
+    Ok(if minor == b"0" { Version::V10 } else { Version::V11 })
+}
+
+/// Position after CRLF or LF at `at`; `Ok(None)` if it has not arrived.
+fn line_end(input: &[u8], at: usize) -> Result<Option<usize>, WireError> {
+    match (input.get(at), input.get(at + 1)) {
+        (Some(b'\n'), _) => Ok(Some(at + 1)),
+        (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),
+        (None, _) | (Some(b'\r'), None) => Ok(None),
+        _ => Err(WireError::RequestLine),
+    }
+}
+
+/// Position after the empty line that ends the field section starting at `from`, searching from
+/// `searched`; `None` if it has not arrived.
+pub fn fields_end(input: &[u8], from: usize, searched: usize) -> Option<usize> {
+    if input.get(from) == Some(&b'\n') {
+        return Some(from + 1);
+    }
+    if input.get(from..from + 2) == Some(b"\r\n") {
+        return Some(from + 2);
+    }
+    // Step back: the line's end may have arrived in pieces.
+    let mut at = searched.saturating_sub(3).max(from);
+    while let Some(offset) = memchr(b'\n', input.get(at..)?) {
+        let line = at + offset + 1;
+        match (input.get(line), input.get(line + 1)) {
+            (Some(b'\n'), _) => return Some(line + 1),
+            (Some(b'\r'), Some(b'\n')) => return Some(line + 2),
+            _ => at = line,
+        }
+    }
+    None
+}
+
+/// Reads the field lines of `input[from..to]`, where `to` is what [`fields_end`] gave.
+///
+/// # Errors
+/// [`WireError::FieldLine`] for a NUL, a bare CR, an empty name or a name with control bytes.
+///
+/// # Source
+/// RFC 9112, section 5; as nginx, a line may end with a bare LF and a name without colon has an
+/// empty value.
+pub fn fields(
+    input: &[u8],
+    from: usize,
+    to: usize,
+    rules: FieldRules,
+    out: &mut Vec<Field>,
+) -> Result<(), WireError> {
+    let mut at = from;
+    while at < to {
+        let Some(length) = memchr(b'\n', &input[at..to]) else { return Err(WireError::FieldLine) };
+        let line = &input[at..at + length];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            return Ok(());
+        }
+        out.push(field(line, at, rules)?);
+        at += length + 1;
+    }
+    Ok(())
+}
+
+fn field(line: &[u8], at: usize, rules: FieldRules) -> Result<Field, WireError> {
+    let colon = memchr(b':', line);
+    let name = &line[..colon.unwrap_or(line.len())];
+    let mut is_invalid = false;
+    for byte in name {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => {}
+            b'_' => is_invalid |= !rules.underscores,
+            0..=b' ' | 0x7f => return Err(WireError::FieldLine),
+            _ => is_invalid = true,
+        }
+    }
+    if name.is_empty() {
+        return Err(WireError::FieldLine);
+    }
+    let value = colon.map(|colon| &line[colon + 1..]).unwrap_or_default();
+    if value.iter().any(|byte| matches!(byte, b'\0' | b'\r')) {
+        return Err(WireError::FieldLine);
+    }
+    let start = value.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let end = value.iter().rposition(|byte| !matches!(byte, b' ' | b'\t')).map_or(start, |l| l + 1);
+    let value_at = at + name.len() + 1;
+    Ok(Field {
+        name: span(at, at + name.len()),
+        value: span(value_at + start, value_at + end.max(start)),
+        is_invalid,
+    })
+}
+
+/// Decodes a chunked body.
+///
+/// | state | next |
+/// | --- | --- |
+/// | size line | data, or the trailer when the size is 0 |
+/// | data | end of data |
+/// | end of data | size line |
+/// | trailer | done at the empty line |
+#[derive(Clone, Debug)]
+pub struct Chunked {
+    state: ChunkedState,
+    line_bytes: usize,
+    lf: BareLf,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ChunkedState {
+    Size,
+    Data { left: u64 },
+    DataEnd,
+    Trailer,
+    Done,
+}
+
+/// May a line of the chunked framing end with LF alone?
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BareLf {
+    /// From an upstream, as nginx.
+    Accept,
+    /// From a client, as nginx since 1.29.4: two readers could disagree.
+    Refuse,
+}
+
+/// One step of [`Chunked::next`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ChunkedStep {
+    /// Body bytes at this range of the input; continue behind it.
+    Data(Range<usize>),
+    /// The body ended; so many bytes of the input belong to it.
+    Done(usize),
+    /// So many bytes are used up; more are needed.
+    Partial(usize),
+}
+
+/// Longest size or trailer line; chosen: extensions and trailers are ignored, not stored.
+const CHUNK_LINE_BYTES_MAX: usize = 8192;
+
+impl Chunked {
+    /// At the start of a body.
+    pub fn new(lf: BareLf) -> Self {
+        Self { state: ChunkedState::Size, line_bytes: 0, lf }
+    }
+
+    /// Has the end been read?
+    pub fn is_done(&self) -> bool {
+        self.state == ChunkedState::Done
+    }
+
+    /// Reads on; the caller drops the bytes used up and calls again.
+    ///
+    /// # Errors
+    /// [`WireError::Chunk`].
+    pub fn next(&mut self, input: &[u8]) -> Result<ChunkedStep, WireError> {
+        let mut at = 0;
+        loop {
+            match self.state {
+                ChunkedState::Done => return Ok(ChunkedStep::Done(at)),
+                ChunkedState::Data { left } => {
+                    if at == input.len() {
+                        return Ok(ChunkedStep::Partial(at));
+                    }
+                    let available = u64::try_from(input.len() - at).unwrap_or(u64::MAX).min(left);
+                    let end = at + usize::try_from(available).unwrap_or(usize::MAX);
+                    self.state = match left - available {
+                        0 => ChunkedState::DataEnd,
+                        left => ChunkedState::Data { left },
+                    };
+                    return Ok(ChunkedStep::Data(at..end));
+                }
+                ChunkedState::Size | ChunkedState::DataEnd | ChunkedState::Trailer => {
+                    let Some(line) = self.line(&input[at..])? else {
+                        return Ok(ChunkedStep::Partial(at));
+                    };
+                    let text = &input[at..at + line.text];
+                    self.line_read(text)?;
+                    at += line.consumed;
+                }
+            }
+        }
+    }
+
+    fn line_read(&mut self, text: &[u8]) -> Result<(), WireError> {
+        self.state = match self.state {
+            ChunkedState::DataEnd if text.is_empty() => ChunkedState::Size,
+            ChunkedState::DataEnd => return Err(WireError::Chunk),
+            ChunkedState::Trailer if text.is_empty() => ChunkedState::Done,
+            ChunkedState::Trailer => {
+                self.line_bytes += text.len();
+                if self.line_bytes > CHUNK_LINE_BYTES_MAX {
+                    return Err(WireError::Chunk);
+                }
+                ChunkedState::Trailer
+            }
+            _ => match chunk_size(text)? {
+                0 => ChunkedState::Trailer,
+                left => ChunkedState::Data { left },
+            },
+        };
+        Ok(())
+    }
+
+    fn line(&self, input: &[u8]) -> Result<Option<Line>, WireError> {
+        // What can be refused early is: a data end must be CRLF, a size starts with a digit.
+        match (self.state, input.first()) {
+            (ChunkedState::DataEnd, Some(byte)) if !b"\r\n".contains(byte) => {
+                return Err(WireError::Chunk);
+            }
+            (ChunkedState::Size, Some(byte)) if !byte.is_ascii_hexdigit() => {
+                return Err(WireError::Chunk);
+            }
+            _ => {}
+        }
+        let Some(end) = memchr(b'\n', input) else {
+            let too_long = input.len() > CHUNK_LINE_BYTES_MAX;
+            return if too_long { Err(WireError::Chunk) } else { Ok(None) };
+        };
+        let text = match input[..end].strip_suffix(b"\r") {
+            Some(text) => text,
+            None if self.lf == BareLf::Accept => &input[..end],
+            None => return Err(WireError::Chunk),
+        };
+        if text.contains(&b'\r') {
+            return Err(WireError::Chunk);
+        }
+        Ok(Some(Line { text: text.len(), consumed: end + 1 }))
+    }
+}
+
+struct Line {
+    text: usize,
+    consumed: usize,
+}
+
+fn chunk_size(line: &[u8]) -> Result<u64, WireError> {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    // 15 digits keep the value below 2^60, so that sums of sizes cannot overflow.
+    if digits == 0 || digits > 15 {
+        return Err(WireError::Chunk);
+    }
+    if !matches!(line[digits..].trim_ascii_start().first(), None | Some(b';')) {
+        return Err(WireError::Chunk);
+    }
+    let digits = std::str::from_utf8(&line[..digits]).map_err(|_| WireError::Chunk)?;
+    u64::from_str_radix(digits, 16).map_err(|_| WireError::Chunk)
+}
+
+/// Reads the head a CGI program or HTTP upstream wrote: field lines up to an empty line.
+///
+/// Returns the fields and the position of the body; `Ok(None)` if the end has not arrived.
+///
+/// # Errors
+/// [`WireError::UpstreamHead`] for a line that is no field line.
+pub fn upstream_fields(input: &[u8], from: usize) -> Result<Option<(Vec<Field>, usize)>, WireError> {
+    let Some(end) = fields_end(input, from, from) else { return Ok(None) };
+    let mut out = Vec::new();
+    let rules = FieldRules { underscores: true };
+    fields(input, from, end, rules, &mut out).map_err(|_| WireError::UpstreamHead)?;
+    Ok(Some((out, end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Result<Option<(String, String, Version)>, WireError> {
+        let bytes = text.as_bytes();
+        let text = |span: &Span| String::from_utf8_lossy(slice(bytes, span)).into_owned();
+        request_line(bytes)
+            .map(|line| line.map(|l| (text(&l.method), text(&l.path_and_query), l.version)))
+    }
+
+    #[test]
+    fn request_lines_are_read_in_every_accepted_form() {
+        let table = [
+            ("GET / HTTP/1.1\r\n", ("GET", "/", Version::V11)),
+            ("GET / HTTP/1.0\n", ("GET", "/", Version::V10)),
+            ("\r\nPOST  /a?b  HTTP/1.1  \r\n", ("POST", "/a?b", Version::V11)),
+            ("GET /\r\n", ("GET", "/", Version::V09)),
+            ("GET http://a.b:80/c HTTP/1.1\r\n", ("GET", "/c", Version::V11)),
+            ("GET http://a.b?c HTTP/1.1\r\n", ("GET", "?c", Version::V11)),
+            ("M-SEARCH_X / HTTP/1.99\r\n", ("M-SEARCH_X", "/", Version::V11)),
+        ];
+        for (text, (method, path, version)) in table {
+            let found = line(text).unwrap().unwrap();
+            assert_eq!(found, (method.to_owned(), path.to_owned(), version), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_prefix_of_a_request_line_is_partial() {
+        let text = "GET http://a.b/c HTTP/1.1\r\n";
+        for end in 0..text.len() {
+            assert_eq!(line(&text[..end]), Ok(None), "{:?}", &text[..end]);
+        }
+    }
+
+    #[test]
+    fn broken_request_lines_are_refused() {
+        let table = [
+            ("get / HTTP/1.1\r\n", WireError::Method),
+            (" GET / HTTP/1.1\r\n", WireError::Method),
+            ("\x16\x03\x01", WireError::Method),
+            ("GET * HTTP/1.1\r\n", WireError::RequestLine),
+            ("GET a HTTP/1.1\r\n", WireError::RequestLine),
+            ("GET /\x01 HTTP/1.1\r\n", WireError::RequestLine),
+            ("GET /\t HTTP/1.1\r\n", WireError::RequestLine),
+            ("GET /a b HTTP/1.1\r\n", WireError::RequestLine),
+            ("GET / HTTP/1.1\rX\n", WireError::RequestLine),
+            ("GET / HTTX/1.1\r\n", WireError::RequestLine),
+            ("GET / HTTP/01.1\r\n", WireError::RequestLine),
+            ("GET / HTTP/1.\r\n", WireError::RequestLine),
+            ("POST /\r\n", WireError::RequestLine),
+            ("GET http:///a HTTP/1.1\r\n", WireError::RequestLine),
+            ("GET / HTTP/2.0\r\n", WireError::Version),
+        ];
+        for (text, expected) in table {
+            assert_eq!(line(text), Err(expected), "{text:?}");
+        }
+    }
+
+    fn parsed(text: &str) -> Result<Vec<(String, String, bool)>, WireError> {
+        let bytes = text.as_bytes();
+        let end = fields_end(bytes, 0, 0).expect("complete");
+        let mut out = Vec::new();
+        fields(bytes, 0, end, FieldRules::default(), &mut out)?;
+        let text = |span: &Span| String::from_utf8_lossy(slice(bytes, span)).into_owned();
+        Ok(out.iter().map(|f| (text(&f.name), text(&f.value), f.is_invalid)).collect())
+    }
+
+    #[test]
+    fn fields_are_trimmed_and_odd_names_are_marked() {
+        let found = parsed("Host: a\r\nX:\t b \t\nc_d:1\nEmpty:\r\nNo-Colon\r\nQ!:2\r\n\r\n").unwrap();
+        let expected = [
+            ("Host", "a", false),
+            ("X", "b", false),
+            ("c_d", "1", true),
+            ("Empty", "", false),
+            ("No-Colon", "", false),
+            ("Q!", "2", true),
+        ];
+        let expected: Vec<_> =
+            expected.iter().map(|(n, v, i)| ((*n).to_owned(), (*v).to_owned(), *i)).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn fields_that_two_readers_could_disagree_on_are_refused() {
+        for text in ["A : b\r\n\r\n", ": b\r\n\r\n", " A: b\r\n\r\n", "A: b\r\n c\r\n\r\n", "A: b\0\r\n\r\n",
+            "A: b\rc\r\n\r\n", "\x7f: b\r\n\r\n"] {
+            assert_eq!(parsed(text), Err(WireError::FieldLine), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_fields_is_found_though_it_arrives_in_pieces() {
+        let text = b"A: b\r\nC: d\r\n\r\nrest";
+        for cut in 0..14 {
+            assert_eq!(fields_end(&text[..cut], 0, 0), None, "{cut}");
+            assert_eq!(fields_end(text, 0, cut), Some(14), "{cut}");
+        }
+        assert_eq!(fields_end(b"\r\n", 0, 0), Some(2));
+        assert_eq!(fields_end(b"A: b\n\n", 0, 0), Some(6));
+    }
+
+    fn dechunk(input: &[u8], piece: usize, lf: BareLf) -> Result<(Vec<u8>, usize), WireError> {
+        let (mut chunked, mut body, mut used) = (Chunked::new(lf), Vec::new(), 0);
+        let mut end = 0;
+        while !chunked.is_done() {
+            end = (end + piece).min(input.len());
+            loop {
+                match chunked.next(&input[used..end])? {
+                    ChunkedStep::Data(range) => {
+                        body.extend_from_slice(&input[used + range.start..used + range.end]);
+                        used += range.end;
+                    }
+                    ChunkedStep::Done(bytes) => {
+                        used += bytes;
+                        break;
+                    }
+                    ChunkedStep::Partial(bytes) => {
+                        used += bytes;
+                        break;
+                    }
+                }
+            }
+            if end == input.len() && !chunked.is_done() {
+                return Err(WireError::Chunk);
+            }
+        }
+        Ok((body, used))
+    }
+
+    #[test]
+    fn chunks_are_joined_whatever_the_pieces() {
+        let input = b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: r\r\n\r\nNEXT";
+        for piece in 1..input.len() {
+            let (body, used) = dechunk(input, piece, BareLf::Refuse).unwrap();
+            assert_eq!((&body[..], used), (&b"abc0123456789"[..], input.len() - 4), "{piece}");
+        }
+    }
+
+    #[test]
+    fn chunked_framing_is_strict() {
+        for text in ["g\r\n", "\r\n", "3\r\nabcX\r\n0\r\n\r\n", "-1\r\n", "0x3\r\nabc\r\n0\r\n\r\n",
+            "1000000000000000\r\n", "3\nabc\n0\n\n", "3 x\r\nabc\r\n0\r\n\r\n", "3\r\nabc\r\n0\r\n"] {
+            assert!(dechunk(text.as_bytes(), 64, BareLf::Refuse).is_err(), "{text:?}");
+        }
+        assert!(dechunk(b"3\nabc\n0\n\n", 64, BareLf::Accept).is_ok());
+    }
+}

@@ -1,0 +1,46 @@
+//! Bytes on the wire: HTTP/1 heads and chunked bodies, FastCGI records.
+//!
+//! # Invariants
+//! - Pure: slices in, values with offsets out; no allocation that a peer can grow without bound.
+//! - Decoders say "not enough yet" by `Ok(None)` or a `Partial`, and then have consumed nothing.
+//! - What two readers could understand differently is refused, never repaired (request smuggling).
+//!
+//! # Sources
+//! RFC 9112; FastCGI specification 1.0; nginx's `ngx_http_parse.c` behaviour as observed from
+//! outside, noted where it differs from the RFC.
+
+pub mod fastcgi;
+pub mod h1;
+
+/// Why bytes of a peer cannot be understood.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The method holds a byte other than `A-Z`, `_` or `-`.
+    #[error("client sent invalid method")]
+    Method,
+    /// The request line breaks the grammar.
+    #[error("client sent invalid request")]
+    RequestLine,
+    /// A version this server does not speak: 505.
+    #[error("client sent invalid version")]
+    Version,
+    /// A field line breaks the grammar.
+    #[error("client sent invalid header line")]
+    FieldLine,
+    /// A status line or CGI header of an upstream breaks the grammar.
+    #[error("upstream sent invalid header")]
+    UpstreamHead,
+    /// A chunk size, its extension or its end breaks the grammar.
+    #[error("client sent invalid chunked body")]
+    Chunk,
+    /// A FastCGI record of another protocol version.
+    #[error("upstream sent unsupported FastCGI protocol version: {0}")]
+    FastcgiVersion(u8),
+    /// A FastCGI record of an unexpected type.
+    #[error("upstream sent invalid FastCGI record type: {0}")]
+    FastcgiType(u8),
+    /// A FastCGI record for another request.
+    #[error("upstream sent unexpected FastCGI request id: {0}")]
+    FastcgiRequestId(u16),
+}

@@ -1,0 +1,253 @@
+//! One stored response: its head, its body, and how both lie in a file.
+//!
+//! ```text
+//! magic 8 | head bytes u32 | head crc u32 | head ... | body ...
+//! ```
+//! Numbers are little-endian. The head holds the body's length and checksum, so that a file is
+//! whole or refused.
+
+use bytes::Bytes;
+use std::fs::File;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::key::VariantId;
+
+/// First bytes of an entry's file; the digit is the format's version.
+const MAGIC: &[u8; 8] = b"yorozu-1";
+/// Bytes before the head.
+pub(crate) const PREFIX_BYTES: usize = 16;
+/// Most bytes of an encoded head; chosen well above any buffer an upstream's head must fit in.
+pub const HEAD_BYTES_MAX: usize = 1 << 20;
+
+/// What is stored about a response beside its body. Times are seconds since 1970.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct EntryHead {
+    /// The key's bytes, compared on load: two keys can share a digest.
+    pub key: Bytes,
+    /// Status of the response.
+    pub status: u16,
+    /// Field lines of the response as they shall be sent, names as the origin wrote them.
+    pub fields: Vec<(Bytes, Bytes)>,
+    /// When the response was made.
+    pub stored_at: i64,
+    /// Fresh while `now` is below this.
+    pub fresh_until: i64,
+    /// May answer while it is refreshed until here (stale-while-revalidate).
+    pub stale_updating_until: i64,
+    /// May answer when the origin fails until here (stale-if-error).
+    pub stale_error_until: i64,
+    /// `Last-Modified`, if the origin sent a valid one.
+    pub last_modified: Option<i64>,
+    /// `ETag` as the origin sent it; empty for none.
+    pub etag: Bytes,
+    /// `Vary` as the origin sent it; empty for none.
+    pub vary: Bytes,
+    /// Which variant this is; zeros without `vary`.
+    pub variant: VariantId,
+    /// Length of the body.
+    pub body_bytes: u64,
+    /// CRC-32 of the body.
+    pub body_crc: u32,
+}
+
+/// Where the body is.
+#[derive(Clone, Debug)]
+pub enum EntryBody {
+    /// In memory, shared.
+    Memory(Bytes),
+    /// In an open file, starting at this offset; for bodies too large for the memory tier.
+    File(Arc<File>, u64),
+}
+
+/// A stored response; immutable but for the time of its last use and derived encodings.
+#[derive(Debug)]
+pub struct Entry {
+    /// What is known about it.
+    pub head: EntryHead,
+    /// Its bytes.
+    pub body: EntryBody,
+    /// The body compressed once, by coding and level; filled by the caller.
+    pub gzip: OnceLock<(u8, Bytes)>,
+    /// Set by the one task that makes [`Entry::gzip`].
+    pub gzip_started: std::sync::atomic::AtomicBool,
+    last_used: AtomicI64,
+}
+
+impl Entry {
+    /// A new entry, used now.
+    pub fn new(head: EntryHead, body: EntryBody, now: i64) -> Self {
+        Self {
+            head,
+            body,
+            gzip: OnceLock::new(),
+            gzip_started: false.into(),
+            last_used: AtomicI64::new(now),
+        }
+    }
+
+    /// Marks a use; `inactive` counts from here.
+    pub fn touch(&self, now: i64) {
+        // A load first: a hit must not take the cache line exclusively each time.
+        if self.last_used.load(Ordering::Relaxed) != now {
+            self.last_used.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// When it was used last.
+    pub fn last_used(&self) -> i64 {
+        self.last_used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes this entry takes in the memory tier.
+    pub fn memory_bytes(&self) -> u64 {
+        // Measured with a heap profile of typical WordPress heads: struct, map slot, allocations.
+        const OVERHEAD: u64 = 512;
+        let fields: usize = self.head.fields.iter().map(|(n, v)| n.len() + v.len() + 64).sum();
+        let body = match &self.body {
+            EntryBody::Memory(bytes) => bytes.len(),
+            EntryBody::File(..) => 0,
+        };
+        let gzip = self.gzip.get().map_or(0, |(_, bytes)| bytes.len());
+        OVERHEAD + (fields + body + gzip + self.head.key.len()) as u64
+    }
+}
+
+impl EntryHead {
+    /// The prefix and head of a file; the body follows.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; PREFIX_BYTES];
+        put_bytes(&mut out, &self.key);
+        out.extend(self.status.to_le_bytes());
+        for time in [self.stored_at, self.fresh_until, self.stale_updating_until, self.stale_error_until] {
+            out.extend(time.to_le_bytes());
+        }
+        out.extend(self.last_modified.unwrap_or(i64::MIN).to_le_bytes());
+        put_bytes(&mut out, &self.etag);
+        put_bytes(&mut out, &self.vary);
+        out.extend(self.variant);
+        out.extend(self.body_bytes.to_le_bytes());
+        out.extend(self.body_crc.to_le_bytes());
+        out.extend(length(self.fields.len()));
+        for (name, value) in &self.fields {
+            put_bytes(&mut out, name);
+            put_bytes(&mut out, value);
+        }
+        let (head_bytes, crc) = (out.len() - PREFIX_BYTES, crc32fast::hash(&out[PREFIX_BYTES..]));
+        out[..8].copy_from_slice(MAGIC);
+        out[8..12].copy_from_slice(&length(head_bytes));
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Length of the encoded head, from a file's first [`PREFIX_BYTES`].
+    pub(crate) fn prefix(prefix: &[u8; PREFIX_BYTES]) -> Option<(usize, u32)> {
+        let (magic, rest) = prefix.split_first_chunk::<8>()?;
+        let (head_bytes, crc) = rest.split_first_chunk::<4>()?;
+        let head_bytes = usize::try_from(u32::from_le_bytes(*head_bytes)).ok()?;
+        let crc = u32::from_le_bytes(crc.try_into().ok()?);
+        (magic == MAGIC && head_bytes <= HEAD_BYTES_MAX).then_some((head_bytes, crc))
+    }
+
+    /// Reads a head; `None` if any byte is not as [`EntryHead::encode`] wrote it.
+    pub fn decode(head: &[u8], crc: u32) -> Option<Self> {
+        if crc32fast::hash(head) != crc {
+            return None;
+        }
+        let mut input = head;
+        let decoded = Self {
+            key: take_bytes(&mut input)?,
+            status: u16::from_le_bytes(take(&mut input)?),
+            stored_at: i64::from_le_bytes(take(&mut input)?),
+            fresh_until: i64::from_le_bytes(take(&mut input)?),
+            stale_updating_until: i64::from_le_bytes(take(&mut input)?),
+            stale_error_until: i64::from_le_bytes(take(&mut input)?),
+            last_modified: Some(i64::from_le_bytes(take(&mut input)?)).filter(|t| *t != i64::MIN),
+            etag: take_bytes(&mut input)?,
+            vary: take_bytes(&mut input)?,
+            variant: take(&mut input)?,
+            body_bytes: u64::from_le_bytes(take(&mut input)?),
+            body_crc: u32::from_le_bytes(take(&mut input)?),
+            fields: take_fields(&mut input)?,
+        };
+        input.is_empty().then_some(decoded)
+    }
+}
+
+fn length(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes).expect("heads are bounded far below 4 GiB").to_le_bytes()
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend(length(bytes.len()));
+    out.extend_from_slice(bytes);
+}
+
+fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
+    let (bytes, rest) = input.split_first_chunk::<N>()?;
+    *input = rest;
+    Some(*bytes)
+}
+
+fn take_bytes(input: &mut &[u8]) -> Option<Bytes> {
+    let length = usize::try_from(u32::from_le_bytes(take(input)?)).ok()?;
+    let (bytes, rest) = input.split_at_checked(length)?;
+    *input = rest;
+    Some(Bytes::copy_from_slice(bytes))
+}
+
+fn take_fields(input: &mut &[u8]) -> Option<Vec<(Bytes, Bytes)>> {
+    let count = u32::from_le_bytes(take(input)?);
+    // No capacity from an untrusted count: the loop ends at the first missing byte.
+    let mut fields = Vec::new();
+    for _ in 0..count {
+        fields.push((take_bytes(input)?, take_bytes(input)?));
+    }
+    Some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn head() -> EntryHead {
+        EntryHead {
+            key: Bytes::from_static(b"http://GETa/"),
+            status: 200,
+            fields: vec![(Bytes::from_static(b"X-A"), Bytes::from_static(b"1"))],
+            stored_at: 5,
+            fresh_until: 65,
+            last_modified: Some(-3),
+            etag: Bytes::from_static(b"\"e\""),
+            body_bytes: 4,
+            body_crc: 9,
+            ..EntryHead::default()
+        }
+    }
+
+    fn decode(file: &[u8]) -> Option<EntryHead> {
+        let (prefix, rest) = file.split_first_chunk::<PREFIX_BYTES>()?;
+        let (head_bytes, crc) = EntryHead::prefix(prefix)?;
+        EntryHead::decode(rest.get(..head_bytes)?, crc)
+    }
+
+    #[test]
+    fn heads_are_read_back() {
+        assert_eq!(decode(&head().encode()), Some(head()));
+        let bare = EntryHead { last_modified: None, ..EntryHead::default() };
+        assert_eq!(decode(&bare.encode()), Some(bare));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let file = head().encode();
+        for at in 0..file.len() * 8 {
+            let mut damaged = file.clone();
+            damaged[at / 8] ^= 1 << (at % 8);
+            assert_eq!(decode(&damaged), None, "bit {at}");
+        }
+        for end in 0..file.len() {
+            assert_eq!(decode(&file[..end]), None, "cut at {end}");
+        }
+    }
+}

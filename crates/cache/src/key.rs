@@ -1,0 +1,77 @@
+//! Keys: what a stored response is found by.
+
+use bytes::Bytes;
+use md5::{Digest, Md5};
+
+/// Which variant of a varying response: a digest of the request fields that `Vary` names.
+pub type VariantId = [u8; 16];
+
+/// A cache key: the text of `fastcgi_cache_key`, or that text and a [`VariantId`].
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Key(Bytes);
+
+impl Key {
+    /// The key of the first variant, and of responses that do not vary.
+    pub fn primary(text: Bytes) -> Self {
+        Self(text)
+    }
+
+    /// The key of a further variant.
+    ///
+    /// The separator is a NUL, which no request can put into a key text (targets and fields
+    /// with NUL are refused), so no primary key equals a variant's.
+    #[must_use]
+    pub fn variant(&self, id: &VariantId) -> Self {
+        let mut text = Vec::with_capacity(self.0.len() + 1 + id.len());
+        text.extend_from_slice(&self.0);
+        text.push(0);
+        text.extend_from_slice(id);
+        Self(text.into())
+    }
+
+    /// The bytes of the key.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// MD5, as nginx names its cache files; not a security property.
+    pub fn digest(&self) -> [u8; 16] {
+        Md5::digest(&self.0).into()
+    }
+}
+
+impl Key {
+    /// Digests the request fields a `Vary` value names, given as (name, value) in its order.
+    pub fn variant_id<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> VariantId {
+        let mut digest = Md5::new();
+        for (name, value) in fields {
+            digest.update(name.to_ascii_lowercase());
+            digest.update(b":");
+            digest.update(value);
+            digest.update(b"\r\n");
+        }
+        digest.finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_nginx_s() {
+        // nginx, ngx_http_proxy_module, proxy_cache_path: the file name is MD5 of the key.
+        let key = Key::primary(Bytes::from_static(b"abc"));
+        assert_eq!(key.digest()[..4], [0x90, 0x01, 0x50, 0x98]);
+    }
+
+    #[test]
+    fn variants_have_keys_of_their_own() {
+        let key = Key::primary(Bytes::from_static(b"abc"));
+        let id = Key::variant_id([(&b"Accept"[..], &b"x"[..])].into_iter());
+        let same = Key::variant_id([(&b"ACCEPT"[..], &b"x"[..])].into_iter());
+        assert_eq!(id, same);
+        assert_ne!(key, key.variant(&id));
+        assert_ne!(id, Key::variant_id([(&b"Accept"[..], &b"y"[..])].into_iter()));
+    }
+}

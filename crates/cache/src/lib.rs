@@ -1,0 +1,55 @@
+//! The response store: a memory tier over a disk tier, and the locks that keep one maker per key.
+//!
+//! Way through: [`Zone::peek`] (memory, never blocks) -> [`Zone::load`] (disk) -> the caller fetches
+//! under a [`Fill`] -> [`Zone::insert`] (memory at once, disk behind it).
+//!
+//! | life of an entry | where | who may read it |
+//! | --- | --- | --- |
+//! | being made | caller's buffers, key claimed by a [`FillGuard`] | nobody |
+//! | in memory | memory tier, file not yet renamed | every worker |
+//! | stored | memory tier and disk tier | every worker, and the next process |
+//! | on disk | disk tier | every worker, after [`Zone::load`] verified it |
+//! | removed | nowhere | those who still hold the `Arc` |
+//!
+//! # Invariants
+//! - An entry is immutable; a newer one replaces it whole.
+//! - A file carries its final name only after every byte was written; it is served only if its
+//!   lengths and checksums fit.
+//! - Both tiers are bounded in bytes.
+//! - Policy (freshness, bypass, what may be stored) is the caller's.
+
+mod disk;
+mod entry;
+mod fill;
+mod key;
+mod zone;
+
+pub use disk::{DiskOptions, Levels, Spool};
+pub use entry::{Entry, EntryBody, EntryHead, HEAD_BYTES_MAX};
+pub use fill::{Claim, Fill, FillGuard};
+pub use key::{Key, VariantId};
+pub use zone::{Zone, ZoneOptions, ZoneUsage};
+
+/// Why the disk tier could not do what was asked. The memory tier goes on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A system call failed.
+    #[error("{call} \"{path}\" failed ({source})")]
+    Io {
+        /// The call, as nginx prints it: `open()`.
+        call: &'static str,
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not what was written: cut short, bits flipped, or of another program.
+    #[error("cache file \"{path}\" is damaged ({what}), it is removed")]
+    Damaged {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Which check failed.
+        what: &'static str,
+    },
+}

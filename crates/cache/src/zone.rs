@@ -1,0 +1,397 @@
+//! A zone: both tiers and the fills, shared by all workers, kept over a reload.
+
+use crate::disk::{Disk, DiskOptions, Spool, body_bytes};
+use crate::entry::{Entry, EntryBody, EntryHead};
+use crate::fill::{Claim, Fills};
+use crate::{Key, StoreError};
+use bytes::Bytes;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a zone is made from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ZoneOptions {
+    /// Bound of the memory tier, in bytes.
+    pub memory_bytes: u64,
+    /// The disk tier.
+    pub disk: DiskOptions,
+}
+
+/// How full a zone is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ZoneUsage {
+    /// Entries in the memory tier.
+    pub memory_entries: usize,
+    /// Bytes in the memory tier.
+    pub memory_bytes: u64,
+    /// Files known to the accounting.
+    pub disk_files: usize,
+    /// Bytes of those files.
+    pub disk_bytes: u64,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Key, Arc<Entry>> for ByBytes {
+    fn weight(&self, key: &Key, entry: &Arc<Entry>) -> u64 {
+        entry.memory_bytes() + key.as_bytes().len() as u64
+    }
+}
+
+/// One `keys_zone`.
+pub struct Zone {
+    options: ZoneOptions,
+    memory: Cache<Key, Arc<Entry>, ByBytes>,
+    uses: Cache<Key, u64>,
+    disk: Disk,
+    fills: Arc<Fills>,
+}
+
+impl std::fmt::Debug for Zone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Zone").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// A body above this share of the memory tier stays on disk: one page must not push out eight.
+const MEMORY_SHARE: u64 = 8;
+/// Body size assumed when sizing the memory tier's table; chosen near a small page.
+const TYPICAL_ENTRY_BYTES: u64 = 16 * 1024;
+/// Keys counted for `min_uses` at once.
+const USES_MAX: usize = 16 * 1024;
+
+impl Zone {
+    /// Opens a zone; the folder is made when missing, and read only when something is looked up.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn open(options: ZoneOptions) -> Result<Self, StoreError> {
+        let items = usize::try_from(options.memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
+        Ok(Self {
+            memory: Cache::with_weighter(items, options.memory_bytes, ByBytes),
+            uses: Cache::new(USES_MAX),
+            disk: Disk::new(options.disk.clone())?,
+            fills: Arc::default(),
+            options,
+        })
+    }
+
+    /// What the zone was made from; a reload keeps a zone whose options did not change.
+    pub fn options(&self) -> &ZoneOptions {
+        &self.options
+    }
+
+    /// Largest body the memory tier takes.
+    pub fn memory_body_max(&self) -> u64 {
+        self.options.memory_bytes / MEMORY_SHARE
+    }
+
+    /// Looks into the memory tier; never blocks.
+    pub fn peek(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.memory.get(key)
+    }
+
+    /// Could the disk tier hold the key? `false` spares a trip to a thread that may block.
+    pub fn may_be_on_disk(&self, key: &Key) -> bool {
+        self.disk.may_hold(key)
+    }
+
+    /// Looks into the disk tier and brings what it finds into memory. Blocks.
+    ///
+    /// # Errors
+    /// A file that is there but unreadable or damaged; count it as a miss.
+    pub fn load(&self, key: &Key, now: i64) -> Result<Option<Arc<Entry>>, StoreError> {
+        let Some(entry) = self.disk.read(key, self.memory_body_max(), now)? else {
+            return Ok(None);
+        };
+        let entry = Arc::new(entry);
+        self.memory.insert(key.clone(), Arc::clone(&entry));
+        Ok(Some(entry))
+    }
+
+    /// Puts an entry into the memory tier; from here on it is a hit.
+    pub fn insert(&self, key: &Key, entry: Arc<Entry>) {
+        self.memory.insert(key.clone(), entry);
+    }
+
+    /// Weighs an entry again after [`Entry::gzip`] was filled.
+    pub fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
+        let is_current = self.memory.peek(key).is_some_and(|found| Arc::ptr_eq(&found, entry));
+        if is_current {
+            self.memory.insert(key.clone(), Arc::clone(entry));
+        }
+    }
+
+    /// Writes an entry to the disk tier. Blocks.
+    ///
+    /// # Errors
+    /// A full disk and the like; the memory tier keeps the entry.
+    pub fn write(&self, key: &Key, entry: &Entry, now: i64) -> Result<(), StoreError> {
+        self.disk.write(key, entry, now)
+    }
+
+    /// A temporary file for a body that outgrows memory. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn spool(&self) -> Result<Spool, StoreError> {
+        Spool::create(self.disk.temporary_path())
+    }
+
+    /// Removes an entry from both tiers. Blocks. `true` if there was one.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn remove(&self, key: &Key) -> Result<bool, StoreError> {
+        let was_in_memory = self.memory.remove(key).is_some();
+        Ok(self.disk.remove(key)? || was_in_memory)
+    }
+
+    /// Claims the making of the response for `key`; an older claim than `age_max` is taken over.
+    pub fn claim(&self, key: &Key, now: Instant, age_max: Duration) -> Claim {
+        self.fills.claim(key, now, age_max)
+    }
+
+    /// Is a response for `key` being made?
+    pub fn is_claimed(&self, key: &Key) -> bool {
+        self.fills.is_claimed(key)
+    }
+
+    /// Counts one request for a key that is not stored; the count so far, this one included.
+    pub fn count_use(&self, key: &Key) -> u64 {
+        let uses = self.uses.get(key).unwrap_or(0) + 1;
+        self.uses.insert(key.clone(), uses);
+        uses
+    }
+
+    /// Reads the folder once for the accounting. Blocks, for long in a large folder.
+    pub fn scan(&self, now: i64) {
+        self.disk.scan(now);
+    }
+
+    /// Keeps the zone within `inactive`, `max_size` and `min_free`. Blocks.
+    ///
+    /// # Errors
+    /// A file that cannot be removed.
+    pub fn evict(&self, now: i64) -> Result<usize, StoreError> {
+        let inactive = self.options.disk.inactive;
+        // Uses in memory are not written through; carry them over before judging the files.
+        for (key, entry) in self.memory.iter() {
+            self.disk.touch(&key, entry.last_used());
+            if now - entry.last_used() > inactive {
+                self.memory.remove(&key);
+            }
+        }
+        self.disk.evict(now, |_| {})
+    }
+
+    /// How full the zone is.
+    pub fn usage(&self) -> ZoneUsage {
+        let (disk_files, disk_bytes) = self.disk.usage();
+        ZoneUsage {
+            memory_entries: self.memory.len(),
+            memory_bytes: self.memory.weight(),
+            disk_files,
+            disk_bytes,
+        }
+    }
+
+    /// A copy of `entry` with another head: after a successful revalidation.
+    ///
+    /// # Errors
+    /// The body lies in a file that cannot be opened again.
+    pub fn renewed(entry: &Entry, head: EntryHead, now: i64) -> Entry {
+        let renewed = Entry::new(head, entry.body.clone(), now);
+        if let Some(gzip) = entry.gzip.get() {
+            let _ = renewed.gzip.set(gzip.clone());
+            renewed.gzip_started.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        renewed
+    }
+
+    /// The body in memory, read from its file if it lies there. Blocks in that case.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn body(entry: &Entry) -> std::io::Result<Bytes> {
+        body_bytes(&entry.body, entry.head.body_bytes)
+    }
+
+    /// Fills in length and checksum of a body in memory.
+    pub fn seal(head: EntryHead, body: Bytes, now: i64) -> Entry {
+        let head = EntryHead {
+            body_bytes: body.len() as u64,
+            body_crc: crc32fast::hash(&body),
+            ..head
+        };
+        Entry::new(head, EntryBody::Memory(body), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Levels;
+    use std::fs;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Self {
+            static NUMBER: AtomicU32 = AtomicU32::new(0);
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            Self(std::env::temp_dir().join(format!("yorozu-zone.{}.{number}", std::process::id())))
+        }
+        fn zone(&self) -> Zone {
+            Zone::open(self.options()).unwrap()
+        }
+        fn options(&self) -> ZoneOptions {
+            let disk = DiskOptions {
+                path: self.0.clone(),
+                levels: Levels::parse("1:2").unwrap(),
+                max_size: None,
+                min_free: None,
+                files_max: 1000,
+                inactive: 600,
+            };
+            ZoneOptions { memory_bytes: 1 << 20, disk }
+        }
+        fn files(&self) -> Vec<PathBuf> {
+            fn walk(folder: &std::path::Path, out: &mut Vec<PathBuf>) {
+                for item in fs::read_dir(folder).unwrap().flatten() {
+                    if item.path().is_dir() { walk(&item.path(), out) } else { out.push(item.path()) }
+                }
+            }
+            let mut out = Vec::new();
+            walk(&self.0, &mut out);
+            out
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn key(text: &str) -> Key {
+        Key::primary(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    fn entry(text: &str, body: &[u8]) -> Arc<Entry> {
+        let head = EntryHead { key: key(text).as_bytes().to_vec().into(), status: 200, ..EntryHead::default() };
+        Arc::new(Zone::seal(head, Bytes::copy_from_slice(body), 0))
+    }
+
+    fn read(zone: &Zone, text: &str) -> Option<Bytes> {
+        zone.load(&key(text), 0).unwrap().map(|entry| Zone::body(&entry).unwrap())
+    }
+
+    #[test]
+    fn entries_survive_the_process_without_a_scan() {
+        let folder = Folder::new();
+        folder.zone().write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        let next = folder.zone();
+        assert!(next.peek(&key("a")).is_none());
+        assert_eq!(read(&next, "a").as_deref(), Some(&b"page"[..]));
+        assert!(next.peek(&key("a")).is_some());
+        assert_eq!(read(&next, "b"), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_a_miss_and_goes() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        zone.write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        let [file] = &folder.files()[..] else { panic!("one file") };
+        let whole = fs::read(file).unwrap();
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x10;
+            fs::write(file, &damaged).unwrap();
+            assert!(zone.load(&key("a"), 0).is_err(), "byte {at}");
+            assert!(!file.exists());
+            fs::write(file, &whole[..at]).unwrap();
+            assert!(zone.load(&key("a"), 0).is_err(), "cut at {at}");
+        }
+        fs::write(file, &whole).unwrap();
+        assert!(read(&zone, "a").is_some());
+    }
+
+    #[test]
+    fn a_large_body_stays_in_its_file_and_is_verified() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let large = vec![b'x'; usize::try_from(zone.memory_body_max()).unwrap() + 1];
+        let mut spool = zone.spool().unwrap();
+        spool.write(&large).unwrap();
+        let body = spool.into_body().unwrap();
+        let head = EntryHead {
+            key: Bytes::from_static(b"a"),
+            body_bytes: large.len() as u64,
+            body_crc: crc32fast::hash(&large),
+            ..EntryHead::default()
+        };
+        zone.write(&key("a"), &Entry::new(head, body, 0), 0).unwrap();
+        assert_eq!(folder.files().len(), 1, "no temporary file is left");
+        let found = zone.load(&key("a"), 0).unwrap().unwrap();
+        assert!(matches!(found.body, EntryBody::File(..)));
+        assert_eq!(Zone::body(&found).unwrap(), large);
+    }
+
+    #[test]
+    fn the_folder_may_vanish_under_us() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        fs::remove_dir_all(&folder.0).unwrap();
+        zone.write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        assert!(read(&zone, "a").is_some());
+    }
+
+    #[test]
+    fn unused_and_surplus_files_go_oldest_first() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.max_size = Some(600);
+        let zone = Zone::open(options).unwrap();
+        for (time, text) in ["a", "b", "c", "d"].iter().enumerate() {
+            zone.write(&key(text), &entry(text, &[b'x'; 100]), i64::try_from(time).unwrap()).unwrap();
+        }
+        assert!(zone.usage().disk_bytes > 600);
+        zone.evict(10).unwrap();
+        assert!(zone.usage().disk_bytes <= 600);
+        assert!(read(&zone, "a").is_none() && read(&zone, "d").is_some());
+        zone.evict(10_000).unwrap();
+        assert_eq!((zone.usage().disk_files, folder.files().len()), (0, 0));
+        assert!(zone.peek(&key("d")).is_none());
+    }
+
+    #[test]
+    fn a_scan_accounts_and_clears_what_a_killed_process_left() {
+        let folder = Folder::new();
+        folder.zone().write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        fs::write(folder.0.join("tmp.1.7"), b"torn").unwrap();
+        let zone = folder.zone();
+        assert!(zone.may_be_on_disk(&key("b")));
+        zone.scan(5);
+        assert_eq!((zone.usage().disk_files, folder.files().len()), (1, 1));
+        assert!(zone.may_be_on_disk(&key("a")) && !zone.may_be_on_disk(&key("b")));
+    }
+
+    #[test]
+    fn the_memory_tier_keeps_to_its_bytes() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        for number in 0..200 {
+            let text = format!("k{number}");
+            zone.insert(&key(&text), entry(&text, &[b'x'; 16 * 1024]));
+        }
+        let usage = zone.usage();
+        assert!(usage.memory_bytes <= 1 << 20 && usage.memory_entries > 30, "{usage:?}");
+    }
+}

@@ -1,0 +1,22 @@
+//! Servers behind us: groups of peers, which one is next, connections and their pools.
+//!
+//! Way through: [`Group::select`] -> [`Pool::take`] or [`Connection::open`] -> the caller speaks its
+//! protocol -> [`Pool::put`] or drop -> [`Group::succeeded`] or [`Group::failed`].
+//!
+//! | life of a pooled connection | next |
+//! | --- | --- |
+//! | open | in use |
+//! | in use | idle, if the caller puts it back whole; else closed |
+//! | idle | in use, or closed by age, by count, or because the peer closed it |
+//!
+//! # Invariants
+//! - A [`Group`] is shared by all workers; a [`Pool`] belongs to one.
+//! - Times are arguments; this crate reads no clock.
+
+mod connection;
+mod group;
+mod pool;
+
+pub use connection::{Connection, PeerAddress, SocketOptions};
+pub use group::{Group, Peer, PeerOptions, Tried};
+pub use pool::{Kept, Pool, PoolLimits};

@@ -1,0 +1,139 @@
+//! Idle connections kept for the next request.
+
+use crate::connection::{Connection, PeerAddress};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// What `keepalive` and its relatives allow.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PoolLimits {
+    /// Idle connections kept at most, over all peers.
+    pub idle_max: usize,
+    /// How long one may stay idle.
+    pub idle_timeout: Duration,
+    /// Requests one connection may serve.
+    pub requests_max: u64,
+    /// How long one may live before it is not kept again.
+    pub age_max: Duration,
+}
+
+/// A kept connection with its history.
+#[derive(Debug)]
+pub struct Kept {
+    /// The connection.
+    pub connection: Connection,
+    /// Requests served so far.
+    pub requests: u64,
+    /// When it was opened.
+    pub opened: Instant,
+}
+
+/// One worker's idle connections of one group; least recently used goes first.
+#[derive(Debug, Default)]
+pub struct Pool {
+    idle: VecDeque<(PeerAddress, Instant, Kept)>,
+}
+
+impl Pool {
+    /// The most recently used connection to `address` that is still good.
+    pub fn take(&mut self, address: &PeerAddress, limits: &PoolLimits, now: Instant) -> Option<Kept> {
+        self.expire(limits, now);
+        while let Some(at) = self.idle.iter().rposition(|(peer, ..)| peer == address) {
+            let (_, _, kept) = self.idle.remove(at)?;
+            if kept.connection.is_quiet() {
+                return Some(kept);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection that stands between two requests, within the limits.
+    pub fn put(&mut self, address: PeerAddress, mut kept: Kept, limits: &PoolLimits, now: Instant) {
+        kept.requests += 1;
+        let is_old = now.saturating_duration_since(kept.opened) >= limits.age_max;
+        if limits.idle_max == 0 || kept.requests >= limits.requests_max || is_old {
+            return;
+        }
+        while self.idle.len() >= limits.idle_max {
+            self.idle.pop_front();
+        }
+        self.idle.push_back((address, now, kept));
+    }
+
+    /// Closes what has been idle too long.
+    pub fn expire(&mut self, limits: &PoolLimits, now: Instant) {
+        self.idle.retain(|(_, since, _)| now.saturating_duration_since(*since) < limits.idle_timeout);
+    }
+
+    /// How many are idle.
+    pub fn len(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// Is none idle?
+    pub fn is_empty(&self) -> bool {
+        self.idle.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixStream;
+
+    const LIMITS: PoolLimits = PoolLimits {
+        idle_max: 2,
+        idle_timeout: Duration::from_secs(60),
+        requests_max: 3,
+        age_max: Duration::from_secs(3600),
+    };
+
+    fn address(name: &str) -> PeerAddress {
+        PeerAddress::Unix(name.into())
+    }
+
+    fn kept(now: Instant) -> (Kept, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        (Kept { connection: Connection::Unix(near), requests: 0, opened: now }, far)
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_pool_keeps_the_latest_within_its_bounds() {
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        let mut far = Vec::new();
+        for name in ["a", "b", "c"] {
+            let (kept, end) = kept(now);
+            far.push(end);
+            pool.put(address(name), kept, &LIMITS, now);
+        }
+        assert_eq!(pool.len(), 2);
+        assert!(pool.take(&address("a"), &LIMITS, now).is_none());
+        assert!(pool.take(&address("c"), &LIMITS, now).is_some());
+        assert!(pool.take(&address("b"), &LIMITS, now + LIMITS.idle_timeout).is_none());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_connection_the_peer_closed_is_not_handed_out() {
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        let (first, far) = kept(now);
+        pool.put(address("a"), first, &LIMITS, now);
+        drop(far);
+        // The close shows as readiness only after the reactor ran.
+        tokio::task::yield_now().await;
+        if let Some(kept) = pool.take(&address("a"), &LIMITS, now) {
+            assert!(kept.connection.is_quiet(), "not noticed yet is allowed; wrong is not");
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_connection_serves_so_many_requests() {
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        let (first, _far) = kept(now);
+        pool.put(address("a"), first, &LIMITS, now);
+        let second = pool.take(&address("a"), &LIMITS, now).unwrap();
+        pool.put(address("a"), second, &LIMITS, now);
+        let third = pool.take(&address("a"), &LIMITS, now).unwrap();
+        pool.put(address("a"), third, &LIMITS, now);
+        assert!(pool.is_empty());
+    }
+}

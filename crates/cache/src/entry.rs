@@ -27,7 +27,9 @@ pub struct EntryHead {
     pub key: Bytes,
     /// Status of the response.
     pub status: u16,
-    /// Field lines of the response as they shall be sent, names as the origin wrote them.
+    /// `Content-Type` as the origin sent it; empty for none.
+    pub content_type: Bytes,
+    /// Other field lines of the response as they shall be sent, names as the origin wrote them.
     pub fields: Vec<(Bytes, Bytes)>,
     /// When the response was made.
     pub stored_at: i64,
@@ -123,6 +125,7 @@ impl EntryHead {
             out.extend(time.to_le_bytes());
         }
         out.extend(self.last_modified.unwrap_or(i64::MIN).to_le_bytes());
+        put_bytes(&mut out, &self.content_type);
         put_bytes(&mut out, &self.etag);
         put_bytes(&mut out, &self.vary);
         out.extend(self.variant);
@@ -163,6 +166,7 @@ impl EntryHead {
             stale_updating_until: i64::from_le_bytes(take(&mut input)?),
             stale_error_until: i64::from_le_bytes(take(&mut input)?),
             last_modified: Some(i64::from_le_bytes(take(&mut input)?)).filter(|t| *t != i64::MIN),
+            content_type: take_bytes(&mut input)?,
             etag: take_bytes(&mut input)?,
             vary: take_bytes(&mut input)?,
             variant: take(&mut input)?,

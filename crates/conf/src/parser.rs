@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Nesting of blocks and includes together; deeper means a file that includes itself.
-pub const DEPTH_MAX: usize = 100;
+pub(crate) const DEPTH_MAX: usize = 100;
 
 /// Where configuration text comes from; the caller's door to the file system.
 pub trait Source {

@@ -1,6 +1,6 @@
 //! One connection to a peer over TCP or a Unix socket.
 
-use bytes::{Buf as _, BufMut as _, BytesMut};
+use bytes::{Buf as _, BytesMut};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -95,15 +95,14 @@ impl Connection {
     pub async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
         debug_assert!(into.capacity() > into.len(), "the caller reserves room");
         loop {
-            let spare = into.capacity() - into.len();
             let result = match self {
                 Self::Tcp(stream) => {
                     stream.readable().await?;
-                    stream.try_read_buf(&mut into.limit(spare))
+                    stream.try_read_buf(into)
                 }
                 Self::Unix(stream) => {
                     stream.readable().await?;
-                    stream.try_read_buf(&mut into.limit(spare))
+                    stream.try_read_buf(into)
                 }
             };
             match result {

@@ -1,0 +1,337 @@
+//! Page-cache policy: may a stored response answer, and may a fetched one be stored?
+//!
+//! Way through: [`lookup`] (memory) -> [`prepare`] (disk, other makers) -> the gateway fetches ->
+//! [`freshness`] -> [`Collector`] -> stored. The bytes belong to `yorozu-cache`; this module opens
+//! no file.
+//!
+//! # Invariants
+//! - A response that sets a cookie, or says no-store, no-cache, private or `Vary: *`, is stored only
+//!   if `*_ignore_headers` names that field.
+//! - Only whole responses are stored.
+//! - The answer to a HEAD is stored only under a key that holds the method.
+//!
+//! # Sources
+//! nginx, `fastcgi_cache` and its relatives; RFC 9111; RFC 5861.
+
+pub mod collector;
+pub mod directives;
+pub mod freshness;
+
+pub use collector::Collector;
+
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::exchange::response::{Body, GzipEntry, Response, Segment};
+use crate::handlers::Outcome;
+use crate::handlers::gateway::directives::Failures;
+use crate::handlers::gateway::{self, Conf};
+use crate::logging::error::{self, Level};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Instant;
+use yorozu_cache::{Claim, Entry, EntryBody, FillGuard, Key, Zone};
+
+/// What the cache did for a request; `$upstream_cache_status`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CacheStatus {
+    Bypass,
+    Expired,
+    Hit,
+    Miss,
+    Revalidated,
+    Stale,
+    Updating,
+}
+
+impl CacheStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bypass => "BYPASS",
+            Self::Expired => "EXPIRED",
+            Self::Hit => "HIT",
+            Self::Miss => "MISS",
+            Self::Revalidated => "REVALIDATED",
+            Self::Stale => "STALE",
+            Self::Updating => "UPDATING",
+        }
+    }
+}
+
+/// What the cache knows about the request under way.
+pub struct Plan {
+    pub zone: Arc<Zone>,
+    /// Key of the first variant.
+    pub key: Key,
+    /// An expired entry: may answer if the origin fails, and may be validated.
+    pub stale: Option<Arc<Entry>>,
+    /// May the answer be stored?
+    pub may_store: bool,
+    /// Held while this request makes the page.
+    pub guard: Option<FillGuard>,
+    pub is_bypassed: bool,
+}
+
+/// Looks into the memory tier. `None`: something has to be waited for.
+pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
+    if !conf.cache_methods.admits(exchange.request.method_text()) {
+        return None;
+    }
+    let zone = conf.cache.zone()?;
+    let zone = Arc::clone(exchange.conf.zones.get(std::str::from_utf8(zone).ok()?)?);
+    let mut key = Vec::with_capacity(128);
+    let mut has_method = false;
+    match &conf.cache_key {
+        Some(template) => {
+            template.append(exchange, &mut key);
+            has_method = template.has_request_method();
+        }
+        None => default_key(exchange, &mut key),
+    }
+    let mut plan = Plan {
+        zone,
+        key: Key::primary(key.into()),
+        stale: None,
+        may_store: exchange.request.method != Method::Head || has_method,
+        guard: None,
+        is_bypassed: false,
+    };
+    if conf.cache_bypass.0.iter().any(|value| value.is_true(exchange)) {
+        plan.is_bypassed = true;
+        exchange.cache_status = Some(CacheStatus::Bypass);
+        exchange.cache = Some(plan);
+        return None;
+    }
+    let entry = find_in_memory(exchange, &plan);
+    exchange.cache = Some(plan);
+    judge(exchange, conf, entry?)
+}
+
+/// Without a key nginx would mix every page; this keeps them apart.
+fn default_key(exchange: &Exchange, key: &mut Vec<u8>) {
+    key.extend_from_slice(b"http");
+    key.extend_from_slice(exchange.request.method_text());
+    key.extend_from_slice(&exchange.request.host);
+    key.extend_from_slice(exchange.request.target());
+}
+
+/// The variant of a varying response that the request selects.
+fn variant_key(exchange: &Exchange, plan: &Plan, entry: &Entry) -> Option<Key> {
+    if entry.head.vary.is_empty() {
+        return None;
+    }
+    let id = variant_id(exchange, &entry.head.vary);
+    (id != entry.head.variant).then(|| plan.key.variant(&id))
+}
+
+/// Digest of the request fields that `vary` names.
+pub fn variant_id(exchange: &Exchange, vary: &[u8]) -> yorozu_cache::VariantId {
+    let names: Vec<&[u8]> = yorozu_http::field::list(vary).collect();
+    let values: Vec<Vec<u8>> = names
+        .iter()
+        .map(|name| {
+            let mut value = Vec::new();
+            let values = exchange.request.values(name);
+            crate::exchange::request::append_joined(values, b",", &mut value);
+            value
+        })
+        .collect();
+    Key::variant_id(names.into_iter().zip(values.iter().map(Vec::as_slice)))
+}
+
+fn find_in_memory(exchange: &Exchange, plan: &Plan) -> Option<Arc<Entry>> {
+    let entry = plan.zone.peek(&plan.key)?;
+    match variant_key(exchange, plan, &entry) {
+        None => Some(entry),
+        Some(key) => plan.zone.peek(&key),
+    }
+}
+
+/// Answers from an entry if that may be done without waiting.
+fn judge(exchange: &mut Exchange, conf: &Conf, entry: Arc<Entry>) -> Option<Outcome> {
+    let now = exchange.now();
+    if now < entry.head.fresh_until {
+        return Some(answer(exchange, &entry, CacheStatus::Hit));
+    }
+    let may_answer = conf.cache_use_stale.has(Failures::UPDATING) || now < entry.head.stale_updating_until;
+    exchange.cache_status = Some(CacheStatus::Expired);
+    let plan = exchange.cache.as_mut().expect("set by lookup");
+    plan.stale = Some(Arc::clone(&entry));
+    if !may_answer || plan.guard.is_some() {
+        return None;
+    }
+    match plan.zone.claim(&plan.key, Instant::now(), conf.cache_lock_age) {
+        Claim::Taken(_) => Some(answer(exchange, &entry, CacheStatus::Updating)),
+        Claim::Maker(guard) => {
+            plan.guard = Some(guard);
+            if !conf.cache_background_update {
+                return None;
+            }
+            gateway::run::refresh_in_background(exchange);
+            Some(answer(exchange, &entry, CacheStatus::Stale))
+        }
+    }
+}
+
+/// Looks where waiting may be needed: the disk tier, and other makers. `None`: fetch it.
+///
+/// # Cancel safety
+/// Nothing is held but the claim, which is freed with the exchange.
+pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
+    let plan = exchange.cache.as_ref()?;
+    if plan.is_bypassed || plan.stale.is_some() {
+        return None;
+    }
+    if let Some(entry) = load(exchange).await {
+        if let Some(outcome) = judge(exchange, conf, entry) {
+            return Some(outcome);
+        }
+        return None;
+    }
+    let plan = exchange.cache.as_mut()?;
+    if conf.cache_min_uses > 1 && plan.zone.count_use(&plan.key) < conf.cache_min_uses {
+        // As nginx: before it is used often enough there is no status at all.
+        plan.may_store = false;
+        return None;
+    }
+    exchange.cache_status = Some(CacheStatus::Miss);
+    if conf.cache_lock { wait_for_maker(exchange, conf).await } else { None }
+}
+
+/// With `cache_lock`: claims the page, or waits for the one who did.
+async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
+    let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
+    loop {
+        let plan = exchange.cache.as_mut()?;
+        match plan.zone.claim(&plan.key, Instant::now(), conf.cache_lock_age) {
+            Claim::Maker(guard) => {
+                plan.guard = Some(guard);
+                return None;
+            }
+            Claim::Taken(fill) => {
+                let age = tokio::time::sleep(conf.cache_lock_age);
+                tokio::select! {
+                    () = fill.ended() => {}
+                    () = age => {}
+                    () = tokio::time::sleep_until(deadline) => {
+                        // As nginx: who waited in vain fetches, and does not store.
+                        exchange.cache.as_mut()?.may_store = false;
+                        return None;
+                    }
+                }
+            }
+        }
+        let found = find_in_memory(exchange, exchange.cache.as_ref()?);
+        if let Some(entry) = found {
+            let outcome = judge(exchange, conf, entry);
+            if outcome.is_some() {
+                return outcome;
+            }
+        }
+    }
+}
+
+/// Looks into memory again, then into the disk tier, on a thread that may block.
+async fn load(exchange: &mut Exchange) -> Option<Arc<Entry>> {
+    let plan = exchange.cache.as_ref()?;
+    let entry = match plan.zone.peek(&plan.key) {
+        Some(entry) => entry,
+        None => load_key(exchange, plan.key.clone()).await?,
+    };
+    let plan = exchange.cache.as_ref()?;
+    match variant_key(exchange, plan, &entry) {
+        None => Some(entry),
+        Some(key) => match plan.zone.peek(&key) {
+            Some(entry) => Some(entry),
+            None => load_key(exchange, key).await,
+        },
+    }
+}
+
+async fn load_key(exchange: &Exchange, key: Key) -> Option<Arc<Entry>> {
+    let zone = Arc::clone(&exchange.cache.as_ref()?.zone);
+    if !zone.may_be_on_disk(&key) {
+        return None;
+    }
+    let now = exchange.now();
+    let loaded = tokio::task::spawn_blocking(move || zone.load(&key, now)).await.ok()?;
+    match loaded {
+        Ok(entry) => entry,
+        Err(problem) => {
+            error::request(exchange, Level::Crit, &problem.to_string());
+            None
+        }
+    }
+}
+
+/// A response made from an entry.
+pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) -> Outcome {
+    exchange.cache_status = Some(status);
+    entry.touch(exchange.now());
+    let head = &entry.head;
+    let mut response = Response::new(head.status);
+    response.content_type = head.content_type.clone();
+    response.content_length = Some(head.body_bytes);
+    response.last_modified = head.last_modified;
+    response.etag = head.etag.clone();
+    response.body = match &entry.body {
+        EntryBody::Memory(bytes) => Body::Memory(bytes.clone()),
+        EntryBody::File(file, offset) => {
+            let range = *offset..*offset + head.body_bytes;
+            Body::Segments(vec![Segment::File(Arc::clone(file), range)])
+        }
+    };
+    let location = exchange.conf.location(exchange.location);
+    let gateway = &location.fastcgi.gateway;
+    response.stored = Some(Arc::clone(entry));
+    response.allow_ranges = gateway.force_ranges
+        || response.field(b"accept-ranges").is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
+    response.has_own_date = response.field(b"date").is_some();
+    response.has_own_server = response.field(b"server").is_some();
+    if let Some(plan) = &exchange.cache {
+        let key = variant_key(exchange, plan, entry).unwrap_or_else(|| plan.key.clone());
+        let zone = Arc::clone(&plan.zone);
+        response.gzip_entry = Some(GzipEntry { zone, key, entry: Arc::clone(entry) });
+    }
+    Outcome::Respond(Box::new(response))
+}
+
+/// A stale entry in place of a failure, if `*_cache_use_stale` or the entry itself allows it.
+pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: u32) -> Option<Outcome> {
+    let now = exchange.now();
+    let entry = exchange.cache.as_ref()?.stale.clone()?;
+    let is_allowed = conf.cache_use_stale.has(failure) || now < entry.head.stale_error_until;
+    is_allowed.then(|| answer(exchange, &entry, CacheStatus::Stale))
+}
+
+/// The upstream says the expired entry is still good.
+pub fn revalidated(exchange: &mut Exchange, fresh_until: Option<i64>) -> Option<Outcome> {
+    let now = exchange.now();
+    let plan = exchange.cache.as_mut()?;
+    let entry = plan.stale.clone()?;
+    let mut head = entry.head.clone();
+    head.fresh_until = fresh_until.unwrap_or(head.fresh_until);
+    let renewed = Arc::new(Zone::renewed(&entry, head, now));
+    if fresh_until.is_some() {
+        let (zone, key) = (Arc::clone(&plan.zone), plan.key.clone());
+        zone.insert(&key, Arc::clone(&renewed));
+        let written = Arc::clone(&renewed);
+        let context = error::Context::of(exchange);
+        tokio::task::spawn_blocking(move || {
+            if let Err(problem) = zone.write(&key, &written, now) {
+                context.upstream(Level::Crit, &problem.to_string(), None);
+            }
+        });
+    }
+    Some(answer(exchange, &renewed, CacheStatus::Revalidated))
+}
+
+/// Validators of the expired entry, for a conditional request to the upstream.
+pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
+    let stale = exchange.cache.as_ref().and_then(|plan| plan.stale.as_ref());
+    match stale.filter(|_| conf.cache_revalidate) {
+        None => (None, Bytes::new()),
+        Some(entry) => {
+            (entry.head.last_modified.map(yorozu_http::date::format), entry.head.etag.clone())
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What one block of the configuration wrote: a field per module.
+
+use super::compiled::{Listen, ServerName};
+use super::directive::Contexts;
+use super::regex::Regex;
+use super::{http_core, main_core};
+use crate::filters::{gzip, headers};
+use crate::handlers::{Handler, autoindex, fastcgi, index};
+use crate::logging::{access as access_log, error::ErrorLogs};
+use crate::phases::{access, rewrite};
+use bytes::Bytes;
+use yorozu_conf::Position;
+
+/// What a `location` line matches.
+#[derive(Clone, Debug)]
+pub enum LocationName {
+    /// `= /path`
+    Exact(Bytes),
+    /// `/path`, or `^~ /path` when no regex shall be tried after it
+    Prefix { path: Bytes, no_regex: bool },
+    /// `~ …` and `~* …`
+    Regex(Regex),
+    /// `@name`
+    Named(Bytes),
+    /// `if` and `limit_except`
+    Unnamed,
+}
+
+/// One block; only the parts that its context allows are ever filled.
+#[derive(Clone)]
+pub struct Block {
+    pub context: Contexts,
+    pub at: Option<Position>,
+
+    pub main: main_core::Draft,
+    pub error_log: Option<ErrorLogs>,
+    pub http_core: http_core::Draft,
+    pub access: access::Draft,
+    pub autoindex: autoindex::Draft,
+    pub fastcgi: fastcgi::Draft,
+    pub gzip: gzip::Draft,
+    pub headers: headers::Draft,
+    pub index: index::Draft,
+    pub log: access_log::Draft,
+    pub rewrite: rewrite::Draft,
+
+    /// What makes the response; not inherited by nested locations.
+    pub handler: Option<Handler>,
+    pub name: LocationName,
+    /// `limit_except`: the methods it does not concern, and its block.
+    pub limit_except: Option<Box<(Vec<Bytes>, Block)>>,
+    pub locations: Vec<Block>,
+
+    pub server_names: Vec<ServerName>,
+    pub listens: Vec<Listen>,
+    pub servers: Vec<Block>,
+}
+
+impl Block {
+    pub fn new(context: Contexts, at: Option<Position>) -> Self {
+        Self {
+            context,
+            at,
+            main: main_core::Draft::default(),
+            error_log: None,
+            http_core: http_core::Draft::default(),
+            access: access::Draft::default(),
+            autoindex: autoindex::Draft::default(),
+            fastcgi: fastcgi::Draft::default(),
+            gzip: gzip::Draft::default(),
+            headers: headers::Draft::default(),
+            index: index::Draft::default(),
+            log: access_log::Draft::default(),
+            rewrite: rewrite::Draft::default(),
+            handler: None,
+            name: LocationName::Unnamed,
+            limit_except: None,
+            locations: Vec::new(),
+            server_names: Vec::new(),
+            listens: Vec::new(),
+            servers: Vec::new(),
+        }
+    }
+
+    /// Takes over from the enclosing block what this one does not say.
+    pub fn inherit(&mut self, outer: &Self) {
+        if self.error_log.is_none() {
+            self.error_log.clone_from(&outer.error_log);
+        }
+        self.http_core.inherit(&outer.http_core);
+        self.access.inherit(&outer.access);
+        self.autoindex.inherit(&outer.autoindex);
+        self.fastcgi.inherit(&outer.fastcgi);
+        self.gzip.inherit(&outer.gzip);
+        self.headers.inherit(&outer.headers);
+        self.index.inherit(&outer.index);
+        self.log.inherit(&outer.log);
+        self.rewrite.inherit(&outer.rewrite);
+    }
+}

@@ -1,0 +1,201 @@
+//! The configuration as the server uses it: immutable, shared by all workers in an `Arc`.
+
+use super::env::Upstream;
+use super::regex::Regex;
+use super::{http_core, main_core};
+use crate::filters::{gzip, headers};
+use crate::find_config::hosts::Hosts;
+use crate::handlers::{Handler, autoindex, fastcgi, index};
+use crate::logging::{access as access_log, error::ErrorLogs};
+use crate::phases::map::Map;
+use crate::phases::rewrite::Instruction;
+use crate::phases::{access, rewrite};
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::Arc;
+use yorozu_cache::Zone;
+
+/// Position of a location in [`Config::locations`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LocationId(pub u32);
+
+/// Position of a server in [`Config::servers`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ServerId(pub u32);
+
+/// Where to listen.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum ListenAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Options of a listening socket.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ListenOptions {
+    pub backlog: Option<i32>,
+    pub receive_bytes: Option<usize>,
+    pub send_bytes: Option<usize>,
+    pub deferred: bool,
+    pub ipv6only: Option<bool>,
+    pub keepalive: Option<bool>,
+    /// Any socket option was written: two such lines for one address are refused.
+    pub is_set: bool,
+}
+
+/// One `listen` line.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub address: ListenAddress,
+    pub options: ListenOptions,
+    pub is_default: bool,
+}
+
+/// One name of a `server_name` line.
+#[derive(Clone, Debug)]
+pub enum ServerName {
+    /// A name, with `*.` or a leading dot in front, or `.*` at its end.
+    Text(String),
+    Regex(Regex),
+}
+
+impl ServerName {
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Regex(regex) => regex.source(),
+        }
+    }
+}
+
+/// One listening socket and the servers behind it.
+#[derive(Debug)]
+pub struct Socket {
+    pub address: ListenAddress,
+    pub options: ListenOptions,
+    pub default_server: ServerId,
+    pub hosts: Hosts<ServerId>,
+}
+
+/// A `server` block.
+#[derive(Debug)]
+pub struct ServerConf {
+    pub names: Vec<ServerName>,
+    /// What the block says for requests no location takes.
+    pub conf: LocationId,
+    pub script: Vec<Instruction>,
+    pub locations: LocationSet,
+}
+
+impl ServerConf {
+    /// The primary name.
+    pub fn name(&self) -> &str {
+        match self.names.first() {
+            Some(ServerName::Text(text)) => text.strip_prefix('.').unwrap_or(text),
+            Some(ServerName::Regex(regex)) => regex.source(),
+            None => "",
+        }
+    }
+}
+
+/// The locations of one level.
+#[derive(Debug, Default)]
+pub struct LocationSet {
+    pub exact: HashMap<Bytes, LocationId>,
+    /// Longest first.
+    pub prefixes: Vec<(Bytes, LocationId)>,
+    /// In the order written.
+    pub regexes: Vec<(Regex, LocationId)>,
+    pub named: HashMap<Bytes, LocationId>,
+}
+
+/// What holds in one location (or server, or `if`).
+pub struct LocationConf {
+    pub id: LocationId,
+    /// The location's prefix, or the source of its regex.
+    pub name: Bytes,
+    pub is_exact: bool,
+    pub is_regex: bool,
+    pub no_regex: bool,
+    pub is_named: bool,
+    pub locations: LocationSet,
+    pub script: Vec<Instruction>,
+    pub handler: Handler,
+    pub error_log: ErrorLogs,
+    /// Methods `limit_except` lets pass, and the conf for the others.
+    pub limit_except: Option<(Vec<Bytes>, LocationId)>,
+
+    pub http_core: http_core::Conf,
+    pub access: access::Conf,
+    pub autoindex: autoindex::Conf,
+    pub fastcgi: fastcgi::Conf,
+    pub gzip: gzip::Conf,
+    pub headers: headers::Conf,
+    pub index: index::Conf,
+    pub log: access_log::Conf,
+    pub rewrite: rewrite::Conf,
+}
+
+impl std::fmt::Debug for LocationConf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocationConf").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A whole configuration.
+#[derive(Debug)]
+pub struct Config {
+    pub main: main_core::Conf,
+    /// The main `error_log`.
+    pub error_log: ErrorLogs,
+    pub prefix: PathBuf,
+    pub sockets: Vec<Socket>,
+    pub servers: Vec<ServerConf>,
+    pub locations: Vec<LocationConf>,
+    /// By slot of the variable.
+    pub maps: Vec<Option<Map>>,
+    pub variable_names: Vec<String>,
+    pub zones: BTreeMap<String, Arc<Zone>>,
+    pub upstreams: BTreeMap<String, Upstream>,
+    pub hostname: String,
+    /// For the error log at start: what is accepted and has no effect, and the like.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    pub fn server(&self, id: ServerId) -> &ServerConf {
+        &self.servers[id.0 as usize]
+    }
+
+    pub fn location(&self, id: LocationId) -> &LocationConf {
+        &self.locations[id.0 as usize]
+    }
+}
+
+/// One worker's handle on a configuration: a plain counter per request instead of a shared one.
+#[derive(Debug)]
+pub struct WorkerConf {
+    pub config: Arc<Config>,
+    /// Which load it is, counted from 0; connections of older ones end when idle.
+    pub generation: u64,
+}
+
+impl Deref for WorkerConf {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
+}

@@ -1,0 +1,81 @@
+//! What a load of the configuration collects on its way: names of variables, log files, formats,
+//! cache zones, warnings.
+
+use crate::exchange::variables::{Definition, VariableNames};
+use crate::logging::access::FormatTable;
+use crate::logging::file::LogFiles;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use yorozu_cache::ZoneOptions;
+use yorozu_upstream::Group;
+
+/// A `*_cache_path` line.
+#[derive(Clone, Debug)]
+pub struct CacheZone {
+    pub options: ZoneOptions,
+}
+
+/// The load under way. Interior mutability, because every setter may name a variable.
+pub struct Env {
+    /// `-p`; relative paths of files the server writes or serves.
+    pub prefix: PathBuf,
+    /// The folder of the main configuration file; relative paths of includes.
+    pub conf_prefix: PathBuf,
+    /// Names of variables seen so far.
+    pub variables: RefCell<VariableNames>,
+    /// What defines them: `map`, `set`, named captures.
+    pub definitions: RefCell<Vec<Definition>>,
+    /// Log files by path; survives a reload.
+    pub logs: Arc<LogFiles>,
+    /// `log_format`s.
+    pub formats: RefCell<FormatTable>,
+    /// Cache zones by name.
+    pub zones: RefCell<BTreeMap<String, CacheZone>>,
+    /// `upstream` blocks, and groups made of addresses written in `*_pass`.
+    pub upstreams: RefCell<BTreeMap<String, Upstream>>,
+    /// Lines for `-t` and the error log that do not refuse the configuration.
+    pub warnings: RefCell<Vec<String>>,
+}
+
+/// A group of peers with how its idle connections are kept.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub group: Arc<Group>,
+    pub keepalive: Option<yorozu_upstream::PoolLimits>,
+}
+
+impl Env {
+    pub fn new(prefix: PathBuf, conf_prefix: PathBuf, logs: Arc<LogFiles>) -> Self {
+        Self {
+            prefix,
+            conf_prefix,
+            variables: RefCell::default(),
+            definitions: RefCell::default(),
+            logs,
+            formats: RefCell::default(),
+            zones: RefCell::default(),
+            upstreams: RefCell::default(),
+            warnings: RefCell::default(),
+        }
+    }
+
+    /// A path of a file the server writes or serves.
+    pub fn prefix_path(&self, path: &str) -> PathBuf {
+        join(&self.prefix, path)
+    }
+
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.borrow_mut();
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+}
+
+/// `path` below `base`, unless it is absolute.
+pub fn join(base: &Path, path: &str) -> PathBuf {
+    base.join(path)
+}

@@ -1,0 +1,537 @@
+//! Directives of nginx's http core module.
+
+use super::directive::*;
+use super::template::Template;
+use super::types::{Buffers, Offset, Size, TempPath, Words, word_bits, word_enum};
+use crate::limits;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use yorozu_conf::value;
+
+word_enum! {
+    /// `satisfy`
+    Satisfy {
+        /// Every access module must allow.
+        All = "all",
+        /// One suffices.
+        Any = "any",
+    }
+}
+
+word_enum! {
+    /// `if_modified_since`
+    IfModifiedSince {
+        /// Ignored: content is always sent.
+        Off = "off",
+        /// The time must be equal.
+        Exact = "exact",
+        /// The time must not be later.
+        Before = "before",
+    }
+}
+
+word_enum! {
+    /// `lingering_close`
+    LingeringClose {
+        Off = "off",
+        On = "on",
+        Always = "always",
+    }
+}
+
+word_enum! {
+    /// `client_body_in_file_only`
+    InFileOnly {
+        Off = "off",
+        On = "on",
+        Clean = "clean",
+    }
+}
+
+word_enum! {
+    /// `server_tokens`
+    ServerTokens {
+        On = "on",
+        Off = "off",
+        Build = "build",
+    }
+}
+
+/// `root` or `alias`.
+#[derive(Clone, Debug)]
+pub struct Root {
+    pub path: Template,
+    pub is_alias: bool,
+    /// With `alias`: bytes of the location's prefix that the folder replaces.
+    pub alias_bytes: usize,
+}
+
+impl Setting for Root {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let text = args.text(0);
+        let path = if text.starts_with('$') {
+            text
+        } else {
+            let path = args.env.prefix_path(&text).to_string_lossy().into_owned();
+            if path.len() > 1 && args.name == "root" { path.trim_end_matches('/').to_owned() } else { path }
+        };
+        let path = Template::compile(path.as_bytes(), args.env)?;
+        Ok(Self { path, is_alias: args.name == "alias", alias_bytes: 0 })
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        let written = if self.is_alias { "alias" } else { "root" };
+        if written == args.name {
+            return Err(args.duplicate());
+        }
+        Err(ValueError(format!(
+            "\"{}\" directive is duplicate, \"{written}\" directive was specified earlier",
+            args.name
+        )))
+    }
+}
+
+/// `keepalive_timeout timeout [header_timeout]`
+#[derive(Clone, Copy, Debug)]
+pub struct KeepaliveTimeout {
+    pub timeout: Duration,
+    pub header: Option<Duration>,
+}
+
+impl Setting for KeepaliveTimeout {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let time = |word: &[u8]| value::time(word).ok_or_else(|| args.invalid_value());
+        let header = (args.words.len() == 2).then(|| time(args.word(1))).transpose()?;
+        Ok(Self { timeout: time(args.word(0))?, header })
+    }
+}
+
+/// `keepalive_disable`
+#[derive(Clone, Copy, Debug)]
+pub struct KeepaliveDisable(pub u32);
+
+impl KeepaliveDisable {
+    pub const MSIE6: u32 = 1;
+    pub const SAFARI: u32 = 2;
+}
+
+impl Setting for KeepaliveDisable {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        word_bits(args, &[("none", 0), ("msie6", Self::MSIE6), ("safari", Self::SAFARI)]).map(Self)
+    }
+}
+
+/// One `error_page` line.
+#[derive(Clone, Debug)]
+pub struct ErrorPage {
+    pub codes: Vec<u16>,
+    /// `=code`, or `=` alone as 0: the status of the page itself.
+    pub overwrite: Option<u16>,
+    pub target: Template,
+    /// The target as written, to tell a path from a URL and a named location.
+    pub written: Bytes,
+    pub args: Option<Template>,
+}
+
+impl Setting for ErrorPage {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let (uri, mut codes) = args.words.split_last().expect("two arguments at least");
+        let mut overwrite = None;
+        if let Some((last, rest)) = codes.split_last() {
+            if let Some(code) = last.strip_prefix(b"=") {
+                let number = if code.is_empty() { Some(0) } else { value::number(code) };
+                let number = number.and_then(|n| u16::try_from(n).ok());
+                overwrite = Some(number.ok_or_else(|| {
+                    ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(last)))
+                })?);
+                codes = rest;
+            }
+        }
+        if codes.is_empty() {
+            return Err(ValueError::new("invalid number of arguments in \"error_page\" directive"));
+        }
+        let code = |word: &Bytes| {
+            let number = value::number(word).and_then(|number| u16::try_from(number).ok());
+            let text = String::from_utf8_lossy(word);
+            match number {
+                None => Err(ValueError(format!("invalid value \"{text}\""))),
+                Some(499) => Err(ValueError::new("value \"499\" must not be used")),
+                Some(number @ 300..=599) => Ok(number),
+                Some(_) => Err(ValueError(format!("value \"{text}\" must be between 300 and 599"))),
+            }
+        };
+        let (path, query) = match uri.iter().position(|byte| *byte == b'?') {
+            Some(at) if uri.starts_with(b"/") => (uri.slice(..at), Some(uri.slice(at + 1..))),
+            _ => (uri.clone(), None),
+        };
+        Ok(Self {
+            codes: codes.iter().map(code).collect::<Result<_, _>>()?,
+            overwrite,
+            target: Template::compile(&path, args.env)?,
+            written: uri.clone(),
+            args: query.map(|query| Template::compile(&query, args.env)).transpose()?,
+        })
+    }
+}
+
+/// The files and the last resort of `try_files`.
+#[derive(Clone, Debug)]
+pub struct TryFiles {
+    pub files: Vec<TryFile>,
+    pub last: TryLast,
+}
+
+/// One file to test.
+#[derive(Clone, Debug)]
+pub struct TryFile {
+    pub path: Template,
+    /// Written with `/` at its end: a folder is wanted.
+    pub is_folder: bool,
+}
+
+/// The last argument of `try_files`.
+#[derive(Clone, Debug)]
+pub enum TryLast {
+    Status(u16),
+    Named(Bytes),
+    Uri { path: Template, args: Option<Template> },
+}
+
+impl Setting for TryFiles {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let (last, files) = args.words.split_last().expect("two arguments at least");
+        let file = |word: &Bytes| {
+            let is_folder = word.ends_with(b"/") && word.len() > 1;
+            let path = if is_folder { word.slice(..word.len() - 1) } else { word.clone() };
+            Ok(TryFile { path: Template::compile(&path, args.env)?, is_folder })
+        };
+        let last = if let Some(code) = last.strip_prefix(b"=") {
+            let status = value::number(code).and_then(|number| u16::try_from(number).ok());
+            let status = status.filter(|status| *status <= 999).ok_or_else(|| {
+                ValueError(format!("invalid code \"{}\"", String::from_utf8_lossy(last)))
+            })?;
+            TryLast::Status(status)
+        } else if last.starts_with(b"@") {
+            TryLast::Named(last.clone())
+        } else {
+            let at = last.iter().position(|byte| *byte == b'?');
+            let path = Template::compile(&last[..at.unwrap_or(last.len())], args.env)?;
+            let query = at.map(|at| Template::compile(&last[at + 1..], args.env)).transpose()?;
+            TryLast::Uri { path, args: query }
+        };
+        Ok(Self { files: files.iter().map(file).collect::<Result<_, _>>()?, last })
+    }
+}
+
+/// Extensions to MIME types.
+#[derive(Clone, Debug)]
+pub struct Types(pub Arc<HashMap<Bytes, Bytes>>);
+
+impl Types {
+    fn standard() -> Self {
+        let pairs = [("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
+        let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+        Self(Arc::new(pairs.into_iter().map(|(ext, mime)| (bytes(ext), bytes(mime))).collect()))
+    }
+}
+
+impl Setting for Types {
+    fn from_args(_: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self::standard())
+    }
+}
+
+/// `open_file_cache`
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFileCache(pub Option<(u64, Duration)>);
+
+impl Setting for OpenFileCache {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let (mut max, mut inactive, mut is_off) = (None, Duration::from_secs(60), false);
+        for word in args.words {
+            if let Some(number) = word.strip_prefix(b"max=") {
+                max = Some(value::number(number).filter(|n| *n > 0).ok_or_else(|| args.invalid_parameter(word))?);
+            } else if let Some(time) = word.strip_prefix(b"inactive=") {
+                inactive = value::time(time).ok_or_else(|| args.invalid_parameter(word))?;
+            } else if &word[..] == b"off" {
+                is_off = true;
+            } else {
+                return Err(ValueError(format!(
+                    "invalid \"open_file_cache\" parameter \"{}\"",
+                    String::from_utf8_lossy(word)
+                )));
+            }
+        }
+        match max {
+            _ if is_off => Ok(Self(None)),
+            Some(max) => Ok(Self(Some((max, inactive)))),
+            None => Err(ValueError::new("\"open_file_cache\" must have the \"max\" parameter")),
+        }
+    }
+}
+
+/// A rate in bytes per second; 0 for none. May hold variables.
+#[derive(Clone, Debug)]
+pub struct Rate(pub Template);
+
+impl Setting for Rate {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let template = Template::from_args(args)?;
+        if template.as_literal().is_some_and(|text| value::size(&text).is_none()) {
+            return Err(args.invalid_value());
+        }
+        Ok(Self(template))
+    }
+}
+
+/// A directive without arguments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Present(pub bool);
+
+impl Setting for Present {
+    fn from_args(_: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(true))
+    }
+}
+
+/// `off`, or a size.
+#[derive(Clone, Copy, Debug)]
+pub struct OffOrSize(pub Option<u64>);
+
+impl Setting for OffOrSize {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.word(0) == b"off" {
+            return Ok(Self(None));
+        }
+        Offset::from_args(args).map(|size| Self(Some(size.0)))
+    }
+}
+
+settings! {
+    in http_core;
+    /// Whether redirects made by the server name scheme, host and port.
+    absolute_redirect: bool = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Delay of 401 answers, against timing attacks.
+    auth_delay: Duration = "0s", ONE, HTTP_SERVER_LOCATION;
+    /// Whether HTTP/1.1 bodies of unknown length are sent chunked.
+    chunked_transfer_encoding: bool = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Bytes of a request body kept in memory before it goes to a file.
+    client_body_buffer_size: Size = "16k", ONE, HTTP_SERVER_LOCATION;
+    /// Whether request bodies always go to a file.
+    client_body_in_file_only: InFileOnly = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Whether the body is kept in one buffer; here it always is.
+    client_body_in_single_buffer: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Folder for request bodies in files.
+    client_body_temp_path: TempPath = "client_body_temp", ONE_TO_FOUR, HTTP_SERVER_LOCATION;
+    /// Time between two reads of the request body.
+    client_body_timeout: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
+    /// Buffer for the request head; a longer one takes large_client_header_buffers.
+    client_header_buffer_size: Size = "1k", ONE, HTTP | SERVER;
+    /// Time to receive the whole request head.
+    client_header_timeout: Duration = "60s", ONE, HTTP | SERVER;
+    /// Longest request body; 0 for any. Longer ones get 413.
+    client_max_body_size: Offset = "1m", ONE, HTTP_SERVER_LOCATION;
+    /// Type of files whose extension is in no `types`.
+    default_type: Bytes = "text/plain", ONE, HTTP_SERVER_LOCATION;
+    /// Pages shown for errors, or redirects in their place.
+    error_page: Vec<ErrorPage> = none, TWO_OR_MORE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Whether static files get an ETag.
+    etag: bool = "on", ONE, HTTP_SERVER_LOCATION;
+    /// How If-Modified-Since is compared.
+    if_modified_since: IfModifiedSince = "exact", ONE, HTTP_SERVER_LOCATION;
+    /// Whether field lines with odd names are dropped instead of passed on.
+    ignore_invalid_headers: bool = "on", ONE, HTTP | SERVER;
+    /// Only internal redirects may enter; others get 404.
+    internal: Present = none, NONE, LOCATION;
+    /// Browsers that get no keep-alive after POST.
+    keepalive_disable: KeepaliveDisable = "msie6", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Requests per connection.
+    keepalive_requests: u64 = "1000", ONE, HTTP_SERVER_LOCATION;
+    /// Life of a connection before it is closed after a request.
+    keepalive_time: Duration = "1h", ONE, HTTP_SERVER_LOCATION;
+    /// How long an idle connection stays open, and what the Keep-Alive field says.
+    keepalive_timeout: KeepaliveTimeout = "75s", ONE_OR_TWO, HTTP_SERVER_LOCATION;
+    /// Count and size of buffers for long heads: one line fits in one buffer.
+    large_client_header_buffers: Buffers = "4 8k", TWO, HTTP | SERVER;
+    /// Bytes per second to one client.
+    limit_rate: Rate = "0", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Bytes sent before limit_rate begins.
+    limit_rate_after: Rate = "0", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Whether unread data of the client is read before closing.
+    lingering_close: LingeringClose = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Longest lingering.
+    lingering_time: Duration = "30s", ONE, HTTP_SERVER_LOCATION;
+    /// Longest wait for more data while lingering.
+    lingering_timeout: Duration = "5s", ONE, HTTP_SERVER_LOCATION;
+    /// Whether missing files are logged as errors.
+    log_not_found: bool = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Most field lines of a request.
+    max_headers: u64 = "1000", ONE, HTTP | SERVER;
+    /// Most ranges of a request; more get the whole.
+    max_ranges: u64 = "18446744073709551615", ONE, HTTP_SERVER_LOCATION;
+    /// Whether adjacent slashes of a path count as one.
+    merge_slashes: bool = "on", ONE, HTTP | SERVER;
+    /// Comments that keep old MSIE from replacing short error pages.
+    msie_padding: bool = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Refreshes instead of redirects for old MSIE.
+    msie_refresh: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Whether redirects made by the server name the port.
+    port_in_redirect: bool = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Whether error pages may have error pages.
+    recursive_error_pages: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Whether timed-out connections are reset, which frees their buffers at once.
+    reset_timedout_connection: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Folder of files.
+    root: Root = "html", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Whether all or any of the access modules must allow.
+    satisfy: Satisfy = "all", ONE, HTTP_SERVER_LOCATION;
+    /// Time between two writes of the response.
+    send_timeout: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
+    /// Whether files are sent without passing through this process.
+    sendfile: bool = "off", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Most bytes of a file sent in one call.
+    sendfile_max_chunk: Size = "2m", ONE, HTTP_SERVER_LOCATION;
+    /// Whether redirects name the server's primary name instead of the requested host.
+    server_name_in_redirect: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Whether the version is shown.
+    server_tokens: ServerTokens = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Whether small writes are not delayed (TCP_NODELAY); here never delayed.
+    tcp_nodelay: bool = "on", ONE, HTTP_SERVER_LOCATION;
+    /// Whether a head and the start of a file share a packet; here they always do.
+    tcp_nopush: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Files to look for, and where to go when there is none.
+    try_files: Option<TryFiles> = none, TWO_OR_MORE, SERVER | LOCATION;
+    /// Whether names with underscores are valid.
+    underscores_in_headers: bool = "off", ONE, HTTP | SERVER;
+    /// Extensions and their MIME types.
+    types: Types = "", NONE, 0;
+    /// Open files kept between requests.
+    open_file_cache: OpenFileCache = "off", ONE_OR_TWO, HTTP_SERVER_LOCATION;
+    /// Whether misses are kept too.
+    open_file_cache_errors: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Uses within inactive that keep a file open.
+    open_file_cache_min_uses: u64 = "1", ONE, HTTP_SERVER_LOCATION;
+    /// How long a kept file is trusted before it is looked at again.
+    open_file_cache_valid: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
+    /// Above this size files are read past the page cache; accepted, not done.
+    directio: OffOrSize = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Browsers' early hints; not sent by this server yet.
+    early_hints: Option<Words> = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
+}
+
+macro_rules! ignored {
+    ($( $name:literal, $contexts:expr, $arity:ident, $why:literal, $doc:literal; )*) => {
+        &[ $( Directive::row($name, $contexts, Arity::$arity, Action::Ignored($why), $doc), )* ]
+    };
+}
+
+/// Settings of nginx's memory and I/O layout that this program does not have.
+pub const IGNORED: &[Directive] = ignored! {
+    "aio", HTTP_SERVER_LOCATION, ONE, "file reads that may block have their own threads", "Asynchronous file reads.";
+    "aio_write", HTTP_SERVER_LOCATION, ONE, "file writes have their own threads", "Asynchronous file writes.";
+    "connection_pool_size", HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a connection.";
+    "directio_alignment", HTTP_SERVER_LOCATION, ONE, "directio is not done", "Alignment for directio.";
+    "keepalive_min_timeout", HTTP_SERVER_LOCATION, ONE, "idle connections are closed by keepalive_timeout alone", "Least life of idle connections.";
+    "log_subrequest", HTTP_SERVER_LOCATION, ONE, "there are no logged subrequests", "Logs subrequests.";
+    "output_buffers", HTTP_SERVER_LOCATION, TWO, "files are read in pieces of a fixed size", "Buffers for reading files.";
+    "postpone_output", HTTP_SERVER_LOCATION, ONE, "output is written as soon as it is known", "Least bytes before a write.";
+    "read_ahead", HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Read-ahead of files.";
+    "request_pool_size", HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a request.";
+    "resolver", HTTP_SERVER_LOCATION, ONE_OR_MORE, "names are resolved when the configuration is read", "Name servers.";
+    "resolver_timeout", HTTP_SERVER_LOCATION, ONE, "names are resolved when the configuration is read", "Time for a name server's answer.";
+    "send_lowat", HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Least bytes of a send.";
+    "server_names_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of the hash of server names.";
+    "server_names_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of server names.";
+    "subrequest_output_buffer_size", HTTP_SERVER_LOCATION, ONE, "there are no buffered subrequests", "Buffer of a subrequest.";
+    "types_hash_bucket_size", HTTP_SERVER_LOCATION, ONE, "hash tables size themselves", "Bucket of the hash of types.";
+    "types_hash_max_size", HTTP_SERVER_LOCATION, ONE, "hash tables size themselves", "Size of the hash of types.";
+    "variables_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of the hash of variables.";
+    "variables_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of variables.";
+    "map_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of a map's hash.";
+    "map_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of a map's hash.";
+    "proxy_temp_path", HTTP_SERVER_LOCATION, ONE_TO_FOUR, "there is no proxy module yet", "Folder for proxied answers.";
+    "http2", HTTP | SERVER, ONE, "there is no HTTP/2 yet", "HTTP/2.";
+};
+
+/// Rows that are no plain settings.
+pub const OTHERS: &[Directive] = &[
+    Directive::row("server", HTTP, Arity::NONE, Action::Open(super::load::server), "Opens a virtual server."),
+    Directive::row("location", SERVER | LOCATION, Arity::ONE_OR_TWO, Action::Open(super::load::location), "Opens settings for a part of the paths."),
+    Directive::row("limit_except", LOCATION, Arity::ONE_OR_MORE, Action::Open(super::load::limit_except), "Limits methods other than those named."),
+    Directive::row("types", HTTP_SERVER_LOCATION, Arity::NONE, Action::Open(types), "Extensions and their MIME types."),
+    Directive::row(
+        "alias",
+        LOCATION,
+        Arity::ONE,
+        Action::Set(alias),
+        "Folder that takes the place of the location's prefix.",
+    ),
+    Directive::row("listen", SERVER, Arity::ONE_OR_MORE, Action::Set(super::listen::listen), "Address and port, or socket, of a server."),
+    Directive::row("server_name", SERVER, Arity::ONE_OR_MORE, Action::Set(super::listen::server_name), "Names of a server."),
+    Directive::row(
+        "disable_symlinks",
+        HTTP_SERVER_LOCATION,
+        Arity::ONE_OR_TWO,
+        Action::Set(|_, args| match args.word(0) {
+            b"off" => Ok(()),
+            _ => Err(ValueError::new("\"disable_symlinks\" is not supported, expected \"off\"")),
+        }),
+        "Refuses symbolic links; only `off` is supported.",
+    ),
+    Directive::row("post_action", HTTP_SERVER_LOCATION, Arity::ONE, Action::Refused("requests after the response are not made"), "A request made after the response."),
+];
+
+fn alias(block: &mut super::block::Block, args: &Args<'_>) -> Result<(), ValueError> {
+    use super::block::LocationName;
+    block.http_core.root.set(args)?;
+    let mut root = block.http_core.root.written().expect("just set").clone();
+    root.alias_bytes = match &block.name {
+        LocationName::Exact(path) | LocationName::Prefix { path, .. } => path.len(),
+        // The folder's text holds captures and is the whole path.
+        LocationName::Regex(_) => usize::MAX,
+        LocationName::Named(_) => {
+            return Err(ValueError::new("the \"alias\" directive cannot be used inside the named location"));
+        }
+        LocationName::Unnamed => 0,
+    };
+    block.http_core.root.replace(root);
+    Ok(())
+}
+
+fn types(
+    loader: &mut super::load::Loader<'_>,
+    block: &mut super::block::Block,
+    directive: &yorozu_conf::Directive,
+) -> Result<(), yorozu_conf::ConfError> {
+    let mut types = HashMap::new();
+    for line in directive.block.iter().flatten() {
+        let mime = line.name.clone();
+        if line.block.is_some() || line.args.is_empty() {
+            return Err(ValueError(format!("invalid number of arguments in \"{}\" directive", line.name_text())).at(&line.at));
+        }
+        for extension in &line.args {
+            let extension = Bytes::from(extension.to_ascii_lowercase());
+            if let Some(old) = types.insert(extension.clone(), mime.clone()) {
+                loader.env.warn(format!(
+                    "duplicate extension \"{}\", content type: \"{}\", previous content type: \"{}\" in {}",
+                    String::from_utf8_lossy(&extension),
+                    String::from_utf8_lossy(&mime),
+                    String::from_utf8_lossy(&old),
+                    line.at
+                ));
+            }
+        }
+    }
+    if types.len() > limits::TYPES_MAX {
+        return Err(ValueError(format!("more than {} types", limits::TYPES_MAX)).at(&directive.at));
+    }
+    block.http_core.types.replace(Types(Arc::new(types)));
+    Ok(())
+}
+
+/// The folder of `client_body_temp_path`.
+pub fn temp_folder(conf: &Conf) -> PathBuf {
+    conf.client_body_temp_path.0.clone()
+}

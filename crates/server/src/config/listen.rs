@@ -1,0 +1,211 @@
+//! `listen` and `server_name`: sockets, and which server answers for which name on each.
+
+use super::block::Block;
+use super::compiled::*;
+use super::directive::{Args, ValueError};
+use super::env::Env;
+use super::regex::Regex;
+use crate::find_config::hosts::Hosts;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use yorozu_conf::{ConfError, Position, value};
+
+/// `listen address[:port] [parameters]`
+pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    let addresses = address(&args.text(0), 80)?;
+    let mut options = ListenOptions::default();
+    let mut is_default = false;
+    for word in &args.words[1..] {
+        let text = String::from_utf8_lossy(word);
+        let (name, argument) = text.split_once('=').map_or((&*text, None), |(n, a)| (n, Some(a)));
+        parameter(name, argument, &mut options, &mut is_default)
+            .map_err(|error| error.unwrap_or_else(|| args.invalid_parameter(word)))?;
+    }
+    for address in addresses {
+        if block.listens.iter().any(|listen| listen.address == address) {
+            return Err(ValueError(format!("a duplicate listen {}", args.text(0))));
+        }
+        block.listens.push(Listen { address, options, is_default });
+    }
+    Ok(())
+}
+
+/// `Err(None)`: unknown or malformed.
+fn parameter(
+    name: &str,
+    argument: Option<&str>,
+    options: &mut ListenOptions,
+    is_default: &mut bool,
+) -> Result<(), Option<ValueError>> {
+    let bytes = || {
+        let size = value::size(argument?.as_bytes())?;
+        usize::try_from(size).ok()
+    };
+    let missing = |what: &str| Some(ValueError(format!("the \"{name}\" parameter of \"listen\" {what}")));
+    match (name, argument) {
+        ("default" | "default_server", None) => {
+            *is_default = true;
+            return Ok(());
+        }
+        ("ssl", None) => return Err(missing("needs TLS, which this version does not have")),
+        ("quic", None) => return Err(missing("needs HTTP/3, which this version does not have")),
+        ("http2", None) => return Err(missing("needs HTTP/2, which this version does not have")),
+        ("proxy_protocol", None) => return Err(missing("is not supported by this version")),
+        ("bind" | "reuseport" | "multipath", None) => {}
+        ("setfib" | "fastopen" | "accept_filter", Some(_)) => {}
+        ("deferred", None) => options.deferred = true,
+        ("backlog", Some(number)) => {
+            let backlog = number.parse().ok().filter(|backlog| *backlog > 0);
+            options.backlog = Some(backlog.ok_or(None)?);
+        }
+        ("rcvbuf", Some(_)) => options.receive_bytes = Some(bytes().ok_or(None)?),
+        ("sndbuf", Some(_)) => options.send_bytes = Some(bytes().ok_or(None)?),
+        ("ipv6only", Some(switch)) => {
+            options.ipv6only = Some(value::switch(switch.as_bytes()).ok_or(None)?);
+        }
+        ("so_keepalive", Some(switch)) => {
+            options.keepalive = Some(value::switch(switch.as_bytes()).unwrap_or(true));
+        }
+        _ => return Err(None),
+    }
+    options.is_set = true;
+    Ok(())
+}
+
+/// Every address a text names: `80`, `*:80`, `host`, `host:80`, `[::]:80`, `unix:/path`.
+pub fn address(text: &str, default_port: u16) -> Result<Vec<ListenAddress>, ValueError> {
+    let broken = |why: &str| ValueError(format!("{why} in \"{text}\" of the \"listen\" directive"));
+    if let Some(path) = text.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err(broken("no path"));
+        }
+        return Ok(vec![ListenAddress::Unix(path.into())]);
+    }
+    if let Ok(port) = text.parse::<u32>() {
+        let port = u16::try_from(port).ok().filter(|port| *port > 0).ok_or_else(|| broken("invalid port"))?;
+        return Ok(vec![ListenAddress::Tcp((Ipv4Addr::UNSPECIFIED, port).into())]);
+    }
+    let addresses = resolve(text, default_port).map_err(|why| broken(why))?;
+    Ok(addresses.into_iter().map(ListenAddress::Tcp).collect())
+}
+
+/// Socket addresses of `host[:port]`; `*` is every IPv4 address.
+pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'static str> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => {
+            let port = port.parse().ok().filter(|port| *port > 0).ok_or("invalid port")?;
+            (host, port)
+        }
+        _ => (text, default_port),
+    };
+    if host == "*" {
+        return Ok(vec![(Ipv4Addr::UNSPECIFIED, port).into()]);
+    }
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if let Some(bare) = bare {
+        let address: Ipv6Addr = bare.parse().map_err(|_| "invalid IPv6 address")?;
+        return Ok(vec![(address, port).into()]);
+    }
+    if host.is_empty() {
+        return Err("no host");
+    }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let mut found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|_| "host not found")?.collect();
+    found.sort_unstable();
+    found.dedup();
+    if found.is_empty() { Err("host not found") } else { Ok(found) }
+}
+
+/// `server_name name …`
+pub fn server_name(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    for word in args.words {
+        let name = String::from_utf8_lossy(word).into_owned();
+        if name.contains('/') && !name.starts_with('~') {
+            args.env.warn(format!("server name \"{name}\" has suspicious symbols"));
+        }
+        let server_name = if let Some(pattern) = name.strip_prefix('~') {
+            if pattern.is_empty() {
+                return Err(ValueError(format!("empty regex in server name \"{name}\"")));
+            }
+            // As nginx: upper case in the pattern makes no sense, so case is ignored.
+            ServerName::Regex(Regex::compile(pattern.as_bytes(), true, args.env)?)
+        } else if name == "$hostname" {
+            let host = nix::unistd::gethostname().unwrap_or_default();
+            ServerName::Text(host.to_string_lossy().to_lowercase())
+        } else {
+            let stars = name.matches('*').count();
+            let is_wildcard = name.starts_with("*.") || name.ends_with(".*");
+            if stars > 1 || (stars == 1 && !is_wildcard) || name.starts_with("..") {
+                return Err(ValueError(format!("invalid server name or wildcard \"{name}\"")));
+            }
+            ServerName::Text(name.to_ascii_lowercase())
+        };
+        block.server_names.push(server_name);
+    }
+    Ok(())
+}
+
+/// A server without `listen` listens on port 80, or 8000 when not started as root.
+pub fn default_listen(server: &mut Block, _env: &Env) {
+    if server.listens.is_empty() {
+        let port = if nix::unistd::geteuid().is_root() { 80 } else { 8000 };
+        let address = ListenAddress::Tcp((Ipv4Addr::UNSPECIFIED, port).into());
+        server.listens.push(Listen { address, options: ListenOptions::default(), is_default: false });
+    }
+}
+
+/// Groups the listens of all servers by address.
+pub fn sockets(
+    listens: &[(Listen, ServerId, Position)],
+    servers: &[ServerConf],
+    env: &Env,
+) -> Result<Vec<Socket>, ConfError> {
+    let mut sockets: Vec<(Socket, bool)> = Vec::new();
+    for (listen, server, at) in listens {
+        let found = sockets.iter_mut().find(|(socket, _)| socket.address == listen.address);
+        let (socket, has_default) = match found {
+            Some(found) => found,
+            None => {
+                let socket = Socket {
+                    address: listen.address.clone(),
+                    options: ListenOptions::default(),
+                    default_server: *server,
+                    hosts: Hosts::default(),
+                };
+                sockets.push((socket, false));
+                sockets.last_mut().expect("just pushed")
+            }
+        };
+        let duplicate = |what: &str| {
+            ValueError(format!("{what} for {}", listen.address)).at(at)
+        };
+        if listen.is_default {
+            if *has_default {
+                return Err(duplicate("a duplicate default server"));
+            }
+            (socket.default_server, *has_default) = (*server, true);
+        }
+        if listen.options.is_set {
+            if socket.options.is_set && socket.options != listen.options {
+                return Err(duplicate("duplicate listen options"));
+            }
+            socket.options = listen.options;
+        }
+        add_names(socket, *server, servers, env);
+    }
+    Ok(sockets.into_iter().map(|(socket, _)| socket).collect())
+}
+
+fn add_names(socket: &mut Socket, id: ServerId, servers: &[ServerConf], env: &Env) {
+    for name in &servers[id.0 as usize].names {
+        match name {
+            ServerName::Regex(regex) => socket.hosts.add_regex(regex.clone(), id),
+            ServerName::Text(text) => {
+                if !socket.hosts.add(text, id) {
+                    env.warn(format!("conflicting server name \"{text}\" on {}, ignored", socket.address));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! From text to settings: the one door.
+//!
+//! parse -> tree with positions -> each row's setter writes into a [`Block`] -> every block takes
+//! over what the enclosing one says -> compiled [`Config`]. After this nothing parses text or knows
+//! a directive's name.
+
+use super::block::{Block, LocationName};
+use super::compiled::*;
+use super::directive::*;
+use super::env::Env;
+use super::regex::Regex;
+use super::registry;
+use super::{http_core, main_core};
+use crate::filters::{gzip, headers};
+use crate::handlers::{Handler, autoindex, fastcgi, index};
+use crate::logging::access as access_log;
+use crate::logging::file::LogFiles;
+use crate::phases::{access, rewrite};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use yorozu_cache::Zone;
+use yorozu_conf::{ConfError, Directive as Line, Position, Source, Tree};
+
+/// What the command line says about the configuration.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `-p`
+    pub prefix: PathBuf,
+    /// `-c`, made absolute against the prefix.
+    pub file: PathBuf,
+    /// `-g`
+    pub global: Option<String>,
+    /// `-e`
+    pub error_log: Option<PathBuf>,
+}
+
+/// What outlives a configuration: open logs and cache zones.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub logs: Arc<LogFiles>,
+    pub zones: BTreeMap<String, Arc<Zone>>,
+}
+
+/// A configuration with the text it was made from.
+#[derive(Debug)]
+pub struct Loaded {
+    pub config: Config,
+    pub tree: Tree,
+}
+
+/// The configuration's files.
+pub struct Files {
+    /// Relative includes are looked for here.
+    pub folder: PathBuf,
+}
+
+impl Source for Files {
+    fn read(&self, path: &Path) -> io::Result<Bytes> {
+        std::fs::read(path).map(Bytes::from)
+    }
+    fn glob(&self, pattern: &str) -> Vec<PathBuf> {
+        glob::glob(pattern).into_iter().flatten().flatten().collect()
+    }
+    fn resolve(&self, path: &str) -> PathBuf {
+        self.folder.join(path)
+    }
+}
+
+/// The walk over the tree.
+pub struct Loader<'a> {
+    pub env: &'a Env,
+}
+
+/// Reads and compiles a configuration.
+///
+/// # Errors
+/// The first fault, as one line for the operator.
+pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
+    let folder = request.file.parent().unwrap_or(Path::new("/")).to_owned();
+    let source = Files { folder: folder.clone() };
+    let env = Env::new(request.prefix.clone(), folder, Arc::clone(&kept.logs));
+    let mut main = Block::new(MAIN, None);
+    let mut loader = Loader { env: &env };
+    if let Some(global) = &request.global {
+        loader.walk(&mut main, &yorozu_conf::parse_global(&source, global)?)?;
+    }
+    let tree = yorozu_conf::parse(&source, &request.file)?;
+    loader.walk(&mut main, &tree.directives)?;
+    let config = Compiler::new(&env).config(main, request, kept)?;
+    Ok(Loaded { config, tree })
+}
+
+impl Loader<'_> {
+    /// Reads the directives of one block.
+    pub fn walk(&mut self, block: &mut Block, lines: &[Line]) -> Result<(), ConfError> {
+        for line in lines {
+            self.directive(block, line)?;
+        }
+        Ok(())
+    }
+
+    fn directive(&mut self, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+        let (name, at) = (line.name_text(), &line.at);
+        let rows = registry::rows(&name);
+        if rows.is_empty() {
+            return Err(ConfError::UnknownDirective { name, at: at.clone() });
+        }
+        let Some(row) = rows.iter().find(|row| row.contexts & block.context != 0) else {
+            return Err(ConfError::NotAllowedHere { name, at: at.clone() });
+        };
+        let wants_block = matches!(row.action, Action::Open(_));
+        match (&line.block, wants_block) {
+            (None, true) => return Err(ConfError::NoOpeningBrace { name, at: at.clone() }),
+            (Some(_), false) => return Err(ConfError::NotTerminated { name, at: at.clone() }),
+            _ => {}
+        }
+        if !row.arity.admits(line.args.len()) {
+            return Err(ConfError::ArgumentCount { name, at: at.clone() });
+        }
+        match row.action {
+            Action::Set(set) => {
+                let args = Args { name: &name, words: &line.args, env: self.env };
+                set(block, &args).map_err(|error| error.at(at))
+            }
+            Action::Open(open) => open(self, block, line),
+            Action::Ignored(why) => {
+                self.env.warn(format!("\"{name}\" has no effect here: {why}, in {at}"));
+                Ok(())
+            }
+            Action::Refused(why) => {
+                Err(ValueError(format!("\"{name}\" is not supported: {why}")).at(at))
+            }
+        }
+    }
+
+    fn child(&mut self, context: Contexts, line: &Line) -> Result<Block, ConfError> {
+        let mut block = Block::new(context, Some(line.at.clone()));
+        self.walk(&mut block, line.block.as_deref().unwrap_or_default())?;
+        Ok(block)
+    }
+}
+
+/// `events {}`
+pub fn events(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let context = std::mem::replace(&mut block.context, EVENTS);
+    loader.walk(block, line.block.as_deref().unwrap_or_default())?;
+    block.context = context;
+    Ok(())
+}
+
+/// `http {}`
+pub fn http(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    if !block.servers.is_empty() {
+        return Err(ValueError::new("\"http\" directive is duplicate").at(&line.at));
+    }
+    let mut http = loader.child(HTTP, line)?;
+    let servers = std::mem::take(&mut http.servers);
+    // The http block itself goes first: what it says is every server's outer block.
+    block.servers = std::iter::once(http).chain(servers).collect();
+    Ok(())
+}
+
+/// `server {}`
+pub fn server(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let server = loader.child(SERVER, line)?;
+    block.servers.push(server);
+    Ok(())
+}
+
+/// `location … {}`
+pub fn location(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let name = location_name(loader.env, &line.args).map_err(|error| error.at(&line.at))?;
+    check_nesting(block, &name, line)?;
+    let is_same = |other: &Block| match (&other.name, &name) {
+        (LocationName::Exact(a), LocationName::Exact(b))
+        | (LocationName::Named(a), LocationName::Named(b))
+        | (LocationName::Prefix { path: a, .. }, LocationName::Prefix { path: b, .. }) => a == b,
+        _ => false,
+    };
+    if block.locations.iter().any(is_same) {
+        let text = String::from_utf8_lossy(line.args.last().expect("one argument at least"));
+        return Err(ValueError(format!("duplicate location \"{text}\"")).at(&line.at));
+    }
+    let mut child = Block::new(LOCATION, Some(line.at.clone()));
+    child.name = name;
+    loader.walk(&mut child, line.block.as_deref().unwrap_or_default())?;
+    block.locations.push(child);
+    Ok(())
+}
+
+fn location_name(env: &Env, args: &[Bytes]) -> Result<LocationName, ValueError> {
+    let (modifier, pattern) = match args {
+        [pattern] => split_modifier(pattern),
+        [modifier, pattern] => (&modifier[..], pattern.clone()),
+        _ => unreachable!("the arity admits one or two arguments"),
+    };
+    Ok(match modifier {
+        b"=" => LocationName::Exact(pattern),
+        b"^~" => LocationName::Prefix { path: pattern, no_regex: true },
+        b"~" => LocationName::Regex(Regex::compile(&pattern, false, env)?),
+        b"~*" => LocationName::Regex(Regex::compile(&pattern, true, env)?),
+        b"" if pattern.starts_with(b"@") => LocationName::Named(pattern),
+        b"" => LocationName::Prefix { path: pattern, no_regex: false },
+        other => {
+            let other = String::from_utf8_lossy(other);
+            return Err(ValueError(format!("invalid location modifier \"{other}\"")));
+        }
+    })
+}
+
+/// `location =/a` and the like: the modifier may touch the pattern.
+fn split_modifier(word: &Bytes) -> (&'static [u8], Bytes) {
+    const MODIFIERS: [&[u8]; 4] = [b"=", b"^~", b"~*", b"~"];
+    let found = MODIFIERS.into_iter().find(|modifier| word.starts_with(modifier));
+    found.map_or((b"", word.clone()), |modifier| (modifier, word.slice(modifier.len()..)))
+}
+
+fn check_nesting(block: &Block, name: &LocationName, line: &Line) -> Result<(), ConfError> {
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let inner = shown(line.args.last().expect("one argument at least"));
+    let refuse = |text: String| Err(ValueError(text).at(&line.at));
+    if block.context == SERVER {
+        return Ok(());
+    }
+    match (&block.name, name) {
+        (LocationName::Exact(outer), _) => refuse(format!(
+            "location \"{inner}\" cannot be inside the exact location \"{}\"",
+            shown(outer)
+        )),
+        (LocationName::Named(outer), _) => refuse(format!(
+            "location \"{inner}\" cannot be inside the named location \"{}\"",
+            shown(outer)
+        )),
+        (_, LocationName::Named(_)) => {
+            refuse(format!("named location \"{inner}\" can be on the server level only"))
+        }
+        (
+            LocationName::Prefix { path: outer, .. },
+            LocationName::Exact(path) | LocationName::Prefix { path, .. },
+        ) if !path.starts_with(outer) => {
+            refuse(format!("location \"{inner}\" is outside location \"{}\"", shown(outer)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `limit_except METHOD … {}`
+pub fn limit_except(
+    loader: &mut Loader<'_>,
+    block: &mut Block,
+    line: &Line,
+) -> Result<(), ConfError> {
+    let mut methods = line.args.clone();
+    if methods.iter().any(|method| &method[..] == b"GET") {
+        methods.push(Bytes::from_static(b"HEAD"));
+    }
+    let inner = loader.child(LIMIT_EXCEPT, line)?;
+    if block.limit_except.replace(Box::new((methods, inner))).is_some() {
+        return Err(ValueError::new("\"limit_except\" directive is duplicate").at(&line.at));
+    }
+    Ok(())
+}
+
+/// Turns drafts into the compiled form.
+pub struct Compiler<'a> {
+    env: &'a Env,
+    locations: Vec<Option<LocationConf>>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(env: &'a Env) -> Self {
+        Self { env, locations: Vec::new() }
+    }
+
+    fn config(
+        mut self,
+        mut main: Block,
+        request: &Request,
+        kept: &Kept,
+    ) -> Result<Config, ConfError> {
+        let env = self.env;
+        let whole = |error: ValueError| ConfError::Whole { text: error.0 };
+        let error_log = main.error_log.clone().unwrap_or_else(|| {
+            crate::logging::error::ErrorLogs::standard(&env.logs, request.error_log.as_deref(), &env.prefix)
+        });
+        main.error_log = Some(error_log.clone());
+        let mut blocks = std::mem::take(&mut main.servers).into_iter();
+        let mut servers = Vec::new();
+        let mut listens: Vec<(Listen, ServerId, Position)> = Vec::new();
+        if let Some(mut http) = blocks.next() {
+            http.inherit(&main);
+            for mut server in blocks {
+                let id = ServerId(u32::try_from(servers.len()).expect("few servers"));
+                server.inherit(&http);
+                let at = server.at.clone().expect("server blocks have a place");
+                super::listen::default_listen(&mut server, env);
+                for listen in &server.listens {
+                    listens.push((listen.clone(), id, at.clone()));
+                }
+                servers.push(self.server(server)?);
+            }
+        }
+        let sockets = super::listen::sockets(&listens, &servers, env)?;
+        let names = env.variables.borrow();
+        if let Some(name) = names.undefined() {
+            return Err(ConfError::Whole { text: format!("unknown \"{name}\" variable") });
+        }
+        drop(names);
+        let variable_names = std::mem::take(&mut *env.variables.borrow_mut()).into_names();
+        let mut maps: Vec<_> = variable_names.iter().map(|_| None).collect();
+        for definition in env.definitions.borrow_mut().drain(..) {
+            maps[usize::from(definition.slot)] = Some(definition.map);
+        }
+        Ok(Config {
+            main: main_core::Conf::compile(&main.main, env).map_err(whole)?,
+            error_log,
+            prefix: env.prefix.clone(),
+            sockets,
+            servers,
+            locations: self.locations.into_iter().map(|l| l.expect("every id is filled")).collect(),
+            maps,
+            variable_names,
+            zones: zones(env, kept)?,
+            upstreams: env.upstreams.take(),
+            hostname: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase(),
+            warnings: env.warnings.take(),
+        })
+    }
+
+    fn server(&mut self, mut block: Block) -> Result<ServerConf, ConfError> {
+        let at = block.at.clone().expect("server blocks have a place");
+        let locations = std::mem::take(&mut block.locations);
+        let script = std::mem::take(&mut block.rewrite.script);
+        let names = std::mem::take(&mut block.server_names);
+        let conf = self.location(block.clone(), &at)?;
+        let locations = self.set(locations, &without_try_files(&block))?;
+        let script = self.script(script, &block)?;
+        Ok(ServerConf { names, conf, script, locations })
+    }
+
+    /// Compiles a level of locations.
+    fn set(&mut self, blocks: Vec<Block>, outer: &Block) -> Result<LocationSet, ConfError> {
+        let mut set = LocationSet::default();
+        for mut block in blocks {
+            block.inherit(outer);
+            let at = block.at.clone().expect("locations have a place");
+            let name = block.name.clone();
+            let id = self.location(block, &at)?;
+            match name {
+                LocationName::Exact(path) => {
+                    set.exact.insert(path, id);
+                }
+                LocationName::Prefix { path, .. } => set.prefixes.push((path, id)),
+                LocationName::Regex(regex) => set.regexes.push((regex, id)),
+                LocationName::Named(name) => {
+                    set.named.insert(name, id);
+                }
+                LocationName::Unnamed => {}
+            }
+        }
+        set.prefixes.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+        Ok(set)
+    }
+
+    /// Compiles a block with everything in it.
+    fn location(&mut self, mut block: Block, at: &Position) -> Result<LocationId, ConfError> {
+        let id = LocationId(u32::try_from(self.locations.len()).expect("few locations"));
+        self.locations.push(None);
+        let nested = std::mem::take(&mut block.locations);
+        let script = std::mem::take(&mut block.rewrite.script);
+        let limit_except = block.limit_except.take();
+        let locations = self.set(nested, &without_try_files(&block))?;
+        let script = self.script(script, &block)?;
+        let limit_except = match limit_except {
+            None => None,
+            Some(limit) => {
+                let (methods, mut inner) = *limit;
+                inner.inherit(&block);
+                inner.handler = block.handler.clone();
+                inner.name = block.name.clone();
+                Some((methods, self.location(inner, at)?))
+            }
+        };
+        let env = self.env;
+        let fail = |error: ValueError| error.at(at);
+        let handler = block.handler.clone().unwrap_or(Handler::Files);
+        if let Handler::Fastcgi(target) = &handler {
+            target.resolve(env).map_err(fail)?;
+        }
+        let fastcgi = fastcgi::Conf::compile(&block.fastcgi, env).map_err(fail)?;
+        let conf = LocationConf {
+            id,
+            name: match &block.name {
+                LocationName::Exact(name)
+                | LocationName::Named(name)
+                | LocationName::Prefix { path: name, .. } => name.clone(),
+                LocationName::Regex(regex) => Bytes::copy_from_slice(regex.source().as_bytes()),
+                LocationName::Unnamed => Bytes::new(),
+            },
+            is_exact: matches!(block.name, LocationName::Exact(_)),
+            is_regex: matches!(block.name, LocationName::Regex(_)),
+            no_regex: matches!(block.name, LocationName::Prefix { no_regex: true, .. }),
+            is_named: matches!(block.name, LocationName::Named(_)),
+            locations,
+            script,
+            handler,
+            error_log: block.error_log.clone().unwrap_or_default(),
+            limit_except,
+            http_core: http_core::Conf::compile(&block.http_core, env).map_err(fail)?,
+            access: access::Conf::compile(&block.access, env).map_err(fail)?,
+            autoindex: autoindex::Conf::compile(&block.autoindex, env).map_err(fail)?,
+            fastcgi,
+            gzip: gzip::Conf::compile(&block.gzip, env).map_err(fail)?,
+            headers: headers::Conf::compile(&block.headers, env).map_err(fail)?,
+            index: index::Conf::compile(&block.index, env).map_err(fail)?,
+            log: access_log::Conf::compile(&block.log, env).map_err(fail)?,
+            rewrite: rewrite::Conf::compile(&block.rewrite, env).map_err(fail)?,
+        };
+        check(&conf, env).map_err(fail)?;
+        self.locations[id.0 as usize] = Some(conf);
+        Ok(id)
+    }
+
+    fn script(
+        &mut self,
+        drafts: Vec<rewrite::InstructionDraft>,
+        outer: &Block,
+    ) -> Result<Vec<rewrite::Instruction>, ConfError> {
+        let mut script = Vec::new();
+        for draft in drafts {
+            script.push(match draft {
+                rewrite::InstructionDraft::Plain(instruction) => instruction,
+                rewrite::InstructionDraft::If { condition, block } => {
+                    let mut block = *block;
+                    let at = block.at.clone().expect("if blocks have a place");
+                    let inner = std::mem::take(&mut block.rewrite.script);
+                    let is_in_server = block.context == SERVER_IF;
+                    block.inherit(outer);
+                    block.name = outer.name.clone();
+                    if block.handler.is_none() {
+                        block.handler.clone_from(&outer.handler);
+                    }
+                    let then = self.script(inner, &block)?;
+                    let location = if is_in_server { None } else { Some(self.location(block, &at)?) };
+                    rewrite::Instruction::If { condition, then, location }
+                }
+            });
+        }
+        Ok(script)
+    }
+}
+
+/// `try_files` is not taken over by nested locations.
+fn without_try_files(block: &Block) -> Block {
+    let mut outer = block.clone();
+    outer.http_core.try_files = Inherit::default();
+    outer
+}
+
+/// Checks that concern several directives of one block.
+fn check(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
+    let gateway = &conf.fastcgi.gateway;
+    if let Some(zone) = gateway.cache.zone() {
+        if !env.zones.borrow().contains_key(&*String::from_utf8_lossy(zone)) {
+            let zone = String::from_utf8_lossy(zone);
+            return Err(ValueError(format!("\"fastcgi_cache\" zone \"{zone}\" is unknown")));
+        }
+        if matches!(conf.handler, Handler::Fastcgi(_)) && gateway.cache_key.is_none() {
+            env.warn("no \"fastcgi_cache_key\" for \"fastcgi_cache\"");
+        }
+    }
+    let (busy, buffer) = (gateway.busy_buffers_size, gateway.buffer_size.0);
+    if busy.is_some_and(|busy| busy.0 < buffer.max(gateway.buffers.size)) {
+        return Err(ValueError::new(
+            "\"fastcgi_busy_buffers_size\" must be equal to or greater than the maximum of the value of \"fastcgi_buffer_size\" and one of the \"fastcgi_buffers\"",
+        ));
+    }
+    Ok(())
+}
+
+/// Opens the cache zones; a zone whose options did not change is kept with what it holds.
+fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfError> {
+    let mut zones = BTreeMap::new();
+    for (name, wanted) in env.zones.borrow().iter() {
+        let old = kept.zones.get(name).filter(|zone| *zone.options() == wanted.options);
+        let zone = match old {
+            Some(zone) => Arc::clone(zone),
+            None => Arc::new(Zone::open(wanted.options.clone()).map_err(|error| ConfError::Whole {
+                text: error.to_string(),
+            })?),
+        };
+        zones.insert(name.clone(), zone);
+    }
+    Ok(zones)
+}

@@ -1,0 +1,14 @@
+//! Configuration: rows of directives, drafts of blocks, the compiled form, and the door from text.
+
+pub mod block;
+pub mod compiled;
+pub mod directive;
+pub mod env;
+pub mod http_core;
+pub mod listen;
+pub mod load;
+pub mod main_core;
+pub mod regex;
+pub mod registry;
+pub mod template;
+pub mod types;

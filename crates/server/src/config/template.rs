@@ -1,0 +1,151 @@
+//! Text with variables, compiled once: `"$scheme://$host$request_uri"`.
+
+use super::directive::ValueError;
+use super::env::Env;
+use crate::exchange::Exchange;
+use crate::exchange::variables::Variable;
+use bytes::Bytes;
+
+/// A text with variables; nginx's complex value.
+#[derive(Clone, Debug, Default)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    Text(Bytes),
+    Capture(usize),
+    Variable(Variable),
+}
+
+impl Template {
+    /// A text without variables.
+    pub fn literal(text: impl Into<Bytes>) -> Self {
+        let text = text.into();
+        Self { parts: if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] } }
+    }
+
+    /// Finds the variables in `text`.
+    ///
+    /// # Errors
+    /// `$` without a name, or an unclosed brace.
+    pub fn compile(text: &[u8], env: &Env) -> Result<Self, ValueError> {
+        let mut parts = Vec::new();
+        let mut plain = Vec::new();
+        let mut rest = text;
+        while let Some((&byte, tail)) = rest.split_first() {
+            if byte != b'$' || tail.is_empty() {
+                plain.push(byte);
+                rest = tail;
+                continue;
+            }
+            let (part, after) = variable(tail, env)?;
+            if !plain.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut plain).into()));
+            }
+            parts.push(part);
+            rest = after;
+        }
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain.into()));
+        }
+        Ok(Self { parts })
+    }
+
+    /// The text, if no variable stands in it.
+    pub fn as_literal(&self) -> Option<Bytes> {
+        match &self.parts[..] {
+            [] => Some(Bytes::new()),
+            [Part::Text(text)] => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// Does it hold `$request_method`?
+    pub fn has_request_method(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Variable(v) if v.is_request_method()))
+    }
+
+    /// Appends the text with its values.
+    pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Capture(group) => exchange.captures.append(*group, out),
+                Part::Variable(variable) => {
+                    variable.append(exchange, out);
+                }
+            }
+        }
+    }
+
+    /// As [`Template::append`], with every value passed through `escape`.
+    pub fn append_escaped(
+        &self,
+        exchange: &mut Exchange,
+        out: &mut Vec<u8>,
+        escape: fn(Option<&[u8]>, &mut Vec<u8>),
+    ) {
+        let mut value = Vec::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Capture(group) => escape(exchange.captures.get(*group), out),
+                Part::Variable(variable) => {
+                    value.clear();
+                    let is_found = variable.append(exchange, &mut value);
+                    escape(is_found.then_some(&value[..]), out);
+                }
+            }
+        }
+    }
+
+    /// The text with its values.
+    pub fn value(&self, exchange: &mut Exchange) -> Bytes {
+        if let Some(text) = self.as_literal() {
+            return text;
+        }
+        let mut out = Vec::new();
+        self.append(exchange, &mut out);
+        out.into()
+    }
+
+    /// nginx's truth of a string: neither empty nor `0`.
+    pub fn is_true(&self, exchange: &mut Exchange) -> bool {
+        let value = self.value(exchange);
+        !value.is_empty() && &value[..] != b"0"
+    }
+}
+
+/// The variable after a `$`, and what follows it.
+fn variable<'t>(tail: &'t [u8], env: &Env) -> Result<(Part, &'t [u8]), ValueError> {
+    if let Some(digit @ b'0'..=b'9') = tail.first() {
+        return Ok((Part::Capture(usize::from(digit - b'0')), &tail[1..]));
+    }
+    let (name, after) = match tail.strip_prefix(b"{") {
+        Some(inner) => {
+            let name_bytes = name_length(inner);
+            if inner.get(name_bytes) != Some(&b'}') {
+                let name = String::from_utf8_lossy(&inner[..name_bytes]);
+                return Err(ValueError(format!(
+                    "the closing bracket in \"{name}\" variable is missing"
+                )));
+            }
+            (&inner[..name_bytes], &inner[name_bytes + 1..])
+        }
+        None => tail.split_at(name_length(tail)),
+    };
+    if name.is_empty() {
+        return Err(ValueError::new("invalid variable name"));
+    }
+    if let [digit @ b'0'..=b'9'] = name {
+        return Ok((Part::Capture(usize::from(digit - b'0')), after));
+    }
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    Ok((Part::Variable(env.variables.borrow_mut().resolve(&name)), after))
+}
+
+fn name_length(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count()
+}

@@ -1,0 +1,202 @@
+//! Types of directive values that several modules share.
+
+use super::directive::{Args, Setting, ValueError};
+use super::template::Template;
+use bytes::Bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+use yorozu_conf::value;
+
+impl Setting for bool {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let word = args.word(0);
+        value::switch(word)
+            .ok_or_else(|| args.invalid_value_must_be(word, "\"on\" or \"off\""))
+    }
+}
+
+/// A plain number.
+impl Setting for u64 {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::number(args.word(0)).ok_or_else(|| ValueError::new("invalid number"))
+    }
+}
+
+/// A time.
+impl Setting for Duration {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::time(args.word(0)).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// A size in bytes, `k` and `m` allowed.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Size(pub u64);
+
+impl Size {
+    /// For lengths in memory.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl Setting for Size {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::size(args.word(0)).map(Self).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// A length of content or files, `k`, `m` and `g` allowed.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Offset(pub u64);
+
+impl Setting for Offset {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::offset(args.word(0)).map(Self).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// A number and a size: `8 4k`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Buffers {
+    pub count: u64,
+    pub size: u64,
+}
+
+impl Buffers {
+    /// All of them together, in bytes.
+    pub fn total(self) -> usize {
+        usize::try_from(self.count.saturating_mul(self.size)).unwrap_or(usize::MAX)
+    }
+}
+
+impl Setting for Buffers {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let count = value::number(args.word(0)).filter(|count| *count > 0);
+        let size = value::size(args.word(1)).filter(|size| *size > 0);
+        count.zip(size).map(|(count, size)| Self { count, size }).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// One word as it stands.
+impl Setting for Bytes {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(args.words.first().cloned().unwrap_or_default())
+    }
+}
+
+/// Every argument as it stands.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Words(pub Vec<Bytes>);
+
+impl Words {
+    pub fn has(&self, word: &[u8]) -> bool {
+        self.0.iter().any(|found| &found[..] == word)
+    }
+}
+
+impl Setting for Words {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(args.words.to_vec()))
+    }
+}
+
+/// One value, absent by default.
+impl<T: Setting> Setting for Option<T> {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        T::from_args(args).map(Some)
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        match self {
+            Some(value) => value.again(args),
+            None => Err(args.duplicate()),
+        }
+    }
+}
+
+/// Values of a directive that may stand several times in one block.
+impl<T: Setting> Setting for Vec<T> {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(vec![T::from_args(args)?])
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.push(T::from_args(args)?);
+        Ok(())
+    }
+}
+
+/// The first argument with its variables.
+impl Setting for Template {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Template::compile(args.word(0), args.env)
+    }
+}
+
+/// Every argument with its variables.
+#[derive(Clone, Debug, Default)]
+pub struct Templates(pub Vec<Template>);
+
+impl Setting for Templates {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let compile = |word: &Bytes| Template::compile(word, args.env);
+        Ok(Self(args.words.iter().map(compile).collect::<Result<_, _>>()?))
+    }
+}
+
+/// A path below the prefix, without variables.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PrefixPath(pub PathBuf);
+
+impl Setting for PrefixPath {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(args.env.prefix_path(&args.text(0))))
+    }
+}
+
+/// A folder for temporary files with up to three levels, which are accepted and not used.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TempPath(pub PathBuf);
+
+impl Setting for TempPath {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        for level in &args.words[1..] {
+            value::number(level).filter(|digits| (1..=3).contains(digits)).ok_or_else(|| args.invalid_value())?;
+        }
+        Ok(Self(args.env.prefix_path(&args.text(0))))
+    }
+}
+
+/// A set of words, each known by name, combined as bits.
+pub fn word_bits(args: &Args<'_>, known: &[(&str, u32)]) -> Result<u32, ValueError> {
+    let mut bits = 0;
+    for word in args.words {
+        let found = known.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        let (_, bit) = found.ok_or_else(|| {
+            ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
+        })?;
+        bits |= bit;
+    }
+    Ok(bits)
+}
+
+/// Declares an enum of words.
+macro_rules! word_enum {
+    ($(#[$meta:meta])* $name:ident { $( $(#[$vmeta:meta])* $variant:ident = $word:literal, )+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum $name { $( $(#[$vmeta])* $variant, )+ }
+
+        impl $crate::config::directive::Setting for $name {
+            fn from_args(
+                args: &$crate::config::directive::Args<'_>,
+            ) -> Result<Self, $crate::config::directive::ValueError> {
+                let word = args.word(0);
+                $( if word.eq_ignore_ascii_case($word.as_bytes()) { return Ok(Self::$variant); } )+
+                let known: &[&str] = &[$( concat!("\"", $word, "\"") ),+];
+                Err(args.invalid_value_must_be(word, &known.join(" or ")))
+            }
+        }
+    };
+}
+
+pub(crate) use word_enum;

@@ -1,0 +1,333 @@
+//! The body of a request: read when somebody wants it, into memory and then a file.
+
+use super::transport::Transport;
+use crate::config::http_core::{Conf, InFileOnly};
+use crate::handlers::gateway::stream::unnamed_file;
+use crate::logging::error::os_error;
+use bytes::{Bytes, BytesMut};
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, IoSlice, Write as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
+
+/// Why a body could not be read.
+#[derive(Debug)]
+pub enum BodyError {
+    /// Its framing is broken.
+    Broken,
+    /// The client closed the connection.
+    Closed,
+    /// The client was silent too long.
+    Timeout,
+    /// It exceeds `client_max_body_size`.
+    TooLarge,
+    /// The file it should go to failed.
+    File(String),
+}
+
+#[derive(Debug)]
+enum Framing {
+    /// No body, or all of it was read.
+    Done,
+    /// So many bytes are still to come.
+    Length(u64),
+    Chunked(Chunked),
+}
+
+#[derive(Debug)]
+enum Stored {
+    Nothing,
+    Memory(Bytes),
+    File { file: Arc<File>, bytes: u64, path: Option<TempFile> },
+}
+
+/// A named temporary file, removed with the request unless it shall stay.
+#[derive(Debug)]
+struct TempFile {
+    path: PathBuf,
+    stays: bool,
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if !self.stays {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A request's body.
+#[derive(Debug)]
+pub struct RequestBody {
+    io: Option<Rc<Transport>>,
+    /// Bytes read from the client beyond the head: the body, then the next request.
+    pub unread: BytesMut,
+    framing: Framing,
+    stored: Stored,
+    received: u64,
+    wants_continue: bool,
+    is_discarded: bool,
+}
+
+impl RequestBody {
+    /// A request without one, and without a client.
+    pub fn none() -> Self {
+        Self {
+            io: None,
+            unread: BytesMut::new(),
+            framing: Framing::Done,
+            stored: Stored::Nothing,
+            received: 0,
+            wants_continue: false,
+            is_discarded: false,
+        }
+    }
+
+    /// The body behind a head; `unread` is what came with the head.
+    pub fn new(
+        io: Rc<Transport>,
+        unread: BytesMut,
+        content_length: Option<u64>,
+        is_chunked: bool,
+        wants_continue: bool,
+    ) -> Self {
+        let framing = match content_length {
+            _ if is_chunked => Framing::Chunked(Chunked::new(BareLf::Refuse)),
+            Some(length) if length > 0 => Framing::Length(length),
+            _ => Framing::Done,
+        };
+        Self { io: Some(io), unread, framing, wants_continue, ..Self::none() }
+    }
+
+    /// Was there never a body?
+    pub fn is_empty(&self) -> bool {
+        matches!((&self.framing, &self.stored), (Framing::Done, Stored::Nothing))
+    }
+
+    /// Has all of it been read, or given up?
+    pub fn is_finished(&self) -> bool {
+        matches!(self.framing, Framing::Done)
+    }
+
+    /// Nobody will ask for it any more (an error page is made instead).
+    pub fn discard(&mut self) {
+        self.is_discarded = true;
+    }
+
+    pub fn is_discarded(&self) -> bool {
+        self.is_discarded
+    }
+
+    /// Bytes of body received so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Has the next request arrived already?
+    pub fn has_pipelined(&self) -> bool {
+        self.is_finished() && !self.unread.is_empty()
+    }
+
+    /// The length, once all is read.
+    pub fn known_length(&self) -> Option<u64> {
+        match &self.stored {
+            Stored::Nothing => None,
+            Stored::Memory(bytes) => Some(bytes.len() as u64),
+            Stored::File { bytes, .. } => Some(*bytes),
+        }
+    }
+
+    pub fn in_memory(&self) -> Option<&[u8]> {
+        match &self.stored {
+            Stored::Memory(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    pub fn file(&self) -> Option<(Arc<File>, u64)> {
+        match &self.stored {
+            Stored::File { file, bytes, .. } => Some((Arc::clone(file), *bytes)),
+            _ => None,
+        }
+    }
+
+    pub fn file_path(&self) -> Option<&Path> {
+        match &self.stored {
+            Stored::File { path, .. } => path.as_ref().map(|file| &*file.path),
+            _ => None,
+        }
+    }
+
+    /// Returns when the client has gone; a future of its own, so that work can go on beside it.
+    pub fn client_closed(&self) -> impl Future<Output = ()> + use<> {
+        let io = self.io.clone();
+        async move {
+            match io {
+                Some(io) => io.closed().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Reads the whole body.
+    ///
+    /// # Errors
+    /// [`BodyError`]; the connection cannot be used for another request then.
+    ///
+    /// # Cancel safety
+    /// What was read so far is lost; drop the connection.
+    pub async fn read_all(&mut self, conf: &Conf) -> Result<(), BodyError> {
+        if !matches!(self.stored, Stored::Nothing) {
+            return Ok(());
+        }
+        self.send_continue().await?;
+        let memory_max = conf.client_body_buffer_size.bytes();
+        let bytes_max = conf.client_max_body_size.0;
+        let mut memory = BytesMut::new();
+        let mut file: Option<(File, Option<TempFile>)> = None;
+        let mut total = 0u64;
+        while let Some(piece) = self.next(conf.client_body_timeout).await? {
+            total += piece.len() as u64;
+            if bytes_max > 0 && total > bytes_max {
+                return Err(BodyError::TooLarge);
+            }
+            if file.is_none() && memory.len() + piece.len() > memory_max {
+                file = Some(self.spill(conf, &memory).map_err(|why| BodyError::File(file_error(conf, &why)))?);
+                memory.clear();
+            }
+            match &mut file {
+                Some((file, _)) => {
+                    file.write_all(&piece).map_err(|why| BodyError::File(file_error(conf, &why)))?;
+                }
+                None => memory.extend_from_slice(&piece),
+            }
+        }
+        if file.is_none() && conf.client_body_in_file_only != InFileOnly::Off {
+            file = Some(self.spill(conf, &memory).map_err(|why| BodyError::File(file_error(conf, &why)))?);
+        }
+        self.stored = match file {
+            Some((file, path)) => Stored::File { file: Arc::new(file), bytes: total, path },
+            None => Stored::Memory(memory.freeze()),
+        };
+        Ok(())
+    }
+
+    fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<TempFile>)> {
+        let folder = crate::config::http_core::temp_folder(conf);
+        let (mut file, path) = match conf.client_body_in_file_only {
+            InFileOnly::Off => (unnamed_file(&folder)?, None),
+            mode => {
+                static NUMBER: AtomicU64 = AtomicU64::new(1);
+                std::fs::create_dir_all(&folder)?;
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+                let path = folder.join(format!("{}-{number:010}", std::process::id()));
+                let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+                (file, Some(TempFile { path, stays: mode == InFileOnly::On }))
+            }
+        };
+        file.write_all(memory)?;
+        Ok((file, path))
+    }
+
+    async fn send_continue(&mut self) -> Result<(), BodyError> {
+        if !std::mem::take(&mut self.wants_continue) || !self.unread.is_empty() {
+            return Ok(());
+        }
+        let Some(io) = &self.io else { return Ok(()) };
+        let text = b"HTTP/1.1 100 Continue\r\n\r\n";
+        // 25 bytes fit into any socket buffer that has nothing else in it.
+        io.write(&[IoSlice::new(text)]).await.map(|_| ()).map_err(|_| BodyError::Closed)
+    }
+
+    /// The next piece of the body; `None` at its end.
+    async fn next(&mut self, timeout: Duration) -> Result<Option<Bytes>, BodyError> {
+        loop {
+            if let Some(piece) = self.buffered()? {
+                return Ok(Some(piece));
+            }
+            if self.is_finished() {
+                return Ok(None);
+            }
+            let Some(io) = self.io.clone() else { return Err(BodyError::Closed) };
+            match tokio::time::timeout(timeout, io.read(&mut self.unread)).await {
+                Err(_) => return Err(BodyError::Timeout),
+                Ok(Ok(count)) if count > 0 => {}
+                Ok(_) => return Err(BodyError::Closed),
+            }
+        }
+    }
+
+    /// A piece of the body out of what is already here.
+    fn buffered(&mut self) -> Result<Option<Bytes>, BodyError> {
+        match &mut self.framing {
+            Framing::Done => Ok(None),
+            Framing::Length(left) => {
+                if self.unread.is_empty() {
+                    return Ok(None);
+                }
+                let count = usize::try_from(*left).unwrap_or(usize::MAX).min(self.unread.len());
+                *left -= count as u64;
+                if *left == 0 {
+                    self.framing = Framing::Done;
+                }
+                self.received += count as u64;
+                Ok(Some(self.unread.split_to(count).freeze()))
+            }
+            Framing::Chunked(chunked) => match chunked.next(&self.unread) {
+                Err(_) => Err(BodyError::Broken),
+                Ok(ChunkedStep::Data(range)) => {
+                    let mut piece = self.unread.split_to(range.end);
+                    self.received += range.end as u64;
+                    Ok(Some(piece.split_off(range.start).freeze()))
+                }
+                Ok(ChunkedStep::Partial(used)) => {
+                    self.received += used as u64;
+                    drop(self.unread.split_to(used));
+                    Ok(None)
+                }
+                Ok(ChunkedStep::Done(used)) => {
+                    self.received += used as u64;
+                    drop(self.unread.split_to(used));
+                    self.framing = Framing::Done;
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    /// Throws away what has already arrived of an unwanted body.
+    ///
+    /// # Errors
+    /// Its framing is broken.
+    pub fn skip_buffered(&mut self) -> Result<(), BodyError> {
+        while self.buffered()?.is_some() {}
+        Ok(())
+    }
+
+    /// Reads an unwanted body to its end, so that the next request can be read.
+    ///
+    /// # Errors
+    /// It did not end in time.
+    pub async fn skip(&mut self, conf: &Conf) -> Result<(), BodyError> {
+        let skip = async {
+            while self.next(conf.lingering_timeout).await?.is_some() {}
+            Ok(())
+        };
+        tokio::time::timeout(conf.lingering_time, skip).await.map_err(|_| BodyError::Timeout)?
+    }
+
+    /// Is the client waiting for leave to send the body? Then it will not come.
+    pub fn is_awaiting_continue(&self) -> bool {
+        self.wants_continue && self.unread.is_empty()
+    }
+}
+
+fn file_error(conf: &Conf, error: &io::Error) -> String {
+    let folder = crate::config::http_core::temp_folder(conf);
+    format!("writing a request body below \"{}\" failed ({})", folder.display(), os_error(error))
+}

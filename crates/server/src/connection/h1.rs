@@ -1,0 +1,324 @@
+//! One HTTP/1 connection: requests in, responses out, one at a time, in order.
+//!
+//! | state | next |
+//! | --- | --- |
+//! | idle | reading a head; closed by keepalive_timeout, a stop, or the client |
+//! | reading a head | answering |
+//! | answering | idle (keep-alive), lingering, or closed |
+//! | lingering (reading what the client still sends, so that it sees the answer) | closed |
+
+use super::body::RequestBody;
+use super::head::{Bounds, Received, receive};
+use super::timer::Timer;
+use super::transport::Transport;
+use super::write::{self, Sent};
+use crate::config::compiled::WorkerConf;
+use crate::config::http_core::{self, LingeringClose};
+use crate::exchange::request::Request;
+use crate::exchange::response::Response;
+use crate::exchange::{Client, Exchange};
+use crate::filters;
+use crate::find_config;
+use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::handlers::{self, Outcome, Progress, gateway};
+use crate::logging::error::{self, Level};
+use crate::logging::access;
+use crate::process::worker::Worker;
+use bytes::BytesMut;
+use std::cell::Cell;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use yorozu_wire::h1::Version;
+
+/// What the worker knows of a connection: enough to end it when it is idle.
+#[derive(Debug)]
+pub struct Idle {
+    pub io: Rc<Transport>,
+    pub is_idle: Cell<bool>,
+}
+
+/// What to do after a response.
+enum Next {
+    Request,
+    Linger,
+    Close,
+}
+
+/// Serves a connection to its end.
+pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
+    let mut connection = Connection {
+        io: Rc::clone(&idle.io),
+        idle,
+        client,
+        worker,
+        timer: Timer::default(),
+        buffer: BytesMut::new(),
+        out: Vec::new(),
+        keepalive_timeout: Duration::ZERO,
+    };
+    connection.run().await;
+}
+
+pub(super) struct Connection {
+    pub(super) io: Rc<Transport>,
+    idle: Rc<Idle>,
+    pub(super) client: Rc<Client>,
+    pub(super) worker: Rc<Worker>,
+    pub(super) timer: Timer,
+    buffer: BytesMut,
+    /// The response head under construction; kept for its allocation while requests follow closely.
+    pub(super) out: Vec<u8>,
+    /// What the last request's location allows.
+    keepalive_timeout: Duration,
+}
+
+impl Connection {
+    async fn run(&mut self) {
+        loop {
+            let Some(conf) = self.conf() else { return };
+            let is_first = self.client.requests.get() == 0;
+            let core = default_core(&conf, self.client.listen.get());
+            let idle = if is_first { core.client_header_timeout } else { self.keepalive_timeout };
+            let received = self.receive(core, idle).await;
+            // A request that arrives after a reload is answered by the new configuration.
+            let Some(conf) = self.conf() else { return };
+            let next = match received {
+                Received::Request(request) => self.answer(conf, request, None).await,
+                Received::Bad { status, text, request } => {
+                    self.answer(conf, request, Some((status, text))).await
+                }
+                Received::Closed | Received::Idle => Next::Close,
+                Received::TimedOut => {
+                    // nginx answers 408 in its log only.
+                    self.timed_out_head(conf);
+                    Next::Close
+                }
+            };
+            match next {
+                Next::Request => {}
+                Next::Linger => return self.linger().await,
+                Next::Close => return,
+            }
+        }
+    }
+
+    /// The worker's configuration; `None` if it no longer has this connection's socket.
+    fn conf(&self) -> Option<Rc<WorkerConf>> {
+        let conf = self.worker.conf();
+        let is_same = |index: usize| conf.sockets.get(index).is_some_and(|s| s.address == self.client.address);
+        if !is_same(self.client.listen.get()) {
+            let index = conf.sockets.iter().position(|socket| socket.address == self.client.address)?;
+            self.client.listen.set(index);
+        }
+        Some(conf)
+    }
+
+    async fn receive(&mut self, core: &http_core::Conf, idle: Duration) -> Received {
+        let bounds = Bounds::of(core);
+        self.idle.is_idle.set(self.client.requests.get() > 0 && self.buffer.is_empty());
+        if self.buffer.is_empty() {
+            // An idle connection keeps no memory.
+            self.buffer = BytesMut::new();
+        }
+        let head = core.client_header_timeout;
+        let received =
+            receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, idle, head).await;
+        self.idle.is_idle.set(false);
+        received
+    }
+
+    fn exchange(&mut self, conf: Rc<WorkerConf>, request: Request) -> Exchange {
+        let expects = request.version == Version::V11
+            && request.known(request.known.expect).is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+        let body = RequestBody::new(
+            Rc::clone(&self.io),
+            std::mem::take(&mut self.buffer),
+            request.content_length,
+            request.is_chunked,
+            expects,
+        );
+        COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
+        self.client.requests.set(self.client.requests.get() + 1);
+        Exchange::new(conf, Rc::clone(&self.client), request, body)
+    }
+
+    fn timed_out_head(&mut self, conf: Rc<WorkerConf>) {
+        let head = self.buffer.split().freeze();
+        let mut exchange = self.exchange(conf, Request::unread(head));
+        exchange.status = 408;
+        error::request(&exchange, Level::Info, "client timed out (110: Connection timed out) while reading client request headers");
+        let conf = Rc::clone(&exchange.conf);
+        if conf.location(exchange.location).http_core.reset_timedout_connection {
+            self.io.reset_on_close();
+        }
+        access::log(&mut exchange);
+    }
+
+    /// Answers one request; `refusal` is the status a broken one gets.
+    async fn answer(
+        &mut self,
+        conf: Rc<WorkerConf>,
+        request: Request,
+        refusal: Option<(u16, String)>,
+    ) -> Next {
+        let _writing = Gauge::new(&COUNTERS.writing);
+        let mut exchange = self.exchange(conf, request);
+        let progress = match refusal {
+            Some((status, text)) => refuse(&mut exchange, status, &text),
+            None => begin(&mut exchange),
+        };
+        let mut response = match progress {
+            Progress::Ready(response) => response,
+            Progress::Gateway => match Box::pin(wait(&mut exchange)).await {
+                Some(response) => response,
+                None => return self.give_up(exchange, 499),
+            },
+        };
+        if exchange.status == 444 {
+            return self.give_up(exchange, 444);
+        }
+        filters::apply(&mut exchange, &mut response);
+        self.finish(exchange, *response).await
+    }
+
+    /// Closes without an answer.
+    fn give_up(&mut self, mut exchange: Exchange, status: u16) -> Next {
+        exchange.status = status;
+        access::log(&mut exchange);
+        Next::Close
+    }
+
+    /// Sends the response, logs it, and decides what comes after it.
+    async fn finish(&mut self, mut exchange: Exchange, response: Response) -> Next {
+        let conf = Rc::clone(&exchange.conf);
+        let core = &conf.location(exchange.location).http_core;
+        if exchange.body.skip_buffered().is_err() || exchange.body.is_awaiting_continue() {
+            exchange.keep_alive = false;
+        }
+        exchange.keep_alive &= self.may_keep_alive(&exchange, core);
+        let sent = write::response(self, &mut exchange, response, core).await;
+        exchange.is_complete = sent == Sent::Whole;
+        access::log(&mut exchange);
+        match sent {
+            Sent::Whole => {}
+            Sent::TimedOut if core.reset_timedout_connection => {
+                self.io.reset_on_close();
+                return Next::Close;
+            }
+            _ => return Next::Close,
+        }
+        if !exchange.keep_alive {
+            self.buffer = std::mem::take(&mut exchange.body.unread);
+            let has_more = !exchange.body.is_finished() || !self.buffer.is_empty();
+            return match core.lingering_close {
+                LingeringClose::Off => Next::Close,
+                LingeringClose::Always => Next::Linger,
+                LingeringClose::On if has_more => Next::Linger,
+                LingeringClose::On => Next::Close,
+            };
+        }
+        if !exchange.body.is_finished() && exchange.body.skip(core).await.is_err() {
+            return Next::Close;
+        }
+        self.buffer = std::mem::take(&mut exchange.body.unread);
+        self.keepalive_timeout = core.keepalive_timeout.timeout;
+        Next::Request
+    }
+
+    fn may_keep_alive(&self, exchange: &Exchange, core: &http_core::Conf) -> bool {
+        !core.keepalive_timeout.timeout.is_zero()
+            && self.client.requests.get() < core.keepalive_requests
+            && self.client.since.elapsed() < core.keepalive_time
+            && !self.worker.is_stopping()
+            && !is_disabled_for(exchange, core)
+    }
+
+    /// Reads on for a while after the answer: closing with unread bytes would reset the connection
+    /// and could take the answer from the client.
+    async fn linger(&mut self) {
+        let Some(conf) = self.conf() else { return };
+        let core = default_core(&conf, self.client.listen.get());
+        self.io.shutdown(Shutdown::Write);
+        let deadline = tokio::time::Instant::now() + core.lingering_time;
+        while tokio::time::Instant::now() < deadline {
+            self.buffer.clear();
+            let read = self.io.read(&mut self.buffer);
+            match tokio::time::timeout(core.lingering_timeout, read).await {
+                Ok(Ok(count)) if count > 0 => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// The settings that hold before a request's server is known.
+fn default_core(conf: &WorkerConf, listen: usize) -> &http_core::Conf {
+    let server = conf.server(conf.sockets[listen].default_server);
+    &conf.location(server.conf).http_core
+}
+
+/// `keepalive_disable`
+fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
+    use http_core::KeepaliveDisable;
+    let bits = core.keepalive_disable.0;
+    let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else { return false };
+    if bits == 0 {
+        return false;
+    }
+    let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
+    let is_post = exchange.request.method == crate::exchange::request::Method::Post;
+    let is_old_msie = [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
+    let is_safari = has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
+    (bits & KeepaliveDisable::MSIE6 != 0 && is_post && is_old_msie)
+        || (bits & KeepaliveDisable::SAFARI != 0 && is_safari)
+}
+
+/// Chooses the server, normalises the path, and runs the phases.
+fn begin(exchange: &mut Exchange) -> Progress {
+    exchange.server = find_config::server(exchange);
+    exchange.location = exchange.conf.server(exchange.server).conf;
+    let core = &exchange.conf.location(exchange.location).http_core;
+    let target = exchange.request.target();
+    let target = match target.first() {
+        Some(b'/') => yorozu_http::uri::normalize(target, core.merge_slashes),
+        // Absolute-form without a path.
+        _ => yorozu_http::uri::normalize(&[b"/", target].concat(), core.merge_slashes),
+    };
+    match target {
+        Ok(target) => {
+            exchange.uri = target.path;
+            exchange.args = target.args.unwrap_or_default();
+        }
+        Err(_) => return refuse(exchange, 400, "client sent invalid request"),
+    }
+    if matches!(exchange.request.method_text(), b"TRACE" | b"CONNECT") {
+        return refuse(exchange, 405, "client sent TRACE or CONNECT method");
+    }
+    handlers::start(exchange)
+}
+
+fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
+    let text = format!("{text} while reading client request headers");
+    error::request(exchange, Level::Info, &text);
+    exchange.keep_alive = false;
+    if exchange.uri.is_empty() {
+        exchange.uri = b"/".to_vec();
+    }
+    handlers::resume(exchange, Outcome::Status(status))
+}
+
+/// The part of a request that waits; `None` if its client is gone.
+async fn wait(exchange: &mut Exchange) -> Option<Box<Response>> {
+    loop {
+        let outcome = gateway::run(exchange).await;
+        if matches!(outcome, Outcome::Status(499)) {
+            return None;
+        }
+        match handlers::resume(exchange, outcome) {
+            Progress::Ready(response) => return Some(response),
+            Progress::Gateway => {}
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! One timer per connection that is moved only when it fires too early.
+//!
+//! A keep-alive connection sets a new deadline per request; registering each would cost more than
+//! the request's parsing.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// Bounds the waits of one connection, one at a time.
+pub struct Timer {
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Default for Timer {
+    fn default() -> Self {
+        Self { sleep: Box::pin(tokio::time::sleep(Duration::from_secs(60))) }
+    }
+}
+
+impl Timer {
+    /// What `work` gives, or `None` if it takes longer than `limit`.
+    ///
+    /// # Cancel safety
+    /// As `work`.
+    pub async fn within<T>(&mut self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        let mut deadline = None;
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
+            if self.sleep.deadline() > deadline {
+                self.sleep.as_mut().reset(deadline);
+            }
+            while self.sleep.as_mut().poll(context).is_ready() {
+                if Instant::now() >= deadline {
+                    return Poll::Ready(None);
+                }
+                self.sleep.as_mut().reset(deadline);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn later_and_earlier_deadlines_both_hold() {
+        let mut timer = Timer::default();
+        let begun = Instant::now();
+        let never = std::future::pending::<()>;
+        assert!(timer.within(Duration::from_secs(90), never()).await.is_none());
+        assert_eq!(begun.elapsed().as_secs(), 90);
+        assert!(timer.within(Duration::from_secs(5), never()).await.is_none());
+        assert_eq!(begun.elapsed().as_secs(), 95);
+        assert_eq!(timer.within(Duration::from_secs(1), async { 7 }).await, Some(7));
+    }
+}

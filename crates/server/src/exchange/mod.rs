@@ -1,0 +1,216 @@
+//! One request with its response and everything known about both: where protocols meet.
+//!
+//! A connection makes an [`Exchange`], the phases and handlers fill in its response, the filters
+//! shape it, the connection writes it, the logs read it. Nothing here knows the protocol.
+
+pub mod request;
+pub mod response;
+pub mod variables;
+
+use crate::cache::{CacheStatus, Plan};
+use crate::config::compiled::{ListenAddress, LocationId, ServerId, WorkerConf};
+use crate::connection::body::RequestBody;
+use crate::limits;
+use bytes::Bytes;
+use request::Request;
+use std::cell::{Cell, OnceCell};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use variables::Slots;
+
+/// What all requests of one connection share.
+#[derive(Debug)]
+pub struct Client {
+    /// The other end; `None` for a Unix socket.
+    pub peer: Option<SocketAddr>,
+    /// The peer's address as logs show it; `unix:` for a Unix socket.
+    pub peer_text: String,
+    /// This end; `None` for a Unix socket.
+    pub local: Option<SocketAddr>,
+    /// Serial number, unique in the process.
+    pub number: u64,
+    /// When the connection was accepted.
+    pub since: Instant,
+    /// Requests begun so far.
+    pub requests: Cell<u64>,
+    /// The listening socket it came through.
+    pub address: ListenAddress,
+    /// That socket's place in the list of the present configuration.
+    pub listen: Cell<usize>,
+}
+
+/// What is known about one attempt to reach an upstream peer.
+#[derive(Clone, Debug, Default)]
+pub struct UpstreamAttempt {
+    pub peer: String,
+    pub status: u16,
+    pub connect_time: Option<Duration>,
+    pub header_time: Option<Duration>,
+    pub response_time: Duration,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub response_bytes: u64,
+}
+
+/// The groups of the last regular expression that matched.
+#[derive(Clone, Debug, Default)]
+pub struct Captures {
+    subject: Bytes,
+    spans: Vec<Option<Range<usize>>>,
+}
+
+impl Captures {
+    pub fn new(subject: Bytes, spans: Vec<Option<Range<usize>>>) -> Self {
+        Self { subject, spans }
+    }
+
+    pub fn get(&self, group: usize) -> Option<&[u8]> {
+        let span = self.spans.get(group)?.clone()?;
+        Some(&self.subject[span])
+    }
+
+    /// The group's bytes, shared; empty if it took no part.
+    pub fn group(&self, group: usize) -> Bytes {
+        match self.spans.get(group) {
+            Some(Some(span)) => self.subject.slice(span.clone()),
+            _ => Bytes::new(),
+        }
+    }
+
+    pub fn append(&self, group: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.get(group).unwrap_or_default());
+    }
+}
+
+/// One request with its response and context.
+pub struct Exchange {
+    /// The configuration this request began with.
+    pub conf: Rc<WorkerConf>,
+    pub server: ServerId,
+    pub location: LocationId,
+    pub client: Rc<Client>,
+    pub request: Request,
+    pub body: RequestBody,
+
+    /// Normalised path; rewritten by `rewrite`, `try_files`, `index`, `error_page`.
+    pub uri: Vec<u8>,
+    /// Query, without `?`.
+    pub args: Vec<u8>,
+    /// Is this pass caused by the configuration rather than the client?
+    pub is_internal: bool,
+    /// The request's own target is still valid: no rewrite has changed the path.
+    pub is_uri_original: bool,
+    /// Internal redirects and rewrites still allowed.
+    pub uri_changes_left: u32,
+    pub captures: Captures,
+    pub variables: Slots,
+    /// The status an `error_page` was entered with.
+    pub error_status: Option<u16>,
+    /// The status sent, or to be sent; 0 before it is known.
+    pub status: u16,
+    /// Must the connection close after this response?
+    pub keep_alive: bool,
+    /// `X-Accel-Limit-Rate` or `set $limit_rate`, in bytes per second.
+    pub limit_rate: Option<u64>,
+
+    pub started: Instant,
+    pub started_wall: SystemTime,
+    /// Bytes of the request, head and body.
+    pub request_bytes: u64,
+    pub bytes_sent: u64,
+    pub body_bytes_sent: u64,
+    /// Was the whole response sent?
+    pub is_complete: bool,
+    pub attempts: Vec<UpstreamAttempt>,
+    pub cache_status: Option<CacheStatus>,
+    /// Field lines of the upstream's response head, for `$upstream_http_*`.
+    pub upstream_fields: Vec<(Bytes, Bytes)>,
+    /// Field lines as sent, for `$sent_http_*`.
+    pub sent: response::SentHead,
+    /// The compression ratio of the gzip filter: bytes in, bytes out.
+    pub gzip_bytes: Option<(u64, u64)>,
+    /// Drawn when it is first asked for.
+    pub request_id: OnceCell<[u8; 16]>,
+    /// The cache's part of the request, until the answer is on its way.
+    pub cache: Option<Plan>,
+    /// Fields that an `X-Accel-Redirect` answer hands on.
+    pub accel_fields: Vec<(Bytes, Bytes)>,
+}
+
+impl Exchange {
+    /// A request as it arrived, before its server is chosen.
+    pub fn new(
+        conf: Rc<WorkerConf>,
+        client: Rc<Client>,
+        request: Request,
+        body: RequestBody,
+    ) -> Self {
+        let server = conf.sockets[client.listen.get()].default_server;
+        let location = conf.server(server).conf;
+        let variables = Slots::new(conf.variable_names.len());
+        Self {
+            server,
+            location,
+            keep_alive: request.wants_keep_alive(),
+            request_bytes: request.head.len() as u64,
+            conf,
+            client,
+            request,
+            body,
+            uri: Vec::new(),
+            args: Vec::new(),
+            is_internal: false,
+            is_uri_original: true,
+            uri_changes_left: limits::URI_CHANGES_MAX,
+            captures: Captures::default(),
+            variables,
+            error_status: None,
+            status: 0,
+            limit_rate: None,
+            started: Instant::now(),
+            started_wall: SystemTime::now(),
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            is_complete: false,
+            attempts: Vec::new(),
+            cache_status: None,
+            upstream_fields: Vec::new(),
+            sent: response::SentHead::default(),
+            gzip_bytes: None,
+            request_id: OnceCell::new(),
+            cache: None,
+            accel_fields: Vec::new(),
+        }
+    }
+
+    /// Seconds since 1970 when the request began.
+    pub fn now(&self) -> i64 {
+        unix_seconds(self.started_wall)
+    }
+
+    pub fn request_time(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Starts over with another path, as an internal redirect does.
+    pub fn redirect_internally(&mut self, uri: Vec<u8>, args: Option<Vec<u8>>) {
+        self.set_uri(uri);
+        if let Some(args) = args {
+            self.args = args;
+        }
+        self.is_internal = true;
+    }
+
+    pub fn set_uri(&mut self, uri: Vec<u8>) {
+        self.uri = uri;
+        self.is_uri_original = false;
+    }
+}
+
+/// Seconds since 1970; 0 for a clock before it.
+pub fn unix_seconds(time: SystemTime) -> i64 {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}

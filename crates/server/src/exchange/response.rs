@@ -1,0 +1,178 @@
+//! The response on its way from a handler through the filters to the connection.
+
+use crate::handlers::gateway::stream::Stream;
+use bytes::Bytes;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use yorozu_cache::Entry;
+
+/// Bytes to send.
+#[derive(Clone, Debug)]
+pub enum Segment {
+    /// From memory.
+    Memory(Bytes),
+    /// From an open file.
+    File(Arc<File>, Range<u64>),
+}
+
+impl Segment {
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(_, range) => range.end - range.start,
+        }
+    }
+}
+
+/// The content.
+#[derive(Debug)]
+pub enum Body {
+    /// Known whole: nothing, one segment, or several (multipart ranges).
+    Segments(Vec<Segment>),
+    /// Shared bytes, the common case of a cached page.
+    Memory(Bytes),
+    /// Arrives while it is sent.
+    Stream(Box<Stream>),
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Self::Memory(Bytes::new())
+    }
+
+    /// Its length, if known.
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            Self::Segments(segments) => Some(segments.iter().map(Segment::bytes).sum()),
+            Self::Memory(bytes) => Some(bytes.len() as u64),
+            Self::Stream(_) => None,
+        }
+    }
+}
+
+/// A response; fields that filters act on have places of their own.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    /// The origin's reason phrase, when it sent one.
+    pub reason: Option<Bytes>,
+    /// Empty for none.
+    pub content_type: Bytes,
+    pub content_length: Option<u64>,
+    /// Seconds since 1970.
+    pub last_modified: Option<i64>,
+    /// Empty for none.
+    pub etag: Bytes,
+    /// Field lines in order.
+    pub fields: Vec<(Bytes, Bytes)>,
+    /// A stored entry whose field lines go before `fields`.
+    pub stored: Option<Arc<Entry>>,
+    pub trailers: Vec<(Bytes, Bytes)>,
+    pub body: Body,
+    /// May the range filter cut it?
+    pub allow_ranges: bool,
+    /// May the gzip filter compress it, and may a compressed form be kept with the entry?
+    pub gzip_entry: Option<GzipEntry>,
+    /// `Vary: Accept-Encoding` is due.
+    pub vary_encoding: bool,
+    /// `Date` and `Server` come from the origin (`fastcgi_pass_header`).
+    pub has_own_date: bool,
+    pub has_own_server: bool,
+    /// A redirect of our own, relative to the request: the connection completes it.
+    pub location: Option<Bytes>,
+}
+
+/// Where the compressed form of a stored page is kept.
+#[derive(Clone, Debug)]
+pub struct GzipEntry {
+    pub zone: Arc<yorozu_cache::Zone>,
+    pub key: yorozu_cache::Key,
+    pub entry: Arc<Entry>,
+}
+
+impl Response {
+    pub fn new(status: u16) -> Self {
+        Self {
+            status,
+            reason: None,
+            content_type: Bytes::new(),
+            content_length: None,
+            last_modified: None,
+            etag: Bytes::new(),
+            fields: Vec::new(),
+            stored: None,
+            trailers: Vec::new(),
+            body: Body::empty(),
+            allow_ranges: false,
+            gzip_entry: None,
+            vary_encoding: false,
+            has_own_date: false,
+            has_own_server: false,
+            location: None,
+        }
+    }
+
+    /// A complete response from memory.
+    pub fn with_body(status: u16, content_type: impl Into<Bytes>, body: impl Into<Bytes>) -> Self {
+        let body = body.into();
+        Self {
+            content_type: content_type.into(),
+            content_length: Some(body.len() as u64),
+            body: Body::Memory(body),
+            ..Self::new(status)
+        }
+    }
+
+    pub fn add(&mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.fields.push((name.into(), value.into()));
+    }
+
+    /// Every field line that is not in a place of its own.
+    pub fn all_fields(&self) -> impl Iterator<Item = &(Bytes, Bytes)> {
+        let stored = self.stored.iter().flat_map(|entry| entry.head.fields.iter());
+        stored.chain(self.fields.iter())
+    }
+
+    /// The first value of `name` among [`Response::all_fields`].
+    pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
+        self.all_fields().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// Moves the stored entry's lines to `fields`, so that they can be changed.
+    pub fn own_fields(&mut self) {
+        if let Some(entry) = self.stored.take() {
+            let mut fields = entry.head.fields.clone();
+            fields.append(&mut self.fields);
+            self.fields = fields;
+        }
+    }
+
+    pub fn remove(&mut self, name: &[u8]) {
+        if self.field(name).is_some() {
+            self.own_fields();
+            self.fields.retain(|(found, _)| !found.eq_ignore_ascii_case(name));
+        }
+    }
+
+    /// No byte position or length of the content is known any more.
+    pub fn forget_length(&mut self) {
+        self.content_length = None;
+        self.allow_ranges = false;
+    }
+}
+
+/// What was sent, kept for the logs.
+#[derive(Clone, Debug, Default)]
+pub struct SentHead {
+    pub content_type: Bytes,
+    pub content_length: Option<u64>,
+    pub last_modified: Option<i64>,
+    pub etag: Bytes,
+    pub location: Bytes,
+    pub fields: Vec<(Bytes, Bytes)>,
+    pub stored: Option<Arc<Entry>>,
+    pub trailers: Vec<(Bytes, Bytes)>,
+    pub is_chunked: bool,
+    pub is_keep_alive: bool,
+}

@@ -1,0 +1,447 @@
+//! Variables: names to values of an exchange.
+
+use super::{Exchange, UpstreamAttempt};
+use crate::config::compiled::Config;
+use crate::exchange::request::append_joined;
+use crate::logging::clock;
+use crate::phases::map::Map;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::time::Duration;
+use yorozu_http::field;
+use yorozu_wire::h1::Version;
+
+/// Computes a value; `false` if the variable has none now.
+type Getter = fn(&Exchange, &mut Vec<u8>) -> bool;
+
+/// A reference to a variable, resolved when the configuration was read.
+#[derive(Clone, Debug)]
+pub enum Variable {
+    /// One the server computes.
+    Builtin(Getter),
+    /// `$args`, which `set` may change.
+    Args,
+    /// `$limit_rate`, which `set` may change.
+    LimitRate,
+    /// `$request_method`, which decides what a cache key keeps apart.
+    RequestMethod,
+    /// One the configuration defines.
+    Slot(u16),
+    /// `$http_name`
+    RequestField(Box<[u8]>),
+    /// `$sent_http_name`
+    SentField(Box<[u8]>),
+    /// `$upstream_http_name`
+    UpstreamField(Box<[u8]>),
+    /// `$upstream_cookie_name`
+    UpstreamCookie(Box<[u8]>),
+    /// `$cookie_name`
+    Cookie(Box<[u8]>),
+    /// `$arg_name`
+    Argument(Box<[u8]>),
+}
+
+/// What gives a slot its value, besides `set` and captures.
+#[derive(Debug)]
+pub struct Definition {
+    pub slot: u16,
+    pub map: Map,
+}
+
+/// Names that the configuration uses or defines.
+#[derive(Debug, Default)]
+pub struct VariableNames {
+    slots: HashMap<String, u16>,
+    is_defined: Vec<bool>,
+    names: Vec<String>,
+}
+
+impl VariableNames {
+    /// The variable a name stands for; an unknown name gets a slot, to be defined later.
+    pub fn resolve(&mut self, name: &str) -> Variable {
+        if let Some(slot) = self.slots.get(name) {
+            return Variable::Slot(*slot);
+        }
+        if let Some(variable) = builtin(name).or_else(|| prefixed(name)) {
+            return variable;
+        }
+        Variable::Slot(self.slot(name))
+    }
+
+    fn slot(&mut self, name: &str) -> u16 {
+        if let Some(slot) = self.slots.get(name) {
+            return *slot;
+        }
+        let slot = u16::try_from(self.names.len()).expect("a configuration names few variables");
+        self.slots.insert(name.to_owned(), slot);
+        self.names.push(name.to_owned());
+        self.is_defined.push(false);
+        slot
+    }
+
+    /// The slot of a variable that `set`, `map` or a named capture fills.
+    pub fn define(&mut self, name: &str) -> u16 {
+        let slot = self.slot(&name.to_ascii_lowercase());
+        self.is_defined[usize::from(slot)] = true;
+        slot
+    }
+
+    /// Is it one the server computes, so that the configuration may not define it?
+    pub fn is_reserved(name: &str) -> bool {
+        builtin(name).is_some()
+    }
+
+    /// A name that is used and never defined.
+    pub fn undefined(&self) -> Option<&str> {
+        self.is_defined.iter().position(|defined| !defined).map(|slot| &*self.names[slot])
+    }
+
+    pub fn into_names(self) -> Vec<String> {
+        self.names
+    }
+}
+
+/// Values of slots in one exchange.
+#[derive(Clone, Debug, Default)]
+pub struct Slots {
+    values: Vec<Option<Bytes>>,
+}
+
+impl Slots {
+    pub fn new(count: usize) -> Self {
+        Self { values: vec![None; count] }
+    }
+
+    pub fn get(&self, slot: u16) -> Option<&Bytes> {
+        self.values.get(usize::from(slot))?.as_ref()
+    }
+
+    pub fn set(&mut self, slot: u16, value: Option<Bytes>) {
+        if let Some(place) = self.values.get_mut(usize::from(slot)) {
+            *place = value;
+        }
+    }
+}
+
+impl Variable {
+    /// Is it `$request_method`?
+    pub fn is_request_method(&self) -> bool {
+        matches!(self, Self::RequestMethod)
+    }
+
+    /// Appends the value; `false` if there is none.
+    pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Builtin(getter) => getter(exchange, out),
+            Self::Args => put(out, &exchange.args),
+            Self::RequestMethod => put(out, exchange.request.method_text()),
+            Self::LimitRate => put_number(out, exchange.limit_rate.unwrap_or(0)),
+            Self::Slot(slot) => append_slot(exchange, *slot, out),
+            Self::RequestField(name) => match &name[..] {
+                b"cookie" => exchange.request.append_cookies(out),
+                name => append_joined(exchange.request.values(name), b", ", out),
+            },
+            Self::SentField(name) => sent_field(exchange, name, out),
+            Self::UpstreamField(name) => {
+                let fields = exchange.upstream_fields.iter();
+                let values = fields.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..]);
+                append_joined(values, b", ", out)
+            }
+            Self::UpstreamCookie(name) => {
+                let fields = exchange.upstream_fields.iter();
+                let mut values = fields
+                    .filter(|(n, _)| n.eq_ignore_ascii_case(b"set-cookie"))
+                    .filter_map(|(_, v)| set_cookie(v, name));
+                values.next().is_some_and(|value| put(out, value))
+            }
+            Self::Cookie(name) => {
+                let mut cookies = exchange.request.values(b"cookie");
+                cookies.find_map(|value| field::cookie(value, name)).is_some_and(|v| put(out, v))
+            }
+            Self::Argument(name) => {
+                field::argument(&exchange.args, name).is_some_and(|value| put(out, value))
+            }
+        }
+    }
+}
+
+fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
+    if let Some(value) = exchange.variables.get(slot) {
+        out.extend_from_slice(value);
+        return true;
+    }
+    let conf = std::rc::Rc::clone(&exchange.conf);
+    let config: &Config = &conf;
+    let Some(map) = config.maps.get(usize::from(slot)).and_then(Option::as_ref) else {
+        return false;
+    };
+    let value = map.value(exchange);
+    out.extend_from_slice(&value);
+    if !map.is_volatile {
+        exchange.variables.set(slot, Some(value));
+    }
+    true
+}
+
+fn put(out: &mut Vec<u8>, value: &[u8]) -> bool {
+    out.extend_from_slice(value);
+    true
+}
+
+fn put_number(out: &mut Vec<u8>, value: u64) -> bool {
+    write!(out, "{value}").is_ok()
+}
+
+fn put_seconds(out: &mut Vec<u8>, time: Duration) -> bool {
+    write!(out, "{}.{:03}", time.as_secs(), time.subsec_millis()).is_ok()
+}
+
+fn set_cookie<'a>(value: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let pair = value.split(|byte| *byte == b';').next()?;
+    field::cookie(pair, name)
+}
+
+fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let sent = &exchange.sent;
+    match name {
+        b"content-type" if !sent.content_type.is_empty() => put(out, &sent.content_type),
+        b"content-length" => sent.content_length.is_some_and(|length| put_number(out, length)),
+        b"last-modified" => sent
+            .last_modified
+            .is_some_and(|time| put(out, yorozu_http::date::format(time).as_bytes())),
+        b"etag" if !sent.etag.is_empty() => put(out, &sent.etag),
+        b"location" if !sent.location.is_empty() => put(out, &sent.location),
+        b"connection" => put(out, if sent.is_keep_alive { b"keep-alive" } else { b"close" }),
+        b"transfer-encoding" => sent.is_chunked && put(out, b"chunked"),
+        _ => {
+            let stored = sent.stored.iter().flat_map(|entry| entry.head.fields.iter());
+            let all = stored.chain(sent.fields.iter());
+            let values = all.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..]);
+            append_joined(values, b", ", out)
+        }
+    }
+}
+
+fn prefixed(name: &str) -> Option<Variable> {
+    let dashed = |rest: &str| -> Box<[u8]> { rest.replace('_', "-").into_bytes().into() };
+    let plain = |rest: &str| -> Box<[u8]> { rest.as_bytes().into() };
+    if let Some(rest) = name.strip_prefix("upstream_http_") {
+        Some(Variable::UpstreamField(dashed(rest)))
+    } else if let Some(rest) = name.strip_prefix("upstream_cookie_") {
+        Some(Variable::UpstreamCookie(plain(rest)))
+    } else if let Some(rest) = name.strip_prefix("sent_http_") {
+        Some(Variable::SentField(dashed(rest)))
+    } else if let Some(rest) = name.strip_prefix("http_") {
+        Some(Variable::RequestField(dashed(rest)))
+    } else if let Some(rest) = name.strip_prefix("cookie_") {
+        Some(Variable::Cookie(plain(rest)))
+    } else {
+        name.strip_prefix("arg_").map(|rest| Variable::Argument(plain(rest)))
+    }
+}
+
+/// Variables the server computes, by name; grouped by the module that documents them in nginx.
+fn builtin(name: &str) -> Option<Variable> {
+    let getter: Getter = match name {
+        "args" | "query_string" => return Some(Variable::Args),
+        "limit_rate" => return Some(Variable::LimitRate),
+        "request_method" => return Some(Variable::RequestMethod),
+        "cookie_" | "arg_" => return None,
+        _ => core_getter(name)
+            .or_else(|| connection_getter(name))
+            .or_else(|| time_getter(name))
+            .or_else(|| upstream_getter(name))
+            .or_else(|| crate::handlers::stub_status::getter(name))?,
+    };
+    Some(Variable::Builtin(getter))
+}
+
+fn core_getter(name: &str) -> Option<Getter> {
+    Some(match name {
+        "body_bytes_sent" => |ex, out| put_number(out, ex.body_bytes_sent),
+        "bytes_sent" => |ex, out| put_number(out, ex.bytes_sent),
+        "content_length" => |ex, out| match (ex.request.content_length, ex.body.known_length()) {
+            (Some(length), _) => put_number(out, length),
+            (None, Some(length)) if ex.request.is_chunked => put_number(out, length),
+            _ => false,
+        },
+        "content_type" => {
+            |ex, out| ex.request.field(b"content-type").is_some_and(|value| put(out, value))
+        }
+        "document_root" => |ex, out| {
+            let root = crate::handlers::static_file::root(ex);
+            put(out, &root)
+        },
+        "realpath_root" => |ex, out| {
+            let root = crate::handlers::static_file::root(ex);
+            let path = std::path::Path::new(std::ffi::OsStr::new(&*String::from_utf8_lossy(&root))).canonicalize();
+            path.is_ok_and(|path| put(out, path.as_os_str().as_encoded_bytes()))
+        },
+        "uri" | "document_uri" => |ex, out| put(out, &ex.uri),
+        "host" => |ex, out| match &ex.request.host[..] {
+            b"" => put(out, ex.conf.server(ex.server).name().as_bytes()),
+            host => put(out, host),
+        },
+        "hostname" => |ex, out| put(out, ex.conf.hostname.as_bytes()),
+        "http_host" => |ex, out| ex.request.field(b"host").is_some_and(|value| put(out, value)),
+        "https" => |_, _| false,
+        "is_args" => |ex, out| put(out, if ex.args.is_empty() { b"" } else { b"?" }),
+        "is_request_port" => |ex, out| put(out, if ex.request.port.is_empty() { b"" } else { b":" }),
+        "request_port" => |ex, out| put(out, &ex.request.port),
+        "nginx_version" => |_, out| put(out, crate::NGINX_VERSION.as_bytes()),
+        "pid" => |_, out| put_number(out, std::process::id().into()),
+        "remote_user" => remote_user,
+        "request" => |ex, out| put(out, ex.request.line_text()),
+        "request_body" => |ex, out| ex.body.in_memory().is_some_and(|body| put(out, body)),
+        "request_body_file" => {
+            |ex, out| ex.body.file_path().is_some_and(|p| put(out, p.as_os_str().as_encoded_bytes()))
+        }
+        "request_completion" => |ex, out| ex.is_complete && put(out, b"OK"),
+        "request_filename" => |ex, out| {
+            let path = crate::handlers::static_file::path(ex);
+            put(out, &path)
+        },
+        "request_id" => request_id,
+        "request_length" => |ex, out| put_number(out, ex.request_bytes + ex.body.received()),
+        "request_uri" => |ex, out| put(out, ex.request.target()),
+        "scheme" => |_, out| put(out, b"http"),
+        "server_name" => |ex, out| put(out, ex.conf.server(ex.server).name().as_bytes()),
+        "server_protocol" => |ex, out| match ex.request.version {
+            Version::V09 => put(out, b"HTTP/0.9"),
+            Version::V10 => put(out, b"HTTP/1.0"),
+            Version::V11 => put(out, b"HTTP/1.1"),
+        },
+        "status" => |ex, out| write!(out, "{:03}", ex.status).is_ok(),
+        "gzip_ratio" => |ex, out| match ex.gzip_bytes {
+            Some((input, output)) if output > 0 => {
+                let hundredths = input * 100 / output;
+                write!(out, "{}.{:02}", hundredths / 100, hundredths % 100).is_ok()
+            }
+            _ => false,
+        },
+        "fastcgi_script_name" => crate::handlers::fastcgi::script_name,
+        "fastcgi_path_info" => crate::handlers::fastcgi::path_info,
+        _ => return None,
+    })
+}
+
+/// A value of a template that only reads the exchange (`root` with variables).
+pub fn value_of(template: &crate::config::template::Template, exchange: &Exchange) -> Bytes {
+    template.value(&mut exchange.shadow())
+}
+
+/// 16 random bytes: keys that the standard library draws for hash tables.
+fn request_id(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+    let draw = || RandomState::new().build_hasher().finish().to_be_bytes();
+    let id = exchange.request_id.get_or_init(|| {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&draw());
+        id[8..].copy_from_slice(&draw());
+        id
+    });
+    id.iter().all(|byte| write!(out, "{byte:02x}").is_ok())
+}
+
+fn remote_user(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let value = exchange.request.known(exchange.request.known.authorization);
+    let user = value.and_then(crate::phases::access::basic_user);
+    user.is_some_and(|user| put(out, &user))
+}
+
+fn connection_getter(name: &str) -> Option<Getter> {
+    Some(match name {
+        "binary_remote_addr" => |ex, out| match ex.client.peer.map(|peer| peer.ip()) {
+            Some(std::net::IpAddr::V4(ip)) => put(out, &ip.octets()),
+            Some(std::net::IpAddr::V6(ip)) => put(out, &ip.octets()),
+            None => put(out, b"unix:"),
+        },
+        "connection" => |ex, out| put_number(out, ex.client.number),
+        "connection_requests" => |ex, out| put_number(out, ex.client.requests.get()),
+        "connection_time" => |ex, out| put_seconds(out, ex.client.since.elapsed()),
+        "pipe" => |ex, out| put(out, if ex.body.has_pipelined() { b"p" } else { b"." }),
+        "remote_addr" => |ex, out| put(out, ex.client.peer_text.as_bytes()),
+        "remote_port" => {
+            |ex, out| ex.client.peer.is_some_and(|peer| put_number(out, peer.port().into()))
+        }
+        "server_addr" => |ex, out| match ex.client.local {
+            Some(local) => write!(out, "{}", local.ip()).is_ok(),
+            None => put(out, b"unix:"),
+        },
+        "server_port" => {
+            |ex, out| ex.client.local.is_some_and(|local| put_number(out, local.port().into()))
+        }
+        "proxy_protocol_addr" | "proxy_protocol_port" | "proxy_protocol_server_addr"
+        | "proxy_protocol_server_port" => |_, _| false,
+        _ => return None,
+    })
+}
+
+fn time_getter(name: &str) -> Option<Getter> {
+    Some(match name {
+        "msec" => |_, out| {
+            let now = std::time::SystemTime::now();
+            put_seconds(out, now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default())
+        },
+        "request_time" => |ex, out| put_seconds(out, ex.request_time()),
+        "time_iso8601" => |_, out| put(out, clock::now().iso8601.as_bytes()),
+        "time_local" => |_, out| put(out, clock::now().local.as_bytes()),
+        _ => return None,
+    })
+}
+
+fn upstream_getter(name: &str) -> Option<Getter> {
+    Some(match name {
+        "upstream_addr" => |ex, out| attempts(ex, out, |a, out| put(out, a.peer.as_bytes())),
+        "upstream_status" => |ex, out| {
+            attempts(ex, out, |a, out| {
+                if a.status == 0 { put(out, b"-") } else { put_number(out, a.status.into()) }
+            })
+        },
+        "upstream_connect_time" => |ex, out| {
+            attempts(ex, out, |a, out| put_optional_seconds(out, a.connect_time))
+        },
+        "upstream_header_time" => |ex, out| {
+            attempts(ex, out, |a, out| put_optional_seconds(out, a.header_time))
+        },
+        "upstream_response_time" => |ex, out| {
+            attempts(ex, out, |a, out| put_seconds(out, a.response_time))
+        },
+        "upstream_bytes_sent" => |ex, out| {
+            attempts(ex, out, |a, out| put_number(out, a.bytes_sent))
+        },
+        "upstream_bytes_received" => |ex, out| {
+            attempts(ex, out, |a, out| put_number(out, a.bytes_received))
+        },
+        "upstream_response_length" => |ex, out| {
+            attempts(ex, out, |a, out| put_number(out, a.response_bytes))
+        },
+        "upstream_cache_status" => {
+            |ex, out| ex.cache_status.is_some_and(|status| put(out, status.name().as_bytes()))
+        }
+        _ => return None,
+    })
+}
+
+fn put_optional_seconds(out: &mut Vec<u8>, time: Option<Duration>) -> bool {
+    match time {
+        Some(time) => put_seconds(out, time),
+        None => put(out, b"-"),
+    }
+}
+
+/// One value per attempt, joined as nginx joins them.
+fn attempts(
+    exchange: &Exchange,
+    out: &mut Vec<u8>,
+    one: impl Fn(&UpstreamAttempt, &mut Vec<u8>) -> bool,
+) -> bool {
+    for (index, attempt) in exchange.attempts.iter().enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b", ");
+        }
+        one(attempt, out);
+    }
+    !exchange.attempts.is_empty()
+}

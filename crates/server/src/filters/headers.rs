@@ -1,0 +1,195 @@
+//! `add_header`, `expires`, `add_trailer`.
+
+use crate::config::directive::*;
+use crate::config::template::Template;
+use crate::config::types::word_enum;
+use crate::exchange::Exchange;
+use crate::exchange::response::Response;
+use bytes::Bytes;
+use std::rc::Rc;
+use yorozu_conf::value;
+use yorozu_http::date;
+
+/// `add_header name value [always]`
+#[derive(Clone, Debug)]
+pub struct AddHeader {
+    name: Bytes,
+    value: Template,
+    is_always: bool,
+}
+
+impl Setting for AddHeader {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let is_always = match args.word(2) {
+            b"" => false,
+            b"always" => true,
+            other => return Err(args.invalid_parameter(other)),
+        };
+        Ok(Self {
+            name: args.words[0].clone(),
+            value: Template::compile(args.word(1), args.env)?,
+            is_always,
+        })
+    }
+}
+
+/// `expires`
+#[derive(Clone, Debug)]
+pub enum Expires {
+    Off,
+    Epoch,
+    Max,
+    /// Seconds from now.
+    Access(i64),
+    /// Seconds from the last modification.
+    Modified(i64),
+    /// Seconds after local midnight.
+    Daily(i64),
+    /// Any of these, spelled by variables.
+    Variable(Template),
+}
+
+impl Setting for Expires {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let is_modified = args.word(0) == b"modified" && args.words.len() == 2;
+        let word = if is_modified { args.word(1) } else { args.word(0) };
+        if !is_modified && args.words.len() == 2 {
+            return Err(args.invalid_value());
+        }
+        if word.contains(&b'$') {
+            return Ok(Self::Variable(Template::compile(word, args.env)?));
+        }
+        parse(word, is_modified).ok_or_else(|| args.invalid_value())
+    }
+}
+
+fn parse(word: &[u8], is_modified: bool) -> Option<Expires> {
+    let seconds = |text: &[u8]| value::time(text).and_then(|time| i64::try_from(time.as_secs()).ok());
+    match (word, is_modified) {
+        (b"off", false) => Some(Expires::Off),
+        (b"epoch", false) => Some(Expires::Epoch),
+        (b"max", false) => Some(Expires::Max),
+        ([b'@', time @ ..], false) => seconds(time).filter(|time| *time < 86_400).map(Expires::Daily),
+        ([b'-', time @ ..], _) => {
+            seconds(time).map(|time| if is_modified { Expires::Modified(-time) } else { Expires::Access(-time) })
+        }
+        (time, _) => {
+            let time = time.strip_prefix(b"+").unwrap_or(time);
+            seconds(time).map(|time| if is_modified { Expires::Modified(time) } else { Expires::Access(time) })
+        }
+    }
+}
+
+word_enum! {
+    /// `add_header_inherit`; `merge` is refused until it is done.
+    AddInherit {
+        On = "on",
+        Off = "off",
+    }
+}
+
+settings! {
+    in headers;
+    /// A field added to answers of 200, 201, 204, 206, 301 to 304, 307 and 308, or to all.
+    add_header: Vec<AddHeader> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Whether fields of enclosing blocks are added too.
+    add_header_inherit: AddInherit = "on", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// A field added after the content of such answers.
+    add_trailer: Vec<AddHeader> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Whether trailers of enclosing blocks are added too.
+    add_trailer_inherit: AddInherit = "on", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Expires and Cache-Control of such answers.
+    expires: Expires = "off", ONE_OR_TWO, HTTP_SERVER_LOCATION | LOCATION_IF;
+}
+
+/// Statuses that get fields without `always`.
+fn is_safe(status: u16) -> bool {
+    matches!(status, 200 | 201 | 204 | 206 | 301..=304 | 307 | 308)
+}
+
+/// Adds the location's fields.
+pub fn filter(exchange: &mut Exchange, response: &mut Response) {
+    let conf = Rc::clone(&exchange.conf);
+    let settings = &conf.location(exchange.location).headers;
+    let is_safe = is_safe(response.status);
+    if is_safe {
+        apply_expires(exchange, response, &settings.expires);
+    }
+    for header in &settings.add_header {
+        if is_safe || header.is_always {
+            let value = header.value.value(exchange);
+            add(response, &header.name, value);
+        }
+    }
+    for trailer in &settings.add_trailer {
+        if is_safe || trailer.is_always {
+            let value = trailer.value.value(exchange);
+            if !value.is_empty() {
+                response.trailers.push((trailer.name.clone(), value));
+            }
+        }
+    }
+}
+
+/// As nginx: these three replace what the origin said; others are added.
+fn add(response: &mut Response, name: &Bytes, value: Bytes) {
+    match &name.to_ascii_lowercase()[..] {
+        b"last-modified" => response.last_modified = date::parse(&value),
+        b"etag" => response.etag = value,
+        b"cache-control" => {
+            if !value.is_empty() {
+                response.add(name.clone(), value);
+            }
+        }
+        _ if value.is_empty() => {}
+        _ => response.add(name.clone(), value),
+    }
+}
+
+fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Expires) {
+    let resolved;
+    let expires = match expires {
+        Expires::Variable(template) => {
+            let text = template.value(exchange);
+            resolved = match text.strip_prefix(b"modified ") {
+                Some(time) => parse(time, true),
+                None => parse(&text, false),
+            };
+            match &resolved {
+                Some(expires) => expires,
+                None => return,
+            }
+        }
+        expires => expires,
+    };
+    let now = exchange.now();
+    let (until, control) = match expires {
+        Expires::Off | Expires::Variable(_) => return,
+        Expires::Epoch => (1, "no-cache".to_owned()),
+        Expires::Max => (2_145_916_555, "max-age=315360000".to_owned()),
+        Expires::Access(0) => (now, "max-age=0".to_owned()),
+        Expires::Access(seconds) => timed(now, now + seconds),
+        Expires::Modified(seconds) => match response.last_modified {
+            Some(modified) => timed(now, modified + seconds),
+            None => timed(now, now + seconds),
+        },
+        Expires::Daily(seconds) => {
+            let zone = jiff::tz::TimeZone::system();
+            let offset = jiff::Timestamp::from_second(now).map_or(0, |now| zone.to_offset(now).seconds());
+            let midnight = now - (now + i64::from(offset)).rem_euclid(86_400);
+            let until = midnight + seconds;
+            timed(now, if until <= now { until + 86_400 } else { until })
+        }
+    };
+    response.remove(b"expires");
+    response.remove(b"cache-control");
+    response.add(Bytes::from_static(b"Expires"), date::format(until));
+    response.add(Bytes::from_static(b"Cache-Control"), control);
+}
+
+fn timed(now: i64, until: i64) -> (i64, String) {
+    match until - now {
+        age if age < 0 => (until, "no-cache".to_owned()),
+        age => (until, format!("max-age={age}")),
+    }
+}

@@ -1,0 +1,33 @@
+//! What happens to a response between its handler and the connection.
+
+pub mod gzip;
+pub mod headers;
+pub mod not_modified;
+pub mod range;
+
+use crate::exchange::Exchange;
+use crate::exchange::response::Response;
+
+type Filter = fn(&mut Exchange, &mut Response);
+
+/// Response filters in the order a head passes them.
+pub const ORDER: [Filter; 4] = [
+    not_modified::filter, // first: a 304 has no body, later work would be wasted
+    headers::filter,      // sees the final status; `add_header` depends on it
+    gzip::filter,         // withdraws ranges: byte positions of the coded body are not stable
+    range::filter,        // last: cuts exactly the bytes that are sent
+];
+
+/// Passes a response through every filter.
+pub fn apply(exchange: &mut Exchange, response: &mut Response) {
+    if let Some(status) = exchange.error_status.filter(|status| *status != 0) {
+        // The page of an `error_page` is sent under the error's status.
+        response.status = status;
+        response.reason = None;
+    }
+    exchange.status = response.status;
+    for filter in ORDER {
+        filter(exchange, response);
+    }
+    exchange.status = response.status;
+}

@@ -1,0 +1,70 @@
+//! Conditional requests: 304 and 412.
+//!
+//! # Source
+//! RFC 9110, section 13; as nginx, only answers with status 200 are judged.
+
+use crate::config::http_core::IfModifiedSince;
+use crate::exchange::Exchange;
+use crate::exchange::response::{Body, Response};
+use yorozu_http::conditional::etag_matches;
+use yorozu_http::date;
+
+/// Judges the request's conditions against the response's validators.
+pub fn filter(exchange: &mut Exchange, response: &mut Response) {
+    let is_judged = response.status == 200
+        && exchange.error_status.is_none()
+        && exchange.request.method.is_get_or_head();
+    if !is_judged {
+        return;
+    }
+    let request = &exchange.request;
+    let known = &request.known;
+    if let Some(time) = request.known(known.if_unmodified_since) {
+        let is_met = match (date::parse(time), response.last_modified) {
+            (Some(since), Some(modified)) => modified <= since,
+            (None, _) => true,
+            _ => false,
+        };
+        if !is_met {
+            return precondition_failed(exchange, response);
+        }
+    }
+    if let Some(tags) = request.known(known.if_match) {
+        if response.etag.is_empty() || !etag_matches(tags, &response.etag, false) {
+            return precondition_failed(exchange, response);
+        }
+    }
+    let (since, tags) = (request.known(known.if_modified_since), request.known(known.if_none_match));
+    if since.is_none() && tags.is_none() {
+        return;
+    }
+    if since.is_some_and(|since| is_modified(exchange, response, since)) {
+        return;
+    }
+    if tags.is_some_and(|tags| response.etag.is_empty() || !etag_matches(tags, &response.etag, true)) {
+        return;
+    }
+    response.status = 304;
+    response.reason = None;
+    response.content_type.clear();
+    response.content_length = None;
+    response.allow_ranges = false;
+    response.remove(b"accept-ranges");
+    response.body = Body::empty();
+}
+
+fn is_modified(exchange: &Exchange, response: &Response, since: &[u8]) -> bool {
+    let Some(modified) = response.last_modified else { return true };
+    let location = exchange.conf.location(exchange.location);
+    let compare = location.http_core.if_modified_since;
+    match (compare, date::parse(since)) {
+        (IfModifiedSince::Off, _) | (_, None) => true,
+        (_, Some(since)) if since == modified => false,
+        (IfModifiedSince::Exact, _) => true,
+        (IfModifiedSince::Before, Some(since)) => since < modified,
+    }
+}
+
+fn precondition_failed(exchange: &mut Exchange, response: &mut Response) {
+    *response = crate::handlers::error_page::standard(exchange, 412);
+}

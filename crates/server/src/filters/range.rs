@@ -1,0 +1,133 @@
+//! Byte ranges of responses whose content is known whole.
+//!
+//! # Source
+//! RFC 9110, section 14.
+
+use crate::exchange::Exchange;
+use crate::exchange::response::{Body, Response, Segment};
+use bytes::Bytes;
+use std::ops::Range;
+use yorozu_http::date;
+use yorozu_http::range::{Wanted, parse};
+use yorozu_wire::h1::Version;
+
+/// Cuts the content to the ranges asked for.
+pub fn filter(exchange: &mut Exchange, response: &mut Response) {
+    if !response.allow_ranges || response.status != 200 || exchange.request.version < Version::V10 {
+        return;
+    }
+    let conf = std::rc::Rc::clone(&exchange.conf);
+    let parts_max = conf.location(exchange.location).http_core.max_ranges;
+    if parts_max == 0 {
+        response.remove(b"accept-ranges");
+        return;
+    }
+    let (Some(length), Some(whole)) = (response.content_length, segments(response)) else { return };
+    let wanted = match exchange.request.known(exchange.request.known.range) {
+        Some(value) if is_current(exchange, response) => {
+            parse(value, length, usize::try_from(parts_max).unwrap_or(usize::MAX))
+        }
+        _ => Wanted::Whole,
+    };
+    match wanted {
+        Wanted::Whole => {
+            if response.field(b"accept-ranges").is_none() {
+                response.add(Bytes::from_static(b"Accept-Ranges"), Bytes::from_static(b"bytes"));
+            }
+        }
+        Wanted::Unsatisfiable => {
+            let content_range = format!("bytes */{length}");
+            let mut page = crate::handlers::error_page::standard(exchange, 416);
+            page.add(Bytes::from_static(b"Content-Range"), content_range);
+            *response = page;
+        }
+        Wanted::Parts(parts) => {
+            response.status = 206;
+            response.remove(b"accept-ranges");
+            match &parts[..] {
+                [part] => single(response, &whole, part, length),
+                parts => multiple(exchange, response, &whole, parts, length),
+            }
+        }
+    }
+}
+
+/// The content as segments, if it is known whole.
+fn segments(response: &Response) -> Option<Vec<Segment>> {
+    match &response.body {
+        Body::Segments(segments) => Some(segments.clone()),
+        Body::Memory(bytes) => Some(vec![Segment::Memory(bytes.clone())]),
+        Body::Stream(_) => None,
+    }
+}
+
+/// `If-Range`: does the client's copy have the same validator?
+fn is_current(exchange: &Exchange, response: &Response) -> bool {
+    let request = &exchange.request;
+    match request.known(request.known.if_range) {
+        None => true,
+        Some(tag) if tag.len() > 2 && tag.ends_with(b"\"") => {
+            !response.etag.is_empty() && tag == &response.etag[..]
+        }
+        Some(time) => date::parse(time).is_some() && date::parse(time) == response.last_modified,
+    }
+}
+
+fn cut(whole: &[Segment], part: &Range<u64>, out: &mut Vec<Segment>) {
+    let mut at = 0;
+    for segment in whole {
+        let end = at + segment.bytes();
+        let (from, to) = (part.start.max(at), part.end.min(end));
+        if from < to {
+            out.push(match segment {
+                Segment::Memory(bytes) => {
+                    let inside = |offset: u64| usize::try_from(offset - at).unwrap_or(usize::MAX);
+                    Segment::Memory(bytes.slice(inside(from)..inside(to)))
+                }
+                Segment::File(file, range) => {
+                    let file = std::sync::Arc::clone(file);
+                    Segment::File(file, range.start + from - at..range.start + to - at)
+                }
+            });
+        }
+        at = end;
+    }
+}
+
+fn content_range(part: &Range<u64>, length: u64) -> String {
+    format!("bytes {}-{}/{length}", part.start, part.end - 1)
+}
+
+fn single(response: &mut Response, whole: &[Segment], part: &Range<u64>, length: u64) {
+    let mut segments = Vec::new();
+    cut(whole, part, &mut segments);
+    response.add(Bytes::from_static(b"Content-Range"), content_range(part, length));
+    response.content_length = Some(part.end - part.start);
+    response.body = Body::Segments(segments);
+}
+
+fn multiple(
+    exchange: &Exchange,
+    response: &mut Response,
+    whole: &[Segment],
+    parts: &[Range<u64>],
+    length: u64,
+) {
+    let boundary = format!("{:020}", exchange.client.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut segments = Vec::new();
+    for part in parts {
+        let mut head = format!("\r\n--{boundary}\r\n").into_bytes();
+        if !response.content_type.is_empty() {
+            head.extend_from_slice(b"Content-Type: ");
+            head.extend_from_slice(&response.content_type);
+            head.extend_from_slice(b"\r\n");
+        }
+        head.extend_from_slice(format!("Content-Range: {}\r\n\r\n", content_range(part, length)).as_bytes());
+        segments.push(Segment::Memory(head.into()));
+        cut(whole, part, &mut segments);
+    }
+    segments.push(Segment::Memory(format!("\r\n--{boundary}--\r\n").into()));
+    response.content_type = format!("multipart/byteranges; boundary={boundary}").into();
+    response.content_length = Some(segments.iter().map(Segment::bytes).sum());
+    response.body = Body::Segments(segments);
+}

@@ -1,0 +1,107 @@
+//! Host names with wildcards: exact, longest `*.name`, longest `name.*`, then regexes in order.
+
+use crate::config::regex::Regex;
+use bytes::Bytes;
+use std::collections::HashMap;
+
+/// A table from host names to values.
+#[derive(Debug)]
+pub struct Hosts<T> {
+    exact: HashMap<Bytes, T>,
+    /// `.example.com` for `*.example.com`.
+    suffixes: HashMap<Bytes, T>,
+    /// `mail.` for `mail.*`.
+    prefixes: HashMap<Bytes, T>,
+    regexes: Vec<(Regex, T)>,
+}
+
+impl<T> Default for Hosts<T> {
+    fn default() -> Self {
+        Self {
+            exact: HashMap::new(),
+            suffixes: HashMap::new(),
+            prefixes: HashMap::new(),
+            regexes: Vec::new(),
+        }
+    }
+}
+
+impl<T: Clone> Hosts<T> {
+    /// Adds a lower-cased name; `false` if it was there.
+    pub fn add(&mut self, name: &str, value: T) -> bool {
+        let key = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let put = |map: &mut HashMap<Bytes, T>, name: &str, value: T| {
+            let is_new = !map.contains_key(name.as_bytes());
+            if is_new {
+                map.insert(key(name), value);
+            }
+            is_new
+        };
+        if let Some(rest) = name.strip_prefix("*.") {
+            put(&mut self.suffixes, &format!(".{rest}"), value)
+        } else if name.starts_with('.') {
+            let is_new = put(&mut self.suffixes, name, value.clone());
+            put(&mut self.exact, &name[1..], value) && is_new
+        } else if let Some(rest) = name.strip_suffix('*') {
+            put(&mut self.prefixes, rest, value)
+        } else {
+            put(&mut self.exact, name, value)
+        }
+    }
+
+    pub fn add_regex(&mut self, regex: Regex, value: T) {
+        self.regexes.push((regex, value));
+    }
+
+    /// The value of a name, regexes not considered.
+    pub fn find(&self, host: &[u8]) -> Option<&T> {
+        if let Some(value) = self.exact.get(host) {
+            return Some(value);
+        }
+        if !self.suffixes.is_empty() {
+            let mut dots = host.iter().enumerate().filter(|(_, byte)| **byte == b'.');
+            if let Some(value) = dots.find_map(|(at, _)| self.suffixes.get(&host[at..])) {
+                return Some(value);
+            }
+        }
+        if self.prefixes.is_empty() {
+            return None;
+        }
+        let mut dots = host.iter().enumerate().rev().filter(|(_, byte)| **byte == b'.');
+        dots.find_map(|(at, _)| self.prefixes.get(&host[..=at]))
+    }
+
+    pub fn regexes(&self) -> impl Iterator<Item = (&Regex, &T)> {
+        self.regexes.iter().map(|(regex, value)| (regex, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_beats_suffix_beats_prefix_and_longer_beats_shorter() {
+        let mut hosts = Hosts::default();
+        for (value, name) in
+            ["a.com", "*.a.com", "*.b.a.com", ".c.com", "www.*", "www.a.*"].into_iter().enumerate()
+        {
+            assert!(hosts.add(name, value));
+        }
+        assert!(!hosts.add("a.com", 9));
+        let table = [
+            ("a.com", Some(0)),
+            ("x.a.com", Some(1)),
+            ("x.b.a.com", Some(2)),
+            ("c.com", Some(3)),
+            ("x.y.c.com", Some(3)),
+            ("www.q.org", Some(4)),
+            ("www.a.org", Some(5)),
+            ("com", None),
+            ("", None),
+        ];
+        for (host, expected) in table {
+            assert_eq!(hosts.find(host.as_bytes()).copied(), expected, "{host}");
+        }
+    }
+}

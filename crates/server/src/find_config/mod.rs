@@ -1,0 +1,125 @@
+//! Which server answers for an authority, and which location for a path.
+
+pub mod hosts;
+
+use crate::config::compiled::{Config, LocationId, LocationSet, ServerId};
+use crate::exchange::Exchange;
+use std::rc::Rc;
+
+/// The server for a lower-cased host on a listening socket.
+///
+/// Captures of a regex name are set on the exchange.
+pub fn server(exchange: &mut Exchange) -> ServerId {
+    let conf = Rc::clone(&exchange.conf);
+    let socket = &conf.sockets[exchange.client.listen.get()];
+    let host = exchange.request.host.clone();
+    if host.is_empty() {
+        return socket.default_server;
+    }
+    if let Some(id) = socket.hosts.find(&host) {
+        return *id;
+    }
+    let found = socket.hosts.regexes().find(|(regex, _)| regex.matches(&host, exchange));
+    found.map_or(socket.default_server, |(_, id)| *id)
+}
+
+/// What the search for a location found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Found {
+    Location(LocationId),
+    /// No location takes the path: the server's own settings hold.
+    Server,
+}
+
+/// The location for the exchange's path.
+///
+/// Exact, then the longest prefix and the locations nested in it, then regexes in the order
+/// written unless the prefix forbids them.
+pub fn location(exchange: &mut Exchange) -> Found {
+    let conf = Rc::clone(&exchange.conf);
+    let server = conf.server(exchange.server);
+    let uri = std::mem::take(&mut exchange.uri);
+    let found = in_set(&conf, &server.locations, &uri, exchange);
+    exchange.uri = uri;
+    found.map_or(Found::Server, Found::Location)
+}
+
+fn in_set(
+    conf: &Config,
+    set: &LocationSet,
+    uri: &[u8],
+    exchange: &mut Exchange,
+) -> Option<LocationId> {
+    if let Some(id) = set.exact.get(uri) {
+        return Some(*id);
+    }
+    let prefix = set.prefixes.iter().find(|(path, _)| uri.starts_with(path)).map(|(_, id)| *id);
+    let mut best = prefix;
+    if let Some(id) = prefix {
+        let location = conf.location(id);
+        if let Some(nested) = in_set(conf, &location.locations, uri, exchange) {
+            let is_settled = conf.location(nested);
+            if is_settled.is_exact || is_settled.is_regex || is_settled.no_regex {
+                return Some(nested);
+            }
+            best = Some(nested);
+        }
+        if location.no_regex {
+            return best;
+        }
+    }
+    for (regex, id) in &set.regexes {
+        if regex.matches(uri, exchange) {
+            let nested = in_set(conf, &conf.location(*id).locations, uri, exchange);
+            return Some(nested.unwrap_or(*id));
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::config;
+
+    fn chosen(locations: &str, uri: &str) -> String {
+        let config = config(&format!("http {{ server {{ {locations} }} }}"));
+        let mut exchange = crate::testing::exchange(config, "GET / HTTP/1.0\r\n\r\n");
+        exchange.uri = uri.as_bytes().to_vec();
+        match super::location(&mut exchange) {
+            super::Found::Server => "server".to_owned(),
+            super::Found::Location(id) => {
+                String::from_utf8_lossy(&exchange.conf.location(id).name).into_owned()
+            }
+        }
+    }
+
+    #[test]
+    fn locations_are_chosen_as_nginx_documents() {
+        // The example of nginx's documentation of `location`.
+        let set = "location = / {} location / {} location /documents/ {}
+                   location ^~ /images/ {} location ~* \\.(gif|jpg)$ {}";
+        for (uri, name) in [
+            ("/", "/"),
+            ("/index.html", "/"),
+            ("/documents/document.html", "/documents/"),
+            ("/images/1.gif", "/images/"),
+            ("/documents/1.JPG", "\\.(gif|jpg)$"),
+        ] {
+            assert_eq!(chosen(set, uri), name, "{uri}");
+        }
+    }
+
+    #[test]
+    fn nested_locations_are_searched_before_outer_regexes_are() {
+        let set = "location /a/ { location /a/b/ {} location ~ x$ {} } location ~ y$ {}";
+        for (uri, name) in [
+            ("/a/1", "/a/"),
+            ("/a/b/1", "/a/b/"),
+            ("/a/b/x", "x$"),
+            ("/a/b/y", "y$"),
+            ("/c", "server"),
+        ] {
+            assert_eq!(chosen(set, uri), name, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `error_page`, the server's own pages, and redirects.
+
+use super::Outcome;
+use crate::config::http_core::{ErrorPage, ServerTokens};
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::exchange::response::Response;
+use bytes::Bytes;
+use std::rc::Rc;
+use yorozu_http::status::reason;
+use yorozu_wire::h1::Version;
+
+/// Where `error_page` sends this status; `None` for the server's own page.
+pub fn find(exchange: &mut Exchange, status: u16) -> Option<Outcome> {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    if exchange.error_status.is_some() && !location.http_core.recursive_error_pages {
+        return None;
+    }
+    let pages = &location.http_core.error_page;
+    let page = pages.iter().find(|page| page.codes.contains(&status))?;
+    if exchange.uri_changes_left == 0 {
+        return None;
+    }
+    exchange.body.discard();
+    Some(follow(exchange, page, status))
+}
+
+fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
+    // 0: the page's own status counts.
+    exchange.error_status = Some(page.overwrite.unwrap_or(status));
+    let target = page.target.value(exchange);
+    if target.starts_with(b"/") {
+        if exchange.request.method != Method::Head {
+            exchange.request.method = Method::Get;
+        }
+        let args = page.args.as_ref().map(|args| args.value(exchange).to_vec());
+        return Outcome::Internal { uri: target.to_vec(), args: Some(args.unwrap_or_default()) };
+    }
+    if target.starts_with(b"@") {
+        return Outcome::Named(target);
+    }
+    let status = match page.overwrite {
+        Some(status @ (301 | 302 | 303 | 307 | 308)) => status,
+        _ => 302,
+    };
+    exchange.error_status = None;
+    let mut response = Response::new(status);
+    response.location = Some(target);
+    Outcome::Respond(redirect(exchange, Box::new(response)))
+}
+
+/// Gives a redirect its page and its full location.
+pub fn redirect(exchange: &mut Exchange, response: Box<Response>) -> Box<Response> {
+    let location = response.location.as_ref().map(|location| absolute(exchange, location));
+    let mut page = standard(exchange, response.status);
+    page.location = location;
+    Box::new(page)
+}
+
+/// `absolute_redirect`, `server_name_in_redirect`, `port_in_redirect`.
+fn absolute(exchange: &Exchange, location: &Bytes) -> Bytes {
+    let conf = &exchange.conf;
+    let core = &conf.location(exchange.location).http_core;
+    if !location.starts_with(b"/") || !core.absolute_redirect {
+        return location.clone();
+    }
+    let server = conf.server(exchange.server);
+    let host = if core.server_name_in_redirect || exchange.request.host.is_empty() {
+        match server.name() {
+            "" => exchange.client.local.map(|local| local.ip().to_string()).unwrap_or_default().into_bytes(),
+            name => name.as_bytes().to_vec(),
+        }
+    } else {
+        exchange.request.host.to_vec()
+    };
+    let port = exchange.client.local.map(|local| local.port());
+    let port = port.filter(|port| core.port_in_redirect && *port != 80);
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    [b"http://", &host[..], port.as_bytes(), location].concat().into()
+}
+
+/// The server's own page for a status.
+pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
+    if closes(status) {
+        exchange.keep_alive = false;
+    }
+    let shown = exchange.error_status.filter(|status| *status != 0).unwrap_or(status);
+    // nginx's statuses of its own are sent under 400.
+    let sent = if (494..=497).contains(&shown) { 400 } else { shown };
+    if !yorozu_http::status::has_content(sent) || status < 300 {
+        let mut response = Response::new(sent);
+        response.content_length = Some(0);
+        if status < 300 {
+            let conf = Rc::clone(&exchange.conf);
+            response.content_type.clone_from(&conf.location(exchange.location).http_core.default_type);
+        }
+        return response;
+    }
+    let Some(title) = title(status) else {
+        // As nginx: a status it has no page for gets no content.
+        let mut response = Response::new(sent);
+        response.content_length = Some(0);
+        return response;
+    };
+    let conf = Rc::clone(&exchange.conf);
+    let core = &conf.location(exchange.location).http_core;
+    let name = server_name(core.server_tokens);
+    let mut page = format!(
+        "<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{title}</h1></center>\r\n"
+    );
+    match status {
+        494 => page.push_str("<center>Request Header Or Cookie Too Large</center>\r\n"),
+        497 => page.push_str("<center>The plain HTTP request was sent to HTTPS port</center>\r\n"),
+        _ => {}
+    }
+    page.push_str(&format!("<hr><center>{name}</center>\r\n</body>\r\n</html>\r\n"));
+    if core.msie_padding && status >= 400 && is_msie(exchange) {
+        let line = "<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n";
+        page.push_str(&line.repeat(6));
+    }
+    Response::with_body(sent, Bytes::from_static(b"text/html"), page.into_bytes())
+}
+
+fn is_msie(exchange: &Exchange) -> bool {
+    let agent = exchange.request.known(exchange.request.known.user_agent).unwrap_or_default();
+    let find = |needle: &[u8]| yorozu_http::field::find_ignore_case(agent, needle).is_some();
+    exchange.request.version >= Version::V10 && (find(b"MSIE ") || find(b"Chrome/")) && !find(b"Opera")
+}
+
+/// What `Server` says.
+pub fn server_name(tokens: ServerTokens) -> &'static str {
+    match tokens {
+        ServerTokens::Off => "yorozu",
+        ServerTokens::On | ServerTokens::Build => concat!("yorozu/", env!("CARGO_PKG_VERSION")),
+    }
+}
+
+/// After these the connection's bytes cannot be trusted to be a next request.
+fn closes(status: u16) -> bool {
+    matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501)
+}
+
+fn title(status: u16) -> Option<String> {
+    let known = matches!(status, 301..=303 | 307 | 308 | 400..=406 | 408..=416 | 421 | 429 | 494..=497 | 500..=505 | 507);
+    let (number, text) = match status {
+        494..=497 => (400, "Bad Request"),
+        302 => (302, "Found"),
+        303 => (303, "See Other"),
+        other => (other, reason(other)),
+    };
+    known.then(|| format!("{number} {text}"))
+}

@@ -1,0 +1,99 @@
+//! The parameters of a request.
+
+use super::Param;
+use crate::cache;
+use crate::config::compiled::LocationConf;
+use crate::exchange::Exchange;
+use crate::exchange::request::append_joined;
+use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, stream};
+
+/// The request up to its body; with the body, if that is in memory.
+pub fn request(exchange: &mut Exchange, location: &LocationConf) -> Vec<u8> {
+    let conf = &location.fastcgi;
+    let mut params = Vec::with_capacity(2048);
+    let mut value = Vec::new();
+    for param in &conf.fastcgi_param {
+        value.clear();
+        param.value.append(exchange, &mut value);
+        if !param.is_if_not_empty || !value.is_empty() {
+            pair(&mut params, &param.name, &value);
+        }
+    }
+    if conf.gateway.pass_request_headers {
+        fields(exchange, location, &mut params);
+    }
+    let mut out = Vec::with_capacity(params.len() + 64);
+    begin_request(&mut out, conf.fastcgi_keep_conn);
+    stream(&mut out, RecordKind::Params, &params);
+    stream(&mut out, RecordKind::Params, b"");
+    let has_file = exchange.body.file().is_some() && conf.gateway.pass_request_body;
+    if !has_file {
+        let body = if conf.gateway.pass_request_body { exchange.body.in_memory() } else { None };
+        if let Some(body) = body.filter(|body| !body.is_empty()) {
+            stream(&mut out, RecordKind::Stdin, body);
+        }
+        stream(&mut out, RecordKind::Stdin, b"");
+    }
+    out
+}
+
+/// `HTTP_*` for every field that no `fastcgi_param` sets.
+fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
+    let conf = &location.fastcgi;
+    let is_cached = exchange.cache.is_some();
+    let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
+    let request = &exchange.request;
+    let mut name = Vec::new();
+    for (at, field) in request.fields.iter().enumerate() {
+        let field_name = request.name(field);
+        // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
+        // (CVE-2016-5387); no such field exists.
+        let is_repeated = request.fields[..at].iter().any(|f| request.name(f).eq_ignore_ascii_case(field_name));
+        if is_repeated || field_name.eq_ignore_ascii_case(b"proxy") {
+            continue;
+        }
+        name.clear();
+        name.extend_from_slice(b"HTTP_");
+        name.extend(field_name.iter().map(|byte| match byte {
+            b'-' => b'_',
+            byte => byte.to_ascii_uppercase(),
+        }));
+        let is_conditional = is_cached && CONDITIONAL.contains(&&name[..]);
+        if is_conditional || is_set(&name, &conf.fastcgi_param) {
+            continue;
+        }
+        if name == b"HTTP_HOST" {
+            // The authority that chose the server and the cache key, not another one.
+            let mut host = request.host.to_vec();
+            if !request.port.is_empty() {
+                host.push(b':');
+                host.extend_from_slice(&request.port);
+            }
+            pair(params, &name, &host);
+            continue;
+        }
+        let mut value = Vec::new();
+        let separator: &[u8] = if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
+        append_joined(request.values(field_name), separator, &mut value);
+        pair(params, &name, &value);
+    }
+    if is_cached {
+        let (modified, etag) = cache::validators(exchange, &conf.gateway);
+        if let Some(modified) = modified {
+            pair(params, b"HTTP_IF_MODIFIED_SINCE", modified.as_bytes());
+        }
+        if !etag.is_empty() {
+            pair(params, b"HTTP_IF_NONE_MATCH", &etag);
+        }
+    }
+}
+
+/// The client's conditions are for the stored page, not for the one who makes it.
+const CONDITIONAL: [&[u8]; 6] = [
+    b"HTTP_IF_MODIFIED_SINCE",
+    b"HTTP_IF_UNMODIFIED_SINCE",
+    b"HTTP_IF_NONE_MATCH",
+    b"HTTP_IF_MATCH",
+    b"HTTP_RANGE",
+    b"HTTP_IF_RANGE",
+];

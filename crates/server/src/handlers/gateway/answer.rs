@@ -1,0 +1,262 @@
+//! From an upstream's head to a response: what is acted on, passed on, stored, or replaced.
+
+use super::directives::IgnoreHeaders;
+use super::fetch::Fetched;
+use super::stream::{self, PumpEnd, ReadAhead};
+use super::{BodyStep, Conf, Head};
+use crate::cache::{self, Collector, freshness};
+use crate::config::compiled::LocationConf;
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::exchange::response::{Body, Response};
+use crate::handlers::Outcome;
+use crate::logging::error::Context;
+use bytes::Bytes;
+use std::time::Duration;
+use yorozu_cache::EntryHead;
+
+/// Fields of a CGI answer that are for the server, not the client.
+const HIDDEN: [&[u8]; 6] = [
+    b"status",
+    b"x-accel-expires",
+    b"x-accel-redirect",
+    b"x-accel-limit-rate",
+    b"x-accel-buffering",
+    b"x-accel-charset",
+];
+/// Fields about the connection to the upstream (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
+
+fn first<'a>(head: &'a Head, name: &[u8]) -> Option<&'a Bytes> {
+    head.fields.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
+/// Turns what was fetched into an outcome; the body goes on arriving.
+pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Outcome {
+    let head = std::mem::take(&mut fetched.head);
+    exchange.upstream_fields.clone_from(&head.fields);
+    if let Some(outcome) = accel_redirect(exchange, conf, &head) {
+        abandon(fetched);
+        return outcome;
+    }
+    if let Some(status) = intercepted(exchange, conf, &head) {
+        abandon(fetched);
+        return Outcome::Status(status);
+    }
+    if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
+        if let Some(rate) = first(&head, b"x-accel-limit-rate") {
+            exchange.limit_rate = yorozu_conf::value::number(rate);
+        }
+    }
+    let mut response = response(conf, &head);
+    let collector = collector(exchange, conf, &head, &response);
+    let is_buffered = match first(&head, b"x-accel-buffering") {
+        Some(value) if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
+            if value.eq_ignore_ascii_case(b"no") {
+                false
+            } else {
+                conf.buffering || value.eq_ignore_ascii_case(b"yes")
+            }
+        }
+        _ => conf.buffering,
+    };
+    attach_body(exchange, conf, fetched, collector, is_buffered, &mut response);
+    Outcome::Respond(Box::new(response))
+}
+
+/// The rest of the answer is not wanted: the connection cannot be kept.
+fn abandon(fetched: Fetched) {
+    let Fetched { source, lease, .. } = fetched;
+    lease.release(source.connection, false);
+}
+
+fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<Outcome> {
+    let target = first(head, b"x-accel-redirect")
+        .filter(|_| !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_REDIRECT))?;
+    exchange.cache = None;
+    if target.starts_with(b"@") {
+        return Some(Outcome::Named(target.clone()));
+    }
+    if exchange.request.method != Method::Head {
+        exchange.request.method = Method::Get;
+    }
+    // As nginx: these travel on to the redirected answer.
+    for name in [&b"Content-Type"[..], b"Set-Cookie", b"Content-Disposition", b"Cache-Control", b"Expires", b"Accept-Ranges"] {
+        let values = head.fields.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
+        exchange.accel_fields.extend(values.cloned());
+    }
+    match yorozu_http::uri::normalize(target, true) {
+        Ok(target) => Some(Outcome::Internal {
+            uri: target.path,
+            args: Some(target.args.unwrap_or_default()),
+        }),
+        Err(_) => Some(Outcome::Status(404)),
+    }
+}
+
+/// With `intercept_errors`: the status, if `error_page` has a page for it.
+fn intercepted(exchange: &Exchange, conf: &Conf, head: &Head) -> Option<u16> {
+    let location: &LocationConf = exchange.conf.location(exchange.location);
+    let has_page = location.http_core.error_page.iter().any(|page| page.codes.contains(&head.status));
+    (conf.intercept_errors && head.status >= 300 && has_page).then_some(head.status)
+}
+
+fn response(conf: &Conf, head: &Head) -> Response {
+    let mut response = Response::new(head.status);
+    response.reason.clone_from(&head.reason);
+    let has = |names: &[Bytes], name: &[u8]| names.iter().any(|found| found.eq_ignore_ascii_case(name));
+    for (name, value) in &head.fields {
+        let is_passed = has(&conf.pass_header, name);
+        let is_hidden = (HIDDEN.iter().any(|hidden| name.eq_ignore_ascii_case(hidden)) && !is_passed)
+            || has(&conf.hide_header, name)
+            || HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop));
+        if is_hidden {
+            continue;
+        }
+        match &name.to_ascii_lowercase()[..] {
+            b"content-type" => response.content_type = value.clone(),
+            b"content-length" => response.content_length = yorozu_conf::value::number(value),
+            b"last-modified" => match yorozu_http::date::parse(value) {
+                Some(time) => response.last_modified = Some(time),
+                None => response.add(name.clone(), value.clone()),
+            },
+            b"etag" => response.etag = value.clone(),
+            b"accept-ranges" => {
+                response.allow_ranges = value.eq_ignore_ascii_case(b"bytes");
+                response.add(name.clone(), value.clone());
+            }
+            lower => {
+                response.has_own_date |= lower == b"date";
+                response.has_own_server |= lower == b"server";
+                response.add(name.clone(), value.clone());
+            }
+        }
+    }
+    response
+}
+
+/// Prepares to store the answer, if it may be stored.
+fn collector(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    head: &Head,
+    response: &Response,
+) -> Option<Collector> {
+    let mut plan = exchange.cache.take()?;
+    let is_forbidden = conf.no_cache.0.iter().any(|value| value.is_true(exchange));
+    let now = exchange.now();
+    if !plan.may_store || is_forbidden || head.status == 206 || head.status == 304 {
+        return None;
+    }
+    let fresh = freshness::freshness(head, conf, now)?;
+    let vary = match head.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")) {
+        _ if conf.ignore_headers.has(IgnoreHeaders::VARY) => Bytes::new(),
+        values => Bytes::from(values.map(|(_, value)| &value[..]).collect::<Vec<_>>().join(&b", "[..])),
+    };
+    let variant = if vary.is_empty() { [0; 16] } else { cache::variant_id(exchange, &vary) };
+    let has_other_variant = plan.zone.peek(&plan.key).is_some_and(|entry| {
+        !vary.is_empty() && entry.head.vary == vary && entry.head.variant != variant
+    });
+    let key = if has_other_variant { plan.key.variant(&variant) } else { plan.key.clone() };
+    let entry = EntryHead {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        status: head.status,
+        content_type: response.content_type.clone(),
+        fields: response.fields.clone(),
+        stored_at: now,
+        fresh_until: fresh.fresh_until,
+        stale_updating_until: fresh.stale_updating_until,
+        stale_error_until: fresh.stale_error_until,
+        last_modified: response.last_modified,
+        etag: response.etag.clone(),
+        vary,
+        variant,
+        ..EntryHead::default()
+    };
+    let context = Context::of(exchange);
+    Some(Collector::new(plan.zone, key, entry, plan.guard.take(), context))
+}
+
+/// Gives the response its body: at once, if all of it has arrived with the head.
+fn attach_body(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    fetched: Fetched,
+    mut collector: Option<Collector>,
+    is_buffered: bool,
+    response: &mut Response,
+) {
+    let Fetched { mut source, lease, started, received, .. } = fetched;
+    let has_no_content = exchange.request.method == Method::Head && collector.is_none();
+    let mut pieces = Vec::new();
+    loop {
+        match source.arrived() {
+            Ok(BodyStep::Data(piece)) => {
+                if collector.as_mut().is_some_and(|collector| !collector.push(&piece)) {
+                    collector = None;
+                }
+                pieces.push(piece);
+            }
+            Ok(BodyStep::End) => {
+                finish_whole(exchange, pieces, collector, response, started);
+                let is_reusable = source.codec.is_reusable();
+                lease.release(source.connection, is_reusable);
+                return;
+            }
+            Ok(BodyStep::NeedMore) | Err(_) => break,
+        }
+    }
+    if has_no_content {
+        // Nobody wants the content; PHP may be cut short.
+        lease.release(source.connection, false);
+        return;
+    }
+    let location = exchange.conf.location(exchange.location);
+    let temp_bytes_max = conf.max_temp_file_size.0;
+    let file = (is_buffered && temp_bytes_max > 0).then(|| (location.fastcgi.gateway.temp_path.0.clone(), temp_bytes_max));
+    let ahead = ReadAhead {
+        read_timeout: conf.read_timeout,
+        memory_bytes_max: if is_buffered { conf.buffers.total() } else { conf.buffer_size.bytes() },
+        file,
+    };
+    let end = PumpEnd {
+        collector,
+        context: Context::of(exchange),
+        peer: exchange.attempts.last().map(|attempt| format!("fastcgi://{}", attempt.peer)).unwrap_or_default(),
+        started,
+        release: Box::new(move |connection, is_reusable| lease.release(connection, is_reusable)),
+    };
+    let stream = stream::start_with(pieces, source, ahead, end, received);
+    response.body = Body::Stream(Box::new(stream));
+}
+
+fn finish_whole(
+    exchange: &mut Exchange,
+    mut pieces: Vec<Bytes>,
+    collector: Option<Collector>,
+    response: &mut Response,
+    started: std::time::Instant,
+) {
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    if let Some(collector) = collector {
+        collector.finish(exchange.now());
+    }
+    if let Some(attempt) = exchange.attempts.last_mut() {
+        attempt.response_time = started.elapsed();
+        attempt.response_bytes = length as u64;
+    }
+    let body = match pieces.len() {
+        0 => Bytes::new(),
+        1 => pieces.remove(0),
+        _ => pieces.concat().into(),
+    };
+    let is_head = exchange.request.method == Method::Head;
+    let announced = response.content_length;
+    if announced.is_none() && !is_head && yorozu_http::status::has_content(response.status) {
+        response.content_length = Some(length as u64);
+    }
+    response.body = Body::Memory(body);
+}
+
+/// How long a background refresh may take beyond the upstream's own timeouts; chosen.
+pub const REFRESH_MAX: Duration = Duration::from_secs(600);

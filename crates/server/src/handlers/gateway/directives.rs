@@ -1,0 +1,291 @@
+//! Directives that every gateway has under its own prefix: `fastcgi_connect_timeout`, and so on.
+
+use crate::cache::directives::*;
+use crate::config::block::Block;
+use crate::config::directive::*;
+use crate::config::template::Template;
+use crate::config::types::{Buffers, Offset, Size, TempPath, Templates, word_bits};
+use bytes::Bytes;
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// A protocol's part of the block.
+pub trait Family {
+    /// `fastcgi`
+    const PREFIX: &'static str;
+    /// Its draft.
+    fn draft(block: &mut Block) -> &mut Draft;
+}
+
+/// Failures that let the next peer try, or a stale entry answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Failures(pub u32);
+
+impl Failures {
+    pub const ERROR: u32 = 1;
+    pub const TIMEOUT: u32 = 1 << 1;
+    pub const INVALID_HEADER: u32 = 1 << 2;
+    pub const HTTP_500: u32 = 1 << 3;
+    pub const HTTP_502: u32 = 1 << 4;
+    pub const HTTP_503: u32 = 1 << 5;
+    pub const HTTP_504: u32 = 1 << 6;
+    pub const HTTP_403: u32 = 1 << 7;
+    pub const HTTP_404: u32 = 1 << 8;
+    pub const HTTP_429: u32 = 1 << 9;
+    pub const UPDATING: u32 = 1 << 10;
+    pub const NON_IDEMPOTENT: u32 = 1 << 11;
+    pub const DENIED: u32 = 1 << 12;
+    pub const OFF: u32 = 1 << 13;
+
+    pub fn has(self, bit: u32) -> bool {
+        self.0 & Self::OFF == 0 && self.0 & bit != 0
+    }
+
+    /// The bit of a status; 0 for one that is never a failure.
+    pub fn of_status(status: u16) -> u32 {
+        match status {
+            500 => Self::HTTP_500,
+            502 => Self::HTTP_502,
+            503 => Self::HTTP_503,
+            504 => Self::HTTP_504,
+            403 => Self::HTTP_403,
+            404 => Self::HTTP_404,
+            429 => Self::HTTP_429,
+            _ => 0,
+        }
+    }
+}
+
+impl Setting for Failures {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let mut known = vec![
+            ("error", Self::ERROR),
+            ("timeout", Self::TIMEOUT),
+            ("invalid_header", Self::INVALID_HEADER),
+            ("http_500", Self::HTTP_500),
+            ("http_503", Self::HTTP_503),
+            ("http_403", Self::HTTP_403),
+            ("http_404", Self::HTTP_404),
+            ("http_429", Self::HTTP_429),
+            ("off", Self::OFF),
+        ];
+        if args.name.ends_with("use_stale") {
+            known.push(("updating", Self::UPDATING));
+        } else {
+            known.extend([("non_idempotent", Self::NON_IDEMPOTENT), ("denied", Self::DENIED)]);
+        }
+        word_bits(args, &known).map(Self)
+    }
+}
+
+/// Fields of the upstream's answer that are not acted on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct IgnoreHeaders(pub u32);
+
+impl IgnoreHeaders {
+    pub const X_ACCEL_REDIRECT: u32 = 1;
+    pub const X_ACCEL_EXPIRES: u32 = 1 << 1;
+    pub const X_ACCEL_LIMIT_RATE: u32 = 1 << 2;
+    pub const X_ACCEL_BUFFERING: u32 = 1 << 3;
+    pub const X_ACCEL_CHARSET: u32 = 1 << 4;
+    pub const EXPIRES: u32 = 1 << 5;
+    pub const CACHE_CONTROL: u32 = 1 << 6;
+    pub const SET_COOKIE: u32 = 1 << 7;
+    pub const VARY: u32 = 1 << 8;
+
+    pub fn has(self, bit: u32) -> bool {
+        self.0 & bit != 0
+    }
+}
+
+impl Default for IgnoreHeaders {
+    fn default() -> Self {
+        Self(0)
+    }
+}
+
+impl Setting for IgnoreHeaders {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let known = [
+            ("X-Accel-Redirect", Self::X_ACCEL_REDIRECT),
+            ("X-Accel-Expires", Self::X_ACCEL_EXPIRES),
+            ("X-Accel-Limit-Rate", Self::X_ACCEL_LIMIT_RATE),
+            ("X-Accel-Buffering", Self::X_ACCEL_BUFFERING),
+            ("X-Accel-Charset", Self::X_ACCEL_CHARSET),
+            ("Expires", Self::EXPIRES),
+            ("Cache-Control", Self::CACHE_CONTROL),
+            ("Set-Cookie", Self::SET_COOKIE),
+            ("Vary", Self::VARY),
+        ];
+        word_bits(args, &known).map(Self)
+    }
+}
+
+/// `off`, `on` or a path; only `off` is supported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreOff;
+
+impl Setting for StoreOff {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match args.word(0) {
+            b"off" => Ok(Self),
+            other => Err(args.invalid_value_must_be(other, "\"off\": storing files is not supported")),
+        }
+    }
+}
+
+/// `off`, or an address to bind to; only `off` is supported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BindOff;
+
+impl Setting for BindOff {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match args.word(0) {
+            b"off" => Ok(Self),
+            other => Err(args.invalid_value_must_be(other, "\"off\": binding is not supported")),
+        }
+    }
+}
+
+/// Declares the settings of a family; as `settings!`, with the prefix added to each name.
+macro_rules! family_settings {
+    ($( $(#[doc = $doc:literal])+
+        $name:ident : $ty:ty = $default:tt, $arity:ident; )*) => {
+        /// What one block says about a gateway.
+        #[derive(Clone, Default)]
+        pub struct Draft { $( pub $name: Inherit<$ty>, )* }
+
+        impl Draft {
+            /// Takes over what the enclosing block says where this one is silent.
+            pub fn inherit(&mut self, outer: &Self) { $( self.$name.inherit(&outer.$name); )* }
+        }
+
+        /// A gateway's settings in one location.
+        #[derive(Clone, Debug)]
+        pub struct Conf { $( $(#[doc = $doc])+ pub $name: $ty, )* }
+
+        impl Conf {
+            /// Applies the defaults.
+            pub fn compile(
+                draft: &Draft,
+                env: &crate::config::env::Env,
+            ) -> Result<Self, ValueError> {
+                Ok(Self { $( $name: setting_default!(draft, env, $name, $default), )* })
+            }
+        }
+
+        /// The rows, with the family's prefix.
+        pub fn rows<F: Family>() -> Vec<Directive> {
+            vec![ $( Directive {
+                name: Cow::Owned(format!("{}_{}", F::PREFIX, stringify!($name))),
+                contexts: HTTP_SERVER_LOCATION,
+                arity: Arity::$arity,
+                default: default_text!($default),
+                doc: concat!($($doc),+),
+                action: Action::Set(|block, args| F::draft(block).$name.set(args)),
+            }, )* ]
+        }
+    };
+}
+
+family_settings! {
+    /// Whether upstreams are contacted from a chosen address.
+    bind: BindOff = none, ONE_OR_TWO;
+    /// Buffer for the first part of the answer, which holds its head.
+    buffer_size: Size = "8k", ONE;
+    /// Whether the answer is read ahead of a slow client.
+    buffering: bool = "on", ONE;
+    /// Count and size of buffers for reading ahead.
+    buffers: Buffers = "8 8k", TWO;
+    /// Bytes that may wait for the client while more is read.
+    busy_buffers_size: Option<Size> = none, ONE;
+    /// Zone of the page cache; `off` for none.
+    cache: CacheZoneName = "off", ONE;
+    /// Whether expired pages answer while they are refreshed in the background.
+    cache_background_update: bool = "off", ONE;
+    /// Values that, if neither empty nor 0, keep the cache from answering.
+    cache_bypass: Templates = none, ONE_OR_MORE;
+    /// The key of a stored page.
+    cache_key: Option<Template> = none, ONE;
+    /// Whether one request at a time makes a missing page.
+    cache_lock: bool = "off", ONE;
+    /// How long one maker is waited for before another request may try too.
+    cache_lock_age: Duration = "5s", ONE;
+    /// How long a request waits for the maker.
+    cache_lock_timeout: Duration = "5s", ONE;
+    /// Offset beyond which ranges are not answered from a page being made.
+    cache_max_range_offset: Option<Offset> = none, ONE;
+    /// Methods whose answers are stored; GET and HEAD always.
+    cache_methods: CacheMethods = "GET HEAD", ONE_OR_MORE;
+    /// Requests after which a page is stored.
+    cache_min_uses: u64 = "1", ONE;
+    /// Whether expired pages are validated instead of fetched.
+    cache_revalidate: bool = "off", ONE;
+    /// Failures that let a stale page answer.
+    cache_use_stale: Failures = "off", ONE_OR_MORE;
+    /// How long pages are fresh, by status.
+    cache_valid: CacheValid = none, ONE_OR_MORE;
+    /// Time to establish a connection.
+    connect_timeout: Duration = "60s", ONE;
+    /// Whether ranges are served though the upstream does not say it has them.
+    force_ranges: bool = "off", ONE;
+    /// Field of the answer that is not passed on.
+    hide_header: Vec<Bytes> = none, ONE;
+    /// Whether the upstream works on when the client is gone.
+    ignore_client_abort: bool = "off", ONE;
+    /// Fields of the answer that are not acted on.
+    ignore_headers: IgnoreHeaders = none, ONE_OR_MORE;
+    /// Whether answers of 300 and above may be replaced by error_page.
+    intercept_errors: bool = "off", ONE;
+    /// Bytes per second read from the upstream; accepted, not done.
+    limit_rate: Size = "0", ONE;
+    /// Longest temporary file for an answer; 0 for none.
+    max_temp_file_size: Offset = "1024m", ONE;
+    /// Failures that let the next peer try.
+    next_upstream: Failures = "error timeout", ONE_OR_MORE;
+    /// Time in which peers may be tried; 0 for any.
+    next_upstream_timeout: Duration = "0", ONE;
+    /// How many peers may be tried; 0 for all.
+    next_upstream_tries: u64 = "0", ONE;
+    /// Values that, if neither empty nor 0, keep the answer from being stored.
+    no_cache: Templates = none, ONE_OR_MORE;
+    /// Hidden field of the answer that is passed on all the same.
+    pass_header: Vec<Bytes> = none, ONE;
+    /// Whether the request's body is passed.
+    pass_request_body: bool = "on", ONE;
+    /// Whether the request's fields are passed.
+    pass_request_headers: bool = "on", ONE;
+    /// Time between two reads of the answer.
+    read_timeout: Duration = "60s", ONE;
+    /// Whether the whole request body is read before the upstream is asked.
+    request_buffering: bool = "on", ONE;
+    /// Least bytes of a send; accepted, not done.
+    send_lowat: Size = "0", ONE;
+    /// Time between two writes of the request.
+    send_timeout: Duration = "60s", ONE;
+    /// TCP keepalive towards upstreams.
+    socket_keepalive: bool = "off", ONE;
+    /// Receive buffer of upstream sockets.
+    socket_rcvbuf: Option<Size> = none, ONE;
+    /// Send buffer of upstream sockets.
+    socket_sndbuf: Option<Size> = none, ONE;
+    /// Whether answers are stored as files; only `off`.
+    store: StoreOff = none, ONE;
+    /// Rights of stored files.
+    store_access: crate::config::types::Words = "user:rw", ONE_OR_MORE;
+    /// Bytes written to a temporary file at a time; accepted, the answer's own pieces are written.
+    temp_file_write_size: Size = "16k", ONE;
+    /// Folder of temporary files.
+    temp_path: TempPath = "fastcgi_temp", ONE_TO_FOUR;
+}
+
+impl Conf {
+    /// Options of upstream sockets.
+    pub fn socket_options(&self) -> yorozu_upstream::SocketOptions {
+        yorozu_upstream::SocketOptions {
+            keepalive: self.socket_keepalive,
+            send_bytes: self.socket_sndbuf.map(Size::bytes),
+            receive_bytes: self.socket_rcvbuf.map(Size::bytes),
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! A response body that arrives while it is sent: a pump reads ahead of the client, into memory and
+//! then into a temporary file, as far as the location's buffers allow.
+//!
+//! | who | ends when |
+//! | --- | --- |
+//! | pump (a task of the worker) | the body ended, failed, or nobody wants it any more |
+//! | [`Stream`] (the client's side) | everything queued was taken, or it is dropped |
+//!
+//! # Invariants
+//! - A pump with a [`Collector`] goes on though its client is gone.
+//! - A body that ends early is reported as torn and never stored.
+
+use super::{BodyStep, Codec, CodecError};
+use crate::cache::Collector;
+use crate::exchange::response::Segment;
+use crate::exchange::unix_seconds;
+use crate::filters::gzip::Encoder;
+use crate::logging::error::{Context, Level, os_error};
+use bytes::{Bytes, BytesMut};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::Notify;
+use yorozu_upstream::Connection;
+
+/// The body ended before its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Torn;
+
+/// What the pump did, for the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    pub body_bytes: u64,
+    pub received: u64,
+    pub time: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Segment>,
+    memory_bytes: usize,
+    ended: Option<Result<(), Torn>>,
+    is_abandoned: bool,
+    totals: Totals,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: RefCell<State>,
+    readable: Notify,
+    writable: Notify,
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct Stream {
+    shared: Rc<Shared>,
+    /// Set by the gzip filter.
+    pub gzip: Option<Box<Encoder>>,
+    /// Bytes in and out of the gzip filter, once it has ended.
+    pub gzip_bytes: Option<(u64, u64)>,
+}
+
+impl Stream {
+    /// The next piece; `None` at the end.
+    ///
+    /// # Errors
+    /// The upstream failed in the middle.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn next(&mut self) -> Result<Option<Segment>, Torn> {
+        loop {
+            let piece = self.plain().await?;
+            let Some(encoder) = &mut self.gzip else { return Ok(piece) };
+            let Some(piece) = piece else {
+                let rest = encoder.finish();
+                self.gzip_bytes = Some((encoder.bytes_in, encoder.bytes_out));
+                self.gzip = None;
+                return Ok((!rest.is_empty()).then(|| Segment::Memory(rest)));
+            };
+            let bytes = in_memory(piece).map_err(|_| Torn)?;
+            // Nothing more waits: let the client have what there is.
+            let is_flushed = self.shared.state.borrow().queue.is_empty();
+            let encoded = encoder.write(&bytes, is_flushed);
+            if !encoded.is_empty() {
+                return Ok(Some(Segment::Memory(encoded)));
+            }
+        }
+    }
+
+    async fn plain(&mut self) -> Result<Option<Segment>, Torn> {
+        loop {
+            let waiting = self.shared.readable.notified();
+            {
+                let mut state = self.shared.state.borrow_mut();
+                if let Some(segment) = state.queue.pop_front() {
+                    if let Segment::Memory(bytes) = &segment {
+                        state.memory_bytes -= bytes.len();
+                    }
+                    self.shared.writable.notify_one();
+                    return Ok(Some(segment));
+                }
+                if let Some(ended) = state.ended {
+                    return ended.map(|()| None);
+                }
+            }
+            waiting.await;
+        }
+    }
+
+    /// Waits until the body is whole, if that takes no more than what is in memory.
+    pub fn is_waiting(&self) -> bool {
+        self.shared.state.borrow().queue.is_empty()
+    }
+
+    pub fn totals(&self) -> Totals {
+        self.shared.state.borrow().totals
+    }
+}
+
+fn in_memory(segment: Segment) -> io::Result<Bytes> {
+    match segment {
+        Segment::Memory(bytes) => Ok(bytes),
+        Segment::File(file, range) => {
+            let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+            let mut bytes = vec![0; length];
+            file.read_exact_at(&mut bytes, range.start)?;
+            Ok(bytes.into())
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.shared.state.borrow_mut().is_abandoned = true;
+        self.shared.writable.notify_one();
+    }
+}
+
+/// A connection in the middle of a response.
+pub struct Source {
+    pub connection: Connection,
+    pub codec: Box<dyn Codec>,
+    pub input: BytesMut,
+}
+
+impl Source {
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// The peer closed early, broke the protocol, or the connection failed.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CodecError> {
+        loop {
+            match self.codec.read_body(&mut self.input)? {
+                BodyStep::Data(bytes) => return Ok(Some(bytes)),
+                BodyStep::End => return Ok(None),
+                BodyStep::NeedMore => {}
+            }
+            self.input.reserve(READ_BYTES);
+            let read = self.connection.read(&mut self.input).await;
+            if !matches!(read, Ok(count) if count > 0) {
+                return if self.codec.is_whole_at_close() { Ok(None) } else { Err(CodecError::Incomplete) };
+            }
+        }
+    }
+
+    /// The next piece if it has already arrived.
+    ///
+    /// # Errors
+    /// As [`Source::next`].
+    pub fn arrived(&mut self) -> Result<BodyStep, CodecError> {
+        self.codec.read_body(&mut self.input)
+    }
+}
+
+/// Bytes read from an upstream at once; chosen: a typical page in one read.
+const READ_BYTES: usize = 32 * 1024;
+
+/// How far the pump may read ahead.
+#[derive(Clone, Debug)]
+pub struct ReadAhead {
+    pub read_timeout: Duration,
+    pub memory_bytes_max: usize,
+    /// Folder and bound of the temporary file; `None` for none.
+    pub file: Option<(PathBuf, u64)>,
+}
+
+/// What happens around the pump.
+pub struct PumpEnd {
+    pub collector: Option<Collector>,
+    pub context: Context,
+    pub peer: String,
+    pub started: Instant,
+    /// Takes the connection back, whole or not.
+    pub release: Box<dyn FnOnce(Connection, bool)>,
+}
+
+/// Starts a pump and returns the client's side of it; `pieces` came with the head.
+pub fn start_with(
+    pieces: Vec<Bytes>,
+    source: Source,
+    ahead: ReadAhead,
+    end: PumpEnd,
+    received: u64,
+) -> Stream {
+    let shared = Rc::new(Shared::default());
+    {
+        let mut state = shared.state.borrow_mut();
+        let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        state.totals = Totals { body_bytes: bytes as u64, received, time: Duration::ZERO };
+        state.memory_bytes = bytes;
+        state.queue = pieces.into_iter().map(Segment::Memory).collect();
+    }
+    let pump = Pump { shared: Rc::clone(&shared), ahead, file: None };
+    tokio::task::spawn_local(pump.run(source, end));
+    Stream { shared, gzip: None, gzip_bytes: None }
+}
+
+/// A body that is known whole, passed through the gzip filter piece by piece.
+pub fn of_segments(segments: Vec<Segment>, level: u8) -> Stream {
+    let shared = Rc::new(Shared::default());
+    {
+        let mut state = shared.state.borrow_mut();
+        state.queue = segments.into_iter().flat_map(pieces).collect();
+        state.memory_bytes = usize::MAX;
+        state.ended = Some(Ok(()));
+    }
+    Stream { shared, gzip: Some(Box::new(Encoder::new(level))), gzip_bytes: None }
+}
+
+/// Cuts a segment so that no piece is large in memory.
+fn pieces(segment: Segment) -> Vec<Segment> {
+    match segment {
+        Segment::Memory(_) => vec![segment],
+        Segment::File(file, range) => {
+            let step = crate::limits::FILE_CHUNK_BYTES;
+            let starts = range.clone().step_by(step);
+            starts
+                .map(|start| Segment::File(Arc::clone(&file), start..range.end.min(start + step as u64)))
+                .collect()
+        }
+    }
+}
+
+struct Pump {
+    shared: Rc<Shared>,
+    ahead: ReadAhead,
+    file: Option<(Arc<File>, u64)>,
+}
+
+impl Pump {
+    async fn run(mut self, mut source: Source, mut end: PumpEnd) {
+        let result = self.transfer(&mut source, &mut end).await;
+        let is_whole = matches!(result, Ok(true));
+        if let Err(text) = &result {
+            end.context.upstream(Level::Error, text, Some(&end.peer));
+        }
+        if is_whole {
+            if let Some(collector) = end.collector.take() {
+                collector.finish(unix_seconds(SystemTime::now()));
+            }
+        }
+        drop(end.collector);
+        let is_reusable = is_whole && source.codec.is_reusable();
+        (end.release)(source.connection, is_reusable);
+        let mut state = self.shared.state.borrow_mut();
+        state.totals.time = end.started.elapsed();
+        state.ended = Some(if is_whole { Ok(()) } else { Err(Torn) });
+        self.shared.readable.notify_one();
+    }
+
+    /// `Ok(false)`: nobody wants the rest.
+    async fn transfer(&mut self, source: &mut Source, end: &mut PumpEnd) -> Result<bool, String> {
+        loop {
+            let next = if self.shared.state.borrow().is_abandoned || end.collector.is_some() {
+                tokio::time::timeout(self.ahead.read_timeout, source.next()).await
+            } else {
+                tokio::select! {
+                    next = tokio::time::timeout(self.ahead.read_timeout, source.next()) => next,
+                    () = self.abandoned() => return Ok(false),
+                }
+            };
+            let piece = match next {
+                Ok(Ok(Some(piece))) => piece,
+                Ok(Ok(None)) => return Ok(true),
+                Ok(Err(CodecError::Incomplete)) => {
+                    return Err("upstream prematurely closed FastCGI stdout while reading upstream".to_owned());
+                }
+                Ok(Err(error)) => return Err(error.to_string()),
+                Err(_) => {
+                    return Err("upstream timed out (110: Connection timed out) while reading upstream".to_owned());
+                }
+            };
+            if let Some(text) = source.codec.take_stderr() {
+                end.context.upstream(Level::Error, &stderr_text(&text), Some(&end.peer));
+            }
+            if end.collector.as_mut().is_some_and(|collector| !collector.push(&piece)) {
+                end.collector = None;
+            }
+            if !self.queue(piece, end.collector.is_some()).await.map_err(|error| os_error(&error))? {
+                if end.collector.is_none() {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    async fn abandoned(&self) {
+        while !self.shared.state.borrow().is_abandoned {
+            self.shared.writable.notified().await;
+        }
+    }
+
+    /// Hands a piece to the client's side; `false` if it is gone.
+    async fn queue(&mut self, piece: Bytes, is_collected: bool) -> io::Result<bool> {
+        loop {
+            {
+                let mut state = self.shared.state.borrow_mut();
+                if state.is_abandoned {
+                    return Ok(false);
+                }
+                // A collected body is in memory anyway: waiting would only keep PHP busy.
+                let has_room = state.memory_bytes + piece.len() <= self.ahead.memory_bytes_max
+                    || state.queue.is_empty()
+                    || is_collected;
+                state.totals.received += if has_room { piece.len() as u64 } else { 0 };
+                if has_room {
+                    state.totals.body_bytes += piece.len() as u64;
+                    state.memory_bytes += piece.len();
+                    state.queue.push_back(Segment::Memory(piece));
+                    self.shared.readable.notify_one();
+                    return Ok(true);
+                }
+            }
+            if self.spill(&piece)? {
+                return Ok(true);
+            }
+            self.shared.writable.notified().await;
+        }
+    }
+
+    /// Puts a piece into the temporary file, if there is one with room.
+    fn spill(&mut self, piece: &Bytes) -> io::Result<bool> {
+        let Some((folder, bytes_max)) = &self.ahead.file else { return Ok(false) };
+        let used = self.file.as_ref().map_or(0, |(_, used)| *used);
+        if used + piece.len() as u64 > *bytes_max {
+            return Ok(false);
+        }
+        if self.file.is_none() {
+            self.file = Some((Arc::new(unnamed_file(folder)?), 0));
+        }
+        let (file, used) = self.file.as_mut().expect("just made");
+        file.write_all_at(piece, *used)?;
+        let range = *used..*used + piece.len() as u64;
+        *used = range.end;
+        let mut state = self.shared.state.borrow_mut();
+        state.totals.received += piece.len() as u64;
+        state.totals.body_bytes += piece.len() as u64;
+        state.queue.push_back(Segment::File(Arc::clone(file), range));
+        self.shared.readable.notify_one();
+        Ok(true)
+    }
+}
+
+/// A file without a name: it is gone when it is closed, whatever happens to us.
+pub fn unnamed_file(folder: &Path) -> io::Result<File> {
+    use nix::fcntl::OFlag;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::create_dir_all(folder)?;
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600);
+    match options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(folder) {
+        Ok(file) => Ok(file),
+        Err(_) => {
+            // Not every file system has O_TMPFILE.
+            let number = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+            let path = folder.join(format!("{}.{number}", std::process::id()));
+            let file = options.create_new(true).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+    }
+}
+
+/// nginx's wording for what an application wrote to its standard error.
+pub fn stderr_text(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text.trim_ascii_end()).into_owned();
+    format!("FastCGI sent in stderr: \"{text}\" while reading response header from upstream")
+}

@@ -1,0 +1,64 @@
+//! `index`: the file that stands for a folder.
+
+use super::Outcome;
+use super::static_file::{self, files};
+use crate::config::directive::*;
+use crate::config::types::Templates;
+use crate::exchange::Exchange;
+use crate::logging::error::{self, Level};
+use std::rc::Rc;
+
+settings! {
+    in index;
+    /// Files looked for when a path ends in a slash.
+    index: Templates = "index.html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+}
+
+/// An internal redirect to the first index file that exists.
+pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let mut has_looked = false;
+    for name in &location.index.index.0 {
+        let name = name.value(exchange);
+        if name.starts_with(b"/") {
+            return Some(Outcome::Internal { uri: name.to_vec(), args: None });
+        }
+        let mut uri = exchange.uri.clone();
+        uri.extend_from_slice(&name);
+        match files::kind(&static_file::path_of(exchange, &uri)) {
+            Some(files::Kind::File) => return Some(Outcome::Internal { uri, args: None }),
+            Some(_) => {}
+            None if !has_looked => {
+                has_looked = true;
+                if let Some(outcome) = folder(exchange) {
+                    return Some(outcome);
+                }
+            }
+            None => {}
+        }
+    }
+    None
+}
+
+/// Is there the folder at all?
+fn folder(exchange: &mut Exchange) -> Option<Outcome> {
+    let path = static_file::path(exchange);
+    match files::metadata(&path) {
+        Ok(_) => None,
+        Err(problem) => {
+            let status = static_file::status_of(&problem);
+            if status != 404 {
+                return None;
+            }
+            let conf = Rc::clone(&exchange.conf);
+            if conf.location(exchange.location).http_core.log_not_found {
+                let shown = String::from_utf8_lossy(&path).into_owned();
+                let text = format!("\"{shown}index.html\" is not found ({})", error::os_error(&problem));
+                let _ = Level::Error;
+                error::request(exchange, Level::Error, &text);
+            }
+            Some(Outcome::Status(404))
+        }
+    }
+}

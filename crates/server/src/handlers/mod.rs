@@ -1,0 +1,123 @@
+//! Who makes the response: the content phase, and the pages for errors and redirects.
+
+pub mod autoindex;
+pub mod error_page;
+pub mod fastcgi;
+pub mod gateway;
+pub mod index;
+pub mod static_file;
+pub mod stub_status;
+pub mod upstream;
+
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::exchange::response::Response;
+use crate::phases;
+use bytes::Bytes;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What a location's content comes from.
+#[derive(Clone, Debug)]
+pub enum Handler {
+    /// Files: index, autoindex, static.
+    Files,
+    /// `fastcgi_pass`
+    Fastcgi(Arc<gateway::Target>),
+    /// `stub_status`
+    StubStatus,
+}
+
+/// What a phase or handler decided.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The response is made.
+    Respond(Box<Response>),
+    /// A redirect of our own; its location is completed and its page made later.
+    Redirect(Box<Response>),
+    /// A status whose page is still to be chosen (`error_page`).
+    Status(u16),
+    /// Start over with another path.
+    Internal { uri: Vec<u8>, args: Option<Vec<u8>> },
+    /// Start over in a named location.
+    Named(Bytes),
+    /// Something must be awaited: [`gateway::run`] goes on.
+    Gateway,
+}
+
+/// How far a request came without waiting.
+pub enum Progress {
+    /// The response is ready for the filters.
+    Ready(Box<Response>),
+    /// The gateway of the exchange's location must be asked.
+    Gateway,
+}
+
+/// Runs the phases until there is a response or something to wait for.
+pub fn start(exchange: &mut Exchange) -> Progress {
+    let outcome = phases::pass(exchange);
+    resume(exchange, outcome)
+}
+
+/// Goes on with what was awaited.
+pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
+    loop {
+        outcome = match outcome {
+            Outcome::Respond(response) => return Progress::Ready(response),
+            Outcome::Gateway => return Progress::Gateway,
+            Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
+                Some(next) => next,
+                None => return Progress::Ready(error_page::redirect(exchange, response)),
+            },
+            Outcome::Status(status) => match error_page::find(exchange, status) {
+                Some(next) => next,
+                None => return Progress::Ready(Box::new(error_page::standard(exchange, status))),
+            },
+            Outcome::Internal { uri, args } => match phases::count_uri_change(exchange) {
+                Some(cycle) => cycle,
+                None if uri.starts_with(b"@") => phases::named_pass(exchange, &uri.into()),
+                None => {
+                    exchange.redirect_internally(uri, args);
+                    phases::pass(exchange)
+                }
+            },
+            Outcome::Named(name) => match phases::count_uri_change(exchange) {
+                Some(cycle) => cycle,
+                None => phases::named_pass(exchange, &name),
+            },
+        };
+    }
+}
+
+/// The content phase.
+pub fn respond(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    match &location.handler {
+        Handler::Fastcgi(target) => {
+            if let Some(redirect) = redirect_to_folder(exchange) {
+                return redirect;
+            }
+            gateway::respond(exchange, target)
+        }
+        Handler::StubStatus => stub_status::respond(exchange),
+        Handler::Files => files(exchange),
+    }
+}
+
+/// A prefix location ending in `/` that passes requests on: the path without it is redirected.
+fn redirect_to_folder(_: &Exchange) -> Option<Outcome> {
+    None
+}
+
+fn files(exchange: &mut Exchange) -> Outcome {
+    if exchange.uri.ends_with(b"/") && exchange.request.method.is_get_or_head() || exchange.uri.ends_with(b"/") && exchange.request.method == Method::Post {
+        if let Some(outcome) = index::respond(exchange) {
+            return outcome;
+        }
+        if let Some(outcome) = autoindex::respond(exchange) {
+            return outcome;
+        }
+    }
+    static_file::respond(exchange)
+}

@@ -1,0 +1,143 @@
+//! Files below `root` or `alias`.
+
+pub mod files;
+
+use super::Outcome;
+use crate::config::compiled::LocationConf;
+use crate::config::http_core::Types;
+use crate::exchange::Exchange;
+use crate::exchange::response::{Body, Response, Segment};
+use crate::logging::error::{self, Level};
+use bytes::Bytes;
+use std::io;
+use std::rc::Rc;
+use yorozu_http::uri::{Escape, escape_into};
+
+/// `$document_root`: the folder, with its variables.
+pub fn root(exchange: &Exchange) -> Bytes {
+    let conf = Rc::clone(&exchange.conf);
+    let root = &conf.location(exchange.location).http_core.root;
+    root.path.as_literal().unwrap_or_else(|| {
+        // A root with variables changes nothing on the exchange but what it may compute anew.
+        crate::exchange::variables::value_of(&root.path, exchange)
+    })
+}
+
+/// `$request_filename`: the file the current path names.
+pub fn path(exchange: &Exchange) -> Vec<u8> {
+    path_of(exchange, &exchange.uri)
+}
+
+/// The file that `uri` names in the exchange's location.
+pub fn path_of(exchange: &Exchange, uri: &[u8]) -> Vec<u8> {
+    let conf = Rc::clone(&exchange.conf);
+    let root_conf = &conf.location(exchange.location).http_core.root;
+    let root = root(exchange);
+    let rest = if root_conf.is_alias {
+        if root_conf.alias_bytes == usize::MAX {
+            return root.to_vec();
+        }
+        uri.get(root_conf.alias_bytes..).unwrap_or_default()
+    } else {
+        uri
+    };
+    let mut path = Vec::with_capacity(root.len() + rest.len() + 16);
+    path.extend_from_slice(&root);
+    path.extend_from_slice(rest);
+    path
+}
+
+/// The status for a file that cannot be had.
+pub fn status_of(error: &io::Error) -> u16 {
+    use nix::errno::Errno;
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::EINVAL) => 404,
+        Some(Errno::EACCES | Errno::ELOOP | Errno::EPERM) => 403,
+        _ => 500,
+    }
+}
+
+/// The type for a path's extension.
+pub fn mime_type(types: &Types, default: &Bytes, path: &[u8]) -> Bytes {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let extension = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0);
+    let Some(extension) = extension.map(|at| &name[at + 1..]) else { return default.clone() };
+    let found = types.0.get(extension).or_else(|| types.0.get(&extension.to_ascii_lowercase()[..]));
+    found.unwrap_or(default).clone()
+}
+
+/// The file the path names.
+pub fn respond(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    if exchange.uri.ends_with(b"/") {
+        return forbidden_listing(exchange);
+    }
+    if !exchange.request.method.is_get_or_head() && exchange.request.method != crate::exchange::request::Method::Post {
+        return Outcome::Status(405);
+    }
+    let path = path(exchange);
+    let opened = match files::open(&path, &location.http_core) {
+        Ok(opened) => opened,
+        Err(problem) => return not_opened(exchange, location, &path, &problem),
+    };
+    if opened.is_folder {
+        return redirect_to_slash(exchange);
+    }
+    if exchange.request.method == crate::exchange::request::Method::Post {
+        return Outcome::Status(405);
+    }
+    if !opened.is_file {
+        error::request(exchange, Level::Crit, &format!("\"{}\" is not a regular file", String::from_utf8_lossy(&path)));
+        return Outcome::Status(404);
+    }
+    let mut response = Response::new(200);
+    response.content_type = mime_type(&location.http_core.types, &location.http_core.default_type, &exchange.uri);
+    response.content_length = Some(opened.bytes);
+    response.last_modified = Some(opened.modified);
+    if location.http_core.etag {
+        response.etag = format!("\"{:x}-{:x}\"", opened.modified, opened.bytes).into();
+    }
+    response.allow_ranges = true;
+    response.body = Body::Segments(vec![Segment::File(opened.file, 0..opened.bytes)]);
+    Outcome::Respond(Box::new(response))
+}
+
+fn forbidden_listing(exchange: &mut Exchange) -> Outcome {
+    if !exchange.request.method.is_get_or_head() && exchange.request.method != crate::exchange::request::Method::Post {
+        return Outcome::Status(405);
+    }
+    let path = path(exchange);
+    let text = format!("directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));
+    error::request(exchange, Level::Error, &text);
+    Outcome::Status(403)
+}
+
+fn not_opened(
+    exchange: &Exchange,
+    location: &LocationConf,
+    path: &[u8],
+    problem: &io::Error,
+) -> Outcome {
+    let status = status_of(problem);
+    if status != 404 || location.http_core.log_not_found {
+        let level = if status == 500 { Level::Crit } else { Level::Error };
+        let path = String::from_utf8_lossy(path);
+        let text = format!("open() \"{path}\" failed ({})", error::os_error(problem));
+        error::request(exchange, level, &text);
+    }
+    Outcome::Status(status)
+}
+
+fn redirect_to_slash(exchange: &mut Exchange) -> Outcome {
+    let mut target = Vec::new();
+    escape_into(&mut target, &exchange.uri, Escape::Path);
+    target.push(b'/');
+    if !exchange.args.is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(&exchange.args);
+    }
+    let mut response = Response::new(301);
+    response.location = Some(target.into());
+    Outcome::Redirect(Box::new(response))
+}

@@ -1,0 +1,31 @@
+//! Every constant bound of the program, with unit and source.
+
+use std::time::Duration;
+
+/// Worker threads; chosen above any machine this runs on.
+pub const WORKERS_MAX: u64 = 1024;
+/// Rewrites and internal redirects of one request; nginx's `NGX_HTTP_MAX_URI_CHANGES`.
+pub const URI_CHANGES_MAX: u32 = 10;
+/// MIME types in one block; chosen.
+pub const TYPES_MAX: usize = 65_536;
+/// Bytes read from a client at once; chosen: sixteen pages hold any pipelined burst.
+pub const READ_BYTES: usize = 64 * 1024;
+/// Bytes of a file read and written at once without sendfile; nginx's output_buffers hold as much.
+pub const FILE_CHUNK_BYTES: usize = 64 * 1024;
+/// Access-log bytes of one worker before they are written without waiting for the turn's end.
+pub const LOG_BATCH_BYTES: usize = 64 * 1024;
+/// Connections waiting to be accepted; the kernel lowers it to net.core.somaxconn.
+/// Unlike nginx (511), so that ten thousand clients can arrive at once.
+pub const BACKLOG: i32 = 16_384;
+/// Pause after the system refused a connection for want of descriptors; nginx's 500 ms.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// Pause between two rounds of cache housekeeping; chosen.
+pub const CACHE_MANAGER_PAUSE: Duration = Duration::from_secs(10);
+/// Stored pages compressed at once, process-wide; chosen to leave a core for serving.
+pub const COMPRESSIONS_MAX: usize = 2;
+/// `try_files`, `index` and `if (-f)` may look at so many files for one request; chosen.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Tasks run between two looks at the sockets; chosen: a whole turn's ready connections.
+pub const EVENT_INTERVAL: u32 = 256;
+/// Threads per worker for work that may block: cache files, compression; chosen.
+pub const BLOCKING_THREADS_MAX: usize = 8;

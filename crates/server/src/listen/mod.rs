@@ -1,0 +1,106 @@
+//! Listening sockets: bound once, one per worker over TCP, shared by all over Unix sockets.
+
+use crate::config::compiled::{ListenAddress, ListenOptions};
+use crate::limits;
+use nix::errno::Errno;
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+
+/// One worker's end of a listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Why a socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{call} to {address} failed ({})", crate::logging::error::os_error(.source))]
+pub struct ListenError {
+    call: &'static str,
+    address: String,
+    source: io::Error,
+}
+
+/// Opens a socket for `count` workers.
+///
+/// # Errors
+/// The address is taken, not ours, or needs rights we do not have.
+pub fn bind(
+    address: &ListenAddress,
+    options: &ListenOptions,
+    count: usize,
+) -> Result<Vec<Listener>, ListenError> {
+    let failed = |call| {
+        let address = address.to_string();
+        move |source| ListenError { call, address, source }
+    };
+    match address {
+        ListenAddress::Unix(path) => {
+            let listener = UnixListener::bind(path)
+                .or_else(|error| {
+                    // A socket nobody listens on is what a killed process leaves.
+                    let is_dead = error.raw_os_error() == Some(Errno::EADDRINUSE as i32)
+                        && std::os::unix::net::UnixStream::connect(path)
+                            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+                    if !is_dead {
+                        return Err(error);
+                    }
+                    std::fs::remove_file(path)?;
+                    UnixListener::bind(path)
+                })
+                .map_err(failed("bind()"))?;
+            // As nginx: anybody may connect; the folder's rights protect it.
+            let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666));
+            listener.set_nonblocking(true).map_err(failed("ioctl(FIONBIO)"))?;
+            let clones = (0..count).map(|_| listener.try_clone().map(Listener::Unix));
+            clones.collect::<Result<_, _>>().map_err(failed("dup()"))
+        }
+        ListenAddress::Tcp(address) => {
+            // SO_REUSEPORT would let a second server slip in beside the first: without it a taken
+            // port is noticed.
+            tcp(*address, options, false).map_err(failed("bind()"))?;
+            let sockets = (0..count).map(|_| tcp(*address, options, true).map(Listener::Tcp));
+            sockets.collect::<Result<_, _>>().map_err(failed("bind()"))
+        }
+    }
+}
+
+fn tcp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(options.ipv6only.unwrap_or(true))?;
+    }
+    if is_shared {
+        socket.set_reuse_port(true)?;
+        // Accepted sockets take these over from the listening one.
+        socket.set_tcp_nodelay(true)?;
+        if let Some(keepalive) = options.keepalive {
+            socket.set_keepalive(keepalive)?;
+        }
+        if let Some(bytes) = options.receive_bytes {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = options.send_bytes {
+            socket.set_send_buffer_size(bytes)?;
+        }
+    }
+    socket.bind(&SockAddr::from(address))?;
+    if is_shared {
+        socket.listen(options.backlog.unwrap_or(limits::BACKLOG))?;
+    }
+    Ok(socket.into())
+}
+
+/// Removes the names of Unix sockets.
+pub fn remove(addresses: impl Iterator<Item = ListenAddress>) {
+    for address in addresses {
+        if let ListenAddress::Unix(path) = address {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Access logs: formats, conditions, and lines written once per turn of the event loop.
+
+use super::file::LogFile;
+use crate::config::directive::*;
+use crate::config::env::Env;
+use crate::config::template::Template;
+use crate::exchange::Exchange;
+use crate::limits;
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use yorozu_conf::value;
+
+/// The format named `combined`, known without a `log_format`.
+const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\" $status \
+    $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
+
+/// How values are made safe for a line.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum EscapeStyle {
+    /// `"`, `\` and control or non-ASCII bytes as `\xXX`; `-` for no value.
+    #[default]
+    Standard,
+    /// As in a JSON string; nothing for no value.
+    Json,
+    /// As they are; nothing for no value.
+    None,
+}
+
+/// A `log_format`.
+#[derive(Clone, Debug)]
+pub struct Format {
+    template: Template,
+    escape: EscapeStyle,
+}
+
+/// The formats by name.
+#[derive(Debug, Default)]
+pub struct FormatTable(HashMap<Bytes, Arc<Format>>);
+
+/// One `access_log` line.
+#[derive(Clone, Debug)]
+pub struct AccessLog {
+    file: Arc<LogFile>,
+    format: Arc<Format>,
+    condition: Option<Template>,
+    /// `buffer=` and `flush=`: lines may wait so long.
+    flush: Option<(usize, Duration)>,
+}
+
+/// What a block's `access_log` lines say.
+#[derive(Clone, Debug)]
+pub enum AccessLogs {
+    /// `access_log off`
+    Off,
+    /// To these logs.
+    To(Vec<AccessLog>),
+}
+
+impl Setting for AccessLogs {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.word(0) == b"off" && args.words.len() == 1 {
+            return Ok(Self::Off);
+        }
+        Ok(Self::To(vec![AccessLog::from_args(args)?]))
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        match (Self::from_args(args)?, &mut *self) {
+            (Self::To(mut more), Self::To(logs)) => logs.append(&mut more),
+            (other, _) => *self = other,
+        }
+        Ok(())
+    }
+}
+
+impl AccessLog {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let path = args.text(0);
+        if path.starts_with("syslog:") || path.contains('$') {
+            return Err(ValueError(format!("\"access_log {path}\" is not supported, expected a file without variables")));
+        }
+        let path = args.env.prefix_path(&path);
+        let file = args.env.logs.get(&path).map_err(|error| {
+            ValueError(format!("open() \"{}\" failed ({})", path.display(), super::error::os_error(&error)))
+        })?;
+        let name = args.words.get(1).cloned().unwrap_or_else(|| Bytes::from_static(b"combined"));
+        let format = FormatTable::find(args.env, &name)?;
+        let mut log = Self { file, format, condition: None, flush: None };
+        for word in args.words.iter().skip(2) {
+            if let Some(size) = word.strip_prefix(b"buffer=") {
+                let size = value::size(size).and_then(|size| usize::try_from(size).ok());
+                let size = size.ok_or_else(|| ValueError(format!("invalid buffer size \"{}\"", String::from_utf8_lossy(word))))?;
+                let (_, time) = log.flush.unwrap_or((0, Duration::from_secs(1)));
+                log.flush = Some((size, time));
+            } else if let Some(time) = word.strip_prefix(b"flush=") {
+                let time = value::time(time).filter(|time| !time.is_zero());
+                let time = time.ok_or_else(|| ValueError(format!("invalid flush time \"{}\"", String::from_utf8_lossy(word))))?;
+                let (size, _) = log.flush.unwrap_or((0, time));
+                log.flush = Some((size, time));
+            } else if let Some(condition) = word.strip_prefix(b"if=") {
+                log.condition = Some(Template::compile(condition, args.env)?);
+            } else if word.starts_with(b"gzip") {
+                return Err(ValueError::new("the \"gzip\" parameter of \"access_log\" is not supported"));
+            } else {
+                return Err(args.invalid_parameter(word));
+            }
+        }
+        Ok(log)
+    }
+}
+
+impl FormatTable {
+    fn find(env: &Env, name: &Bytes) -> Result<Arc<Format>, ValueError> {
+        if let Some(format) = env.formats.borrow().0.get(name) {
+            return Ok(Arc::clone(format));
+        }
+        if &name[..] != b"combined" {
+            return Err(ValueError(format!("unknown log format \"{}\"", String::from_utf8_lossy(name))));
+        }
+        let template = Template::compile(COMBINED, env)?;
+        let format = Arc::new(Format { template, escape: EscapeStyle::Standard });
+        env.formats.borrow_mut().0.insert(name.clone(), Arc::clone(&format));
+        Ok(format)
+    }
+}
+
+settings! {
+    in log;
+    /// File, format and condition of the access log; `off` for none.
+    access_log: AccessLogs = "logs/access.log combined", ONE_OR_MORE, HTTP_SERVER_LOCATION | LOCATION_IF | LIMIT_EXCEPT;
+}
+
+/// Rows that are no plain settings.
+pub const OTHERS: &[Directive] = &[
+    Directive::row("log_format", HTTP, Arity::TWO_OR_MORE, Action::Set(|_, args| log_format(args)), "Names a format for access logs."),
+    Directive::row("open_log_file_cache", HTTP_SERVER_LOCATION, Arity::ONE_TO_FOUR, Action::Ignored("log files stay open"), "Open log files kept."),
+];
+
+fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
+    let name = args.words[0].clone();
+    let mut words = &args.words[1..];
+    let mut escape = EscapeStyle::Standard;
+    if let Some(style) = words[0].strip_prefix(b"escape=") {
+        escape = match style {
+            b"default" => EscapeStyle::Standard,
+            b"json" => EscapeStyle::Json,
+            b"none" => EscapeStyle::None,
+            other => {
+                let other = String::from_utf8_lossy(other);
+                return Err(ValueError(format!("unknown log format escaping \"{other}\"")));
+            }
+        };
+        words = &words[1..];
+    }
+    let template = Template::compile(&words.concat(), args.env)?;
+    let format = Arc::new(Format { template, escape });
+    if args.env.formats.borrow_mut().0.insert(name.clone(), format).is_some() {
+        let name = String::from_utf8_lossy(&name);
+        return Err(ValueError(format!("duplicate \"log_format\" name \"{name}\"")));
+    }
+    Ok(())
+}
+
+fn escape_standard(value: Option<&[u8]>, out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let Some(value) = value else { return out.push(b'-') };
+    for &byte in value {
+        if byte < 32 || byte >= 127 || byte == b'"' || byte == b'\\' {
+            out.extend([b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        } else {
+            out.push(byte);
+        }
+    }
+}
+
+fn escape_json(value: Option<&[u8]>, out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in value.unwrap_or_default() {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', byte]),
+            b'\n' => out.extend(b"\\n"),
+            b'\r' => out.extend(b"\\r"),
+            b'\t' => out.extend(b"\\t"),
+            0x08 => out.extend(b"\\b"),
+            0x0c => out.extend(b"\\f"),
+            0..32 => {
+                out.extend(b"\\u00");
+                out.extend([HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+fn escape_none(value: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.extend_from_slice(value.unwrap_or_default());
+}
+
+/// Lines of one worker that wait for the turn's end.
+struct Pending {
+    file: Arc<LogFile>,
+    lines: Vec<u8>,
+}
+
+thread_local! {
+    static PENDING: RefCell<Vec<Pending>> = const { RefCell::new(Vec::new()) };
+    static FLUSH: Rc<Notify> = Rc::new(Notify::new());
+}
+
+/// Writes the request's line to the logs of its location.
+pub fn log(exchange: &mut Exchange) {
+    let conf = Rc::clone(&exchange.conf);
+    let AccessLogs::To(logs) = &conf.location(exchange.location).log.access_log else { return };
+    for log in logs {
+        if log.condition.as_ref().is_some_and(|condition| !condition.is_true(exchange)) {
+            continue;
+        }
+        PENDING.with_borrow_mut(|pending| append(log, exchange, pending));
+    }
+}
+
+fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) {
+    let at = pending.iter().position(|batch| Arc::ptr_eq(&batch.file, &log.file));
+    let at = at.unwrap_or_else(|| {
+        pending.push(Pending { file: Arc::clone(&log.file), lines: Vec::new() });
+        pending.len() - 1
+    });
+    let batch = &mut pending[at];
+    if batch.lines.is_empty() {
+        wake_flush(log.flush.map(|(_, time)| time));
+    }
+    let escape = match log.format.escape {
+        EscapeStyle::Standard => escape_standard,
+        EscapeStyle::Json => escape_json,
+        EscapeStyle::None => escape_none,
+    };
+    log.format.template.append_escaped(exchange, &mut batch.lines, escape);
+    batch.lines.push(b'\n');
+    let bytes_max = log.flush.map_or(limits::LOG_BATCH_BYTES, |(size, _)| size.max(1));
+    if batch.lines.len() >= bytes_max {
+        batch.file.write(&batch.lines);
+        batch.lines.clear();
+    }
+}
+
+fn wake_flush(delay: Option<Duration>) {
+    let notify = FLUSH.with(Rc::clone);
+    match delay {
+        None => notify.notify_one(),
+        Some(delay) => {
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(delay).await;
+                notify.notify_one();
+            });
+        }
+    }
+}
+
+/// Writes what is pending; at the end of the worker, too.
+pub fn flush() {
+    PENDING.with_borrow_mut(|pending| {
+        for batch in pending.iter_mut().filter(|batch| !batch.lines.is_empty()) {
+            batch.file.write(&batch.lines);
+            batch.lines.clear();
+        }
+        // Files no configuration names any more.
+        pending.retain(|batch| Arc::strong_count(&batch.file) > 1);
+    });
+}
+
+/// Writes each turn's lines: it is woken by the turn's first line, and by then runs after every
+/// task that was ready in the same turn.
+pub async fn flush_each_turn() {
+    let notify = FLUSH.with(Rc::clone);
+    loop {
+        notify.notified().await;
+        tokio::task::yield_now().await;
+        flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_made_safe_for_a_line() {
+        let run = |escape: fn(Option<&[u8]>, &mut Vec<u8>), value: Option<&[u8]>| {
+            let mut out = Vec::new();
+            escape(value, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(run(escape_standard, Some(b"a\"\n\xe3\\")), "a\\x22\\x0A\\xE3\\x5C");
+        assert_eq!(run(escape_standard, None), "-");
+        assert_eq!(run(escape_json, Some(b"a\"\n\x01")), "a\\\"\\n\\u0001");
+        assert_eq!(run(escape_none, None), "");
+    }
+}

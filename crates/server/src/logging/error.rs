@@ -1,0 +1,227 @@
+//! The error log: `2026/11/21 08:57:21 [error] 12#12: *3 text, client: …`.
+
+use super::clock;
+use super::file::{LogFile, LogFiles};
+use crate::config::compiled::Config;
+use crate::config::directive::{Args, ValueError};
+use crate::exchange::Exchange;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Severity; a log takes its level and everything more severe.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Level {
+    Emerg,
+    Alert,
+    Crit,
+    Error,
+    Warn,
+    Notice,
+    Info,
+    Debug,
+}
+
+impl Level {
+    const NAMES: [(&'static str, Self); 8] = [
+        ("emerg", Self::Emerg),
+        ("alert", Self::Alert),
+        ("crit", Self::Crit),
+        ("error", Self::Error),
+        ("warn", Self::Warn),
+        ("notice", Self::Notice),
+        ("info", Self::Info),
+        ("debug", Self::Debug),
+    ];
+
+    /// As in the log.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(name, _)| name.as_bytes() == text).map(|(_, level)| level)
+    }
+}
+
+/// Where messages go.
+#[derive(Clone, Debug)]
+enum Sink {
+    File(Arc<LogFile>),
+    Stderr,
+    /// Nowhere: `error_log /dev/null crit` and the like are files; this is a log that failed.
+    None,
+}
+
+/// The logs that one block writes to.
+#[derive(Clone, Debug, Default)]
+pub struct ErrorLogs(Vec<(Sink, Level)>);
+
+/// One log with its level.
+#[derive(Clone, Debug)]
+pub struct Target(Sink, Level);
+
+impl ErrorLogs {
+    /// Reads `error_log file [level]`.
+    ///
+    /// # Errors
+    /// An unknown level, or a file that cannot be opened.
+    pub fn target(args: &Args<'_>) -> Result<Target, ValueError> {
+        let level = match args.words.get(1) {
+            None => Level::Error,
+            Some(word) => Level::parse(word).ok_or_else(|| {
+                ValueError(format!("invalid log level \"{}\"", String::from_utf8_lossy(word)))
+            })?,
+        };
+        let path = args.text(0);
+        if path == "stderr" {
+            return Ok(Target(Sink::Stderr, level));
+        }
+        if path.starts_with("syslog:") || path.starts_with("memory:") {
+            return Err(ValueError(format!("\"error_log {path}\" is not supported, expected a file or \"stderr\"")));
+        }
+        let path = args.env.prefix_path(&path);
+        let file = args.env.logs.get(&path).map_err(|error| {
+            ValueError(format!("open() \"{}\" failed ({})", path.display(), os_error(&error)))
+        })?;
+        Ok(Target(Sink::File(file), level))
+    }
+
+    pub fn push(&mut self, target: Target) {
+        self.0.push((target.0, target.1));
+    }
+
+    /// The log when the configuration names none: `-e`, or `logs/error.log`, else stderr.
+    pub fn standard(logs: &LogFiles, named: Option<&Path>, prefix: &Path) -> Self {
+        let path = named.map_or_else(|| prefix.join("logs/error.log"), |path| prefix.join(path));
+        let sink = match logs.get(&path) {
+            _ if named == Some(Path::new("stderr")) => Sink::Stderr,
+            Ok(file) => Sink::File(file),
+            Err(error) => {
+                eprintln!(
+                    "yorozu: [alert] could not open error log file: open() \"{}\" failed ({})",
+                    path.display(),
+                    os_error(&error)
+                );
+                Sink::None
+            }
+        };
+        Self(vec![(sink, Level::Error)])
+    }
+
+    /// Is any log interested in `level`?
+    pub fn takes(&self, level: Level) -> bool {
+        self.0.iter().any(|(_, least)| level <= *least)
+    }
+
+    fn write_line(&self, level: Level, number: Option<u64>, text: &str) {
+        let mut line = String::new();
+        let pid = std::process::id();
+        let _ = write!(line, "{} [{}] {pid}#{pid}: ", clock::now().error, level.name());
+        if let Some(number) = number {
+            let _ = write!(line, "*{number} ");
+        }
+        line.push_str(text);
+        line.push('\n');
+        for (sink, least) in &self.0 {
+            match sink {
+                _ if level > *least => {}
+                Sink::File(file) => file.write(line.as_bytes()),
+                Sink::Stderr => {
+                    let _ = std::io::stderr().write_all(line.as_bytes());
+                }
+                Sink::None => {}
+            }
+        }
+    }
+
+    /// A message that belongs to no connection.
+    pub fn process(&self, level: Level, text: &str) {
+        if self.takes(level) {
+            self.write_line(level, None, text);
+        }
+    }
+
+    /// A message about a connection, outside any request.
+    pub fn connection(&self, level: Level, client: &crate::exchange::Client, text: &str) {
+        if self.takes(level) {
+            let text = format!("{text}, client: {}", client.peer_text);
+            self.write_line(level, Some(client.number), &text);
+        }
+    }
+}
+
+/// What a request's message is dressed with when the exchange itself is not at hand.
+#[derive(Clone, Debug)]
+pub struct Context {
+    logs: ErrorLogs,
+    number: u64,
+    tail: String,
+}
+
+impl Context {
+    pub fn of(exchange: &Exchange) -> Self {
+        let conf = &exchange.conf;
+        let logs = conf.location(exchange.location).error_log.clone();
+        Self { logs, number: exchange.client.number, tail: tail(exchange) }
+    }
+
+    pub fn takes(&self, level: Level) -> bool {
+        self.logs.takes(level)
+    }
+
+    /// Logs a message about the upstream; `peer` as `fastcgi://unix:/path:`.
+    pub fn upstream(&self, level: Level, text: &str, peer: Option<&str>) {
+        if !self.logs.takes(level) {
+            return;
+        }
+        let (head, host) = self.tail.split_at(self.tail.find(", host: ").unwrap_or(self.tail.len()));
+        let peer = peer.map(|peer| format!(", upstream: \"{peer}\"")).unwrap_or_default();
+        self.logs.write_line(level, Some(self.number), &format!("{text}{head}{peer}{host}"));
+    }
+}
+
+fn tail(exchange: &Exchange) -> String {
+    let server = exchange.conf.server(exchange.server);
+    let request = &exchange.request;
+    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut text = format!(
+        ", client: {}, server: {}, request: \"{}\"",
+        exchange.client.peer_text,
+        server.name(),
+        lossy(request.line_text()),
+    );
+    if let Some(host) = request.field(b"host") {
+        let _ = write!(text, ", host: \"{}\"", lossy(host));
+    }
+    if let Some(referrer) = request.field(b"referer") {
+        let _ = write!(text, ", referrer: \"{}\"", lossy(referrer));
+    }
+    text
+}
+
+/// Logs a message about a request.
+pub fn request(exchange: &Exchange, level: Level, text: &str) {
+    let logs = &exchange.conf.location(exchange.location).error_log;
+    if logs.takes(level) {
+        logs.write_line(level, Some(exchange.client.number), &format!("{text}{}", tail(exchange)));
+    }
+}
+
+/// Logs a message of the process to the main log.
+pub fn process(config: &Config, level: Level, text: &str) {
+    config.error_log.process(level, text);
+}
+
+/// `2: No such file or directory`, as nginx prints system errors.
+pub fn os_error(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => {
+            let plain = text.split(" (os error").next().unwrap_or(&text);
+            format!("{number}: {plain}")
+        }
+        None => text,
+    }
+}

@@ -1,0 +1,72 @@
+//! Log files: opened once per path, opened again on USR1, shared by all workers and loads.
+
+use arc_swap::ArcSwap;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One log.
+#[derive(Debug)]
+pub struct LogFile {
+    path: PathBuf,
+    file: ArcSwap<File>,
+}
+
+/// All logs of the process.
+#[derive(Debug, Default)]
+pub struct LogFiles {
+    by_path: Mutex<BTreeMap<PathBuf, Arc<LogFile>>>,
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+impl LogFile {
+    /// Appends whole lines with one call; a log that cannot be written is not worth a request.
+    pub fn write(&self, lines: &[u8]) {
+        let _ = (&**self.file.load()).write_all(lines);
+    }
+}
+
+impl LogFiles {
+    /// The log at `path`, opened if it is new.
+    ///
+    /// # Errors
+    /// The file cannot be opened for appending.
+    pub fn get(&self, path: &Path) -> io::Result<Arc<LogFile>> {
+        let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(log) = by_path.get(path) {
+            return Ok(Arc::clone(log));
+        }
+        let log = Arc::new(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) });
+        by_path.insert(path.to_owned(), Arc::clone(&log));
+        Ok(log)
+    }
+
+    /// Opens every file again, for log rotation; one that cannot be opened keeps its old file.
+    /// Returns what failed.
+    pub fn reopen(&self) -> Vec<(PathBuf, io::Error)> {
+        let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        // Logs no configuration names any more are only held here.
+        by_path.retain(|_, log| Arc::strong_count(log) > 1);
+        let mut failed = Vec::new();
+        for log in by_path.values() {
+            match open(&log.path) {
+                Ok(file) => log.file.store(Arc::new(file)),
+                Err(error) => failed.push((log.path.clone(), error)),
+            }
+        }
+        failed
+    }
+
+    /// Gives every file to `user`, so that it can be opened again after the change of user.
+    pub fn give_to(&self, user: nix::unistd::Uid) {
+        let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        for path in by_path.keys() {
+            let _ = nix::unistd::chown(path, Some(user), None);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `allow` and `deny`: who may ask, by address.
+
+use crate::config::directive::*;
+use crate::exchange::Exchange;
+use std::net::IpAddr;
+
+/// What one rule matches.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Network {
+    All,
+    Unix,
+    V4 { bits: u32, mask: u32 },
+    V6 { bits: u128, mask: u128 },
+}
+
+/// One `allow` or `deny`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    network: Network,
+    is_allow: bool,
+}
+
+impl Setting for Rule {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let text = args.text(0);
+        let network = parse(&text)
+            .ok_or_else(|| ValueError(format!("invalid parameter \"{text}\"")))?;
+        Ok(Self { network, is_allow: args.name == "allow" })
+    }
+}
+
+fn parse(text: &str) -> Option<Network> {
+    match text {
+        "all" => return Some(Network::All),
+        "unix:" => return Some(Network::Unix),
+        _ => {}
+    }
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix.parse::<u32>().ok()?)),
+        None => (text, None),
+    };
+    match address.parse().ok()? {
+        IpAddr::V4(ip) => {
+            let prefix = prefix.unwrap_or(32);
+            let mask = u32::MAX.checked_shl(32_u32.checked_sub(prefix)?).unwrap_or(0);
+            Some(Network::V4 { bits: ip.to_bits() & mask, mask })
+        }
+        IpAddr::V6(ip) => {
+            let prefix = prefix.unwrap_or(128);
+            let mask = u128::MAX.checked_shl(128_u32.checked_sub(prefix)?).unwrap_or(0);
+            Some(Network::V6 { bits: ip.to_bits() & mask, mask })
+        }
+    }
+}
+
+impl Network {
+    fn matches(self, peer: Option<IpAddr>) -> bool {
+        match (self, peer) {
+            (Self::All, _) | (Self::Unix, None) => true,
+            (Self::V4 { bits, mask }, Some(IpAddr::V4(ip))) => ip.to_bits() & mask == bits,
+            (Self::V4 { bits, mask }, Some(IpAddr::V6(ip))) => {
+                ip.to_ipv4_mapped().is_some_and(|ip| ip.to_bits() & mask == bits)
+            }
+            (Self::V6 { bits, mask }, Some(IpAddr::V6(ip))) => ip.to_bits() & mask == bits,
+            _ => false,
+        }
+    }
+}
+
+/// What one block says; `allow` and `deny` share one list, in the order written.
+#[derive(Clone, Default)]
+pub struct Draft {
+    pub rules: Inherit<Vec<Rule>>,
+}
+
+impl Draft {
+    pub fn inherit(&mut self, outer: &Self) {
+        self.rules.inherit(&outer.rules);
+    }
+}
+
+/// The rules of one location.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    rules: Vec<Rule>,
+}
+
+impl Conf {
+    pub fn compile(draft: &Draft, _: &crate::config::env::Env) -> Result<Self, ValueError> {
+        Ok(Self { rules: draft.rules.or_default() })
+    }
+}
+
+const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LIMIT_EXCEPT;
+
+pub const DIRECTIVES: &[Directive] = &[
+    Directive::row("allow", CONTEXTS, Arity::ONE, Action::Set(|block, args| block.access.rules.set(args)), "Admits an address or network."),
+    Directive::row("deny", CONTEXTS, Arity::ONE, Action::Set(|block, args| block.access.rules.set(args)), "Refuses an address or network."),
+];
+
+/// Does the first rule that matches the client refuse it?
+pub fn is_denied(exchange: &Exchange, conf: &Conf) -> bool {
+    let peer = exchange.client.peer.map(|peer| peer.ip());
+    let rule = conf.rules.iter().find(|rule| rule.network.matches(peer));
+    rule.is_some_and(|rule| !rule.is_allow)
+}
+
+/// The user name of a `Basic` authorization.
+pub fn basic_user(value: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, token) = value.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
+    }
+    let decoded = decode_base64(token.trim_ascii())?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    (colon > 0).then(|| decoded[..colon].to_vec())
+}
+
+fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| {
+        Some(u32::from(match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        }))
+    };
+    let digits: Vec<u8> = text.iter().copied().take_while(|byte| *byte != b'=').collect();
+    let mut out = Vec::with_capacity(digits.len() * 3 / 4);
+    for group in digits.chunks(4) {
+        let value = group.iter().try_fold(0u32, |value, byte| Some(value << 6 | digit(*byte)?))?;
+        let value = value << (6 * (4 - group.len()));
+        out.extend_from_slice(&value.to_be_bytes()[1..group.len()]);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_match_by_their_prefix() {
+        let table = [
+            ("all", "1.2.3.4", true),
+            ("10.0.0.0/8", "10.1.2.3", true),
+            ("10.0.0.0/8", "11.1.2.3", false),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("0.0.0.0/0", "9.9.9.9", true),
+            ("2001:db8::/32", "2001:db8::1", true),
+            ("2001:db8::/32", "2001:db9::1", false),
+            ("10.0.0.0/8", "::ffff:10.1.1.1", true),
+            ("unix:", "10.1.1.1", false),
+        ];
+        for (network, peer, expected) in table {
+            let peer = Some(peer.parse().unwrap());
+            assert_eq!(parse(network).unwrap().matches(peer), expected, "{network} {peer:?}");
+        }
+        assert!(parse("unix:").unwrap().matches(None));
+        assert!(parse("10.0.0.0/33").is_none() && parse("x").is_none());
+    }
+
+    #[test]
+    fn the_user_of_basic_credentials() {
+        assert_eq!(basic_user(b"Basic YWxpY2U6cHc=").as_deref(), Some(&b"alice"[..]));
+        assert_eq!(basic_user(b"Bearer x"), None);
+        assert_eq!(basic_user(b"Basic !"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! `map`: a variable whose value depends on another text.
+
+use crate::config::block::Block;
+use crate::config::directive::*;
+use crate::config::load::Loader;
+use crate::config::regex::Regex;
+use crate::config::template::Template;
+use crate::exchange::Exchange;
+use crate::exchange::variables::{Definition, VariableNames};
+use crate::find_config::hosts::Hosts;
+use bytes::Bytes;
+use std::collections::HashMap;
+use yorozu_conf::{ConfError, Directive as Line};
+
+/// A compiled `map` block.
+#[derive(Debug)]
+pub struct Map {
+    source: Template,
+    /// Lower-cased texts.
+    exact: HashMap<Bytes, Template>,
+    hosts: Hosts<Template>,
+    regexes: Vec<(Regex, Template)>,
+    default: Template,
+    /// Computed anew at each use.
+    pub is_volatile: bool,
+}
+
+pub const DIRECTIVES: &[Directive] = &[Directive::row(
+    "map",
+    HTTP,
+    Arity::TWO,
+    Action::Open(open),
+    "A variable whose value depends on another text.",
+)];
+
+impl Map {
+    /// The value for the exchange.
+    pub fn value(&self, exchange: &mut Exchange) -> Bytes {
+        let subject = self.source.value(exchange);
+        let lower = subject.to_ascii_lowercase();
+        let found = self.exact.get(&lower[..]).or_else(|| {
+            let host = lower.strip_suffix(b".").unwrap_or(&lower);
+            self.hosts.find(host)
+        });
+        let found = found.or_else(|| {
+            let mut regexes = self.regexes.iter();
+            regexes.find(|(regex, _)| regex.matches(&subject, exchange)).map(|(_, value)| value)
+        });
+        found.unwrap_or(&self.default).value(exchange)
+    }
+}
+
+fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let env = loader.env;
+    let at = |error: ValueError| error.at(&line.at);
+    let slot = define(&line.args[1], env).map_err(at)?;
+    let mut map = Map {
+        source: Template::compile(&line.args[0], env).map_err(at)?,
+        exact: HashMap::new(),
+        hosts: Hosts::default(),
+        regexes: Vec::new(),
+        default: Template::default(),
+        is_volatile: false,
+    };
+    let rows = line.block.as_deref().unwrap_or_default();
+    let has_hostnames = rows.iter().any(|row| &row.name[..] == b"hostnames" && row.args.is_empty());
+    let mut has_default = false;
+    for row in rows {
+        let at = |error: ValueError| error.at(&row.at);
+        match (&row.name[..], &row.args[..]) {
+            (b"hostnames", []) => {}
+            (b"volatile", []) => map.is_volatile = true,
+            (b"default", [_]) if has_default => {
+                return Err(at(ValueError::new("duplicate default map parameter")));
+            }
+            (b"default", [value]) => {
+                has_default = true;
+                map.default = Template::compile(value, env).map_err(at)?;
+            }
+            (key, [value]) => {
+                let value = Template::compile(value, env).map_err(at)?;
+                map.add(key, value, has_hostnames, env).map_err(at)?;
+            }
+            _ => return Err(at(ValueError::new("invalid number of the map parameters"))),
+        }
+    }
+    env.definitions.borrow_mut().push(Definition { slot, map });
+    Ok(())
+}
+
+/// The slot of `$name`, which the configuration is about to define.
+pub fn define(word: &Bytes, env: &crate::config::env::Env) -> Result<u16, ValueError> {
+    let text = String::from_utf8_lossy(word).into_owned();
+    let name = text.strip_prefix('$').filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| ValueError(format!("invalid variable name \"{text}\"")))?;
+    if VariableNames::is_reserved(name) {
+        return Err(ValueError(format!("the duplicate \"{name}\" variable")));
+    }
+    Ok(env.variables.borrow_mut().define(name))
+}
+
+impl Map {
+    fn add(
+        &mut self,
+        key: &[u8],
+        value: Template,
+        has_hostnames: bool,
+        env: &crate::config::env::Env,
+    ) -> Result<(), ValueError> {
+        let shown = String::from_utf8_lossy(key).into_owned();
+        if let Some(pattern) = key.strip_prefix(b"~") {
+            let (pattern, caseless) = match pattern.strip_prefix(b"*") {
+                Some(pattern) => (pattern, true),
+                None => (pattern, false),
+            };
+            self.regexes.push((Regex::compile(pattern, caseless, env)?, value));
+            return Ok(());
+        }
+        let is_wildcard = key.starts_with(b"*.") || key.starts_with(b".") || key.ends_with(b".*");
+        let is_new = if has_hostnames && is_wildcard {
+            self.hosts.add(&shown.to_ascii_lowercase(), value)
+        } else {
+            let key = key.strip_prefix(b"\\").unwrap_or(key);
+            self.exact.insert(key.to_ascii_lowercase().into(), value).is_none()
+        };
+        if is_new { Ok(()) } else { Err(ValueError(format!("conflicting parameter \"{shown}\""))) }
+    }
+}

@@ -1,0 +1,48 @@
+//! `try_files`: the first file that exists, or the last argument.
+
+use crate::config::http_core::{TryFile, TryLast};
+use crate::exchange::Exchange;
+use crate::handlers::Outcome;
+use crate::handlers::static_file::{self, files};
+use std::rc::Rc;
+
+/// Sets the path of the first file found; the outcome of the last argument if there is none.
+pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let try_files = location.http_core.try_files.as_ref()?;
+    for file in &try_files.files {
+        if let Some(uri) = found(exchange, file) {
+            exchange.set_uri(uri);
+            return None;
+        }
+    }
+    Some(match &try_files.last {
+        TryLast::Status(status) => Outcome::Status(*status),
+        TryLast::Named(name) => Outcome::Named(name.clone()),
+        TryLast::Uri { path, args } => {
+            let path = path.value(exchange).to_vec();
+            // As nginx: without `?` in the argument the request's own arguments are dropped.
+            let args = args.as_ref().map(|args| args.value(exchange).to_vec());
+            Outcome::Internal { uri: path, args: Some(args.unwrap_or_default()) }
+        }
+    })
+}
+
+/// The path of the file as a URI, if it exists as wanted.
+fn found(exchange: &mut Exchange, file: &TryFile) -> Option<Vec<u8>> {
+    let mut uri = Vec::new();
+    file.path.append(exchange, &mut uri);
+    let mut path = static_file::path_of(exchange, &uri);
+    if file.is_folder {
+        path.push(b'/');
+    }
+    let wanted = if file.is_folder { files::Kind::Folder } else { files::Kind::File };
+    if files::kind(&path) != Some(wanted) {
+        return None;
+    }
+    if file.is_folder {
+        uri.push(b'/');
+    }
+    Some(uri)
+}

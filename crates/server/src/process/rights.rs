@@ -1,0 +1,79 @@
+//! Giving up root: what was bound and opened stays, the right to bind low ports at a reload too.
+
+use crate::config::compiled::Config;
+use crate::config::load::Kept;
+use crate::logging::error::{self, Level};
+use caps::{CapSet, Capability};
+use nix::unistd::{Gid, Group, User, initgroups, setgid, setuid};
+use std::ffi::CString;
+
+/// nginx's default user where the configuration names none.
+const NOBODY: &str = "nobody";
+
+/// Becomes the configuration's `user`, if started as root.
+///
+/// # Errors
+/// The user does not exist or cannot be taken on.
+pub(super) fn drop_to_user(config: &Config, kept: &Kept) -> Result<(), String> {
+    let wanted = config.main.user.as_ref();
+    if !nix::unistd::geteuid().is_root() {
+        if wanted.is_some() {
+            error::process(
+                config,
+                Level::Warn,
+                "the \"user\" directive makes sense only if the process runs with super-user privileges, ignored",
+            );
+        }
+        return Ok(());
+    }
+    let name = wanted.map_or(NOBODY, |user| &user.user);
+    if name == "root" {
+        return Ok(());
+    }
+    let unknown = || format!("getpwnam(\"{name}\") failed");
+    let user = User::from_name(name).ok().flatten().ok_or_else(unknown)?;
+    let group = match wanted.and_then(|user| user.group.as_ref()) {
+        Some(group) => {
+            let found = Group::from_name(group).ok().flatten();
+            found.ok_or_else(|| format!("getgrnam(\"{group}\") failed"))?.gid
+        }
+        None => group_of(&user, wanted.is_none()),
+    };
+    give_folders(config, kept, &user);
+    become_user(&user, group).map_err(|problem| format!("cannot become user \"{name}\": {problem}"))
+}
+
+/// `nobody` has its own group under several names; the user's own is right everywhere.
+fn group_of(user: &User, _: bool) -> Gid {
+    user.gid
+}
+
+/// What this process made as root and will write as `user`.
+fn give_folders(config: &Config, kept: &Kept, user: &User) {
+    kept.logs.give_to(user.uid);
+    let caches = config.zones.values().map(|zone| zone.options().disk.path.clone());
+    let temporary = config.locations.iter().flat_map(|location| {
+        [
+            location.http_core.client_body_temp_path.0.clone(),
+            location.fastcgi.gateway.temp_path.0.clone(),
+        ]
+    });
+    for folder in caches.chain(temporary) {
+        // Failing here shows later, with a message that says which file.
+        let _ = std::fs::create_dir_all(&folder);
+        let _ = nix::unistd::chown(&folder, Some(user.uid), None);
+    }
+}
+
+fn become_user(user: &User, group: Gid) -> Result<(), Box<dyn std::error::Error>> {
+    caps::securebits::set_keepcaps(true)?;
+    initgroups(&CString::new(user.name.clone())?, group)?;
+    setgid(group)?;
+    setuid(user.uid)?;
+    // Only this one right is kept, so that a reload may bind a low port. Where the system grants
+    // none of it (a container), ports above 1023 still work.
+    let kept = [Capability::CAP_NET_BIND_SERVICE].into_iter().collect();
+    let _ = caps::set(None, CapSet::Effective, &kept);
+    let _ = caps::set(None, CapSet::Permitted, &kept);
+    Ok(())
+}

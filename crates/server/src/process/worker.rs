@@ -1,0 +1,285 @@
+//! One worker thread: an event loop, its listening sockets, its connections.
+
+use crate::config::compiled::{Config, ListenAddress, WorkerConf};
+use crate::connection::h1::{self, Idle};
+use crate::connection::transport::Transport;
+use crate::exchange::Client;
+use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::limits;
+use crate::listen::Listener;
+use crate::logging::access;
+use crate::logging::error::{self, Level, os_error};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, LocalSet};
+
+/// What the main thread tells a worker.
+#[derive(Debug)]
+pub enum Command {
+    /// Use another configuration, with these sockets added.
+    Reload { config: Arc<Config>, generation: u64, added: Vec<(ListenAddress, Listener)> },
+    /// Finish what is under way, then end.
+    Quit,
+    /// End now.
+    Stop,
+}
+
+/// A worker as its connections see it.
+#[derive(Debug)]
+pub struct Worker {
+    conf: RefCell<Rc<WorkerConf>>,
+    is_stopping: Cell<bool>,
+    connections: RefCell<HashMap<u64, Rc<Idle>>>,
+    /// Told when a connection ends.
+    ended: Notify,
+}
+
+/// Serial numbers of connections, over all workers.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
+impl Worker {
+    /// The configuration for the next request.
+    pub fn conf(&self) -> Rc<WorkerConf> {
+        Rc::clone(&self.conf.borrow())
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.get()
+    }
+
+    /// Ends idle connections: what they sent already is still answered.
+    fn close_idle(&self) {
+        for connection in self.connections.borrow().values().filter(|c| c.is_idle.get()) {
+            connection.io.shutdown(Shutdown::Read);
+        }
+    }
+
+    /// Room for one more connection; makes some by ending an idle one.
+    async fn wait_for_room(&self) {
+        loop {
+            let max = usize::try_from(self.conf.borrow().main.worker_connections).unwrap_or(usize::MAX);
+            if self.connections.borrow().len() < max {
+                return;
+            }
+            if let Some(idle) = self.connections.borrow().values().find(|c| c.is_idle.get()) {
+                idle.is_idle.set(false);
+                idle.io.shutdown(Shutdown::Read);
+            }
+            self.ended.notified().await;
+        }
+    }
+}
+
+/// Runs a worker until it is told to end.
+pub fn run(
+    config: Arc<Config>,
+    listeners: Vec<(ListenAddress, Listener)>,
+    commands: mpsc::UnboundedReceiver<Command>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .event_interval(limits::EVENT_INTERVAL)
+        .max_blocking_threads(limits::BLOCKING_THREADS_MAX)
+        .build()?;
+    let local = LocalSet::new();
+    let worker = Rc::new(Worker {
+        conf: RefCell::new(Rc::new(WorkerConf { config, generation: 0 })),
+        is_stopping: Cell::new(false),
+        connections: RefCell::default(),
+        ended: Notify::new(),
+    });
+    local.block_on(&runtime, serve(worker, listeners, commands))?;
+    access::flush();
+    // What still runs on blocking threads are cache files; their temporary names are cleaned up.
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    Ok(())
+}
+
+async fn serve(
+    worker: Rc<Worker>,
+    listeners: Vec<(ListenAddress, Listener)>,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) -> io::Result<()> {
+    tokio::task::spawn_local(access::flush_each_turn());
+    let mut accepting: HashMap<ListenAddress, JoinHandle<()>> = HashMap::new();
+    start_accepting(&worker, &mut accepting, listeners)?;
+    loop {
+        match commands.recv().await {
+            Some(Command::Reload { config, generation, added }) => {
+                accepting.retain(|address, task| {
+                    let stays = config.sockets.iter().any(|socket| socket.address == *address);
+                    if !stays {
+                        task.abort();
+                    }
+                    stays
+                });
+                *worker.conf.borrow_mut() = Rc::new(WorkerConf { config, generation });
+                start_accepting(&worker, &mut accepting, added)?;
+            }
+            Some(Command::Quit) => break,
+            Some(Command::Stop) | None => return Ok(()),
+        }
+    }
+    for task in accepting.values() {
+        task.abort();
+    }
+    // The listening sockets close with their tasks, after those have run once more.
+    accepting.clear();
+    tokio::task::yield_now().await;
+    drain(&worker, &mut commands).await;
+    Ok(())
+}
+
+/// Waits for the connections to end, `worker_shutdown_timeout` at most.
+async fn drain(worker: &Worker, commands: &mut mpsc::UnboundedReceiver<Command>) {
+    worker.is_stopping.set(true);
+    worker.close_idle();
+    let timeout = worker.conf().main.worker_shutdown_timeout;
+    let all_ended = async {
+        while !worker.connections.borrow().is_empty() {
+            worker.ended.notified().await;
+        }
+    };
+    let time_is_up = async {
+        match timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = all_ended => {}
+        () = time_is_up => {}
+        () = stopped(commands) => {}
+    }
+}
+
+async fn stopped(commands: &mut mpsc::UnboundedReceiver<Command>) {
+    while let Some(command) = commands.recv().await {
+        if matches!(command, Command::Stop) {
+            return;
+        }
+    }
+}
+
+fn start_accepting(
+    worker: &Rc<Worker>,
+    accepting: &mut HashMap<ListenAddress, JoinHandle<()>>,
+    listeners: Vec<(ListenAddress, Listener)>,
+) -> io::Result<()> {
+    for (address, listener) in listeners {
+        let worker = Rc::clone(worker);
+        let key = address.clone();
+        let task = match listener {
+            Listener::Tcp(listener) => {
+                let listener = TcpListener::from_std(listener)?;
+                tokio::task::spawn_local(accept_tcp(worker, address, listener))
+            }
+            Listener::Unix(listener) => {
+                let listener = UnixListener::from_std(listener)?;
+                tokio::task::spawn_local(accept_unix(worker, address, listener))
+            }
+        };
+        accepting.insert(key, task);
+    }
+    Ok(())
+}
+
+async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: TcpListener) {
+    loop {
+        worker.wait_for_room().await;
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                // A wildcard socket does not say which address was asked for.
+                let local = match &address {
+                    ListenAddress::Tcp(local) if !local.ip().is_unspecified() => Some(*local),
+                    _ => stream.local_addr().ok(),
+                };
+                let peer_text = peer.ip().to_string();
+                begin(&worker, &address, Transport::Tcp(stream), Some(peer), local, peer_text);
+            }
+            Err(problem) => refused(&worker, &problem).await,
+        }
+    }
+}
+
+async fn accept_unix(worker: Rc<Worker>, address: ListenAddress, listener: UnixListener) {
+    loop {
+        worker.wait_for_room().await;
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                begin(&worker, &address, Transport::Unix(stream), None, None, "unix:".to_owned());
+            }
+            Err(problem) => refused(&worker, &problem).await,
+        }
+    }
+}
+
+async fn refused(worker: &Worker, problem: &io::Error) {
+    use nix::errno::Errno;
+    let is_exhausted = matches!(
+        problem.raw_os_error().map(Errno::from_raw),
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
+    );
+    if is_exhausted {
+        let text = format!("accept4() failed ({})", os_error(problem));
+        error::process(&worker.conf(), Level::Crit, &text);
+        tokio::time::sleep(limits::ACCEPT_PAUSE).await;
+    }
+    // Anything else concerns one client that went away again.
+}
+
+fn begin(
+    worker: &Rc<Worker>,
+    address: &ListenAddress,
+    transport: Transport,
+    peer: Option<std::net::SocketAddr>,
+    local: Option<std::net::SocketAddr>,
+    peer_text: String,
+) {
+    let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    COUNTERS.accepted.fetch_add(1, Ordering::Relaxed);
+    let idle = Rc::new(Idle { io: Rc::new(transport), is_idle: Cell::new(false) });
+    worker.connections.borrow_mut().insert(number, Rc::clone(&idle));
+    let client = Rc::new(Client {
+        peer,
+        peer_text,
+        local,
+        number,
+        since: Instant::now(),
+        requests: Cell::new(0),
+        address: address.clone(),
+        listen: Cell::new(0),
+    });
+    let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::new(&COUNTERS.active) };
+    let worker = Rc::clone(worker);
+    tokio::task::spawn_local(async move {
+        let guard = guard;
+        let task = tokio::task::spawn_local(h1::serve(idle, client, Rc::clone(&worker)));
+        if task.await.is_err_and(|error| error.is_panic()) {
+            error::process(&worker.conf(), Level::Alert, "a connection ended by a panic; this is a bug");
+        }
+        drop(guard);
+    });
+}
+
+/// Takes a connection out of the worker's table when it ends, however it ends.
+struct Guard {
+    worker: Rc<Worker>,
+    number: u64,
+    _active: Gauge,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.worker.connections.borrow_mut().remove(&self.number);
+        self.worker.ended.notify_one();
+    }
+}

@@ -1,0 +1,50 @@
+//! For unit tests: configurations and exchanges without sockets.
+
+use crate::config::compiled::{Config, WorkerConf};
+use crate::config::load::{Kept, Request as LoadRequest, load};
+use crate::connection::body::RequestBody;
+use crate::exchange::{Client, Exchange};
+use crate::exchange::request::Request;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// A configuration from its text.
+pub(crate) fn config(text: &str) -> Arc<Config> {
+    Arc::new(try_config(text).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// A configuration, or the message that refuses it, with the file's name cut off.
+pub(crate) fn try_config(text: &str) -> Result<Config, String> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let prefix = std::env::temp_dir().join(format!("yorozu-conf.{}.{number}", std::process::id()));
+    std::fs::create_dir_all(prefix.join("logs")).unwrap();
+    let file = prefix.join("nginx.conf");
+    let events = if text.contains("events") { "" } else { "events {} " };
+    std::fs::write(&file, format!("{events}{text}")).unwrap();
+    let request = LoadRequest { prefix: prefix.clone(), file: file.clone(), global: None, error_log: None };
+    let result = load(&request, &Kept::default());
+    std::fs::remove_dir_all(&prefix).unwrap();
+    let shown = format!("{}", file.display());
+    result.map(|loaded| loaded.config).map_err(|error| error.to_string().replace(&shown, "conf"))
+}
+
+/// An exchange on the first socket of a configuration.
+pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
+    let address = config.sockets[0].address.clone();
+    let conf = Rc::new(WorkerConf { config, generation: 0 });
+    let client = Client {
+        peer: None,
+        peer_text: "unix:".to_owned(),
+        local: None,
+        number: 1,
+        since: Instant::now(),
+        requests: Cell::new(1),
+        address,
+        listen: Cell::new(0),
+    };
+    Exchange::new(conf, Rc::new(client), Request::unread(bytes::Bytes::new()), RequestBody::none())
+}

@@ -1,0 +1,155 @@
+//! Options of the command line.
+
+use lexopt::prelude::*;
+use nix::sys::signal::Signal;
+use std::path::PathBuf;
+use yorozu_server::NGINX_VERSION;
+use yorozu_server::config::load::Request;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Action {
+    Build,
+    Help,
+    Serve,
+    Signal(Signal),
+    Test { is_dumped: bool },
+    Version,
+}
+
+/// The whole command line.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) action: Action,
+    pub(crate) is_quiet: bool,
+    prefix: PathBuf,
+    file: Option<PathBuf>,
+    error_log: Option<PathBuf>,
+    global: Option<String>,
+}
+
+/// Where nginx of Debian looks, so that its files are found as they are.
+const PREFIX: &str = "/usr/share/nginx";
+const FILE: &str = "/etc/nginx/nginx.conf";
+
+/// The text of `-h`.
+pub(crate) const HELP: &str = "\
+Usage: yorozu [-?hvVtTq] [-s signal] [-p prefix] [-e filename] [-c filename] [-g directives]
+
+Options:
+  -?,-h         : this help
+  -v            : show version and exit
+  -V            : show version and configure options then exit
+  -t            : test configuration and exit
+  -T            : test configuration, dump it and exit
+  -q            : suppress non-error messages during configuration testing
+  -s signal     : send signal to a master process: stop, quit, reopen, reload
+  -p prefix     : set prefix path (default: /usr/share/nginx/)
+  -e filename   : set error log file (default: logs/error.log)
+  -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
+  -g directives : set global directives out of configuration file
+";
+
+/// The text of `-v`.
+pub(crate) fn version() -> String {
+    format!("yorozu version: yorozu/{} (nginx/{NGINX_VERSION} configuration)", env!("CARGO_PKG_VERSION"))
+}
+
+/// The text of `-V`: what is here, and what of nginx is missing.
+pub(crate) fn build() -> String {
+    const MISSING: &str = "charset ssi userid auth_basic mirror geo split_clients referer proxy uwsgi \
+        scgi grpc memcached limit_conn limit_req empty_gif browser upstream_hash upstream_ip_hash \
+        upstream_least_conn upstream_least_time upstream_random upstream_sticky upstream_zone tunnel";
+    let missing: String = MISSING.split_ascii_whitespace().map(|name| format!(" --without-http_{name}_module")).collect();
+    format!(
+        "{}\nnginx version: nginx/{NGINX_VERSION}\nconfigure arguments: --with-http_stub_status_module{missing}\n",
+        version()
+    )
+}
+
+impl Options {
+    /// Reads the process's arguments.
+    ///
+    /// # Errors
+    /// An unknown option or a missing argument, in nginx's words.
+    pub(crate) fn parse() -> Result<Self, String> {
+        let mut options = Self {
+            action: Action::Serve,
+            is_quiet: false,
+            prefix: PREFIX.into(),
+            file: None,
+            error_log: None,
+            global: None,
+        };
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
+            options.apply(&argument.into_owned(), &mut parser)?;
+        }
+        Ok(options)
+    }
+
+    fn apply(&mut self, argument: &OwnedArg, parser: &mut lexopt::Parser) -> Result<(), String> {
+        let mut value = |name: char, what: &str| {
+            parser.value().map_err(|_| format!("option \"-{name}\" requires {what}"))
+        };
+        match argument {
+            OwnedArg::Short('?' | 'h') => self.action = Action::Help,
+            OwnedArg::Short('v') => self.action = Action::Version,
+            OwnedArg::Short('V') => self.action = Action::Build,
+            OwnedArg::Short('t') if !matches!(self.action, Action::Test { .. }) => {
+                self.action = Action::Test { is_dumped: false };
+            }
+            OwnedArg::Short('t') => {}
+            OwnedArg::Short('T') => self.action = Action::Test { is_dumped: true },
+            OwnedArg::Short('q') => self.is_quiet = true,
+            OwnedArg::Short('s') => {
+                let name = value('s', "parameter")?.to_string_lossy().into_owned();
+                self.action = Action::Signal(match &*name {
+                    "stop" => Signal::SIGTERM,
+                    "quit" => Signal::SIGQUIT,
+                    "reopen" => Signal::SIGUSR1,
+                    "reload" => Signal::SIGHUP,
+                    _ => return Err(format!("invalid option: \"-s {name}\"")),
+                });
+            }
+            OwnedArg::Short('p') => self.prefix = value('p', "directory name")?.into(),
+            OwnedArg::Short('e') => self.error_log = Some(value('e', "file name")?.into()),
+            OwnedArg::Short('c') => self.file = Some(value('c', "file name")?.into()),
+            OwnedArg::Short('g') => {
+                self.global = Some(value('g', "parameter")?.to_string_lossy().into_owned());
+            }
+            OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),
+            OwnedArg::Other(text) => return Err(format!("invalid option: \"{text}\"")),
+        }
+        Ok(())
+    }
+
+    /// What to load: relative names count from the prefix, as nginx's do.
+    pub(crate) fn request(&self) -> Request {
+        let current = std::env::current_dir().unwrap_or_default();
+        let prefix = current.join(&self.prefix);
+        let file = self.file.as_ref().map_or_else(|| FILE.into(), |file| prefix.join(file));
+        Request { prefix, file, global: self.global.clone(), error_log: self.error_log.clone() }
+    }
+}
+
+/// An argument that borrows nothing from the parser.
+#[derive(Debug)]
+enum OwnedArg {
+    Short(char),
+    Other(String),
+}
+
+trait IntoOwned {
+    fn into_owned(self) -> OwnedArg;
+}
+
+impl IntoOwned for lexopt::Arg<'_> {
+    fn into_owned(self) -> OwnedArg {
+        match self {
+            Short(name) => OwnedArg::Short(name),
+            Long(name) => OwnedArg::Other(format!("--{name}")),
+            Value(text) => OwnedArg::Other(text.to_string_lossy().into_owned()),
+        }
+    }
+}

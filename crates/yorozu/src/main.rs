@@ -1,0 +1,99 @@
+//! The command line, as nginx's: `-?hvVtTq`, `-s signal`, `-p prefix`, `-c file`, `-e file`, `-g
+//! directives`.
+
+mod command_line;
+
+use command_line::{Action, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::Write as _;
+use std::process::ExitCode;
+use yorozu_server::config::load::{Kept, Loaded, Request, load};
+use yorozu_server::process::{self, daemon, pid};
+
+fn main() -> ExitCode {
+    let options = match Options::parse() {
+        Ok(options) => options,
+        Err(problem) => return fail(&problem),
+    };
+    let result = match options.action {
+        Action::Help => {
+            print!("{}", command_line::HELP);
+            Ok(())
+        }
+        Action::Version => {
+            eprintln!("{}", command_line::version());
+            Ok(())
+        }
+        Action::Build => {
+            eprint!("{}", command_line::build());
+            Ok(())
+        }
+        Action::Test { is_dumped } => test(&options, is_dumped),
+        Action::Signal(signal) => send(&options, signal),
+        Action::Serve => serve(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => fail(&problem),
+    }
+}
+
+fn fail(problem: &str) -> ExitCode {
+    if !problem.is_empty() {
+        eprintln!("yorozu: [emerg] {problem}");
+    }
+    ExitCode::FAILURE
+}
+
+fn read(request: &Request, kept: &Kept) -> Result<Loaded, String> {
+    load(request, kept).map_err(|problem| problem.to_string())
+}
+
+fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
+    let request = options.request();
+    let file = request.file.display();
+    let loaded = read(&request, &Kept::default()).inspect_err(|problem| {
+        eprintln!("yorozu: [emerg] {problem}");
+        eprintln!("yorozu: configuration file {file} test failed");
+    });
+    let Ok(loaded) = loaded else { return Err(String::new()) };
+    for warning in &loaded.config.warnings {
+        eprintln!("yorozu: [warn] {warning}");
+    }
+    if !options.is_quiet {
+        eprintln!("yorozu: the configuration file {file} syntax is ok");
+        eprintln!("yorozu: configuration file {file} test is successful");
+    }
+    if is_dumped {
+        let mut out = std::io::stdout().lock();
+        for file in &loaded.tree.files {
+            let written = writeln!(out, "# configuration file {}:", file.path.display())
+                .and_then(|()| out.write_all(&file.text))
+                .and_then(|()| writeln!(out));
+            written.map_err(|problem| problem.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+fn send(options: &Options, signal: Signal) -> Result<(), String> {
+    let loaded = read(&options.request(), &Kept::default())?;
+    let id = pid::read(&pid::path(&loaded.config))?;
+    kill(Pid::from_raw(id), signal)
+        .map_err(|problem| format!("kill({id}, {}) failed ({}: {})", signal as i32, problem as i32, problem.desc()))
+}
+
+fn serve(options: &Options) -> Result<(), String> {
+    let request = options.request();
+    let kept = Kept::default();
+    let loaded = read(&request, &kept)?;
+    if loaded.config.main.daemon && !daemon::is_detached() {
+        return daemon::detach();
+    }
+    process::run(request, loaded.config, kept, || {
+        if daemon::is_detached() {
+            daemon::report_ready();
+        }
+    })
+}

@@ -1,0 +1,308 @@
+# The steps of stack/run, in its order. Sourced; needs $here.
+
+packages="php8.2-fpm php8.2-opcache php8.2-cli php8.2-mysql php8.2-gd php8.2-mbstring php8.2-xml
+php8.2-curl php-apcu mariadb-server wordpress wordpress-theme-twentytwentythree curl"
+rust_minimum=85   # of 1.x; Cargo.toml's rust-version
+
+children=()       # pid:name, in the order they were started
+
+step() { printf '  %s\n' "$*" >&2; }
+die() { printf 'make run: %s\n' "$*" >&2; exit 1; }
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+# --- packages and the compiler ---------------------------------------------------------------
+
+missing_packages() {
+    local name
+    for name in $packages "$@"; do
+        dpkg-query -W -f '${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed || echo "$name"
+    done
+}
+
+install_packages() {
+    command -v dpkg-query >/dev/null || die "this needs Debian's packages (dpkg-query was not found)"
+    local missing
+    missing=$(missing_packages | xargs)
+    [ -z "$missing" ] && return
+    is_root || die "packages are missing: run as root: apt-get install $missing"
+    step "installing $missing"
+    local log
+    log=$(mktemp)
+    # No service of theirs shall be started: the site has processes of its own.
+    local policy=/usr/sbin/policy-rc.d made_policy=
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy && made_policy=1
+    fi
+    { apt-get update && DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null
+    local status=$?
+    [ -n "$made_policy" ] && rm -f $policy
+    [ $status -eq 0 ] || die "apt-get failed, see $log: $(grep '^E:' "$log" | head -n 1)"
+    rm -f "$log"
+}
+
+is_rust_recent() {
+    local version
+    version=$("$1" --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\)\..*/\1/p')
+    [ -n "$version" ] && [ "$version" -ge $rust_minimum ]
+}
+
+find_rust() {
+    PATH="$PATH:$HOME/.cargo/bin"
+    if is_rust_recent rustc && command -v cargo >/dev/null && command -v cc >/dev/null; then
+        return
+    fi
+    local wanted="rustc-web cargo-web gcc libc6-dev"
+    is_root || die "Rust 1.$rust_minimum or newer is needed: run as root: apt-get install $wanted"
+    step "installing Rust from Debian"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $wanted \
+        >/dev/null 2>&1 </dev/null || die "apt-get install $wanted failed"
+    is_rust_recent rustc ||
+        die "Rust 1.$rust_minimum or newer is needed, Debian's rustc-web is older: install it from rust-lang.org"
+}
+
+build() {
+    local log
+    log=$(mktemp)
+    (cd "$here" && cargo build --release --locked --bin yorozu) >"$log" 2>&1 </dev/null ||
+        { cat "$log" >&2; rm -f "$log"; die "the build failed"; }
+    rm -f "$log"
+    yorozu=$here/target/release/yorozu
+}
+
+# --- folders and users -----------------------------------------------------------------------
+
+may_enter() { # user folder
+    runuser -u "$1" -- test -x "$2" 2>/dev/null
+}
+
+choose_folders() {
+    local id
+    id=$(printf '%s' "$here" | cksum | cut -d ' ' -f 1)
+    data=${YOROZU_DATA:-$here/.yorozu}
+    if is_root; then
+        db_user=mysql php_user=www-data
+        mkdir -p "$data" || die "cannot make the folder $data"
+        if ! may_enter $db_user "$data" || ! may_enter $php_user "$data"; then
+            [ -z "${YOROZU_DATA:-}" ] || die "users $db_user and $php_user may not enter $data"
+            rmdir "$data" 2>/dev/null
+            data=/var/lib/yorozu/$id
+            step "the users of MariaDB and PHP may not enter the clone: the site goes to $data"
+        fi
+        sockets=/run/yorozu-$id
+    else
+        db_user=$(id -un) php_user=$db_user
+        sockets=${XDG_RUNTIME_DIR:-/tmp}/yorozu-$(id -u)-$id
+    fi
+    # Names of sockets may have 107 bytes at most, the clone's path may be longer: hence a folder apart.
+    mkdir -p -m 755 "$data" "$sockets" || die "cannot make the folders $data and $sockets"
+    [ -O "$sockets" ] || die "$sockets belongs to somebody else"
+    mkdir -p "$data/conf" "$data/log" "$data/cache" "$data/tmp"
+}
+
+take_lock() {
+    exec 9>"$data/lock"
+    flock -n 9 || die "it runs already (lock $data/lock)"
+    # What a killed run left behind would hold the database.
+    local file pid
+    for file in "$data"/*.pid; do
+        [ -e "$file" ] || continue
+        pid=$(cat "$file")
+        if [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$data"; then
+            step "ending $(basename "$file" .pid) of an earlier run"
+            kill "$pid" 2>/dev/null
+            for _ in $(seq 100); do [ -e "/proc/$pid" ] || break; sleep 0.1; done
+            kill -9 "$pid" 2>/dev/null
+        fi
+        rm -f "$file"
+    done
+}
+
+free_port() { # first
+    local port
+    for port in $(seq "$1" $(($1 + 50))); do
+        if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            echo "$port"
+            return
+        fi
+    done
+    return 1
+}
+
+# Stored pages hold links with the port.
+forget_pages_of_other_address() {
+    local old
+    old=$(cat "$data/port" 2>/dev/null)
+    if [ -n "$old" ] && [ "$old" != "$port" ]; then
+        find "$data/cache" -mindepth 1 -delete
+    fi
+    echo "$port" >"$data/port"
+}
+
+# --- processes ---------------------------------------------------------------------------------
+
+start() { # name command...
+    local name=$1
+    shift
+    # A session of its own: Ctrl-C reaches this script alone, which ends them in order.
+    setsid "$@" >>"$data/log/$name.out" 2>&1 </dev/null 9>&- &
+    children+=("$!:$name")
+    echo $! >"$data/$name.pid"
+}
+
+is_alive() { kill -0 "$1" 2>/dev/null; }
+
+last_words() { # name
+    local file
+    for file in "$data/log/$1.out" "$data/log/$1.log"; do
+        [ -s "$file" ] && tail -n 1 "$file"
+    done | tail -n 1
+}
+
+wait_for() { # name seconds command...
+    local name=$1 seconds=$2 pid=${children[-1]%%:*}
+    shift 2
+    local end=$((SECONDS + seconds))
+    until "$@" >/dev/null 2>&1; do
+        is_alive "$pid" || die "$name ended at once: $(last_words "$name")"
+        [ $SECONDS -lt $end ] || die "$name did not answer within $seconds s: $(last_words "$name")"
+        sleep 0.05
+    done
+}
+
+stop_all() {
+    trap '' INT TERM HUP
+    trap - EXIT
+    local index pid name
+    [ ${#children[@]} -gt 0 ] && step "stopping"
+    for ((index = ${#children[@]} - 1; index >= 0; index--)); do
+        pid=${children[index]%%:*} name=${children[index]#*:}
+        kill -TERM "$pid" 2>/dev/null
+        for _ in $(seq 200); do is_alive "$pid" || break; sleep 0.05; done
+        kill -KILL "$pid" 2>/dev/null
+        wait "$pid" 2>/dev/null
+        rm -f "$data/$name.pid"
+    done
+    children=()
+}
+
+watch_children() {
+    local status pid child
+    while :; do
+        wait -n -p pid
+        status=$?
+        for child in "${children[@]}"; do
+            if [ "${child%%:*}" = "${pid:-}" ]; then
+                die "${child#*:} ended unexpectedly (status $status): $(last_words "${child#*:}")"
+            fi
+        done
+    done
+}
+
+# --- the site ----------------------------------------------------------------------------------
+
+as_php() { if is_root; then runuser -u $php_user -- "$@"; else "$@"; fi; }
+
+random_word() { head -c 18 /dev/urandom | base64 | tr '+/' 'xy'; }
+
+start_database() {
+    local folder=$data/mariadb
+    if [ ! -e "$folder/ready" ]; then
+        step "making the database"
+        rm -rf "$folder"
+        mkdir -p "$folder"
+        is_root && chown $db_user "$folder"
+        mariadb-install-db --no-defaults --datadir="$folder" --user=$db_user --skip-test-db \
+            --auth-root-authentication-method=socket >"$data/log/mariadb-install.out" 2>&1 ||
+            die "mariadb-install-db failed, see $data/log/mariadb-install.out"
+        touch "$folder/ready"
+    fi
+    step "starting MariaDB"
+    mkdir -p "$sockets/db"
+    is_root && chown $db_user "$sockets/db"
+    local program
+    program=$(command -v mariadbd) || program=/usr/sbin/mariadbd
+    start mariadb "$program" --no-defaults --user=$db_user --datadir="$folder" \
+        --socket="$sockets/db/db.sock" --pid-file="$folder/mariadb.pid" --skip-networking \
+        --character-set-server=utf8mb4 --innodb-buffer-pool-size=128M
+    wait_for mariadb 60 mariadb-admin --no-defaults --socket="$sockets/db/db.sock" ping
+}
+
+sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
+
+make_site() {
+    www=$data/www
+    local password
+    if [ ! -e "$data/db-password" ]; then
+        (umask 077; random_word >"$data/db-password"; random_word >"$data/admin-password")
+    fi
+    password=$(cat "$data/db-password")
+    if [ ! -e "$www/.complete" ]; then
+        step "copying WordPress"
+        rm -rf "$www"
+        mkdir -p "$www"
+        # Debian links parts of it to other packages: take the files themselves.
+        cp -RL /usr/share/wordpress/. "$www/" 2>"$data/log/copy.out"
+        [ -e "$www/wp-load.php" ] || die "copying WordPress failed: $(tail -n 1 "$data/log/copy.out")"
+        rm -f "$www/wp-config.php"
+        mkdir -p "$www/wp-content/uploads"
+        is_root && chown -R $php_user "$www/wp-content"
+        touch "$www/.complete"
+    fi
+    sed -e "s|@PASSWORD@|$password|" -e "s|@SOCKET@|$sockets/db/db.sock|" \
+        -e "s|@ADDRESS@|http://127.0.0.1:$port|" "$here/stack/wp-config.php" >"$www/wp-config.php"
+    [ -e "$data/keys.php" ] || { echo '<?php'; for key in AUTH SECURE_AUTH LOGGED_IN NONCE; do
+        printf "define('%s_KEY', '%s');\ndefine('%s_SALT', '%s');\n" \
+            $key "$(random_word)" $key "$(random_word)"
+    done; } >"$data/keys.php"
+    cp "$data/keys.php" "$www/wp-keys.php"
+    is_root && chown $php_user "$www/wp-config.php" "$www/wp-keys.php"
+    chmod 640 "$www/wp-config.php" "$www/wp-keys.php"
+    [ -e "$data/installed" ] && return
+    step "installing WordPress"
+    sql -e "CREATE DATABASE IF NOT EXISTS wordpress;
+        CREATE OR REPLACE USER wordpress@localhost IDENTIFIED BY '$password';
+        GRANT ALL ON wordpress.* TO wordpress@localhost;" ||
+        die "the database could not be made"
+    cp "$here/stack/install.php" "$data/tmp/install.php"
+    YOROZU_ADMIN=$(cat "$data/admin-password") as_php php -d display_errors=stderr \
+        "$data/tmp/install.php" "$www" >"$data/log/install.out" 2>&1 9>&- ||
+        die "installing WordPress failed: $(tail -n 1 "$data/log/install.out")"
+    touch "$data/installed"
+}
+
+start_php() {
+    step "starting PHP-FPM"
+    php_socket=$sockets/php.sock
+    sed -e "s|@SOCKET@|$php_socket|" -e "s|@LOG@|$data/log|" -e "s|@USER@|$php_user|" \
+        "$here/stack/php-fpm.conf" >"$data/conf/php-fpm.conf"
+    is_root || sed -i -e '/^user =/d' -e '/^group =/d' -e '/^listen\.owner/d' "$data/conf/php-fpm.conf"
+    local program
+    program=$(command -v php-fpm8.2) || program=/usr/sbin/php-fpm8.2
+    start php-fpm "$program" --nodaemonize --fpm-config "$data/conf/php-fpm.conf"
+    wait_for php-fpm 20 test -S "$php_socket"
+}
+
+start_yorozu() {
+    local preset=$here/presets
+    # The preset as it is, with this site's user, paths, name and port.
+    sed -e "s|/var/log/yorozu|$data/log|" -e "s|/run/yorozu.pid|$data/yorozu-server.pid|" \
+        -e "s|/var/cache/yorozu|$data/cache|" -e "s|\.\./mime.types|$data/conf/mime.types|" \
+        -e "s|^user .*|user $php_user;|" \
+        "$preset/wordpress/nginx.conf" >"$data/conf/nginx.conf"
+    sed -e "s|/var/log/yorozu/www.example.com|$data/log/site|" -e "s|/var/www/html|$www|" \
+        -e "s|listen 80;|listen 127.0.0.1:$port;|" -e "s|www.example.com|127.0.0.1|" \
+        -e "s|\.\./fastcgi_params|$data/conf/fastcgi_params|" \
+        -e "s|://\$host\$uri/|://\$host:$port\$uri/|" \
+        -e "s|/run/php/wordpress.sock|$php_socket|" \
+        "$preset/wordpress/wordpress.conf" >"$data/conf/wordpress.conf"
+    cp "$preset/mime.types" "$preset/fastcgi_params" "$data/conf/"
+    step "starting yorozu"
+    start yorozu "$yorozu" -p "$data/" -e "$data/log/error.log" -c "$data/conf/nginx.conf" -g 'daemon off;'
+    wait_for yorozu 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$port/"
+}
+
+show_address() {
+    printf 'WordPress is at http://127.0.0.1:%s/ - log in at /wp-admin/ as admin, password %s - Ctrl-C stops it\n' \
+        "$port" "$(cat "$data/admin-password")"
+}

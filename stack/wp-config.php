@@ -1,0 +1,23 @@
+<?php
+/* Written by stack/run at each start; changes here are lost. */
+define( 'DB_NAME', 'wordpress' );
+define( 'DB_USER', 'wordpress' );
+define( 'DB_PASSWORD', '@PASSWORD@' );
+define( 'DB_HOST', 'localhost:@SOCKET@' );
+define( 'DB_CHARSET', 'utf8mb4' );
+define( 'DB_COLLATE', '' );
+
+define( 'WP_HOME', '@ADDRESS@' );
+define( 'WP_SITEURL', '@ADDRESS@' );
+define( 'WP_HTTP_BLOCK_EXTERNAL', true );
+define( 'AUTOMATIC_UPDATER_DISABLED', true );
+define( 'FS_METHOD', 'direct' );
+define( 'WP_DEBUG', false );
+
+require __DIR__ . '/wp-keys.php';
+$table_prefix = 'wp_';
+
+if ( ! defined( 'ABSPATH' ) ) {
+	define( 'ABSPATH', __DIR__ . '/' );
+}
+require_once ABSPATH . 'wp-settings.php';

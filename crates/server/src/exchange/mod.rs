@@ -11,6 +11,7 @@ use crate::cache::{CacheStatus, Plan};
 use crate::config::compiled::{ListenAddress, LocationId, ServerId, WorkerConf};
 use crate::connection::body::RequestBody;
 use crate::limits;
+use crate::process::turn;
 use bytes::Bytes;
 use request::Request;
 use std::cell::{Cell, OnceCell};
@@ -170,7 +171,7 @@ impl Exchange {
             status: 0,
             limit_rate: None,
             started: Instant::now(),
-            started_wall: SystemTime::now(),
+            started_wall: turn::now(),
             bytes_sent: 0,
             body_bytes_sent: 0,
             is_complete: false,

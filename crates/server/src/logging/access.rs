@@ -11,8 +11,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Notify;
+use std::time::{Duration, Instant};
 use yorozu_conf::value;
 
 /// The format named `combined`, known without a `log_format`.
@@ -200,15 +199,16 @@ fn escape_none(value: Option<&[u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(value.unwrap_or_default());
 }
 
-/// Lines of one worker that wait for the turn's end.
+/// Lines of one worker that wait for the turn's end, or longer if the log says so.
 struct Pending {
     file: Arc<LogFile>,
     lines: Vec<u8>,
+    /// With `buffer=`: when the lines are due.
+    due: Option<Instant>,
 }
 
 thread_local! {
     static PENDING: RefCell<Vec<Pending>> = const { RefCell::new(Vec::new()) };
-    static FLUSH: Rc<Notify> = Rc::new(Notify::new());
 }
 
 /// Writes the request's line to the logs of its location.
@@ -226,12 +226,14 @@ pub fn log(exchange: &mut Exchange) {
 fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) {
     let at = pending.iter().position(|batch| Arc::ptr_eq(&batch.file, &log.file));
     let at = at.unwrap_or_else(|| {
-        pending.push(Pending { file: Arc::clone(&log.file), lines: Vec::new() });
+        pending.push(Pending { file: Arc::clone(&log.file), lines: Vec::new(), due: None });
         pending.len() - 1
     });
     let batch = &mut pending[at];
-    if batch.lines.is_empty() {
-        wake_flush(log.flush.map(|(_, time)| time));
+    if let (true, Some((_, delay))) = (batch.lines.is_empty(), log.flush) {
+        batch.due = Some(Instant::now() + delay);
+        // A turn at that time, though nothing else may happen.
+        tokio::task::spawn_local(tokio::time::sleep(delay + Duration::from_millis(1)));
     }
     let escape = match log.format.escape {
         EscapeStyle::Standard => escape_standard,
@@ -242,45 +244,33 @@ fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) 
     batch.lines.push(b'\n');
     let bytes_max = log.flush.map_or(limits::LOG_BATCH_BYTES, |(size, _)| size.max(1));
     if batch.lines.len() >= bytes_max {
-        batch.file.write(&batch.lines);
-        batch.lines.clear();
+        write(batch);
     }
 }
 
-fn wake_flush(delay: Option<Duration>) {
-    let notify = FLUSH.with(Rc::clone);
-    match delay {
-        None => notify.notify_one(),
-        Some(delay) => {
-            tokio::task::spawn_local(async move {
-                tokio::time::sleep(delay).await;
-                notify.notify_one();
-            });
-        }
-    }
+fn write(batch: &mut Pending) {
+    batch.file.write(&batch.lines);
+    batch.lines.clear();
+    batch.due = None;
 }
 
-/// Writes what is pending; at the end of the worker, too.
+/// Writes what is due; called at each turn's end.
 pub fn flush() {
     PENDING.with_borrow_mut(|pending| {
         for batch in pending.iter_mut().filter(|batch| !batch.lines.is_empty()) {
-            batch.file.write(&batch.lines);
-            batch.lines.clear();
+            if batch.due.is_none_or(|due| due <= Instant::now()) {
+                write(batch);
+            }
         }
-        // Files no configuration names any more.
-        pending.retain(|batch| Arc::strong_count(&batch.file) > 1);
     });
 }
 
-/// Writes each turn's lines: it is woken by the turn's first line, and by then runs after every
-/// task that was ready in the same turn.
-pub async fn flush_each_turn() {
-    let notify = FLUSH.with(Rc::clone);
-    loop {
-        notify.notified().await;
-        tokio::task::yield_now().await;
-        flush();
-    }
+/// Writes everything: the logs are about to be opened again, or the worker ends.
+pub fn flush_all() {
+    PENDING.with_borrow_mut(|pending| {
+        pending.iter_mut().filter(|batch| !batch.lines.is_empty()).for_each(write);
+        pending.clear();
+    });
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The time as texts, formatted once a second per worker.
 
 use crate::exchange::unix_seconds;
+use crate::process::turn;
 use jiff::{Timestamp, tz::TimeZone};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::SystemTime;
 
 /// One second in every notation the server writes.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ thread_local! {
 
 /// The present second.
 pub fn now() -> Rc<Texts> {
-    let seconds = unix_seconds(SystemTime::now());
+    let seconds = unix_seconds(turn::now());
     CURRENT.with_borrow_mut(|current| {
         if current.unix_seconds != seconds {
             *current = Rc::new(Texts::at(seconds));

@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod pid;
 mod rights;
 mod signals;
+pub mod turn;
 pub mod worker;
 
 use crate::config::compiled::{Config, ListenAddress};
@@ -168,6 +169,7 @@ impl Server {
 
     /// Opens the logs again.
     fn reopen(&self) {
+        self.tell(|| Command::Flush);
         error::process(&self.config, Level::Notice, "signal 10 (SIGUSR1) received, reopening logs");
         for (path, problem) in self.kept.logs.reopen() {
             let text = format!("open() \"{}\" failed ({})", path.display(), error::os_error(&problem));

@@ -9,6 +9,7 @@ use crate::limits;
 use crate::listen::Listener;
 use crate::logging::access;
 use crate::logging::error::{self, Level, os_error};
+use crate::process::turn;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -26,6 +27,8 @@ use tokio::task::{JoinHandle, LocalSet};
 pub enum Command {
     /// Use another configuration, with these sockets added.
     Reload { config: Arc<Config>, generation: u64, added: Vec<(ListenAddress, Listener)> },
+    /// Write the logs that wait; they are about to be opened again.
+    Flush,
     /// Finish what is under way, then end.
     Quit,
     /// End now.
@@ -96,8 +99,8 @@ pub fn run(
         connections: RefCell::default(),
         ended: Notify::new(),
     });
-    local.block_on(&runtime, serve(worker, listeners, commands))?;
-    access::flush();
+    runtime.block_on(turn::run(local.run_until(serve(worker, listeners, commands))))?;
+    access::flush_all();
     // What still runs on blocking threads are cache files; their temporary names are cleaned up.
     runtime.shutdown_timeout(Duration::from_millis(500));
     Ok(())
@@ -108,7 +111,6 @@ async fn serve(
     listeners: Vec<(ListenAddress, Listener)>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<()> {
-    tokio::task::spawn_local(access::flush_each_turn());
     let mut accepting: HashMap<ListenAddress, JoinHandle<()>> = HashMap::new();
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
@@ -124,6 +126,7 @@ async fn serve(
                 *worker.conf.borrow_mut() = Rc::new(WorkerConf { config, generation });
                 start_accepting(&worker, &mut accepting, added)?;
             }
+            Some(Command::Flush) => access::flush_all(),
             Some(Command::Quit) => break,
             Some(Command::Stop) | None => return Ok(()),
         }

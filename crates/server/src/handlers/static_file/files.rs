@@ -2,6 +2,7 @@
 
 use crate::config::http_core::Conf;
 use crate::exchange::unix_seconds;
+use crate::process::turn;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -44,8 +45,28 @@ pub fn metadata(path: &[u8]) -> io::Result<Metadata> {
     std::fs::metadata(as_path(path))
 }
 
-/// What `path` names; `None` if nothing, or nothing we may see.
+thread_local! {
+    /// What this turn's requests learned about paths.
+    static SEEN: RefCell<(u64, HashMap<Vec<u8>, Option<Kind>>)> = RefCell::default();
+}
+
+/// What `path` names; `None` if nothing, or nothing we may see. Asked of the system once a turn.
 pub fn kind(path: &[u8]) -> Option<Kind> {
+    SEEN.with_borrow_mut(|(turn, seen)| {
+        if *turn != turn::number() {
+            seen.clear();
+            *turn = turn::number();
+        }
+        if let Some(kind) = seen.get(path) {
+            return *kind;
+        }
+        let kind = kind_now(path);
+        seen.insert(path.to_vec(), kind);
+        kind
+    })
+}
+
+fn kind_now(path: &[u8]) -> Option<Kind> {
     let metadata = metadata(path).ok()?;
     Some(if metadata.is_file() {
         Kind::File

@@ -108,7 +108,7 @@ take_lock() {
     for file in "$data"/*.pid; do
         [ -e "$file" ] || continue
         pid=$(cat "$file")
-        if [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$data"; then
+        if [ -e "/proc/${pid:-none}/cmdline" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$data"; then
             step "ending $(basename "$file" .pid) of an earlier run"
             kill "$pid" 2>/dev/null
             for _ in $(seq 100); do [ -e "/proc/$pid" ] || break; sleep 0.1; done

@@ -91,13 +91,19 @@ pub fn request_line(input: &[u8]) -> Result<Option<RequestLine>, WireError> {
     let target_bytes = input[target_start..].iter().take_while(|byte| is_target_byte(**byte)).count();
     let target = target_start..target_start + target_bytes;
     let Some(after) = input.get(target.end) else {
-        check_target_start(&input[target])?;
+        // A host may start with a digit, a path may not.
+        if &input[method] != b"CONNECT" {
+            check_target_start(&input[target])?;
+        }
         return Ok(None);
     };
     if target.is_empty() || !matches!(after, b' ' | b'\r' | b'\n') {
         return Err(WireError::RequestLine);
     }
-    let (authority, path_and_query) = split_target(input, &target)?;
+    let (authority, path_and_query) = match &input[method.clone()] {
+        b"CONNECT" => (Some(authority_form(input, &target)?), target.end..target.end),
+        _ => split_target(input, &target)?,
+    };
     let Some((version, end, consumed)) = version_and_end(input, target.end)? else {
         return Ok(None);
     };
@@ -134,6 +140,18 @@ fn check_target_start(target: &[u8]) -> Result<(), WireError> {
         Some(byte) if byte.is_ascii_alphabetic() => Ok(()),
         Some(_) => Err(WireError::RequestLine),
     }
+}
+
+/// `host:port`, as only CONNECT has it.
+fn authority_form(input: &[u8], target: &Range<usize>) -> Result<Range<usize>, WireError> {
+    let bytes = &input[target.clone()];
+    let colon = bytes.iter().rposition(|byte| *byte == b':').ok_or(WireError::RequestLine)?;
+    let port = &bytes[colon + 1..];
+    let is_port = !port.is_empty() && port.iter().all(u8::is_ascii_digit);
+    if colon == 0 || !is_port || bytes.contains(&b'/') {
+        return Err(WireError::RequestLine);
+    }
+    Ok(target.clone())
 }
 
 /// Origin-form and absolute-form; `*` and authority-form are refused as nginx does.
@@ -486,6 +504,7 @@ mod tests {
             ("GET /\r\n", ("GET", "/", Version::V09)),
             ("GET http://a.b:80/c HTTP/1.1\r\n", ("GET", "/c", Version::V11)),
             ("GET http://a.b?c HTTP/1.1\r\n", ("GET", "?c", Version::V11)),
+            ("CONNECT a.b:443 HTTP/1.1\r\n", ("CONNECT", "", Version::V11)),
             ("M-SEARCH_X / HTTP/1.99\r\n", ("M-SEARCH_X", "/", Version::V11)),
         ];
         for (text, (method, path, version)) in table {
@@ -519,6 +538,8 @@ mod tests {
             ("GET / HTTP/1.\r\n", WireError::RequestLine),
             ("POST /\r\n", WireError::RequestLine),
             ("GET http:///a HTTP/1.1\r\n", WireError::RequestLine),
+            ("CONNECT / HTTP/1.1\r\n", WireError::RequestLine),
+            ("CONNECT a.b HTTP/1.1\r\n", WireError::RequestLine),
             ("GET / HTTP/2.0\r\n", WireError::Version),
         ];
         for (text, expected) in table {

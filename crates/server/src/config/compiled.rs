@@ -68,16 +68,8 @@ pub struct Listen {
 pub enum ServerName {
     /// A name, with `*.` or a leading dot in front, or `.*` at its end.
     Text(String),
-    Regex(Regex),
-}
-
-impl ServerName {
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Text(text) => text,
-            Self::Regex(regex) => regex.source(),
-        }
-    }
+    /// With the text as written, `~` included.
+    Regex(Regex, String),
 }
 
 /// One listening socket and the servers behind it.
@@ -104,7 +96,7 @@ impl ServerConf {
     pub fn name(&self) -> &str {
         match self.names.first() {
             Some(ServerName::Text(text)) => text.strip_prefix('.').unwrap_or(text),
-            Some(ServerName::Regex(regex)) => regex.source(),
+            Some(ServerName::Regex(_, text)) => text,
             None => "",
         }
     }

@@ -129,7 +129,7 @@ pub fn server_name(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError>
                 return Err(ValueError(format!("empty regex in server name \"{name}\"")));
             }
             // As nginx: upper case in the pattern makes no sense, so case is ignored.
-            ServerName::Regex(Regex::compile(pattern.as_bytes(), true, args.env)?)
+            ServerName::Regex(Regex::compile(pattern.as_bytes(), true, args.env)?, name)
         } else if name == "$hostname" {
             let host = nix::unistd::gethostname().unwrap_or_default();
             ServerName::Text(host.to_string_lossy().to_lowercase())
@@ -200,7 +200,7 @@ pub fn sockets(
 fn add_names(socket: &mut Socket, id: ServerId, servers: &[ServerConf], env: &Env) {
     for name in &servers[id.0 as usize].names {
         match name {
-            ServerName::Regex(regex) => socket.hosts.add_regex(regex.clone(), id),
+            ServerName::Regex(regex, _) => socket.hosts.add_regex(regex.clone(), id),
             ServerName::Text(text) => {
                 if !socket.hosts.add(text, id) {
                     env.warn(format!("conflicting server name \"{text}\" on {}, ignored", socket.address));

@@ -80,6 +80,24 @@ impl Template {
         }
     }
 
+    /// As [`Template::append`], with `$1`… passed through `escape`.
+    pub fn append_with_captures(
+        &self,
+        exchange: &mut Exchange,
+        out: &mut Vec<u8>,
+        escape: fn(&[u8], &mut Vec<u8>),
+    ) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Capture(group) => escape(exchange.captures.get(*group).unwrap_or_default(), out),
+                Part::Variable(variable) => {
+                    variable.append(exchange, out);
+                }
+            }
+        }
+    }
+
     /// As [`Template::append`], with every value passed through `escape`.
     pub fn append_escaped(
         &self,

@@ -128,11 +128,6 @@ impl RequestBody {
         self.received
     }
 
-    /// Has the next request arrived already?
-    pub fn has_pipelined(&self) -> bool {
-        self.is_finished() && !self.unread.is_empty()
-    }
-
     /// The length, once all is read.
     pub fn known_length(&self) -> Option<u64> {
         match &self.stored {

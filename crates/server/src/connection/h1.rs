@@ -57,6 +57,7 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
         buffer: BytesMut::new(),
         out: Vec::new(),
         keepalive_timeout: Duration::ZERO,
+        is_pipelined: false,
     };
     connection.run().await;
 }
@@ -72,6 +73,8 @@ pub(super) struct Connection {
     pub(super) out: Vec<u8>,
     /// What the last request's location allows.
     keepalive_timeout: Duration,
+    /// Had the present request arrived before the last one was answered?
+    is_pipelined: bool,
 }
 
 impl Connection {
@@ -123,6 +126,7 @@ impl Connection {
             self.buffer = BytesMut::new();
         }
         let head = core.client_header_timeout;
+        self.is_pipelined = self.client.requests.get() > 0 && !self.buffer.is_empty();
         let received =
             receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, idle, head).await;
         self.idle.is_idle.set(false);
@@ -141,7 +145,9 @@ impl Connection {
         );
         COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
         self.client.requests.set(self.client.requests.get() + 1);
-        Exchange::new(conf, Rc::clone(&self.client), request, body)
+        let mut exchange = Exchange::new(conf, Rc::clone(&self.client), request, body);
+        exchange.is_pipelined = self.is_pipelined;
+        exchange
     }
 
     fn timed_out_head(&mut self, conf: Rc<WorkerConf>) {

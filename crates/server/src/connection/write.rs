@@ -116,10 +116,16 @@ fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Fra
     framing
 }
 
+/// One field line. Variables may bring line ends into a value (a decoded path in `add_header`):
+/// they become spaces, never a second line.
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
+    let start = out.len();
     out.extend_from_slice(value);
+    if memchr::memchr3(b'\r', b'\n', 0, &out[start..]).is_some() {
+        out[start..].iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n' | 0)).for_each(|byte| *byte = b' ');
+    }
     out.extend_from_slice(b"\r\n");
 }
 

@@ -116,6 +116,8 @@ pub struct Exchange {
     /// `X-Accel-Limit-Rate` or `set $limit_rate`, in bytes per second.
     pub limit_rate: Option<u64>,
 
+    /// Had it arrived before the one before it was answered?
+    pub is_pipelined: bool,
     pub started: Instant,
     pub started_wall: SystemTime,
     /// Bytes of the request, head and body.
@@ -170,6 +172,7 @@ impl Exchange {
             error_status: None,
             status: 0,
             limit_rate: None,
+            is_pipelined: false,
             started: Instant::now(),
             started_wall: turn::now(),
             bytes_sent: 0,

@@ -360,7 +360,7 @@ fn connection_getter(name: &str) -> Option<Getter> {
         "connection" => |ex, out| put_number(out, ex.client.number),
         "connection_requests" => |ex, out| put_number(out, ex.client.requests.get()),
         "connection_time" => |ex, out| put_seconds(out, ex.client.since.elapsed()),
-        "pipe" => |ex, out| put(out, if ex.body.has_pipelined() { b"p" } else { b"." }),
+        "pipe" => |ex, out| put(out, if ex.is_pipelined { b"p" } else { b"." }),
         "remote_addr" => |ex, out| put(out, ex.client.peer_text.as_bytes()),
         "remote_port" => {
             |ex, out| ex.client.peer.is_some_and(|peer| put_number(out, peer.port().into()))

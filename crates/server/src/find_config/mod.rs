@@ -13,9 +13,6 @@ pub fn server(exchange: &mut Exchange) -> ServerId {
     let conf = Rc::clone(&exchange.conf);
     let socket = &conf.sockets[exchange.client.listen.get()];
     let host = exchange.request.host.clone();
-    if host.is_empty() {
-        return socket.default_server;
-    }
     if let Some(id) = socket.hosts.find(&host) {
         return *id;
     }

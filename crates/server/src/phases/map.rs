@@ -21,6 +21,8 @@ pub struct Map {
     hosts: Hosts<Template>,
     regexes: Vec<(Regex, Template)>,
     default: Template,
+    /// Names of hosts: a dot at the end does not count.
+    has_hostnames: bool,
     /// Computed anew at each use.
     pub is_volatile: bool,
 }
@@ -38,10 +40,8 @@ impl Map {
     pub fn value(&self, exchange: &mut Exchange) -> Bytes {
         let subject = self.source.value(exchange);
         let lower = subject.to_ascii_lowercase();
-        let found = self.exact.get(&lower[..]).or_else(|| {
-            let host = lower.strip_suffix(b".").unwrap_or(&lower);
-            self.hosts.find(host)
-        });
+        let host = lower.strip_suffix(b".").filter(|_| self.has_hostnames).unwrap_or(&lower);
+        let found = self.exact.get(host).or_else(|| self.hosts.find(host));
         let found = found.or_else(|| {
             let mut regexes = self.regexes.iter();
             regexes.find(|(regex, _)| regex.matches(&subject, exchange)).map(|(_, value)| value)
@@ -60,10 +60,11 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         hosts: Hosts::default(),
         regexes: Vec::new(),
         default: Template::default(),
+        has_hostnames: false,
         is_volatile: false,
     };
     let rows = line.block.as_deref().unwrap_or_default();
-    let has_hostnames = rows.iter().any(|row| &row.name[..] == b"hostnames" && row.args.is_empty());
+    map.has_hostnames = rows.iter().any(|row| &row.name[..] == b"hostnames" && row.args.is_empty());
     let mut has_default = false;
     for row in rows {
         let at = |error: ValueError| error.at(&row.at);
@@ -79,7 +80,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             }
             (key, [value]) => {
                 let value = Template::compile(value, env).map_err(at)?;
-                map.add(key, value, has_hostnames, env).map_err(at)?;
+                map.add(key, value, env).map_err(at)?;
             }
             _ => return Err(at(ValueError::new("invalid number of the map parameters"))),
         }
@@ -104,7 +105,6 @@ impl Map {
         &mut self,
         key: &[u8],
         value: Template,
-        has_hostnames: bool,
         env: &crate::config::env::Env,
     ) -> Result<(), ValueError> {
         let shown = String::from_utf8_lossy(key).into_owned();
@@ -117,7 +117,7 @@ impl Map {
             return Ok(());
         }
         let is_wildcard = key.starts_with(b"*.") || key.starts_with(b".") || key.ends_with(b".*");
-        let is_new = if has_hostnames && is_wildcard {
+        let is_new = if self.has_hostnames && is_wildcard {
             self.hosts.add(&shown.to_ascii_lowercase(), value)
         } else {
             let key = key.strip_prefix(b"\\").unwrap_or(key);

@@ -13,7 +13,7 @@ use crate::handlers::Outcome;
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_conf::{ConfError, Directive as Line, value};
-use yorozu_http::uri::{Escape, escape_into};
+use yorozu_http::uri::{Escape, escape_into, unescape_redirect};
 
 /// What one block says: its steps, and the module's settings.
 #[derive(Clone, Default)]
@@ -457,6 +457,20 @@ impl Return {
     }
 }
 
+/// A part of the replacement. As nginx: when the request's path was escaped, what a redirect or an
+/// argument takes from it by `$1` is escaped again.
+fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Bytes {
+    let was_escaped = exchange.request.target().iter().any(|byte| matches!(byte, b'%' | b'+'));
+    if !is_escaped || !was_escaped {
+        return template.value(exchange);
+    }
+    let mut out = Vec::new();
+    template.append_with_captures(exchange, &mut out, |capture, out| {
+        escape_into(out, capture, Escape::Args);
+    });
+    out.into()
+}
+
 impl Rewrite {
     fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {
         let uri = std::mem::take(&mut exchange.uri);
@@ -465,8 +479,9 @@ impl Rewrite {
         if !is_match {
             return Step::Next;
         }
-        let path = self.path.value(exchange);
-        let mut args = self.args.as_ref().map(|args| args.value(exchange).to_vec());
+        let is_redirect = matches!(self.flag, Flag::Redirect(_));
+        let path = value(exchange, &self.path, is_redirect);
+        let mut args = self.args.as_ref().map(|args| value(exchange, args, true).to_vec());
         if self.keeps_args && !exchange.args.is_empty() {
             match &mut args {
                 Some(args) => {
@@ -479,8 +494,7 @@ impl Rewrite {
             }
         }
         if let Flag::Redirect(status) = self.flag {
-            let mut location = Vec::with_capacity(path.len() + 16);
-            escape_into(&mut location, &path, Escape::Redirect);
+            let mut location = unescape_redirect(&path);
             if let Some(args) = args.filter(|args| !args.is_empty()) {
                 location.push(b'?');
                 location.extend_from_slice(&args);

@@ -3,11 +3,15 @@
 use crate::config::compiled::Config;
 use crate::logging::error::os_error;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Written at start, removed at the end.
 #[derive(Debug)]
-pub struct PidFile(PathBuf);
+pub struct PidFile {
+    path: PathBuf,
+    file: fs::File,
+}
 
 /// Where it is: `pid`, or `logs/nginx.pid` below the prefix.
 pub fn path(config: &Config) -> PathBuf {
@@ -20,15 +24,24 @@ impl PidFile {
     /// # Errors
     /// The file cannot be written.
     pub fn write(path: &Path) -> Result<Self, String> {
-        fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|problem| format!("open() \"{}\" failed ({})", path.display(), os_error(&problem)))?;
-        Ok(Self(path.to_owned()))
+        let write = || {
+            let mut file = fs::File::create(path)?;
+            writeln!(file, "{}", std::process::id())?;
+            Ok(file)
+        };
+        let file = write().map_err(|problem: io::Error| {
+            format!("open() \"{}\" failed ({})", path.display(), os_error(&problem))
+        })?;
+        Ok(Self { path: path.to_owned(), file })
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if fs::remove_file(&self.path).is_err() {
+            // The folder belongs to root, which we were when we made it: at least it names nobody.
+            let _ = self.file.set_len(0);
+        }
     }
 }
 

@@ -30,14 +30,12 @@ impl Levels {
     /// Reads `1:2` and the like.
     pub fn parse(text: &str) -> Option<Self> {
         let mut digits = [0; 3];
-        let mut count = 0;
-        for level in text.split(':') {
+        for (count, level) in text.split(':').enumerate() {
             *digits.get_mut(count)? = match level {
                 "1" => 1,
                 "2" => 2,
                 _ => return None,
             };
-            count += 1;
         }
         Some(Self { digits })
     }
@@ -134,7 +132,12 @@ impl Disk {
     ///
     /// # Errors
     /// A damaged file is removed and reported; a missing one is `Ok(None)`.
-    pub(crate) fn read(&self, key: &Key, memory_max: u64, now: i64) -> Result<Option<Entry>, StoreError> {
+    pub(crate) fn read(
+        &self,
+        key: &Key,
+        memory_max: u64,
+        now: i64,
+    ) -> Result<Option<Entry>, StoreError> {
         let digest = key.digest();
         let path = self.options.levels.path(&self.options.path, &digest);
         let mut file = match File::open(&path) {
@@ -166,7 +169,8 @@ impl Disk {
         let damaged = |what| StoreError::Damaged { path: path.to_owned(), what };
         let mut prefix = [0; PREFIX_BYTES];
         file.read_exact(&mut prefix).map_err(|_| damaged("shorter than its prefix"))?;
-        let (head_bytes, crc) = EntryHead::prefix(&prefix).ok_or_else(|| damaged("unknown format"))?;
+        let (head_bytes, crc) =
+            EntryHead::prefix(&prefix).ok_or_else(|| damaged("unknown format"))?;
         let mut head = vec![0; head_bytes];
         file.read_exact(&mut head).map_err(|_| damaged("shorter than its head"))?;
         let head = EntryHead::decode(&head, crc).ok_or_else(|| damaged("head checksum"))?;
@@ -274,7 +278,11 @@ impl Disk {
 
     /// Removes what is unused too long, then the longest unused above the bounds.
     /// Returns how many files went, and calls `gone` with each one's digest.
-    pub(crate) fn evict(&self, now: i64, mut gone: impl FnMut(&Digest)) -> Result<usize, StoreError> {
+    pub(crate) fn evict(
+        &self,
+        now: i64,
+        mut gone: impl FnMut(&Digest),
+    ) -> Result<usize, StoreError> {
         let mut by_age: Vec<(i64, Digest, u64)> = {
             let index = self.index();
             index.iter().map(|(digest, record)| (record.last_used, *digest, record.bytes)).collect()

@@ -121,7 +121,9 @@ impl EntryHead {
         let mut out = vec![0; PREFIX_BYTES];
         put_bytes(&mut out, &self.key);
         out.extend(self.status.to_le_bytes());
-        for time in [self.stored_at, self.fresh_until, self.stale_updating_until, self.stale_error_until] {
+        for time in
+            [self.stored_at, self.fresh_until, self.stale_updating_until, self.stale_error_until]
+        {
             out.extend(time.to_le_bytes());
         }
         out.extend(self.last_modified.unwrap_or(i64::MIN).to_le_bytes());

@@ -69,7 +69,8 @@ impl Zone {
     /// # Errors
     /// The folder cannot be made.
     pub fn open(options: ZoneOptions) -> Result<Self, StoreError> {
-        let items = usize::try_from(options.memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
+        let items =
+            usize::try_from(options.memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
         Ok(Self {
             memory: Cache::with_weighter(items, options.memory_bytes, ByBytes),
             uses: Cache::new(USES_MAX),
@@ -222,11 +223,8 @@ impl Zone {
 
     /// Fills in length and checksum of a body in memory.
     pub fn seal(head: EntryHead, body: Bytes, now: i64) -> Entry {
-        let head = EntryHead {
-            body_bytes: body.len() as u64,
-            body_crc: crc32fast::hash(&body),
-            ..head
-        };
+        let head =
+            EntryHead { body_bytes: body.len() as u64, body_crc: crc32fast::hash(&body), ..head };
         Entry::new(head, EntryBody::Memory(body), now)
     }
 }
@@ -264,7 +262,11 @@ mod tests {
         fn files(&self) -> Vec<PathBuf> {
             fn walk(folder: &std::path::Path, out: &mut Vec<PathBuf>) {
                 for item in fs::read_dir(folder).unwrap().flatten() {
-                    if item.path().is_dir() { walk(&item.path(), out) } else { out.push(item.path()) }
+                    if item.path().is_dir() {
+                        walk(&item.path(), out);
+                    } else {
+                        out.push(item.path());
+                    }
                 }
             }
             let mut out = Vec::new();
@@ -284,7 +286,11 @@ mod tests {
     }
 
     fn entry(text: &str, body: &[u8]) -> Arc<Entry> {
-        let head = EntryHead { key: key(text).as_bytes().to_vec().into(), status: 200, ..EntryHead::default() };
+        let head = EntryHead {
+            key: key(text).as_bytes().to_vec().into(),
+            status: 200,
+            ..EntryHead::default()
+        };
         Arc::new(Zone::seal(head, Bytes::copy_from_slice(body), 0))
     }
 
@@ -360,7 +366,8 @@ mod tests {
         options.disk.max_size = Some(600);
         let zone = Zone::open(options).unwrap();
         for (time, text) in ["a", "b", "c", "d"].iter().enumerate() {
-            zone.write(&key(text), &entry(text, &[b'x'; 100]), i64::try_from(time).unwrap()).unwrap();
+            zone.write(&key(text), &entry(text, &[b'x'; 100]), i64::try_from(time).unwrap())
+                .unwrap();
         }
         assert!(zone.usage().disk_bytes > 600);
         zone.evict(10).unwrap();

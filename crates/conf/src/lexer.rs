@@ -261,6 +261,9 @@ mod tests {
     #[test]
     fn an_overlong_word_is_refused() {
         let text = format!("a {};", "x".repeat(WORD_BYTES_MAX + 2));
-        assert_eq!(words(&text).unwrap_err(), "too long parameter \"xxxxxxxxxx...\" started in t:1");
+        assert_eq!(
+            words(&text).unwrap_err(),
+            "too long parameter \"xxxxxxxxxx...\" started in t:1"
+        );
     }
 }

@@ -265,7 +265,10 @@ mod tests {
 
     #[test]
     fn unbalanced_braces_and_self_inclusion_are_refused() {
-        assert_eq!(run(&[("main", "a {\nb;")]).unwrap_err(), "unexpected end of file, expecting \"}\" in main:2");
+        assert_eq!(
+            run(&[("main", "a {\nb;")]).unwrap_err(),
+            "unexpected end of file, expecting \"}\" in main:2"
+        );
         assert_eq!(run(&[("main", "a; }")]).unwrap_err(), "unexpected \"}\" in main:1");
         assert_eq!(
             run(&[("main", "include main;")]).unwrap_err(),

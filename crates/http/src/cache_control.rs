@@ -25,7 +25,10 @@ impl CacheControl {
         let mut shared_age = None;
         for member in field::list(value) {
             let (name, argument) = split(member);
-            if [&b"no-cache"[..], b"no-store", b"private"].iter().any(|n| name.eq_ignore_ascii_case(n)) {
+            if [&b"no-cache"[..], b"no-store", b"private"]
+                .iter()
+                .any(|n| name.eq_ignore_ascii_case(n))
+            {
                 found.forbids_store = true;
             } else if name.eq_ignore_ascii_case(b"s-maxage") {
                 shared_age = seconds(argument);
@@ -63,7 +66,8 @@ fn split(member: &[u8]) -> (&[u8], &[u8]) {
 /// Delta seconds, quoted or not; a number beyond 2^31 counts as 2^31 (RFC 9111, section 1.2.2).
 fn seconds(argument: &[u8]) -> Option<u64> {
     const MAX: u64 = 1 << 31;
-    let digits = argument.strip_prefix(b"\"").and_then(|a| a.strip_suffix(b"\"")).unwrap_or(argument);
+    let digits =
+        argument.strip_prefix(b"\"").and_then(|a| a.strip_suffix(b"\"")).unwrap_or(argument);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -18,9 +18,11 @@ pub fn etag_matches(field: &[u8], etag: &[u8], weak: bool) -> bool {
     if !weak && etag.starts_with(b"W/") {
         return false;
     }
-    field::list(field).any(|member| {
-        if weak { opaque(member) == opaque(etag) } else { member == etag }
-    })
+    field::list(field).any(
+        |member| {
+            if weak { opaque(member) == opaque(etag) } else { member == etag }
+        },
+    )
 }
 
 /// The weak form of a tag, for content that is equivalent and no longer the same bytes.

@@ -72,7 +72,8 @@ fn hex_pair([high, low]: [u8; 2]) -> Option<u8> {
 
 fn resolve_dots(path: &[u8], merge_slashes: bool) -> Result<Vec<u8>, UriError> {
     let mut resolved: Vec<u8> = Vec::with_capacity(path.len());
-    let mut segments = path.strip_prefix(b"/").unwrap_or(path).split(|byte| *byte == b'/').peekable();
+    let mut segments =
+        path.strip_prefix(b"/").unwrap_or(path).split(|byte| *byte == b'/').peekable();
     resolved.push(b'/');
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
@@ -259,7 +260,8 @@ mod tests {
 
     #[test]
     fn authorities_are_split_and_lowered() {
-        let table: &[(&str, Option<(&str, Option<&str>)>)] = &[
+        type Split<'a> = Option<(&'a str, Option<&'a str>)>;
+        let table: &[(&str, Split<'_>)] = &[
             ("Example.COM", Some(("example.com", None))),
             ("a.b.:8080", Some(("a.b", Some("8080")))),
             ("[::1]:80", Some(("[::1]", Some("80")))),

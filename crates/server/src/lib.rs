@@ -13,7 +13,10 @@
 //!   -> logging (after the last byte; always, also on failure)
 //! ```
 
-#![expect(missing_docs, reason = "public only for the binary and the tests; fields say what they are")]
+#![expect(
+    missing_docs,
+    reason = "public only for the binary and the tests; fields say what they are"
+)]
 
 pub mod process;
 

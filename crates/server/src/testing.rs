@@ -3,8 +3,8 @@
 use crate::config::compiled::{Config, WorkerConf};
 use crate::config::load::{Kept, Request as LoadRequest, load};
 use crate::connection::body::RequestBody;
-use crate::exchange::{Client, Exchange};
 use crate::exchange::request::Request;
+use crate::exchange::{Client, Exchange};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ pub(crate) fn try_config(text: &str) -> Result<Config, String> {
     let file = prefix.join("nginx.conf");
     let events = if text.contains("events") { "" } else { "events {} " };
     std::fs::write(&file, format!("{events}{text}")).unwrap();
-    let request = LoadRequest { prefix: prefix.clone(), file: file.clone(), global: None, error_log: None };
+    let request =
+        LoadRequest { prefix: prefix.clone(), file: file.clone(), global: None, error_log: None };
     let result = load(&request, &Kept::default());
     std::fs::remove_dir_all(&prefix).unwrap();
     let shown = format!("{}", file.display());

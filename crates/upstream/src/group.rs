@@ -118,7 +118,13 @@ impl Group {
 
     /// Smooth weighted round robin: each candidate gains its weight, the highest goes and pays the
     /// total, so that a, a, b becomes a, b, a.
-    fn choose(&self, states: &mut [State], tried: &Tried, backup: bool, now: Instant) -> Option<usize> {
+    fn choose(
+        &self,
+        states: &mut [State],
+        tried: &Tried,
+        backup: bool,
+        now: Instant,
+    ) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<usize> = None;
         for (index, peer) in self.peers.iter().enumerate() {
@@ -144,7 +150,10 @@ impl Group {
         let best = best?;
         states[best].current_weight -= total;
         let window = self.peers[best].fail_timeout;
-        if states[best].checked.is_none_or(|checked| now.saturating_duration_since(checked) > window) {
+        if states[best]
+            .checked
+            .is_none_or(|checked| now.saturating_duration_since(checked) > window)
+        {
             states[best].checked = Some(now);
         }
         Some(best)
@@ -168,8 +177,7 @@ impl Group {
         state.connections = state.connections.saturating_sub(1);
         state.fails += 1;
         (state.accessed, state.checked) = (Some(now), Some(now));
-        if options.max_fails > 0 {
-            let loss = i64::from(options.weight / options.max_fails);
+        if let Some(loss) = options.weight.checked_div(options.max_fails).map(i64::from) {
             state.effective_weight = (state.effective_weight - loss).max(0);
         }
     }

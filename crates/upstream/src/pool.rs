@@ -36,7 +36,12 @@ pub struct Pool {
 
 impl Pool {
     /// The most recently used connection to `address` that is still good.
-    pub fn take(&mut self, address: &PeerAddress, limits: &PoolLimits, now: Instant) -> Option<Kept> {
+    pub fn take(
+        &mut self,
+        address: &PeerAddress,
+        limits: &PoolLimits,
+        now: Instant,
+    ) -> Option<Kept> {
         self.expire(limits, now);
         while let Some(at) = self.idle.iter().rposition(|(peer, ..)| peer == address) {
             let (_, _, kept) = self.idle.remove(at)?;
@@ -62,7 +67,8 @@ impl Pool {
 
     /// Closes what has been idle too long.
     pub fn expire(&mut self, limits: &PoolLimits, now: Instant) {
-        self.idle.retain(|(_, since, _)| now.saturating_duration_since(*since) < limits.idle_timeout);
+        self.idle
+            .retain(|(_, since, _)| now.saturating_duration_since(*since) < limits.idle_timeout);
     }
 
     /// How many are idle.

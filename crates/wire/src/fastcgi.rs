@@ -90,7 +90,16 @@ fn push_head(out: &mut Vec<u8>, kind: RecordKind, content_bytes: usize, padding_
     let content = u16::try_from(content_bytes).expect("records are cut at CONTENT_BYTES_MAX");
     let [id_high, id_low] = REQUEST_ID.to_be_bytes();
     let [length_high, length_low] = content.to_be_bytes();
-    out.extend([VERSION_1, kind.code(), id_high, id_low, length_high, length_low, padding_bytes, 0]);
+    out.extend([
+        VERSION_1,
+        kind.code(),
+        id_high,
+        id_low,
+        length_high,
+        length_low,
+        padding_bytes,
+        0,
+    ]);
 }
 
 /// Starts a request in the responder role.

@@ -88,7 +88,8 @@ pub fn request_line(input: &[u8]) -> Result<Option<RequestLine>, WireError> {
         Some(_) => return Err(WireError::Method),
     }
     let target_start = skip_spaces(input, method.end);
-    let target_bytes = input[target_start..].iter().take_while(|byte| is_target_byte(**byte)).count();
+    let target_bytes =
+        input[target_start..].iter().take_while(|byte| is_target_byte(**byte)).count();
     let target = target_start..target_start + target_bytes;
     let Some(after) = input.get(target.end) else {
         // A host may start with a digit, a path may not.
@@ -476,7 +477,10 @@ fn chunk_size(line: &[u8]) -> Result<u64, WireError> {
 ///
 /// # Errors
 /// [`WireError::UpstreamHead`] for a line that is no field line.
-pub fn upstream_fields(input: &[u8], from: usize) -> Result<Option<(Vec<Field>, usize)>, WireError> {
+pub fn upstream_fields(
+    input: &[u8],
+    from: usize,
+) -> Result<Option<(Vec<Field>, usize)>, WireError> {
     let Some(end) = fields_end(input, from, from) else { return Ok(None) };
     let mut out = Vec::new();
     let rules = FieldRules { underscores: true };
@@ -558,7 +562,8 @@ mod tests {
 
     #[test]
     fn fields_are_trimmed_and_odd_names_are_marked() {
-        let found = parsed("Host: a\r\nX:\t b \t\nc_d:1\nEmpty:\r\nNo-Colon\r\nQ!:2\r\n\r\n").unwrap();
+        let found =
+            parsed("Host: a\r\nX:\t b \t\nc_d:1\nEmpty:\r\nNo-Colon\r\nQ!:2\r\n\r\n").unwrap();
         let expected = [
             ("Host", "a", false),
             ("X", "b", false),
@@ -574,8 +579,15 @@ mod tests {
 
     #[test]
     fn fields_that_two_readers_could_disagree_on_are_refused() {
-        for text in ["A : b\r\n\r\n", ": b\r\n\r\n", " A: b\r\n\r\n", "A: b\r\n c\r\n\r\n", "A: b\0\r\n\r\n",
-            "A: b\rc\r\n\r\n", "\x7f: b\r\n\r\n"] {
+        for text in [
+            "A : b\r\n\r\n",
+            ": b\r\n\r\n",
+            " A: b\r\n\r\n",
+            "A: b\r\n c\r\n\r\n",
+            "A: b\0\r\n\r\n",
+            "A: b\rc\r\n\r\n",
+            "\x7f: b\r\n\r\n",
+        ] {
             assert_eq!(parsed(text), Err(WireError::FieldLine), "{text:?}");
         }
     }
@@ -630,8 +642,17 @@ mod tests {
 
     #[test]
     fn chunked_framing_is_strict() {
-        for text in ["g\r\n", "\r\n", "3\r\nabcX\r\n0\r\n\r\n", "-1\r\n", "0x3\r\nabc\r\n0\r\n\r\n",
-            "1000000000000000\r\n", "3\nabc\n0\n\n", "3 x\r\nabc\r\n0\r\n\r\n", "3\r\nabc\r\n0\r\n"] {
+        for text in [
+            "g\r\n",
+            "\r\n",
+            "3\r\nabcX\r\n0\r\n\r\n",
+            "-1\r\n",
+            "0x3\r\nabc\r\n0\r\n\r\n",
+            "1000000000000000\r\n",
+            "3\nabc\n0\n\n",
+            "3 x\r\nabc\r\n0\r\n\r\n",
+            "3\r\nabc\r\n0\r\n",
+        ] {
             assert!(dechunk(text.as_bytes(), 64, BareLf::Refuse).is_err(), "{text:?}");
         }
         assert!(dechunk(b"3\nabc\n0\n\n", 64, BareLf::Accept).is_ok());

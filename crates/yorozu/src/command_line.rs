@@ -52,7 +52,10 @@ Options:
 
 /// The text of `-v`.
 pub(crate) fn version() -> String {
-    format!("yorozu version: yorozu/{} (nginx/{NGINX_VERSION} configuration)", env!("CARGO_PKG_VERSION"))
+    format!(
+        "yorozu version: yorozu/{} (nginx/{NGINX_VERSION} configuration)",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// The text of `-V`: what is here, and what of nginx is missing.
@@ -60,7 +63,10 @@ pub(crate) fn build() -> String {
     const MISSING: &str = "charset ssi userid auth_basic mirror geo split_clients referer proxy uwsgi \
         scgi grpc memcached limit_conn limit_req empty_gif browser upstream_hash upstream_ip_hash \
         upstream_least_conn upstream_least_time upstream_random upstream_sticky upstream_zone tunnel";
-    let missing: String = MISSING.split_ascii_whitespace().map(|name| format!(" --without-http_{name}_module")).collect();
+    let missing: String = MISSING
+        .split_ascii_whitespace()
+        .map(|name| format!(" --without-http_{name}_module"))
+        .collect();
     format!(
         "{}\nnginx version: nginx/{NGINX_VERSION}\nconfigure arguments: --with-http_stub_status_module{missing}\n",
         version()

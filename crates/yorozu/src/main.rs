@@ -80,8 +80,9 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
 fn send(options: &Options, signal: Signal) -> Result<(), String> {
     let loaded = read(&options.request(), &Kept::default())?;
     let id = pid::read(&pid::path(&loaded.config))?;
-    kill(Pid::from_raw(id), signal)
-        .map_err(|problem| format!("kill({id}, {}) failed ({}: {})", signal as i32, problem as i32, problem.desc()))
+    kill(Pid::from_raw(id), signal).map_err(|problem| {
+        format!("kill({id}, {}) failed ({}: {})", signal as i32, problem as i32, problem.desc())
+    })
 }
 
 fn serve(options: &Options) -> Result<(), String> {

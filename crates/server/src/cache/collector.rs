@@ -75,7 +75,9 @@ impl Collector {
         let body = match self.spool.take() {
             Some(spool) => match spool.into_body() {
                 Ok(body) => body,
-                Err(problem) => return self.context.upstream(Level::Crit, &problem.to_string(), None),
+                Err(problem) => {
+                    return self.context.upstream(Level::Crit, &problem.to_string(), None);
+                }
             },
             None => yorozu_cache::EntryBody::Memory(joined(std::mem::take(&mut self.chunks))),
         };

@@ -124,8 +124,10 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
             }
             "keys_zone" => {
                 let (name, size) = argument.split_once(':').ok_or_else(|| broken("keys zone"))?;
-                let size = value::size(size.as_bytes()).filter(|size| *size >= 2 * 4096 && !name.is_empty());
-                let size = size.ok_or_else(|| ValueError(format!("invalid keys zone size \"{text}\"")))?;
+                let size = value::size(size.as_bytes())
+                    .filter(|size| *size >= 2 * 4096 && !name.is_empty());
+                let size =
+                    size.ok_or_else(|| ValueError(format!("invalid keys zone size \"{text}\"")))?;
                 let keys = (size * KEYS_PER_MEGABYTE) >> 20;
                 disk.files_max = usize::try_from(keys).unwrap_or(usize::MAX).max(1);
                 zone = Some(name.to_owned());

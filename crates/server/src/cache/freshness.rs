@@ -35,11 +35,18 @@ pub fn freshness(head: &Head, conf: &Conf, now: i64) -> Option<Freshness> {
     let control = if ignored.has(IgnoreHeaders::CACHE_CONTROL) {
         CacheControl::default()
     } else {
-        values(b"cache-control").map(CacheControl::parse).fold(CacheControl::default(), CacheControl::merge)
+        values(b"cache-control")
+            .map(CacheControl::parse)
+            .fold(CacheControl::default(), CacheControl::merge)
     };
-    let accel = if ignored.has(IgnoreHeaders::X_ACCEL_EXPIRES) { None } else { values(b"x-accel-expires").next() };
+    let accel = if ignored.has(IgnoreHeaders::X_ACCEL_EXPIRES) {
+        None
+    } else {
+        values(b"x-accel-expires").next()
+    };
     let from = |seconds: Option<u64>, start: i64| {
-        seconds.map_or(0, |seconds| start.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)))
+        seconds
+            .map_or(0, |seconds| start.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)))
     };
     let until = match accel.and_then(|value| accel_expires(value, now)) {
         Some(until) => until?,
@@ -91,7 +98,9 @@ mod tests {
         let location = config.locations.iter().find(|location| &location.name[..] == b"/").unwrap();
         let fields = fields
             .iter()
-            .map(|(n, v)| (Bytes::copy_from_slice(n.as_bytes()), Bytes::copy_from_slice(v.as_bytes())))
+            .map(|(n, v)| {
+                (Bytes::copy_from_slice(n.as_bytes()), Bytes::copy_from_slice(v.as_bytes()))
+            })
             .collect();
         let head = Head { status, reason: None, fields };
         freshness(&head, &location.fastcgi.gateway, 1000).map(|found| found.fresh_until)
@@ -100,7 +109,8 @@ mod tests {
     #[test]
     fn the_lifetime_comes_from_the_strongest_authority() {
         const VALID: &str = "fastcgi_cache_valid 200 302 1h; fastcgi_cache_valid 301 1d; fastcgi_cache_valid any 1m;";
-        let table: &[(u16, &[(&str, &str)], Option<i64>)] = &[
+        type Row<'a> = (u16, &'a [(&'a str, &'a str)], Option<i64>);
+        let table: &[Row<'_>] = &[
             (200, &[], Some(4600)),
             (301, &[], Some(87_400)),
             (404, &[], Some(1060)),
@@ -123,7 +133,8 @@ mod tests {
             assert_eq!(until(VALID, *status, fields), *expected, "{status} {fields:?}");
         }
         assert_eq!(until("", 200, &[]), None);
-        let ignoring = "fastcgi_cache_valid 1m; fastcgi_ignore_headers Set-Cookie Cache-Control Expires;";
+        let ignoring =
+            "fastcgi_cache_valid 1m; fastcgi_ignore_headers Set-Cookie Cache-Control Expires;";
         let fields = [("Set-Cookie", "a"), ("Cache-Control", "private"), ("Expires", "0")];
         assert_eq!(until(ignoring, 200, &fields), Some(1060));
     }

@@ -103,7 +103,7 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     }
     let entry = find_in_memory(exchange, &plan);
     exchange.cache = Some(plan);
-    judge(exchange, conf, entry?)
+    judge(exchange, conf, &entry?)
 }
 
 /// Without a key nginx would mix every page; this keeps them apart.
@@ -147,27 +147,28 @@ fn find_in_memory(exchange: &Exchange, plan: &Plan) -> Option<Arc<Entry>> {
 }
 
 /// Answers from an entry if that may be done without waiting.
-fn judge(exchange: &mut Exchange, conf: &Conf, entry: Arc<Entry>) -> Option<Outcome> {
+fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Outcome> {
     let now = exchange.now();
     if now < entry.head.fresh_until {
-        return Some(answer(exchange, &entry, CacheStatus::Hit));
+        return Some(answer(exchange, entry, CacheStatus::Hit));
     }
-    let may_answer = conf.cache_use_stale.has(Failures::UPDATING) || now < entry.head.stale_updating_until;
+    let may_answer =
+        conf.cache_use_stale.has(Failures::UPDATING) || now < entry.head.stale_updating_until;
     exchange.cache_status = Some(CacheStatus::Expired);
     let plan = exchange.cache.as_mut().expect("set by lookup");
-    plan.stale = Some(Arc::clone(&entry));
+    plan.stale = Some(Arc::clone(entry));
     if !may_answer || plan.guard.is_some() {
         return None;
     }
     match plan.zone.claim(&plan.key, Instant::now(), conf.cache_lock_age) {
-        Claim::Taken(_) => Some(answer(exchange, &entry, CacheStatus::Updating)),
+        Claim::Taken(_) => Some(answer(exchange, entry, CacheStatus::Updating)),
         Claim::Maker(guard) => {
             plan.guard = Some(guard);
             if !conf.cache_background_update {
                 return None;
             }
             gateway::run::refresh_in_background(exchange);
-            Some(answer(exchange, &entry, CacheStatus::Stale))
+            Some(answer(exchange, entry, CacheStatus::Stale))
         }
     }
 }
@@ -182,7 +183,7 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
         return None;
     }
     if let Some(entry) = load(exchange).await {
-        if let Some(outcome) = judge(exchange, conf, entry) {
+        if let Some(outcome) = judge(exchange, conf, &entry) {
             return Some(outcome);
         }
         return None;
@@ -222,7 +223,7 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome>
         }
         let found = find_in_memory(exchange, exchange.cache.as_ref()?);
         if let Some(entry) = found {
-            let outcome = judge(exchange, conf, entry);
+            let outcome = judge(exchange, conf, &entry);
             if outcome.is_some() {
                 return outcome;
             }
@@ -284,7 +285,9 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
     let gateway = &location.fastcgi.gateway;
     response.stored = Some(Arc::clone(entry));
     response.allow_ranges = gateway.force_ranges
-        || response.field(b"accept-ranges").is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
+        || response
+            .field(b"accept-ranges")
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
     response.has_own_date = response.field(b"date").is_some();
     response.has_own_server = response.field(b"server").is_some();
     if let Some(plan) = &exchange.cache {

@@ -57,8 +57,7 @@ impl Arity {
 /// Writes a value into the block that is being read.
 pub type Setter = fn(&mut Block, &Args<'_>) -> Result<(), ValueError>;
 /// Reads a block directive with its children.
-pub type Opener =
-    fn(&mut Loader<'_>, &mut Block, &yorozu_conf::Directive) -> Result<(), ConfError>;
+pub type Opener = fn(&mut Loader<'_>, &mut Block, &yorozu_conf::Directive) -> Result<(), ConfError>;
 
 /// What a directive does when it is read.
 #[derive(Clone, Copy)]
@@ -146,7 +145,10 @@ impl<'a> Args<'a> {
     /// A broken value where a set of words is known.
     pub fn invalid_value_must_be(&self, got: &[u8], expected: &str) -> ValueError {
         let got = String::from_utf8_lossy(got);
-        ValueError(format!("invalid value \"{got}\" in \"{}\" directive, it must be {expected}", self.name))
+        ValueError(format!(
+            "invalid value \"{got}\" in \"{}\" directive, it must be {expected}",
+            self.name
+        ))
     }
 
     /// A broken parameter among several.
@@ -215,8 +217,10 @@ impl<T: Setting> Inherit<T> {
         match &self.0 {
             Some(value) => Ok(value.clone()),
             None => {
-                let words: Vec<Bytes> =
-                    default.split_ascii_whitespace().map(|w| Bytes::copy_from_slice(w.as_bytes())).collect();
+                let words: Vec<Bytes> = default
+                    .split_ascii_whitespace()
+                    .map(|w| Bytes::copy_from_slice(w.as_bytes()))
+                    .collect();
                 T::from_args(&Args { name, words: &words, env })
             }
         }

@@ -76,7 +76,11 @@ impl Setting for Root {
             text
         } else {
             let path = args.env.prefix_path(&text).to_string_lossy().into_owned();
-            if path.len() > 1 && args.name == "root" { path.trim_end_matches('/').to_owned() } else { path }
+            if path.len() > 1 && args.name == "root" {
+                path.trim_end_matches('/').to_owned()
+            } else {
+                path
+            }
         };
         let path = Template::compile(path.as_bytes(), args.env)?;
         Ok(Self { path, is_alias: args.name == "alias", alias_bytes: 0 })
@@ -252,7 +256,11 @@ impl Setting for OpenFileCache {
         let (mut max, mut inactive, mut is_off) = (None, Duration::from_secs(60), false);
         for word in args.words {
             if let Some(number) = word.strip_prefix(b"max=") {
-                max = Some(value::number(number).filter(|n| *n > 0).ok_or_else(|| args.invalid_parameter(word))?);
+                max = Some(
+                    value::number(number)
+                        .filter(|n| *n > 0)
+                        .ok_or_else(|| args.invalid_parameter(word))?,
+                );
             } else if let Some(time) = word.strip_prefix(b"inactive=") {
                 inactive = value::time(time).ok_or_else(|| args.invalid_parameter(word))?;
             } else if &word[..] == b"off" {
@@ -457,10 +465,34 @@ pub const IGNORED: &[Directive] = ignored! {
 
 /// Rows that are no plain settings.
 pub const OTHERS: &[Directive] = &[
-    Directive::row("server", HTTP, Arity::NONE, Action::Open(super::load::server), "Opens a virtual server."),
-    Directive::row("location", SERVER | LOCATION, Arity::ONE_OR_TWO, Action::Open(super::load::location), "Opens settings for a part of the paths."),
-    Directive::row("limit_except", LOCATION, Arity::ONE_OR_MORE, Action::Open(super::load::limit_except), "Limits methods other than those named."),
-    Directive::row("types", HTTP_SERVER_LOCATION, Arity::NONE, Action::Open(types), "Extensions and their MIME types."),
+    Directive::row(
+        "server",
+        HTTP,
+        Arity::NONE,
+        Action::Open(super::load::server),
+        "Opens a virtual server.",
+    ),
+    Directive::row(
+        "location",
+        SERVER | LOCATION,
+        Arity::ONE_OR_TWO,
+        Action::Open(super::load::location),
+        "Opens settings for a part of the paths.",
+    ),
+    Directive::row(
+        "limit_except",
+        LOCATION,
+        Arity::ONE_OR_MORE,
+        Action::Open(super::load::limit_except),
+        "Limits methods other than those named.",
+    ),
+    Directive::row(
+        "types",
+        HTTP_SERVER_LOCATION,
+        Arity::NONE,
+        Action::Open(types),
+        "Extensions and their MIME types.",
+    ),
     Directive::row(
         "alias",
         LOCATION,
@@ -468,8 +500,20 @@ pub const OTHERS: &[Directive] = &[
         Action::Set(alias),
         "Folder that takes the place of the location's prefix.",
     ),
-    Directive::row("listen", SERVER, Arity::ONE_OR_MORE, Action::Set(super::listen::listen), "Address and port, or socket, of a server."),
-    Directive::row("server_name", SERVER, Arity::ONE_OR_MORE, Action::Set(super::listen::server_name), "Names of a server."),
+    Directive::row(
+        "listen",
+        SERVER,
+        Arity::ONE_OR_MORE,
+        Action::Set(super::listen::listen),
+        "Address and port, or socket, of a server.",
+    ),
+    Directive::row(
+        "server_name",
+        SERVER,
+        Arity::ONE_OR_MORE,
+        Action::Set(super::listen::server_name),
+        "Names of a server.",
+    ),
     Directive::row(
         "disable_symlinks",
         HTTP_SERVER_LOCATION,
@@ -480,7 +524,13 @@ pub const OTHERS: &[Directive] = &[
         }),
         "Refuses symbolic links; only `off` is supported.",
     ),
-    Directive::row("post_action", HTTP_SERVER_LOCATION, Arity::ONE, Action::Refused("requests after the response are not made"), "A request made after the response."),
+    Directive::row(
+        "post_action",
+        HTTP_SERVER_LOCATION,
+        Arity::ONE,
+        Action::Refused("requests after the response are not made"),
+        "A request made after the response.",
+    ),
 ];
 
 fn alias(block: &mut super::block::Block, args: &Args<'_>) -> Result<(), ValueError> {
@@ -492,7 +542,9 @@ fn alias(block: &mut super::block::Block, args: &Args<'_>) -> Result<(), ValueEr
         // The folder's text holds captures and is the whole path.
         LocationName::Regex(_) => usize::MAX,
         LocationName::Named(_) => {
-            return Err(ValueError::new("the \"alias\" directive cannot be used inside the named location"));
+            return Err(ValueError::new(
+                "the \"alias\" directive cannot be used inside the named location",
+            ));
         }
         LocationName::Unnamed => 0,
     };
@@ -509,7 +561,11 @@ fn types(
     for line in directive.block.iter().flatten() {
         let mime = line.name.clone();
         if line.block.is_some() || line.args.is_empty() {
-            return Err(ValueError(format!("invalid number of arguments in \"{}\" directive", line.name_text())).at(&line.at));
+            return Err(ValueError(format!(
+                "invalid number of arguments in \"{}\" directive",
+                line.name_text()
+            ))
+            .at(&line.at));
         }
         for extension in &line.args {
             let extension = Bytes::from(extension.to_ascii_lowercase());

@@ -40,7 +40,8 @@ fn parameter(
         let size = value::size(argument?.as_bytes())?;
         usize::try_from(size).ok()
     };
-    let missing = |what: &str| Some(ValueError(format!("the \"{name}\" parameter of \"listen\" {what}")));
+    let missing =
+        |what: &str| Some(ValueError(format!("the \"{name}\" parameter of \"listen\" {what}")));
     match (name, argument) {
         ("default" | "default_server", None) => {
             *is_default = true;
@@ -81,10 +82,13 @@ pub fn address(text: &str, default_port: u16) -> Result<Vec<ListenAddress>, Valu
         return Ok(vec![ListenAddress::Unix(path.into())]);
     }
     if let Ok(port) = text.parse::<u32>() {
-        let port = u16::try_from(port).ok().filter(|port| *port > 0).ok_or_else(|| broken("invalid port"))?;
+        let port = u16::try_from(port)
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| broken("invalid port"))?;
         return Ok(vec![ListenAddress::Tcp((Ipv4Addr::UNSPECIFIED, port).into())]);
     }
-    let addresses = resolve(text, default_port).map_err(|why| broken(why))?;
+    let addresses = resolve(text, default_port).map_err(broken)?;
     Ok(addresses.into_iter().map(ListenAddress::Tcp).collect())
 }
 
@@ -111,7 +115,8 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'stati
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
     }
-    let mut found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|_| "host not found")?.collect();
+    let mut found: Vec<SocketAddr> =
+        (host, port).to_socket_addrs().map_err(|_| "host not found")?.collect();
     found.sort_unstable();
     found.dedup();
     if found.is_empty() { Err("host not found") } else { Ok(found) }
@@ -151,7 +156,11 @@ pub fn default_listen(server: &mut Block, _env: &Env) {
     if server.listens.is_empty() {
         let port = if nix::unistd::geteuid().is_root() { 80 } else { 8000 };
         let address = ListenAddress::Tcp((Ipv4Addr::UNSPECIFIED, port).into());
-        server.listens.push(Listen { address, options: ListenOptions::default(), is_default: false });
+        server.listens.push(Listen {
+            address,
+            options: ListenOptions::default(),
+            is_default: false,
+        });
     }
 }
 
@@ -177,9 +186,7 @@ pub fn sockets(
                 sockets.last_mut().expect("just pushed")
             }
         };
-        let duplicate = |what: &str| {
-            ValueError(format!("{what} for {}", listen.address)).at(at)
-        };
+        let duplicate = |what: &str| ValueError(format!("{what} for {}", listen.address)).at(at);
         if listen.is_default {
             if *has_default {
                 return Err(duplicate("a duplicate default server"));
@@ -203,7 +210,10 @@ fn add_names(socket: &mut Socket, id: ServerId, servers: &[ServerConf], env: &En
             ServerName::Regex(regex, _) => socket.hosts.add_regex(regex.clone(), id),
             ServerName::Text(text) => {
                 if !socket.hosts.add(text, id) {
-                    env.warn(format!("conflicting server name \"{text}\" on {}, ignored", socket.address));
+                    env.warn(format!(
+                        "conflicting server name \"{text}\" on {}, ignored",
+                        socket.address
+                    ));
                 }
             }
         }

@@ -284,7 +284,11 @@ impl<'a> Compiler<'a> {
         let env = self.env;
         let whole = |error: ValueError| ConfError::Whole { text: error.0 };
         let error_log = main.error_log.clone().unwrap_or_else(|| {
-            crate::logging::error::ErrorLogs::standard(&env.logs, request.error_log.as_deref(), &env.prefix)
+            crate::logging::error::ErrorLogs::standard(
+                &env.logs,
+                request.error_log.as_deref(),
+                &env.prefix,
+            )
         });
         main.error_log = Some(error_log.clone());
         let mut blocks = std::mem::take(&mut main.servers).into_iter();
@@ -325,7 +329,10 @@ impl<'a> Compiler<'a> {
             variable_names,
             zones: zones(env, kept)?,
             upstreams: env.upstreams.take(),
-            hostname: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase(),
+            hostname: nix::unistd::gethostname()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .to_lowercase(),
             warnings: env.warnings.take(),
         })
     }
@@ -444,7 +451,8 @@ impl<'a> Compiler<'a> {
                         block.handler.clone_from(&outer.handler);
                     }
                     let then = self.script(inner, &block)?;
-                    let location = if is_in_server { None } else { Some(self.location(block, &at)?) };
+                    let location =
+                        if is_in_server { None } else { Some(self.location(block, &at)?) };
                     rewrite::Instruction::If { condition, then, location }
                 }
             });
@@ -488,9 +496,10 @@ fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfErro
         let old = kept.zones.get(name).filter(|zone| *zone.options() == wanted.options);
         let zone = match old {
             Some(zone) => Arc::clone(zone),
-            None => Arc::new(Zone::open(wanted.options.clone()).map_err(|error| ConfError::Whole {
-                text: error.to_string(),
-            })?),
+            None => Arc::new(
+                Zone::open(wanted.options.clone())
+                    .map_err(|error| ConfError::Whole { text: error.to_string() })?,
+            ),
         };
         zones.insert(name.clone(), zone);
     }

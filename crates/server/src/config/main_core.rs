@@ -33,7 +33,9 @@ impl Setting for Workers {
             return Ok(Self::Auto);
         }
         match u64::from_args(args) {
-            Ok(count) if (1..=crate::limits::WORKERS_MAX).contains(&count) => Ok(Self::Count(count)),
+            Ok(count) if (1..=crate::limits::WORKERS_MAX).contains(&count) => {
+                Ok(Self::Count(count))
+            }
             _ => Err(ValueError::new("invalid number")),
         }
     }
@@ -93,8 +95,20 @@ settings! {
 
 /// Rows that are no plain settings.
 pub const OTHERS: &[Directive] = &[
-    Directive::row("events", MAIN, Arity::NONE, Action::Open(super::load::events), "Opens the block of event settings."),
-    Directive::row("http", MAIN, Arity::NONE, Action::Open(super::load::http), "Opens the block of HTTP settings."),
+    Directive::row(
+        "events",
+        MAIN,
+        Arity::NONE,
+        Action::Open(super::load::events),
+        "Opens the block of event settings.",
+    ),
+    Directive::row(
+        "http",
+        MAIN,
+        Arity::NONE,
+        Action::Open(super::load::http),
+        "Opens the block of HTTP settings.",
+    ),
     Directive::row(
         "error_log",
         MAIN | HTTP_SERVER_LOCATION,
@@ -112,21 +126,102 @@ pub const OTHERS: &[Directive] = &[
         Arity::ONE,
         Action::Set(|_, args| match EventMethod::from_args(args)? {
             EventMethod::Epoll => Ok(()),
-            _ => Err(ValueError(format!("event method \"{}\" is not available, expected \"epoll\"", args.text(0)))),
+            _ => Err(ValueError(format!(
+                "event method \"{}\" is not available, expected \"epoll\"",
+                args.text(0)
+            ))),
         }),
         "Event method; this server has epoll.",
     ),
-    Directive::row("multi_accept", EVENTS, Arity::ONE, Action::Ignored("every pending connection is accepted on each wake-up"), "Accept all pending connections at once."),
-    Directive::row("accept_mutex", EVENTS, Arity::ONE, Action::Ignored("each worker has a listening socket of its own"), "Workers take turns accepting."),
-    Directive::row("accept_mutex_delay", EVENTS, Arity::ONE, Action::Ignored("each worker has a listening socket of its own"), "Delay between turns."),
-    Directive::row("debug_connection", EVENTS, Arity::ONE, Action::Ignored("there is no debug log per client"), "Debug log for chosen clients."),
-    Directive::row("worker_aio_requests", EVENTS, Arity::ONE, Action::Ignored("there is no aio"), "Outstanding aio requests."),
-    Directive::row("lock_file", MAIN, Arity::ONE, Action::Ignored("no lock is needed between threads"), "Prefix of lock files."),
-    Directive::row("pcre_jit", MAIN, Arity::ONE, Action::Ignored("regular expressions are always compiled just in time"), "Just-in-time compilation of regular expressions."),
-    Directive::row("timer_resolution", MAIN, Arity::ONE, Action::Ignored("the clock is read without a system call"), "How often the clock is read."),
-    Directive::row("worker_cpu_affinity", MAIN, Arity::ONE_OR_MORE, Action::Ignored("the scheduler places the worker threads"), "Binds workers to CPUs."),
-    Directive::row("thread_pool", MAIN, Arity::TWO_OR_THREE, Action::Ignored("blocking file work has its own threads"), "Named thread pools for aio."),
-    Directive::row("debug_points", MAIN, Arity::ONE, Action::Ignored("there are no debug points"), "Stops at internal errors."),
-    Directive::row("ssl_engine", MAIN, Arity::ONE, Action::Refused("there are no OpenSSL engines"), "Hardware for TLS."),
-    Directive::row("load_module", MAIN, Arity::ONE, Action::Refused("modules are not loaded at run time"), "Loads a dynamic module."),
+    Directive::row(
+        "multi_accept",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("every pending connection is accepted on each wake-up"),
+        "Accept all pending connections at once.",
+    ),
+    Directive::row(
+        "accept_mutex",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("each worker has a listening socket of its own"),
+        "Workers take turns accepting.",
+    ),
+    Directive::row(
+        "accept_mutex_delay",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("each worker has a listening socket of its own"),
+        "Delay between turns.",
+    ),
+    Directive::row(
+        "debug_connection",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("there is no debug log per client"),
+        "Debug log for chosen clients.",
+    ),
+    Directive::row(
+        "worker_aio_requests",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("there is no aio"),
+        "Outstanding aio requests.",
+    ),
+    Directive::row(
+        "lock_file",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("no lock is needed between threads"),
+        "Prefix of lock files.",
+    ),
+    Directive::row(
+        "pcre_jit",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("regular expressions are always compiled just in time"),
+        "Just-in-time compilation of regular expressions.",
+    ),
+    Directive::row(
+        "timer_resolution",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("the clock is read without a system call"),
+        "How often the clock is read.",
+    ),
+    Directive::row(
+        "worker_cpu_affinity",
+        MAIN,
+        Arity::ONE_OR_MORE,
+        Action::Ignored("the scheduler places the worker threads"),
+        "Binds workers to CPUs.",
+    ),
+    Directive::row(
+        "thread_pool",
+        MAIN,
+        Arity::TWO_OR_THREE,
+        Action::Ignored("blocking file work has its own threads"),
+        "Named thread pools for aio.",
+    ),
+    Directive::row(
+        "debug_points",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("there are no debug points"),
+        "Stops at internal errors.",
+    ),
+    Directive::row(
+        "ssl_engine",
+        MAIN,
+        Arity::ONE,
+        Action::Refused("there are no OpenSSL engines"),
+        "Hardware for TLS.",
+    ),
+    Directive::row(
+        "load_module",
+        MAIN,
+        Arity::ONE,
+        Action::Refused("modules are not loaded at run time"),
+        "Loads a dynamic module.",
+    ),
 ];

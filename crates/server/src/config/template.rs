@@ -90,7 +90,9 @@ impl Template {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
-                Part::Capture(group) => escape(exchange.captures.get(*group).unwrap_or_default(), out),
+                Part::Capture(group) => {
+                    escape(exchange.captures.get(*group).unwrap_or_default(), out);
+                }
                 Part::Variable(variable) => {
                     variable.append(exchange, out);
                 }

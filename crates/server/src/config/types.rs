@@ -10,8 +10,7 @@ use yorozu_conf::value;
 impl Setting for bool {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let word = args.word(0);
-        value::switch(word)
-            .ok_or_else(|| args.invalid_value_must_be(word, "\"on\" or \"off\""))
+        value::switch(word).ok_or_else(|| args.invalid_value_must_be(word, "\"on\" or \"off\""))
     }
 }
 
@@ -74,7 +73,10 @@ impl Setting for Buffers {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let count = value::number(args.word(0)).filter(|count| *count > 0);
         let size = value::size(args.word(1)).filter(|size| *size > 0);
-        count.zip(size).map(|(count, size)| Self { count, size }).ok_or_else(|| args.invalid_value())
+        count
+            .zip(size)
+            .map(|(count, size)| Self { count, size })
+            .ok_or_else(|| args.invalid_value())
     }
 }
 
@@ -160,7 +162,9 @@ pub struct TempPath(pub PathBuf);
 impl Setting for TempPath {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         for level in &args.words[1..] {
-            value::number(level).filter(|digits| (1..=3).contains(digits)).ok_or_else(|| args.invalid_value())?;
+            value::number(level)
+                .filter(|digits| (1..=3).contains(digits))
+                .ok_or_else(|| args.invalid_value())?;
         }
         Ok(Self(args.env.prefix_path(&args.text(0))))
     }

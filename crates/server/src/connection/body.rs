@@ -192,18 +192,24 @@ impl RequestBody {
                 return Err(BodyError::TooLarge);
             }
             if file.is_none() && memory.len() + piece.len() > memory_max {
-                file = Some(self.spill(conf, &memory).map_err(|why| BodyError::File(file_error(conf, &why)))?);
+                file = Some(
+                    self.spill(conf, &memory)
+                        .map_err(|why| BodyError::File(file_error(conf, &why)))?,
+                );
                 memory.clear();
             }
             match &mut file {
                 Some((file, _)) => {
-                    file.write_all(&piece).map_err(|why| BodyError::File(file_error(conf, &why)))?;
+                    file.write_all(&piece)
+                        .map_err(|why| BodyError::File(file_error(conf, &why)))?;
                 }
                 None => memory.extend_from_slice(&piece),
             }
         }
         if file.is_none() && conf.client_body_in_file_only != InFileOnly::Off {
-            file = Some(self.spill(conf, &memory).map_err(|why| BodyError::File(file_error(conf, &why)))?);
+            file = Some(
+                self.spill(conf, &memory).map_err(|why| BodyError::File(file_error(conf, &why)))?,
+            );
         }
         self.stored = match file {
             Some((file, path)) => Stored::File { file: Arc::new(file), bytes: total, path },

@@ -21,8 +21,8 @@ use crate::filters;
 use crate::find_config;
 use crate::handlers::stub_status::{COUNTERS, Gauge};
 use crate::handlers::{self, Outcome, Progress, gateway};
-use crate::logging::error::{self, Level};
 use crate::logging::access;
+use crate::logging::error::{self, Level};
 use crate::process::worker::Worker;
 use bytes::BytesMut;
 use std::cell::Cell;
@@ -110,9 +110,12 @@ impl Connection {
     /// The worker's configuration; `None` if it no longer has this connection's socket.
     fn conf(&self) -> Option<Rc<WorkerConf>> {
         let conf = self.worker.conf();
-        let is_same = |index: usize| conf.sockets.get(index).is_some_and(|s| s.address == self.client.address);
+        let is_same = |index: usize| {
+            conf.sockets.get(index).is_some_and(|s| s.address == self.client.address)
+        };
         if !is_same(self.client.listen.get()) {
-            let index = conf.sockets.iter().position(|socket| socket.address == self.client.address)?;
+            let index =
+                conf.sockets.iter().position(|socket| socket.address == self.client.address)?;
             self.client.listen.set(index);
         }
         Some(conf)
@@ -135,7 +138,9 @@ impl Connection {
 
     fn exchange(&mut self, conf: Rc<WorkerConf>, request: Request) -> Exchange {
         let expects = request.version == Version::V11
-            && request.known(request.known.expect).is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+            && request
+                .known(request.known.expect)
+                .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
         let body = RequestBody::new(
             Rc::clone(&self.io),
             std::mem::take(&mut self.buffer),
@@ -154,7 +159,11 @@ impl Connection {
         let head = self.buffer.split().freeze();
         let mut exchange = self.exchange(conf, Request::unread(head));
         exchange.status = 408;
-        error::request(&exchange, Level::Info, "client timed out (110: Connection timed out) while reading client request headers");
+        error::request(
+            &exchange,
+            Level::Info,
+            "client timed out (110: Connection timed out) while reading client request headers",
+        );
         let conf = Rc::clone(&exchange.conf);
         if conf.location(exchange.location).http_core.reset_timedout_connection {
             self.io.reset_on_close();
@@ -175,16 +184,15 @@ impl Connection {
             Some((status, text)) => refuse(&mut exchange, status, &text),
             None => begin(&mut exchange),
         };
+        let progress = match progress {
+            Progress::Gateway => Box::pin(wait(&mut exchange)).await,
+            progress => progress,
+        };
         let mut response = match progress {
             Progress::Ready(response) => response,
-            Progress::Gateway => match Box::pin(wait(&mut exchange)).await {
-                Some(response) => response,
-                None => return self.give_up(exchange, 499),
-            },
+            Progress::Close(status) => return self.give_up(exchange, status),
+            Progress::Gateway => unreachable!("waited for above"),
         };
-        if exchange.status == 444 {
-            return self.give_up(exchange, 444);
-        }
         filters::apply(&mut exchange, &mut response);
         self.finish(exchange, *response).await
     }
@@ -269,13 +277,16 @@ fn default_core(conf: &WorkerConf, listen: usize) -> &http_core::Conf {
 fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     use http_core::KeepaliveDisable;
     let bits = core.keepalive_disable.0;
-    let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else { return false };
+    let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else {
+        return false;
+    };
     if bits == 0 {
         return false;
     }
     let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
     let is_post = exchange.request.method == crate::exchange::request::Method::Post;
-    let is_old_msie = [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
+    let is_old_msie =
+        [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
     let is_safari = has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
     (bits & KeepaliveDisable::MSIE6 != 0 && is_post && is_old_msie)
         || (bits & KeepaliveDisable::SAFARI != 0 && is_safari)
@@ -315,16 +326,13 @@ fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
     handlers::resume(exchange, Outcome::Status(status))
 }
 
-/// The part of a request that waits; `None` if its client is gone.
-async fn wait(exchange: &mut Exchange) -> Option<Box<Response>> {
+/// The part of a request that waits.
+async fn wait(exchange: &mut Exchange) -> Progress {
     loop {
         let outcome = gateway::run(exchange).await;
-        if matches!(outcome, Outcome::Status(499)) {
-            return None;
-        }
         match handlers::resume(exchange, outcome) {
-            Progress::Ready(response) => return Some(response),
             Progress::Gateway => {}
+            progress => return progress,
         }
     }
 }

@@ -9,13 +9,19 @@ use memchr::memchr;
 use std::time::Duration;
 use yorozu_http::uri::split_authority;
 use yorozu_wire::WireError;
-use yorozu_wire::h1::{Field, FieldRules, RequestLine, Version, fields, fields_end, request_line, slice};
+use yorozu_wire::h1::{
+    Field, FieldRules, RequestLine, Version, fields, fields_end, request_line, slice,
+};
 
 /// What came of waiting for a request.
 pub enum Received {
     Request(Request),
     /// Answered with a status and, where it could be read, the request's line.
-    Bad { status: u16, text: String, request: Request },
+    Bad {
+        status: u16,
+        text: String,
+        request: Request,
+    },
     /// The client went away, or was silent between requests.
     Closed,
     /// The client was silent in the middle of a head.
@@ -121,7 +127,9 @@ fn progress(
     let end = fields_end(buffer, start, (*searched).max(start));
     *searched = buffer.len();
     let reached = end.unwrap_or(buffer.len());
-    if reached > bounds.head_bytes_max || has_long_line(&buffer[start..reached], bounds.line_bytes_max) {
+    if reached > bounds.head_bytes_max
+        || has_long_line(&buffer[start..reached], bounds.line_bytes_max)
+    {
         return Err((494, "client sent too long header line".to_owned()));
     }
     Ok(end)
@@ -217,7 +225,9 @@ fn judge(request: &mut Request, line: &RequestLine) -> Result<(), Refusal> {
     if let Some(value) = request.field(b"content-length") {
         let length = yorozu_conf::value::number(value).filter(|length| *length <= i64::MAX as u64);
         request.content_length =
-            Some(length.ok_or_else(|| (400, "client sent invalid \"Content-Length\" header".to_owned()))?);
+            Some(length.ok_or_else(|| {
+                (400, "client sent invalid \"Content-Length\" header".to_owned())
+            })?);
     }
     judge_transfer_encoding(request, seen.transfer_encodings)
 }
@@ -237,7 +247,9 @@ fn judge_transfer_encoding(request: &mut Request, count: usize) -> Result<(), Re
         return Err((501, "client sent unknown \"Transfer-Encoding\"".to_owned()));
     }
     if request.content_length.is_some() {
-        return refuse("client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time");
+        return refuse(
+            "client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time",
+        );
     }
     request.is_chunked = true;
     Ok(())
@@ -256,7 +268,8 @@ fn known_fields(request: &mut Request) -> Result<Seen, Refusal> {
     let mut seen = Seen::default();
     for (index, field) in request.fields.iter().enumerate() {
         let name = request.name(field);
-        let index = u16::try_from(index).map_err(|_| (400, "client sent too many header lines".to_owned()))?;
+        let index = u16::try_from(index)
+            .map_err(|_| (400, "client sent too many header lines".to_owned()))?;
         let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
         let unique = |place: &mut Option<u16>| match place.replace(index) {
             None => Ok(()),

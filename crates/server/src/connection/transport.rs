@@ -152,9 +152,8 @@ impl Transport {
                 return;
             }
             let mut byte = [0];
-            let result = self.try_io(Interest::READABLE, || {
-                Ok(recv(self.fd(), &mut byte, MsgFlags::MSG_PEEK)?)
-            });
+            let result = self
+                .try_io(Interest::READABLE, || Ok(recv(self.fd(), &mut byte, MsgFlags::MSG_PEEK)?));
             match result {
                 Ok(0) => return,
                 // A pipelined request: it says nothing about this one.

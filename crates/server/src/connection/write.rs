@@ -78,12 +78,19 @@ pub(super) async fn response(
     match result {
         Ok(()) => Sent::Whole,
         Err(Stop::TimedOut) => {
-            error::request(exchange, Level::Info, "client timed out (110: Connection timed out) while sending response to client");
+            error::request(
+                exchange,
+                Level::Info,
+                "client timed out (110: Connection timed out) while sending response to client",
+            );
             Sent::TimedOut
         }
         Err(Stop::Torn) => Sent::Torn,
         Err(Stop::Failed(problem)) => {
-            let text = format!("writev() failed ({}) while sending response to client", error::os_error(&problem));
+            let text = format!(
+                "writev() failed ({}) while sending response to client",
+                error::os_error(&problem)
+            );
             error::request(exchange, Level::Info, &text);
             Sent::Failed
         }
@@ -124,13 +131,22 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     let start = out.len();
     out.extend_from_slice(value);
     if memchr::memchr3(b'\r', b'\n', 0, &out[start..]).is_some() {
-        out[start..].iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n' | 0)).for_each(|byte| *byte = b' ');
+        out[start..]
+            .iter_mut()
+            .filter(|byte| matches!(byte, b'\r' | b'\n' | 0))
+            .for_each(|byte| *byte = b' ');
     }
     out.extend_from_slice(b"\r\n");
 }
 
 /// Field lines in nginx's order.
-fn head(exchange: &Exchange, response: &Response, framing: Framing, core: &Conf, out: &mut Vec<u8>) {
+fn head(
+    exchange: &Exchange,
+    response: &Response,
+    framing: Framing,
+    core: &Conf,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(b"HTTP/1.1 ");
     let _ = write!(out, "{:03} ", response.status);
     match &response.reason {
@@ -273,7 +289,8 @@ impl Writer<'_> {
             }
             let connection = &mut *self.connection;
             let write = connection.io.write(&parts[..count]);
-            let written = connection.timer.within(self.send_timeout, write).await.ok_or(Stop::TimedOut)??;
+            let written =
+                connection.timer.within(self.send_timeout, write).await.ok_or(Stop::TimedOut)??;
             if written == 0 {
                 return Err(Stop::Failed(io::ErrorKind::WriteZero.into()));
             }
@@ -298,7 +315,12 @@ impl Writer<'_> {
         }
     }
 
-    async fn segments(&mut self, head: &[u8], segments: &[Segment], core: &Conf) -> Result<(), Stop> {
+    async fn segments(
+        &mut self,
+        head: &[u8],
+        segments: &[Segment],
+        core: &Conf,
+    ) -> Result<(), Stop> {
         let mut head = head;
         for segment in segments {
             match segment {
@@ -323,14 +345,21 @@ impl Writer<'_> {
         while !head.is_empty() {
             let connection = &mut *self.connection;
             let write = connection.io.write_more(head);
-            let written = connection.timer.within(self.send_timeout, write).await.ok_or(Stop::TimedOut)??;
+            let written =
+                connection.timer.within(self.send_timeout, write).await.ok_or(Stop::TimedOut)??;
             head = &head[written..];
             self.sent += written as u64;
         }
         Ok(())
     }
 
-    async fn file(&mut self, file: &Arc<File>, mut at: u64, end: u64, core: &Conf) -> Result<(), Stop> {
+    async fn file(
+        &mut self,
+        file: &Arc<File>,
+        mut at: u64,
+        end: u64,
+        core: &Conf,
+    ) -> Result<(), Stop> {
         while at < end {
             let left = usize::try_from(end - at).unwrap_or(usize::MAX).min(self.allowance().await);
             if core.sendfile {
@@ -340,7 +369,11 @@ impl Writer<'_> {
                 });
                 let connection = &mut *self.connection;
                 let send = connection.io.send_file(file, at, count);
-                let sent = connection.timer.within(self.send_timeout, send).await.ok_or(Stop::TimedOut)??;
+                let sent = connection
+                    .timer
+                    .within(self.send_timeout, send)
+                    .await
+                    .ok_or(Stop::TimedOut)??;
                 if sent == 0 {
                     // Truncated while it is sent: the length is promised, so the connection ends.
                     return Err(Stop::Torn);

@@ -136,7 +136,9 @@ impl Response {
 
     /// The first value of `name` among [`Response::all_fields`].
     pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
-        self.all_fields().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.all_fields()
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
     }
 
     /// Moves the stored entry's lines to `fields`, so that they can be changed.

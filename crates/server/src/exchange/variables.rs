@@ -145,7 +145,8 @@ impl Variable {
             Self::SentField(name) => sent_field(exchange, name, out),
             Self::UpstreamField(name) => {
                 let fields = exchange.upstream_fields.iter();
-                let values = fields.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..]);
+                let values =
+                    fields.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..]);
                 append_joined(values, b", ", out)
             }
             Self::UpstreamCookie(name) => {
@@ -275,7 +276,8 @@ fn core_getter(name: &str) -> Option<Getter> {
         },
         "realpath_root" => |ex, out| {
             let root = crate::handlers::static_file::root(ex);
-            let path = std::path::Path::new(std::ffi::OsStr::new(&*String::from_utf8_lossy(&root))).canonicalize();
+            let path = std::path::Path::new(std::ffi::OsStr::new(&*String::from_utf8_lossy(&root)))
+                .canonicalize();
             path.is_ok_and(|path| put(out, path.as_os_str().as_encoded_bytes()))
         },
         "uri" | "document_uri" => |ex, out| put(out, &ex.uri),
@@ -287,16 +289,18 @@ fn core_getter(name: &str) -> Option<Getter> {
         "http_host" => |ex, out| ex.request.field(b"host").is_some_and(|value| put(out, value)),
         "https" => |_, _| false,
         "is_args" => |ex, out| put(out, if ex.args.is_empty() { b"" } else { b"?" }),
-        "is_request_port" => |ex, out| put(out, if ex.request.port.is_empty() { b"" } else { b":" }),
+        "is_request_port" => {
+            |ex, out| put(out, if ex.request.port.is_empty() { b"" } else { b":" })
+        }
         "request_port" => |ex, out| put(out, &ex.request.port),
         "nginx_version" => |_, out| put(out, crate::NGINX_VERSION.as_bytes()),
         "pid" => |_, out| put_number(out, std::process::id().into()),
         "remote_user" => remote_user,
         "request" => |ex, out| put(out, ex.request.line_text()),
         "request_body" => |ex, out| ex.body.in_memory().is_some_and(|body| put(out, body)),
-        "request_body_file" => {
-            |ex, out| ex.body.file_path().is_some_and(|p| put(out, p.as_os_str().as_encoded_bytes()))
-        }
+        "request_body_file" => |ex, out| {
+            ex.body.file_path().is_some_and(|p| put(out, p.as_os_str().as_encoded_bytes()))
+        },
         "request_completion" => |ex, out| ex.is_complete && put(out, b"OK"),
         "request_filename" => |ex, out| {
             let path = crate::handlers::static_file::path(ex);
@@ -372,7 +376,9 @@ fn connection_getter(name: &str) -> Option<Getter> {
         "server_port" => {
             |ex, out| ex.client.local.is_some_and(|local| put_number(out, local.port().into()))
         }
-        "proxy_protocol_addr" | "proxy_protocol_port" | "proxy_protocol_server_addr"
+        "proxy_protocol_addr"
+        | "proxy_protocol_port"
+        | "proxy_protocol_server_addr"
         | "proxy_protocol_server_port" => |_, _| false,
         _ => return None,
     })
@@ -399,24 +405,24 @@ fn upstream_getter(name: &str) -> Option<Getter> {
                 if a.status == 0 { put(out, b"-") } else { put_number(out, a.status.into()) }
             })
         },
-        "upstream_connect_time" => |ex, out| {
-            attempts(ex, out, |a, out| put_optional_seconds(out, a.connect_time))
-        },
-        "upstream_header_time" => |ex, out| {
-            attempts(ex, out, |a, out| put_optional_seconds(out, a.header_time))
-        },
-        "upstream_response_time" => |ex, out| {
-            attempts(ex, out, |a, out| put_seconds(out, a.response_time))
-        },
-        "upstream_bytes_sent" => |ex, out| {
-            attempts(ex, out, |a, out| put_number(out, a.bytes_sent))
-        },
-        "upstream_bytes_received" => |ex, out| {
-            attempts(ex, out, |a, out| put_number(out, a.bytes_received))
-        },
-        "upstream_response_length" => |ex, out| {
-            attempts(ex, out, |a, out| put_number(out, a.response_bytes))
-        },
+        "upstream_connect_time" => {
+            |ex, out| attempts(ex, out, |a, out| put_optional_seconds(out, a.connect_time))
+        }
+        "upstream_header_time" => {
+            |ex, out| attempts(ex, out, |a, out| put_optional_seconds(out, a.header_time))
+        }
+        "upstream_response_time" => {
+            |ex, out| attempts(ex, out, |a, out| put_seconds(out, a.response_time))
+        }
+        "upstream_bytes_sent" => {
+            |ex, out| attempts(ex, out, |a, out| put_number(out, a.bytes_sent))
+        }
+        "upstream_bytes_received" => {
+            |ex, out| attempts(ex, out, |a, out| put_number(out, a.bytes_received))
+        }
+        "upstream_response_length" => {
+            |ex, out| attempts(ex, out, |a, out| put_number(out, a.response_bytes))
+        }
         "upstream_cache_status" => {
             |ex, out| ex.cache_status.is_some_and(|status| put(out, status.name().as_bytes()))
         }

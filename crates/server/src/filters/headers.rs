@@ -64,18 +64,23 @@ impl Setting for Expires {
 }
 
 fn parse(word: &[u8], is_modified: bool) -> Option<Expires> {
-    let seconds = |text: &[u8]| value::time(text).and_then(|time| i64::try_from(time.as_secs()).ok());
+    let seconds =
+        |text: &[u8]| value::time(text).and_then(|time| i64::try_from(time.as_secs()).ok());
     match (word, is_modified) {
         (b"off", false) => Some(Expires::Off),
         (b"epoch", false) => Some(Expires::Epoch),
         (b"max", false) => Some(Expires::Max),
-        ([b'@', time @ ..], false) => seconds(time).filter(|time| *time < 86_400).map(Expires::Daily),
-        ([b'-', time @ ..], _) => {
-            seconds(time).map(|time| if is_modified { Expires::Modified(-time) } else { Expires::Access(-time) })
+        ([b'@', time @ ..], false) => {
+            seconds(time).filter(|time| *time < 86_400).map(Expires::Daily)
         }
+        ([b'-', time @ ..], _) => seconds(time).map(|time| {
+            if is_modified { Expires::Modified(-time) } else { Expires::Access(-time) }
+        }),
         (time, _) => {
             let time = time.strip_prefix(b"+").unwrap_or(time);
-            seconds(time).map(|time| if is_modified { Expires::Modified(time) } else { Expires::Access(time) })
+            seconds(time).map(|time| {
+                if is_modified { Expires::Modified(time) } else { Expires::Access(time) }
+            })
         }
     }
 }
@@ -175,7 +180,8 @@ fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Exp
         },
         Expires::Daily(seconds) => {
             let zone = jiff::tz::TimeZone::system();
-            let offset = jiff::Timestamp::from_second(now).map_or(0, |now| zone.to_offset(now).seconds());
+            let offset =
+                jiff::Timestamp::from_second(now).map_or(0, |now| zone.to_offset(now).seconds());
             let midnight = now - (now + i64::from(offset)).rem_euclid(86_400);
             let until = midnight + seconds;
             timed(now, if until <= now { until + 86_400 } else { until })

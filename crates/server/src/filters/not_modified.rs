@@ -34,14 +34,17 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             return precondition_failed(exchange, response);
         }
     }
-    let (since, tags) = (request.known(known.if_modified_since), request.known(known.if_none_match));
+    let (since, tags) =
+        (request.known(known.if_modified_since), request.known(known.if_none_match));
     if since.is_none() && tags.is_none() {
         return;
     }
     if since.is_some_and(|since| is_modified(exchange, response, since)) {
         return;
     }
-    if tags.is_some_and(|tags| response.etag.is_empty() || !etag_matches(tags, &response.etag, true)) {
+    if tags
+        .is_some_and(|tags| response.etag.is_empty() || !etag_matches(tags, &response.etag, true))
+    {
         return;
     }
     response.status = 304;

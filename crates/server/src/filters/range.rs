@@ -122,7 +122,9 @@ fn multiple(
             head.extend_from_slice(&response.content_type);
             head.extend_from_slice(b"\r\n");
         }
-        head.extend_from_slice(format!("Content-Range: {}\r\n\r\n", content_range(part, length)).as_bytes());
+        head.extend_from_slice(
+            format!("Content-Range: {}\r\n\r\n", content_range(part, length)).as_bytes(),
+        );
         segments.push(Segment::Memory(head.into()));
         cut(whole, part, &mut segments);
     }

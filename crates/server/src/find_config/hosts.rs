@@ -39,9 +39,9 @@ impl<T: Clone> Hosts<T> {
         };
         if let Some(rest) = name.strip_prefix("*.") {
             put(&mut self.suffixes, &format!(".{rest}"), value)
-        } else if name.starts_with('.') {
+        } else if let Some(bare) = name.strip_prefix('.') {
             let is_new = put(&mut self.suffixes, name, value.clone());
-            put(&mut self.exact, &name[1..], value) && is_new
+            put(&mut self.exact, bare, value) && is_new
         } else if let Some(rest) = name.strip_suffix('*') {
             put(&mut self.prefixes, rest, value)
         } else {

@@ -101,9 +101,14 @@ fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
             page.extend_from_slice(b"</a>");
         }
         page.extend_from_slice(" ".repeat(NAME_WIDTH.saturating_sub(width)).as_bytes());
-        let size = if item.is_folder { "-".to_owned() } else { size(item.bytes, settings.autoindex_exact_size) };
+        let size = if item.is_folder {
+            "-".to_owned()
+        } else {
+            size(item.bytes, settings.autoindex_exact_size)
+        };
         let column = if settings.autoindex_exact_size { 19 } else { 7 };
-        let line = format!(" {} {size:>column$}\r\n", date(item.modified, settings.autoindex_localtime));
+        let line =
+            format!(" {} {size:>column$}\r\n", date(item.modified, settings.autoindex_localtime));
         page.extend_from_slice(line.as_bytes());
     }
     page.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");

@@ -40,18 +40,15 @@ fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
     if target.starts_with(b"@") {
         return Outcome::Named(target);
     }
-    let status = match page.overwrite {
-        Some(status @ (301 | 302 | 303 | 307 | 308)) => status,
-        _ => 302,
-    };
+    let status = page.overwrite.unwrap_or(302);
     exchange.error_status = None;
     let mut response = Response::new(status);
     response.location = Some(target);
-    Outcome::Respond(redirect(exchange, Box::new(response)))
+    Outcome::Respond(redirect(exchange, &response))
 }
 
 /// Gives a redirect its page and its full location.
-pub fn redirect(exchange: &mut Exchange, response: Box<Response>) -> Box<Response> {
+pub fn redirect(exchange: &mut Exchange, response: &Response) -> Box<Response> {
     let location = response.location.as_ref().map(|location| absolute(exchange, location));
     let mut page = standard(exchange, response.status);
     page.location = location;
@@ -68,7 +65,12 @@ fn absolute(exchange: &Exchange, location: &Bytes) -> Bytes {
     let server = conf.server(exchange.server);
     let host = if core.server_name_in_redirect || exchange.request.host.is_empty() {
         match server.name() {
-            "" => exchange.client.local.map(|local| local.ip().to_string()).unwrap_or_default().into_bytes(),
+            "" => exchange
+                .client
+                .local
+                .map(|local| local.ip().to_string())
+                .unwrap_or_default()
+                .into_bytes(),
             name => name.as_bytes().to_vec(),
         }
     } else {
@@ -93,7 +95,9 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
         response.content_length = Some(0);
         if status < 300 {
             let conf = Rc::clone(&exchange.conf);
-            response.content_type.clone_from(&conf.location(exchange.location).http_core.default_type);
+            response
+                .content_type
+                .clone_from(&conf.location(exchange.location).http_core.default_type);
         }
         return response;
     }
@@ -125,7 +129,9 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
 fn is_msie(exchange: &Exchange) -> bool {
     let agent = exchange.request.known(exchange.request.known.user_agent).unwrap_or_default();
     let find = |needle: &[u8]| yorozu_http::field::find_ignore_case(agent, needle).is_some();
-    exchange.request.version >= Version::V10 && (find(b"MSIE ") || find(b"Chrome/")) && !find(b"Opera")
+    exchange.request.version >= Version::V10
+        && (find(b"MSIE ") || find(b"Chrome/"))
+        && !find(b"Opera")
 }
 
 /// What `Server` says.

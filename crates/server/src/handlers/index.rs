@@ -54,7 +54,8 @@ fn folder(exchange: &mut Exchange) -> Option<Outcome> {
             let conf = Rc::clone(&exchange.conf);
             if conf.location(exchange.location).http_core.log_not_found {
                 let shown = String::from_utf8_lossy(&path).into_owned();
-                let text = format!("\"{shown}index.html\" is not found ({})", error::os_error(&problem));
+                let text =
+                    format!("\"{shown}index.html\" is not found ({})", error::os_error(&problem));
                 let _ = Level::Error;
                 error::request(exchange, Level::Error, &text);
             }

@@ -51,6 +51,8 @@ pub enum Progress {
     Ready(Box<Response>),
     /// The gateway of the exchange's location must be asked.
     Gateway,
+    /// The connection closes without an answer, under this status in the log.
+    Close(u16),
 }
 
 /// Runs the phases until there is a response or something to wait for.
@@ -67,8 +69,9 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
             Outcome::Gateway => return Progress::Gateway,
             Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
                 Some(next) => next,
-                None => return Progress::Ready(error_page::redirect(exchange, response)),
+                None => return Progress::Ready(error_page::redirect(exchange, &response)),
             },
+            Outcome::Status(status @ (444 | 499)) => return Progress::Close(status),
             Outcome::Status(status) => match error_page::find(exchange, status) {
                 Some(next) => next,
                 None => return Progress::Ready(Box::new(error_page::standard(exchange, status))),
@@ -111,7 +114,9 @@ fn redirect_to_folder(_: &Exchange) -> Option<Outcome> {
 }
 
 fn files(exchange: &mut Exchange) -> Outcome {
-    if exchange.uri.ends_with(b"/") && exchange.request.method.is_get_or_head() || exchange.uri.ends_with(b"/") && exchange.request.method == Method::Post {
+    if exchange.uri.ends_with(b"/") && exchange.request.method.is_get_or_head()
+        || exchange.uri.ends_with(b"/") && exchange.request.method == Method::Post
+    {
         if let Some(outcome) = index::respond(exchange) {
             return outcome;
         }

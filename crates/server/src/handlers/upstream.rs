@@ -14,16 +14,76 @@ use yorozu_upstream::{Group, PeerAddress, PeerOptions, PoolLimits};
 pub const DIRECTIVES: &[Directive] = &[
     Directive::row("upstream", HTTP, Arity::ONE, Action::Open(open), "Names a group of peers."),
     // These are read by `open`; the rows make them known and give them their place.
-    Directive::row("server", UPSTREAM, Arity::ONE_OR_MORE, Action::Refused("it is read with its upstream"), "A peer of the group."),
-    Directive::row("keepalive", UPSTREAM, Arity::ONE_OR_TWO, Action::Refused("it is read with its upstream"), "Idle connections each worker keeps."),
-    Directive::row("keepalive_requests", UPSTREAM, Arity::ONE, Action::Refused("it is read with its upstream"), "Requests per kept connection."),
-    Directive::row("keepalive_time", UPSTREAM, Arity::ONE, Action::Refused("it is read with its upstream"), "Life of a kept connection."),
-    Directive::row("keepalive_timeout", UPSTREAM, Arity::ONE, Action::Refused("it is read with its upstream"), "How long an idle connection is kept."),
-    Directive::row("zone", UPSTREAM, Arity::ONE_OR_TWO, Action::Refused("it is read with its upstream"), "Shared state; threads share it always."),
-    Directive::row("ip_hash", UPSTREAM, Arity::NONE, Action::Refused("only round robin is there yet"), "Chooses peers by client address."),
-    Directive::row("hash", UPSTREAM, Arity::ONE_OR_TWO, Action::Refused("only round robin is there yet"), "Chooses peers by a key."),
-    Directive::row("least_conn", UPSTREAM, Arity::NONE, Action::Refused("only round robin is there yet"), "Chooses the least busy peer."),
-    Directive::row("random", UPSTREAM, Arity::UP_TO_TWO, Action::Refused("only round robin is there yet"), "Chooses peers at random."),
+    Directive::row(
+        "server",
+        UPSTREAM,
+        Arity::ONE_OR_MORE,
+        Action::Refused("it is read with its upstream"),
+        "A peer of the group.",
+    ),
+    Directive::row(
+        "keepalive",
+        UPSTREAM,
+        Arity::ONE_OR_TWO,
+        Action::Refused("it is read with its upstream"),
+        "Idle connections each worker keeps.",
+    ),
+    Directive::row(
+        "keepalive_requests",
+        UPSTREAM,
+        Arity::ONE,
+        Action::Refused("it is read with its upstream"),
+        "Requests per kept connection.",
+    ),
+    Directive::row(
+        "keepalive_time",
+        UPSTREAM,
+        Arity::ONE,
+        Action::Refused("it is read with its upstream"),
+        "Life of a kept connection.",
+    ),
+    Directive::row(
+        "keepalive_timeout",
+        UPSTREAM,
+        Arity::ONE,
+        Action::Refused("it is read with its upstream"),
+        "How long an idle connection is kept.",
+    ),
+    Directive::row(
+        "zone",
+        UPSTREAM,
+        Arity::ONE_OR_TWO,
+        Action::Refused("it is read with its upstream"),
+        "Shared state; threads share it always.",
+    ),
+    Directive::row(
+        "ip_hash",
+        UPSTREAM,
+        Arity::NONE,
+        Action::Refused("only round robin is there yet"),
+        "Chooses peers by client address.",
+    ),
+    Directive::row(
+        "hash",
+        UPSTREAM,
+        Arity::ONE_OR_TWO,
+        Action::Refused("only round robin is there yet"),
+        "Chooses peers by a key.",
+    ),
+    Directive::row(
+        "least_conn",
+        UPSTREAM,
+        Arity::NONE,
+        Action::Refused("only round robin is there yet"),
+        "Chooses the least busy peer.",
+    ),
+    Directive::row(
+        "random",
+        UPSTREAM,
+        Arity::UP_TO_TWO,
+        Action::Refused("only round robin is there yet"),
+        "Chooses peers at random.",
+    ),
 ];
 
 fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfError> {
@@ -46,7 +106,10 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
                 let idle = value::number(args.word(0)).filter(|idle| *idle > 0);
                 let idle = idle.and_then(|idle| usize::try_from(idle).ok());
                 limits.idle_max = idle.ok_or_else(|| {
-                    at(ValueError(format!("invalid value \"{}\" in \"keepalive\" directive", args.text(0))))
+                    at(ValueError(format!(
+                        "invalid value \"{}\" in \"keepalive\" directive",
+                        args.text(0)
+                    )))
                 })?;
                 keepalive = true;
             }
@@ -55,7 +118,10 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             b"keepalive_timeout" => limits.idle_timeout = Duration::from_args(&args).map_err(at)?,
             b"zone" => {}
             _ => {
-                return Err(at(ValueError(format!("\"{}\" is not supported: only round robin is there yet", args.name))));
+                return Err(at(ValueError(format!(
+                    "\"{}\" is not supported: only round robin is there yet",
+                    args.name
+                ))));
             }
         }
     }
@@ -98,7 +164,9 @@ fn server(args: &Args<'_>) -> Result<Vec<PeerOptions>, ValueError> {
     for word in &args.words[1..] {
         let text = String::from_utf8_lossy(word).into_owned();
         let number = |digits: &str| {
-            value::number(digits.as_bytes()).and_then(|n| u32::try_from(n).ok()).ok_or_else(|| args.invalid_parameter(word))
+            value::number(digits.as_bytes())
+                .and_then(|n| u32::try_from(n).ok())
+                .ok_or_else(|| args.invalid_parameter(word))
         };
         match text.split_once('=').unwrap_or((&text, "")) {
             ("weight", weight) => {
@@ -125,10 +193,12 @@ fn server(args: &Args<'_>) -> Result<Vec<PeerOptions>, ValueError> {
 pub fn peer_addresses(text: &str, default_port: u16) -> Result<Vec<PeerAddress>, ValueError> {
     if text.starts_with("unix:") {
         let path = text.trim_end_matches(':');
-        let found = address(path, default_port).map_err(|_| ValueError(format!("invalid Unix socket \"{text}\"")))?;
+        let found = address(path, default_port)
+            .map_err(|_| ValueError(format!("invalid Unix socket \"{text}\"")))?;
         return Ok(found.into_iter().map(peer_address).collect());
     }
-    let found = resolve(text, default_port).map_err(|why| ValueError(format!("{why} in upstream \"{text}\"")))?;
+    let found = resolve(text, default_port)
+        .map_err(|why| ValueError(format!("{why} in upstream \"{text}\"")))?;
     Ok(found.into_iter().map(PeerAddress::Tcp).collect())
 }
 

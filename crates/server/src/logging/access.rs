@@ -80,11 +80,17 @@ impl AccessLog {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let path = args.text(0);
         if path.starts_with("syslog:") || path.contains('$') {
-            return Err(ValueError(format!("\"access_log {path}\" is not supported, expected a file without variables")));
+            return Err(ValueError(format!(
+                "\"access_log {path}\" is not supported, expected a file without variables"
+            )));
         }
         let path = args.env.prefix_path(&path);
         let file = args.env.logs.get(&path).map_err(|error| {
-            ValueError(format!("open() \"{}\" failed ({})", path.display(), super::error::os_error(&error)))
+            ValueError(format!(
+                "open() \"{}\" failed ({})",
+                path.display(),
+                super::error::os_error(&error)
+            ))
         })?;
         let name = args.words.get(1).cloned().unwrap_or_else(|| Bytes::from_static(b"combined"));
         let format = FormatTable::find(args.env, &name)?;
@@ -92,18 +98,24 @@ impl AccessLog {
         for word in args.words.iter().skip(2) {
             if let Some(size) = word.strip_prefix(b"buffer=") {
                 let size = value::size(size).and_then(|size| usize::try_from(size).ok());
-                let size = size.ok_or_else(|| ValueError(format!("invalid buffer size \"{}\"", String::from_utf8_lossy(word))))?;
+                let size = size.ok_or_else(|| {
+                    ValueError(format!("invalid buffer size \"{}\"", String::from_utf8_lossy(word)))
+                })?;
                 let (_, time) = log.flush.unwrap_or((0, Duration::from_secs(1)));
                 log.flush = Some((size, time));
             } else if let Some(time) = word.strip_prefix(b"flush=") {
                 let time = value::time(time).filter(|time| !time.is_zero());
-                let time = time.ok_or_else(|| ValueError(format!("invalid flush time \"{}\"", String::from_utf8_lossy(word))))?;
+                let time = time.ok_or_else(|| {
+                    ValueError(format!("invalid flush time \"{}\"", String::from_utf8_lossy(word)))
+                })?;
                 let (size, _) = log.flush.unwrap_or((0, time));
                 log.flush = Some((size, time));
             } else if let Some(condition) = word.strip_prefix(b"if=") {
                 log.condition = Some(Template::compile(condition, args.env)?);
             } else if word.starts_with(b"gzip") {
-                return Err(ValueError::new("the \"gzip\" parameter of \"access_log\" is not supported"));
+                return Err(ValueError::new(
+                    "the \"gzip\" parameter of \"access_log\" is not supported",
+                ));
             } else {
                 return Err(args.invalid_parameter(word));
             }
@@ -118,7 +130,10 @@ impl FormatTable {
             return Ok(Arc::clone(format));
         }
         if &name[..] != b"combined" {
-            return Err(ValueError(format!("unknown log format \"{}\"", String::from_utf8_lossy(name))));
+            return Err(ValueError(format!(
+                "unknown log format \"{}\"",
+                String::from_utf8_lossy(name)
+            )));
         }
         let template = Template::compile(COMBINED, env)?;
         let format = Arc::new(Format { template, escape: EscapeStyle::Standard });
@@ -135,8 +150,20 @@ settings! {
 
 /// Rows that are no plain settings.
 pub const OTHERS: &[Directive] = &[
-    Directive::row("log_format", HTTP, Arity::TWO_OR_MORE, Action::Set(|_, args| log_format(args)), "Names a format for access logs."),
-    Directive::row("open_log_file_cache", HTTP_SERVER_LOCATION, Arity::ONE_TO_FOUR, Action::Ignored("log files stay open"), "Open log files kept."),
+    Directive::row(
+        "log_format",
+        HTTP,
+        Arity::TWO_OR_MORE,
+        Action::Set(|_, args| log_format(args)),
+        "Names a format for access logs.",
+    ),
+    Directive::row(
+        "open_log_file_cache",
+        HTTP_SERVER_LOCATION,
+        Arity::ONE_TO_FOUR,
+        Action::Ignored("log files stay open"),
+        "Open log files kept.",
+    ),
 ];
 
 fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
@@ -168,7 +195,7 @@ fn escape_standard(value: Option<&[u8]>, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let Some(value) = value else { return out.push(b'-') };
     for &byte in value {
-        if byte < 32 || byte >= 127 || byte == b'"' || byte == b'\\' {
+        if !(32..127).contains(&byte) || byte == b'"' || byte == b'\\' {
             out.extend([b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         } else {
             out.push(byte);

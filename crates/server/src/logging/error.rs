@@ -79,7 +79,9 @@ impl ErrorLogs {
             return Ok(Target(Sink::Stderr, level));
         }
         if path.starts_with("syslog:") || path.starts_with("memory:") {
-            return Err(ValueError(format!("\"error_log {path}\" is not supported, expected a file or \"stderr\"")));
+            return Err(ValueError(format!(
+                "\"error_log {path}\" is not supported, expected a file or \"stderr\""
+            )));
         }
         let path = args.env.prefix_path(&path);
         let file = args.env.logs.get(&path).map_err(|error| {
@@ -176,7 +178,8 @@ impl Context {
         if !self.logs.takes(level) {
             return;
         }
-        let (head, host) = self.tail.split_at(self.tail.find(", host: ").unwrap_or(self.tail.len()));
+        let (head, host) =
+            self.tail.split_at(self.tail.find(", host: ").unwrap_or(self.tail.len()));
         let peer = peer.map(|peer| format!(", upstream: \"{peer}\"")).unwrap_or_default();
         self.logs.write_line(level, Some(self.number), &format!("{text}{head}{peer}{host}"));
     }

@@ -41,7 +41,8 @@ impl LogFiles {
         if let Some(log) = by_path.get(path) {
             return Ok(Arc::clone(log));
         }
-        let log = Arc::new(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) });
+        let log =
+            Arc::new(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) });
         by_path.insert(path.to_owned(), Arc::clone(&log));
         Ok(log)
     }

@@ -23,8 +23,8 @@ pub struct Rule {
 impl Setting for Rule {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let text = args.text(0);
-        let network = parse(&text)
-            .ok_or_else(|| ValueError(format!("invalid parameter \"{text}\"")))?;
+        let network =
+            parse(&text).ok_or_else(|| ValueError(format!("invalid parameter \"{text}\"")))?;
         Ok(Self { network, is_allow: args.name == "allow" })
     }
 }
@@ -94,8 +94,20 @@ impl Conf {
 const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LIMIT_EXCEPT;
 
 pub const DIRECTIVES: &[Directive] = &[
-    Directive::row("allow", CONTEXTS, Arity::ONE, Action::Set(|block, args| block.access.rules.set(args)), "Admits an address or network."),
-    Directive::row("deny", CONTEXTS, Arity::ONE, Action::Set(|block, args| block.access.rules.set(args)), "Refuses an address or network."),
+    Directive::row(
+        "allow",
+        CONTEXTS,
+        Arity::ONE,
+        Action::Set(|block, args| block.access.rules.set(args)),
+        "Admits an address or network.",
+    ),
+    Directive::row(
+        "deny",
+        CONTEXTS,
+        Arity::ONE,
+        Action::Set(|block, args| block.access.rules.set(args)),
+        "Refuses an address or network.",
+    ),
 ];
 
 /// Does the first rule that matches the client refuse it?

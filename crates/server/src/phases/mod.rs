@@ -35,7 +35,11 @@ pub fn named_pass(exchange: &mut Exchange, name: &Bytes) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let Some(id) = conf.server(exchange.server).locations.named.get(name) else {
         let name = String::from_utf8_lossy(name);
-        error::request(exchange, Level::Error, &format!("could not find named location \"{name}\""));
+        error::request(
+            exchange,
+            Level::Error,
+            &format!("could not find named location \"{name}\""),
+        );
         return Outcome::Status(500);
     };
     exchange.location = *id;
@@ -88,7 +92,8 @@ fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
         return Some(Outcome::Status(404));
     }
     let max = location.http_core.client_max_body_size.0;
-    if let Some(length) = exchange.request.content_length.filter(|length| max > 0 && *length > max) {
+    if let Some(length) = exchange.request.content_length.filter(|length| max > 0 && *length > max)
+    {
         if !exchange.body.is_discarded() {
             let text = format!("client intended to send too large body: {length} bytes");
             error::request(exchange, Level::Error, &text);

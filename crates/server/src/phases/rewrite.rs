@@ -71,7 +71,10 @@ pub enum Instruction {
     },
     Return(Return),
     Rewrite(Box<Rewrite>),
-    Set { target: Variable, value: Template },
+    Set {
+        target: Variable,
+        value: Template,
+    },
 }
 
 /// What an `if` asks.
@@ -79,9 +82,21 @@ pub enum Instruction {
 pub enum Condition {
     /// Neither empty nor `0`.
     True(Variable),
-    Equals { left: Variable, right: Template, is_negated: bool },
-    Matches { subject: Variable, regex: Regex, is_negated: bool },
-    File { path: Template, test: FileTest, is_negated: bool },
+    Equals {
+        left: Variable,
+        right: Template,
+        is_negated: bool,
+    },
+    Matches {
+        subject: Variable,
+        regex: Regex,
+        is_negated: bool,
+    },
+    File {
+        path: Template,
+        test: FileTest,
+        is_negated: bool,
+    },
 }
 
 /// `-f`, `-d`, `-e`, `-x`
@@ -148,7 +163,13 @@ pub const OTHERS: &[Directive] = &[
         }),
         "Ends the steps of this module.",
     ),
-    Directive::row("if", SERVER | LOCATION, Arity::ONE_OR_MORE, Action::Open(open_if), "Steps and settings under a condition."),
+    Directive::row(
+        "if",
+        SERVER | LOCATION,
+        Arity::ONE_OR_MORE,
+        Action::Open(open_if),
+        "Steps and settings under a condition.",
+    ),
     Directive::row(
         "return",
         SERVER | LOCATION | SERVER_IF | LOCATION_IF,
@@ -182,7 +203,13 @@ pub const OTHERS: &[Directive] = &[
         }),
         "Gives a variable a value.",
     ),
-    Directive::row("uninitialized_variable_warn", HTTP_SERVER_LOCATION | SERVER_IF | LOCATION_IF, Arity::ONE, Action::Ignored("uninitialized variables are not logged"), "Logs uses of variables without value."),
+    Directive::row(
+        "uninitialized_variable_warn",
+        HTTP_SERVER_LOCATION | SERVER_IF | LOCATION_IF,
+        Arity::ONE,
+        Action::Ignored("uninitialized variables are not logged"),
+        "Logs uses of variables without value.",
+    ),
 ];
 
 fn set(args: &Args<'_>) -> Result<Instruction, ValueError> {
@@ -204,7 +231,8 @@ impl Return {
         let first = args.word(0);
         let status = value::number(first).filter(|status| *status <= 999);
         let Some(status) = status.and_then(|status| u16::try_from(status).ok()) else {
-            let is_url = [&b"http://"[..], b"https://", b"$scheme"].iter().any(|s| first.starts_with(s));
+            let is_url =
+                [&b"http://"[..], b"https://", b"$scheme"].iter().any(|s| first.starts_with(s));
             if args.words.len() > 1 || !is_url {
                 return Err(ValueError(format!("invalid return code \"{}\"", args.text(0))));
             }
@@ -221,7 +249,8 @@ impl Return {
 impl Rewrite {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let replacement = args.word(1);
-        let is_url = [&b"http://"[..], b"https://", b"$scheme"].iter().any(|s| replacement.starts_with(s));
+        let is_url =
+            [&b"http://"[..], b"https://", b"$scheme"].iter().any(|s| replacement.starts_with(s));
         let flag = match args.word(2) {
             b"" if is_url => Flag::Redirect(302),
             b"" => Flag::None,
@@ -261,7 +290,9 @@ fn open_if(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<()
 
 /// The words between the parentheses; those may touch the first and last word.
 fn condition(args: &[Bytes], env: &crate::config::env::Env) -> Result<Condition, ValueError> {
-    let shown = |word: &[u8]| ValueError(format!("invalid condition \"{}\"", String::from_utf8_lossy(word)));
+    let shown = |word: &[u8]| {
+        ValueError(format!("invalid condition \"{}\"", String::from_utf8_lossy(word)))
+    };
     let mut words: Vec<Bytes> = args.to_vec();
     let first = words[0].clone();
     let Some(opened) = first.strip_prefix(b"(") else { return Err(shown(&first)) };
@@ -269,7 +300,8 @@ fn condition(args: &[Bytes], env: &crate::config::env::Env) -> Result<Condition,
     let last = words.last().expect("one argument at least").clone();
     let Some(closed) = last.strip_suffix(b")") else { return Err(shown(&last)) };
     let at = words.len() - 1;
-    words[at] = if at == 0 { words[0].slice(..words[0].len() - 1) } else { Bytes::copy_from_slice(closed) };
+    words[at] =
+        if at == 0 { words[0].slice(..words[0].len() - 1) } else { Bytes::copy_from_slice(closed) };
     // Parentheses may stand alone; an empty text in quotes may not be lost with them.
     if words[0].is_empty() {
         words.remove(0);
@@ -311,12 +343,18 @@ fn variable_condition(
         return rest.is_empty().then_some(Ok(Condition::True(subject)));
     };
     let regex = |caseless, is_negated| {
-        Regex::compile(right, caseless, env)
-            .map(|regex| Condition::Matches { subject: subject.clone(), regex, is_negated })
+        Regex::compile(right, caseless, env).map(|regex| Condition::Matches {
+            subject: subject.clone(),
+            regex,
+            is_negated,
+        })
     };
     let equals = |is_negated| {
-        Template::compile(right, env)
-            .map(|right| Condition::Equals { left: subject.clone(), right, is_negated })
+        Template::compile(right, env).map(|right| Condition::Equals {
+            left: subject.clone(),
+            right,
+            is_negated,
+        })
     };
     Some(match &operator[..] {
         b"=" => equals(false),
@@ -504,7 +542,11 @@ impl Rewrite {
             return Step::Done(Outcome::Redirect(Box::new(response)));
         }
         if path.is_empty() {
-            crate::logging::error::request(exchange, crate::logging::error::Level::Error, "the rewritten URI has a zero length");
+            crate::logging::error::request(
+                exchange,
+                crate::logging::error::Level::Error,
+                "the rewritten URI has a zero length",
+            );
             return Step::Done(Outcome::Status(500));
         }
         exchange.set_uri(path.to_vec());

@@ -86,7 +86,11 @@ fn worker_count(config: &Config) -> usize {
 fn apply_limits(config: &Config) -> Result<(), String> {
     if let Some(files) = config.main.worker_rlimit_nofile {
         if let Err(problem) = setrlimit(Resource::RLIMIT_NOFILE, files, files) {
-            let text = format!("setrlimit(RLIMIT_NOFILE, {files}) failed ({}: {})", problem as i32, problem.desc());
+            let text = format!(
+                "setrlimit(RLIMIT_NOFILE, {files}) failed ({}: {})",
+                problem as i32,
+                problem.desc()
+            );
             error::process(config, Level::Alert, &text);
         }
     }
@@ -94,8 +98,9 @@ fn apply_limits(config: &Config) -> Result<(), String> {
         let _ = setrlimit(Resource::RLIMIT_CORE, core.0, core.0);
     }
     if let Some(folder) = &config.main.working_directory {
-        std::env::set_current_dir(&folder.0)
-            .map_err(|problem| format!("chdir(\"{}\") failed ({})", folder.0.display(), error::os_error(&problem)))?;
+        std::env::set_current_dir(&folder.0).map_err(|problem| {
+            format!("chdir(\"{}\") failed ({})", folder.0.display(), error::os_error(&problem))
+        })?;
     }
     Ok(())
 }
@@ -106,7 +111,8 @@ type PerWorker = Vec<Vec<(ListenAddress, Listener)>>;
 fn bind_all(config: &Config, old: &[ListenAddress], count: usize) -> Result<PerWorker, String> {
     let mut per_worker: PerWorker = (0..count).map(|_| Vec::new()).collect();
     for socket in config.sockets.iter().filter(|socket| !old.contains(&socket.address)) {
-        let listeners = listen::bind(&socket.address, &socket.options, count).map_err(|e| e.to_string())?;
+        let listeners =
+            listen::bind(&socket.address, &socket.options, count).map_err(|e| e.to_string())?;
         for (list, listener) in per_worker.iter_mut().zip(listeners) {
             list.push((socket.address.clone(), listener));
         }
@@ -124,7 +130,11 @@ impl Server {
                 .name(format!("worker {index}"))
                 .spawn(move || {
                     if let Err(problem) = worker::run(config, listeners, receiver) {
-                        error::process(&log, Level::Alert, &format!("worker thread ended: {problem}"));
+                        error::process(
+                            &log,
+                            Level::Alert,
+                            &format!("worker thread ended: {problem}"),
+                        );
                     }
                 })
                 .map_err(|problem| format!("cannot start a worker thread: {problem}"))?;
@@ -172,7 +182,8 @@ impl Server {
         self.tell(|| Command::Flush);
         error::process(&self.config, Level::Notice, "signal 10 (SIGUSR1) received, reopening logs");
         for (path, problem) in self.kept.logs.reopen() {
-            let text = format!("open() \"{}\" failed ({})", path.display(), error::os_error(&problem));
+            let text =
+                format!("open() \"{}\" failed ({})", path.display(), error::os_error(&problem));
             error::process(&self.config, Level::Emerg, &text);
         }
     }

@@ -15,7 +15,11 @@ pub struct PidFile {
 
 /// Where it is: `pid`, or `logs/nginx.pid` below the prefix.
 pub fn path(config: &Config) -> PathBuf {
-    config.main.pid.as_ref().map_or_else(|| config.prefix.join("logs/nginx.pid"), |path| path.0.clone())
+    config
+        .main
+        .pid
+        .as_ref()
+        .map_or_else(|| config.prefix.join("logs/nginx.pid"), |path| path.0.clone())
 }
 
 impl PidFile {
@@ -50,8 +54,9 @@ impl Drop for PidFile {
 /// # Errors
 /// The file is missing or holds no number.
 pub fn read(path: &Path) -> Result<i32, String> {
-    let text = fs::read_to_string(path)
-        .map_err(|problem| format!("open() \"{}\" failed ({})", path.display(), os_error(&problem)))?;
+    let text = fs::read_to_string(path).map_err(|problem| {
+        format!("open() \"{}\" failed ({})", path.display(), os_error(&problem))
+    })?;
     text.trim()
         .parse()
         .map_err(|_| format!("invalid PID number \"{}\" in \"{}\"", text.trim(), path.display()))

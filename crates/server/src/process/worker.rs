@@ -68,7 +68,8 @@ impl Worker {
     /// Room for one more connection; makes some by ending an idle one.
     async fn wait_for_room(&self) {
         loop {
-            let max = usize::try_from(self.conf.borrow().main.worker_connections).unwrap_or(usize::MAX);
+            let max =
+                usize::try_from(self.conf.borrow().main.worker_connections).unwrap_or(usize::MAX);
             if self.connections.borrow().len() < max {
                 return;
             }
@@ -267,7 +268,11 @@ fn begin(
         let guard = guard;
         let task = tokio::task::spawn_local(h1::serve(idle, client, Rc::clone(&worker)));
         if task.await.is_err_and(|error| error.is_panic()) {
-            error::process(&worker.conf(), Level::Alert, "a connection ended by a panic; this is a bug");
+            error::process(
+                &worker.conf(),
+                Level::Alert,
+                "a connection ended by a panic; this is a bug",
+            );
         }
         drop(guard);
     });

@@ -8,7 +8,8 @@ use std::io::Write as _;
 /// Compresses a body whole. The head carries no time and no name, so equal bodies stay equal.
 pub(super) fn compress(bytes: &[u8], level: u8) -> Bytes {
     let buffer = Vec::with_capacity(bytes.len() / 3 + 64);
-    let mut encoder: GzEncoder<Vec<u8>> = GzBuilder::new().write(buffer, Compression::new(level.into()));
+    let mut encoder: GzEncoder<Vec<u8>> =
+        GzBuilder::new().write(buffer, Compression::new(level.into()));
     encoder.write_all(bytes).expect("writing to memory cannot fail");
     encoder.finish().expect("writing to memory cannot fail").into()
 }
@@ -69,10 +70,12 @@ impl Encoder {
             out.reserve(1024);
             let (taken, room) = (self.deflate.total_in(), out.capacity() - out.len());
             let produced = self.deflate.total_out();
-            let status = self.deflate.compress_vec(bytes, &mut out, flush).expect("deflate takes any bytes");
+            let status =
+                self.deflate.compress_vec(bytes, &mut out, flush).expect("deflate takes any bytes");
             let used = usize::try_from(self.deflate.total_in() - taken).unwrap_or(bytes.len());
             bytes = &bytes[used..];
-            let filled = usize::try_from(self.deflate.total_out() - produced).unwrap_or(room) == room;
+            let filled =
+                usize::try_from(self.deflate.total_out() - produced).unwrap_or(room) == room;
             let is_done = match flush {
                 FlushCompress::Finish => status == Status::StreamEnd,
                 _ => bytes.is_empty() && !filled,
@@ -109,7 +112,10 @@ mod tests {
             }
             out.extend_from_slice(&encoder.finish());
             assert_eq!(decode(&out), body);
-            assert_eq!((encoder.bytes_in, encoder.bytes_out), (body.len() as u64, out.len() as u64));
+            assert_eq!(
+                (encoder.bytes_in, encoder.bytes_out),
+                (body.len() as u64, out.len() as u64)
+            );
         }
     }
 }

@@ -87,7 +87,9 @@ impl MimeTypes {
 
 impl Setting for MimeTypes {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        if args.words.iter().filter(|word| &word[..] == b"text/html").count() > 0 && args.words.len() > 1 {
+        if args.words.iter().filter(|word| &word[..] == b"text/html").count() > 0
+            && args.words.len() > 1
+        {
             args.env.warn("duplicate MIME type \"text/html\" in \"gzip_types\"");
         }
         Ok(Self(args.words.to_vec()))
@@ -111,7 +113,8 @@ impl Setting for Agents {
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             // nginx's mask: MSIE 4 to 6 without "SV1".
-            let pattern: &[u8] = if &word[..] == b"msie6" { b"MSIE [4-6]\\.(?!.*SV1)" } else { word };
+            let pattern: &[u8] =
+                if &word[..] == b"msie6" { b"MSIE [4-6]\\.(?!.*SV1)" } else { word };
             self.0.push(Regex::compile(pattern, true, args.env)?);
         }
         Ok(())
@@ -171,7 +174,8 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
                 Some(compressed) => {
                     exchange.gzip_bytes = Some((bytes.len() as u64, compressed.len() as u64));
                     response.allow_ranges = false;
-                    response.content_length = (!is_head || !bytes.is_empty()).then_some(compressed.len() as u64);
+                    response.content_length =
+                        (!is_head || !bytes.is_empty()).then_some(compressed.len() as u64);
                     response.body = Body::Memory(compressed);
                 }
                 None => {
@@ -181,7 +185,9 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             }
         }
         Body::Segments(segments) => {
-            response.body = Body::Stream(Box::new(crate::handlers::gateway::stream::of_segments(segments, level)));
+            response.body = Body::Stream(Box::new(crate::handlers::gateway::stream::of_segments(
+                segments, level,
+            )));
             response.forget_length();
         }
     }
@@ -198,14 +204,20 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
 fn compressed(stored: Option<GzipEntry>, bytes: &Bytes, level: u8) -> Option<Bytes> {
     let Some(stored) = stored else { return Some(encoder::compress(bytes, level)) };
     if let Some((kept_level, kept)) = stored.entry.gzip.get() {
-        return Some(if *kept_level == level { kept.clone() } else { encoder::compress(bytes, level) });
+        return Some(if *kept_level == level {
+            kept.clone()
+        } else {
+            encoder::compress(bytes, level)
+        });
     }
     let entry = Arc::clone(&stored.entry);
     if entry.gzip_started.swap(true, Ordering::Relaxed) {
         return None;
     }
     static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-    if bytes.len() <= INLINE_BYTES_MAX || UNDER_WAY.load(Ordering::Relaxed) >= limits::COMPRESSIONS_MAX {
+    if bytes.len() <= INLINE_BYTES_MAX
+        || UNDER_WAY.load(Ordering::Relaxed) >= limits::COMPRESSIONS_MAX
+    {
         let made = encoder::compress(bytes, level);
         keep(&stored, level, made.clone());
         return Some(made);

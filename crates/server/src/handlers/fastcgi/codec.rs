@@ -140,7 +140,11 @@ impl Codec for FastcgiCodec {
                 // As nginx: what goes beyond the announced length is cut off.
                 let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                 *left -= count as u64;
-                if count == 0 { self.read_body(input) } else { Ok(BodyStep::Data(bytes.slice(..count))) }
+                if count == 0 {
+                    self.read_body(input)
+                } else {
+                    Ok(BodyStep::Data(bytes.slice(..count)))
+                }
             }
         }
     }
@@ -184,7 +188,8 @@ fn head(text: &Bytes, fields: &[yorozu_wire::h1::Field]) -> Result<Head, CodecEr
 fn status_line(line: &Bytes) -> Result<(u16, Option<Bytes>), CodecError> {
     let broken = CodecError::Wire(yorozu_wire::WireError::UpstreamHead);
     let digits = line.get(..3).and_then(yorozu_conf::value::number);
-    let Some(status) = digits.and_then(|status| u16::try_from(status).ok()).filter(|s| *s >= 100) else {
+    let Some(status) = digits.and_then(|status| u16::try_from(status).ok()).filter(|s| *s >= 100)
+    else {
         return Err(broken);
     };
     let reason = line.get(3..).map(<[u8]>::trim_ascii).filter(|reason| !reason.is_empty());
@@ -209,11 +214,11 @@ mod tests {
             if head.is_none() {
                 head = codec.read_head(&mut input)?;
             }
-            if head.is_some() {
+            if let Some(head) = &head {
                 loop {
                     match codec.read_body(&mut input)? {
                         BodyStep::Data(bytes) => body.extend_from_slice(&bytes),
-                        BodyStep::End => return Ok((head.unwrap(), body, codec.take_stderr())),
+                        BodyStep::End => return Ok((head.clone(), body, codec.take_stderr())),
                         BodyStep::NeedMore => break,
                     }
                 }

@@ -141,9 +141,27 @@ impl Conf {
 
 /// Rows that are no plain settings.
 pub const OTHERS: &[Directive] = &[
-    Directive::row("fastcgi_cache_path", HTTP, Arity::TWO_OR_MORE, Action::Set(crate::cache::directives::cache_path), "Folder, name and bounds of a cache zone; `memory=` bounds its memory tier."),
-    Directive::row("fastcgi_pass", LOCATION | LOCATION_IF, Arity::ONE, Action::Set(pass), "Address of the FastCGI server, or the name of an upstream block."),
-    Directive::row("fastcgi_cache_purge", HTTP_SERVER_LOCATION, Arity::ONE_OR_MORE, Action::Refused("purging is not there yet"), "Removes stored pages."),
+    Directive::row(
+        "fastcgi_cache_path",
+        HTTP,
+        Arity::TWO_OR_MORE,
+        Action::Set(crate::cache::directives::cache_path),
+        "Folder, name and bounds of a cache zone; `memory=` bounds its memory tier.",
+    ),
+    Directive::row(
+        "fastcgi_pass",
+        LOCATION | LOCATION_IF,
+        Arity::ONE,
+        Action::Set(pass),
+        "Address of the FastCGI server, or the name of an upstream block.",
+    ),
+    Directive::row(
+        "fastcgi_cache_purge",
+        HTTP_SERVER_LOCATION,
+        Arity::ONE_OR_MORE,
+        Action::Refused("purging is not there yet"),
+        "Removes stored pages.",
+    ),
 ];
 
 fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
@@ -163,7 +181,8 @@ pub fn frame(out: &mut Vec<u8>, piece: &[u8]) {
 /// `$fastcgi_script_name`
 pub fn script_name(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let conf = &exchange.conf.location(exchange.location).fastcgi;
-    let split = conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
+    let split =
+        conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
     match &split {
         Some(captures) => out.extend_from_slice(captures.get(1).unwrap_or_default()),
         None => out.extend_from_slice(&exchange.uri),
@@ -177,7 +196,8 @@ pub fn script_name(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 /// `$fastcgi_path_info`
 pub fn path_info(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let conf = &exchange.conf.location(exchange.location).fastcgi;
-    let split = conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
+    let split =
+        conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
     if let Some(captures) = split {
         out.extend_from_slice(captures.get(2).unwrap_or_default());
     }

@@ -48,7 +48,8 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
         let field_name = request.name(field);
         // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
         // (CVE-2016-5387); no such field exists.
-        let is_repeated = request.fields[..at].iter().any(|f| request.name(f).eq_ignore_ascii_case(field_name));
+        let is_repeated =
+            request.fields[..at].iter().any(|f| request.name(f).eq_ignore_ascii_case(field_name));
         if is_repeated || field_name.eq_ignore_ascii_case(b"proxy") {
             continue;
         }
@@ -73,7 +74,8 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
             continue;
         }
         let mut value = Vec::new();
-        let separator: &[u8] = if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
+        let separator: &[u8] =
+            if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
         append_joined(request.values(field_name), separator, &mut value);
         pair(params, &name, &value);
     }

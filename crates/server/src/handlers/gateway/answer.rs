@@ -81,7 +81,14 @@ fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<O
         exchange.request.method = Method::Get;
     }
     // As nginx: these travel on to the redirected answer.
-    for name in [&b"Content-Type"[..], b"Set-Cookie", b"Content-Disposition", b"Cache-Control", b"Expires", b"Accept-Ranges"] {
+    for name in [
+        &b"Content-Type"[..],
+        b"Set-Cookie",
+        b"Content-Disposition",
+        b"Cache-Control",
+        b"Expires",
+        b"Accept-Ranges",
+    ] {
         let values = head.fields.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
         exchange.accel_fields.extend(values.cloned());
     }
@@ -97,17 +104,20 @@ fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<O
 /// With `intercept_errors`: the status, if `error_page` has a page for it.
 fn intercepted(exchange: &Exchange, conf: &Conf, head: &Head) -> Option<u16> {
     let location: &LocationConf = exchange.conf.location(exchange.location);
-    let has_page = location.http_core.error_page.iter().any(|page| page.codes.contains(&head.status));
+    let has_page =
+        location.http_core.error_page.iter().any(|page| page.codes.contains(&head.status));
     (conf.intercept_errors && head.status >= 300 && has_page).then_some(head.status)
 }
 
 fn response(conf: &Conf, head: &Head) -> Response {
     let mut response = Response::new(head.status);
     response.reason.clone_from(&head.reason);
-    let has = |names: &[Bytes], name: &[u8]| names.iter().any(|found| found.eq_ignore_ascii_case(name));
+    let has =
+        |names: &[Bytes], name: &[u8]| names.iter().any(|found| found.eq_ignore_ascii_case(name));
     for (name, value) in &head.fields {
         let is_passed = has(&conf.pass_header, name);
-        let is_hidden = (HIDDEN.iter().any(|hidden| name.eq_ignore_ascii_case(hidden)) && !is_passed)
+        let is_hidden = (HIDDEN.iter().any(|hidden| name.eq_ignore_ascii_case(hidden))
+            && !is_passed)
             || has(&conf.hide_header, name)
             || HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop));
         if is_hidden {
@@ -151,7 +161,9 @@ fn collector(
     let fresh = freshness::freshness(head, conf, now)?;
     let vary = match head.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")) {
         _ if conf.ignore_headers.has(IgnoreHeaders::VARY) => Bytes::new(),
-        values => Bytes::from(values.map(|(_, value)| &value[..]).collect::<Vec<_>>().join(&b", "[..])),
+        values => {
+            Bytes::from(values.map(|(_, value)| &value[..]).collect::<Vec<_>>().join(&b", "[..]))
+        }
     };
     let variant = if vary.is_empty() { [0; 16] } else { cache::variant_id(exchange, &vary) };
     let has_other_variant = plan.zone.peek(&plan.key).is_some_and(|entry| {
@@ -213,7 +225,8 @@ fn attach_body(
     }
     let location = exchange.conf.location(exchange.location);
     let temp_bytes_max = conf.max_temp_file_size.0;
-    let file = (is_buffered && temp_bytes_max > 0).then(|| (location.fastcgi.gateway.temp_path.0.clone(), temp_bytes_max));
+    let file = (is_buffered && temp_bytes_max > 0)
+        .then(|| (location.fastcgi.gateway.temp_path.0.clone(), temp_bytes_max));
     let ahead = ReadAhead {
         read_timeout: conf.read_timeout,
         memory_bytes_max: if is_buffered { conf.buffers.total() } else { conf.buffer_size.bytes() },
@@ -222,7 +235,11 @@ fn attach_body(
     let end = PumpEnd {
         collector,
         context: Context::of(exchange),
-        peer: exchange.attempts.last().map(|attempt| format!("fastcgi://{}", attempt.peer)).unwrap_or_default(),
+        peer: exchange
+            .attempts
+            .last()
+            .map(|attempt| format!("fastcgi://{}", attempt.peer))
+            .unwrap_or_default(),
         started,
         release: Box::new(move |connection, is_reusable| lease.release(connection, is_reusable)),
     };

@@ -80,6 +80,7 @@ impl Setting for Failures {
 
 /// Fields of the upstream's answer that are not acted on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Default)]
 pub struct IgnoreHeaders(pub u32);
 
 impl IgnoreHeaders {
@@ -98,11 +99,6 @@ impl IgnoreHeaders {
     }
 }
 
-impl Default for IgnoreHeaders {
-    fn default() -> Self {
-        Self(0)
-    }
-}
 
 impl Setting for IgnoreHeaders {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
@@ -129,7 +125,9 @@ impl Setting for StoreOff {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         match args.word(0) {
             b"off" => Ok(Self),
-            other => Err(args.invalid_value_must_be(other, "\"off\": storing files is not supported")),
+            other => {
+                Err(args.invalid_value_must_be(other, "\"off\": storing files is not supported"))
+            }
         }
     }
 }

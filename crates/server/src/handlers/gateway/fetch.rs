@@ -98,7 +98,11 @@ pub async fn fetch(job: &Job, attempts: &mut Vec<UpstreamAttempt>) -> Result<Fet
     loop {
         let Some(peer) = job.upstream.group.select(&mut tried, Instant::now()) else {
             if last == Fault::NoPeer {
-                job.context.upstream(Level::Error, "no live upstreams while connecting to upstream", Some(&job.name(None)));
+                job.context.upstream(
+                    Level::Error,
+                    "no live upstreams while connecting to upstream",
+                    Some(&job.name(None)),
+                );
                 attempts.push(UpstreamAttempt {
                     peer: job.upstream.group.name.clone(),
                     status: 502,
@@ -107,7 +111,8 @@ pub async fn fetch(job: &Job, attempts: &mut Vec<UpstreamAttempt>) -> Result<Fet
             }
             return Err(last);
         };
-        let mut attempt = UpstreamAttempt { peer: peer.address.to_string(), ..UpstreamAttempt::default() };
+        let mut attempt =
+            UpstreamAttempt { peer: peer.address.to_string(), ..UpstreamAttempt::default() };
         let begun = Instant::now();
         let mut was_sent = false;
         let result = job.ask(&peer, &mut attempt, &mut was_sent).await;
@@ -115,8 +120,9 @@ pub async fn fetch(job: &Job, attempts: &mut Vec<UpstreamAttempt>) -> Result<Fet
         let fault = match &result {
             Ok(fetched) => {
                 attempt.status = fetched.head.status;
-                let is_failure = job.conf.next_upstream.has(Failures::of_status(fetched.head.status));
-                is_failure.then(|| Fault::Status(fetched.head.status))
+                let is_failure =
+                    job.conf.next_upstream.has(Failures::of_status(fetched.head.status));
+                is_failure.then_some(Fault::Status(fetched.head.status))
             }
             Err(fault) => {
                 attempt.status = fault.status();
@@ -163,7 +169,8 @@ impl Fault {
 impl Job {
     /// `fastcgi://unix:/run/php.sock:` for messages.
     fn name(&self, peer: Option<&Peer>) -> String {
-        let peer = peer.map_or_else(|| self.upstream.group.name.clone(), |peer| peer.address.to_string());
+        let peer =
+            peer.map_or_else(|| self.upstream.group.name.clone(), |peer| peer.address.to_string());
         let end = if peer.starts_with("unix:") { ":" } else { "" };
         format!("{}{peer}{end}", self.scheme)
     }
@@ -204,7 +211,11 @@ impl Job {
         let connection = match tokio::time::timeout(self.conf.connect_timeout, open).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                let text = format!("connect() to {} failed ({}) while connecting to upstream", peer.address, os_error(&error));
+                let text = format!(
+                    "connect() to {} failed ({}) while connecting to upstream",
+                    peer.address,
+                    os_error(&error)
+                );
                 self.context.upstream(Level::Error, &text, Some(&self.name(Some(peer))));
                 return Err(Fault::Error);
             }
@@ -221,7 +232,9 @@ impl Job {
 
     fn kept(&self, peer: &Peer) -> Option<Kept> {
         let limits = self.upstream.keepalive.filter(|_| self.may_keep)?;
-        with_pool(&self.upstream.group.name, |pool| pool.take(&peer.address, &limits, Instant::now()))
+        with_pool(&self.upstream.group.name, |pool| {
+            pool.take(&peer.address, &limits, Instant::now())
+        })
     }
 
     fn lease(&self, peer: &Peer, requests: u64, opened: Instant) -> Lease {
@@ -258,12 +271,16 @@ impl Job {
                     self.timed_out("sending request to upstream", peer);
                     return Err((Fault::Timeout, 0));
                 }
-                let text = format!("writev() failed ({}) while sending request to upstream", os_error(&problem));
+                let text = format!(
+                    "writev() failed ({}) while sending request to upstream",
+                    os_error(&problem)
+                );
                 self.context.upstream(Level::Error, &text, Some(&name));
                 return Err((Fault::Error, 0));
             }
         }
-        attempt.bytes_sent = self.request.len() as u64 + self.body_file.as_ref().map_or(0, |(_, length)| *length);
+        attempt.bytes_sent =
+            self.request.len() as u64 + self.body_file.as_ref().map_or(0, |(_, length)| *length);
         let mut codec = (self.codec)();
         let mut received = input.len();
         loop {
@@ -276,7 +293,13 @@ impl Job {
                     attempt.header_time = Some(begun.elapsed());
                     attempt.bytes_received = received as u64;
                     let source = Source { connection, codec, input };
-                    return Ok(Fetched { head, source, lease, started: begun, received: received as u64 });
+                    return Ok(Fetched {
+                        head,
+                        source,
+                        lease,
+                        started: begun,
+                        received: received as u64,
+                    });
                 }
                 Ok(None) => {}
                 Err(problem) => {
@@ -296,7 +319,10 @@ impl Job {
                     return Err((Fault::Error, received));
                 }
                 Ok(Err(problem)) => {
-                    let text = format!("recv() failed ({}) while reading response header from upstream", os_error(&problem));
+                    let text = format!(
+                        "recv() failed ({}) while reading response header from upstream",
+                        os_error(&problem)
+                    );
                     self.context.upstream(Level::Error, &text, Some(&name));
                     return Err((Fault::Error, received));
                 }

@@ -33,7 +33,8 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     let Some(job) = job(exchange, location, &target) else {
         return Outcome::Status(500);
     };
-    let is_watching = exchange.cache.as_ref().is_none_or(|plan| !plan.may_store) && !gateway.ignore_client_abort;
+    let is_watching =
+        exchange.cache.as_ref().is_none_or(|plan| !plan.may_store) && !gateway.ignore_client_abort;
     let mut attempts = Vec::new();
     let result = if is_watching {
         let closed = exchange.body.client_closed();
@@ -49,7 +50,11 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     match result {
         Some(result) => settle(exchange, gateway, result),
         None => {
-            error::request(exchange, Level::Info, "client prematurely closed connection while sending request to upstream");
+            error::request(
+                exchange,
+                Level::Info,
+                "client prematurely closed connection while sending request to upstream",
+            );
             Outcome::Status(499)
         }
     }
@@ -70,7 +75,9 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
         BodyError::Broken => (Level::Info, "client sent invalid chunked body".to_owned(), 400),
         BodyError::Closed => (Level::Info, "client prematurely closed connection".to_owned(), 400),
         BodyError::Timeout => (Level::Info, "client timed out".to_owned(), 408),
-        BodyError::TooLarge => (Level::Error, "client intended to send too large chunked body".to_owned(), 413),
+        BodyError::TooLarge => {
+            (Level::Error, "client intended to send too large chunked body".to_owned(), 413)
+        }
         BodyError::File(why) => (Level::Crit, why, 500),
     };
     error::request(exchange, level, &text);
@@ -79,14 +86,22 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
 
 fn job(exchange: &mut Exchange, location: &LocationConf, target: &Target) -> Option<Job> {
     let Some(upstream) = target.upstream(exchange) else {
-        error::request(exchange, Level::Error, "no resolver defined to resolve the upstream's address");
+        error::request(
+            exchange,
+            Level::Error,
+            "no resolver defined to resolve the upstream's address",
+        );
         return None;
     };
     let request = fastcgi::request(exchange, location);
     Some(Job {
         upstream,
         request,
-        body_file: if location.fastcgi.gateway.pass_request_body { exchange.body.file() } else { None },
+        body_file: if location.fastcgi.gateway.pass_request_body {
+            exchange.body.file()
+        } else {
+            None
+        },
         frame: fastcgi::frame,
         conf: location.fastcgi.gateway.clone(),
         codec: Box::new(fastcgi::codec(location.fastcgi.gateway.buffer_size.bytes())),
@@ -107,7 +122,8 @@ fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fault>) 
             if has_stale && status == 304 && conf.cache_revalidate {
                 let fresh = cache::freshness::freshness(&fetched.head, conf, exchange.now());
                 drop(fetched);
-                return cache::revalidated(exchange, fresh.map(|fresh| fresh.fresh_until)).expect("there is a stale entry");
+                return cache::revalidated(exchange, fresh.map(|fresh| fresh.fresh_until))
+                    .expect("there is a stale entry");
             }
             if has_stale && failure != 0 {
                 if let Some(outcome) = cache::answer_stale(exchange, conf, failure) {

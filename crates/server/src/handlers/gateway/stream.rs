@@ -166,7 +166,11 @@ impl Source {
             self.input.reserve(READ_BYTES);
             let read = self.connection.read(&mut self.input).await;
             if !matches!(read, Ok(count) if count > 0) {
-                return if self.codec.is_whole_at_close() { Ok(None) } else { Err(CodecError::Incomplete) };
+                return if self.codec.is_whole_at_close() {
+                    Ok(None)
+                } else {
+                    Err(CodecError::Incomplete)
+                };
             }
         }
     }
@@ -243,7 +247,9 @@ fn pieces(segment: Segment) -> Vec<Segment> {
             let step = crate::limits::FILE_CHUNK_BYTES;
             let starts = range.clone().step_by(step);
             starts
-                .map(|start| Segment::File(Arc::clone(&file), start..range.end.min(start + step as u64)))
+                .map(|start| {
+                    Segment::File(Arc::clone(&file), start..range.end.min(start + step as u64))
+                })
                 .collect()
         }
     }
@@ -291,11 +297,17 @@ impl Pump {
                 Ok(Ok(Some(piece))) => piece,
                 Ok(Ok(None)) => return Ok(true),
                 Ok(Err(CodecError::Incomplete)) => {
-                    return Err("upstream prematurely closed FastCGI stdout while reading upstream".to_owned());
+                    return Err(
+                        "upstream prematurely closed FastCGI stdout while reading upstream"
+                            .to_owned(),
+                    );
                 }
                 Ok(Err(error)) => return Err(error.to_string()),
                 Err(_) => {
-                    return Err("upstream timed out (110: Connection timed out) while reading upstream".to_owned());
+                    return Err(
+                        "upstream timed out (110: Connection timed out) while reading upstream"
+                            .to_owned(),
+                    );
                 }
             };
             if let Some(text) = source.codec.take_stderr() {
@@ -304,11 +316,13 @@ impl Pump {
             if end.collector.as_mut().is_some_and(|collector| !collector.push(&piece)) {
                 end.collector = None;
             }
-            if !self.queue(piece, end.collector.is_some()).await.map_err(|error| os_error(&error))? {
-                if end.collector.is_none() {
+            if !self
+                .queue(piece, end.collector.is_some())
+                .await
+                .map_err(|error| os_error(&error))?
+                && end.collector.is_none() {
                     return Ok(false);
                 }
-            }
         }
     }
 

@@ -45,9 +45,12 @@ pub fn metadata(path: &[u8]) -> io::Result<Metadata> {
     std::fs::metadata(as_path(path))
 }
 
+/// Kinds by path; `None` for nothing.
+type Kinds = HashMap<Vec<u8>, Option<Kind>>;
+
 thread_local! {
     /// What this turn's requests learned about paths.
-    static SEEN: RefCell<(u64, HashMap<Vec<u8>, Option<Kind>>)> = RefCell::default();
+    static SEEN: RefCell<(u64, Kinds)> = RefCell::default();
 }
 
 /// What `path` names; `None` if nothing, or nothing we may see. Asked of the system once a turn.
@@ -132,7 +135,8 @@ fn evict(files: &mut HashMap<Vec<u8>, Cached>, now: Instant, inactive: Duration)
     let before = files.len();
     files.retain(|_, cached| now.duration_since(cached.used) < inactive);
     if files.len() == before {
-        let oldest = files.iter().min_by_key(|(_, cached)| cached.used).map(|(path, _)| path.clone());
+        let oldest =
+            files.iter().min_by_key(|(_, cached)| cached.used).map(|(path, _)| path.clone());
         if let Some(oldest) = oldest {
             files.remove(&oldest);
         }

@@ -73,7 +73,9 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     if exchange.uri.ends_with(b"/") {
         return forbidden_listing(exchange);
     }
-    if !exchange.request.method.is_get_or_head() && exchange.request.method != crate::exchange::request::Method::Post {
+    if !exchange.request.method.is_get_or_head()
+        && exchange.request.method != crate::exchange::request::Method::Post
+    {
         return Outcome::Status(405);
     }
     let path = path(exchange);
@@ -88,11 +90,16 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         return Outcome::Status(405);
     }
     if !opened.is_file {
-        error::request(exchange, Level::Crit, &format!("\"{}\" is not a regular file", String::from_utf8_lossy(&path)));
+        error::request(
+            exchange,
+            Level::Crit,
+            &format!("\"{}\" is not a regular file", String::from_utf8_lossy(&path)),
+        );
         return Outcome::Status(404);
     }
     let mut response = Response::new(200);
-    response.content_type = mime_type(&location.http_core.types, &location.http_core.default_type, &exchange.uri);
+    response.content_type =
+        mime_type(&location.http_core.types, &location.http_core.default_type, &exchange.uri);
     response.content_length = Some(opened.bytes);
     response.last_modified = Some(opened.modified);
     if location.http_core.etag {
@@ -104,7 +111,9 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
 }
 
 fn forbidden_listing(exchange: &mut Exchange) -> Outcome {
-    if !exchange.request.method.is_get_or_head() && exchange.request.method != crate::exchange::request::Method::Post {
+    if !exchange.request.method.is_get_or_head()
+        && exchange.request.method != crate::exchange::request::Method::Post
+    {
         return Outcome::Status(405);
     }
     let path = path(exchange);

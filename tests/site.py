@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""The whole system: `make run`'s WordPress, asked by curl-like requests and a real browser.
+
+  tests/site.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import gzip, http.client, os, pathlib, re, shutil, signal, socket, struct, subprocess, sys, tempfile
+import time, traceback, zlib
+from browser import Browser
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
+class Answer:
+    def __init__(self, response, body):
+        self.status, self.body = response.status, body
+        self.fields = {name.lower(): value for name, value in response.getheaders()}
+
+    @property
+    def cache(self):
+        return self.fields.get('x-cache')
+
+
+class Site:
+    """stack/run in a folder of its own."""
+
+    def __init__(self, data=None):
+        self.folder = pathlib.Path(data or tempfile.mkdtemp(prefix='yorozu-site.'))
+        self.folder.chmod(0o755)
+        self.start()
+
+    def start(self):
+        self.port = free_port()
+        environment = os.environ | {'YOROZU_DATA': str(self.folder), 'YOROZU_PORT': str(self.port)}
+        self.out = self.folder / 'run.out'
+        self.process = subprocess.Popen(['make', '-C', ROOT, 'run'], env=environment,
+                                        stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'),
+                                        stderr=subprocess.STDOUT, start_new_session=True)
+        end = time.monotonic() + 300
+        while 'WordPress is at' not in self.out.read_text():
+            assert self.process.poll() is None, self.out.read_text()
+            assert time.monotonic() < end, self.out.read_text()
+            time.sleep(0.05)
+        self.url = re.search(r'http://127.0.0.1:\d+', self.out.read_text()).group(0)
+        self.port = int(self.url.rpartition(':')[2])
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def get(self, path, method='GET', body=None, **fields):
+        connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=60)
+        headers = {name.replace('_', '-'): value for name, value in fields.items()}
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        answer = Answer(response, response.read())
+        connection.close()
+        return answer
+
+    def php_runs(self):
+        return (self.folder / 'log/php-access.log').read_text().count('\n')
+
+    def log(self):
+        return (self.folder / 'log/site.access.log').read_text()
+
+    def script(self, name, text):
+        (self.folder / 'www' / name).write_text(text)
+
+    def pid(self):
+        return int((self.folder / 'yorozu.pid').read_text())
+
+    @property
+    def password(self):
+        return (self.folder / 'admin-password').read_text().strip()
+
+
+def equal(got, expected, what=''):
+    assert got == expected, f'{what}: got {got!r}, expected {expected!r}'
+
+
+# --- what a visitor gets -------------------------------------------------------------------------
+
+def test_second_anonymous_visit_is_a_hit_and_runs_no_php(site):
+    for path in ('/', '/a-quiet-machine/', '/the-first-thousand/', '/feed/'):
+        first = site.get(path)
+        equal(first.status, 200, path)
+        runs = site.php_runs()
+        second = site.get(path)
+        equal((second.cache, second.body), ('HIT', first.body), path)
+        equal(site.php_runs(), runs, 'PHP ran')
+
+
+def test_known_visitors_bypass_and_leave_nothing_behind(site):
+    site.script('who.php', '<?php echo "hello ", $_COOKIE ? key($_COOKIE) : "nobody", uniqid();')
+    for cookie in ('wordpress_logged_in_abc=1', 'comment_author_abc=me'):
+        equal(site.get('/who.php?' + cookie, Cookie=cookie).cache, 'BYPASS', cookie)
+        anonymous = site.get('/who.php?' + cookie)
+        equal(anonymous.cache, 'MISS', 'something was stored for ' + cookie)
+        assert b'nobody' in anonymous.body
+        equal(site.get('/who.php?' + cookie).cache, 'HIT')
+    assert site.get('/who.php', 'POST', b'a=b').cache in (None, 'BYPASS')
+    equal(site.get('/who.php', 'POST', b'a=b').cache, site.get('/who.php', 'POST', b'c').cache)
+
+
+def test_head_has_no_content(site):
+    site.get('/a-quiet-machine/')
+    head = site.get('/a-quiet-machine/', 'HEAD')
+    equal((head.status, head.body), (200, b''))
+
+
+def test_redirects_and_refusals(site):
+    admin = site.get('/wp-admin')
+    equal((admin.status, admin.fields['location']), (301, site.url + '/wp-admin/'))
+    equal(site.get('/wp-admin/').status, 302)
+    for path in ('/.htaccess', '/.git/config', '/wp-content/uploads/x.php', '/files/a/b.PHP'):
+        equal(site.get(path).status, 403, path)
+    for path in ('/no-such-script.php', '/wp-content/no.php/x'):
+        equal(site.get(path).status, 404, path)
+
+
+def test_path_info(site):
+    site.script('info.php', '<?php echo $_SERVER["SCRIPT_NAME"], "|", $_SERVER["PATH_INFO"] ?? "";')
+    equal(site.get('/info.php/a/b?c').body, b'/info.php|/a/b')
+
+
+def test_favicon_and_robots_leave_no_log_line(site):
+    site.get('/favicon.ico')
+    site.get('/robots.txt')
+    site.get('/the-marker-in-the-log/')
+    # The line of the last request is written at the end of its turn.
+    end = time.monotonic() + 5
+    while 'the-marker-in-the-log' not in site.log() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert 'the-marker-in-the-log' in site.log()
+    assert 'favicon.ico' not in site.log() and 'robots.txt' not in site.log()
+
+
+def test_validity_per_status(site):
+    # WordPress itself marks its 404 pages as not to be stored.
+    equal((site.get('/nothing-here/').status, site.get('/nothing-here/').cache), (404, 'MISS'))
+    site.script('gone.php', '<?php http_response_code(410); echo "gone";')
+    equal((site.get('/gone.php').status, site.get('/gone.php').cache), (410, 'HIT'), 'any 1m')
+    first = site.get('/a-quiet-machine')
+    equal((first.status, first.fields['location']), (301, site.url + '/a-quiet-machine/'))
+    equal(site.get('/a-quiet-machine').cache, 'HIT', '301 1d')
+
+
+def test_a_stale_page_answers_while_php_is_away(site):
+    site.script('brief.php', '<?php header("X-Accel-Expires: 1"); echo "brief";')
+    equal(site.get('/brief.php').cache, 'MISS')
+    time.sleep(2.1)
+    socket_path = next(path for path in re.findall(
+        r'unix:(\S+);', (site.folder / 'conf/wordpress.conf').read_text()))
+    away = socket_path + '.away'
+    os.rename(socket_path, away)
+    try:
+        stale = site.get('/brief.php')
+        equal((stale.status, stale.cache, stale.body), (200, 'STALE', b'brief'))
+        equal(site.get('/brief.php?new').status, 502)
+    finally:
+        os.rename(away, socket_path)
+    equal(site.get('/brief.php').cache, 'EXPIRED')
+
+
+def test_static_files(site):
+    path = '/wp-includes/css/dist/block-library/style.css'
+    whole = site.get(path)
+    equal((whole.status, whole.fields['content-type']), (200, 'text/css'))
+    etag, modified = whole.fields['etag'], whole.fields['last-modified']
+    part = site.get(path, Range='bytes=0-9')
+    equal((part.status, part.body), (206, whole.body[:10]))
+    equal(site.get(path, If_None_Match=etag).status, 304)
+    equal(site.get(path, If_Modified_Since=modified).status, 304)
+    equal(site.get(path, Range='bytes=99999999-').status, 416)
+    equal(site.get(path, If_Match='"other"').status, 412)
+
+
+def test_gzip_as_configured(site):
+    plain = site.get('/')
+    packed = site.get('/', Accept_Encoding='gzip')
+    equal(packed.fields.get('content-encoding'), 'gzip')
+    equal((plain.fields['vary'], packed.fields['vary']), ('Accept-Encoding',) * 2)
+    equal(gzip.decompress(packed.body), site.get('/').body)
+    again = site.get('/', Accept_Encoding='gzip')
+    equal((again.cache, again.body), ('HIT', packed.body), 'compressed once')
+    for agent in ('Mozilla/4.0 (compatible)', 'MSIE 6.0'):
+        refused = site.get('/', Accept_Encoding='gzip', User_Agent=agent)
+        assert 'content-encoding' not in refused.fields, agent
+
+
+# --- a person with a browser ---------------------------------------------------------------------
+
+def png():
+    chunk = lambda kind, data: (struct.pack('>I', len(data)) + kind + data
+                                + struct.pack('>I', zlib.crc32(kind + data)))
+    rows = b''.join(b'\0' + b'\xc0\x30\x30' * 40 for _ in range(40))
+    return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 40, 40, 8, 2, 0, 0, 0))
+            + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
+
+
+def log_in(browser, site):
+    browser.open(site.url + '/wp-login.php')
+    browser.find('#user_login')
+    browser.run('document.querySelector("#user_login").value = "admin";'
+                'document.querySelector("#user_pass").value = arguments[0]', site.password)
+    browser.click('#wp-submit')
+    browser.wait(lambda: '/wp-admin/' in browser.url(), 'the dashboard')
+
+
+def test_a_person_logs_in_writes_uploads_and_is_commented_on(site):
+    browser = Browser()
+    try:
+        log_in(browser, site)
+        assert 'Dashboard' in browser.text('h1')
+        browser.open(site.url + '/wp-admin/post-new.php')
+        browser.wait(lambda: browser.run(
+            'return !!(window.wp && wp.data && wp.data.select("core/editor") &&'
+            ' wp.data.select("core/editor").getCurrentPostId())'), 'the editor')
+        browser.run('wp.data.dispatch("core/editor").editPost({title: "Written in a browser",'
+                    ' content: "<p>by hand</p>", status: "publish"});'
+                    'wp.data.dispatch("core/editor").savePost()')
+        browser.wait(lambda: browser.run(
+            'const e = wp.data.select("core/editor");'
+            'return e.isCurrentPostPublished() && !e.isSavingPost()'), 'the post to be saved')
+        image = site.folder / 'picture.png'
+        image.write_bytes(png())
+        browser.open(site.url + '/wp-admin/media-new.php?browser-uploader')
+        browser.run('document.querySelector("#html-upload-ui").style.display = "block"')
+        browser.type('#async-upload', str(image))
+        browser.click('#html-upload')
+        browser.wait(lambda: 'upload.php' in browser.url(), 'the media library')
+        uploaded = next((site.folder / 'www/wp-content/uploads').rglob('picture*.png'))
+        path = '/wp-content/uploads/' + str(uploaded.relative_to(site.folder / 'www/wp-content/uploads'))
+        equal(site.get(path).body, png())
+        seen = site.get('/written-in-a-browser/')
+        equal(seen.cache, 'MISS', 'the logged-in view was stored')
+        assert b'by hand' in seen.body and b'wpadminbar' not in seen.body
+    finally:
+        browser.close()
+    leave_a_comment(site)
+
+
+def leave_a_comment(site):
+    visitor = Browser()
+    try:
+        visitor.open(site.url + '/written-in-a-browser/')
+        visitor.find('#comment')
+        visitor.run('for (const [id, text] of Object.entries(arguments[0]))'
+                    ' document.getElementById(id).value = text',
+                    {'comment': 'Well cached!', 'author': 'Visitor', 'email': 'v@example.invalid'})
+        if visitor.run('return !!document.querySelector("#wp-comment-cookies-consent")'):
+            visitor.run('document.querySelector("#wp-comment-cookies-consent").checked = true')
+        visitor.click('#submit')
+        visitor.wait(lambda: 'Well cached!' in visitor.text(), 'the comment')
+    finally:
+        visitor.close()
+    assert b'Well cached!' not in site.get('/written-in-a-browser/').body, \
+        "the visitor's own view was stored before its time"
+
+
+# --- the processes -------------------------------------------------------------------------------
+
+def test_a_killed_server_is_warm_at_its_next_start(site):
+    before = site.get('/a-quiet-machine/')
+    # Its file is written behind the answer.
+    end = time.monotonic() + 5
+    while not any((site.folder / 'cache/fastcgi').rglob('?' * 32)) and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    os.kill(site.pid(), signal.SIGKILL)
+    site.process.wait(60)
+    assert 'yorozu ended unexpectedly' in site.out.read_text(), site.out.read_text()
+    equal(site.process.returncode != 0, True, 'exit status')
+    port = site.port
+    begun = time.monotonic()
+    site.start()
+    assert time.monotonic() - begun < 5, 'the second start was not warm'
+    if site.port == port:
+        equal(site.get('/a-quiet-machine/').cache, 'HIT')
+    assert before.status == 200
+
+
+def test_everything_ends_with_the_run(site):
+    site.stop()
+    left = subprocess.run(['pgrep', '-f', str(site.folder)], capture_output=True, text=True).stdout
+    equal(left, '', 'left behind')
+    site.start()
+
+
+def main():
+    wanted = sys.argv[1:]
+    tests = [(name, test) for name, test in globals().items() if name.startswith('test_')
+             and (not wanted or any(word in name for word in wanted))]
+    site, failed = Site(), 0
+    try:
+        for name, test in tests:
+            try:
+                test(site)
+                print(f'ok     {name}', flush=True)
+            except Exception:
+                failed += 1
+                print(f'FAILED {name}\n{traceback.format_exc()}', flush=True)
+    finally:
+        site.stop()
+        shutil.rmtree(site.folder, ignore_errors=True)
+    print(f'{len(tests) - failed} passed, {failed} failed')
+    sys.exit(failed > 0)
+
+
+main()

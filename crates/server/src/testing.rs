@@ -29,8 +29,8 @@ pub(crate) fn try_config(text: &str) -> Result<Config, String> {
         LoadRequest { prefix: prefix.clone(), file: file.clone(), global: None, error_log: None };
     let result = load(&request, &Kept::default());
     std::fs::remove_dir_all(&prefix).unwrap();
-    let shown = format!("{}", file.display());
-    result.map(|loaded| loaded.config).map_err(|error| error.to_string().replace(&shown, "conf"))
+    let (shown, folder) = (file.display().to_string(), prefix.display().to_string());
+    result.map(|loaded| loaded.config).map_err(|error| error.to_string().replace(&shown, "conf").replace(&folder, "DIR"))
 }
 
 /// An exchange on the first socket of a configuration.

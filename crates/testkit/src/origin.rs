@@ -35,6 +35,9 @@ pub struct Origin {
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
+/// Makes the CGI answer for requests the script does not name.
+pub type Fallback = fn(&Seen) -> Vec<u8>;
+
 /// A request the origin got.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
@@ -54,6 +57,14 @@ impl Seen {
 impl Origin {
     /// Listens on a socket in `folder`.
     pub fn start(folder: &Path) -> Self {
+        Self::start_with(folder, |request| {
+            let line = format!("{} {}", request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
+            format!("Status: 599\r\n\r\nthe case has no answer for {line}").into_bytes()
+        })
+    }
+
+    /// As [`Origin::start`], with answers made by `fallback`.
+    pub fn start_with(folder: &Path, fallback: Fallback) -> Self {
         let path = folder.join("origin.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let origin = Self { path, script: Arc::default(), seen: Arc::default() };
@@ -62,7 +73,7 @@ impl Origin {
             for connection in listener.incoming().flatten() {
                 let (script, seen) = (Arc::clone(&script), Arc::clone(&seen));
                 // A client that goes away in the middle ends only its own thread.
-                std::thread::spawn(move || while serve(&connection, &script, &seen).unwrap_or(false) {});
+                std::thread::spawn(move || while serve(&connection, &script, &seen, fallback).unwrap_or(false) {});
             }
         });
         origin
@@ -84,6 +95,7 @@ fn serve(
     mut connection: &UnixStream,
     script: &Mutex<Vec<Reply>>,
     seen: &Mutex<Vec<Seen>>,
+    fallback: Fallback,
 ) -> io::Result<bool> {
     let (mut params, mut body, mut keeps) = (Vec::new(), Vec::new(), false);
     loop {
@@ -103,14 +115,14 @@ fn serve(
     }
     let request = Seen { params: pairs(&params), body };
     let line = format!("{} {}", request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
-    seen.lock().unwrap().push(request);
+    seen.lock().unwrap().push(request.clone());
     let reply = {
         let mut script = script.lock().unwrap();
         let at = script.iter().position(|reply| reply.request == line);
         at.map(|at| script.remove(at))
     };
-    let missing = format!("Status: 599\r\n\r\nthe case has no answer for {line}");
-    let (text, end) = reply.map_or((missing.into_bytes(), End::Whole), |reply| (reply.text, reply.end));
+    let (text, end) =
+        reply.map_or_else(|| (fallback(&request), End::Whole), |reply| (reply.text, reply.end));
     let mut out = Vec::new();
     if !text.is_empty() {
         stream(&mut out, RecordKind::Stdout, &text);

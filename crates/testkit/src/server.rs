@@ -143,6 +143,9 @@ fn is_root() -> bool {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // TERM first: nginx's workers end with their master.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let end = Instant::now() + Duration::from_secs(5);

@@ -62,6 +62,9 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
         eprintln!("yorozu: [warn] {warning}");
     }
     if !options.is_quiet {
+        for note in &loaded.config.notes {
+            eprintln!("yorozu: [notice] {note}");
+        }
         eprintln!("yorozu: the configuration file {file} syntax is ok");
         eprintln!("yorozu: configuration file {file} test is successful");
     }

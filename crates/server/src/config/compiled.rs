@@ -162,8 +162,10 @@ pub struct Config {
     pub zones: BTreeMap<String, Arc<Zone>>,
     pub upstreams: BTreeMap<String, Upstream>,
     pub hostname: String,
-    /// For the error log at start: what is accepted and has no effect, and the like.
+    /// For the error log at start.
     pub warnings: Vec<String>,
+    /// For `-t`: what is accepted and has no effect.
+    pub notes: Vec<String>,
 }
 
 impl Config {

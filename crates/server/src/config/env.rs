@@ -37,6 +37,8 @@ pub struct Env {
     pub upstreams: RefCell<BTreeMap<String, Upstream>>,
     /// Lines for `-t` and the error log that do not refuse the configuration.
     pub warnings: RefCell<Vec<String>>,
+    /// Directives that are accepted and have no effect, each once, for `-t`.
+    pub notes: RefCell<BTreeMap<String, String>>,
 }
 
 /// A group of peers with how its idle connections are kept.
@@ -58,6 +60,7 @@ impl Env {
             zones: RefCell::default(),
             upstreams: RefCell::default(),
             warnings: RefCell::default(),
+            notes: RefCell::default(),
         }
     }
 

@@ -123,17 +123,27 @@ impl Loader<'_> {
         match row.action {
             Action::Set(set) => {
                 let args = Args { name: &name, words: &line.args, env: self.env };
-                set(block, &args).map_err(|error| error.at(at))
+                set(block, &args).map_err(|error| error.at(at))?;
+                if let Some(why) = registry::without_effect(&name, &line.args) {
+                    self.note(&name, why, at);
+                }
+                Ok(())
             }
             Action::Open(open) => open(self, block, line),
             Action::Ignored(why) => {
-                self.env.warn(format!("\"{name}\" has no effect here: {why}, in {at}"));
+                self.note(&name, why, at);
                 Ok(())
             }
             Action::Refused(why) => {
                 Err(ValueError(format!("\"{name}\" is not supported: {why}")).at(at))
             }
         }
+    }
+
+    /// Said once per directive.
+    fn note(&self, name: &str, why: &str, at: &Position) {
+        let text = || format!("\"{name}\" is accepted without effect: {why}, in {at}");
+        self.env.notes.borrow_mut().entry(name.to_owned()).or_insert_with(text);
     }
 
     fn child(&mut self, context: Contexts, line: &Line) -> Result<Block, ConfError> {
@@ -334,6 +344,7 @@ impl<'a> Compiler<'a> {
                 .to_string_lossy()
                 .to_lowercase(),
             warnings: env.warnings.take(),
+            notes: env.notes.take().into_values().collect(),
         })
     }
 

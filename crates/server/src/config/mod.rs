@@ -12,3 +12,6 @@ pub mod regex;
 pub mod registry;
 pub mod template;
 pub mod types;
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Every directive of the program, by module, in the order a request meets the modules.
 
-use super::directive::{Action, Directive};
+use super::directive::Directive;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
 use crate::handlers::gateway;
@@ -53,14 +53,36 @@ pub fn rows(name: &str) -> &'static [Directive] {
     BY_NAME.get(name).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// What is accepted and has no effect, with the reason.
-pub fn ignored() -> Vec<(String, &'static str)> {
-    let rows = modules().into_iter().flat_map(|(_, rows)| rows);
-    rows.filter_map(|row| match row.action {
-        Action::Ignored(why) => Some((row.name.into_owned(), why)),
-        _ => None,
-    })
-    .collect()
+/// Settings that are read and checked, and change nothing, with the reason. Those whose words are
+/// given have no effect only when written so.
+const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
+    ("auth_delay", &[], "there is no authentication yet"),
+    ("client_body_in_single_buffer", &[], "a body in memory is always in one buffer"),
+    ("directio", &[], "files are read through the page cache"),
+    ("early_hints", &[], "early hints are not sent yet"),
+    ("env", &[], "the whole environment is kept"),
+    ("fastcgi_busy_buffers_size", &[], "whatever has arrived may be sent"),
+    ("fastcgi_cache_max_range_offset", &[], "ranges of a page being made are answered whole"),
+    ("fastcgi_catch_stderr", &[], "the application's messages are only logged"),
+    ("fastcgi_limit_rate", &[], "reading from the application is not slowed down"),
+    ("fastcgi_request_buffering", &["off"], "request bodies are read whole before PHP is asked"),
+    ("fastcgi_send_lowat", &[], "the kernel decides"),
+    ("fastcgi_store_access", &[], "answers are not stored as files"),
+    ("fastcgi_temp_file_write_size", &[], "pieces are written as they arrive"),
+    ("gzip_buffers", &[], "memory is taken as needed"),
+    ("master_process", &[], "one process does both jobs"),
+    ("msie_refresh", &["on"], "redirects are sent as redirects"),
+    ("rewrite_log", &["on"], "steps of rewriting are not logged yet"),
+    ("tcp_nodelay", &["off"], "small writes are never delayed"),
+    ("tcp_nopush", &["on"], "head and content always share a packet"),
+    ("worker_priority", &[], "the process keeps the priority it was started with"),
+];
+
+/// Why a simple directive, so written, changes nothing; `None` if it does.
+pub fn without_effect(name: &str, args: &[bytes::Bytes]) -> Option<&'static str> {
+    let (_, words, why) = WITHOUT_EFFECT.iter().find(|(found, ..)| *found == name)?;
+    let is_so = words.is_empty() || args.first().is_some_and(|arg| words.iter().any(|w| arg == w.as_bytes()));
+    is_so.then_some(*why)
 }
 
 #[cfg(test)]
@@ -75,6 +97,13 @@ mod tests {
                 assert_eq!(seen & row.contexts, 0, "{name} stands twice in one context");
                 seen |= row.contexts;
             }
+        }
+    }
+
+    #[test]
+    fn what_is_without_effect_is_a_directive() {
+        for (name, ..) in WITHOUT_EFFECT {
+            assert!(!rows(name).is_empty(), "{name} is not registered");
         }
     }
 

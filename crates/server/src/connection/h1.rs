@@ -236,6 +236,10 @@ impl Connection {
         if !exchange.body.is_finished() && exchange.body.skip(core).await.is_err() {
             return Next::Close;
         }
+        if self.worker.is_stopping() {
+            // The stop came after the head had promised to keep the connection.
+            return Next::Close;
+        }
         self.buffer = std::mem::take(&mut exchange.body.unread);
         self.keepalive_timeout = core.keepalive_timeout.timeout;
         Next::Request

@@ -71,7 +71,8 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
                 Some(next) => next,
                 None => return Progress::Ready(error_page::redirect(exchange, &response)),
             },
-            Outcome::Status(status @ (444 | 499)) => return Progress::Close(status),
+            // As nginx: these are for clients that are not listening, or shall not be answered.
+            Outcome::Status(status @ (408 | 444 | 499)) => return Progress::Close(status),
             Outcome::Status(status) => match error_page::find(exchange, status) {
                 Some(next) => next,
                 None => return Progress::Ready(Box::new(error_page::standard(exchange, status))),

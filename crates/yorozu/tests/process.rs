@@ -1,0 +1,401 @@
+//! The process: signals, reload, start and stop, crashes, timeouts, a full disk.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use yorozu_testkit::client::{Answer, Client};
+use yorozu_testkit::origin::{Origin, Seen};
+use yorozu_testkit::server::{Folder, Kind, Server, free_port};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_yorozu");
+
+fn yorozu() -> Kind {
+    Kind::Yorozu(BINARY.into())
+}
+
+fn signal(server: &Server, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), signal).unwrap();
+}
+
+/// Waits for a condition that another process brings about.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn log(folder: &Folder) -> String {
+    fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default()
+}
+
+fn get(port: u16, path: &str) -> Option<Answer> {
+    let mut client = Client::connect(port);
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes());
+    client.answer(false)
+}
+
+/// A page that only its address determines.
+fn page(uri: &str) -> String {
+    (0..400).map(|line| format!("{uri} line {line} of a page that must never be torn\n")).collect()
+}
+
+fn pages(request: &Seen) -> Vec<u8> {
+    format!("Content-Type: text/html\r\n\r\n{}", page(request.param("REQUEST_URI"))).into_bytes()
+}
+
+const CACHED: &str = "fastcgi_cache_path $dir/cache levels=1:2 keys_zone=z:1m; fastcgi_cache_key $request_uri;
+    server { listen 127.0.0.1:$port; root $dir/html; add_header X-Cache $upstream_cache_status;
+    location / { fastcgi_param REQUEST_METHOD $request_method; fastcgi_param REQUEST_URI $request_uri;
+        fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; } }";
+
+#[test]
+fn reload_drops_no_request_and_keeps_the_memory_cache() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), pages);
+    let server = Server::start(&yorozu(), folder.path(), CACHED);
+    assert_eq!(get(server.port, "/a").unwrap().field("x-cache").as_deref(), Some("MISS"));
+    // Only the memory tier can answer from here on.
+    until("the file", || files(&folder.path().join("cache")).len() == 1);
+    fs::remove_dir_all(folder.path().join("cache")).unwrap();
+    let is_over = AtomicBool::new(false);
+    let answered = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|number| {
+                let (is_over, port) = (&is_over, server.port);
+                scope.spawn(move || {
+                    let mut kept = Client::connect(port);
+                    let mut count = 0;
+                    while !is_over.load(Ordering::Relaxed) {
+                        let answer = if number % 2 == 0 {
+                            get(port, "/a")
+                        } else {
+                            kept.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+                            kept.answer(false)
+                        };
+                        let answer = answer.expect("no request is dropped");
+                        assert_eq!((answer.status, &*answer.body), (200, page("/a").as_bytes()));
+                        count += 1;
+                        if count % 900 == 0 {
+                            kept = Client::connect(port); // keepalive_requests is 1000
+                        }
+                    }
+                    count
+                })
+            })
+            .collect();
+        for round in 1..=5 {
+            signal(&server, Signal::SIGHUP);
+            until("the reload", || log(&folder).matches("reconfigured").count() >= round);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>()
+    });
+    assert!(answered > 20, "{answered} answers");
+    assert_eq!(get(server.port, "/a").unwrap().field("x-cache").as_deref(), Some("HIT"));
+}
+
+#[test]
+fn a_broken_configuration_on_reload_keeps_the_old_one_and_says_why() {
+    let folder = Folder::new();
+    let server = Server::start(&yorozu(), folder.path(), "server { listen 127.0.0.1:$port; return 200 old; }");
+    let file = folder.path().join("nginx.conf");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, good.replace("return 200 old", "retrun 200 new")).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the message", || log(&folder).contains("[emerg]"));
+    assert!(log(&folder).contains("unknown directive \"retrun\" in "), "{}", log(&folder));
+    assert_eq!(get(server.port, "/").unwrap().body, b"old");
+    fs::write(&file, good.replace("return 200 old", "return 200 new")).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the new configuration", || get(server.port, "/").is_some_and(|answer| answer.body == b"new"));
+}
+
+#[test]
+fn a_reload_adds_and_removes_sockets() {
+    let folder = Folder::new();
+    let server = Server::start(&yorozu(), folder.path(), "server { listen 127.0.0.1:$port; return 200 ok; }");
+    let (file, other) = (folder.path().join("nginx.conf"), free_port());
+    let old = fs::read_to_string(&file).unwrap();
+    fs::write(&file, old.replace(&server.port.to_string(), &other.to_string())).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the new socket", || TcpStream::connect(("127.0.0.1", other)).is_ok());
+    assert_eq!(get(other, "/").unwrap().body, b"ok");
+    until("the end of the old socket", || TcpStream::connect(("127.0.0.1", server.port)).is_err());
+}
+
+#[test]
+fn quit_finishes_what_is_under_way_and_closes_what_is_idle() {
+    let folder = Folder::new();
+    let body = vec![b'x'; 60_000];
+    fs::write(folder.path().join("html/slow"), &body).unwrap();
+    let mut server = Server::start(
+        &yorozu(),
+        folder.path(),
+        "server { listen 127.0.0.1:$port; root $dir/html; location /slow { limit_rate 30k; } location / { return 200 ok; } }",
+    );
+    let mut idle = Client::connect(server.port);
+    idle.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(idle.answer(false).unwrap().status, 200);
+    let mut busy = Client::connect(server.port);
+    busy.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    std::thread::sleep(Duration::from_millis(100));
+    signal(&server, Signal::SIGQUIT);
+    assert!(idle.is_closed());
+    until("the end of the socket", || TcpStream::connect(("127.0.0.1", server.port)).is_err());
+    assert_eq!(busy.answer(false).unwrap().body, body);
+    assert!(busy.is_closed());
+    assert!(server.wait());
+    assert!(!folder.path().join("pid").exists());
+}
+
+#[test]
+fn worker_shutdown_timeout_bounds_a_graceful_stop() {
+    let folder = Folder::new();
+    let http = "server { listen 127.0.0.1:$port; return 200 ok; }";
+    let mut server = Server::start(&yorozu(), folder.path(), http);
+    drop(get(server.port, "/"));
+    let file = folder.path().join("nginx.conf");
+    let text = format!("worker_shutdown_timeout 100ms;\n{}", fs::read_to_string(&file).unwrap());
+    fs::write(&file, text).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the reload", || log(&folder).contains("reconfigured"));
+    let mut half = Client::connect(server.port);
+    half.send(b"GET / HTTP/1.1\r\n");
+    std::thread::sleep(Duration::from_millis(50));
+    let begun = Instant::now();
+    signal(&server, Signal::SIGQUIT);
+    assert!(server.wait() && begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn usr1_opens_the_logs_again() {
+    let folder = Folder::new();
+    let http = "access_log $dir/logs/a.log; server { listen 127.0.0.1:$port; access_log $dir/logs/a.log; return 200 ok; }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let (now, rotated) = (folder.path().join("logs/a.log"), folder.path().join("logs/a.log.1"));
+    get(server.port, "/before").unwrap();
+    until("the line", || fs::read_to_string(&now).unwrap().contains("/before"));
+    fs::rename(&now, &rotated).unwrap();
+    signal(&server, Signal::SIGUSR1);
+    until("the new file", || now.exists());
+    get(server.port, "/after").unwrap();
+    until("the line", || fs::read_to_string(&now).unwrap().contains("/after"));
+    assert!(!fs::read_to_string(&rotated).unwrap().contains("/after"));
+}
+
+fn run(folder: &Folder, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(BINARY)
+        .args(["-p".as_ref(), folder.path().as_os_str(), "-c".as_ref(), "nginx.conf".as_ref()])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn a_taken_port_is_one_clear_line() {
+    let folder = Folder::new();
+    let first = Server::start(&yorozu(), folder.path(), "server { listen 127.0.0.1:$port; return 200 ok; }");
+    let (is_fine, text) = run(&folder, &[]);
+    let expected = format!("bind() to 127.0.0.1:{} failed (98: Address already in use)", first.port);
+    assert!(!is_fine && text.contains(&expected), "{text}");
+    assert_eq!(get(first.port, "/").unwrap().body, b"ok");
+}
+
+#[test]
+fn it_goes_into_the_background_and_obeys_signals_by_name() {
+    let folder = Folder::new();
+    let port = free_port();
+    let text = format!(
+        "user {}; pid pid; error_log logs/error.log; events {{}} http {{ server {{ listen 127.0.0.1:{port}; return 200 ok; }} }}",
+        std::env::var("USER").unwrap_or_else(|_| "root".to_owned())
+    );
+    fs::write(folder.path().join("nginx.conf"), text).unwrap();
+    assert_eq!(run(&folder, &[]), (true, String::new()));
+    assert_eq!(get(port, "/").unwrap().body, b"ok");
+    let (is_fine, text) = run(&folder, &["-t"]);
+    assert!(is_fine && text.contains("syntax is ok") && text.contains("test is successful"), "{text}");
+    assert_eq!(run(&folder, &["-t", "-q"]), (true, String::new()));
+    assert!(run(&folder, &["-T"]).1.contains("# configuration file "));
+    assert_eq!(run(&folder, &["-s", "stop"]), (true, String::new()));
+    until("the end", || !folder.path().join("pid").exists());
+    let (is_fine, text) = run(&folder, &["-s", "stop"]);
+    assert!(!is_fine, "{text}");
+    assert!(run(&folder, &["-x"]).1.contains("invalid option: \"x\""));
+    assert!(run(&folder, &["-g", "foo on;"]).1.contains("unknown directive \"foo\" in command line:1"));
+    assert!(run(&folder, &["-V"]).1.contains("nginx version: nginx/"));
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match item.file_type() {
+            Ok(kind) if kind.is_dir() => found.extend(files(&item.path())),
+            _ if item.file_name().len() == 32 => found.push(item.path()),
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn after_a_kill_at_any_moment_every_page_is_whole() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), pages);
+    let mut hits = 0;
+    for round in 0..6u64 {
+        let mut server = Server::start(&yorozu(), folder.path(), CACHED);
+        for number in 0..20 {
+            let uri = format!("/{number}");
+            let answer = get(server.port, &uri).unwrap();
+            assert_eq!((answer.status, &*answer.body), (200, page(&uri).as_bytes()), "round {round}");
+            hits += usize::from(answer.field("x-cache").as_deref() == Some("HIT"));
+        }
+        let port = server.port;
+        let writer = std::thread::spawn(move || {
+            for number in 0..40 {
+                // The kill may come at any of these.
+                let uri = format!("/{round}-{number}");
+                if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
+                    let _ = write!(stream, "GET {uri} HTTP/1.0\r\n\r\n");
+                    let _ = stream.read_to_end(&mut Vec::new());
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(3 + 7 * round));
+        server.kill();
+        writer.join().unwrap();
+    }
+    assert!(hits >= 60, "only {hits} hits: files were lost");
+}
+
+#[test]
+fn damaged_files_are_misses() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), pages);
+    let mut server = Server::start(&yorozu(), folder.path(), CACHED);
+    for number in 0..12 {
+        get(server.port, &format!("/{number}")).unwrap();
+    }
+    until("the files", || files(&folder.path().join("cache")).len() == 12);
+    server.kill();
+    for (number, path) in files(&folder.path().join("cache")).iter().enumerate() {
+        let mut bytes = fs::read(path).unwrap();
+        let middle = bytes.len() / 2;
+        match number % 4 {
+            0 => bytes.truncate(middle),
+            1 => bytes[middle] ^= 1,
+            2 => bytes[5] ^= 1,
+            _ => bytes.clear(),
+        }
+        fs::write(path, bytes).unwrap();
+    }
+    let server = Server::start(&yorozu(), folder.path(), CACHED);
+    for number in 0..12 {
+        let uri = format!("/{number}");
+        let answer = get(server.port, &uri).unwrap();
+        assert_eq!(answer.body, page(&uri).as_bytes());
+        assert_eq!(answer.field("x-cache").as_deref(), Some("MISS"));
+        assert_eq!(get(server.port, &uri).unwrap().field("x-cache").as_deref(), Some("HIT"));
+    }
+    assert!(log(&folder).contains("is damaged"), "{}", log(&folder));
+}
+
+#[test]
+fn a_full_disk_costs_files_and_nothing_else() {
+    let folder = Folder::new();
+    let cache = folder.path().join("cache");
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(&cache).output().unwrap();
+    if !mount.status.success() {
+        println!("not run: mounting a small file system needs root");
+        return;
+    }
+    let _origin = Origin::start_with(folder.path(), pages);
+    let server = Server::start(&yorozu(), folder.path(), CACHED);
+    let mut is_right = true;
+    for number in 0..40 {
+        let uri = format!("/{number}");
+        is_right &= get(server.port, &uri).is_some_and(|answer| answer.body == page(&uri).as_bytes());
+    }
+    let is_hit = get(server.port, "/39").is_some_and(|a| a.field("x-cache").as_deref() == Some("HIT"));
+    let has_said = || log(&folder).contains("failed (No space left on device");
+    let end = Instant::now() + Duration::from_secs(5);
+    while !has_said() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (said, log) = (has_said(), log(&folder));
+    drop(server);
+    assert!(Command::new("umount").arg(&cache).status().unwrap().success());
+    assert!(is_right && is_hit && said, "{is_right} {is_hit} {said} {log}");
+}
+
+#[test]
+fn a_client_that_is_silent_is_let_go() {
+    let folder = Folder::new();
+    let http = "client_header_timeout 300ms; client_body_timeout 300ms; keepalive_timeout 300ms; access_log $dir/logs/a.log;
+        server { listen 127.0.0.1:$port; access_log $dir/logs/a.log;
+        location / { return 200 ok; } location /php { fastcgi_pass $origin; } }";
+    let _origin = Origin::start(folder.path());
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let silent = |sent: &[u8]| {
+        let begun = Instant::now();
+        let mut client = Client::connect(server.port);
+        client.send(sent);
+        let answer = client.answer(false);
+        assert!(client.is_closed());
+        (answer.map(|answer| answer.status), begun.elapsed())
+    };
+    for (sent, answer) in [
+        (&b""[..], None),
+        (b"GET / HTTP/1.1\r\nHost:", None),
+        (b"POST /php HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", None),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Some(200)),
+    ] {
+        let (got, time) = silent(sent);
+        assert_eq!(got, answer, "{:?}", String::from_utf8_lossy(sent));
+        assert!((250..3000).contains(&time.as_millis()), "{time:?} for {:?}", String::from_utf8_lossy(sent));
+    }
+    until("the log lines", || {
+        fs::read_to_string(folder.path().join("logs/a.log")).unwrap().matches("\" 408 ").count() == 2
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_is_reset() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("html/big"), vec![b'x'; 32 << 20]).unwrap();
+    let http = "send_timeout 300ms; reset_timedout_connection on; sendfile on;
+        server { listen 127.0.0.1:$port sndbuf=16k; root $dir/html; }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.write_all(b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    until("the message", || log(&folder).contains("while sending response to client"));
+    let mut all = Vec::new();
+    let end = stream.read_to_end(&mut all);
+    assert!(end.is_err() && all.len() < 32 << 20, "{end:?} after {} bytes", all.len());
+}
+
+#[test]
+fn an_access_log_line_is_complete() {
+    let folder = Folder::new();
+    let http = "log_format main '$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\" \"$http_x_forwarded_for\"';
+        server { listen 127.0.0.1:$port; access_log $dir/logs/a.log main; return 200 ok; }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let mut client = Client::connect(server.port);
+    client.send(b"GET /a%20b HTTP/1.1\r\nHost: x\r\nUser-Agent: q\"q\r\nAuthorization: Basic YWxpY2U6cHc=\r\n\r\n");
+    client.answer(false).unwrap();
+    let read = || fs::read_to_string(folder.path().join("logs/a.log")).unwrap();
+    until("the line", || read().ends_with('\n'));
+    let line = read();
+    assert!(line.starts_with("127.0.0.1 - alice ["), "{line}");
+    assert!(line.ends_with("\"GET /a%20b HTTP/1.1\" 200 2 \"-\" \"q\\x22q\" \"-\"\n"), "{line}");
+}

@@ -144,6 +144,9 @@ forget_pages_of_other_address() {
 start() { # name command...
     local name=$1
     shift
+    # Last words are this run's.
+    : >"$data/log/$name.out"
+    [ -s "$data/log/$name.log" ] && mv "$data/log/$name.log" "$data/log/$name.log.old"
     # A session of its own: Ctrl-C reaches this script alone, which ends them in order.
     setsid "$@" >>"$data/log/$name.out" 2>&1 </dev/null 9>&- &
     children+=("$!:$name")
@@ -179,7 +182,8 @@ stop_all() {
         pid=${children[index]%%:*} name=${children[index]#*:}
         kill -TERM "$pid" 2>/dev/null
         for _ in $(seq 200); do is_alive "$pid" || break; sleep 0.05; done
-        kill -KILL "$pid" 2>/dev/null
+        # Its whole session: what a killed PHP-FPM leaves, too.
+        kill -KILL -- "-$pid" 2>/dev/null
         wait "$pid" 2>/dev/null
         rm -f "$data/$name.pid"
     done
@@ -274,6 +278,7 @@ make_site() {
 start_php() {
     step "starting PHP-FPM"
     php_socket=$sockets/php.sock
+    rm -f "$php_socket"
     sed -e "s|@SOCKET@|$php_socket|" -e "s|@LOG@|$data/log|" -e "s|@USER@|$php_user|" \
         "$here/stack/php-fpm.conf" >"$data/conf/php-fpm.conf"
     is_root || sed -i -e '/^user =/d' -e '/^group =/d' -e '/^listen\.owner/d' "$data/conf/php-fpm.conf"

@@ -30,7 +30,9 @@ pub(crate) fn try_config(text: &str) -> Result<Config, String> {
     let result = load(&request, &Kept::default());
     std::fs::remove_dir_all(&prefix).unwrap();
     let (shown, folder) = (file.display().to_string(), prefix.display().to_string());
-    result.map(|loaded| loaded.config).map_err(|error| error.to_string().replace(&shown, "conf").replace(&folder, "DIR"))
+    result
+        .map(|loaded| loaded.config)
+        .map_err(|error| error.to_string().replace(&shown, "conf").replace(&folder, "DIR"))
 }
 
 /// An exchange on the first socket of a configuration.

@@ -84,7 +84,10 @@ pub fn parse(text: &str) -> Case {
             "raw" => {
                 let (bytes, rest) = quoted(rest);
                 let expected = expected(rest.trim().strip_prefix("->").unwrap());
-                case.steps.push((number, Step::Client { bytes: bytes.into_bytes(), is_head: false, expected }));
+                case.steps.push((
+                    number,
+                    Step::Client { bytes: bytes.into_bytes(), is_head: false, expected },
+                ));
             }
             _ => panic!("line {number}: unknown step \"{word}\""),
         }
@@ -197,7 +200,8 @@ fn fields(text: &str) -> Vec<(String, String)> {
         .map(str::trim)
         .filter(|field| !field.is_empty())
         .map(|field| {
-            let (name, value) = field.split_once(':').unwrap_or_else(|| panic!("no field: {field}"));
+            let (name, value) =
+                field.split_once(':').unwrap_or_else(|| panic!("no field: {field}"));
             (name.trim().to_owned(), value.trim().to_owned())
         })
         .collect()
@@ -211,7 +215,11 @@ fn expected(text: &str) -> Expected {
     let text = text.trim();
     let mut wanted = Expected { more, ..Expected::default() };
     let (status, mut rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    wanted.status = if status == "closed" { 0 } else { status.parse().unwrap_or_else(|_| panic!("no status: {text}")) };
+    wanted.status = if status == "closed" {
+        0
+    } else {
+        status.parse().unwrap_or_else(|_| panic!("no status: {text}"))
+    };
     rest = rest.trim();
     if rest.starts_with('"') {
         let (body, after) = quoted(rest);
@@ -252,7 +260,8 @@ pub fn run(case: &Case, kind: &Kind) -> Result<(), String> {
     let server = Server::start(kind, folder.path(), &http);
     for (number, step) in &case.steps {
         act(step, &origin, &server).map_err(|text| {
-            let log = std::fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default();
+            let log =
+                std::fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default();
             format!("line {number}: {text}\n{log}")
         })?;
     }

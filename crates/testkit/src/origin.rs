@@ -58,7 +58,8 @@ impl Origin {
     /// Listens on a socket in `folder`.
     pub fn start(folder: &Path) -> Self {
         Self::start_with(folder, |request| {
-            let line = format!("{} {}", request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
+            let line =
+                format!("{} {}", request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
             format!("Status: 599\r\n\r\nthe case has no answer for {line}").into_bytes()
         })
     }
@@ -73,7 +74,9 @@ impl Origin {
             for connection in listener.incoming().flatten() {
                 let (script, seen) = (Arc::clone(&script), Arc::clone(&seen));
                 // A client that goes away in the middle ends only its own thread.
-                std::thread::spawn(move || while serve(&connection, &script, &seen, fallback).unwrap_or(false) {});
+                std::thread::spawn(move || {
+                    while serve(&connection, &script, &seen, fallback).unwrap_or(false) {}
+                });
             }
         });
         origin
@@ -102,7 +105,8 @@ fn serve(
         let mut head = [0; HEAD_BYTES];
         connection.read_exact(&mut head)?;
         let [_, kind, _, _, high, low, padding, _] = head;
-        let mut content = vec![0; usize::from(u16::from_be_bytes([high, low])) + usize::from(padding)];
+        let mut content =
+            vec![0; usize::from(u16::from_be_bytes([high, low])) + usize::from(padding)];
         connection.read_exact(&mut content)?;
         content.truncate(content.len() - usize::from(padding));
         match kind {

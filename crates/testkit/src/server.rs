@@ -42,7 +42,8 @@ impl Folder {
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("yorozu-case.{}.{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("yorozu-case.{}.{number}", std::process::id()));
         for folder in ["logs", "html", "cache"] {
             fs::create_dir_all(path.join(folder)).unwrap();
         }
@@ -99,7 +100,8 @@ impl Server {
         );
         let text = text.replace("$port", &port.to_string());
         let text = text.replace("$dir", &folder.display().to_string());
-        let text = text.replace("$origin", &format!("unix:{}", folder.join("origin.sock").display()));
+        let text =
+            text.replace("$origin", &format!("unix:{}", folder.join("origin.sock").display()));
         let file = folder.join("nginx.conf");
         fs::write(&file, &text).unwrap();
         let mut child = Command::new(kind.program())

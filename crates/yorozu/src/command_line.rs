@@ -10,6 +10,7 @@ use yorozu_server::config::load::Request;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
     Build,
+    Directives,
     Help,
     Serve,
     Signal(Signal),
@@ -124,6 +125,7 @@ impl Options {
             OwnedArg::Short('g') => {
                 self.global = Some(value('g', "parameter")?.to_string_lossy().into_owned());
             }
+            OwnedArg::Other(text) if text == "--directives" => self.action = Action::Directives,
             OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),
             OwnedArg::Other(text) => return Err(format!("invalid option: \"{text}\"")),
         }

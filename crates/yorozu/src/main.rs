@@ -29,6 +29,10 @@ fn main() -> ExitCode {
             eprint!("{}", command_line::build());
             Ok(())
         }
+        Action::Directives => {
+            print!("{}", yorozu_server::config::manual::markdown());
+            Ok(())
+        }
         Action::Test { is_dumped } => test(&options, is_dumped),
         Action::Signal(signal) => send(&options, signal),
         Action::Serve => serve(&options),

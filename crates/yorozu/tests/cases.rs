@@ -27,7 +27,8 @@ fn every_case_holds_here_and_with_nginx() {
             kinds.extend(Kind::oracle().filter(|_| case.differs.is_none()));
             for kind in kinds {
                 if let Err(why) = case::run(&case, &kind) {
-                    let text = format!("{} ({}) with {kind:?}:\n  {why}", file.display(), case.about);
+                    let text =
+                        format!("{} ({}) with {kind:?}:\n  {why}", file.display(), case.about);
                     failures.lock().expect("no holder panics").push(text);
                 }
             }
@@ -39,6 +40,12 @@ fn every_case_holds_here_and_with_nginx() {
         }
     });
     let failures = failures.into_inner().expect("no holder panics");
-    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), files.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} cases:\n{}",
+        failures.len(),
+        files.len(),
+        failures.join("\n")
+    );
     println!("{} cases", files.len());
 }

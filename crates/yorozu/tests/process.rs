@@ -1,5 +1,7 @@
 //! The process: signals, reload, start and stop, crashes, timeouts, a full disk.
 
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -105,7 +107,11 @@ fn reload_drops_no_request_and_keeps_the_memory_cache() {
 #[test]
 fn a_broken_configuration_on_reload_keeps_the_old_one_and_says_why() {
     let folder = Folder::new();
-    let server = Server::start(&yorozu(), folder.path(), "server { listen 127.0.0.1:$port; return 200 old; }");
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        "server { listen 127.0.0.1:$port; return 200 old; }",
+    );
     let file = folder.path().join("nginx.conf");
     let good = fs::read_to_string(&file).unwrap();
     fs::write(&file, good.replace("return 200 old", "retrun 200 new")).unwrap();
@@ -115,13 +121,19 @@ fn a_broken_configuration_on_reload_keeps_the_old_one_and_says_why() {
     assert_eq!(get(server.port, "/").unwrap().body, b"old");
     fs::write(&file, good.replace("return 200 old", "return 200 new")).unwrap();
     signal(&server, Signal::SIGHUP);
-    until("the new configuration", || get(server.port, "/").is_some_and(|answer| answer.body == b"new"));
+    until("the new configuration", || {
+        get(server.port, "/").is_some_and(|answer| answer.body == b"new")
+    });
 }
 
 #[test]
 fn a_reload_adds_and_removes_sockets() {
     let folder = Folder::new();
-    let server = Server::start(&yorozu(), folder.path(), "server { listen 127.0.0.1:$port; return 200 ok; }");
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        "server { listen 127.0.0.1:$port; return 200 ok; }",
+    );
     let (file, other) = (folder.path().join("nginx.conf"), free_port());
     let old = fs::read_to_string(&file).unwrap();
     fs::write(&file, old.replace(&server.port.to_string(), &other.to_string())).unwrap();
@@ -204,9 +216,14 @@ fn run(folder: &Folder, arguments: &[&str]) -> (bool, String) {
 #[test]
 fn a_taken_port_is_one_clear_line() {
     let folder = Folder::new();
-    let first = Server::start(&yorozu(), folder.path(), "server { listen 127.0.0.1:$port; return 200 ok; }");
+    let first = Server::start(
+        &yorozu(),
+        folder.path(),
+        "server { listen 127.0.0.1:$port; return 200 ok; }",
+    );
     let (is_fine, text) = run(&folder, &[]);
-    let expected = format!("bind() to 127.0.0.1:{} failed (98: Address already in use)", first.port);
+    let expected =
+        format!("bind() to 127.0.0.1:{} failed (98: Address already in use)", first.port);
     assert!(!is_fine && text.contains(&expected), "{text}");
     assert_eq!(get(first.port, "/").unwrap().body, b"ok");
 }
@@ -223,7 +240,10 @@ fn it_goes_into_the_background_and_obeys_signals_by_name() {
     assert_eq!(run(&folder, &[]), (true, String::new()));
     assert_eq!(get(port, "/").unwrap().body, b"ok");
     let (is_fine, text) = run(&folder, &["-t"]);
-    assert!(is_fine && text.contains("syntax is ok") && text.contains("test is successful"), "{text}");
+    assert!(
+        is_fine && text.contains("syntax is ok") && text.contains("test is successful"),
+        "{text}"
+    );
     assert_eq!(run(&folder, &["-t", "-q"]), (true, String::new()));
     assert!(run(&folder, &["-T"]).1.contains("# configuration file "));
     assert_eq!(run(&folder, &["-s", "stop"]), (true, String::new()));
@@ -231,7 +251,9 @@ fn it_goes_into_the_background_and_obeys_signals_by_name() {
     let (is_fine, text) = run(&folder, &["-s", "stop"]);
     assert!(!is_fine, "{text}");
     assert!(run(&folder, &["-x"]).1.contains("invalid option: \"x\""));
-    assert!(run(&folder, &["-g", "foo on;"]).1.contains("unknown directive \"foo\" in command line:1"));
+    assert!(
+        run(&folder, &["-g", "foo on;"]).1.contains("unknown directive \"foo\" in command line:1")
+    );
     assert!(run(&folder, &["-V"]).1.contains("nginx version: nginx/"));
 }
 
@@ -257,7 +279,11 @@ fn after_a_kill_at_any_moment_every_page_is_whole() {
         for number in 0..20 {
             let uri = format!("/{number}");
             let answer = get(server.port, &uri).unwrap();
-            assert_eq!((answer.status, &*answer.body), (200, page(&uri).as_bytes()), "round {round}");
+            assert_eq!(
+                (answer.status, &*answer.body),
+                (200, page(&uri).as_bytes()),
+                "round {round}"
+            );
             hits += usize::from(answer.field("x-cache").as_deref() == Some("HIT"));
         }
         let port = server.port;
@@ -314,7 +340,11 @@ fn damaged_files_are_misses() {
 fn a_full_disk_costs_files_and_nothing_else() {
     let folder = Folder::new();
     let cache = folder.path().join("cache");
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(&cache).output().unwrap();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+        .arg(&cache)
+        .output()
+        .unwrap();
     if !mount.status.success() {
         println!("not run: mounting a small file system needs root");
         return;
@@ -324,9 +354,11 @@ fn a_full_disk_costs_files_and_nothing_else() {
     let mut is_right = true;
     for number in 0..40 {
         let uri = format!("/{number}");
-        is_right &= get(server.port, &uri).is_some_and(|answer| answer.body == page(&uri).as_bytes());
+        is_right &=
+            get(server.port, &uri).is_some_and(|answer| answer.body == page(&uri).as_bytes());
     }
-    let is_hit = get(server.port, "/39").is_some_and(|a| a.field("x-cache").as_deref() == Some("HIT"));
+    let is_hit =
+        get(server.port, "/39").is_some_and(|a| a.field("x-cache").as_deref() == Some("HIT"));
     let has_said = || log(&folder).contains("failed (No space left on device");
     let end = Instant::now() + Duration::from_secs(5);
     while !has_said() && Instant::now() < end {
@@ -362,10 +394,15 @@ fn a_client_that_is_silent_is_let_go() {
     ] {
         let (got, time) = silent(sent);
         assert_eq!(got, answer, "{:?}", String::from_utf8_lossy(sent));
-        assert!((250..3000).contains(&time.as_millis()), "{time:?} for {:?}", String::from_utf8_lossy(sent));
+        assert!(
+            (250..3000).contains(&time.as_millis()),
+            "{time:?} for {:?}",
+            String::from_utf8_lossy(sent)
+        );
     }
     until("the log lines", || {
-        fs::read_to_string(folder.path().join("logs/a.log")).unwrap().matches("\" 408 ").count() == 2
+        fs::read_to_string(folder.path().join("logs/a.log")).unwrap().matches("\" 408 ").count()
+            == 2
     });
 }
 

@@ -8,6 +8,7 @@ pub mod http_core;
 pub mod listen;
 pub mod load;
 pub mod main_core;
+pub mod manual;
 pub mod regex;
 pub mod registry;
 pub mod template;

@@ -78,10 +78,17 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("worker_priority", &[], "the process keeps the priority it was started with"),
 ];
 
+/// Why a directive changes nothing however it is written; `None` if it can.
+pub fn without_effect_at_all(name: &str) -> Option<&'static str> {
+    let found = WITHOUT_EFFECT.iter().find(|(found, words, _)| *found == name && words.is_empty());
+    found.map(|(_, _, why)| *why)
+}
+
 /// Why a simple directive, so written, changes nothing; `None` if it does.
 pub fn without_effect(name: &str, args: &[bytes::Bytes]) -> Option<&'static str> {
     let (_, words, why) = WITHOUT_EFFECT.iter().find(|(found, ..)| *found == name)?;
-    let is_so = words.is_empty() || args.first().is_some_and(|arg| words.iter().any(|w| arg == w.as_bytes()));
+    let is_so = words.is_empty()
+        || args.first().is_some_and(|arg| words.iter().any(|w| arg == w.as_bytes()));
     is_so.then_some(*why)
 }
 

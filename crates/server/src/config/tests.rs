@@ -6,61 +6,78 @@ fn refusal(text: &str) -> String {
     try_config(text).expect_err("the configuration is broken")
 }
 
+/// Text, and the line it is refused with.
+const BROKEN: &[(&str, &str)] = &[
+    ("http { foo on; }", "unknown directive \"foo\" in conf:1"),
+    ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
+    ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),
+    ("http { gzip on off; }", "invalid number of arguments in \"gzip\" directive in conf:1"),
+    (
+        "http { gzip yes; }",
+        "invalid value \"yes\" in \"gzip\" directive, it must be \"on\" or \"off\" in conf:1",
+    ),
+    ("http { gzip on; gzip off; }", "\"gzip\" directive is duplicate in conf:1"),
+    ("http { server }", "unexpected \"}\" in conf:1"),
+    ("http { server; }", "directive \"server\" has no opening \"{\" in conf:1"),
+    ("http { gzip on { } }", "directive \"gzip\" is not terminated by \";\" in conf:1"),
+    ("http {", "unexpected end of file, expecting \"}\" in conf:1"),
+    (
+        "http { include none.conf; }",
+        "open() \"DIR/none.conf\" failed (2: No such file or directory) in conf:1",
+    ),
+    (
+        "http { client_max_body_size 1x; }",
+        "\"client_max_body_size\" directive invalid value in conf:1",
+    ),
+    ("http { keepalive_timeout x; }", "\"keepalive_timeout\" directive invalid value in conf:1"),
+    (
+        "http { server { listen 99999; } }",
+        "invalid port in \"99999\" of the \"listen\" directive in conf:1",
+    ),
+    ("http { server { listen 80 foo; } }", "invalid parameter \"foo\" in conf:1"),
+    ("http { server { listen 81; listen 81; } }", "a duplicate listen 81 in conf:1"),
+    (
+        "http { server { listen 81 default_server; } server { listen 81 default_server; } }",
+        "a duplicate default server for 0.0.0.0:81 in conf:1",
+    ),
+    ("http { server { location /a {} location /a {} } }", "duplicate location \"/a\" in conf:1"),
+    ("http { server { location foo /a {} } }", "invalid location modifier \"foo\" in conf:1"),
+    (
+        "http { server { location /a { location /b {} } } }",
+        "location \"/b\" is outside location \"/a\" in conf:1",
+    ),
+    ("http { server { return 1000; } }", "invalid return code \"1000\" in conf:1"),
+    ("http { server { if (x) {} } }", "invalid condition \"x\" in conf:1"),
+    ("http { server { set a b; } }", "invalid variable name \"a\" in conf:1"),
+    ("http { server { set $uri b; } }", "the duplicate \"uri\" variable in conf:1"),
+    ("http { server { return 200 $nothing; } }", "unknown \"nothing\" variable"),
+    (
+        "http { server { return 200 \"${a\"; } }",
+        "the closing bracket in \"a\" variable is missing in conf:1",
+    ),
+    ("http { error_page 99 /e; }", "value \"99\" must be between 300 and 599 in conf:1"),
+    ("http { access_log off.log nope; }", "unknown log format \"nope\" in conf:1"),
+    ("http { upstream u { } }", "no servers are inside upstream in conf:1"),
+    (
+        "http { fastcgi_cache_path c levels=1:2; }",
+        "\"fastcgi_cache_path\" must have \"keys_zone\" parameter in conf:1",
+    ),
+    (
+        "http { server { location / { fastcgi_cache z; } } }",
+        "\"fastcgi_cache\" zone \"z\" is unknown in conf:1",
+    ),
+    ("http { fastcgi_cache_valid 1000 1m; }", "invalid status \"1000\" in conf:1"),
+    ("http { gzip_comp_level 10; }", "value must be between 1 and 9 in conf:1"),
+    (
+        "http { server { location ~ ( {} } }",
+        "pcre2_compile() failed: PCRE2: error compiling pattern at offset 1: missing closing parenthesis in \"(\" at \"\" in conf:1",
+    ),
+];
+
 #[test]
 fn broken_configurations_are_refused_in_nginx_s_words() {
-    let table = [
-        ("http { foo on; }", "unknown directive \"foo\" in conf:1"),
-        ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
-        ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),
-        ("http { gzip on off; }", "invalid number of arguments in \"gzip\" directive in conf:1"),
-        ("http { gzip yes; }", "invalid value \"yes\" in \"gzip\" directive, it must be \"on\" or \"off\" in conf:1"),
-        ("http { gzip on; gzip off; }", "\"gzip\" directive is duplicate in conf:1"),
-        ("http { server }", "unexpected \"}\" in conf:1"),
-        ("http { server; }", "directive \"server\" has no opening \"{\" in conf:1"),
-        ("http { gzip on { } }", "directive \"gzip\" is not terminated by \";\" in conf:1"),
-        ("http {", "unexpected end of file, expecting \"}\" in conf:1"),
-        ("http { include none.conf; }", "open() \"DIR/none.conf\" failed (2: No such file or directory) in conf:1"),
-        ("http { client_max_body_size 1x; }", "\"client_max_body_size\" directive invalid value in conf:1"),
-        ("http { keepalive_timeout x; }", "\"keepalive_timeout\" directive invalid value in conf:1"),
-        ("http { server { listen 99999; } }", "invalid port in \"99999\" of the \"listen\" directive in conf:1"),
-        ("http { server { listen 80 foo; } }", "invalid parameter \"foo\" in conf:1"),
-        ("http { server { listen 81; listen 81; } }", "a duplicate listen 81 in conf:1"),
-        (
-            "http { server { listen 81 default_server; } server { listen 81 default_server; } }",
-            "a duplicate default server for 0.0.0.0:81 in conf:1",
-        ),
-        ("http { server { location /a {} location /a {} } }", "duplicate location \"/a\" in conf:1"),
-        ("http { server { location foo /a {} } }", "invalid location modifier \"foo\" in conf:1"),
-        (
-            "http { server { location /a { location /b {} } } }",
-            "location \"/b\" is outside location \"/a\" in conf:1",
-        ),
-        ("http { server { return 1000; } }", "invalid return code \"1000\" in conf:1"),
-        ("http { server { if (x) {} } }", "invalid condition \"x\" in conf:1"),
-        ("http { server { set a b; } }", "invalid variable name \"a\" in conf:1"),
-        ("http { server { set $uri b; } }", "the duplicate \"uri\" variable in conf:1"),
-        ("http { server { return 200 $nothing; } }", "unknown \"nothing\" variable"),
-        ("http { server { return 200 \"${a\"; } }", "the closing bracket in \"a\" variable is missing in conf:1"),
-        ("http { error_page 99 /e; }", "value \"99\" must be between 300 and 599 in conf:1"),
-        ("http { access_log off.log nope; }", "unknown log format \"nope\" in conf:1"),
-        ("http { upstream u { } }", "no servers are inside upstream in conf:1"),
-        (
-            "http { fastcgi_cache_path c levels=1:2; }",
-            "\"fastcgi_cache_path\" must have \"keys_zone\" parameter in conf:1",
-        ),
-        (
-            "http { server { location / { fastcgi_cache z; } } }",
-            "\"fastcgi_cache\" zone \"z\" is unknown in conf:1",
-        ),
-        ("http { fastcgi_cache_valid 1000 1m; }", "invalid status \"1000\" in conf:1"),
-        ("http { gzip_comp_level 10; }", "value must be between 1 and 9 in conf:1"),
-        (
-            "http { server { location ~ ( {} } }",
-            "pcre2_compile() failed: PCRE2: error compiling pattern at offset 1: missing closing parenthesis in \"(\" at \"\" in conf:1",
-        ),
-    ];
-    for (text, expected) in table {
-        assert_eq!(refusal(text), expected, "{text}");
+    for (text, expected) in BROKEN {
+        assert_eq!(refusal(text), *expected, "{text}");
     }
 }
 
@@ -71,7 +88,11 @@ fn what_is_written_reaches_the_place_it_is_for() {
          server { client_max_body_size 2m; location /a/ { gzip off; location /a/b { } } location /c { } } }",
     );
     let find = |name: &str| {
-        config.locations.iter().find(|location| location.name == name).unwrap_or_else(|| panic!("{name}"))
+        config
+            .locations
+            .iter()
+            .find(|location| location.name == name)
+            .unwrap_or_else(|| panic!("{name}"))
     };
     assert!(!find("/a/").gzip.gzip && !find("/a/b").gzip.gzip && find("/c").gzip.gzip);
     assert_eq!(find("/a/b").http_core.client_max_body_size.0, 2 << 20);

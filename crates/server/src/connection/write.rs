@@ -261,7 +261,7 @@ impl Writer<'_> {
         let result = match body {
             Body::Memory(bytes) => self.slices(&[&head, &bytes]).await,
             Body::Segments(segments) => self.segments(&head, &segments, core).await,
-            Body::Stream(stream) => self.stream(&head, exchange, *stream, core).await,
+            Body::Stream(stream) => self.stream(&head, exchange, *stream).await,
         };
         self.connection.out = head;
         result
@@ -394,7 +394,6 @@ impl Writer<'_> {
         head: &[u8],
         exchange: &mut Exchange,
         mut stream: crate::handlers::gateway::stream::Stream,
-        core: &Conf,
     ) -> Result<(), Stop> {
         let mut head = head;
         let mut announced = exchange.sent.content_length;
@@ -410,7 +409,7 @@ impl Writer<'_> {
                     if let Some(left) = &mut announced {
                         *left = left.saturating_sub(segment.bytes());
                     }
-                    if let Err(stop) = self.piece(std::mem::take(&mut head), segment, core).await {
+                    if let Err(stop) = self.piece(std::mem::take(&mut head), segment).await {
                         break Err(stop);
                     }
                 }
@@ -443,8 +442,7 @@ impl Writer<'_> {
         }
     }
 
-    async fn piece(&mut self, head: &[u8], segment: Segment, core: &Conf) -> Result<(), Stop> {
-        let _ = core;
+    async fn piece(&mut self, head: &[u8], segment: Segment) -> Result<(), Stop> {
         let length = segment.bytes();
         if length == 0 {
             return self.slices(&[head]).await;

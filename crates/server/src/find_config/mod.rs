@@ -4,6 +4,7 @@ pub mod hosts;
 
 use crate::config::compiled::{Config, LocationId, LocationSet, ServerId};
 use crate::exchange::Exchange;
+use crate::handlers::Handler;
 use std::rc::Rc;
 
 /// The server for a lower-cased host on a listening socket.
@@ -24,6 +25,8 @@ pub fn server(exchange: &mut Exchange) -> ServerId {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Found {
     Location(LocationId),
+    /// The path lacks only the slash of a location that passes requests on: redirect there.
+    LacksSlash,
     /// No location takes the path: the server's own settings hold.
     Server,
 }
@@ -38,40 +41,49 @@ pub fn location(exchange: &mut Exchange) -> Found {
     let uri = std::mem::take(&mut exchange.uri);
     let found = in_set(&conf, &server.locations, &uri, exchange);
     exchange.uri = uri;
-    found.map_or(Found::Server, Found::Location)
+    found.unwrap_or(Found::Server)
 }
 
-fn in_set(
-    conf: &Config,
-    set: &LocationSet,
-    uri: &[u8],
-    exchange: &mut Exchange,
-) -> Option<LocationId> {
+fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange) -> Option<Found> {
     if let Some(id) = set.exact.get(uri) {
-        return Some(*id);
+        return Some(Found::Location(*id));
+    }
+    if lacks_slash(conf, set, uri) {
+        return Some(Found::LacksSlash);
     }
     let prefix = set.prefixes.iter().find(|(path, _)| uri.starts_with(path)).map(|(_, id)| *id);
     let mut best = prefix;
     if let Some(id) = prefix {
         let location = conf.location(id);
-        if let Some(nested) = in_set(conf, &location.locations, uri, exchange) {
-            let is_settled = conf.location(nested);
-            if is_settled.is_exact || is_settled.is_regex || is_settled.no_regex {
-                return Some(nested);
+        match in_set(conf, &location.locations, uri, exchange) {
+            Some(Found::Location(nested)) => {
+                let settled = conf.location(nested);
+                if settled.is_exact || settled.is_regex || settled.no_regex {
+                    return Some(Found::Location(nested));
+                }
+                best = Some(nested);
             }
-            best = Some(nested);
+            Some(found) => return Some(found),
+            None => {}
         }
         if location.no_regex {
-            return best;
+            return best.map(Found::Location);
         }
     }
     for (regex, id) in &set.regexes {
         if regex.matches(uri, exchange) {
             let nested = in_set(conf, &conf.location(*id).locations, uri, exchange);
-            return Some(nested.unwrap_or(*id));
+            return Some(nested.unwrap_or(Found::Location(*id)));
         }
     }
-    best
+    best.map(Found::Location)
+}
+
+fn lacks_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> bool {
+    set.prefixes.iter().any(|(path, id)| {
+        path.strip_suffix(b"/") == Some(uri)
+            && matches!(conf.location(*id).handler, Handler::Fastcgi(_))
+    })
 }
 
 #[cfg(test)]
@@ -84,6 +96,7 @@ mod tests {
         exchange.uri = uri.as_bytes().to_vec();
         match super::location(&mut exchange) {
             super::Found::Server => "server".to_owned(),
+            super::Found::LacksSlash => "slash".to_owned(),
             super::Found::Location(id) => {
                 String::from_utf8_lossy(&exchange.conf.location(id).name).into_owned()
             }

@@ -56,7 +56,6 @@ fn folder(exchange: &mut Exchange) -> Option<Outcome> {
                 let shown = String::from_utf8_lossy(&path).into_owned();
                 let text =
                     format!("\"{shown}index.html\" is not found ({})", error::os_error(&problem));
-                let _ = Level::Error;
                 error::request(exchange, Level::Error, &text);
             }
             Some(Outcome::Status(404))

@@ -98,26 +98,15 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     match &location.handler {
-        Handler::Fastcgi(target) => {
-            if let Some(redirect) = redirect_to_folder(exchange) {
-                return redirect;
-            }
-            gateway::respond(exchange, target)
-        }
+        Handler::Fastcgi(_) => gateway::respond(exchange),
         Handler::StubStatus => stub_status::respond(exchange),
         Handler::Files => files(exchange),
     }
 }
 
-/// A prefix location ending in `/` that passes requests on: the path without it is redirected.
-fn redirect_to_folder(_: &Exchange) -> Option<Outcome> {
-    None
-}
-
 fn files(exchange: &mut Exchange) -> Outcome {
-    if exchange.uri.ends_with(b"/") && exchange.request.method.is_get_or_head()
-        || exchange.uri.ends_with(b"/") && exchange.request.method == Method::Post
-    {
+    let method = exchange.request.method;
+    if exchange.uri.ends_with(b"/") && (method.is_get_or_head() || method == Method::Post) {
         if let Some(outcome) = index::respond(exchange) {
             return outcome;
         }

@@ -11,49 +11,46 @@ use std::time::Duration;
 use yorozu_conf::{ConfError, Directive as Line, value};
 use yorozu_upstream::{Group, PeerAddress, PeerOptions, PoolLimits};
 
+/// These are read by [`open`]; their rows make them known and give them their place.
+const READ_WITH_BLOCK: Action = Action::Set(|_, args| Err(args.invalid_value()));
+
 pub const DIRECTIVES: &[Directive] = &[
     Directive::row("upstream", HTTP, Arity::ONE, Action::Open(open), "Names a group of peers."),
     // These are read by `open`; the rows make them known and give them their place.
-    Directive::row(
-        "server",
-        UPSTREAM,
-        Arity::ONE_OR_MORE,
-        Action::Refused("it is read with its upstream"),
-        "A peer of the group.",
-    ),
+    Directive::row("server", UPSTREAM, Arity::ONE_OR_MORE, READ_WITH_BLOCK, "A peer of the group."),
     Directive::row(
         "keepalive",
         UPSTREAM,
         Arity::ONE_OR_TWO,
-        Action::Refused("it is read with its upstream"),
+        READ_WITH_BLOCK,
         "Idle connections each worker keeps.",
     ),
     Directive::row(
         "keepalive_requests",
         UPSTREAM,
         Arity::ONE,
-        Action::Refused("it is read with its upstream"),
+        READ_WITH_BLOCK,
         "Requests per kept connection.",
     ),
     Directive::row(
         "keepalive_time",
         UPSTREAM,
         Arity::ONE,
-        Action::Refused("it is read with its upstream"),
+        READ_WITH_BLOCK,
         "Life of a kept connection.",
     ),
     Directive::row(
         "keepalive_timeout",
         UPSTREAM,
         Arity::ONE,
-        Action::Refused("it is read with its upstream"),
+        READ_WITH_BLOCK,
         "How long an idle connection is kept.",
     ),
     Directive::row(
         "zone",
         UPSTREAM,
         Arity::ONE_OR_TWO,
-        Action::Refused("it is read with its upstream"),
+        READ_WITH_BLOCK,
         "Shared state; threads share it always.",
     ),
     Directive::row(

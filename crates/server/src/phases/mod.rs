@@ -11,7 +11,6 @@ use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
 use crate::find_config::{self, Found};
 use crate::handlers::{self, Outcome};
-use crate::limits;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use rewrite::Verdict;
@@ -86,6 +85,9 @@ fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
     exchange.location = match find_config::location(exchange) {
         Found::Location(id) => id,
         Found::Server => conf.server(exchange.server).conf,
+        Found::LacksSlash => {
+            return Some(crate::handlers::static_file::redirect_to_slash(exchange));
+        }
     };
     let location = conf.location(exchange.location);
     if location.http_core.internal.0 && !exchange.is_internal {
@@ -130,6 +132,3 @@ fn check_access(exchange: &Exchange, location: &LocationConf) -> Option<Outcome>
     }
     None
 }
-
-/// A fresh budget of rewrites and internal redirects.
-pub const URI_CHANGES: u32 = limits::URI_CHANGES_MAX;

@@ -37,15 +37,10 @@ pub(super) fn drop_to_user(config: &Config, kept: &Kept) -> Result<(), String> {
             let found = Group::from_name(group).ok().flatten();
             found.ok_or_else(|| format!("getgrnam(\"{group}\") failed"))?.gid
         }
-        None => group_of(&user, wanted.is_none()),
+        None => user.gid,
     };
     give_folders(config, kept, &user);
     become_user(&user, group).map_err(|problem| format!("cannot become user \"{name}\": {problem}"))
-}
-
-/// `nobody` has its own group under several names; the user's own is right everywhere.
-fn group_of(user: &User, _: bool) -> Gid {
-    user.gid
 }
 
 /// What this process made as root and will write as `user`.

@@ -79,8 +79,7 @@ impl Setting for Failures {
 }
 
 /// Fields of the upstream's answer that are not acted on.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Default)]
 pub struct IgnoreHeaders(pub u32);
 
 impl IgnoreHeaders {
@@ -98,7 +97,6 @@ impl IgnoreHeaders {
         self.0 & bit != 0
     }
 }
-
 
 impl Setting for IgnoreHeaders {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {

@@ -146,7 +146,7 @@ pub enum CodecError {
 }
 
 /// Looks into the cache; what cannot be answered from memory is left to [`run`].
-pub fn respond(exchange: &mut Exchange, _: &Target) -> Outcome {
+pub fn respond(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let gateway = &conf.location(exchange.location).fastcgi.gateway;
     if gateway.cache.zone().is_none() {

@@ -137,15 +137,10 @@ fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fault>) 
     if let Some(outcome) = cache::answer_stale(exchange, conf, fault.failure()) {
         return outcome;
     }
-    let status = fault.status();
-    store_failure(exchange, conf, status);
-    Outcome::Status(status)
-}
-
-/// As nginx: `*_cache_valid 502 …` stores our own failures too. Unlike nginx this is not done: a
-/// dead PHP would be remembered beyond its return.
-fn store_failure(exchange: &mut Exchange, _: &Conf, _: u16) {
+    // Unlike nginx, our own 502 and 504 are never stored: a dead PHP would be remembered beyond its
+    // return.
     exchange.cache = None;
+    Outcome::Status(fault.status())
 }
 
 /// Refreshes an expired entry in a task of its own, independent of the client that noticed.

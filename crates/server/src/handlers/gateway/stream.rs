@@ -320,9 +320,10 @@ impl Pump {
                 .queue(piece, end.collector.is_some())
                 .await
                 .map_err(|error| os_error(&error))?
-                && end.collector.is_none() {
-                    return Ok(false);
-                }
+                && end.collector.is_none()
+            {
+                return Ok(false);
+            }
         }
     }
 

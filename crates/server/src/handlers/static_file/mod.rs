@@ -138,7 +138,8 @@ fn not_opened(
     Outcome::Status(status)
 }
 
-fn redirect_to_slash(exchange: &mut Exchange) -> Outcome {
+/// The same path with a slash at its end.
+pub fn redirect_to_slash(exchange: &mut Exchange) -> Outcome {
     let mut target = Vec::new();
     escape_into(&mut target, &exchange.uri, Escape::Path);
     target.push(b'/');

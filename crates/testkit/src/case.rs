@@ -5,12 +5,14 @@
 //! http    directives inside http {}             ($dir, $port, $origin are replaced)
 //! conf    directives inside server {}
 //! file    html/a.txt "text"
-//! origin  GET /a -> 200 "body" Name: value      (torn: closes before the end; raw "…": the CGI bytes)
+//! origin  GET /a -> 200 "body" Name: value      (raw "…": the CGI bytes; at the end of the line
+//!         torn: closes before the end; closes: closes a kept connection; after 0.5s: works so long)
 //! client  GET /a Name: value -> 200 "body" Name: value    (!Name: must be absent; close: must close)
 //! client  POST /a body "text" -> …
 //! raw     "GET / HTTP/1.1\r\n…" -> 400
 //! wait    1.2s
 //! origin saw  2                                  requests so far
+//! origin connections  1                          connections so far
 //! origin param  NAME "value"                     of the last request
 //! differs the reason why nginx does something else; the case is not run against it
 //! ```
@@ -42,6 +44,7 @@ enum Step {
     Client { bytes: Vec<u8>, is_head: bool, expected: Expected },
     Wait(Duration),
     Saw(usize),
+    Connections(usize),
     Param(String, String),
 }
 
@@ -147,19 +150,37 @@ fn origin_step(rest: &str) -> Step {
     if let Some(count) = rest.strip_prefix("saw") {
         return Step::Saw(count.trim().parse().unwrap());
     }
+    if let Some(count) = rest.strip_prefix("connections") {
+        return Step::Connections(count.trim().parse().unwrap());
+    }
     if let Some(param) = rest.strip_prefix("param") {
         let (name, value) = param.trim().split_once(' ').unwrap();
         return Step::Param(name.to_owned(), quoted(value.trim()).0);
     }
     let (request, answer) = rest.split_once("->").unwrap();
     let answer = answer.trim();
-    let (answer, end) = match answer.strip_suffix("torn") {
-        Some(answer) => (answer.trim(), End::Torn),
-        None => (answer, End::Whole),
+    let (answer, delay) = match answer.rsplit_once(" after ") {
+        Some((answer, time)) if time.trim().ends_with('s') && !time.contains('"') => {
+            let seconds: f64 = time.trim().trim_end_matches('s').parse().unwrap();
+            (answer.trim(), Duration::from_secs_f64(seconds))
+        }
+        _ => (answer, Duration::ZERO),
+    };
+    let (answer, end) = if let Some(answer) = answer.strip_suffix("torn") {
+        (answer.trim(), End::Torn)
+    } else if let Some(answer) = answer.strip_suffix("closes") {
+        (answer.trim(), End::Closes)
+    } else {
+        (answer, End::Whole)
     };
     let request = request.trim().to_owned();
     if let Some(raw) = answer.strip_prefix("raw") {
-        return Step::Origin(Reply { request, text: quoted(raw.trim()).0.into_bytes(), end });
+        return Step::Origin(Reply {
+            request,
+            text: quoted(raw.trim()).0.into_bytes(),
+            end,
+            delay,
+        });
     }
     let wanted = expected(answer);
     let mut text = format!("Status: {}\r\n", wanted.status);
@@ -167,7 +188,7 @@ fn origin_step(rest: &str) -> Step {
         write!(text, "{name}: {value}\r\n").unwrap();
     }
     write!(text, "\r\n{}", wanted.body.unwrap_or_default()).unwrap();
-    Step::Origin(Reply { request, text: text.into_bytes(), end })
+    Step::Origin(Reply { request, text: text.into_bytes(), end, delay })
 }
 
 fn client_step(rest: &str) -> Step {
@@ -276,6 +297,12 @@ fn act(step: &Step, origin: &Origin, server: &Server) -> Result<(), String> {
             let seen = origin.seen().len();
             if seen != *count {
                 return Err(format!("the origin saw {seen} requests, expected {count}"));
+            }
+        }
+        Step::Connections(count) => {
+            let made = origin.connections();
+            if made != *count {
+                return Err(format!("{made} connections were made, expected {count}"));
             }
         }
         Step::Param(name, value) => {

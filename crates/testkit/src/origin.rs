@@ -3,7 +3,9 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use yorozu_wire::fastcgi::{HEAD_BYTES, RecordKind, stream};
 
 /// What the origin does with a request.
@@ -15,6 +17,8 @@ pub struct Reply {
     pub text: Vec<u8>,
     /// How the answer ends.
     pub end: End,
+    /// How long the application works before it answers.
+    pub delay: Duration,
 }
 
 /// How an answer ends.
@@ -24,6 +28,8 @@ pub enum End {
     Whole,
     /// The connection closes before END_REQUEST.
     Torn,
+    /// As it should, and then the application closes a connection it was asked to keep.
+    Closes,
 }
 
 /// A running origin; it ends with the test's process.
@@ -33,6 +39,7 @@ pub struct Origin {
     pub path: PathBuf,
     script: Arc<Mutex<Vec<Reply>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 /// Makes the CGI answer for requests the script does not name.
@@ -68,11 +75,18 @@ impl Origin {
     pub fn start_with(folder: &Path, fallback: Fallback) -> Self {
         let path = folder.join("origin.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let origin = Self { path, script: Arc::default(), seen: Arc::default() };
+        let origin = Self {
+            path,
+            script: Arc::default(),
+            seen: Arc::default(),
+            connections: Arc::default(),
+        };
         let (script, seen) = (Arc::clone(&origin.script), Arc::clone(&origin.seen));
+        let connections = Arc::clone(&origin.connections);
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let (script, seen) = (Arc::clone(&script), Arc::clone(&seen));
+                connections.fetch_add(1, Ordering::Relaxed);
                 // A client that goes away in the middle ends only its own thread.
                 std::thread::spawn(move || {
                     while serve(&connection, &script, &seen, fallback).unwrap_or(false) {}
@@ -85,6 +99,11 @@ impl Origin {
     /// The next answer for its request; answers for equal requests are used up in order.
     pub fn expect(&self, reply: Reply) {
         self.script.lock().unwrap().push(reply);
+    }
+
+    /// Connections accepted so far.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// What arrived so far.
@@ -125,15 +144,18 @@ fn serve(
         let at = script.iter().position(|reply| reply.request == line);
         at.map(|at| script.remove(at))
     };
-    let (text, end) =
-        reply.map_or_else(|| (fallback(&request), End::Whole), |reply| (reply.text, reply.end));
+    let (text, end, delay) = match reply {
+        Some(reply) => (reply.text, reply.end, reply.delay),
+        None => (fallback(&request), End::Whole, Duration::ZERO),
+    };
     let mut out = Vec::new();
     if !text.is_empty() {
         stream(&mut out, RecordKind::Stdout, &text);
     }
-    if end == End::Whole {
+    if end != End::Torn {
         out.extend([1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
+    std::thread::sleep(delay);
     connection.write_all(&out)?;
     Ok(keeps && end == End::Whole)
 }

@@ -92,7 +92,7 @@ impl Block {
         self.autoindex.inherit(&outer.autoindex);
         self.fastcgi.inherit(&outer.fastcgi);
         self.gzip.inherit(&outer.gzip);
-        self.headers.inherit(&outer.headers);
+        headers::inherit(&mut self.headers, &outer.headers);
         self.index.inherit(&outer.index);
         self.log.inherit(&outer.log);
         self.rewrite.inherit(&outer.rewrite);

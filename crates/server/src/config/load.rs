@@ -106,7 +106,7 @@ impl Loader<'_> {
         let (name, at) = (line.name_text(), &line.at);
         let rows = registry::rows(&name);
         if rows.is_empty() {
-            return Err(ConfError::UnknownDirective { name, at: at.clone() });
+            return Err(unknown(name, at));
         }
         let Some(row) = rows.iter().find(|row| row.contexts & block.context != 0) else {
             return Err(ConfError::NotAllowedHere { name, at: at.clone() });
@@ -150,6 +150,17 @@ impl Loader<'_> {
         let mut block = Block::new(context, Some(line.at.clone()));
         self.walk(&mut block, line.block.as_deref().unwrap_or_default())?;
         Ok(block)
+    }
+}
+
+/// A name without a row: nginx's, or nobody's.
+pub fn unknown(name: String, at: &Position) -> ConfError {
+    match super::unsupported::module(&name) {
+        Some(module) => ValueError(format!(
+            "\"{name}\" is not supported by this version (nginx's module {module})"
+        ))
+        .at(at),
+        None => ConfError::UnknownDirective { name, at: at.clone() },
     }
 }
 

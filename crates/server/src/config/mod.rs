@@ -13,6 +13,7 @@ pub mod regex;
 pub mod registry;
 pub mod template;
 pub mod types;
+pub mod unsupported;
 
 #[cfg(test)]
 mod tests;

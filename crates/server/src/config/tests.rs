@@ -9,6 +9,10 @@ fn refusal(text: &str) -> String {
 /// Text, and the line it is refused with.
 const BROKEN: &[(&str, &str)] = &[
     ("http { foo on; }", "unknown directive \"foo\" in conf:1"),
+    (
+        "http { server { location / { proxy_pass http://a; } } }",
+        "\"proxy_pass\" is not supported by this version (nginx's module http_proxy) in conf:1",
+    ),
     ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
     ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),
     ("http { gzip on off; }", "invalid number of arguments in \"gzip\" directive in conf:1"),

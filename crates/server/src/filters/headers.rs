@@ -86,10 +86,14 @@ fn parse(word: &[u8], is_modified: bool) -> Option<Expires> {
 }
 
 word_enum! {
-    /// `add_header_inherit`; `merge` is refused until it is done.
+    /// `add_header_inherit`
     AddInherit {
+        /// Taken over where a block adds nothing of its own.
         On = "on",
+        /// Never taken over.
         Off = "off",
+        /// Taken over, and this block's own after them.
+        Merge = "merge",
     }
 }
 
@@ -105,6 +109,33 @@ settings! {
     add_trailer_inherit: AddInherit = "on", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
     /// Expires and Cache-Control of such answers.
     expires: Expires = "off", ONE_OR_TWO, HTTP_SERVER_LOCATION | LOCATION_IF;
+}
+
+/// Takes over from the enclosing block as `add_header_inherit` and `add_trailer_inherit` say.
+pub fn inherit(draft: &mut Draft, outer: &Draft) {
+    draft.add_header_inherit.inherit(&outer.add_header_inherit);
+    draft.add_trailer_inherit.inherit(&outer.add_trailer_inherit);
+    let mode = draft.add_header_inherit.written().copied();
+    inherit_list(&mut draft.add_header, &outer.add_header, mode);
+    let mode = draft.add_trailer_inherit.written().copied();
+    inherit_list(&mut draft.add_trailer, &outer.add_trailer, mode);
+    draft.inherit(outer);
+}
+
+fn inherit_list(
+    list: &mut Inherit<Vec<AddHeader>>,
+    outer: &Inherit<Vec<AddHeader>>,
+    mode: Option<AddInherit>,
+) {
+    let own = list.written().cloned().unwrap_or_default();
+    match mode {
+        Some(AddInherit::Off) => list.replace(own),
+        Some(AddInherit::Merge) => {
+            let outer = outer.written().cloned().unwrap_or_default();
+            list.replace([outer, own].concat());
+        }
+        _ => {}
+    }
 }
 
 /// Statuses that get fields without `always`.

@@ -140,7 +140,7 @@ fn check_row(row: &Line) -> Result<(), ConfError> {
     let at = row.at.clone();
     let rows = crate::config::registry::rows(&name);
     if rows.is_empty() {
-        return Err(ConfError::UnknownDirective { name, at });
+        return Err(crate::config::load::unknown(name, &at));
     }
     let Some(known) = rows.iter().find(|known| known.contexts & UPSTREAM != 0) else {
         return Err(ConfError::NotAllowedHere { name, at });

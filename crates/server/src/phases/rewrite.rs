@@ -10,6 +10,7 @@ use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use crate::exchange::variables::Variable;
 use crate::handlers::Outcome;
+use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_conf::{ConfError, Directive as Line, value};
@@ -510,10 +511,22 @@ fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Byte
 }
 
 impl Rewrite {
+    /// `rewrite_log`
+    fn log(&self, exchange: &Exchange, is_match: bool) {
+        let conf = exchange.conf.location(exchange.location);
+        if conf.rewrite.rewrite_log {
+            let verdict = if is_match { "matches" } else { "does not match" };
+            let uri = String::from_utf8_lossy(&exchange.uri);
+            let text = format!("\"{}\" {verdict} \"{uri}\"", self.regex.source());
+            error::request(exchange, Level::Notice, &text);
+        }
+    }
+
     fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {
         let uri = std::mem::take(&mut exchange.uri);
         let is_match = self.regex.matches(&uri, exchange);
         exchange.uri = uri;
+        self.log(exchange, is_match);
         if !is_match {
             return Step::Next;
         }
@@ -542,11 +555,7 @@ impl Rewrite {
             return Step::Done(Outcome::Redirect(Box::new(response)));
         }
         if path.is_empty() {
-            crate::logging::error::request(
-                exchange,
-                crate::logging::error::Level::Error,
-                "the rewritten URI has a zero length",
-            );
+            error::request(exchange, Level::Error, "the rewritten URI has a zero length");
             return Step::Done(Outcome::Status(500));
         }
         exchange.set_uri(path.to_vec());

@@ -102,15 +102,17 @@ impl Codec for FastcgiCodec {
     fn read_head(&mut self, input: &mut BytesMut) -> Result<Option<Head>, CodecError> {
         loop {
             if !self.text.is_empty() {
-                if let Some((fields, end)) = upstream_fields(&self.text, 0)? {
+                let head = upstream_fields(&self.text, 0)?;
+                let head_bytes = head.as_ref().map_or(self.text.len(), |(_, end)| *end);
+                if head_bytes > self.head_bytes_max {
+                    return Err(CodecError::HeadTooBig);
+                }
+                if let Some((fields, end)) = head {
                     let text = self.text.split_to(end).freeze();
                     let head = head(&text, &fields)?;
                     self.has_head = true;
                     self.length_left = content_length(&head);
                     return Ok(Some(head));
-                }
-                if self.text.len() > self.head_bytes_max {
-                    return Err(CodecError::HeadTooBig);
                 }
             }
             match self.piece(input)? {

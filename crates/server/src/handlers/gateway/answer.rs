@@ -229,6 +229,7 @@ fn attach_body(
         .then(|| (location.fastcgi.gateway.temp_path.0.clone(), temp_bytes_max));
     let ahead = ReadAhead {
         read_timeout: conf.read_timeout,
+        rate: if is_buffered { conf.limit_rate.0 } else { 0 },
         memory_bytes_max: if is_buffered { conf.buffers.total() } else { conf.buffer_size.bytes() },
         file,
     };

@@ -233,7 +233,7 @@ family_settings! {
     ignore_headers: IgnoreHeaders = none, ONE_OR_MORE;
     /// Whether answers of 300 and above may be replaced by error_page.
     intercept_errors: bool = "off", ONE;
-    /// Bytes per second read from the upstream; accepted, not done.
+    /// Bytes per second read from the upstream while its answer is read ahead.
     limit_rate: Size = "0", ONE;
     /// Longest temporary file for an answer; 0 for none.
     max_temp_file_size: Offset = "1024m", ONE;

@@ -6,7 +6,7 @@ use super::{Codec, CodecError, Conf, Fault, Head};
 use crate::config::env::Upstream;
 use crate::exchange::UpstreamAttempt;
 use crate::logging::error::{Context, Level, os_error};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,6 +26,8 @@ pub struct Job {
     pub frame: fn(&mut Vec<u8>, &[u8]),
     pub conf: Conf,
     pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
+    /// Texts in the application's messages that make its answer a failure.
+    pub catch_stderr: Vec<Bytes>,
     pub may_keep: bool,
     pub is_idempotent: bool,
     pub context: Context,
@@ -253,6 +255,17 @@ impl Job {
         self.context.upstream(Level::Error, &text, Some(&self.name(Some(peer))));
     }
 
+    fn not_sent(&self, problem: &io::Error, peer: &Peer) -> Fault {
+        if problem.kind() == io::ErrorKind::TimedOut {
+            self.timed_out("sending request to upstream", peer);
+            return Fault::Timeout;
+        }
+        let text =
+            format!("writev() failed ({}) while sending request to upstream", os_error(problem));
+        self.context.upstream(Level::Error, &text, Some(&self.name(Some(peer))));
+        Fault::Error
+    }
+
     /// Sends the request and reads the head; the error comes with the bytes received.
     async fn converse(
         &self,
@@ -267,16 +280,7 @@ impl Job {
         if let Err(problem) = self.send(&connection, &mut input).await {
             // An early answer may explain why the peer stopped reading: read on below.
             if input.is_empty() {
-                if problem.kind() == io::ErrorKind::TimedOut {
-                    self.timed_out("sending request to upstream", peer);
-                    return Err((Fault::Timeout, 0));
-                }
-                let text = format!(
-                    "writev() failed ({}) while sending request to upstream",
-                    os_error(&problem)
-                );
-                self.context.upstream(Level::Error, &text, Some(&name));
-                return Err((Fault::Error, 0));
+                return Err((self.not_sent(&problem, peer), 0));
             }
         }
         attempt.bytes_sent =
@@ -287,6 +291,10 @@ impl Job {
             let head = codec.read_head(&mut input);
             if let Some(text) = codec.take_stderr() {
                 self.context.upstream(Level::Error, &stderr_text(&text), Some(&name));
+                let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
+                if self.catch_stderr.iter().any(is_caught) {
+                    return Err((Fault::InvalidHead, received));
+                }
             }
             match head {
                 Ok(Some(head)) => {

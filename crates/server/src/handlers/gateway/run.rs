@@ -105,6 +105,7 @@ fn job(exchange: &mut Exchange, location: &LocationConf, target: &Target) -> Opt
         frame: fastcgi::frame,
         conf: location.fastcgi.gateway.clone(),
         codec: Box::new(fastcgi::codec(location.fastcgi.gateway.buffer_size.bytes())),
+        catch_stderr: location.fastcgi.fastcgi_catch_stderr.clone(),
         may_keep: location.fastcgi.fastcgi_keep_conn,
         is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
         context: Context::of(exchange),

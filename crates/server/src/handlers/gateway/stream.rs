@@ -192,6 +192,8 @@ const READ_BYTES: usize = 32 * 1024;
 pub struct ReadAhead {
     pub read_timeout: Duration,
     pub memory_bytes_max: usize,
+    /// `*_limit_rate`, in bytes per second; 0 for none.
+    pub rate: u64,
     /// Folder and bound of the temporary file; `None` for none.
     pub file: Option<(PathBuf, u64)>,
 }
@@ -284,7 +286,9 @@ impl Pump {
 
     /// `Ok(false)`: nobody wants the rest.
     async fn transfer(&mut self, source: &mut Source, end: &mut PumpEnd) -> Result<bool, String> {
+        let begun = Instant::now();
         loop {
+            self.slow_down(begun).await;
             let next = if self.shared.state.borrow().is_abandoned || end.collector.is_some() {
                 tokio::time::timeout(self.ahead.read_timeout, source.next()).await
             } else {
@@ -324,6 +328,19 @@ impl Pump {
             {
                 return Ok(false);
             }
+        }
+    }
+
+    /// With `*_limit_rate`: waits until the next piece is due.
+    async fn slow_down(&self, begun: Instant) {
+        let Some(millis) =
+            (self.shared.state.borrow().totals.received * 1000).checked_div(self.ahead.rate)
+        else {
+            return;
+        };
+        let ahead = Duration::from_millis(millis).saturating_sub(begun.elapsed());
+        if !ahead.is_zero() {
+            tokio::time::sleep(ahead).await;
         }
     }
 

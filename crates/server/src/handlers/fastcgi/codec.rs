@@ -102,12 +102,12 @@ impl Codec for FastcgiCodec {
     fn read_head(&mut self, input: &mut BytesMut) -> Result<Option<Head>, CodecError> {
         loop {
             if !self.text.is_empty() {
-                let head = upstream_fields(&self.text, 0)?;
-                let head_bytes = head.as_ref().map_or(self.text.len(), |(_, end)| *end);
+                let found = upstream_fields(&self.text, 0)?;
+                let head_bytes = found.as_ref().map_or(self.text.len(), |(_, end)| *end);
                 if head_bytes > self.head_bytes_max {
                     return Err(CodecError::HeadTooBig);
                 }
-                if let Some((fields, end)) = head {
+                if let Some((fields, end)) = found {
                     let text = self.text.split_to(end).freeze();
                     let head = head(&text, &fields)?;
                     self.has_head = true;

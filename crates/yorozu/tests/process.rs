@@ -521,3 +521,40 @@ fn php_may_be_behind_tcp() {
     let server = Server::start(&yorozu(), folder.path(), &http);
     assert_eq!(get(server.port, "/tcp").unwrap().body, page("/tcp").as_bytes());
 }
+
+#[test]
+fn logs_go_to_syslog_to_named_files_and_compressed() {
+    let folder = Folder::new();
+    let syslog = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    syslog.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let server = format!(
+        "syslog:server={},tag=web,facility=local0,severity=debug,nohostname",
+        syslog.local_addr().unwrap()
+    );
+    let http = format!(
+        "log_format u '$uri';
+        server {{ listen 127.0.0.1:$port; root $dir/html; access_log {server} u; access_log $dir/logs/$host.log u;
+            access_log $dir/logs/a.gz u gzip=9 flush=50ms; error_log {server} error; }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    get(server.port, "/x").unwrap();
+    let receive = || {
+        let mut buffer = [0; 2048];
+        let count = syslog.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..count]).into_owned()
+    };
+    let (error, access) = (receive(), receive());
+    // local0 is facility 16; debug 7, error 3 (RFC 3164, section 4.1.1).
+    assert!(
+        error.starts_with("<131>") && error.contains(" web: ") && error.contains("open()"),
+        "{error}"
+    );
+    assert!(access.starts_with("<135>") && access.ends_with(" web: /x"), "{access}");
+    until("the named file", || {
+        fs::read_to_string(folder.path().join("logs/a.log")).is_ok_and(|text| text == "/x\n")
+    });
+    let packed = folder.path().join("logs/a.gz");
+    until("the packed line", || fs::metadata(&packed).is_ok_and(|metadata| metadata.len() > 0));
+    let plain = Command::new("gzip").args(["-dc".as_ref(), packed.as_os_str()]).output().unwrap();
+    assert_eq!(plain.stdout, b"/x\n");
+}

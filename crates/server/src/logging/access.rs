@@ -1,6 +1,8 @@
 //! Access logs: formats, conditions, and lines written once per turn of the event loop.
 
+use super::error;
 use super::file::LogFile;
+use super::syslog::Syslog;
 use crate::config::directive::*;
 use crate::config::env::Env;
 use crate::config::template::Template;
@@ -9,6 +11,8 @@ use crate::limits;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,10 +45,21 @@ pub struct Format {
 #[derive(Debug, Default)]
 pub struct FormatTable(HashMap<Bytes, Arc<Format>>);
 
+/// Where lines go.
+#[derive(Clone, Debug)]
+enum Destination {
+    File(Arc<LogFile>),
+    /// A path with variables, below the prefix: opened for each line.
+    Path(Template, PathBuf),
+    Syslog(Arc<Syslog>),
+}
+
 /// One `access_log` line.
 #[derive(Clone, Debug)]
 pub struct AccessLog {
-    file: Arc<LogFile>,
+    destination: Destination,
+    /// Level of compression of what is written at once.
+    gzip: Option<u8>,
     format: Arc<Format>,
     condition: Option<Template>,
     /// `buffer=` and `flush=`: lines may wait so long.
@@ -78,49 +93,98 @@ impl Setting for AccessLogs {
 
 impl AccessLog {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let destination = Destination::from_args(args)?;
+        let name = args.words.get(1).cloned().unwrap_or_else(|| Bytes::from_static(b"combined"));
+        let format = FormatTable::find(args.env, &name)?;
+        let mut log = Self { destination, gzip: None, format, condition: None, flush: None };
+        for word in args.words.iter().skip(2) {
+            log.parameter(word, args)?;
+        }
+        let is_file = matches!(log.destination, Destination::File(_));
+        if log.flush.is_some() && !is_file {
+            return Err(ValueError::new(
+                "buffered logs cannot have variables in name, or go to syslog",
+            ));
+        }
+        Ok(log)
+    }
+
+    fn parameter(&mut self, word: &Bytes, args: &Args<'_>) -> Result<(), ValueError> {
+        let broken = |what: &str| {
+            ValueError(format!("invalid {what} \"{}\"", String::from_utf8_lossy(word)))
+        };
+        let (bytes, time) = self.flush.unwrap_or((limits::LOG_BATCH_BYTES, Duration::from_secs(1)));
+        if let Some(size) = word.strip_prefix(b"buffer=") {
+            let size = value::size(size).and_then(|size| usize::try_from(size).ok());
+            self.flush = Some((size.ok_or_else(|| broken("buffer size"))?, time));
+        } else if let Some(time) = word.strip_prefix(b"flush=") {
+            let time = value::time(time).filter(|time| !time.is_zero());
+            self.flush = Some((bytes, time.ok_or_else(|| broken("flush time"))?));
+        } else if let Some(condition) = word.strip_prefix(b"if=") {
+            self.condition = Some(Template::compile(condition, args.env)?);
+        } else if let Some(level) = word.strip_prefix(b"gzip") {
+            let level = match level.strip_prefix(b"=") {
+                None if level.is_empty() => Some(1),
+                None => None,
+                Some(level) => value::number(level).and_then(|level| u8::try_from(level).ok()),
+            };
+            let level = level.filter(|level| (1..=9).contains(level));
+            self.gzip = Some(level.ok_or_else(|| broken("compression level"))?);
+            self.flush = Some((bytes, time));
+        } else {
+            return Err(args.invalid_parameter(word));
+        }
+        Ok(())
+    }
+}
+
+impl Destination {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let path = args.text(0);
-        if path.starts_with("syslog:") || path.contains('$') {
-            return Err(ValueError(format!(
-                "\"access_log {path}\" is not supported, expected a file without variables"
-            )));
+        if let Some(syslog) = path.strip_prefix("syslog:") {
+            return Ok(Self::Syslog(Arc::new(Syslog::parse(syslog).map_err(ValueError)?)));
+        }
+        if path.contains('$') {
+            let template = Template::compile(args.word(0), args.env)?;
+            return Ok(Self::Path(template, args.env.prefix.clone()));
         }
         let path = args.env.prefix_path(&path);
-        let file = args.env.logs.get(&path).map_err(|error| {
+        let file = args.env.logs.get(&path).map_err(|problem| {
             ValueError(format!(
                 "open() \"{}\" failed ({})",
                 path.display(),
-                super::error::os_error(&error)
+                error::os_error(&problem)
             ))
         })?;
-        let name = args.words.get(1).cloned().unwrap_or_else(|| Bytes::from_static(b"combined"));
-        let format = FormatTable::find(args.env, &name)?;
-        let mut log = Self { file, format, condition: None, flush: None };
-        for word in args.words.iter().skip(2) {
-            if let Some(size) = word.strip_prefix(b"buffer=") {
-                let size = value::size(size).and_then(|size| usize::try_from(size).ok());
-                let size = size.ok_or_else(|| {
-                    ValueError(format!("invalid buffer size \"{}\"", String::from_utf8_lossy(word)))
-                })?;
-                let (_, time) = log.flush.unwrap_or((0, Duration::from_secs(1)));
-                log.flush = Some((size, time));
-            } else if let Some(time) = word.strip_prefix(b"flush=") {
-                let time = value::time(time).filter(|time| !time.is_zero());
-                let time = time.ok_or_else(|| {
-                    ValueError(format!("invalid flush time \"{}\"", String::from_utf8_lossy(word)))
-                })?;
-                let (size, _) = log.flush.unwrap_or((0, time));
-                log.flush = Some((size, time));
-            } else if let Some(condition) = word.strip_prefix(b"if=") {
-                log.condition = Some(Template::compile(condition, args.env)?);
-            } else if word.starts_with(b"gzip") {
-                return Err(ValueError::new(
-                    "the \"gzip\" parameter of \"access_log\" is not supported",
-                ));
-            } else {
-                return Err(args.invalid_parameter(word));
+        Ok(Self::File(file))
+    }
+
+    /// Writes one line at once.
+    fn write(&self, exchange: &mut Exchange, line: &[u8]) {
+        match self {
+            Self::File(file) => file.write(line),
+            Self::Syslog(syslog) => syslog.send(None, line),
+            Self::Path(template, prefix) => {
+                let path = template.value(exchange);
+                let path = prefix.join(&*String::from_utf8_lossy(&path));
+                // A part of the request may be in it: it shall not climb out of its folder.
+                let climbs = path.components().any(|part| part == std::path::Component::ParentDir);
+                let written = if climbs {
+                    Err(std::io::ErrorKind::InvalidInput.into())
+                } else {
+                    let opened = std::fs::File::options().append(true).create(true).open(&path);
+                    opened.and_then(|mut file| file.write_all(line))
+                };
+                if let Err(problem) = written {
+                    let text = format!(
+                        "open() \"{}\" failed ({})",
+                        path.display(),
+                        error::os_error(&problem)
+                    );
+                    error::request(exchange, error::Level::Crit, &text);
+                }
             }
         }
-        Ok(log)
     }
 }
 
@@ -229,6 +293,7 @@ fn escape_none(value: Option<&[u8]>, out: &mut Vec<u8>) {
 /// Lines of one worker that wait for the turn's end, or longer if the log says so.
 struct Pending {
     file: Arc<LogFile>,
+    gzip: Option<u8>,
     lines: Vec<u8>,
     /// With `buffer=`: when the lines are due.
     due: Option<Instant>,
@@ -251,9 +316,22 @@ pub fn log(exchange: &mut Exchange) {
 }
 
 fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) {
-    let at = pending.iter().position(|batch| Arc::ptr_eq(&batch.file, &log.file));
+    let escape = match log.format.escape {
+        EscapeStyle::Standard => escape_standard,
+        EscapeStyle::Json => escape_json,
+        EscapeStyle::None => escape_none,
+    };
+    let Destination::File(file) = &log.destination else {
+        let mut line = Vec::new();
+        log.format.template.append_escaped(exchange, &mut line, escape);
+        line.push(b'\n');
+        return log.destination.write(exchange, &line);
+    };
+    let at =
+        pending.iter().position(|batch| Arc::ptr_eq(&batch.file, file) && batch.gzip == log.gzip);
     let at = at.unwrap_or_else(|| {
-        pending.push(Pending { file: Arc::clone(&log.file), lines: Vec::new(), due: None });
+        let (file, gzip) = (Arc::clone(file), log.gzip);
+        pending.push(Pending { file, gzip, lines: Vec::new(), due: None });
         pending.len() - 1
     });
     let batch = &mut pending[at];
@@ -262,11 +340,6 @@ fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) 
         // A turn at that time, though nothing else may happen.
         tokio::task::spawn_local(tokio::time::sleep(delay + Duration::from_millis(1)));
     }
-    let escape = match log.format.escape {
-        EscapeStyle::Standard => escape_standard,
-        EscapeStyle::Json => escape_json,
-        EscapeStyle::None => escape_none,
-    };
     log.format.template.append_escaped(exchange, &mut batch.lines, escape);
     batch.lines.push(b'\n');
     let bytes_max = log.flush.map_or(limits::LOG_BATCH_BYTES, |(size, _)| size.max(1));
@@ -276,7 +349,11 @@ fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) 
 }
 
 fn write(batch: &mut Pending) {
-    batch.file.write(&batch.lines);
+    match batch.gzip {
+        // Each write is a member of its own: the file can be read whatever its end.
+        Some(level) => batch.file.write(&crate::filters::gzip::compress(&batch.lines, level)),
+        None => batch.file.write(&batch.lines),
+    }
     batch.lines.clear();
     batch.due = None;
 }

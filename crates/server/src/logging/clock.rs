@@ -18,6 +18,8 @@ pub struct Texts {
     pub iso8601: String,
     /// `1994/11/06 08:49:37`
     pub error: String,
+    /// `Nov  6 08:49:37`
+    pub syslog: String,
 }
 
 thread_local! {
@@ -68,6 +70,14 @@ impl Texts {
                 time.second(),
                 minutes / 60,
                 minutes % 60,
+            ),
+            syslog: format!(
+                "{} {:2} {:02}:{:02}:{:02}",
+                MONTHS[month],
+                time.day(),
+                time.hour(),
+                time.minute(),
+                time.second(),
             ),
             error: format!(
                 "{}/{:02}/{:02} {:02}:{:02}:{:02}",

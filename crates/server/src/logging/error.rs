@@ -2,6 +2,7 @@
 
 use super::clock;
 use super::file::{LogFile, LogFiles};
+use super::syslog::Syslog;
 use crate::config::compiled::Config;
 use crate::config::directive::{Args, ValueError};
 use crate::exchange::Exchange;
@@ -50,6 +51,7 @@ impl Level {
 enum Sink {
     File(Arc<LogFile>),
     Stderr,
+    Syslog(Arc<Syslog>),
     /// Nowhere: `error_log /dev/null crit` and the like are files; this is a log that failed.
     None,
 }
@@ -78,9 +80,13 @@ impl ErrorLogs {
         if path == "stderr" {
             return Ok(Target(Sink::Stderr, level));
         }
-        if path.starts_with("syslog:") || path.starts_with("memory:") {
+        if let Some(syslog) = path.strip_prefix("syslog:") {
+            let syslog = Syslog::parse(syslog).map_err(ValueError)?;
+            return Ok(Target(Sink::Syslog(Arc::new(syslog)), level));
+        }
+        if path.starts_with("memory:") {
             return Err(ValueError(format!(
-                "\"error_log {path}\" is not supported, expected a file or \"stderr\""
+                "\"error_log {path}\" is not supported, expected a file, \"stderr\" or \"syslog:\""
             )));
         }
         let path = args.env.prefix_path(&path);
@@ -133,6 +139,7 @@ impl ErrorLogs {
                 Sink::Stderr => {
                     let _ = std::io::stderr().write_all(line.as_bytes());
                 }
+                Sink::Syslog(syslog) => syslog.send(Some(level), line.as_bytes()),
                 Sink::None => {}
             }
         }

@@ -288,6 +288,6 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.worker.connections.borrow_mut().remove(&self.number);
-        self.worker.ended.notify_one();
+        self.worker.ended.notify_waiters();
     }
 }

@@ -6,7 +6,7 @@ use flate2::{Compress, Compression, Crc, FlushCompress, GzBuilder, Status};
 use std::io::Write as _;
 
 /// Compresses a body whole. The head carries no time and no name, so equal bodies stay equal.
-pub(super) fn compress(bytes: &[u8], level: u8) -> Bytes {
+pub fn compress(bytes: &[u8], level: u8) -> Bytes {
     let buffer = Vec::with_capacity(bytes.len() / 3 + 64);
     let mut encoder: GzEncoder<Vec<u8>> =
         GzBuilder::new().write(buffer, Compression::new(level.into()));

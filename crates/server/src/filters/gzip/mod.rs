@@ -2,7 +2,7 @@
 
 mod encoder;
 
-pub use encoder::Encoder;
+pub use encoder::{Encoder, compress};
 
 use crate::config::directive::*;
 use crate::config::regex::Regex;

@@ -558,3 +558,35 @@ fn logs_go_to_syslog_to_named_files_and_compressed() {
     let plain = Command::new("gzip").args(["-dc".as_ref(), packed.as_os_str()]).output().unwrap();
     assert_eq!(plain.stdout, b"/x\n");
 }
+
+#[test]
+fn an_unbuffered_upload_reaches_php_while_it_arrives() {
+    let folder = Folder::new();
+    let origin = Origin::start_with(folder.path(), |request| {
+        format!(
+            "Content-Type: text/x\r\n\r\n{} {}",
+            request.body.len(),
+            request.param("CONTENT_LENGTH")
+        )
+        .into_bytes()
+    });
+    let http = "client_max_body_size 0; client_body_buffer_size 1k; client_body_timeout 500ms;
+        server { listen 127.0.0.1:$port; location / { fastcgi_param CONTENT_LENGTH $content_length;
+        fastcgi_request_buffering off; fastcgi_pass $origin; } }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let mut client = Client::connect(server.port);
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n");
+    // PHP is connected before the body has arrived.
+    until("the connection", || origin.connections() == 1);
+    for _ in 0..30 {
+        client.send(&[b'x'; 100_000]);
+    }
+    assert_eq!(client.answer(false).unwrap().body, b"3000000 3000000");
+    client.send(
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    );
+    assert_eq!(client.answer(false).unwrap().body, b"3 3", "without a length it is spooled");
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+    assert_eq!(client.answer(false), None, "a client that stops sending is let go");
+    assert!(files(&folder.path().join("body")).is_empty());
+}

@@ -63,7 +63,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("env", &[], "the whole environment is kept"),
     ("fastcgi_busy_buffers_size", &[], "whatever has arrived may be sent"),
     ("fastcgi_cache_max_range_offset", &[], "ranges of a page being made are answered whole"),
-    ("fastcgi_request_buffering", &["off"], "request bodies are read whole before PHP is asked"),
     ("fastcgi_send_lowat", &[], "the kernel decides"),
     ("fastcgi_store_access", &[], "answers are not stored as files"),
     ("fastcgi_temp_file_write_size", &[], "pieces are written as they arrive"),

@@ -235,6 +235,23 @@ impl RequestBody {
         Ok((file, path))
     }
 
+    /// The next piece as it arrives, for a body that is not kept; `None` at its end.
+    ///
+    /// # Errors
+    /// [`BodyError`]; the connection cannot be used for another request then.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn piece(&mut self, timeout: Duration) -> Result<Option<Bytes>, BodyError> {
+        self.send_continue().await?;
+        self.next(timeout).await
+    }
+
+    /// May it be sent on while it arrives? Only a body whose length is known: PHP takes none without.
+    pub fn may_be_sent_on(&self) -> bool {
+        matches!(self.framing, Framing::Length(_)) && matches!(self.stored, Stored::Nothing)
+    }
+
     async fn send_continue(&mut self) -> Result<(), BodyError> {
         if !std::mem::take(&mut self.wants_continue) || !self.unread.is_empty() {
             return Ok(());

@@ -8,7 +8,9 @@ use crate::exchange::request::append_joined;
 use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, stream};
 
 /// The request up to its body; with the body, if that is in memory.
-pub fn request(exchange: &mut Exchange, location: &LocationConf) -> Vec<u8> {
+///
+/// `is_live`: the body follows while it arrives.
+pub fn request(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Vec<u8> {
     let conf = &location.fastcgi;
     let mut params = Vec::with_capacity(2048);
     let mut value = Vec::new();
@@ -27,7 +29,7 @@ pub fn request(exchange: &mut Exchange, location: &LocationConf) -> Vec<u8> {
     stream(&mut out, RecordKind::Params, &params);
     stream(&mut out, RecordKind::Params, b"");
     let has_file = exchange.body.file().is_some() && conf.gateway.pass_request_body;
-    if !has_file {
+    if !has_file && !is_live {
         let body = if conf.gateway.pass_request_body { exchange.body.in_memory() } else { None };
         if let Some(body) = body.filter(|body| !body.is_empty()) {
             stream(&mut out, RecordKind::Stdin, body);

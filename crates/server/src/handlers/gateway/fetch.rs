@@ -4,16 +4,17 @@ use super::directives::Failures;
 use super::stream::{Source, stderr_text};
 use super::{Codec, CodecError, Conf, Fault, Head};
 use crate::config::env::Upstream;
+use crate::connection::body::{BodyError, RequestBody};
 use crate::exchange::UpstreamAttempt;
 use crate::logging::error::{Context, Level, os_error};
 use bytes::{Bytes, BytesMut};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use yorozu_upstream::{Connection, Group, Kept, Peer, Pool, PoolLimits, Tried};
 
 /// A request ready to be sent.
@@ -23,9 +24,16 @@ pub struct Job {
     pub request: Vec<u8>,
     /// The body, if it lies in a file, and how a piece of it is framed.
     pub body_file: Option<(Arc<File>, u64)>,
+    /// The body, if it is sent on while it arrives (`*_request_buffering off`).
+    pub live: Cell<Option<RequestBody>>,
+    pub body_timeout: Duration,
+    /// What went wrong on the client's side of a body sent on.
+    pub client_fault: Cell<Option<BodyError>>,
     pub frame: fn(&mut Vec<u8>, &[u8]),
     pub conf: Conf,
     pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
+    /// Is, or was, there a body in [`Job::live`]? Once begun it cannot be sent to another peer.
+    pub is_live: bool,
     /// Texts in the application's messages that make its answer a failure.
     pub catch_stderr: Vec<Bytes>,
     pub may_keep: bool,
@@ -181,7 +189,9 @@ impl Job {
         let allowed = self.conf.next_upstream;
         let tries_max = self.conf.next_upstream_tries;
         let time_max = self.conf.next_upstream_timeout;
+        let is_used_up = was_sent && self.is_live;
         allowed.has(fault.bit())
+            && !is_used_up
             && (self.is_idempotent || !was_sent || allowed.has(Failures::NON_IDEMPOTENT))
             && (tries_max == 0 || (tries as u64) < tries_max)
             && (time_max.is_zero() || started.elapsed() < time_max)
@@ -197,7 +207,7 @@ impl Job {
         if let Some(kept) = self.kept(peer) {
             let lease = self.lease(peer, kept.requests, kept.opened);
             let begun = Instant::now();
-            attempt.connect_time = Some(std::time::Duration::ZERO);
+            attempt.connect_time = Some(Duration::ZERO);
             match self.converse(kept.connection, lease, peer, attempt, begun).await {
                 // It died while idle: not the peer's fault, a new connection decides.
                 Err((Fault::Error, received)) if received == 0 && self.is_idempotent => {}
@@ -256,6 +266,10 @@ impl Job {
     }
 
     fn not_sent(&self, problem: &io::Error, peer: &Peer) -> Fault {
+        if problem.kind() == io::ErrorKind::Interrupted {
+            // The client's fault, logged where it is answered.
+            return Fault::Error;
+        }
         if problem.kind() == io::ErrorKind::TimedOut {
             self.timed_out("sending request to upstream", peer);
             return Fault::Timeout;
@@ -342,6 +356,11 @@ impl Job {
     /// Sends everything, taking up what the peer answers meanwhile so that neither side blocks.
     async fn send(&self, connection: &Connection, input: &mut BytesMut) -> io::Result<()> {
         self.write(connection, &self.request, input).await?;
+        if let Some(mut body) = self.live.take() {
+            let result = self.send_live(connection, &mut body, input).await;
+            self.live.set(Some(body));
+            return result;
+        }
         let Some((file, length)) = &self.body_file else { return Ok(()) };
         let mut piece = vec![0; crate::limits::FILE_CHUNK_BYTES];
         let mut framed = Vec::with_capacity(piece.len() + 64);
@@ -359,6 +378,40 @@ impl Job {
         framed.clear();
         (self.frame)(&mut framed, b"");
         self.write(connection, &framed, input).await
+    }
+
+    /// Sends the body on while it arrives; an early answer ends that.
+    async fn send_live(
+        &self,
+        connection: &Connection,
+        body: &mut RequestBody,
+        input: &mut BytesMut,
+    ) -> io::Result<()> {
+        let mut framed = Vec::new();
+        loop {
+            input.reserve(1);
+            let piece = tokio::select! {
+                biased;
+                piece = body.piece(self.body_timeout) => piece,
+                read = connection.read(input) => match read? {
+                    0 => return Err(io::ErrorKind::ConnectionReset.into()),
+                    _ => return Ok(()),
+                },
+            };
+            framed.clear();
+            match piece {
+                Ok(Some(piece)) => (self.frame)(&mut framed, &piece),
+                Ok(None) => (self.frame)(&mut framed, b""),
+                Err(problem) => {
+                    self.client_fault.set(Some(problem));
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+            }
+            self.write(connection, &framed, input).await?;
+            if body.is_finished() && framed.len() <= yorozu_wire::fastcgi::HEAD_BYTES {
+                return Ok(());
+            }
+        }
     }
 
     async fn write(

@@ -9,6 +9,7 @@ use crate::connection::body::{BodyError, RequestBody};
 use crate::exchange::{Exchange, UpstreamAttempt};
 use crate::handlers::{Handler, Outcome, fastcgi};
 use crate::logging::error::{self, Context, Level};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,18 +24,24 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     if let Some(outcome) = cache::prepare(exchange, gateway).await {
         return outcome;
     }
-    if let Err(problem) = read_body(exchange, location).await {
-        return body_failed(exchange, problem);
+    let is_live =
+        !gateway.request_buffering && exchange.body.may_be_sent_on() && gateway.pass_request_body;
+    if !is_live {
+        if let Err(problem) = read_body(exchange, location).await {
+            return body_failed(exchange, problem);
+        }
     }
     let Handler::Fastcgi(target) = &location.handler else {
         unreachable!("only gateways lead here")
     };
     let target = Arc::clone(target);
-    let Some(job) = job(exchange, location, &target) else {
+    let Some(job) = job(exchange, location, &target, is_live) else {
         return Outcome::Status(500);
     };
-    let is_watching =
-        exchange.cache.as_ref().is_none_or(|plan| !plan.may_store) && !gateway.ignore_client_abort;
+    // A body on its way shows by itself that the client is there.
+    let is_watching = !is_live
+        && exchange.cache.as_ref().is_none_or(|plan| !plan.may_store)
+        && !gateway.ignore_client_abort;
     let mut attempts = Vec::new();
     let result = if is_watching {
         let closed = exchange.body.client_closed();
@@ -47,6 +54,12 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         Some(fetch(&job, &mut attempts).await)
     };
     exchange.attempts.append(&mut attempts);
+    if let Some(body) = job.live.take() {
+        exchange.body = body;
+    }
+    if let Some(problem) = job.client_fault.take() {
+        return body_failed(exchange, problem);
+    }
     match result {
         Some(result) => settle(exchange, gateway, result),
         None => {
@@ -84,7 +97,12 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
     Outcome::Status(status)
 }
 
-fn job(exchange: &mut Exchange, location: &LocationConf, target: &Target) -> Option<Job> {
+fn job(
+    exchange: &mut Exchange,
+    location: &LocationConf,
+    target: &Target,
+    is_live: bool,
+) -> Option<Job> {
     let Some(upstream) = target.upstream(exchange) else {
         error::request(
             exchange,
@@ -93,7 +111,7 @@ fn job(exchange: &mut Exchange, location: &LocationConf, target: &Target) -> Opt
         );
         return None;
     };
-    let request = fastcgi::request(exchange, location);
+    let request = fastcgi::request(exchange, location, is_live);
     Some(Job {
         upstream,
         request,
@@ -102,6 +120,12 @@ fn job(exchange: &mut Exchange, location: &LocationConf, target: &Target) -> Opt
         } else {
             None
         },
+        live: Cell::new(
+            is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none())),
+        ),
+        is_live,
+        body_timeout: location.http_core.client_body_timeout,
+        client_fault: Cell::default(),
         frame: fastcgi::frame,
         conf: location.fastcgi.gateway.clone(),
         codec: Box::new(fastcgi::codec(location.fastcgi.gateway.buffer_size.bytes())),
@@ -169,7 +193,7 @@ async fn refresh(exchange: &mut Exchange) {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     let Handler::Fastcgi(target) = &location.handler else { return };
-    let Some(job) = job(exchange, location, target) else { return };
+    let Some(job) = job(exchange, location, target, false) else { return };
     let mut attempts: Vec<UpstreamAttempt> = Vec::new();
     let result = fetch(&job, &mut attempts).await;
     exchange.attempts.append(&mut attempts);

@@ -48,6 +48,8 @@ pub fn run(
     on_ready: impl FnOnce(),
 ) -> Result<(), String> {
     let config = Arc::new(config);
+    let signals = signals::Signals::install()
+        .map_err(|problem| format!("sigaction() failed ({})", error::os_error(&problem)))?;
     kept.zones.clone_from(&config.zones);
     for warning in &config.warnings {
         error::process(&config, Level::Warn, warning);
@@ -70,7 +72,7 @@ pub fn run(
     server.start_workers(listeners)?;
     error::process(&server.config, Level::Notice, "start worker threads");
     on_ready();
-    signals::serve(&mut server)?;
+    signals.serve(&mut server);
     listen::remove(server.config.sockets.iter().map(|socket| socket.address.clone()));
     drop(pid);
     Ok(())

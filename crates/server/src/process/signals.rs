@@ -3,29 +3,54 @@
 use super::Server;
 use super::worker::Command;
 use crate::logging::error::{self, Level};
+use std::io;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Serves signals until the workers have ended.
-///
-/// # Errors
-/// The handlers cannot be installed.
-pub(super) fn serve(server: &mut Server) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|problem| problem.to_string())?;
-    runtime.block_on(run(server)).map_err(|problem| problem.to_string())
+/// The handlers. Installed before anybody can know the process: a signal that comes while it
+/// starts is served as soon as it runs, instead of ending it.
+pub(super) struct Signals {
+    runtime: Runtime,
+    hangup: Signal,
+    quit: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    reopen: Signal,
+    upgrade: Signal,
+    window: Signal,
 }
 
-async fn run(server: &mut Server) -> std::io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
-    let mut quit = signal(SignalKind::quit())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut reopen = signal(SignalKind::user_defined1())?;
-    let mut upgrade = signal(SignalKind::user_defined2())?;
-    let mut window = signal(SignalKind::window_change())?;
+impl Signals {
+    /// Installs the handlers.
+    ///
+    /// # Errors
+    /// As the system refuses them.
+    pub(super) fn install() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let guard = runtime.enter();
+        let hangup = signal(SignalKind::hangup())?;
+        let quit = signal(SignalKind::quit())?;
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let reopen = signal(SignalKind::user_defined1())?;
+        let upgrade = signal(SignalKind::user_defined2())?;
+        let window = signal(SignalKind::window_change())?;
+        drop(guard);
+        Ok(Self { runtime, hangup, quit, terminate, interrupt, reopen, upgrade, window })
+    }
+
+    /// Serves signals until the workers have ended.
+    pub(super) fn serve(self, server: &mut Server) {
+        let Self { runtime, hangup, quit, terminate, interrupt, reopen, upgrade, window } = self;
+        let streams = [hangup, quit, terminate, interrupt, reopen, upgrade, window];
+        runtime.block_on(run(server, streams));
+    }
+}
+
+async fn run(server: &mut Server, streams: [Signal; 7]) {
+    let [mut hangup, mut quit, mut terminate, mut interrupt, mut reopen, mut upgrade, mut window] =
+        streams;
     // A thread's end has no event of its own.
     let mut look = tokio::time::interval(Duration::from_millis(20));
     let mut is_ending = false;
@@ -49,11 +74,12 @@ async fn run(server: &mut Server) -> std::io::Result<()> {
                 is_ending = true;
                 server.tell(|| Command::Stop);
             }
-            _ = upgrade.recv() => log("signal 12 (SIGUSR2) received: upgrading the binary is not supported"),
+            _ = upgrade.recv() => {
+                log("signal 12 (SIGUSR2) received: upgrading the binary is not supported");
+            }
             _ = window.recv() => log("signal 28 (SIGWINCH) received, ignored"),
             _ = look.tick(), if is_ending => {}
         }
     }
     error::process(&server.config, Level::Notice, "exit");
-    Ok(())
 }

@@ -55,8 +55,8 @@ find_rust() {
     local wanted="rustc-web cargo-web gcc libc6-dev"
     is_root || die "Rust 1.$rust_minimum or newer is needed: run as root: apt-get install $wanted"
     step "installing Rust from Debian"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $wanted \
-        >/dev/null 2>&1 </dev/null || die "apt-get install $wanted failed"
+    { apt-get update && DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends $wanted; } >/dev/null 2>&1 </dev/null || die "apt-get install $wanted failed"
     is_rust_recent rustc ||
         die "Rust 1.$rust_minimum or newer is needed, Debian's rustc-web is older: install it from rust-lang.org"
 }

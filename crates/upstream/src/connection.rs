@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 /// Where a peer listens.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -34,6 +34,8 @@ pub struct SocketOptions {
     pub send_bytes: Option<usize>,
     /// SO_RCVBUF, in bytes
     pub receive_bytes: Option<usize>,
+    /// Address to connect from; of the peer's family, else it is not used.
+    pub from: Option<SocketAddr>,
 }
 
 /// An open connection.
@@ -57,7 +59,18 @@ impl Connection {
         let connection = match address {
             PeerAddress::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
             PeerAddress::Tcp(address) => {
-                let stream = TcpStream::connect(address).await?;
+                let stream = match options.from.filter(|from| from.is_ipv4() == address.is_ipv4()) {
+                    None => TcpStream::connect(address).await?,
+                    Some(from) => {
+                        let socket = if from.is_ipv4() {
+                            TcpSocket::new_v4()?
+                        } else {
+                            TcpSocket::new_v6()?
+                        };
+                        socket.bind(from)?;
+                        socket.connect(*address).await?
+                    }
+                };
                 stream.set_nodelay(true)?;
                 Self::Tcp(stream)
             }

@@ -508,6 +508,7 @@ fn php_may_be_behind_tcp() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     std::thread::spawn(move || {
         for mut near in listener.incoming().flatten() {
+            assert_eq!(near.peer_addr().unwrap().ip().to_string(), "127.0.0.2");
             let mut far = std::os::unix::net::UnixStream::connect(&path).unwrap();
             let (mut back, mut answer) = (far.try_clone().unwrap(), near.try_clone().unwrap());
             std::thread::spawn(move || std::io::copy(&mut near, &mut far));
@@ -517,7 +518,7 @@ fn php_may_be_behind_tcp() {
             });
         }
     });
-    let http = CACHED.replace("$origin", &format!("127.0.0.1:{port}"));
+    let http = CACHED.replace("$origin", &format!("127.0.0.1:{port}; fastcgi_bind 127.0.0.2"));
     let server = Server::start(&yorozu(), folder.path(), &http);
     assert_eq!(get(server.port, "/tcp").unwrap().body, page("/tcp").as_bytes());
 }
@@ -589,4 +590,28 @@ fn an_unbuffered_upload_reaches_php_while_it_arrives() {
     client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
     assert_eq!(client.answer(false), None, "a client that stops sending is let go");
     assert!(files(&folder.path().join("body")).is_empty());
+}
+
+#[test]
+fn symbolic_links_are_refused_when_asked() {
+    let folder = Folder::new();
+    let html = folder.path().join("html");
+    fs::create_dir_all(html.join("real")).unwrap();
+    fs::write(html.join("real/a"), "a").unwrap();
+    std::os::unix::fs::symlink(html.join("real"), html.join("linked")).unwrap();
+    std::os::unix::fs::symlink(html.join("real/a"), html.join("real/b")).unwrap();
+    let http =
+        "server { listen 127.0.0.1:$port; root $dir/html; disable_symlinks on from=$document_root;
+        location /linked/free { disable_symlinks off; alias $dir/html/linked/a; }
+        location /linked/own { disable_symlinks if_not_owner; alias $dir/html/linked/a; } }";
+    for kind in std::iter::once(yorozu()).chain(Kind::oracle()) {
+        let server = Server::start(&kind, folder.path(), http);
+        let status = |path: &str| get(server.port, path).unwrap().status;
+        assert_eq!(
+            (status("/real/a"), status("/real/b"), status("/linked/a")),
+            (200, 403, 403),
+            "{kind:?}"
+        );
+        assert_eq!((status("/linked/free"), status("/linked/own")), (200, 200), "{kind:?}");
+    }
 }

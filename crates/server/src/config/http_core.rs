@@ -304,6 +304,39 @@ impl Setting for Present {
     }
 }
 
+/// `disable_symlinks`
+#[derive(Clone, Debug)]
+pub struct DisableSymlinks {
+    pub mode: Symlinks,
+    /// Parts of the path that are trusted.
+    pub from: Option<Template>,
+}
+
+/// Which links refuse a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Symlinks {
+    Allowed,
+    Refused,
+    RefusedIfNotOwner,
+}
+
+impl Setting for DisableSymlinks {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let mode = match args.word(0) {
+            b"off" => Symlinks::Allowed,
+            b"on" => Symlinks::Refused,
+            b"if_not_owner" => Symlinks::RefusedIfNotOwner,
+            other => return Err(args.invalid_parameter(other)),
+        };
+        let from = match args.word(1).strip_prefix(b"from=") {
+            Some(from) if mode != Symlinks::Allowed => Some(Template::compile(from, args.env)?),
+            None if args.words.len() == 1 => None,
+            _ => return Err(args.invalid_parameter(args.word(1))),
+        };
+        Ok(Self { mode, from })
+    }
+}
+
 /// `off`, or a size.
 #[derive(Clone, Copy, Debug)]
 pub struct OffOrSize(pub Option<u64>);
@@ -413,6 +446,8 @@ settings! {
     try_files: Option<TryFiles> = none, TWO_OR_MORE, SERVER | LOCATION;
     /// Whether names with underscores are valid.
     underscores_in_headers: bool = "off", ONE, HTTP | SERVER;
+    /// Whether symbolic links in the path of a file refuse it, or those to another owner's file.
+    disable_symlinks: DisableSymlinks = "off", ONE_OR_TWO, HTTP_SERVER_LOCATION;
     /// Extensions and their MIME types.
     types: Types = "", NONE, 0;
     /// Open files kept between requests.
@@ -513,16 +548,6 @@ pub const OTHERS: &[Directive] = &[
         Arity::ONE_OR_MORE,
         Action::Set(super::listen::server_name),
         "Names of a server.",
-    ),
-    Directive::row(
-        "disable_symlinks",
-        HTTP_SERVER_LOCATION,
-        Arity::ONE_OR_TWO,
-        Action::Set(|_, args| match args.word(0) {
-            b"off" => Ok(()),
-            _ => Err(ValueError::new("\"disable_symlinks\" is not supported, expected \"off\"")),
-        }),
-        "Refuses symbolic links; only `off` is supported.",
     ),
     Directive::row(
         "post_action",

@@ -4,6 +4,7 @@ use super::timer::Timer;
 use super::transport::Transport;
 use crate::config::http_core::Conf;
 use crate::exchange::request::{KnownFields, Method, Request};
+use crate::handlers::stub_status::{COUNTERS, Gauge};
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 use std::time::Duration;
@@ -69,6 +70,7 @@ pub async fn receive(
 ) -> Received {
     let mut searched = 0;
     let mut line: Option<RequestLine> = None;
+    let mut reading = None;
     let begun = std::time::Instant::now();
     loop {
         if !buffer.is_empty() {
@@ -80,6 +82,9 @@ pub async fn receive(
                 Ok(None) => {}
                 Err((status, text)) => return bad(buffer, line.as_ref(), status, text),
             }
+        }
+        if !buffer.is_empty() {
+            reading.get_or_insert_with(|| Gauge::new(&COUNTERS.reading));
         }
         let limit = if buffer.is_empty() { idle } else { head.saturating_sub(begun.elapsed()) };
         match timer.within(limit, io.read(buffer)).await {

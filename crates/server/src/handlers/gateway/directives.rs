@@ -7,6 +7,7 @@ use crate::config::template::Template;
 use crate::config::types::{Buffers, Offset, Size, TempPath, Templates, word_bits};
 use bytes::Bytes;
 use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// A protocol's part of the block.
@@ -130,17 +131,35 @@ impl Setting for StoreOff {
     }
 }
 
-/// `off`, or an address to bind to; only `off` is supported.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BindOff;
+/// `off`, or the address to connect from, which may hold variables.
+#[derive(Clone, Debug, Default)]
+pub struct Bind(pub Option<Template>);
 
-impl Setting for BindOff {
+impl Setting for Bind {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match args.word(0) {
-            b"off" => Ok(Self),
-            other => Err(args.invalid_value_must_be(other, "\"off\": binding is not supported")),
+        match (args.word(0), args.word(1)) {
+            (b"off", b"") => return Ok(Self(None)),
+            (_, b"") => {}
+            (_, b"transparent") => {
+                return Err(ValueError(format!(
+                    "\"transparent\" in \"{}\" is not supported",
+                    args.name
+                )));
+            }
+            (_, other) => return Err(args.invalid_parameter(other)),
         }
+        let address = Template::compile(args.word(0), args.env)?;
+        if address.as_literal().is_some_and(|text| bind_address(&text).is_none()) {
+            return Err(ValueError(format!("invalid address \"{}\"", args.text(0))));
+        }
+        Ok(Self(Some(address)))
     }
+}
+
+/// An address with or without port; any free port without.
+pub fn bind_address(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 0)))
 }
 
 /// Declares the settings of a family; as `settings!`, with the prefix added to each name.
@@ -185,8 +204,8 @@ macro_rules! family_settings {
 }
 
 family_settings! {
-    /// Whether upstreams are contacted from a chosen address.
-    bind: BindOff = none, ONE_OR_TWO;
+    /// Address from which upstreams are contacted.
+    bind: Bind = none, ONE_OR_TWO;
     /// Buffer for the first part of the answer, which holds its head.
     buffer_size: Size = "8k", ONE;
     /// Whether the answer is read ahead of a slow client.
@@ -277,8 +296,9 @@ family_settings! {
 
 impl Conf {
     /// Options of upstream sockets.
-    pub fn socket_options(&self) -> yorozu_upstream::SocketOptions {
+    pub fn socket_options(&self, from: Option<SocketAddr>) -> yorozu_upstream::SocketOptions {
         yorozu_upstream::SocketOptions {
+            from,
             keepalive: self.socket_keepalive,
             send_bytes: self.socket_sndbuf.map(Size::bytes),
             receive_bytes: self.socket_rcvbuf.map(Size::bytes),

@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ pub struct Job {
     pub body_timeout: Duration,
     /// What went wrong on the client's side of a body sent on.
     pub client_fault: Cell<Option<BodyError>>,
+    /// `*_bind`
+    pub from: Option<SocketAddr>,
     pub frame: fn(&mut Vec<u8>, &[u8]),
     pub conf: Conf,
     pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
@@ -219,7 +222,7 @@ impl Job {
             }
         }
         let begun = Instant::now();
-        let open = Connection::open(&peer.address, self.conf.socket_options());
+        let open = Connection::open(&peer.address, self.conf.socket_options(self.from));
         let connection = match tokio::time::timeout(self.conf.connect_timeout, open).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {

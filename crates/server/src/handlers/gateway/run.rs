@@ -111,6 +111,8 @@ fn job(
         );
         return None;
     };
+    let from = location.fastcgi.gateway.bind.0.as_ref().map(|address| address.value(exchange));
+    let from = from.and_then(|address| super::directives::bind_address(&address));
     let request = fastcgi::request(exchange, location, is_live);
     Some(Job {
         upstream,
@@ -126,6 +128,7 @@ fn job(
         is_live,
         body_timeout: location.http_core.client_body_timeout,
         client_fault: Cell::default(),
+        from,
         frame: fastcgi::frame,
         conf: location.fastcgi.gateway.clone(),
         codec: Box::new(fastcgi::codec(location.fastcgi.gateway.buffer_size.bytes())),

@@ -1,15 +1,16 @@
 //! Files by path: what is there, and open ones kept as `open_file_cache` says.
 
-use crate::config::http_core::Conf;
+use crate::config::http_core::{Conf, Symlinks};
 use crate::exchange::unix_seconds;
 use crate::process::turn;
+use nix::errno::Errno;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,6 +79,27 @@ fn kind_now(path: &[u8]) -> Option<Kind> {
     } else {
         Kind::Other
     })
+}
+
+/// The first link behind the `trusted` bytes of `path` that refuses it.
+pub fn refused_link(path: &[u8], trusted: usize, mode: Symlinks) -> Option<io::Error> {
+    let ends = path.iter().enumerate().skip(trusted.max(1)).filter(|(_, byte)| **byte == b'/');
+    let ends = ends.map(|(at, _)| at).chain([path.len()]);
+    for part in ends.map(|end| as_path(&path[..end])) {
+        let Ok(link) = std::fs::symlink_metadata(part) else { continue };
+        if !link.is_symlink() {
+            continue;
+        }
+        let is_own = std::fs::metadata(part).is_ok_and(|target| target.uid() == link.uid());
+        if mode == Symlinks::Refused || !is_own {
+            // As nginx, which opens part by part without following: a folder's link is "no folder".
+            let is_last = part.as_os_str().len() == path.len();
+            let is_no_folder = mode == Symlinks::Refused && !is_last;
+            let errno = if is_no_folder { Errno::ENOTDIR } else { Errno::ELOOP };
+            return Some(io::Error::from_raw_os_error(errno as i32));
+        }
+    }
+    None
 }
 
 /// Has anybody the right to execute it?

@@ -4,7 +4,7 @@ pub mod files;
 
 use super::Outcome;
 use crate::config::compiled::LocationConf;
-use crate::config::http_core::Types;
+use crate::config::http_core::{Symlinks, Types};
 use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Response, Segment};
 use crate::logging::error::{self, Level};
@@ -79,6 +79,9 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         return Outcome::Status(405);
     }
     let path = path(exchange);
+    if let Some(problem) = refused_link(exchange, location, &path) {
+        return not_opened(exchange, location, &path, &problem);
+    }
     let opened = match files::open(&path, &location.http_core) {
         Ok(opened) => opened,
         Err(problem) => return not_opened(exchange, location, &path, &problem),
@@ -108,6 +111,18 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     response.allow_ranges = true;
     response.body = Body::Segments(vec![Segment::File(opened.file, 0..opened.bytes)]);
     Outcome::Respond(Box::new(response))
+}
+
+/// `disable_symlinks`
+fn refused_link(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Option<io::Error> {
+    let setting = &location.http_core.disable_symlinks;
+    if setting.mode == Symlinks::Allowed {
+        return None;
+    }
+    let trusted =
+        setting.from.as_ref().map(|from| crate::exchange::variables::value_of(from, exchange));
+    let trusted = trusted.filter(|from| path.starts_with(from)).map_or(0, |from| from.len());
+    files::refused_link(path, trusted, setting.mode)
 }
 
 fn forbidden_listing(exchange: &mut Exchange) -> Outcome {

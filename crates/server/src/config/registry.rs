@@ -64,7 +64,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("fastcgi_busy_buffers_size", &[], "whatever has arrived may be sent"),
     ("fastcgi_cache_max_range_offset", &[], "ranges of a page being made are answered whole"),
     ("fastcgi_send_lowat", &[], "the kernel decides"),
-    ("fastcgi_store_access", &[], "answers are not stored as files"),
     ("fastcgi_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("gzip_buffers", &[], "memory is taken as needed"),
     ("master_process", &[], "one process does both jobs"),

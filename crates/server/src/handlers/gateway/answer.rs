@@ -2,6 +2,7 @@
 
 use super::directives::IgnoreHeaders;
 use super::fetch::Fetched;
+use super::store::Saver;
 use super::stream::{self, PumpEnd, ReadAhead};
 use super::{BodyStep, Conf, Head};
 use crate::cache::{self, Collector, freshness};
@@ -50,6 +51,7 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
     }
     let mut response = response(conf, &head);
     let collector = collector(exchange, conf, &head, &response);
+    let saver = Saver::start(exchange, conf, head.status, response.last_modified);
     let is_buffered = match first(&head, b"x-accel-buffering") {
         Some(value) if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
             if value.eq_ignore_ascii_case(b"no") {
@@ -60,7 +62,8 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
         }
         _ => conf.buffering,
     };
-    attach_body(exchange, conf, fetched, collector, is_buffered, &mut response);
+    let keepers = Keepers { collector, saver };
+    attach_body(exchange, conf, fetched, keepers, is_buffered, &mut response);
     Outcome::Respond(Box::new(response))
 }
 
@@ -189,28 +192,47 @@ fn collector(
     Some(Collector::new(plan.zone, key, entry, plan.guard.take(), context))
 }
 
+/// Those who keep what passes by.
+struct Keepers {
+    collector: Option<Collector>,
+    saver: Option<Saver>,
+}
+
+impl Keepers {
+    fn is_empty(&self) -> bool {
+        self.collector.is_none() && self.saver.is_none()
+    }
+
+    fn push(&mut self, piece: &Bytes) {
+        if self.collector.as_mut().is_some_and(|collector| !collector.push(piece)) {
+            self.collector = None;
+        }
+        if self.saver.as_mut().is_some_and(|saver| !saver.push(piece)) {
+            self.saver = None;
+        }
+    }
+}
+
 /// Gives the response its body: at once, if all of it has arrived with the head.
 fn attach_body(
     exchange: &mut Exchange,
     conf: &Conf,
     fetched: Fetched,
-    mut collector: Option<Collector>,
+    mut keepers: Keepers,
     is_buffered: bool,
     response: &mut Response,
 ) {
     let Fetched { mut source, lease, started, received, .. } = fetched;
-    let has_no_content = exchange.request.method == Method::Head && collector.is_none();
+    let has_no_content = exchange.request.method == Method::Head && keepers.is_empty();
     let mut pieces = Vec::new();
     loop {
         match source.arrived() {
             Ok(BodyStep::Data(piece)) => {
-                if collector.as_mut().is_some_and(|collector| !collector.push(&piece)) {
-                    collector = None;
-                }
+                keepers.push(&piece);
                 pieces.push(piece);
             }
             Ok(BodyStep::End) => {
-                finish_whole(exchange, pieces, collector, response, started);
+                finish_whole(exchange, pieces, keepers, response, started);
                 let is_reusable = source.codec.is_reusable();
                 lease.release(source.connection, is_reusable);
                 return;
@@ -234,7 +256,8 @@ fn attach_body(
         file,
     };
     let end = PumpEnd {
-        collector,
+        collector: keepers.collector,
+        saver: keepers.saver,
         context: Context::of(exchange),
         peer: exchange
             .attempts
@@ -251,13 +274,16 @@ fn attach_body(
 fn finish_whole(
     exchange: &mut Exchange,
     mut pieces: Vec<Bytes>,
-    collector: Option<Collector>,
+    keepers: Keepers,
     response: &mut Response,
     started: std::time::Instant,
 ) {
     let length: usize = pieces.iter().map(Bytes::len).sum();
-    if let Some(collector) = collector {
+    if let Some(collector) = keepers.collector {
         collector.finish(exchange.now());
+    }
+    if let Some(saver) = keepers.saver {
+        saver.finish();
     }
     if let Some(attempt) = exchange.attempts.last_mut() {
         attempt.response_time = started.elapsed();

@@ -1,5 +1,6 @@
 //! Directives that every gateway has under its own prefix: `fastcgi_connect_timeout`, and so on.
 
+use super::store::{Store, StoreAccess};
 use crate::cache::directives::*;
 use crate::config::block::Block;
 use crate::config::directive::*;
@@ -113,21 +114,6 @@ impl Setting for IgnoreHeaders {
             ("Vary", Self::VARY),
         ];
         word_bits(args, &known).map(Self)
-    }
-}
-
-/// `off`, `on` or a path; only `off` is supported.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StoreOff;
-
-impl Setting for StoreOff {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match args.word(0) {
-            b"off" => Ok(Self),
-            other => {
-                Err(args.invalid_value_must_be(other, "\"off\": storing files is not supported"))
-            }
-        }
     }
 }
 
@@ -284,10 +270,10 @@ family_settings! {
     socket_rcvbuf: Option<Size> = none, ONE;
     /// Send buffer of upstream sockets.
     socket_sndbuf: Option<Size> = none, ONE;
-    /// Whether answers are stored as files; only `off`.
-    store: StoreOff = none, ONE;
+    /// Whether answers are stored as files, and where.
+    store: Store = none, ONE;
     /// Rights of stored files.
-    store_access: crate::config::types::Words = "user:rw", ONE_OR_MORE;
+    store_access: StoreAccess = "user:rw", ONE_OR_MORE;
     /// Bytes written to a temporary file at a time; accepted, the answer's own pieces are written.
     temp_file_write_size: Size = "16k", ONE;
     /// Folder of temporary files.

@@ -8,6 +8,7 @@ pub mod answer;
 pub mod directives;
 pub mod fetch;
 pub mod run;
+pub mod store;
 pub mod stream;
 
 pub use directives::{Conf, Draft, Family, rows};

@@ -10,6 +10,7 @@
 //! - A pump with a [`Collector`] goes on though its client is gone.
 //! - A body that ends early is reported as torn and never stored.
 
+use super::store::Saver;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collector;
 use crate::exchange::response::Segment;
@@ -201,11 +202,19 @@ pub struct ReadAhead {
 /// What happens around the pump.
 pub struct PumpEnd {
     pub collector: Option<Collector>,
+    pub saver: Option<Saver>,
     pub context: Context,
     pub peer: String,
     pub started: Instant,
     /// Takes the connection back, whole or not.
     pub release: Box<dyn FnOnce(Connection, bool)>,
+}
+
+impl PumpEnd {
+    /// Is the body wanted though its client is gone?
+    fn is_kept(&self) -> bool {
+        self.collector.is_some() || self.saver.is_some()
+    }
 }
 
 /// Starts a pump and returns the client's side of it; `pieces` came with the head.
@@ -274,6 +283,9 @@ impl Pump {
             if let Some(collector) = end.collector.take() {
                 collector.finish(unix_seconds(SystemTime::now()));
             }
+            if let Some(saver) = end.saver.take() {
+                saver.finish();
+            }
         }
         drop(end.collector);
         let is_reusable = is_whole && source.codec.is_reusable();
@@ -289,7 +301,7 @@ impl Pump {
         let begun = Instant::now();
         loop {
             self.slow_down(begun).await;
-            let next = if self.shared.state.borrow().is_abandoned || end.collector.is_some() {
+            let next = if self.shared.state.borrow().is_abandoned || end.is_kept() {
                 tokio::time::timeout(self.ahead.read_timeout, source.next()).await
             } else {
                 tokio::select! {
@@ -317,6 +329,9 @@ impl Pump {
             if let Some(text) = source.codec.take_stderr() {
                 end.context.upstream(Level::Error, &stderr_text(&text), Some(&end.peer));
             }
+            if end.saver.as_mut().is_some_and(|saver| !saver.push(&piece)) {
+                end.saver = None;
+            }
             if end.collector.as_mut().is_some_and(|collector| !collector.push(&piece)) {
                 end.collector = None;
             }
@@ -324,7 +339,7 @@ impl Pump {
                 .queue(piece, end.collector.is_some())
                 .await
                 .map_err(|error| os_error(&error))?
-                && end.collector.is_none()
+                && !end.is_kept()
             {
                 return Ok(false);
             }

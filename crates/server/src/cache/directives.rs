@@ -3,28 +3,28 @@
 use crate::config::block::Block;
 use crate::config::directive::*;
 use crate::config::env::CacheZone;
+use crate::config::template::Template;
 use bytes::Bytes;
 use std::time::Duration;
 use yorozu_cache::{DiskOptions, Levels, ZoneOptions};
 use yorozu_conf::value;
 
-/// `*_cache zone | off`
+/// `*_cache zone | off`; the name may hold variables, and then spell `off` or nothing too.
 #[derive(Clone, Debug, Default)]
-pub struct CacheZoneName(Option<Bytes>);
+pub struct CacheZoneName(Option<Template>);
 
 impl CacheZoneName {
-    pub fn zone(&self) -> Option<&Bytes> {
+    pub fn zone(&self) -> Option<&Template> {
         self.0.as_ref()
     }
 }
 
 impl Setting for CacheZoneName {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let word = args.words.first().cloned().unwrap_or_default();
-        if word.contains(&b'$') {
-            return Err(ValueError(format!("\"{}\" with variables is not supported", args.name)));
+        match args.word(0) {
+            b"off" => Ok(Self(None)),
+            zone => Template::compile(zone, args.env).map(|zone| Self(Some(zone))),
         }
-        Ok(Self((&word[..] != b"off").then_some(word)))
     }
 }
 

@@ -76,8 +76,7 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     if !conf.cache_methods.admits(exchange.request.method_text()) {
         return None;
     }
-    let zone = conf.cache.zone()?;
-    let zone = Arc::clone(exchange.conf.zones.get(std::str::from_utf8(zone).ok()?)?);
+    let zone = zone(exchange, conf)?;
     let mut key = Vec::with_capacity(128);
     let mut has_method = false;
     match &conf.cache_key {
@@ -104,6 +103,17 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     let entry = find_in_memory(exchange, &plan);
     exchange.cache = Some(plan);
     judge(exchange, conf, &entry?)
+}
+
+/// The zone the location names; `None` also for a name that variables spell and nobody has.
+fn zone(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Zone>> {
+    let name = conf.cache.zone()?.value(exchange);
+    let name = std::str::from_utf8(&name).ok()?;
+    let zone = exchange.conf.zones.get(name).map(Arc::clone);
+    if zone.is_none() && !name.is_empty() && name != "off" {
+        error::request(exchange, Level::Error, &format!("cache \"{name}\" not found"));
+    }
+    zone
 }
 
 /// Without a key nginx would mix every page; this keeps them apart.

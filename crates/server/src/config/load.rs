@@ -494,9 +494,12 @@ fn without_try_files(block: &Block) -> Block {
 fn check(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
     let gateway = &conf.fastcgi.gateway;
     if let Some(zone) = gateway.cache.zone() {
-        if !env.zones.borrow().contains_key(&*String::from_utf8_lossy(zone)) {
-            let zone = String::from_utf8_lossy(zone);
-            return Err(ValueError(format!("\"fastcgi_cache\" zone \"{zone}\" is unknown")));
+        // A name with variables is looked up with each request.
+        if let Some(zone) = zone.as_literal() {
+            let zone = String::from_utf8_lossy(&zone).into_owned();
+            if !env.zones.borrow().contains_key(&zone) {
+                return Err(ValueError(format!("\"fastcgi_cache\" zone \"{zone}\" is unknown")));
+            }
         }
         if matches!(conf.handler, Handler::Fastcgi(_)) && gateway.cache_key.is_none() {
             env.warn("no \"fastcgi_cache_key\" for \"fastcgi_cache\"");

@@ -221,7 +221,9 @@ pub const OTHERS: &[Directive] = &[
         "load_module",
         MAIN,
         Arity::ONE,
-        Action::Refused("modules are not loaded at run time"),
+        Action::Ignored(
+            "modules are not loaded; a directive of theirs is refused where it is used",
+        ),
         "Loads a dynamic module.",
     ),
 ];

@@ -2,61 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+mod shared;
+
+use nix::sys::signal::Signal;
+use shared::{BINARY, CACHED, files, get, log, page, pages, signal, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use yorozu_testkit::client::{Answer, Client};
-use yorozu_testkit::origin::{Origin, Seen};
+use yorozu_testkit::client::Client;
+use yorozu_testkit::origin::Origin;
 use yorozu_testkit::server::{Folder, Kind, Server, free_port};
-
-const BINARY: &str = env!("CARGO_BIN_EXE_yorozu");
-
-fn yorozu() -> Kind {
-    Kind::Yorozu(BINARY.into())
-}
-
-fn signal(server: &Server, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), signal).unwrap();
-}
-
-/// Waits for a condition that another process brings about.
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        assert!(Instant::now() < end, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn log(folder: &Folder) -> String {
-    fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default()
-}
-
-fn get(port: u16, path: &str) -> Option<Answer> {
-    let mut client = Client::connect(port);
-    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes());
-    client.answer(false)
-}
-
-/// A page that only its address determines.
-fn page(uri: &str) -> String {
-    (0..400).map(|line| format!("{uri} line {line} of a page that must never be torn\n")).collect()
-}
-
-fn pages(request: &Seen) -> Vec<u8> {
-    format!("Content-Type: text/html\r\n\r\n{}", page(request.param("REQUEST_URI"))).into_bytes()
-}
-
-const CACHED: &str = "fastcgi_cache_path $dir/cache levels=1:2 keys_zone=z:1m; fastcgi_cache_key $request_uri;
-    server { listen 127.0.0.1:$port; root $dir/html; add_header X-Cache $upstream_cache_status;
-    location / { fastcgi_param REQUEST_METHOD $request_method; fastcgi_param REQUEST_URI $request_uri;
-        fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; } }";
 
 #[test]
 fn reload_drops_no_request_and_keeps_the_memory_cache() {
@@ -257,18 +215,6 @@ fn it_goes_into_the_background_and_obeys_signals_by_name() {
     assert!(run(&folder, &["-V"]).1.contains("nginx version: nginx/"));
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for item in fs::read_dir(folder).into_iter().flatten().flatten() {
-        match item.file_type() {
-            Ok(kind) if kind.is_dir() => found.extend(files(&item.path())),
-            _ if item.file_name().len() == 32 => found.push(item.path()),
-            _ => {}
-        }
-    }
-    found
-}
-
 #[test]
 fn after_a_kill_at_any_moment_every_page_is_whole() {
     let folder = Folder::new();
@@ -438,92 +384,6 @@ fn an_access_log_line_is_complete() {
 }
 
 #[test]
-fn one_php_run_for_any_number_of_clients_with_a_lock() {
-    let folder = Folder::new();
-    let origin = Origin::start_with(folder.path(), |request| {
-        std::thread::sleep(Duration::from_millis(300));
-        pages(request)
-    });
-    let http = CACHED.replace("fastcgi_cache z;", "fastcgi_cache z; fastcgi_cache_lock on;");
-    let server = Server::start(&yorozu(), folder.path(), &http);
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..100 {
-            let port = server.port;
-            scope.spawn(move || {
-                assert_eq!(get(port, "/hot").unwrap().body, page("/hot").as_bytes());
-            });
-        }
-    });
-    assert_eq!(origin.seen().len(), 1);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-}
-
-#[test]
-fn a_client_that_goes_away_is_noticed_and_logged() {
-    let folder = Folder::new();
-    let _origin = Origin::start_with(folder.path(), |request| {
-        std::thread::sleep(Duration::from_millis(500));
-        pages(request)
-    });
-    let http = "server { listen 127.0.0.1:$port; access_log $dir/logs/a.log;
-        location / { fastcgi_param REQUEST_URI $request_uri; fastcgi_pass $origin; } }";
-    let server = Server::start(&yorozu(), folder.path(), http);
-    let mut client = Client::connect(server.port);
-    client.send(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
-    std::thread::sleep(Duration::from_millis(100));
-    drop(client);
-    until("the line", || {
-        fs::read_to_string(folder.path().join("logs/a.log")).unwrap().contains("\" 499 ")
-    });
-}
-
-#[test]
-fn a_large_answer_reaches_a_slow_client_whole() {
-    let folder = Folder::new();
-    let _origin = Origin::start_with(folder.path(), |_| {
-        let mut answer = b"Content-Type: text/x\r\n\r\n".to_vec();
-        answer.extend((0..6_000_000u32).map(|at| (at / 251) as u8));
-        answer
-    });
-    let http = "server { listen 127.0.0.1:$port sndbuf=32k; location / { fastcgi_pass $origin; fastcgi_buffers 4 4k;
-        fastcgi_buffer_size 4k; } location /none { fastcgi_pass $origin; fastcgi_max_temp_file_size 0; }
-        location /direct { fastcgi_pass $origin; fastcgi_buffering off; } }";
-    let server = Server::start(&yorozu(), folder.path(), http);
-    let expected: Vec<u8> = (0..6_000_000u32).map(|at| (at / 251) as u8).collect();
-    for path in ["/", "/none", "/direct"] {
-        let mut client = Client::connect(server.port);
-        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(client.answer(false).unwrap().body == expected, "{path}");
-    }
-    assert!(files(&folder.path().join("fastcgi")).is_empty(), "temporary files have no names");
-}
-
-#[test]
-fn php_may_be_behind_tcp() {
-    let folder = Folder::new();
-    let origin = Origin::start_with(folder.path(), pages);
-    let (path, port) = (origin.path, free_port());
-    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
-    std::thread::spawn(move || {
-        for mut near in listener.incoming().flatten() {
-            assert_eq!(near.peer_addr().unwrap().ip().to_string(), "127.0.0.2");
-            let mut far = std::os::unix::net::UnixStream::connect(&path).unwrap();
-            let (mut back, mut answer) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-            std::thread::spawn(move || std::io::copy(&mut near, &mut far));
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut back, &mut answer);
-                let _ = answer.shutdown(std::net::Shutdown::Both);
-            });
-        }
-    });
-    let http = CACHED.replace("$origin", &format!("127.0.0.1:{port}; fastcgi_bind 127.0.0.2"));
-    let server = Server::start(&yorozu(), folder.path(), &http);
-    assert_eq!(get(server.port, "/tcp").unwrap().body, page("/tcp").as_bytes());
-}
-
-#[test]
 fn logs_go_to_syslog_to_named_files_and_compressed() {
     let folder = Folder::new();
     let syslog = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -558,38 +418,6 @@ fn logs_go_to_syslog_to_named_files_and_compressed() {
     until("the packed line", || fs::metadata(&packed).is_ok_and(|metadata| metadata.len() > 0));
     let plain = Command::new("gzip").args(["-dc".as_ref(), packed.as_os_str()]).output().unwrap();
     assert_eq!(plain.stdout, b"/x\n");
-}
-
-#[test]
-fn an_unbuffered_upload_reaches_php_while_it_arrives() {
-    let folder = Folder::new();
-    let origin = Origin::start_with(folder.path(), |request| {
-        format!(
-            "Content-Type: text/x\r\n\r\n{} {}",
-            request.body.len(),
-            request.param("CONTENT_LENGTH")
-        )
-        .into_bytes()
-    });
-    let http = "client_max_body_size 0; client_body_buffer_size 1k; client_body_timeout 500ms;
-        server { listen 127.0.0.1:$port; location / { fastcgi_param CONTENT_LENGTH $content_length;
-        fastcgi_request_buffering off; fastcgi_pass $origin; } }";
-    let server = Server::start(&yorozu(), folder.path(), http);
-    let mut client = Client::connect(server.port);
-    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n");
-    // PHP is connected before the body has arrived.
-    until("the connection", || origin.connections() == 1);
-    for _ in 0..30 {
-        client.send(&[b'x'; 100_000]);
-    }
-    assert_eq!(client.answer(false).unwrap().body, b"3000000 3000000");
-    client.send(
-        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
-    );
-    assert_eq!(client.answer(false).unwrap().body, b"3 3", "without a length it is spooled");
-    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
-    assert_eq!(client.answer(false), None, "a client that stops sending is let go");
-    assert!(files(&folder.path().join("body")).is_empty());
 }
 
 #[test]

@@ -1,80 +1,12 @@
-//! `autoindex`: a folder's listing as HTML.
+//! The listing as a page, as XML, as JSON.
 
-use super::Outcome;
-use super::static_file;
-use crate::config::directive::*;
-use crate::config::types::word_enum;
-use crate::exchange::Exchange;
-use crate::exchange::response::Response;
-use bytes::Bytes;
+use super::{Conf, Item};
 use jiff::{Timestamp, tz::TimeZone};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-use std::rc::Rc;
+use std::io::Write as _;
 use yorozu_http::uri::{Escape, escape_into};
 
-word_enum! {
-    /// `autoindex_format`
-    Format {
-        /// A page.
-        Html = "html",
-    }
-}
-
-settings! {
-    in autoindex;
-    /// Whether folders without index file are listed.
-    autoindex: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Whether sizes are shown in bytes instead of rounded.
-    autoindex_exact_size: bool = "on", ONE, HTTP_SERVER_LOCATION;
-    /// The listing's format; this server has `html`.
-    autoindex_format: Format = "html", ONE, HTTP_SERVER_LOCATION;
-    /// Whether times are local instead of UTC.
-    autoindex_localtime: bool = "off", ONE, HTTP_SERVER_LOCATION;
-}
-
-struct Item {
-    name: Vec<u8>,
-    is_folder: bool,
-    bytes: u64,
-    modified: i64,
-}
-
-/// The listing of the folder, if listings are on.
-pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
-    let conf = Rc::clone(&exchange.conf);
-    let settings = &conf.location(exchange.location).autoindex;
-    if !settings.autoindex || !exchange.request.method.is_get_or_head() {
-        return None;
-    }
-    let path = static_file::path(exchange);
-    let items = match read(Path::new(OsStr::from_bytes(&path))) {
-        Ok(items) => items,
-        Err(error) => return Some(Outcome::Status(static_file::status_of(&error))),
-    };
-    let page = html(&exchange.uri, &items, settings);
-    let response = Response::with_body(200, Bytes::from_static(b"text/html"), page);
-    Some(Outcome::Respond(Box::new(response)))
-}
-
-fn read(folder: &Path) -> std::io::Result<Vec<Item>> {
-    let mut items = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name().as_bytes().to_vec();
-        let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
-        if name.starts_with(b".") {
-            continue;
-        }
-        let modified = metadata.modified().map(crate::exchange::unix_seconds).unwrap_or(0);
-        items.push(Item { name, is_folder: metadata.is_dir(), bytes: metadata.len(), modified });
-    }
-    items.sort_by(|a, b| b.is_folder.cmp(&a.is_folder).then_with(|| a.name.cmp(&b.name)));
-    Ok(items)
-}
-
-fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
+/// A page as nginx writes it.
+pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
     const NAME_WIDTH: usize = 50;
     let title = [b"Index of ", &escape_html(uri)[..]].concat();
     let mut page = Vec::new();
@@ -143,4 +75,66 @@ fn escape_html(text: &[u8]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// `<list>` of `<directory>` and `<file>`.
+pub(super) fn xml(items: &[Item]) -> Vec<u8> {
+    let mut out = b"<?xml version=\"1.0\"?>\r\n<list>\r\n".to_vec();
+    for item in items {
+        let kind = if item.is_folder { "directory" } else { "file" };
+        let time = timestamp(item.modified).strftime("%Y-%m-%dT%H:%M:%SZ");
+        let _ = write!(out, "<{kind} mtime=\"{time}\"");
+        if !item.is_folder {
+            let _ = write!(out, " size=\"{}\"", item.bytes);
+        }
+        out.push(b'>');
+        out.extend_from_slice(&escape_html(&item.name));
+        let _ = write!(out, "</{kind}>\r\n");
+    }
+    out.extend_from_slice(b"</list>\r\n");
+    out
+}
+
+/// A list of objects.
+pub(super) fn json(items: &[Item]) -> Vec<u8> {
+    let mut out = b"[".to_vec();
+    for (index, item) in items.iter().enumerate() {
+        out.extend_from_slice(if index > 0 { b",\r\n" } else { b"\r\n" });
+        out.extend_from_slice(b"{ \"name\":\"");
+        escape_json(&mut out, &item.name);
+        let kind = if item.is_folder { "directory" } else { "file" };
+        let time = yorozu_http::date::format(item.modified);
+        let _ = write!(out, "\", \"type\":\"{kind}\", \"mtime\":\"{time}\"");
+        if !item.is_folder {
+            let _ = write!(out, ", \"size\":{}", item.bytes);
+        }
+        out.extend_from_slice(b" }");
+    }
+    out.extend_from_slice(b"\r\n]");
+    out
+}
+
+/// JSON as a call of `callback`, if that is a name and nothing more.
+pub(super) fn jsonp(items: &[Item], callback: &[u8]) -> (&'static str, Vec<u8>) {
+    let is_name = callback.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.$".contains(byte));
+    if callback.is_empty() || !is_name {
+        return ("application/json", json(items));
+    }
+    ("application/javascript", [callback, b"(", &json(items), b");"].concat())
+}
+
+fn escape_json(out: &mut Vec<u8>, text: &[u8]) {
+    for &byte in text {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', byte]),
+            0..32 => {
+                let _ = write!(out, "\\u{byte:04X}");
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+fn timestamp(unix_seconds: i64) -> jiff::Zoned {
+    Timestamp::from_second(unix_seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(TimeZone::UTC)
 }

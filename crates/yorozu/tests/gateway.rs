@@ -1,0 +1,130 @@
+//! Gateways: clients that go away, large answers, uploads, one run for many.
+
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+mod shared;
+
+use shared::{CACHED, files, get, page, pages, until, yorozu};
+use std::fs;
+use std::time::{Duration, Instant};
+use yorozu_testkit::client::Client;
+use yorozu_testkit::origin::Origin;
+use yorozu_testkit::server::{Folder, Server, free_port};
+
+#[test]
+fn one_php_run_for_any_number_of_clients_with_a_lock() {
+    let folder = Folder::new();
+    let origin = Origin::start_with(folder.path(), |request| {
+        std::thread::sleep(Duration::from_millis(300));
+        pages(request)
+    });
+    let http = CACHED.replace("fastcgi_cache z;", "fastcgi_cache z; fastcgi_cache_lock on;");
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..100 {
+            let port = server.port;
+            scope.spawn(move || {
+                assert_eq!(get(port, "/hot").unwrap().body, page("/hot").as_bytes());
+            });
+        }
+    });
+    assert_eq!(origin.seen().len(), 1);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_client_that_goes_away_is_noticed_and_logged() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), |request| {
+        std::thread::sleep(Duration::from_millis(500));
+        pages(request)
+    });
+    let http = "server { listen 127.0.0.1:$port; access_log $dir/logs/a.log;
+        location / { fastcgi_param REQUEST_URI $request_uri; fastcgi_pass $origin; } }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let mut client = Client::connect(server.port);
+    client.send(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+    std::thread::sleep(Duration::from_millis(100));
+    drop(client);
+    until("the line", || {
+        fs::read_to_string(folder.path().join("logs/a.log")).unwrap().contains("\" 499 ")
+    });
+}
+
+#[test]
+fn a_large_answer_reaches_a_slow_client_whole() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), |_| {
+        let mut answer = b"Content-Type: text/x\r\n\r\n".to_vec();
+        answer.extend((0..6_000_000u32).map(|at| (at / 251) as u8));
+        answer
+    });
+    let http = "server { listen 127.0.0.1:$port sndbuf=32k; location / { fastcgi_pass $origin; fastcgi_buffers 4 4k;
+        fastcgi_buffer_size 4k; } location /none { fastcgi_pass $origin; fastcgi_max_temp_file_size 0; }
+        location /direct { fastcgi_pass $origin; fastcgi_buffering off; } }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let expected: Vec<u8> = (0..6_000_000u32).map(|at| (at / 251) as u8).collect();
+    for path in ["/", "/none", "/direct"] {
+        let mut client = Client::connect(server.port);
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(client.answer(false).unwrap().body == expected, "{path}");
+    }
+    assert!(files(&folder.path().join("fastcgi")).is_empty(), "temporary files have no names");
+}
+
+#[test]
+fn php_may_be_behind_tcp() {
+    let folder = Folder::new();
+    let origin = Origin::start_with(folder.path(), pages);
+    let (path, port) = (origin.path, free_port());
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    std::thread::spawn(move || {
+        for mut near in listener.incoming().flatten() {
+            assert_eq!(near.peer_addr().unwrap().ip().to_string(), "127.0.0.2");
+            let mut far = std::os::unix::net::UnixStream::connect(&path).unwrap();
+            let (mut back, mut answer) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut near, &mut far));
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut back, &mut answer);
+                let _ = answer.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    let http = CACHED.replace("$origin", &format!("127.0.0.1:{port}; fastcgi_bind 127.0.0.2"));
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    assert_eq!(get(server.port, "/tcp").unwrap().body, page("/tcp").as_bytes());
+}
+
+#[test]
+fn an_unbuffered_upload_reaches_php_while_it_arrives() {
+    let folder = Folder::new();
+    let origin = Origin::start_with(folder.path(), |request| {
+        format!(
+            "Content-Type: text/x\r\n\r\n{} {}",
+            request.body.len(),
+            request.param("CONTENT_LENGTH")
+        )
+        .into_bytes()
+    });
+    let http = "client_max_body_size 0; client_body_buffer_size 1k; client_body_timeout 500ms;
+        server { listen 127.0.0.1:$port; location / { fastcgi_param CONTENT_LENGTH $content_length;
+        fastcgi_request_buffering off; fastcgi_pass $origin; } }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let mut client = Client::connect(server.port);
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n");
+    // PHP is connected before the body has arrived.
+    until("the connection", || origin.connections() == 1);
+    for _ in 0..30 {
+        client.send(&[b'x'; 100_000]);
+    }
+    assert_eq!(client.answer(false).unwrap().body, b"3000000 3000000");
+    client.send(
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    );
+    assert_eq!(client.answer(false).unwrap().body, b"3 3", "without a length it is spooled");
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+    assert_eq!(client.answer(false), None, "a client that stops sending is let go");
+    assert!(files(&folder.path().join("body")).is_empty());
+}

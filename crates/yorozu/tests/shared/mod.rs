@@ -1,0 +1,76 @@
+//! What the tests of the process and of its gateways share.
+
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use yorozu_testkit::client::{Answer, Client};
+use yorozu_testkit::origin::Seen;
+use yorozu_testkit::server::{Folder, Kind, Server};
+
+/// The program under test.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_yorozu");
+
+/// A site whose every page is cached.
+pub(crate) const CACHED: &str = "fastcgi_cache_path $dir/cache levels=1:2 keys_zone=z:1m; fastcgi_cache_key $request_uri;
+    server { listen 127.0.0.1:$port; root $dir/html; add_header X-Cache $upstream_cache_status;
+    location / { fastcgi_param REQUEST_METHOD $request_method; fastcgi_param REQUEST_URI $request_uri;
+        fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; } }";
+
+/// Waits for a condition that another process brings about.
+pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The error log so far.
+pub(crate) fn log(folder: &Folder) -> String {
+    fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default()
+}
+
+/// One answer over a connection of its own.
+pub(crate) fn get(port: u16, path: &str) -> Option<Answer> {
+    let mut client = Client::connect(port);
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes());
+    client.answer(false)
+}
+
+/// A page that only its address determines.
+pub(crate) fn page(uri: &str) -> String {
+    (0..400).map(|line| format!("{uri} line {line} of a page that must never be torn\n")).collect()
+}
+
+/// Answers of an origin that makes them with [`page`].
+pub(crate) fn pages(request: &Seen) -> Vec<u8> {
+    format!("Content-Type: text/html\r\n\r\n{}", page(request.param("REQUEST_URI"))).into_bytes()
+}
+
+/// The program under test.
+pub(crate) fn yorozu() -> Kind {
+    Kind::Yorozu(BINARY.into())
+}
+
+/// Sends a signal.
+pub(crate) fn signal(server: &Server, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), signal).unwrap();
+}
+
+/// Every cache file below a folder.
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match item.file_type() {
+            Ok(kind) if kind.is_dir() => found.extend(files(&item.path())),
+            _ if item.file_name().len() == 32 => found.push(item.path()),
+            _ => {}
+        }
+    }
+    found
+}

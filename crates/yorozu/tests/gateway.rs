@@ -1,7 +1,5 @@
 //! Gateways: clients that go away, large answers, uploads, one run for many.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
 mod shared;
 
 use shared::{CACHED, files, get, page, pages, until, yorozu};

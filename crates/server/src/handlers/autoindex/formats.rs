@@ -114,13 +114,16 @@ pub(super) fn json(items: &[Item]) -> Vec<u8> {
     out
 }
 
-/// JSON as a call of `callback`, if that is a name and nothing more.
-pub(super) fn jsonp(items: &[Item], callback: &[u8]) -> (&'static str, Vec<u8>) {
+/// JSON as a call of `callback`, plain without one; `None` if that is not a name and nothing more.
+pub(super) fn jsonp(items: &[Item], callback: &[u8]) -> Option<(&'static str, Vec<u8>)> {
     let is_name = callback.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.$".contains(byte));
-    if callback.is_empty() || !is_name {
-        return ("application/json", json(items));
+    if !is_name {
+        return None;
     }
-    ("application/javascript", [callback, b"(", &json(items), b");"].concat())
+    if callback.is_empty() {
+        return Some(("application/json", json(items)));
+    }
+    Some(("application/javascript", [callback, b"(", &json(items), b");"].concat()))
 }
 
 fn escape_json(out: &mut Vec<u8>, text: &[u8]) {

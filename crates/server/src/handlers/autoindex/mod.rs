@@ -66,7 +66,10 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
         Format::Jsonp => {
             let callback =
                 yorozu_http::field::argument(&exchange.args, b"callback").unwrap_or_default();
-            formats::jsonp(&items, callback)
+            match formats::jsonp(&items, callback) {
+                Some(page) => page,
+                None => return Some(Outcome::Status(400)),
+            }
         }
     };
     let response = Response::with_body(200, Bytes::from_static(content_type.as_bytes()), page);

@@ -126,3 +126,17 @@ fn an_unbuffered_upload_reaches_php_while_it_arrives() {
     assert_eq!(client.answer(false), None, "a client that stops sending is let go");
     assert!(files(&folder.path().join("body")).is_empty());
 }
+
+#[test]
+fn a_client_that_still_sends_gets_the_refusal_and_no_reset() {
+    let folder = Folder::new();
+    let http = "client_max_body_size 1k; server { listen 127.0.0.1:$port; location / { fastcgi_pass $origin; } }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let mut client = Client::connect(server.port);
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n");
+    for _ in 0..40 {
+        client.send(&[b'x'; 100_000]);
+    }
+    assert_eq!(client.answer(false).map(|answer| answer.status), Some(413));
+    assert!(client.is_closed());
+}

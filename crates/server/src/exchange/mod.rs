@@ -101,8 +101,6 @@ pub struct Exchange {
     pub args: Vec<u8>,
     /// Is this pass caused by the configuration rather than the client?
     pub is_internal: bool,
-    /// The request's own target is still valid: no rewrite has changed the path.
-    pub is_uri_original: bool,
     /// Internal redirects and rewrites still allowed.
     pub uri_changes_left: u32,
     pub captures: Captures,
@@ -165,7 +163,6 @@ impl Exchange {
             uri: Vec::new(),
             args: Vec::new(),
             is_internal: false,
-            is_uri_original: true,
             uri_changes_left: limits::URI_CHANGES_MAX,
             captures: Captures::default(),
             variables,
@@ -209,7 +206,6 @@ impl Exchange {
 
     pub fn set_uri(&mut self, uri: Vec<u8>) {
         self.uri = uri;
-        self.is_uri_original = false;
     }
 }
 

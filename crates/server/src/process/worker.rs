@@ -12,11 +12,15 @@ use crate::logging::error::{self, Level, os_error};
 use crate::process::turn;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::future::Future;
 use std::io;
 use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc};
@@ -265,17 +269,25 @@ fn begin(
     let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::new(&COUNTERS.active) };
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
-        let guard = guard;
-        let task = tokio::task::spawn_local(h1::serve(idle, client, Rc::clone(&worker)));
-        if task.await.is_err_and(|error| error.is_panic()) {
-            error::process(
-                &worker.conf(),
-                Level::Alert,
-                "a connection ended by a panic; this is a bug",
-            );
+        let _guard = guard;
+        if has_panicked(h1::serve(idle, client, Rc::clone(&worker))).await {
+            let text = "a connection ended by a panic; this is a bug";
+            error::process(&worker.conf(), Level::Alert, text);
         }
-        drop(guard);
     });
+}
+
+/// Runs `work` to its end, or to a panic: that ends one connection, not the process.
+async fn has_panicked(work: impl Future<Output = ()>) -> bool {
+    let mut work = pin!(work);
+    std::future::poll_fn(|context| {
+        // What the panic interrupted is dropped and looked at by nobody.
+        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+            Ok(poll) => poll.map(|()| false),
+            Err(_) => Poll::Ready(true),
+        }
+    })
+    .await
 }
 
 /// Takes a connection out of the worker's table when it ends, however it ends.
@@ -289,5 +301,16 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.worker.connections.borrow_mut().remove(&self.number);
         self.worker.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_panic_is_told_from_an_end() {
+        assert!(!has_panicked(async {}).await);
+        assert!(has_panicked(async { panic!("on purpose") }).await);
     }
 }

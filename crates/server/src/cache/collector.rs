@@ -8,7 +8,6 @@ use yorozu_cache::{Entry, EntryHead, FillGuard, Key, Spool, StoreError, Zone};
 /// A response on its way into a zone.
 pub struct Collector {
     zone: Arc<Zone>,
-    key: Key,
     head: EntryHead,
     chunks: Vec<Bytes>,
     bytes: u64,
@@ -22,14 +21,12 @@ pub struct Collector {
 impl Collector {
     pub fn new(
         zone: Arc<Zone>,
-        key: Key,
         head: EntryHead,
         guard: Option<FillGuard>,
         context: Context,
     ) -> Self {
         Self {
             zone,
-            key,
             head,
             chunks: Vec::new(),
             bytes: 0,
@@ -87,14 +84,20 @@ impl Collector {
             None => yorozu_cache::EntryBody::Memory(joined(std::mem::take(&mut self.chunks))),
         };
         let entry = Arc::new(Entry::new(head, body, now));
-        self.zone.insert(&self.key, Arc::clone(&entry));
-        let (zone, key, context) = (Arc::clone(&self.zone), self.key.clone(), self.context.clone());
-        tokio::task::spawn_blocking(move || {
-            if let Err(problem) = zone.write(&key, &entry, now) {
-                context.upstream(Level::Crit, &problem.to_string(), None);
-            }
-        });
+        store(Arc::clone(&self.zone), entry, now, self.context.clone());
     }
+}
+
+/// Puts an entry into its place: a hit from here on; its file is written behind it.
+pub fn store(zone: Arc<Zone>, entry: Arc<Entry>, now: i64, context: Context) {
+    // The entry's own key: a variant does not take the place of the first one.
+    let key = Key::primary(entry.head.key.clone());
+    zone.insert(&key, Arc::clone(&entry));
+    tokio::task::spawn_blocking(move || {
+        if let Err(problem) = zone.write(&key, &entry, now) {
+            context.upstream(Level::Crit, &problem.to_string(), None);
+        }
+    });
 }
 
 fn joined(mut chunks: Vec<Bytes>) -> Bytes {

@@ -193,10 +193,7 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
         return None;
     }
     if let Some(entry) = load(exchange).await {
-        if let Some(outcome) = judge(exchange, conf, &entry) {
-            return Some(outcome);
-        }
-        return None;
+        return judge(exchange, conf, &entry);
     }
     let plan = exchange.cache.as_mut()?;
     if conf.cache_min_uses > 1 && plan.zone.count_use(&plan.key) < conf.cache_min_uses {
@@ -325,15 +322,9 @@ pub fn revalidated(exchange: &mut Exchange, fresh_until: Option<i64>) -> Option<
     head.fresh_until = fresh_until.unwrap_or(head.fresh_until);
     let renewed = Arc::new(Zone::renewed(&entry, head, now));
     if fresh_until.is_some() {
-        let (zone, key) = (Arc::clone(&plan.zone), plan.key.clone());
-        zone.insert(&key, Arc::clone(&renewed));
-        let written = Arc::clone(&renewed);
+        let zone = Arc::clone(&plan.zone);
         let context = error::Context::of(exchange);
-        tokio::task::spawn_blocking(move || {
-            if let Err(problem) = zone.write(&key, &written, now) {
-                context.upstream(Level::Crit, &problem.to_string(), None);
-            }
-        });
+        collector::store(zone, Arc::clone(&renewed), now, context);
     }
     Some(answer(exchange, &renewed, CacheStatus::Revalidated))
 }

@@ -189,7 +189,7 @@ fn collector(
         ..EntryHead::default()
     };
     let context = Context::of(exchange);
-    Some(Collector::new(plan.zone, key, entry, plan.guard.take(), context))
+    Some(Collector::new(plan.zone, entry, plan.guard.take(), context))
 }
 
 /// Those who keep what passes by.

@@ -126,3 +126,15 @@ pub enum ConfError {
 fn in_position(at: Option<&Position>) -> String {
     at.map(|at| format!(" in {at}")).unwrap_or_default()
 }
+
+/// `2: No such file or directory`, as nginx prints system errors.
+pub fn os_error(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => {
+            let plain = text.split(" (os error").next().unwrap_or(&text);
+            format!("{number}: {plain}")
+        }
+        None => text,
+    }
+}

@@ -17,5 +17,5 @@ pub mod lexer;
 mod parser;
 pub mod value;
 
-pub use error::{ConfError, Position};
+pub use error::{ConfError, Position, os_error};
 pub use parser::{Directive, LoadedFile, Source, Tree, parse, parse_global};

@@ -1,6 +1,6 @@
 //! Statements to a tree; `include` is resolved here, wherever it stands.
 
-use crate::error::{ConfError, Position};
+use crate::error::{ConfError, Position, os_error};
 use crate::lexer::{Lexer, Statement, Word};
 use bytes::Bytes;
 use std::io;
@@ -103,7 +103,7 @@ impl Parser<'_> {
     ) -> Result<Vec<Directive>, ConfError> {
         let text = self.source.read(path).map_err(|error| ConfError::Open {
             path: path.display().to_string(),
-            reason: os_error_text(&error),
+            reason: os_error(&error),
             at: included_at.cloned(),
         })?;
         if !self.files.iter().any(|file| file.path == path) {
@@ -189,18 +189,6 @@ fn directive(words: Vec<Word>, block: Option<Vec<Directive>>, file: &Arc<Path>) 
         args: words.map(|word| word.text).collect(),
         block,
         at: Position { file: Arc::clone(file), line: first.line },
-    }
-}
-
-/// `2: No such file or directory`, the form nginx prints system errors in.
-fn os_error_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    match error.raw_os_error() {
-        Some(number) => {
-            let plain = text.split(" (os error").next().unwrap_or(&text).to_owned();
-            format!("{number}: {plain}")
-        }
-        None => text,
     }
 }
 

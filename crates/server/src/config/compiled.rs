@@ -182,8 +182,6 @@ impl Config {
 #[derive(Debug)]
 pub struct WorkerConf {
     pub config: Arc<Config>,
-    /// Which load it is, counted from 0; connections of older ones end when idle.
-    pub generation: u64,
 }
 
 impl Deref for WorkerConf {

@@ -11,6 +11,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use yorozu_conf::os_error;
+
 /// Severity; a log takes its level and everything more severe.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Level {
@@ -222,16 +224,4 @@ pub fn request(exchange: &Exchange, level: Level, text: &str) {
 /// Logs a message of the process to the main log.
 pub fn process(config: &Config, level: Level, text: &str) {
     config.error_log.process(level, text);
-}
-
-/// `2: No such file or directory`, as nginx prints system errors.
-pub fn os_error(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match error.raw_os_error() {
-        Some(number) => {
-            let plain = text.split(" (os error").next().unwrap_or(&text);
-            format!("{number}: {plain}")
-        }
-        None => text,
-    }
 }

@@ -147,21 +147,21 @@ pub enum Verdict {
     Done(Outcome),
 }
 
-impl InstructionDraft {
-    fn plain(instruction: Instruction) -> Self {
-        Self::Plain(instruction)
-    }
+/// Where the steps may stand.
+const STEP_CONTEXTS: Contexts = SERVER | LOCATION | SERVER_IF | LOCATION_IF;
+
+/// Adds a step to the block's script.
+fn step(block: &mut Block, instruction: Instruction) -> Result<(), ValueError> {
+    block.rewrite.script.push(InstructionDraft::Plain(instruction));
+    Ok(())
 }
 
 pub const OTHERS: &[Directive] = &[
     Directive::row(
         "break",
-        SERVER | LOCATION | SERVER_IF | LOCATION_IF,
+        STEP_CONTEXTS,
         Arity::NONE,
-        Action::Set(|block, _| {
-            block.rewrite.script.push(InstructionDraft::plain(Instruction::Break));
-            Ok(())
-        }),
+        Action::Set(|block, _| step(block, Instruction::Break)),
         "Ends the steps of this module.",
     ),
     Directive::row(
@@ -173,35 +173,25 @@ pub const OTHERS: &[Directive] = &[
     ),
     Directive::row(
         "return",
-        SERVER | LOCATION | SERVER_IF | LOCATION_IF,
+        STEP_CONTEXTS,
         Arity::ONE_OR_TWO,
-        Action::Set(|block, args| {
-            let instruction = Instruction::Return(Return::from_args(args)?);
-            block.rewrite.script.push(InstructionDraft::plain(instruction));
-            Ok(())
-        }),
+        Action::Set(|block, args| step(block, Instruction::Return(Return::from_args(args)?))),
         "Answers with a status, and a text or a URL.",
     ),
     Directive::row(
         "rewrite",
-        SERVER | LOCATION | SERVER_IF | LOCATION_IF,
+        STEP_CONTEXTS,
         Arity::TWO_OR_THREE,
         Action::Set(|block, args| {
-            let instruction = Instruction::Rewrite(Box::new(Rewrite::from_args(args)?));
-            block.rewrite.script.push(InstructionDraft::plain(instruction));
-            Ok(())
+            step(block, Instruction::Rewrite(Box::new(Rewrite::from_args(args)?)))
         }),
         "Changes the path by a regular expression, or redirects.",
     ),
     Directive::row(
         "set",
-        SERVER | LOCATION | SERVER_IF | LOCATION_IF,
+        STEP_CONTEXTS,
         Arity::TWO,
-        Action::Set(|block, args| {
-            let instruction = set(args)?;
-            block.rewrite.script.push(InstructionDraft::plain(instruction));
-            Ok(())
-        }),
+        Action::Set(|block, args| step(block, set(args)?)),
         "Gives a variable a value.",
     ),
     Directive::row(

@@ -27,7 +27,6 @@ pub struct Server {
     request: Request,
     config: Arc<Config>,
     kept: Kept,
-    generation: u64,
     workers: Vec<WorkerHandle>,
     manager: CacheManager,
 }
@@ -66,7 +65,6 @@ pub fn run(
         manager: CacheManager::start(&config),
         config,
         kept,
-        generation: 0,
         workers: Vec::new(),
     };
     server.start_workers(listeners)?;
@@ -165,10 +163,8 @@ impl Server {
         for warning in &config.warnings {
             log(Level::Warn, warning);
         }
-        self.generation += 1;
         for (worker, added) in self.workers.iter().zip(added) {
-            let command =
-                Command::Reload { config: Arc::clone(&config), generation: self.generation, added };
+            let command = Command::Reload { config: Arc::clone(&config), added };
             let _ = worker.commands.send(command);
         }
         let stays = |address: &ListenAddress| config.sockets.iter().any(|s| s.address == *address);

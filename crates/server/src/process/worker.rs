@@ -30,7 +30,7 @@ use tokio::task::{JoinHandle, LocalSet};
 #[derive(Debug)]
 pub enum Command {
     /// Use another configuration, with these sockets added.
-    Reload { config: Arc<Config>, generation: u64, added: Vec<(ListenAddress, Listener)> },
+    Reload { config: Arc<Config>, added: Vec<(ListenAddress, Listener)> },
     /// Write the logs that wait; they are about to be opened again.
     Flush,
     /// Finish what is under way, then end.
@@ -99,7 +99,7 @@ pub fn run(
         .build()?;
     let local = LocalSet::new();
     let worker = Rc::new(Worker {
-        conf: RefCell::new(Rc::new(WorkerConf { config, generation: 0 })),
+        conf: RefCell::new(Rc::new(WorkerConf { config })),
         is_stopping: Cell::new(false),
         connections: RefCell::default(),
         ended: Notify::new(),
@@ -120,7 +120,7 @@ async fn serve(
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
         match commands.recv().await {
-            Some(Command::Reload { config, generation, added }) => {
+            Some(Command::Reload { config, added }) => {
                 accepting.retain(|address, task| {
                     let stays = config.sockets.iter().any(|socket| socket.address == *address);
                     if !stays {
@@ -128,7 +128,7 @@ async fn serve(
                     }
                     stays
                 });
-                *worker.conf.borrow_mut() = Rc::new(WorkerConf { config, generation });
+                *worker.conf.borrow_mut() = Rc::new(WorkerConf { config });
                 start_accepting(&worker, &mut accepting, added)?;
             }
             Some(Command::Flush) => access::flush_all(),

@@ -1,8 +1,9 @@
 //! One connection to a peer over TCP or a Unix socket.
 
-use bytes::{Buf as _, BytesMut};
+use crate::tls::Tls;
+use bytes::BytesMut;
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
@@ -36,6 +37,8 @@ pub struct SocketOptions {
     pub receive_bytes: Option<usize>,
     /// Address to connect from; of the peer's family, else it is not used.
     pub from: Option<SocketAddr>,
+    /// IP_TRANSPARENT: `from` need not be an address of this machine.
+    pub transparent: bool,
 }
 
 /// An open connection.
@@ -45,6 +48,8 @@ pub enum Connection {
     Tcp(TcpStream),
     /// Over a Unix socket.
     Unix(UnixStream),
+    /// Encrypted, over one of the others.
+    Tls(Box<Tls>),
 }
 
 impl Connection {
@@ -67,6 +72,14 @@ impl Connection {
                         } else {
                             TcpSocket::new_v6()?
                         };
+                        if options.transparent {
+                            let socket = socket2::SockRef::from(&socket);
+                            if from.is_ipv4() {
+                                socket.set_ip_transparent_v4(true)?;
+                            } else {
+                                set_ip_transparent_v6(&socket)?;
+                            }
+                        }
                         socket.bind(from)?;
                         socket.connect(*address).await?
                     }
@@ -85,6 +98,7 @@ impl Connection {
         let socket = match self {
             Self::Tcp(stream) => socket2::SockRef::from(stream),
             Self::Unix(stream) => socket2::SockRef::from(stream),
+            Self::Tls(tls) => return tls.io().apply(options),
         };
         if options.keepalive {
             socket.set_keepalive(true)?;
@@ -117,6 +131,7 @@ impl Connection {
                     stream.readable().await?;
                     stream.try_read_buf(into)
                 }
+                Self::Tls(tls) => return tls.read(into).await,
             };
             match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -125,32 +140,86 @@ impl Connection {
         }
     }
 
-    /// Writes all of `bytes`; `on_progress` is told after each successful write.
+    /// Writes what the socket takes at once; a TLS connection takes nothing this way.
+    ///
+    /// # Errors
+    /// As the system reports it, `WouldBlock` included.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write(bytes),
+            Self::Unix(stream) => stream.try_write(bytes),
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Writes all of `bytes`.
     ///
     /// # Errors
     /// As the system reports it.
     ///
     /// # Cancel safety
     /// Not safe: a part may be written. Drop the connection then.
-    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while bytes.has_remaining() {
+    pub async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_of(&mut [IoSlice::new(bytes)]).await
+    }
+
+    /// As [`Connection::write_all`], from several places in one call.
+    ///
+    /// # Errors
+    /// As the system reports it.
+    ///
+    /// # Cancel safety
+    /// As [`Connection::write_all`].
+    pub async fn write_all_of(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        if let Self::Tls(tls) = self {
+            for slice in slices {
+                tls.write_all(slice).await?;
+            }
+            return Ok(());
+        }
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            // Tried at once: a socket is nearly always writable.
             let result = match self {
-                Self::Tcp(stream) => {
-                    stream.writable().await?;
-                    stream.try_write(bytes)
-                }
-                Self::Unix(stream) => {
-                    stream.writable().await?;
-                    stream.try_write(bytes)
-                }
+                Self::Tcp(stream) => stream.try_write_vectored(slices),
+                Self::Unix(stream) => stream.try_write_vectored(slices),
+                Self::Tls(_) => unreachable!("handled above"),
             };
             match result {
-                Ok(count) => bytes.advance(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(count) => IoSlice::advance_slices(&mut slices, count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.writable().await,
+            Self::Unix(stream) => stream.writable().await,
+            Self::Tls(_) => Ok(()),
+        }
+    }
+
+    /// Ends our direction: the peer reads the end, and may still answer.
+    pub fn shutdown_write(&self) {
+        let socket = match self {
+            Self::Tcp(stream) => socket2::SockRef::from(stream),
+            Self::Unix(stream) => socket2::SockRef::from(stream),
+            Self::Tls(tls) => return tls.io().shutdown_write(),
+        };
+        // A socket that is gone already is fine.
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// This end's address and port; `None` for a Unix socket.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(stream) => stream.local_addr().ok(),
+            Self::Unix(_) => None,
+            Self::Tls(tls) => tls.io().local_address(),
+        }
     }
 
     /// Has the peer neither closed nor sent anything? An idle connection must be quiet.
@@ -159,7 +228,13 @@ impl Connection {
         let result = match self {
             Self::Tcp(stream) => stream.try_read(&mut byte),
             Self::Unix(stream) => stream.try_read(&mut byte),
+            Self::Tls(tls) => return tls.is_quiet(),
         };
         matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
+}
+
+/// socket2 names only the IPv4 option.
+fn set_ip_transparent_v6(_: &socket2::SockRef<'_>) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "transparent binding to IPv6 addresses"))
 }

@@ -11,12 +11,20 @@
 //!
 //! # Invariants
 //! - A [`Group`] is shared by all workers; a [`Pool`] belongs to one.
-//! - Times are arguments; this crate reads no clock.
+//! - Times are arguments; nothing here but the [`Resolver`] reads a clock.
+//! - A [`Resolver`]'s client belongs to one worker; what it found is not shared.
 
+mod balance;
 mod connection;
 mod group;
 mod pool;
+mod resolver;
+mod ring;
+mod tls;
 
+pub use balance::{Balance, Selector};
 pub use connection::{Connection, PeerAddress, SocketOptions};
 pub use group::{Group, Peer, PeerOptions, Tried};
 pub use pool::{Kept, Pool, PoolLimits};
+pub use resolver::{ResolveFault, Resolved, Resolver};
+pub use tls::{Tls, TlsOptions};

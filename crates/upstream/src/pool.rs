@@ -53,8 +53,7 @@ impl Pool {
     }
 
     /// Keeps a connection that stands between two requests, within the limits.
-    pub fn put(&mut self, address: PeerAddress, mut kept: Kept, limits: &PoolLimits, now: Instant) {
-        kept.requests += 1;
+    pub fn put(&mut self, address: PeerAddress, kept: Kept, limits: &PoolLimits, now: Instant) {
         let is_old = now.saturating_duration_since(kept.opened) >= limits.age_max;
         if limits.idle_max == 0 || kept.requests >= limits.requests_max || is_old {
             return;
@@ -69,6 +68,16 @@ impl Pool {
     pub fn expire(&mut self, limits: &PoolLimits, now: Instant) {
         self.idle
             .retain(|(_, since, _)| now.saturating_duration_since(*since) < limits.idle_timeout);
+    }
+
+    /// Closes what the peer closed, or sent something unasked.
+    pub fn drop_closed(&mut self) {
+        self.idle.retain(|(_, _, kept)| kept.connection.is_quiet());
+    }
+
+    /// How many to `address` are idle.
+    pub fn idle(&self, address: &PeerAddress) -> usize {
+        self.idle.iter().filter(|(peer, ..)| peer == address).count()
     }
 
     /// How many are idle.
@@ -134,12 +143,14 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn a_connection_serves_so_many_requests() {
         let (mut pool, now) = (Pool::default(), Instant::now());
-        let (first, _far) = kept(now);
-        pool.put(address("a"), first, &LIMITS, now);
-        let second = pool.take(&address("a"), &LIMITS, now).unwrap();
-        pool.put(address("a"), second, &LIMITS, now);
-        let third = pool.take(&address("a"), &LIMITS, now).unwrap();
-        pool.put(address("a"), third, &LIMITS, now);
+        let (mut kept, _far) = kept(now);
+        for requests in 1..LIMITS.requests_max {
+            kept.requests = requests;
+            pool.put(address("a"), kept, &LIMITS, now);
+            kept = pool.take(&address("a"), &LIMITS, now).unwrap();
+        }
+        kept.requests = LIMITS.requests_max;
+        pool.put(address("a"), kept, &LIMITS, now);
         assert!(pool.is_empty());
     }
 }

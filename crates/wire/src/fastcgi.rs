@@ -127,6 +127,13 @@ fn pair_length(params: &mut Vec<u8>, length: usize) {
     }
 }
 
+/// Appends the head of a stdin record of `length` content bytes; returns the padding behind them.
+pub fn stdin_head(out: &mut Vec<u8>, length: usize) -> &'static [u8] {
+    let padding = (8 - length % 8) % 8;
+    push_head(out, RecordKind::Stdin, length, u8::try_from(padding).expect("below 8"));
+    &[0; 8][..padding]
+}
+
 /// Appends `content` as records of a stream; an empty `content` ends the stream.
 pub fn stream(out: &mut Vec<u8>, kind: RecordKind, content: &[u8]) {
     if content.is_empty() {

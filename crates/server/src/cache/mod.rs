@@ -289,7 +289,7 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
         }
     };
     let location = exchange.conf.location(exchange.location);
-    let gateway = &location.fastcgi.gateway;
+    let gateway = location.gateway();
     response.stored = Some(Arc::clone(entry));
     response.allow_ranges = gateway.force_ranges
         || response

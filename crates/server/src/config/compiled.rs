@@ -5,6 +5,7 @@ use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
 use crate::find_config::hosts::Hosts;
+use crate::handlers::gateway::{self, Protocol};
 use crate::handlers::{Handler, autoindex, fastcgi, index};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::map::Map;
@@ -140,6 +141,21 @@ pub struct LocationConf {
     pub rewrite: rewrite::Conf,
 }
 
+impl LocationConf {
+    /// The settings of the gateway its handler speaks through.
+    pub fn gateway(&self) -> &gateway::Conf {
+        match &self.handler {
+            Handler::Gateway(Protocol::Fastcgi(_)) => &self.fastcgi.gateway,
+            Handler::Files | Handler::StubStatus => &self.fastcgi.gateway,
+        }
+    }
+
+    /// The settings of every gateway, with the prefix of its directives.
+    pub fn gateways(&self) -> [(&'static str, &gateway::Conf); 1] {
+        [("fastcgi", &self.fastcgi.gateway)]
+    }
+}
+
 impl std::fmt::Debug for LocationConf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LocationConf").field("name", &self.name).finish_non_exhaustive()
@@ -160,7 +176,7 @@ pub struct Config {
     pub maps: Vec<Option<Map>>,
     pub variable_names: Vec<String>,
     pub zones: BTreeMap<String, Arc<Zone>>,
-    pub upstreams: BTreeMap<String, Upstream>,
+    pub upstreams: BTreeMap<String, Arc<Upstream>>,
     pub hostname: String,
     /// For the error log at start.
     pub warnings: Vec<String>,

@@ -1,15 +1,17 @@
 //! What a load of the configuration collects on its way: names of variables, log files, formats,
 //! cache zones, warnings.
 
+use crate::config::template::Template;
 use crate::exchange::variables::{Definition, VariableNames};
+use crate::handlers::upstream::resolve::Names;
 use crate::logging::access::FormatTable;
 use crate::logging::file::LogFiles;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use yorozu_cache::ZoneOptions;
-use yorozu_upstream::Group;
+use yorozu_upstream::{Balance, Group, PeerOptions, PoolLimits};
 
 /// A `*_cache_path` line.
 #[derive(Clone, Debug)]
@@ -34,18 +36,43 @@ pub struct Env {
     /// Cache zones by name.
     pub zones: RefCell<BTreeMap<String, CacheZone>>,
     /// `upstream` blocks, and groups made of addresses written in `*_pass`.
-    pub upstreams: RefCell<BTreeMap<String, Upstream>>,
+    pub upstreams: RefCell<BTreeMap<String, Arc<Upstream>>>,
     /// Lines for `-t` and the error log that do not refuse the configuration.
     pub warnings: RefCell<Vec<String>>,
+    /// Does a `*_bind … transparent` need the right to it?
+    pub is_transparent: Cell<bool>,
     /// Directives that are accepted and have no effect, each once, for `-t`.
     pub notes: RefCell<BTreeMap<String, String>>,
 }
 
-/// A group of peers with how its idle connections are kept.
-#[derive(Clone, Debug)]
+/// A group of peers with what its block says around it.
+#[derive(Debug)]
 pub struct Upstream {
     pub group: Arc<Group>,
-    pub keepalive: Option<yorozu_upstream::PoolLimits>,
+    /// How idle connections are kept, if they are.
+    pub keepalive: Option<Keepalive>,
+    /// The key of `hash`.
+    pub hash_key: Option<Template>,
+    /// Servers whose names are resolved while the server runs.
+    pub names: Option<Names>,
+}
+
+impl Upstream {
+    /// A group that is written nowhere: the address of a `*_pass`.
+    pub fn implicit(name: String, peers: Vec<PeerOptions>) -> Arc<Self> {
+        let group = Arc::new(Group::new(name, peers, Balance::RoundRobin));
+        Arc::new(Self { group, keepalive: None, hash_key: None, names: None })
+    }
+}
+
+/// `keepalive` and its relatives.
+#[derive(Clone, Copy, Debug)]
+pub struct Keepalive {
+    pub limits: PoolLimits,
+    /// Is a connection kept for the location that opened it?
+    pub is_local: bool,
+    /// Connections to each peer that are open before a request needs them.
+    pub ready: usize,
 }
 
 impl Env {
@@ -60,6 +87,7 @@ impl Env {
             zones: RefCell::default(),
             upstreams: RefCell::default(),
             warnings: RefCell::default(),
+            is_transparent: Cell::new(false),
             notes: RefCell::default(),
         }
     }

@@ -12,7 +12,7 @@ use super::regex::Regex;
 use super::registry;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
-use crate::handlers::{Handler, autoindex, fastcgi, index};
+use crate::handlers::{Handler, autoindex, fastcgi, gateway, index};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
 use crate::phases::{access, rewrite};
@@ -21,8 +21,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use yorozu_cache::Zone;
 use yorozu_conf::{ConfError, Directive as Line, Position, Source, Tree};
+use yorozu_upstream::Resolver;
 
 /// What the command line says about the configuration.
 #[derive(Clone, Debug)]
@@ -315,8 +317,10 @@ impl<'a> Compiler<'a> {
         let mut blocks = std::mem::take(&mut main.servers).into_iter();
         let mut servers = Vec::new();
         let mut listens: Vec<(Listen, ServerId, Position)> = Vec::new();
+        let mut resolver = None;
         if let Some(mut http) = blocks.next() {
             http.inherit(&main);
+            resolver = resolver_of_http(&http, env).map_err(whole)?;
             for mut server in blocks {
                 let id = ServerId(u32::try_from(servers.len()).expect("few servers"));
                 server.inherit(&http);
@@ -339,6 +343,8 @@ impl<'a> Compiler<'a> {
         for definition in env.definitions.borrow_mut().drain(..) {
             maps[usize::from(definition.slot)] = Some(definition.map);
         }
+        let upstreams = env.upstreams.take();
+        crate::handlers::upstream::resolve::check(&upstreams, resolver).map_err(whole)?;
         Ok(Config {
             main: main_core::Conf::compile(&main.main, env).map_err(whole)?,
             error_log,
@@ -349,7 +355,7 @@ impl<'a> Compiler<'a> {
             maps,
             variable_names,
             zones: zones(env, kept)?,
-            upstreams: env.upstreams.take(),
+            upstreams,
             hostname: nix::unistd::gethostname()
                 .unwrap_or_default()
                 .to_string_lossy()
@@ -416,8 +422,8 @@ impl<'a> Compiler<'a> {
         let env = self.env;
         let fail = |error: ValueError| error.at(at);
         let handler = block.handler.clone().unwrap_or(Handler::Files);
-        if let Handler::Fastcgi(target) = &handler {
-            target.resolve(env).map_err(fail)?;
+        if let Handler::Gateway(protocol) = &handler {
+            protocol.target().resolve(env).map_err(fail)?;
         }
         let fastcgi = fastcgi::Conf::compile(&block.fastcgi, env).map_err(fail)?;
         let conf = LocationConf {
@@ -490,26 +496,45 @@ fn without_try_files(block: &Block) -> Block {
     outer
 }
 
+/// The `resolver` of the http block, for names in `upstream` blocks.
+fn resolver_of_http(http: &Block, env: &Env) -> Result<Option<(Resolver, Duration)>, ValueError> {
+    let core = http_core::Conf::compile(&http.http_core, env)?;
+    Ok(core.resolver.map(|resolver| (resolver, core.resolver_timeout)))
+}
+
 /// Checks that concern several directives of one block.
 fn check(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
-    let gateway = &conf.fastcgi.gateway;
-    if let Some(zone) = gateway.cache.zone() {
+    let is_gateway = matches!(conf.handler, Handler::Gateway(_));
+    for (prefix, gateway) in conf.gateways() {
+        let is_used = is_gateway && std::ptr::eq(gateway, conf.gateway());
+        check_gateway(prefix, gateway, is_used, env)?;
+    }
+    Ok(())
+}
+
+fn check_gateway(
+    prefix: &str,
+    conf: &gateway::Conf,
+    is_used: bool,
+    env: &Env,
+) -> Result<(), ValueError> {
+    if let Some(zone) = conf.cache.zone() {
         // A name with variables is looked up with each request.
         if let Some(zone) = zone.as_literal() {
             let zone = String::from_utf8_lossy(&zone).into_owned();
             if !env.zones.borrow().contains_key(&zone) {
-                return Err(ValueError(format!("\"fastcgi_cache\" zone \"{zone}\" is unknown")));
+                return Err(ValueError(format!("\"{prefix}_cache\" zone \"{zone}\" is unknown")));
             }
         }
-        if matches!(conf.handler, Handler::Fastcgi(_)) && gateway.cache_key.is_none() {
-            env.warn("no \"fastcgi_cache_key\" for \"fastcgi_cache\"");
+        if is_used && conf.cache_key.is_none() {
+            env.warn(format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\""));
         }
     }
-    let (busy, buffer) = (gateway.busy_buffers_size, gateway.buffer_size.0);
-    if busy.is_some_and(|busy| busy.0 < buffer.max(gateway.buffers.size)) {
-        return Err(ValueError::new(
-            "\"fastcgi_busy_buffers_size\" must be equal to or greater than the maximum of the value of \"fastcgi_buffer_size\" and one of the \"fastcgi_buffers\"",
-        ));
+    let (busy, buffer) = (conf.busy_buffers_size, conf.buffer_size.0);
+    if busy.is_some_and(|busy| busy.0 < buffer.max(conf.buffers.size)) {
+        return Err(ValueError(format!(
+            "\"{prefix}_busy_buffers_size\" must be equal to or greater than the maximum of the value of \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""
+        )));
     }
     Ok(())
 }

@@ -37,6 +37,8 @@ enum Framing {
     /// So many bytes are still to come.
     Length(u64),
     Chunked(Chunked),
+    /// Somebody else reads it: nothing can come after it on this connection.
+    Lent,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,11 @@ impl RequestBody {
         }
     }
 
+    /// A body that an upload still reads.
+    pub fn lent() -> Self {
+        Self { framing: Framing::Lent, ..Self::none() }
+    }
+
     /// The body behind a head; `unread` is what came with the head.
     pub fn new(
         io: Rc<Transport>,
@@ -112,6 +119,11 @@ impl RequestBody {
     /// Has all of it been read, or given up?
     pub fn is_finished(&self) -> bool {
         matches!(self.framing, Framing::Done)
+    }
+
+    /// Does an upload still read it?
+    pub fn is_lent(&self) -> bool {
+        matches!(self.framing, Framing::Lent)
     }
 
     /// Nobody will ask for it any more (an error page is made instead).
@@ -247,9 +259,14 @@ impl RequestBody {
         self.next(timeout).await
     }
 
-    /// May it be sent on while it arrives? Only a body whose length is known: PHP takes none without.
-    pub fn may_be_sent_on(&self) -> bool {
-        matches!(self.framing, Framing::Length(_)) && matches!(self.stored, Stored::Nothing)
+    /// May it be sent on while it arrives? One without known length only if `chunked` is taken.
+    pub fn may_be_sent_on(&self, chunked: bool) -> bool {
+        let is_known = match self.framing {
+            Framing::Length(_) => true,
+            Framing::Chunked(_) => chunked,
+            Framing::Done | Framing::Lent => false,
+        };
+        is_known && matches!(self.stored, Stored::Nothing)
     }
 
     async fn send_continue(&mut self) -> Result<(), BodyError> {
@@ -283,7 +300,7 @@ impl RequestBody {
     /// A piece of the body out of what is already here.
     fn buffered(&mut self) -> Result<Option<Bytes>, BodyError> {
         match &mut self.framing {
-            Framing::Done => Ok(None),
+            Framing::Done | Framing::Lent => Ok(None),
             Framing::Length(left) => {
                 if self.unread.is_empty() {
                     return Ok(None);

@@ -208,7 +208,8 @@ impl Connection {
     async fn finish(&mut self, mut exchange: Exchange, response: Response) -> Next {
         let conf = Rc::clone(&exchange.conf);
         let core = &conf.location(exchange.location).http_core;
-        if exchange.body.skip_buffered().is_err() || exchange.body.is_awaiting_continue() {
+        let body = &mut exchange.body;
+        if body.skip_buffered().is_err() || body.is_awaiting_continue() || body.is_lent() {
             exchange.keep_alive = false;
         }
         exchange.keep_alive &= self.may_keep_alive(&exchange, core);

@@ -432,6 +432,7 @@ impl Writer<'_> {
         }
         if self.is_chunked {
             let mut end = b"0\r\n".to_vec();
+            exchange.sent.trailers.append(&mut stream.take_trailers());
             for (name, value) in &exchange.sent.trailers {
                 line(&mut end, name, value);
             }

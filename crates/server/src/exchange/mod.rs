@@ -18,6 +18,7 @@ use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use variables::Slots;
 
@@ -43,9 +44,9 @@ pub struct Client {
 }
 
 /// What is known about one attempt to reach an upstream peer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct UpstreamAttempt {
-    pub peer: String,
+    pub peer: Arc<str>,
     pub status: u16,
     pub connect_time: Option<Duration>,
     pub header_time: Option<Duration>,
@@ -53,6 +54,22 @@ pub struct UpstreamAttempt {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub response_bytes: u64,
+}
+
+impl UpstreamAttempt {
+    /// An attempt that begins.
+    pub fn new(peer: Arc<str>) -> Self {
+        Self {
+            peer,
+            status: 0,
+            connect_time: None,
+            header_time: None,
+            response_time: Duration::ZERO,
+            bytes_sent: 0,
+            bytes_received: 0,
+            response_bytes: 0,
+        }
+    }
 }
 
 /// The groups of the last regular expression that matched.

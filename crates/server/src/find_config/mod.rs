@@ -82,7 +82,7 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange)
 fn lacks_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> bool {
     set.prefixes.iter().any(|(path, id)| {
         path.strip_suffix(b"/") == Some(uri)
-            && matches!(conf.location(*id).handler, Handler::Fastcgi(_))
+            && matches!(conf.location(*id).handler, Handler::Gateway(_))
     })
 }
 

@@ -15,15 +15,14 @@ use crate::exchange::response::Response;
 use crate::phases;
 use bytes::Bytes;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// What a location's content comes from.
 #[derive(Clone, Debug)]
 pub enum Handler {
     /// Files: index, autoindex, static.
     Files,
-    /// `fastcgi_pass`
-    Fastcgi(Arc<gateway::Target>),
+    /// `fastcgi_pass`, `proxy_pass`, `memcached_pass`
+    Gateway(gateway::Protocol),
     /// `stub_status`
     StubStatus,
 }
@@ -98,7 +97,7 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     match &location.handler {
-        Handler::Fastcgi(_) => gateway::respond(exchange),
+        Handler::Gateway(_) => gateway::respond(exchange),
         Handler::StubStatus => stub_status::respond(exchange),
         Handler::Files => files(exchange),
     }

@@ -48,10 +48,9 @@ fn give_folders(config: &Config, kept: &Kept, user: &User) {
     kept.logs.give_to(user.uid);
     let caches = config.zones.values().map(|zone| zone.options().disk.path.clone());
     let temporary = config.locations.iter().flat_map(|location| {
-        [
-            location.http_core.client_body_temp_path.0.clone(),
-            location.fastcgi.gateway.temp_path.0.clone(),
-        ]
+        let of_gateways = location.gateways().map(|(_, gateway)| gateway.temp_path.0.clone());
+        let of_bodies = location.http_core.client_body_temp_path.0.clone();
+        of_gateways.into_iter().chain([of_bodies])
     });
     for folder in caches.chain(temporary) {
         // Failing here shows later, with a message that says which file.

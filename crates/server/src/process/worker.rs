@@ -5,6 +5,7 @@ use crate::connection::h1::{self, Idle};
 use crate::connection::transport::Transport;
 use crate::exchange::Client;
 use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::handlers::upstream;
 use crate::limits;
 use crate::listen::Listener;
 use crate::logging::access;
@@ -117,6 +118,7 @@ async fn serve(
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<()> {
     let mut accepting: HashMap<ListenAddress, JoinHandle<()>> = HashMap::new();
+    start_upstreams(&worker.conf());
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
         match commands.recv().await {
@@ -129,6 +131,7 @@ async fn serve(
                     stays
                 });
                 *worker.conf.borrow_mut() = Rc::new(WorkerConf { config });
+                start_upstreams(&worker.conf());
                 start_accepting(&worker, &mut accepting, added)?;
             }
             Some(Command::Flush) => access::flush_all(),
@@ -144,6 +147,12 @@ async fn serve(
     tokio::task::yield_now().await;
     drain(&worker, &mut commands).await;
     Ok(())
+}
+
+/// Starts what keeps upstreams known and connected, until their configuration is replaced.
+fn start_upstreams(conf: &Rc<WorkerConf>) {
+    upstream::resolve::start(conf);
+    upstream::ready::start(conf);
 }
 
 /// Waits for the connections to end, `worker_shutdown_timeout` at most.

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use yorozu_upstream::Resolver;
 
 settings! {
     in http_core;
@@ -87,6 +88,10 @@ settings! {
     recursive_error_pages: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// Whether timed-out connections are reset, which frees their buffers at once.
     reset_timedout_connection: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Name servers for names in variables: addresses, valid=, ipv4=, ipv6=.
+    resolver: Option<Resolver> = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Time for a name server's answer.
+    resolver_timeout: Duration = "30s", ONE, HTTP_SERVER_LOCATION;
     /// Folder of files.
     root: Root = "html", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
     /// Whether all or any of the access modules must allow.
@@ -145,8 +150,6 @@ pub const IGNORED: &[Directive] = ignored! {
     "postpone_output", HTTP_SERVER_LOCATION, ONE, "output is written as soon as it is known", "Least bytes before a write.";
     "read_ahead", HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Read-ahead of files.";
     "request_pool_size", HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a request.";
-    "resolver", HTTP_SERVER_LOCATION, ONE_OR_MORE, "names are resolved when the configuration is read", "Name servers.";
-    "resolver_timeout", HTTP_SERVER_LOCATION, ONE, "names are resolved when the configuration is read", "Time for a name server's answer.";
     "send_lowat", HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Least bytes of a send.";
     "server_names_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of the hash of server names.";
     "server_names_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of server names.";
@@ -157,7 +160,6 @@ pub const IGNORED: &[Directive] = ignored! {
     "variables_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of variables.";
     "map_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of a map's hash.";
     "map_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of a map's hash.";
-    "proxy_temp_path", HTTP_SERVER_LOCATION, ONE_TO_FOUR, "there is no proxy module yet", "Folder for proxied answers.";
     "http2", HTTP | SERVER, ONE, "there is no HTTP/2 yet", "HTTP/2.";
 };
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use yorozu_conf::value;
+use yorozu_upstream::Resolver;
 
 word_enum! {
     /// `satisfy`
@@ -345,5 +346,40 @@ impl Setting for OffOrSize {
             return Ok(Self(None));
         }
         Offset::from_args(args).map(|size| Self(Some(size.0)))
+    }
+}
+
+/// `resolver address … [valid=time] [ipv4=on|off] [ipv6=on|off]`
+fn resolver(args: &Args<'_>) -> Result<Resolver, ValueError> {
+    let mut resolver = Resolver { servers: Vec::new(), valid: None, ipv4: true, ipv6: true };
+    for word in args.words {
+        let text = String::from_utf8_lossy(word).into_owned();
+        let switch =
+            |text: &str| value::switch(text.as_bytes()).ok_or_else(|| args.invalid_parameter(word));
+        if let Some(time) = text.strip_prefix("valid=") {
+            let time = value::time(time.as_bytes()).filter(|time| !time.is_zero());
+            resolver.valid = Some(time.ok_or_else(|| args.invalid_parameter(word))?);
+        } else if let Some(is_on) = text.strip_prefix("ipv4=") {
+            resolver.ipv4 = switch(is_on)?;
+        } else if let Some(is_on) = text.strip_prefix("ipv6=") {
+            resolver.ipv6 = switch(is_on)?;
+        } else if !text.starts_with("status_zone=") {
+            let found = crate::config::listen::resolve(&text, 53)
+                .map_err(|why| ValueError(format!("{why} in resolver \"{text}\"")))?;
+            resolver.servers.extend(found);
+        }
+    }
+    if !resolver.ipv4 && !resolver.ipv6 {
+        return Err(ValueError::new("\"ipv4\" and \"ipv6\" cannot both be \"off\""));
+    }
+    if resolver.servers.is_empty() {
+        return Err(ValueError::new("no name servers defined"));
+    }
+    Ok(resolver)
+}
+
+impl Setting for Resolver {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        resolver(args)
     }
 }

@@ -29,7 +29,7 @@ struct FastcgiCodec {
 }
 
 /// Makes codecs for one location.
-pub fn codec(head_bytes_max: usize) -> impl Fn() -> Box<dyn Codec> {
+pub(super) fn codec(head_bytes_max: usize) -> impl Fn() -> Box<dyn Codec> {
     move || {
         Box::new(FastcgiCodec {
             head_bytes_max,
@@ -158,6 +158,10 @@ impl Codec for FastcgiCodec {
 
     fn is_reusable(&self) -> bool {
         self.is_ended && self.record.is_none()
+    }
+
+    fn closed_early(&self) -> &'static str {
+        "upstream prematurely closed FastCGI stdout"
     }
 
     fn take_stderr(&mut self) -> Option<Bytes> {

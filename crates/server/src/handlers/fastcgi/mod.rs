@@ -3,12 +3,13 @@
 mod codec;
 mod params;
 
-pub use codec::codec;
-pub use params::request;
+use codec::codec;
+use params::request;
 
 use super::Handler;
-use super::gateway;
+use super::gateway::{self, Call, Framing, Protocol};
 use crate::config::block::Block;
+use crate::config::compiled::LocationConf;
 use crate::config::directive::*;
 use crate::config::env::Env;
 use crate::config::regex::Regex;
@@ -16,7 +17,6 @@ use crate::config::template::Template;
 use crate::exchange::Exchange;
 use bytes::Bytes;
 use std::sync::Arc;
-use yorozu_wire::fastcgi::{RecordKind, stream};
 
 /// The shared directives under this protocol's prefix.
 pub struct Family;
@@ -169,13 +169,25 @@ fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         return Err(args.duplicate());
     }
     let address = Template::compile(args.word(0), args.env)?;
-    block.handler = Some(Handler::Fastcgi(Arc::new(gateway::Target::new(address))));
+    block.handler =
+        Some(Handler::Gateway(Protocol::Fastcgi(Arc::new(gateway::Target::new(address, 0)))));
     Ok(())
 }
 
-/// A piece of the request body as records; an empty one ends the body.
-pub fn frame(out: &mut Vec<u8>, piece: &[u8]) {
-    stream(out, RecordKind::Stdin, piece);
+/// What FastCGI makes of an exchange; `is_live`: the body follows while it arrives.
+pub fn call(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Call {
+    let conf = &location.fastcgi;
+    Call {
+        request: request(exchange, location, is_live).into(),
+        framing: Framing::Stdin,
+        sends_body: conf.gateway.pass_request_body,
+        codec: Box::new(codec(conf.gateway.buffer_size.bytes())),
+        catch_stderr: conf.fastcgi_catch_stderr.clone(),
+        may_keep: conf.fastcgi_keep_conn,
+        tls: None,
+        scheme: "fastcgi://",
+        uri: Vec::new(),
+    }
 }
 
 /// `$fastcgi_script_name`

@@ -10,7 +10,7 @@ use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, stream};
 /// The request up to its body; with the body, if that is in memory.
 ///
 /// `is_live`: the body follows while it arrives.
-pub fn request(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Vec<u8> {
+pub(super) fn request(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Vec<u8> {
     let conf = &location.fastcgi;
     let mut params = Vec::with_capacity(2048);
     let mut value = Vec::new();

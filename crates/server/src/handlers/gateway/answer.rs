@@ -69,8 +69,7 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
 
 /// The rest of the answer is not wanted: the connection cannot be kept.
 fn abandon(fetched: Fetched) {
-    let Fetched { source, lease, .. } = fetched;
-    lease.release(source.connection, false);
+    fetched.lease.release(None, false);
 }
 
 fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<Outcome> {
@@ -222,7 +221,7 @@ fn attach_body(
     is_buffered: bool,
     response: &mut Response,
 ) {
-    let Fetched { mut source, lease, started, received, .. } = fetched;
+    let Fetched { mut source, lease, started, received, scheme, .. } = fetched;
     let has_no_content = exchange.request.method == Method::Head && keepers.is_empty();
     let mut pieces = Vec::new();
     loop {
@@ -233,8 +232,8 @@ fn attach_body(
             }
             Ok(BodyStep::End) => {
                 finish_whole(exchange, pieces, keepers, response, started);
-                let is_reusable = source.codec.is_reusable();
-                lease.release(source.connection, is_reusable);
+                let (connection, is_reusable) = source.into_connection(true);
+                lease.release(connection, is_reusable);
                 return;
             }
             Ok(BodyStep::NeedMore) | Err(_) => break,
@@ -242,13 +241,12 @@ fn attach_body(
     }
     if has_no_content {
         // Nobody wants the content; PHP may be cut short.
-        lease.release(source.connection, false);
+        lease.release(None, false);
         return;
     }
-    let location = exchange.conf.location(exchange.location);
     let temp_bytes_max = conf.max_temp_file_size.0;
-    let file = (is_buffered && temp_bytes_max > 0)
-        .then(|| (location.fastcgi.gateway.temp_path.0.clone(), temp_bytes_max));
+    let file =
+        (is_buffered && temp_bytes_max > 0).then(|| (conf.temp_path.0.clone(), temp_bytes_max));
     let ahead = ReadAhead {
         read_timeout: conf.read_timeout,
         rate: if is_buffered { conf.limit_rate.0 } else { 0 },
@@ -262,10 +260,10 @@ fn attach_body(
         peer: exchange
             .attempts
             .last()
-            .map(|attempt| format!("fastcgi://{}", attempt.peer))
+            .map(|attempt| format!("{scheme}{}", attempt.peer))
             .unwrap_or_default(),
         started,
-        release: Box::new(move |connection, is_reusable| lease.release(connection, is_reusable)),
+        lease,
     };
     let stream = stream::start_with(pieces, source, ahead, end, received);
     response.body = Body::Stream(Box::new(stream));

@@ -119,26 +119,32 @@ impl Setting for IgnoreHeaders {
 
 /// `off`, or the address to connect from, which may hold variables.
 #[derive(Clone, Debug, Default)]
-pub struct Bind(pub Option<Template>);
+pub struct Bind(pub Option<BindAddress>);
+
+/// Where connections come from.
+#[derive(Clone, Debug)]
+pub struct BindAddress {
+    pub address: Template,
+    /// The address may be foreign: the client's, for example.
+    pub is_transparent: bool,
+}
 
 impl Setting for Bind {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match (args.word(0), args.word(1)) {
+        let is_transparent = match (args.word(0), args.word(1)) {
             (b"off", b"") => return Ok(Self(None)),
-            (_, b"") => {}
-            (_, b"transparent") => {
-                return Err(ValueError(format!(
-                    "\"transparent\" in \"{}\" is not supported",
-                    args.name
-                )));
-            }
+            (_, b"") => false,
+            (_, b"transparent") => true,
             (_, other) => return Err(args.invalid_parameter(other)),
-        }
+        };
         let address = Template::compile(args.word(0), args.env)?;
         if address.as_literal().is_some_and(|text| bind_address(&text).is_none()) {
             return Err(ValueError(format!("invalid address \"{}\"", args.text(0))));
         }
-        Ok(Self(Some(address)))
+        if is_transparent {
+            args.env.is_transparent.set(true);
+        }
+        Ok(Self(Some(BindAddress { address, is_transparent })))
     }
 }
 
@@ -281,10 +287,16 @@ family_settings! {
 }
 
 impl Conf {
+    /// Are answers stored as files?
+    pub fn stores(&self) -> bool {
+        !matches!(self.store, Store::Off)
+    }
+
     /// Options of upstream sockets.
     pub fn socket_options(&self, from: Option<SocketAddr>) -> yorozu_upstream::SocketOptions {
         yorozu_upstream::SocketOptions {
             from,
+            transparent: self.bind.0.as_ref().is_some_and(|bind| bind.is_transparent),
             keepalive: self.socket_keepalive,
             send_bytes: self.socket_sndbuf.map(Size::bytes),
             receive_bytes: self.socket_rcvbuf.map(Size::bytes),

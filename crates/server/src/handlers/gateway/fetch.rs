@@ -1,49 +1,49 @@
 //! One response head from one of a group's peers: connect, send, read, and the next peer on failure.
 
 use super::directives::Failures;
+use super::pools::{self, Lease, PoolKey};
 use super::stream::{Source, stderr_text};
-use super::{Codec, CodecError, Conf, Fault, Head};
+use super::upload::{self, Upload, UploadFault, Uploaded};
+use super::{Call, CodecError, Conf, Fault, Head};
+use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::body::{BodyError, RequestBody};
 use crate::exchange::UpstreamAttempt;
 use crate::logging::error::{Context, Level, os_error};
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt as _;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use yorozu_upstream::{Connection, Group, Kept, Peer, Pool, PoolLimits, Tried};
+use yorozu_upstream::{Connection, Peer, Selector, Tls, Tried};
 
 /// A request ready to be sent.
 pub struct Job {
-    pub upstream: Upstream,
-    /// The whole request, or its part before a body that lies in a file.
-    pub request: Vec<u8>,
-    /// The body, if it lies in a file, and how a piece of it is framed.
+    pub conf: Rc<WorkerConf>,
+    pub location: LocationId,
+    pub upstream: Arc<Upstream>,
+    /// What the choice of a peer depends on.
+    pub selector: Selector,
+    pub call: Call,
+    /// The request's first bytes; cheap to copy for the next peer.
+    pub request: Bytes,
+    /// The body, if it lies in a file.
     pub body_file: Option<(Arc<File>, u64)>,
     /// The body, if it is sent on while it arrives (`*_request_buffering off`).
-    pub live: Cell<Option<RequestBody>>,
-    pub body_timeout: Duration,
+    pub live: RefCell<Option<RequestBody>>,
+    /// Is, or was, there a body in [`Job::live`]? Once begun it cannot be sent to another peer.
+    pub is_live: bool,
     /// What went wrong on the client's side of a body sent on.
     pub client_fault: Cell<Option<BodyError>>,
     /// `*_bind`
     pub from: Option<SocketAddr>,
-    pub frame: fn(&mut Vec<u8>, &[u8]),
-    pub conf: Conf,
-    pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
-    /// Is, or was, there a body in [`Job::live`]? Once begun it cannot be sent to another peer.
-    pub is_live: bool,
-    /// Texts in the application's messages that make its answer a failure.
-    pub catch_stderr: Vec<Bytes>,
-    pub may_keep: bool,
+    /// Where connections are kept, if they are.
+    pub pool: Option<Rc<PoolKey>>,
     pub is_idempotent: bool,
     pub context: Context,
-    /// `fastcgi://`
-    pub scheme: &'static str,
 }
 
 /// A response head, and the connection its body comes from.
@@ -53,49 +53,12 @@ pub struct Fetched {
     pub lease: Lease,
     pub started: Instant,
     pub received: u64,
+    /// `fastcgi://`, for messages.
+    pub scheme: &'static str,
 }
 
-/// A connection in use: knows where to put it back.
-pub struct Lease {
-    group: Arc<Group>,
-    peer: Peer,
-    keepalive: Option<PoolLimits>,
-    requests: u64,
-    opened: Instant,
-    is_settled: bool,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if !self.is_settled {
-            self.group.released(&self.peer);
-        }
-    }
-}
-
-impl Lease {
-    /// The request is over; a whole connection may be kept.
-    pub fn release(mut self, connection: Connection, is_reusable: bool) {
-        self.group.succeeded(&self.peer);
-        self.is_settled = true;
-        let Some(limits) = self.keepalive.filter(|_| is_reusable) else { return };
-        let kept = Kept { connection, requests: self.requests, opened: self.opened };
-        with_pool(&self.group.name, |pool| {
-            pool.put(self.peer.address.clone(), kept, &limits, Instant::now());
-        });
-    }
-}
-
-thread_local! {
-    static POOLS: RefCell<HashMap<String, Pool>> = RefCell::default();
-}
-
-fn with_pool<R>(group: &str, act: impl FnOnce(&mut Pool) -> R) -> R {
-    POOLS.with_borrow_mut(|pools| match pools.get_mut(group) {
-        Some(pool) => act(pool),
-        None => act(pools.entry(group.to_owned()).or_default()),
-    })
-}
+/// A failed conversation: whose fault, and how many bytes of an answer had come.
+type Failed = (Fault, usize);
 
 /// Asks peers until one answers acceptably.
 ///
@@ -103,38 +66,29 @@ fn with_pool<R>(group: &str, act: impl FnOnce(&mut Pool) -> R) -> R {
 /// The last peer's fault.
 ///
 /// # Cancel safety
-/// The connection is closed; the group's accounting is left to its time window.
+/// The connection is closed and the peer released.
 pub async fn fetch(job: &Job, attempts: &mut Vec<UpstreamAttempt>) -> Result<Fetched, Fault> {
     let started = Instant::now();
     let mut tried = Tried::default();
     let mut last = Fault::NoPeer;
     loop {
-        let Some(peer) = job.upstream.group.select(&mut tried, Instant::now()) else {
+        let group = &job.upstream.group;
+        let Some(peer) = group.select(&mut tried, &job.selector, Instant::now()) else {
             if last == Fault::NoPeer {
-                job.context.upstream(
-                    Level::Error,
-                    "no live upstreams while connecting to upstream",
-                    Some(&job.name(None)),
-                );
-                attempts.push(UpstreamAttempt {
-                    peer: job.upstream.group.name.clone(),
-                    status: 502,
-                    ..UpstreamAttempt::default()
-                });
+                job.no_peer(attempts);
             }
             return Err(last);
         };
-        let mut attempt =
-            UpstreamAttempt { peer: peer.address.to_string(), ..UpstreamAttempt::default() };
+        let mut attempt = UpstreamAttempt::new(Arc::clone(peer.text()));
         let begun = Instant::now();
         let mut was_sent = false;
         let result = job.ask(&peer, &mut attempt, &mut was_sent).await;
         attempt.response_time = begun.elapsed();
+        let failures = job.conf().next_upstream;
         let fault = match &result {
             Ok(fetched) => {
                 attempt.status = fetched.head.status;
-                let is_failure =
-                    job.conf.next_upstream.has(Failures::of_status(fetched.head.status));
+                let is_failure = failures.has(Failures::of_status(fetched.head.status));
                 is_failure.then_some(Fault::Status(fetched.head.status))
             }
             Err(fault) => {
@@ -145,26 +99,32 @@ pub async fn fetch(job: &Job, attempts: &mut Vec<UpstreamAttempt>) -> Result<Fet
         attempts.push(attempt);
         let Some(fault) = fault else { return result };
         let may_retry = job.may_try_next(&fault, was_sent, tried.count(), started);
-        if !matches!(fault, Fault::Status(403 | 404)) {
-            job.upstream.group.failed(&peer, Instant::now());
+        let is_peers_fault = !matches!(fault, Fault::Status(403 | 404));
+        if is_peers_fault {
+            group.failed(&peer, Instant::now());
         }
-        if !may_retry {
-            return match result {
-                Ok(mut fetched) => {
-                    // Counted as failed above; the lease must not count it as a success.
-                    fetched.lease.is_settled = true;
-                    fetched.lease.keepalive = None;
-                    Ok(fetched)
+        match result {
+            Ok(mut fetched) if !may_retry => {
+                if is_peers_fault {
+                    fetched.lease.settle();
                 }
-                Err(fault) => Err(fault),
-            };
+                return Ok(fetched);
+            }
+            Ok(mut fetched) => {
+                if is_peers_fault {
+                    fetched.lease.settle();
+                }
+                last = fault;
+            }
+            Err(fault) if !may_retry => return Err(fault),
+            Err(fault) => last = fault,
         }
-        last = fault;
     }
 }
 
 impl Fault {
-    fn bit(&self) -> u32 {
+    /// The bit that `*_next_upstream` and `*_cache_use_stale` look at.
+    pub fn failure(&self) -> u32 {
         match self {
             Self::Error | Self::NoPeer => Failures::ERROR,
             Self::Timeout => Failures::TIMEOUT,
@@ -172,33 +132,45 @@ impl Fault {
             Self::Status(status) => Failures::of_status(*status),
         }
     }
-
-    /// The bit that `*_cache_use_stale` looks at.
-    pub fn failure(&self) -> u32 {
-        self.bit()
-    }
 }
 
 impl Job {
+    fn conf(&self) -> &Conf {
+        self.conf.location(self.location).gateway()
+    }
+
     /// `fastcgi://unix:/run/php.sock:` for messages.
     fn name(&self, peer: Option<&Peer>) -> String {
-        let peer =
-            peer.map_or_else(|| self.upstream.group.name.clone(), |peer| peer.address.to_string());
+        let peer = peer.map_or(&*self.upstream.group.name, |peer| peer.text());
         let end = if peer.starts_with("unix:") { ":" } else { "" };
-        format!("{}{peer}{end}", self.scheme)
+        let uri = String::from_utf8_lossy(&self.call.uri);
+        format!("{}{peer}{end}{uri}", self.call.scheme)
+    }
+
+    fn log(&self, text: &str, peer: &Peer) {
+        if self.context.takes(Level::Error) {
+            self.context.upstream(Level::Error, text, Some(&self.name(Some(peer))));
+        }
+    }
+
+    fn no_peer(&self, attempts: &mut Vec<UpstreamAttempt>) {
+        let text = "no live upstreams while connecting to upstream";
+        self.context.upstream(Level::Error, text, Some(&self.name(None)));
+        let mut attempt = UpstreamAttempt::new(self.upstream.group.name.as_str().into());
+        attempt.status = 502;
+        attempts.push(attempt);
     }
 
     fn may_try_next(&self, fault: &Fault, was_sent: bool, tries: usize, started: Instant) -> bool {
-        let allowed = self.conf.next_upstream;
-        let tries_max = self.conf.next_upstream_tries;
-        let time_max = self.conf.next_upstream_timeout;
+        let conf = self.conf();
         let is_used_up = was_sent && self.is_live;
-        allowed.has(fault.bit())
+        conf.next_upstream.has(fault.failure())
             && !is_used_up
-            && (self.is_idempotent || !was_sent || allowed.has(Failures::NON_IDEMPOTENT))
-            && (tries_max == 0 || (tries as u64) < tries_max)
-            && (time_max.is_zero() || started.elapsed() < time_max)
-            && tries < self.upstream.group.peers().len()
+            && (self.is_idempotent || !was_sent || conf.next_upstream.has(Failures::NON_IDEMPOTENT))
+            && (conf.next_upstream_tries == 0 || (tries as u64) < conf.next_upstream_tries)
+            && (conf.next_upstream_timeout.is_zero()
+                || started.elapsed() < conf.next_upstream_timeout)
+            && tries < self.upstream.group.len()
     }
 
     async fn ask(
@@ -207,13 +179,14 @@ impl Job {
         attempt: &mut UpstreamAttempt,
         was_sent: &mut bool,
     ) -> Result<Fetched, Fault> {
-        if let Some(kept) = self.kept(peer) {
+        let kept = self.pool.as_ref().and_then(|key| pools::take(key, peer.address()));
+        if let Some(kept) = kept {
             let lease = self.lease(peer, kept.requests, kept.opened);
             let begun = Instant::now();
             attempt.connect_time = Some(Duration::ZERO);
             match self.converse(kept.connection, lease, peer, attempt, begun).await {
                 // It died while idle: not the peer's fault, a new connection decides.
-                Err((Fault::Error, received)) if received == 0 && self.is_idempotent => {}
+                Err((Fault::Error, 0)) if self.is_idempotent && !self.is_live => {}
                 Err((fault, _)) => {
                     *was_sent = true;
                     return Err(fault);
@@ -222,16 +195,25 @@ impl Job {
             }
         }
         let begun = Instant::now();
-        let open = Connection::open(&peer.address, self.conf.socket_options(self.from));
-        let connection = match tokio::time::timeout(self.conf.connect_timeout, open).await {
+        let connection = self.connect(peer).await?;
+        attempt.connect_time = Some(begun.elapsed());
+        *was_sent = true;
+        let lease = self.lease(peer, 0, begun);
+        self.converse(connection, lease, peer, attempt, begun).await.map_err(|(fault, _)| fault)
+    }
+
+    async fn connect(&self, peer: &Peer) -> Result<Connection, Fault> {
+        let conf = self.conf();
+        let open = Connection::open(peer.address(), conf.socket_options(self.from));
+        let connection = match tokio::time::timeout(conf.connect_timeout, open).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                let text = format!(
-                    "connect() to {} failed ({}) while connecting to upstream",
-                    peer.address,
-                    os_error(&error)
+                let at = peer.text();
+                let why = os_error(&error);
+                self.log(
+                    &format!("connect() to {at} failed ({why}) while connecting to upstream"),
+                    peer,
                 );
-                self.context.upstream(Level::Error, &text, Some(&self.name(Some(peer))));
                 return Err(Fault::Error);
             }
             Err(_) => {
@@ -239,48 +221,49 @@ impl Job {
                 return Err(Fault::Timeout);
             }
         };
-        attempt.connect_time = Some(begun.elapsed());
-        *was_sent = true;
-        let lease = self.lease(peer, 0, begun);
-        self.converse(connection, lease, peer, attempt, begun).await.map_err(|(fault, _)| fault)
-    }
-
-    fn kept(&self, peer: &Peer) -> Option<Kept> {
-        let limits = self.upstream.keepalive.filter(|_| self.may_keep)?;
-        with_pool(&self.upstream.group.name, |pool| {
-            pool.take(&peer.address, &limits, Instant::now())
-        })
+        let Some(options) = &self.call.tls else { return Ok(connection) };
+        match tokio::time::timeout(conf.connect_timeout, Tls::handshake(connection, options)).await
+        {
+            Ok(Ok(tls)) => Ok(Connection::Tls(Box::new(tls))),
+            Ok(Err(error)) => {
+                self.log(&format!("{} while SSL handshaking to upstream", tls_error(&error)), peer);
+                Err(Fault::Error)
+            }
+            Err(_) => {
+                self.timed_out("SSL handshaking to upstream", peer);
+                Err(Fault::Timeout)
+            }
+        }
     }
 
     fn lease(&self, peer: &Peer, requests: u64, opened: Instant) -> Lease {
-        Lease {
-            group: Arc::clone(&self.upstream.group),
-            peer: peer.clone(),
-            keepalive: self.upstream.keepalive.filter(|_| self.may_keep),
-            requests,
-            opened,
-            is_settled: false,
-        }
+        Lease::new(&self.upstream, peer, self.pool.clone(), requests, opened)
     }
 
     fn timed_out(&self, doing: &str, peer: &Peer) {
         let text = format!("upstream timed out (110: Connection timed out) while {doing}");
-        self.context.upstream(Level::Error, &text, Some(&self.name(Some(peer))));
+        self.log(&text, peer);
     }
 
-    fn not_sent(&self, problem: &io::Error, peer: &Peer) -> Fault {
-        if problem.kind() == io::ErrorKind::Interrupted {
-            // The client's fault, logged where it is answered.
-            return Fault::Error;
+    /// The request could not be sent.
+    fn not_sent(&self, problem: UploadFault, peer: &Peer) -> Fault {
+        match problem {
+            UploadFault::Client(problem) => {
+                // Logged where the client is answered.
+                self.client_fault.set(Some(problem));
+                Fault::Error
+            }
+            UploadFault::Peer(problem) if problem.kind() == io::ErrorKind::TimedOut => {
+                self.timed_out("sending request to upstream", peer);
+                Fault::Timeout
+            }
+            UploadFault::Peer(problem) => {
+                let why = os_error(&problem);
+                let text = format!("writev() failed ({why}) while sending request to upstream");
+                self.log(&text, peer);
+                Fault::Error
+            }
         }
-        if problem.kind() == io::ErrorKind::TimedOut {
-            self.timed_out("sending request to upstream", peer);
-            return Fault::Timeout;
-        }
-        let text =
-            format!("writev() failed ({}) while sending request to upstream", os_error(problem));
-        self.context.upstream(Level::Error, &text, Some(&self.name(Some(peer))));
-        Fault::Error
     }
 
     /// Sends the request and reads the head; the error comes with the bytes received.
@@ -291,154 +274,151 @@ impl Job {
         peer: &Peer,
         attempt: &mut UpstreamAttempt,
         begun: Instant,
-    ) -> Result<Fetched, (Fault, usize)> {
-        let name = self.name(Some(peer));
-        let mut input = BytesMut::with_capacity(self.conf.buffer_size.bytes());
-        if let Err(problem) = self.send(&connection, &mut input).await {
-            // An early answer may explain why the peer stopped reading: read on below.
-            if input.is_empty() {
-                return Err((self.not_sent(&problem, peer), 0));
+    ) -> Result<Fetched, Failed> {
+        let sent = Rc::new(Cell::new(0));
+        let connection = Rc::new(connection);
+        let mut talk = Talk {
+            codec: (self.call.codec)(),
+            input: BytesMut::with_capacity(self.conf().buffer_size.bytes()),
+            upload: self.send(&connection, &sent),
+            connection,
+            received: 0,
+            trouble: None,
+        };
+        let head = self.read_head(&mut talk, peer).await;
+        attempt.bytes_sent = sent.get();
+        attempt.bytes_received = talk.received as u64;
+        let head = head.map_err(|fault| (fault, talk.received))?;
+        attempt.header_time = Some(begun.elapsed());
+        let Talk { connection, codec, input, upload, received, .. } = talk;
+        let source = Source { connection: Some(connection), codec, input, upload };
+        let (received, scheme) = (received as u64, self.call.scheme);
+        Ok(Fetched { head, source, lease, started: begun, received, scheme })
+    }
+
+    /// Sends what the socket takes at once; the rest, if any, is left to the upload returned.
+    fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Option<Upload> {
+        let count = connection.try_write(&self.request).unwrap_or(0);
+        sent.set(count as u64);
+        let source = match (self.live.borrow_mut().take(), &self.body_file) {
+            (Some(body), _) => {
+                let core = &self.conf.location(self.location).http_core;
+                upload::Source::Live(body, core.client_body_timeout)
             }
-        }
-        attempt.bytes_sent =
-            self.request.len() as u64 + self.body_file.as_ref().map_or(0, |(_, length)| *length);
-        let mut codec = (self.codec)();
-        let mut received = input.len();
+            (None, Some((file, length))) => upload::Source::File(Arc::clone(file), *length),
+            (None, None) if count == self.request.len() => return None,
+            (None, None) => upload::Source::None,
+        };
+        Some(upload::start(upload::Plan {
+            connection: Rc::clone(connection),
+            head: self.request.slice(count..),
+            source,
+            framing: self.call.framing,
+            send_timeout: self.conf().send_timeout,
+            sent: Rc::clone(sent),
+        }))
+    }
+
+    async fn read_head(&self, talk: &mut Talk, peer: &Peer) -> Result<Head, Fault> {
         loop {
-            let head = codec.read_head(&mut input);
-            if let Some(text) = codec.take_stderr() {
-                self.context.upstream(Level::Error, &stderr_text(&text), Some(&name));
+            let head = talk.codec.read_head(&mut talk.input);
+            if let Some(text) = talk.codec.take_stderr() {
+                self.log(&stderr_text(&text), peer);
                 let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
-                if self.catch_stderr.iter().any(is_caught) {
-                    return Err((Fault::InvalidHead, received));
+                if self.call.catch_stderr.iter().any(is_caught) {
+                    return Err(Fault::InvalidHead);
                 }
             }
             match head {
-                Ok(Some(head)) => {
-                    attempt.header_time = Some(begun.elapsed());
-                    attempt.bytes_received = received as u64;
-                    let source = Source { connection, codec, input };
-                    return Ok(Fetched {
-                        head,
-                        source,
-                        lease,
-                        started: begun,
-                        received: received as u64,
-                    });
-                }
+                Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
                 Err(problem) => {
-                    self.context.upstream(Level::Error, &problem.to_string(), Some(&name));
-                    return Err((Fault::InvalidHead, received));
+                    self.log(&problem.to_string(), peer);
+                    return Err(Fault::InvalidHead);
                 }
             }
-            input.reserve(self.conf.buffer_size.bytes());
-            match tokio::time::timeout(self.conf.read_timeout, connection.read(&mut input)).await {
-                Err(_) => {
-                    self.timed_out("reading response header from upstream", peer);
-                    return Err((Fault::Timeout, received));
-                }
-                Ok(Ok(0)) => {
-                    let text = "upstream prematurely closed connection while reading response header from upstream";
-                    self.context.upstream(Level::Error, text, Some(&name));
-                    return Err((Fault::Error, received));
-                }
-                Ok(Err(problem)) => {
-                    let text = format!(
-                        "recv() failed ({}) while reading response header from upstream",
-                        os_error(&problem)
-                    );
-                    self.context.upstream(Level::Error, &text, Some(&name));
-                    return Err((Fault::Error, received));
-                }
-                Ok(Ok(count)) => received += count,
-            }
+            talk.input.reserve(self.conf().buffer_size.bytes());
+            self.read_more(talk, peer).await?;
         }
     }
 
-    /// Sends everything, taking up what the peer answers meanwhile so that neither side blocks.
-    async fn send(&self, connection: &Connection, input: &mut BytesMut) -> io::Result<()> {
-        self.write(connection, &self.request, input).await?;
-        if let Some(mut body) = self.live.take() {
-            let result = self.send_live(connection, &mut body, input).await;
-            self.live.set(Some(body));
-            return result;
-        }
-        let Some((file, length)) = &self.body_file else { return Ok(()) };
-        let mut piece = vec![0; crate::limits::FILE_CHUNK_BYTES];
-        let mut framed = Vec::with_capacity(piece.len() + 64);
-        let mut at = 0;
-        while at < *length {
-            let count = file.read_at(&mut piece, at)?;
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            framed.clear();
-            (self.frame)(&mut framed, &piece[..count]);
-            self.write(connection, &framed, input).await?;
-            at += count as u64;
-        }
-        framed.clear();
-        (self.frame)(&mut framed, b"");
-        self.write(connection, &framed, input).await
-    }
-
-    /// Sends the body on while it arrives; an early answer ends that.
-    async fn send_live(
-        &self,
-        connection: &Connection,
-        body: &mut RequestBody,
-        input: &mut BytesMut,
-    ) -> io::Result<()> {
-        let mut framed = Vec::new();
-        loop {
-            input.reserve(1);
-            let piece = tokio::select! {
-                biased;
-                piece = body.piece(self.body_timeout) => piece,
-                read = connection.read(input) => match read? {
-                    0 => return Err(io::ErrorKind::ConnectionReset.into()),
-                    _ => return Ok(()),
-                },
-            };
-            framed.clear();
-            match piece {
-                Ok(Some(piece)) => (self.frame)(&mut framed, &piece),
-                Ok(None) => (self.frame)(&mut framed, b""),
-                Err(problem) => {
-                    self.client_fault.set(Some(problem));
-                    return Err(io::ErrorKind::Interrupted.into());
-                }
-            }
-            self.write(connection, &framed, input).await?;
-            if body.is_finished() && framed.len() <= yorozu_wire::fastcgi::HEAD_BYTES {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn write(
-        &self,
-        connection: &Connection,
-        bytes: &[u8],
-        input: &mut BytesMut,
-    ) -> io::Result<()> {
-        let write = tokio::time::timeout(self.conf.send_timeout, connection.write_all(bytes));
-        tokio::pin!(write);
-        loop {
-            let room = self.conf.buffer_size.bytes();
-            input.reserve(1);
-            let may_read = input.len() < room;
-            tokio::select! {
-                biased;
-                done = &mut write => return done.map_err(|_| io::ErrorKind::TimedOut)?,
-                read = connection.read(input), if may_read => {
-                    if read? == 0 {
-                        return Err(io::ErrorKind::ConnectionReset.into());
+    /// Waits for bytes of the answer, while the request may still be on its way.
+    async fn read_more(&self, talk: &mut Talk, peer: &Peer) -> Result<(), Fault> {
+        let read = loop {
+            let Some(upload) = &mut talk.upload else {
+                let read = talk.connection.read(&mut talk.input);
+                match tokio::time::timeout(self.conf().read_timeout, read).await {
+                    Ok(read) => break read,
+                    Err(_) => {
+                        self.timed_out("reading response header from upstream", peer);
+                        return Err(Fault::Timeout);
                     }
                 }
+            };
+            let uploaded = tokio::select! {
+                biased;
+                uploaded = upload => uploaded,
+                read = talk.connection.read(&mut talk.input) => break read,
+            };
+            talk.upload = None;
+            self.uploaded(talk, uploaded, peer)?;
+        };
+        match read {
+            Ok(0) => {
+                if let Some(problem) = talk.trouble.take() {
+                    return Err(self.not_sent(UploadFault::Peer(problem), peer));
+                }
+                let text = "upstream prematurely closed connection while reading response header from upstream";
+                self.log(text, peer);
+                Err(Fault::Error)
+            }
+            Err(problem) => {
+                let why = os_error(&talk.trouble.take().unwrap_or(problem));
+                let text =
+                    format!("recv() failed ({why}) while reading response header from upstream");
+                self.log(&text, peer);
+                Err(Fault::Error)
+            }
+            Ok(count) => {
+                talk.received += count;
+                Ok(())
             }
         }
+    }
+
+    fn uploaded(&self, talk: &mut Talk, uploaded: Uploaded, peer: &Peer) -> Result<(), Fault> {
+        *self.live.borrow_mut() = uploaded.body;
+        match uploaded.result {
+            Ok(()) => Ok(()),
+            // An early answer may say why the peer takes no more: it is read first.
+            Err(UploadFault::Peer(problem)) if problem.kind() != io::ErrorKind::TimedOut => {
+                talk.trouble = Some(problem);
+                Ok(())
+            }
+            Err(problem) => Err(self.not_sent(problem, peer)),
+        }
+    }
+}
+
+/// One request on one connection, until the head of its answer is read.
+struct Talk {
+    connection: Rc<Connection>,
+    codec: Box<dyn super::Codec>,
+    input: BytesMut,
+    upload: Option<Upload>,
+    received: usize,
+    /// Why the request could not be sent, while an answer may still come.
+    trouble: Option<io::Error>,
+}
+
+/// nginx's words for a failed handshake, with rustls's reason.
+fn tls_error(problem: &io::Error) -> String {
+    match problem.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::Other => {
+            format!("SSL_do_handshake() failed ({problem})")
+        }
+        io::ErrorKind::UnexpectedEof => "peer closed connection in SSL handshake".to_owned(),
+        _ => format!("SSL_do_handshake() failed ({})", os_error(problem)),
     }
 }
 

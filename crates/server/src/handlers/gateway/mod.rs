@@ -3,69 +3,103 @@
 //! Way through: [`respond`] (cache, never waits) -> [`run`] (waits: disk, another maker, the request
 //! body, the peer) -> [`fetch`] (peers, one after another) -> [`answer`] (head to response, what is
 //! stored) -> [`stream`] (the body, read ahead of the client).
+//!
+//! A protocol brings its directives, a [`Call`] (what it makes of the exchange) and a [`Codec`].
 
 pub mod answer;
+pub mod call;
 pub mod directives;
 pub mod fetch;
+pub mod pools;
 pub mod run;
 pub mod store;
 pub mod stream;
+pub mod target;
+pub mod upload;
 
+pub use call::{Call, Framing};
 pub use directives::{Conf, Draft, Family, rows};
 pub use run::run;
+pub use target::Target;
 
-use super::Outcome;
+use super::{Outcome, fastcgi};
 use crate::cache;
-use crate::config::directive::ValueError;
-use crate::config::env::{Env, Upstream};
-use crate::config::template::Template;
+use crate::config::compiled::LocationConf;
+use crate::config::env::Upstream;
 use crate::exchange::Exchange;
 use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::Arc;
+use yorozu_upstream::TlsOptions;
 use yorozu_wire::WireError;
 
-/// Where a `*_pass` goes.
-#[derive(Debug)]
-pub struct Target {
-    /// As written.
-    pub address: Template,
-    /// The group, if no variable stands in the address.
-    upstream: OnceLock<Upstream>,
+/// The protocol a location speaks, and to whom.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    /// `fastcgi_pass`
+    Fastcgi(Arc<Target>),
 }
 
-impl Target {
-    pub fn new(address: Template) -> Self {
-        Self { address, upstream: OnceLock::new() }
+impl Protocol {
+    /// Where it goes.
+    pub fn target(&self) -> &Target {
+        match self {
+            Self::Fastcgi(target) => target,
+        }
     }
 
-    /// Finds the group once all `upstream` blocks are read.
+    /// `fastcgi://`
+    pub fn scheme(&self) -> &'static str {
+        match self {
+            Self::Fastcgi(_) => "fastcgi://",
+        }
+    }
+
+    /// May connections be kept for another request?
+    pub fn may_keep(&self, location: &LocationConf) -> bool {
+        match self {
+            Self::Fastcgi(_) => location.fastcgi.fastcgi_keep_conn,
+        }
+    }
+
+    /// The group for this exchange.
     ///
     /// # Errors
-    /// The address names no group and cannot be resolved.
-    pub fn resolve(&self, env: &Env) -> Result<(), ValueError> {
-        if let (Some(text), None) = (self.address.as_literal(), self.upstream.get()) {
-            let text = String::from_utf8_lossy(&text).into_owned();
-            let _ = self.upstream.set(super::upstream::named(env, &text, 0)?);
+    /// The status the client gets.
+    pub async fn upstream(&self, exchange: &mut Exchange) -> Result<Arc<Upstream>, u16> {
+        match self {
+            Self::Fastcgi(target) => target.upstream(exchange).await,
         }
-        Ok(())
     }
 
-    /// The group for this exchange; `None` if what the variables spell is no address.
-    pub fn upstream(&self, exchange: &mut Exchange) -> Option<Upstream> {
-        if let Some(upstream) = self.upstream.get() {
-            return Some(upstream.clone());
+    /// May a body of unknown length be sent on while it arrives?
+    pub fn takes_chunked(&self, _: &LocationConf) -> bool {
+        match self {
+            // PHP takes none without CONTENT_LENGTH.
+            Self::Fastcgi(_) => false,
         }
-        let text = String::from_utf8_lossy(&self.address.value(exchange)).into_owned();
-        if let Some(upstream) = exchange.conf.upstreams.get(&text) {
-            return Some(upstream.clone());
+    }
+
+    /// What the protocol makes of an exchange; `is_live`: the body follows while it arrives.
+    ///
+    /// # Errors
+    /// The status the client gets.
+    pub fn call(
+        &self,
+        exchange: &mut Exchange,
+        location: &LocationConf,
+        is_live: bool,
+    ) -> Result<Call, u16> {
+        match self {
+            Self::Fastcgi(_) => Ok(fastcgi::call(exchange, location, is_live)),
         }
-        // Only literal addresses: a name would block the worker while it is resolved.
-        let is_literal = text.starts_with("unix:") || text.parse::<std::net::SocketAddr>().is_ok();
-        let peers = is_literal.then(|| super::upstream::peer_addresses(&text, 0).ok())??;
-        let peers = peers.into_iter().map(yorozu_upstream::PeerOptions::new).collect();
-        let group = std::sync::Arc::new(yorozu_upstream::Group::new(text, peers));
-        Some(Upstream { group, keepalive: None })
+    }
+}
+
+/// How connections of a location are encrypted, where no variable decides.
+pub fn tls_options(protocol: &Protocol, _: &LocationConf) -> Option<TlsOptions> {
+    match protocol {
+        Protocol::Fastcgi(_) => None,
     }
 }
 
@@ -75,6 +109,21 @@ pub struct Head {
     pub status: u16,
     pub reason: Option<Bytes>,
     pub fields: Vec<(Bytes, Bytes)>,
+}
+
+impl Head {
+    /// The values of `name`, in order.
+    pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a Bytes> {
+        self.fields
+            .iter()
+            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// The first value of `name`.
+    pub fn field<'a>(&'a self, name: &'a [u8]) -> Option<&'a Bytes> {
+        self.values(name).next()
+    }
 }
 
 /// Progress within a response body.
@@ -132,7 +181,19 @@ pub trait Codec {
     fn is_reusable(&self) -> bool;
 
     /// Text the application wrote for the log since the last call.
-    fn take_stderr(&mut self) -> Option<Bytes>;
+    fn take_stderr(&mut self) -> Option<Bytes> {
+        None
+    }
+
+    /// Fields behind the body. Asked after its end.
+    fn take_trailers(&mut self) -> Vec<(Bytes, Bytes)> {
+        Vec::new()
+    }
+
+    /// nginx's words for a connection closed in the middle of the body.
+    fn closed_early(&self) -> &'static str {
+        "upstream prematurely closed connection"
+    }
 }
 
 /// Why a codec gave up.
@@ -144,12 +205,15 @@ pub enum CodecError {
     HeadTooBig,
     #[error("upstream closed the response early")]
     Incomplete,
+    /// With nginx's words for it.
+    #[error("{0}")]
+    Invalid(String),
 }
 
 /// Looks into the cache; what cannot be answered from memory is left to [`run`].
 pub fn respond(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
-    let gateway = &conf.location(exchange.location).fastcgi.gateway;
+    let gateway = conf.location(exchange.location).gateway();
     if gateway.cache.zone().is_none() {
         return Outcome::Gateway;
     }

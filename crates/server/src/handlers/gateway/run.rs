@@ -2,16 +2,18 @@
 
 use super::answer;
 use super::fetch::{Fetched, Job, fetch};
-use super::{Conf, Fault, Target};
+use super::pools::PoolKey;
+use super::{Conf, Fault, Protocol};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, RequestBody};
 use crate::exchange::{Exchange, UpstreamAttempt};
-use crate::handlers::{Handler, Outcome, fastcgi};
+use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use yorozu_upstream::Selector;
 
 /// Asks the gateway of the exchange's location.
 ///
@@ -20,61 +22,71 @@ use std::sync::Arc;
 pub async fn run(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
-    let gateway = &location.fastcgi.gateway;
+    let gateway = location.gateway();
+    let Handler::Gateway(protocol) = &location.handler else {
+        unreachable!("only gateways lead here")
+    };
     if let Some(outcome) = cache::prepare(exchange, gateway).await {
         return outcome;
     }
-    let is_live =
-        !gateway.request_buffering && exchange.body.may_be_sent_on() && gateway.pass_request_body;
+    let is_live = !gateway.request_buffering
+        && gateway.pass_request_body
+        && exchange.body.may_be_sent_on(protocol.takes_chunked(location));
     if !is_live {
         if let Err(problem) = read_body(exchange, location).await {
             return body_failed(exchange, problem);
         }
     }
-    let Handler::Fastcgi(target) = &location.handler else {
-        unreachable!("only gateways lead here")
+    let job = match job(exchange, location, protocol, is_live).await {
+        Ok(job) => job,
+        Err(status) => return Outcome::Status(status),
     };
-    let target = Arc::clone(target);
-    let Some(job) = job(exchange, location, &target, is_live) else {
-        return Outcome::Status(500);
+    let Some(result) = fetch_for_client(exchange, gateway, &job).await else {
+        error::request(
+            exchange,
+            Level::Info,
+            "client prematurely closed connection while sending request to upstream",
+        );
+        return Outcome::Status(499);
     };
+    if is_live {
+        // A body that is still on its way stays with the upload.
+        exchange.body = job.live.borrow_mut().take().unwrap_or_else(RequestBody::lent);
+    }
+    if let Some(problem) = job.client_fault.take() {
+        return body_failed(exchange, problem);
+    }
+    settle(exchange, gateway, result)
+}
+
+/// Fetches; `None` if the client has gone meanwhile and nobody else wants the answer.
+async fn fetch_for_client(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    job: &Job,
+) -> Option<Result<Fetched, Fault>> {
     // A body on its way shows by itself that the client is there.
-    let is_watching = !is_live
+    let is_watching = !job.is_live
         && exchange.cache.as_ref().is_none_or(|plan| !plan.may_store)
-        && !gateway.ignore_client_abort;
+        && !conf.ignore_client_abort
+        && !conf.stores();
     let mut attempts = Vec::new();
     let result = if is_watching {
         let closed = exchange.body.client_closed();
         tokio::select! {
             biased;
-            result = fetch(&job, &mut attempts) => Some(result),
+            result = fetch(job, &mut attempts) => Some(result),
             () = closed => None,
         }
     } else {
-        Some(fetch(&job, &mut attempts).await)
+        Some(fetch(job, &mut attempts).await)
     };
     exchange.attempts.append(&mut attempts);
-    if let Some(body) = job.live.take() {
-        exchange.body = body;
-    }
-    if let Some(problem) = job.client_fault.take() {
-        return body_failed(exchange, problem);
-    }
-    match result {
-        Some(result) => settle(exchange, gateway, result),
-        None => {
-            error::request(
-                exchange,
-                Level::Info,
-                "client prematurely closed connection while sending request to upstream",
-            );
-            Outcome::Status(499)
-        }
-    }
+    result
 }
 
 async fn read_body(exchange: &mut Exchange, location: &LocationConf) -> Result<(), BodyError> {
-    if exchange.body.is_empty() || !location.fastcgi.gateway.pass_request_body {
+    if exchange.body.is_empty() || !location.gateway().pass_request_body {
         return Ok(());
     }
     let core = &location.http_core;
@@ -97,46 +109,48 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
     Outcome::Status(status)
 }
 
-fn job(
+/// Everything one request to the upstream needs.
+///
+/// # Errors
+/// The status the client gets.
+async fn job(
     exchange: &mut Exchange,
     location: &LocationConf,
-    target: &Target,
+    protocol: &Protocol,
     is_live: bool,
-) -> Option<Job> {
-    let Some(upstream) = target.upstream(exchange) else {
-        error::request(
-            exchange,
-            Level::Error,
-            "no resolver defined to resolve the upstream's address",
-        );
-        return None;
-    };
-    let from = location.fastcgi.gateway.bind.0.as_ref().map(|address| address.value(exchange));
+) -> Result<Job, u16> {
+    let upstream = protocol.upstream(exchange).await?;
+    let gateway = location.gateway();
+    let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
     let from = from.and_then(|address| super::directives::bind_address(&address));
-    let request = fastcgi::request(exchange, location, is_live);
-    Some(Job {
+    let mut selector =
+        Selector { client: exchange.client.peer.map(|peer| peer.ip()), key: Vec::new() };
+    if let Some(key) = &upstream.hash_key {
+        key.append(exchange, &mut selector.key);
+    }
+    let call = protocol.call(exchange, location, is_live)?;
+    let has_body = call.sends_body;
+    let pool = (call.may_keep && upstream.keepalive.is_some()).then(|| {
+        let tls_name = call.tls.as_ref().map(|tls| tls.name.to_str());
+        let place = std::ptr::from_ref(location).addr();
+        Rc::new(PoolKey::new(&upstream, call.scheme, place, tls_name.as_deref()))
+    });
+    let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
+    Ok(Job {
+        conf: Rc::clone(&exchange.conf),
+        location: exchange.location,
         upstream,
-        request,
-        body_file: if location.fastcgi.gateway.pass_request_body {
-            exchange.body.file()
-        } else {
-            None
-        },
-        live: Cell::new(
-            is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none())),
-        ),
+        selector,
+        request: call.request.clone(),
+        call,
+        body_file: if has_body { exchange.body.file() } else { None },
+        live: RefCell::new(live),
         is_live,
-        body_timeout: location.http_core.client_body_timeout,
         client_fault: Cell::default(),
         from,
-        frame: fastcgi::frame,
-        conf: location.fastcgi.gateway.clone(),
-        codec: Box::new(fastcgi::codec(location.fastcgi.gateway.buffer_size.bytes())),
-        catch_stderr: location.fastcgi.fastcgi_catch_stderr.clone(),
-        may_keep: location.fastcgi.fastcgi_keep_conn,
+        pool,
         is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
         context: Context::of(exchange),
-        scheme: "fastcgi://",
     })
 }
 
@@ -195,13 +209,13 @@ pub fn refresh_in_background(exchange: &mut Exchange) {
 async fn refresh(exchange: &mut Exchange) {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
-    let Handler::Fastcgi(target) = &location.handler else { return };
-    let Some(job) = job(exchange, location, target, false) else { return };
+    let Handler::Gateway(protocol) = &location.handler else { return };
+    let Ok(job) = job(exchange, location, protocol, false).await else { return };
     let mut attempts: Vec<UpstreamAttempt> = Vec::new();
     let result = fetch(&job, &mut attempts).await;
     exchange.attempts.append(&mut attempts);
     // Dropping the response leaves its pump to finish the entry.
-    drop(settle(exchange, &location.fastcgi.gateway, result));
+    drop(settle(exchange, location.gateway(), result));
 }
 
 /// An exchange's request without its client, for work that outlives it.

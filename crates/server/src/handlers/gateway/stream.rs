@@ -10,7 +10,9 @@
 //! - A pump with a [`Collector`] goes on though its client is gone.
 //! - A body that ends early is reported as torn and never stored.
 
+use super::pools::Lease;
 use super::store::Saver;
+use super::upload::Upload;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collector;
 use crate::exchange::response::Segment;
@@ -49,6 +51,7 @@ struct State {
     ended: Option<Result<(), Torn>>,
     is_abandoned: bool,
     totals: Totals,
+    trailers: Vec<(Bytes, Bytes)>,
 }
 
 #[derive(Debug, Default)]
@@ -121,6 +124,11 @@ impl Stream {
         self.shared.state.borrow().queue.is_empty()
     }
 
+    /// Fields behind the body, once it has ended.
+    pub fn take_trailers(&mut self) -> Vec<(Bytes, Bytes)> {
+        std::mem::take(&mut self.shared.state.borrow_mut().trailers)
+    }
+
     pub fn totals(&self) -> Totals {
         self.shared.state.borrow().totals
     }
@@ -147,9 +155,12 @@ impl Drop for Stream {
 
 /// A connection in the middle of a response.
 pub struct Source {
-    pub connection: Connection,
+    /// `None`: the whole answer is in the codec.
+    pub connection: Option<Rc<Connection>>,
     pub codec: Box<dyn Codec>,
     pub input: BytesMut,
+    /// The request, while it is still on its way.
+    pub upload: Option<Upload>,
 }
 
 impl Source {
@@ -165,8 +176,7 @@ impl Source {
                 BodyStep::NeedMore => {}
             }
             self.input.reserve(READ_BYTES);
-            let read = self.connection.read(&mut self.input).await;
-            if !matches!(read, Ok(count) if count > 0) {
+            if !matches!(self.read().await, Ok(count) if count > 0) {
                 return if self.codec.is_whole_at_close() {
                     Ok(None)
                 } else {
@@ -176,12 +186,35 @@ impl Source {
         }
     }
 
+    /// Reads, while the request may still be on its way.
+    async fn read(&mut self) -> io::Result<usize> {
+        let Some(connection) = &self.connection else { return Ok(0) };
+        if let Some(upload) = &mut self.upload {
+            tokio::select! {
+                biased;
+                read = connection.read(&mut self.input) => return read,
+                // Whatever became of it: the answer has begun and decides.
+                _ = upload => {}
+            }
+            self.upload = None;
+        }
+        connection.read(&mut self.input).await
+    }
+
     /// The next piece if it has already arrived.
     ///
     /// # Errors
     /// As [`Source::next`].
     pub fn arrived(&mut self) -> Result<BodyStep, CodecError> {
         self.codec.read_body(&mut self.input)
+    }
+
+    /// The connection for another request, and whether it can serve one.
+    pub fn into_connection(self, is_whole: bool) -> (Option<Connection>, bool) {
+        let is_reusable =
+            is_whole && self.upload.is_none() && self.input.is_empty() && self.codec.is_reusable();
+        drop(self.upload);
+        (self.connection.and_then(Rc::into_inner), is_reusable)
     }
 }
 
@@ -206,8 +239,8 @@ pub struct PumpEnd {
     pub context: Context,
     pub peer: String,
     pub started: Instant,
-    /// Takes the connection back, whole or not.
-    pub release: Box<dyn FnOnce(Connection, bool)>,
+    /// The peer, until the connection goes back, whole or not.
+    pub lease: Lease,
 }
 
 impl PumpEnd {
@@ -288,9 +321,11 @@ impl Pump {
             }
         }
         drop(end.collector);
-        let is_reusable = is_whole && source.codec.is_reusable();
-        (end.release)(source.connection, is_reusable);
+        let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
+        let (connection, is_reusable) = source.into_connection(is_whole);
+        end.lease.release(connection, is_reusable);
         let mut state = self.shared.state.borrow_mut();
+        state.trailers = trailers;
         state.totals.time = end.started.elapsed();
         state.ended = Some(if is_whole { Ok(()) } else { Err(Torn) });
         self.shared.readable.notify_one();
@@ -313,10 +348,7 @@ impl Pump {
                 Ok(Ok(Some(piece))) => piece,
                 Ok(Ok(None)) => return Ok(true),
                 Ok(Err(CodecError::Incomplete)) => {
-                    return Err(
-                        "upstream prematurely closed FastCGI stdout while reading upstream"
-                            .to_owned(),
-                    );
+                    return Err(format!("{} while reading upstream", source.codec.closed_early()));
                 }
                 Ok(Err(error)) => return Err(error.to_string()),
                 Err(_) => {

@@ -1,0 +1,169 @@
+//! Connections between requests: who holds one, and where it goes back to.
+//!
+//! Each worker has its own pools. A pool belongs to one group, protocol and, with `keepalive … local`
+//! or TLS, to one location and peer name: a connection is never used for what it was not opened for.
+
+use crate::config::env::{Keepalive, Upstream};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use yorozu_upstream::{Connection, Group, Kept, Peer, PeerAddress, Pool};
+
+/// What keeps connections apart.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct PoolKey {
+    group: u64,
+    scheme: &'static str,
+    /// The location and the name of the peer's certificate, where they matter.
+    place: Option<(usize, Box<str>)>,
+}
+
+impl PoolKey {
+    /// `location` is unlike any other of the process's configurations.
+    pub fn new(
+        upstream: &Upstream,
+        scheme: &'static str,
+        location: usize,
+        tls_name: Option<&str>,
+    ) -> Self {
+        let is_local = upstream.keepalive.is_some_and(|keepalive| keepalive.is_local);
+        let place = match tls_name {
+            Some(name) => Some((location, name.into())),
+            None => is_local.then(|| (location, "".into())),
+        };
+        Self { group: upstream.group.id, scheme, place }
+    }
+}
+
+struct Entry {
+    pool: Pool,
+    keepalive: Keepalive,
+    /// Gone with its configuration.
+    group: Weak<Group>,
+}
+
+thread_local! {
+    static TAKEN: Rc<Notify> = Rc::new(Notify::new());
+    static POOLS: RefCell<HashMap<PoolKey, Entry>> = RefCell::default();
+    static IS_SWEEPING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How often idle connections are looked at.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Told whenever a connection of this worker is taken.
+pub fn taken() -> Rc<Notify> {
+    TAKEN.with(Rc::clone)
+}
+
+/// An idle connection to `address`.
+pub fn take(key: &PoolKey, address: &PeerAddress) -> Option<Kept> {
+    TAKEN.with(|taken| taken.notify_waiters());
+    POOLS.with_borrow_mut(|pools| {
+        let entry = pools.get_mut(key)?;
+        entry.pool.take(address, &entry.keepalive.limits, Instant::now())
+    })
+}
+
+/// How many connections to `address` are idle.
+pub fn idle(key: &PoolKey, address: &PeerAddress) -> usize {
+    POOLS.with_borrow(|pools| pools.get(key).map_or(0, |entry| entry.pool.idle(address)))
+}
+
+/// Keeps a connection that stands between two requests.
+pub fn put(key: &PoolKey, upstream: &Upstream, address: PeerAddress, mut kept: Kept) {
+    kept.requests += 1;
+    add(key, upstream, address, kept);
+}
+
+/// Keeps a connection, within the limits.
+pub fn add(key: &PoolKey, upstream: &Upstream, address: PeerAddress, kept: Kept) {
+    let Some(keepalive) = upstream.keepalive else { return };
+    POOLS.with_borrow_mut(|pools| {
+        if !pools.contains_key(key) {
+            let group = Arc::downgrade(&upstream.group);
+            pools.insert(key.clone(), Entry { pool: Pool::default(), keepalive, group });
+        }
+        if let Some(entry) = pools.get_mut(key) {
+            entry.pool.put(address, kept, &keepalive.limits, Instant::now());
+        }
+    });
+    if !IS_SWEEPING.replace(true) {
+        tokio::task::spawn_local(sweep());
+    }
+}
+
+/// Closes connections that were idle too long, that their peer closed, or whose group is gone.
+async fn sweep() {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let is_empty = POOLS.with_borrow_mut(|pools| {
+            let now = Instant::now();
+            pools.retain(|_, entry| {
+                entry.pool.expire(&entry.keepalive.limits, now);
+                entry.pool.drop_closed();
+                entry.group.strong_count() > 0 && !entry.pool.is_empty()
+            });
+            pools.is_empty()
+        });
+        if is_empty {
+            IS_SWEEPING.set(false);
+            return;
+        }
+    }
+}
+
+/// A peer in use by one request: counted by its group until the request is over.
+pub struct Lease {
+    upstream: Arc<Upstream>,
+    peer: Peer,
+    /// Where the connection is kept afterwards, if at all.
+    key: Option<Rc<PoolKey>>,
+    requests: u64,
+    opened: Instant,
+    is_settled: bool,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.upstream.group.released(&self.peer);
+        }
+    }
+}
+
+impl Lease {
+    pub fn new(
+        upstream: &Arc<Upstream>,
+        peer: &Peer,
+        key: Option<Rc<PoolKey>>,
+        requests: u64,
+        opened: Instant,
+    ) -> Self {
+        let (upstream, peer) = (Arc::clone(upstream), peer.clone());
+        Self { upstream, peer, key, requests, opened, is_settled: false }
+    }
+
+    /// The verdict on the peer was given already; the connection is not kept.
+    pub fn settle(&mut self) {
+        self.is_settled = true;
+        self.key = None;
+    }
+
+    /// The request is over; a whole connection may be kept.
+    pub fn release(mut self, connection: Option<Connection>, is_reusable: bool) {
+        if !self.is_settled {
+            self.upstream.group.succeeded(&self.peer);
+            self.is_settled = true;
+        }
+        let (Some(key), Some(connection)) = (self.key.as_ref().filter(|_| is_reusable), connection)
+        else {
+            return;
+        };
+        let kept = Kept { connection, requests: self.requests, opened: self.opened };
+        put(key, &self.upstream, self.peer.address().clone(), kept);
+    }
+}

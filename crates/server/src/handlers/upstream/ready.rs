@@ -1,0 +1,93 @@
+//! `keepalive_ready`: connections that are open, and shaken hands over, before a request needs them.
+
+use crate::config::compiled::{LocationId, WorkerConf};
+use crate::config::env::Upstream;
+use crate::handlers::Handler;
+use crate::handlers::gateway::pools::{self, PoolKey};
+use crate::handlers::gateway::{Protocol, tls_options};
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use yorozu_upstream::{Connection, Kept, PeerAddress, SocketOptions, Tls, TlsOptions};
+
+/// How often peers are looked at when no connection was taken meanwhile; chosen.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Connections of one pool that are kept ready.
+struct Ready {
+    key: PoolKey,
+    /// Gone with its configuration.
+    upstream: Weak<Upstream>,
+    tls: Option<TlsOptions>,
+    options: SocketOptions,
+    connect_timeout: Duration,
+    count: usize,
+}
+
+/// Starts what keeps this worker's pools filled.
+pub fn start(conf: &Rc<WorkerConf>) {
+    let mut seen = HashSet::new();
+    for location in &conf.locations {
+        let Handler::Gateway(protocol) = &location.handler else { continue };
+        let Some(ready) = of_location(conf, location.id, protocol) else { continue };
+        if seen.insert(ready.key.clone()) {
+            tokio::task::spawn_local(ready.keep());
+        }
+    }
+}
+
+fn of_location(conf: &WorkerConf, id: LocationId, protocol: &Protocol) -> Option<Ready> {
+    let location = conf.location(id);
+    let upstream = protocol.target().fixed()?;
+    let keepalive = upstream.keepalive.filter(|keepalive| keepalive.ready > 0)?;
+    if !protocol.may_keep(location) {
+        return None;
+    }
+    let tls = tls_options(protocol, location);
+    let tls_name = tls.as_ref().map(|tls| tls.name.to_str());
+    let place = std::ptr::from_ref(location).addr();
+    Some(Ready {
+        key: PoolKey::new(upstream, protocol.scheme(), place, tls_name.as_deref()),
+        upstream: Arc::downgrade(upstream),
+        options: location.gateway().socket_options(None),
+        connect_timeout: location.gateway().connect_timeout,
+        count: keepalive.ready,
+        tls,
+    })
+}
+
+impl Ready {
+    async fn keep(self) {
+        loop {
+            let taken = pools::taken();
+            let Some(upstream) = self.upstream.upgrade() else { return };
+            for address in upstream.group.addresses() {
+                self.fill(&upstream, &address).await;
+            }
+            drop(upstream);
+            // A timeout is as good a reason to look as a connection that was taken.
+            let _ = tokio::time::timeout(INTERVAL, taken.notified()).await;
+        }
+    }
+
+    async fn fill(&self, upstream: &Upstream, address: &PeerAddress) {
+        while pools::idle(&self.key, address) < self.count {
+            let open = self.open(address);
+            // A peer that is down is the requests' to report.
+            let Ok(Ok(connection)) = tokio::time::timeout(self.connect_timeout, open).await else {
+                return;
+            };
+            let kept = Kept { connection, requests: 0, opened: Instant::now() };
+            pools::add(&self.key, upstream, address.clone(), kept);
+        }
+    }
+
+    async fn open(&self, address: &PeerAddress) -> std::io::Result<Connection> {
+        let connection = Connection::open(address, self.options).await?;
+        match &self.tls {
+            None => Ok(connection),
+            Some(tls) => Ok(Connection::Tls(Box::new(Tls::handshake(connection, tls).await?))),
+        }
+    }
+}

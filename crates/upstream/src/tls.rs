@@ -1,0 +1,182 @@
+//! TLS towards a peer: rustls over a plain connection.
+
+use crate::connection::Connection;
+use bytes::{Buf as _, BufMut as _, BytesMut};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+use std::cell::RefCell;
+use std::io::{self, Read as _, Write as _};
+use std::sync::Arc;
+
+/// How a connection is encrypted.
+#[derive(Clone, Debug)]
+pub struct TlsOptions {
+    /// Versions, ciphers, certificates, sessions.
+    pub config: Arc<ClientConfig>,
+    /// The name that is asked for and verified.
+    pub name: ServerName<'static>,
+}
+
+/// Bytes read from the socket at once: one TLS record.
+const READ_BYTES: usize = 17 * 1024;
+
+/// An encrypted connection.
+#[derive(Debug)]
+pub struct Tls {
+    io: Connection,
+    session: RefCell<ClientConnection>,
+}
+
+impl Tls {
+    /// Shakes hands over `io`; the caller bounds the time.
+    ///
+    /// # Errors
+    /// As the system reports it; `InvalidData` when the handshake failed, with rustls's reason.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    pub async fn handshake(io: Connection, options: &TlsOptions) -> io::Result<Self> {
+        let session = ClientConnection::new(Arc::clone(&options.config), options.name.clone())
+            .map_err(io::Error::other)?;
+        let tls = Self { io, session: RefCell::new(session) };
+        let mut encrypted = BytesMut::new();
+        loop {
+            tls.flush().await?;
+            if !tls.session.borrow().is_handshaking() {
+                return Ok(tls);
+            }
+            let result = tls.receive(&mut encrypted).await;
+            if let Err(problem) = result {
+                // The alert that says why.
+                let _ = tls.flush().await;
+                return Err(problem);
+            }
+        }
+    }
+
+    /// The connection below.
+    pub(crate) fn io(&self) -> &Connection {
+        &self.io
+    }
+
+    /// Waits for records and decrypts them.
+    async fn receive(&self, encrypted: &mut BytesMut) -> io::Result<()> {
+        encrypted.clear();
+        encrypted.reserve(READ_BYTES);
+        let count = Box::pin(self.io.read(encrypted)).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.decrypt(encrypted)
+    }
+
+    fn decrypt(&self, mut encrypted: &[u8]) -> io::Result<()> {
+        let mut session = self.session.borrow_mut();
+        while encrypted.has_remaining() {
+            session.read_tls(&mut encrypted)?;
+            session
+                .process_new_packets()
+                .map_err(|problem| io::Error::new(io::ErrorKind::InvalidData, problem))?;
+        }
+        Ok(())
+    }
+
+    /// Sends what the session has to say.
+    async fn flush(&self) -> io::Result<()> {
+        loop {
+            let mut out = Vec::new();
+            {
+                let mut session = self.session.borrow_mut();
+                while session.wants_write() {
+                    session.write_tls(&mut out)?;
+                }
+            }
+            if out.is_empty() {
+                return Ok(());
+            }
+            Box::pin(self.io.write_all(&out)).await?;
+        }
+    }
+
+    /// As [`Connection::read`]. A connection cut without TLS's own end is an error.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: bytes are in `into`, in the session or in the socket.
+    pub(crate) async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
+        loop {
+            let mut room = into.chunk_mut();
+            let room_bytes = room.len().min(READ_BYTES);
+            let mut plain = [0; READ_BYTES];
+            let read = self.session.borrow_mut().reader().read(&mut plain[..room_bytes]);
+            match read {
+                Ok(count) => {
+                    room = into.chunk_mut();
+                    debug_assert!(room.len() >= count, "bounded above");
+                    into.put_slice(&plain[..count]);
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            let mut encrypted = BytesMut::with_capacity(READ_BYTES);
+            if Box::pin(self.io.read(&mut encrypted)).await? == 0 {
+                // rustls tells the two ends apart: with the peer's notice 0, else an error.
+                let mut session = self.session.borrow_mut();
+                session.read_tls(&mut io::empty())?;
+                continue;
+            }
+            self.decrypt(&encrypted)?;
+            self.flush().await?;
+        }
+    }
+
+    /// As [`Connection::write_all`].
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while bytes.has_remaining() {
+            let count = self.session.borrow_mut().writer().write(bytes)?;
+            bytes.advance(count);
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// As [`Connection::is_quiet`]: tickets that arrived meanwhile are taken up.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let mut encrypted = [0; READ_BYTES];
+        loop {
+            let result = match &self.io {
+                Connection::Tcp(stream) => stream.try_read(&mut encrypted),
+                Connection::Unix(stream) => stream.try_read(&mut encrypted),
+                Connection::Tls(_) => return false,
+            };
+            match result {
+                Ok(0) => return false,
+                Ok(count) => {
+                    let has_data = self.decrypt(&encrypted[..count]).is_err()
+                        || self.session.borrow_mut().reader().read(&mut [0]).is_ok();
+                    if has_data {
+                        return false;
+                    }
+                }
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        // The notice that nothing more follows; a socket that takes no more is closed without it.
+        let mut out = Vec::new();
+        {
+            let mut session = self.session.borrow_mut();
+            session.send_close_notify();
+            while session.wants_write() && session.write_tls(&mut out).is_ok() {}
+        }
+        let _ = match &self.io {
+            Connection::Tcp(stream) => stream.try_write(&out),
+            Connection::Unix(stream) => stream.try_write(&out),
+            Connection::Tls(_) => Ok(0),
+        };
+    }
+}

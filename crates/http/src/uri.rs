@@ -155,6 +155,8 @@ pub enum Escape {
     Path,
     /// An argument value: also `&`, `+` and `;`.
     Args,
+    /// A key in memcached's text protocol: control bytes, space and `%`.
+    Memcached,
 }
 
 /// Appends `text` to `out`, escaping what `escape` names.
@@ -174,6 +176,7 @@ fn must_escape(byte: u8, escape: Escape) -> bool {
     let by_use: &[u8] = match escape {
         Escape::Path => b"#%?\"<>\\^`{|}",
         Escape::Args => b"#%&+;?\"<>\\^`{|}",
+        Escape::Memcached => return byte <= b' ' || byte == b'%' || byte == 0x7f,
     };
     never_plain || by_use.contains(&byte)
 }

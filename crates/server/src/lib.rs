@@ -19,6 +19,7 @@
 )]
 
 pub mod process;
+pub mod tls;
 
 pub mod config;
 pub mod limits;

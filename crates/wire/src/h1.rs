@@ -328,6 +328,8 @@ pub struct Chunked {
     state: ChunkedState,
     line_bytes: usize,
     lf: BareLf,
+    /// The trailer section, if somebody wants it.
+    trailers: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -365,7 +367,17 @@ const CHUNK_LINE_BYTES_MAX: usize = 8192;
 impl Chunked {
     /// At the start of a body.
     pub fn new(lf: BareLf) -> Self {
-        Self { state: ChunkedState::Size, line_bytes: 0, lf }
+        Self { state: ChunkedState::Size, line_bytes: 0, lf, trailers: None }
+    }
+
+    /// At the start of a body whose trailer section is kept.
+    pub fn with_trailers(lf: BareLf) -> Self {
+        Self { trailers: Some(Vec::new()), ..Self::new(lf) }
+    }
+
+    /// The trailer section, lines with their ends, up to and including the empty line.
+    pub fn take_trailers(&mut self) -> Vec<u8> {
+        self.trailers.take().unwrap_or_default()
     }
 
     /// Has the end been read?
@@ -407,6 +419,10 @@ impl Chunked {
     }
 
     fn line_read(&mut self, text: &[u8]) -> Result<(), WireError> {
+        if let (ChunkedState::Trailer, Some(trailers)) = (self.state, &mut self.trailers) {
+            trailers.extend_from_slice(text);
+            trailers.extend_from_slice(b"\r\n");
+        }
         self.state = match self.state {
             ChunkedState::DataEnd if text.is_empty() => ChunkedState::Size,
             ChunkedState::DataEnd => return Err(WireError::Chunk),
@@ -471,6 +487,52 @@ fn chunk_size(line: &[u8]) -> Result<u64, WireError> {
     u64::from_str_radix(digits, 16).map_err(|_| WireError::Chunk)
 }
 
+/// The status line of an HTTP upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StatusLine {
+    /// The version.
+    pub version: Version,
+    /// 100 to 999.
+    pub status: u16,
+    /// The reason phrase; may be empty.
+    pub reason: Span,
+    /// Bytes up to and including the line's end.
+    pub consumed: usize,
+}
+
+/// Reads a status line; `Ok(None)` if its end has not arrived.
+///
+/// # Errors
+/// [`WireError::UpstreamStatus`] as soon as the bytes at hand cannot become one.
+///
+/// # Source
+/// RFC 9112, section 4; as nginx, several spaces before the status, and the reason may be missing.
+pub fn status_line(input: &[u8]) -> Result<Option<StatusLine>, WireError> {
+    const NAME: &[u8] = b"HTTP/";
+    let broken = WireError::UpstreamStatus;
+    let start = &input[..input.len().min(NAME.len())];
+    if !NAME.starts_with(start) {
+        return Err(broken);
+    }
+    let Some(end) = memchr(b'\n', input) else { return Ok(None) };
+    let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+    let digits =
+        line[NAME.len()..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
+    let version_end = NAME.len() + digits;
+    let version = version(&line[NAME.len()..version_end]).map_err(|_| broken)?;
+    let status_start = skip_spaces(line, version_end);
+    let status_end = status_start + 3;
+    let digits = line.get(status_start..status_end).filter(|_| status_start > version_end);
+    let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_digit)).ok_or(broken)?;
+    let status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
+    if status < 100 || !matches!(line.get(status_end), None | Some(b' ')) {
+        return Err(broken);
+    }
+    let reason_start = skip_spaces(line, status_end);
+    let reason = span(reason_start, line.len());
+    Ok(Some(StatusLine { version, status, reason, consumed: end + 1 }))
+}
+
 /// Reads the head a CGI program or HTTP upstream wrote: field lines up to an empty line.
 ///
 /// Returns the fields and the position of the body; `Ok(None)` if the end has not arrived.
@@ -515,6 +577,26 @@ mod tests {
             let found = line(text).unwrap().unwrap();
             assert_eq!(found, (method.to_owned(), path.to_owned(), version), "{text:?}");
         }
+    }
+
+    #[test]
+    fn status_lines_are_read() {
+        let read = |text: &str| {
+            let line = status_line(text.as_bytes())?;
+            Ok(line.map(|line| {
+                let reason = String::from_utf8_lossy(slice(text.as_bytes(), &line.reason));
+                (line.version, line.status, reason.into_owned())
+            }))
+        };
+        let broken = Err(WireError::UpstreamStatus);
+        assert_eq!(read("HTTP/1.1 200 OK\r\n"), Ok(Some((Version::V11, 200, "OK".into()))));
+        assert_eq!(read("HTTP/1.0  404\n"), Ok(Some((Version::V10, 404, String::new()))));
+        assert_eq!(read("HTTP/1.1 103 Early Hi"), Ok(None));
+        assert_eq!(read("HT"), Ok(None));
+        for text in ["<html>", "HTTP/1.1 20 OK\n", "HTTP/1.1 2000 OK\n", "HTTP/1.1200 OK\n"] {
+            assert_eq!(read(text), broken, "{text}");
+        }
+        assert_eq!(read("HTTP/1.1 099 OK\n"), broken);
     }
 
     #[test]

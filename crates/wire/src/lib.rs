@@ -1,4 +1,4 @@
-//! Bytes on the wire: HTTP/1 heads and chunked bodies, FastCGI records.
+//! Bytes on the wire: HTTP/1 heads and chunked bodies, FastCGI records, memcached's text protocol.
 //!
 //! # Invariants
 //! - Pure: slices in, values with offsets out; no allocation that a peer can grow without bound.
@@ -6,11 +6,12 @@
 //! - What two readers could understand differently is refused, never repaired (request smuggling).
 //!
 //! # Sources
-//! RFC 9112; FastCGI specification 1.0; nginx's `ngx_http_parse.c` behaviour as observed from
+//! RFC 9112; FastCGI specification 1.0; memcached's protocol.txt; nginx's `ngx_http_parse.c` behaviour as observed from
 //! outside, noted where it differs from the RFC.
 
 pub mod fastcgi;
 pub mod h1;
+pub mod memcached;
 
 /// Why bytes of a peer cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -31,6 +32,12 @@ pub enum WireError {
     /// A status line or CGI header of an upstream breaks the grammar.
     #[error("upstream sent invalid header")]
     UpstreamHead,
+    /// A status line of an upstream breaks the grammar.
+    #[error("upstream sent no valid HTTP/1.0 header")]
+    UpstreamStatus,
+    /// An answer of memcached breaks its protocol.
+    #[error("memcached sent invalid response")]
+    Memcached,
     /// A chunk size, its extension or its end breaks the grammar.
     #[error("client sent invalid chunked body")]
     Chunk,

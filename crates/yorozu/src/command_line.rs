@@ -61,9 +61,9 @@ pub(crate) fn version() -> String {
 
 /// The text of `-V`: what is here, and what of nginx is missing.
 pub(crate) fn build() -> String {
-    const MISSING: &str = "charset ssi userid auth_basic mirror geo split_clients referer proxy uwsgi \
-        scgi grpc memcached limit_conn limit_req empty_gif browser upstream_hash upstream_ip_hash \
-        upstream_least_conn upstream_least_time upstream_random upstream_sticky upstream_zone tunnel";
+    const MISSING: &str = "charset ssi userid auth_basic mirror geo split_clients referer uwsgi scgi \
+        grpc memcached limit_conn limit_req empty_gif browser upstream_least_time upstream_sticky \
+        tunnel";
     let missing: String = MISSING
         .split_ascii_whitespace()
         .map(|name| format!(" --without-http_{name}_module"))

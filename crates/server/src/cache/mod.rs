@@ -22,11 +22,13 @@ pub use collector::Collector;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, GzipEntry, Response, Segment};
-use crate::handlers::Outcome;
+use crate::handlers::gateway::Protocol;
 use crate::handlers::gateway::directives::Failures;
 use crate::handlers::gateway::{self, Conf};
+use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use yorozu_cache::{Claim, Entry, EntryBody, FillGuard, Key, Zone};
@@ -116,8 +118,13 @@ fn zone(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Zone>> {
     zone
 }
 
-/// Without a key nginx would mix every page; this keeps them apart.
-fn default_key(exchange: &Exchange, key: &mut Vec<u8>) {
+/// A proxy's own key; for others nginx would mix every page, and this keeps them apart.
+fn default_key(exchange: &mut Exchange, key: &mut Vec<u8>) {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    if let Handler::Gateway(Protocol::Proxy(pass)) = &location.handler {
+        return pass.default_key(exchange, location, key);
+    }
     key.extend_from_slice(b"http");
     key.extend_from_slice(exchange.request.method_text());
     key.extend_from_slice(&exchange.request.host);

@@ -5,7 +5,7 @@ use super::directive::Contexts;
 use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
-use crate::handlers::{Handler, autoindex, fastcgi, index};
+use crate::handlers::{Handler, autoindex, fastcgi, index, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::{access, rewrite};
 use bytes::Bytes;
@@ -26,6 +26,17 @@ pub enum LocationName {
     Unnamed,
 }
 
+impl LocationName {
+    /// The path or name, or a regex's source; empty for none.
+    pub fn path(&self) -> Bytes {
+        match self {
+            Self::Exact(name) | Self::Named(name) | Self::Prefix { path: name, .. } => name.clone(),
+            Self::Regex(regex) => Bytes::copy_from_slice(regex.source().as_bytes()),
+            Self::Unnamed => Bytes::new(),
+        }
+    }
+}
+
 /// One block; only the parts that its context allows are ever filled.
 #[derive(Clone)]
 pub struct Block {
@@ -41,6 +52,8 @@ pub struct Block {
     pub gzip: gzip::Draft,
     pub headers: headers::Draft,
     pub index: index::Draft,
+    pub proxy: proxy::Draft,
+    pub proxy_ssl: proxy::tls::Draft,
     pub log: access_log::Draft,
     pub rewrite: rewrite::Draft,
 
@@ -70,6 +83,8 @@ impl Block {
             gzip: gzip::Draft::default(),
             headers: headers::Draft::default(),
             index: index::Draft::default(),
+            proxy: proxy::Draft::default(),
+            proxy_ssl: proxy::tls::Draft::default(),
             log: access_log::Draft::default(),
             rewrite: rewrite::Draft::default(),
             handler: None,
@@ -94,6 +109,8 @@ impl Block {
         self.gzip.inherit(&outer.gzip);
         headers::inherit(&mut self.headers, &outer.headers);
         self.index.inherit(&outer.index);
+        self.proxy.inherit(&outer.proxy);
+        self.proxy_ssl.inherit(&outer.proxy_ssl);
         self.log.inherit(&outer.log);
         self.rewrite.inherit(&outer.rewrite);
     }

@@ -6,7 +6,7 @@ use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
-use crate::handlers::{Handler, autoindex, fastcgi, index};
+use crate::handlers::{Handler, autoindex, fastcgi, index, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::map::Map;
 use crate::phases::rewrite::Instruction;
@@ -137,6 +137,7 @@ pub struct LocationConf {
     pub gzip: gzip::Conf,
     pub headers: headers::Conf,
     pub index: index::Conf,
+    pub proxy: proxy::Conf,
     pub log: access_log::Conf,
     pub rewrite: rewrite::Conf,
 }
@@ -146,13 +147,14 @@ impl LocationConf {
     pub fn gateway(&self) -> &gateway::Conf {
         match &self.handler {
             Handler::Gateway(Protocol::Fastcgi(_)) => &self.fastcgi.gateway,
+            Handler::Gateway(Protocol::Proxy(_)) => &self.proxy.gateway,
             Handler::Files | Handler::StubStatus => &self.fastcgi.gateway,
         }
     }
 
     /// The settings of every gateway, with the prefix of its directives.
-    pub fn gateways(&self) -> [(&'static str, &gateway::Conf); 1] {
-        [("fastcgi", &self.fastcgi.gateway)]
+    pub fn gateways(&self) -> [(&'static str, &gateway::Conf); 2] {
+        [("proxy", &self.proxy.gateway), ("fastcgi", &self.fastcgi.gateway)]
     }
 }
 

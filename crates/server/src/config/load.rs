@@ -12,7 +12,7 @@ use super::regex::Regex;
 use super::registry;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
-use crate::handlers::{Handler, autoindex, fastcgi, gateway, index};
+use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
 use crate::phases::{access, rewrite};
@@ -414,7 +414,9 @@ impl<'a> Compiler<'a> {
             Some(limit) => {
                 let (methods, mut inner) = *limit;
                 inner.inherit(&block);
-                inner.handler = block.handler.clone();
+                if inner.handler.is_none() {
+                    inner.handler.clone_from(&block.handler);
+                }
                 inner.name = block.name.clone();
                 Some((methods, self.location(inner, at)?))
             }
@@ -426,15 +428,12 @@ impl<'a> Compiler<'a> {
             protocol.target().resolve(env).map_err(fail)?;
         }
         let fastcgi = fastcgi::Conf::compile(&block.fastcgi, env).map_err(fail)?;
+        let name = block.name.path();
+        let (proxy, ssl) = (&block.proxy, &block.proxy_ssl);
+        let proxy = proxy::Conf::compile(proxy, ssl, env, &handler, &name).map_err(fail)?;
         let conf = LocationConf {
             id,
-            name: match &block.name {
-                LocationName::Exact(name)
-                | LocationName::Named(name)
-                | LocationName::Prefix { path: name, .. } => name.clone(),
-                LocationName::Regex(regex) => Bytes::copy_from_slice(regex.source().as_bytes()),
-                LocationName::Unnamed => Bytes::new(),
-            },
+            name,
             is_exact: matches!(block.name, LocationName::Exact(_)),
             is_regex: matches!(block.name, LocationName::Regex(_)),
             no_regex: matches!(block.name, LocationName::Prefix { no_regex: true, .. }),
@@ -451,6 +450,7 @@ impl<'a> Compiler<'a> {
             gzip: gzip::Conf::compile(&block.gzip, env).map_err(fail)?,
             headers: headers::Conf::compile(&block.headers, env).map_err(fail)?,
             index: index::Conf::compile(&block.index, env).map_err(fail)?,
+            proxy,
             log: access_log::Conf::compile(&block.log, env).map_err(fail)?,
             rewrite: rewrite::Conf::compile(&block.rewrite, env).map_err(fail)?,
         };
@@ -526,7 +526,7 @@ fn check_gateway(
                 return Err(ValueError(format!("\"{prefix}_cache\" zone \"{zone}\" is unknown")));
             }
         }
-        if is_used && conf.cache_key.is_none() {
+        if is_used && conf.cache_key.is_none() && prefix != "proxy" {
             env.warn(format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\""));
         }
     }

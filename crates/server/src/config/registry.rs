@@ -4,7 +4,7 @@ use super::directive::Directive;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
 use crate::handlers::gateway;
-use crate::handlers::{autoindex, fastcgi, index, stub_status, upstream};
+use crate::handlers::{autoindex, fastcgi, index, proxy, stub_status, upstream};
 use crate::logging::access as access_log;
 use crate::phases::{access, map, rewrite};
 use std::collections::HashMap;
@@ -25,6 +25,7 @@ pub fn modules() -> Vec<Module> {
         ("http_autoindex", autoindex::DIRECTIVES.to_vec()),
         ("http_stub_status", stub_status::DIRECTIVES.to_vec()),
         ("http_upstream", upstream::DIRECTIVES.to_vec()),
+        ("http_proxy", proxy::rows()),
         ("http_fastcgi", {
             let mut rows = gateway::rows::<fastcgi::Family>();
             rows.extend_from_slice(fastcgi::DIRECTIVES);

@@ -6,6 +6,7 @@ use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response, Segment, SentHead};
 use crate::handlers::error_page::server_name;
+use crate::handlers::gateway::tunnel::Tunnel;
 use crate::limits;
 use crate::logging::clock;
 use crate::logging::error::{self, Level};
@@ -64,7 +65,9 @@ pub(super) async fn response(
         send_timeout: core.send_timeout,
         connection,
     };
-    let result = if framing == Framing::None {
+    let result = if let Body::Tunnel(tunnel) = body {
+        writer.tunnel(exchange, *tunnel).await
+    } else if framing == Framing::None {
         let head = std::mem::take(&mut writer.connection.out);
         let result = writer.slices(&[&head]).await;
         writer.connection.out = head;
@@ -98,6 +101,11 @@ pub(super) async fn response(
 }
 
 fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Framing {
+    if response.status == 101 {
+        exchange.keep_alive = false;
+        response.content_length = None;
+        return Framing::None;
+    }
     if !has_content(response.status) {
         if response.status != 304 {
             response.content_length = None;
@@ -175,7 +183,9 @@ fn head(
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    if exchange.keep_alive {
+    if response.status == 101 {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+    } else if exchange.keep_alive {
         out.extend_from_slice(b"Connection: keep-alive\r\n");
         if let Some(timeout) = core.keepalive_timeout.header {
             let _ = write!(out, "Keep-Alive: timeout={}\r\n", timeout.as_secs());
@@ -262,9 +272,25 @@ impl Writer<'_> {
             Body::Memory(bytes) => self.slices(&[&head, &bytes]).await,
             Body::Segments(segments) => self.segments(&head, &segments, core).await,
             Body::Stream(stream) => self.stream(&head, exchange, *stream).await,
+            Body::Tunnel(_) => unreachable!("handled before"),
         };
         self.connection.out = head;
         result
+    }
+
+    /// Sends the head, then carries bytes both ways until one side ends.
+    async fn tunnel(&mut self, exchange: &mut Exchange, tunnel: Tunnel) -> Result<(), Stop> {
+        let head = std::mem::take(&mut self.connection.out);
+        self.slices(&[&head]).await?;
+        let early = std::mem::take(&mut exchange.body.unread);
+        let carried = tunnel.carry(&self.connection.io, early).await;
+        self.sent += carried.to_client;
+        if carried.is_timed_out {
+            let text =
+                "upstream timed out (110: Connection timed out) while proxying upgraded connection";
+            error::request(exchange, Level::Info, text);
+        }
+        Ok(())
     }
 
     /// Writes slices, all of them, within `send_timeout` per progress.

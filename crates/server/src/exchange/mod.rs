@@ -10,6 +10,7 @@ pub mod variables;
 use crate::cache::{CacheStatus, Plan};
 use crate::config::compiled::{ListenAddress, LocationId, ServerId, WorkerConf};
 use crate::connection::body::RequestBody;
+use crate::handlers::proxy::Destination;
 use crate::limits;
 use crate::process::turn;
 use bytes::Bytes;
@@ -116,6 +117,10 @@ pub struct Exchange {
     pub uri: Vec<u8>,
     /// Query, without `?`.
     pub args: Vec<u8>,
+    /// Does the path still say what the client's target said?
+    pub is_uri_as_sent: bool,
+    /// May a gateway put another prefix in the place of the location's? Not after `rewrite … break`.
+    pub is_uri_in_location: bool,
     /// Is this pass caused by the configuration rather than the client?
     pub is_internal: bool,
     /// Internal redirects and rewrites still allowed.
@@ -151,6 +156,8 @@ pub struct Exchange {
     pub gzip_bytes: Option<(u64, u64)>,
     /// Drawn when it is first asked for.
     pub request_id: OnceCell<[u8; 16]>,
+    /// Where `proxy_pass` goes for this request.
+    pub proxy: Option<Rc<Destination>>,
     /// The cache's part of the request, until the answer is on its way.
     pub cache: Option<Plan>,
     /// Fields that an `X-Accel-Redirect` answer hands on.
@@ -179,6 +186,8 @@ impl Exchange {
             body,
             uri: Vec::new(),
             args: Vec::new(),
+            is_uri_as_sent: true,
+            is_uri_in_location: true,
             is_internal: false,
             uri_changes_left: limits::URI_CHANGES_MAX,
             captures: Captures::default(),
@@ -198,6 +207,7 @@ impl Exchange {
             sent: response::SentHead::default(),
             gzip_bytes: None,
             request_id: OnceCell::new(),
+            proxy: None,
             cache: None,
             accel_fields: Vec::new(),
         }
@@ -218,10 +228,12 @@ impl Exchange {
         if let Some(args) = args {
             self.args = args;
         }
+        self.is_uri_in_location = true;
         self.is_internal = true;
     }
 
     pub fn set_uri(&mut self, uri: Vec<u8>) {
+        self.is_uri_as_sent = false;
         self.uri = uri;
     }
 }

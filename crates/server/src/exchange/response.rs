@@ -1,6 +1,7 @@
 //! The response on its way from a handler through the filters to the connection.
 
 use crate::handlers::gateway::stream::Stream;
+use crate::handlers::gateway::tunnel::Tunnel;
 use bytes::Bytes;
 use std::fs::File;
 use std::ops::Range;
@@ -34,6 +35,8 @@ pub enum Body {
     Memory(Bytes),
     /// Arrives while it is sent.
     Stream(Box<Stream>),
+    /// No content: the connection is joined with the upstream's.
+    Tunnel(Box<Tunnel>),
 }
 
 impl Body {
@@ -46,7 +49,7 @@ impl Body {
         match self {
             Self::Segments(segments) => Some(segments.iter().map(Segment::bytes).sum()),
             Self::Memory(bytes) => Some(bytes.len() as u64),
-            Self::Stream(_) => None,
+            Self::Stream(_) | Self::Tunnel(_) => None,
         }
     }
 }

@@ -324,6 +324,9 @@ fn core_getter(name: &str) -> Option<Getter> {
             }
             _ => false,
         },
+        "proxy_host" => crate::handlers::proxy::proxy_host,
+        "proxy_port" => crate::handlers::proxy::proxy_port,
+        "proxy_add_x_forwarded_for" => crate::handlers::proxy::add_x_forwarded_for,
         "fastcgi_script_name" => crate::handlers::fastcgi::script_name,
         "fastcgi_path_info" => crate::handlers::fastcgi::path_info,
         _ => return None,

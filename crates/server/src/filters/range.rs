@@ -57,7 +57,7 @@ fn segments(response: &Response) -> Option<Vec<Segment>> {
     match &response.body {
         Body::Segments(segments) => Some(segments.clone()),
         Body::Memory(bytes) => Some(vec![Segment::Memory(bytes.clone())]),
-        Body::Stream(_) => None,
+        Body::Stream(_) | Body::Tunnel(_) => None,
     }
 }
 

@@ -553,6 +553,7 @@ impl Rewrite {
         match self.flag {
             Flag::Break => {
                 *is_changed = false;
+                exchange.is_uri_in_location = false;
                 Step::Stop
             }
             Flag::Last => {

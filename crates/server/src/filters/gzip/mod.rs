@@ -168,6 +168,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             response.body = Body::Stream(stream);
             response.forget_length();
         }
+        tunnel @ Body::Tunnel(_) => response.body = tunnel,
         Body::Memory(bytes) => {
             let stored = response.gzip_entry.take();
             match compressed(stored, &bytes, level) {

@@ -23,6 +23,7 @@ pub struct Family;
 
 impl gateway::Family for Family {
     const PREFIX: &'static str = "fastcgi";
+    const TEMP_PATH: &'static str = "fastcgi_temp";
     fn draft(block: &mut Block) -> &mut gateway::Draft {
         &mut block.fastcgi.gateway
     }
@@ -134,7 +135,7 @@ impl Conf {
     pub fn compile(draft: &Draft, env: &Env) -> Result<Self, ValueError> {
         Ok(Self {
             own: own::Conf::compile(&draft.own, env)?,
-            gateway: gateway::Conf::compile(&draft.gateway, env)?,
+            gateway: gateway::Conf::compile::<Family>(&draft.gateway, env)?,
         })
     }
 }

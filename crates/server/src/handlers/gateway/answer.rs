@@ -4,21 +4,22 @@ use super::directives::IgnoreHeaders;
 use super::fetch::Fetched;
 use super::store::Saver;
 use super::stream::{self, PumpEnd, ReadAhead};
-use super::{BodyStep, Conf, Head};
+use super::tunnel::Tunnel;
+use super::{BodyStep, Conf, Head, Protocol};
 use crate::cache::{self, Collector, freshness};
 use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
-use crate::handlers::Outcome;
+use crate::handlers::{Handler, Outcome};
 use crate::logging::error::Context;
 use bytes::Bytes;
+use std::rc::Rc;
 use std::time::Duration;
 use yorozu_cache::EntryHead;
 
-/// Fields of a CGI answer that are for the server, not the client.
-const HIDDEN: [&[u8]; 6] = [
-    b"status",
+/// Fields of an answer that are for the server, not the client.
+const HIDDEN: [&[u8]; 5] = [
     b"x-accel-expires",
     b"x-accel-redirect",
     b"x-accel-limit-rate",
@@ -28,14 +29,13 @@ const HIDDEN: [&[u8]; 6] = [
 /// Fields about the connection to the upstream (RFC 9110, section 7.6.1).
 const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
 
-fn first<'a>(head: &'a Head, name: &[u8]) -> Option<&'a Bytes> {
-    head.fields.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-}
-
 /// Turns what was fetched into an outcome; the body goes on arriving.
 pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Outcome {
     let head = std::mem::take(&mut fetched.head);
     exchange.upstream_fields.clone_from(&head.fields);
+    if head.status == 101 {
+        return upgraded(exchange, conf, &head, fetched);
+    }
     if let Some(outcome) = accel_redirect(exchange, conf, &head) {
         abandon(fetched);
         return outcome;
@@ -45,14 +45,14 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
         return Outcome::Status(status);
     }
     if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
-        if let Some(rate) = first(&head, b"x-accel-limit-rate") {
+        if let Some(rate) = head.field(b"x-accel-limit-rate") {
             exchange.limit_rate = yorozu_conf::value::number(rate);
         }
     }
-    let mut response = response(conf, &head);
+    let mut response = response(exchange, conf, &head);
     let collector = collector(exchange, conf, &head, &response);
     let saver = Saver::start(exchange, conf, head.status, response.last_modified);
-    let is_buffered = match first(&head, b"x-accel-buffering") {
+    let is_buffered = match head.field(b"x-accel-buffering") {
         Some(value) if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
             if value.eq_ignore_ascii_case(b"no") {
                 false
@@ -67,13 +67,26 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
     Outcome::Respond(Box::new(response))
 }
 
+/// The connection leaves HTTP: the client's and the upstream's are joined.
+fn upgraded(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched) -> Outcome {
+    exchange.cache = None;
+    let mut response = response(exchange, conf, head);
+    let Fetched { source, lease, .. } = fetched;
+    let Some(connection) = source.connection else { return Outcome::Status(502) };
+    let early = source.input.freeze();
+    response.body =
+        Body::Tunnel(Box::new(Tunnel::new(connection, early, conf.read_timeout, lease)));
+    Outcome::Respond(Box::new(response))
+}
+
 /// The rest of the answer is not wanted: the connection cannot be kept.
 fn abandon(fetched: Fetched) {
     fetched.lease.release(None, false);
 }
 
 fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<Outcome> {
-    let target = first(head, b"x-accel-redirect")
+    let target = head
+        .field(b"x-accel-redirect")
         .filter(|_| !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_REDIRECT))?;
     exchange.cache = None;
     if target.starts_with(b"@") {
@@ -111,40 +124,60 @@ fn intercepted(exchange: &Exchange, conf: &Conf, head: &Head) -> Option<u16> {
     (conf.intercept_errors && head.status >= 300 && has_page).then_some(head.status)
 }
 
-fn response(conf: &Conf, head: &Head) -> Response {
+fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
+    let config = Rc::clone(&exchange.conf);
+    let Handler::Gateway(protocol) = &config.location(exchange.location).handler else {
+        unreachable!("only gateways have answers")
+    };
     let mut response = Response::new(head.status);
     response.reason.clone_from(&head.reason);
-    let has =
-        |names: &[Bytes], name: &[u8]| names.iter().any(|found| found.eq_ignore_ascii_case(name));
     for (name, value) in &head.fields {
-        let is_passed = has(&conf.pass_header, name);
-        let is_hidden = (HIDDEN.iter().any(|hidden| name.eq_ignore_ascii_case(hidden))
-            && !is_passed)
-            || has(&conf.hide_header, name)
-            || HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop));
-        if is_hidden {
+        if is_hidden(protocol, conf, name) {
             continue;
         }
-        match &name.to_ascii_lowercase()[..] {
-            b"content-type" => response.content_type = value.clone(),
-            b"content-length" => response.content_length = yorozu_conf::value::number(value),
-            b"last-modified" => match yorozu_http::date::parse(value) {
-                Some(time) => response.last_modified = Some(time),
-                None => response.add(name.clone(), value.clone()),
-            },
-            b"etag" => response.etag = value.clone(),
-            b"accept-ranges" => {
-                response.allow_ranges = value.eq_ignore_ascii_case(b"bytes");
-                response.add(name.clone(), value.clone());
-            }
-            lower => {
-                response.has_own_date |= lower == b"date";
-                response.has_own_server |= lower == b"server";
-                response.add(name.clone(), value.clone());
-            }
-        }
+        let rewritten = protocol.rewritten(exchange, name, value);
+        let value = rewritten.as_ref().unwrap_or(value);
+        place(&mut response, name, value);
     }
     response
+}
+
+fn is_hidden(protocol: &Protocol, conf: &Conf, name: &[u8]) -> bool {
+    let is = |found: &[u8]| found.eq_ignore_ascii_case(name);
+    let by_default = || {
+        let own = protocol.hidden().iter();
+        HIDDEN.iter().chain(own).any(|hidden| is(hidden))
+            && !conf.pass_header.iter().any(|passed| is(passed))
+    };
+    HOP_BY_HOP.iter().any(|hop| is(hop))
+        || by_default()
+        || conf.hide_header.iter().any(|hidden| is(hidden))
+}
+
+/// Puts a field where the filters look for it.
+fn place(response: &mut Response, name: &Bytes, value: &Bytes) {
+    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+    // By length first: most names are none of these.
+    match name.len() {
+        12 if is(b"content-type") => response.content_type = value.clone(),
+        14 if is(b"content-length") => {
+            response.content_length = yorozu_conf::value::number(value);
+        }
+        13 if is(b"last-modified") => match yorozu_http::date::parse(value) {
+            Some(time) => response.last_modified = Some(time),
+            None => response.add(name.clone(), value.clone()),
+        },
+        4 if is(b"etag") => response.etag = value.clone(),
+        13 if is(b"accept-ranges") => {
+            response.allow_ranges = value.eq_ignore_ascii_case(b"bytes");
+            response.add(name.clone(), value.clone());
+        }
+        length => {
+            response.has_own_date |= length == 4 && is(b"date");
+            response.has_own_server |= length == 6 && is(b"server");
+            response.add(name.clone(), value.clone());
+        }
+    }
 }
 
 /// Prepares to store the answer, if it may be stored.

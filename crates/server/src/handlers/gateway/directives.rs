@@ -15,6 +15,8 @@ use std::time::Duration;
 pub trait Family {
     /// `fastcgi`
     const PREFIX: &'static str;
+    /// The default of its `*_temp_path`.
+    const TEMP_PATH: &'static str;
     /// Its draft.
     fn draft(block: &mut Block) -> &mut Draft;
 }
@@ -65,13 +67,24 @@ impl Setting for Failures {
             ("timeout", Self::TIMEOUT),
             ("invalid_header", Self::INVALID_HEADER),
             ("http_500", Self::HTTP_500),
+            ("http_502", Self::HTTP_502),
+            ("http_504", Self::HTTP_504),
             ("http_503", Self::HTTP_503),
             ("http_403", Self::HTTP_403),
             ("http_404", Self::HTTP_404),
             ("http_429", Self::HTTP_429),
             ("off", Self::OFF),
         ];
-        if args.name.ends_with("use_stale") {
+        if args.name.starts_with("memcached") {
+            known = vec![
+                ("error", Self::ERROR),
+                ("timeout", Self::TIMEOUT),
+                ("denied", Self::DENIED),
+                ("invalid_response", Self::INVALID_HEADER),
+                ("not_found", Self::HTTP_404),
+                ("off", Self::OFF),
+            ];
+        } else if args.name.ends_with("use_stale") {
             known.push(("updating", Self::UPDATING));
         } else {
             known.extend([("non_idempotent", Self::NON_IDEMPOTENT), ("denied", Self::DENIED)]);
@@ -173,11 +186,14 @@ macro_rules! family_settings {
 
         impl Conf {
             /// Applies the defaults.
-            pub fn compile(
+            pub fn compile<F: Family>(
                 draft: &Draft,
                 env: &crate::config::env::Env,
             ) -> Result<Self, ValueError> {
-                Ok(Self { $( $name: setting_default!(draft, env, $name, $default), )* })
+                let mut conf =
+                    Self { $( $name: setting_default!(draft, env, $name, $default), )* };
+                conf.temp_path = draft.temp_path.or_parse("temp_path", F::TEMP_PATH, env)?;
+                Ok(conf)
             }
         }
 
@@ -187,7 +203,11 @@ macro_rules! family_settings {
                 name: Cow::Owned(format!("{}_{}", F::PREFIX, stringify!($name))),
                 contexts: HTTP_SERVER_LOCATION,
                 arity: Arity::$arity,
-                default: default_text!($default),
+                default: if stringify!($name) == "temp_path" {
+                    Some(F::TEMP_PATH)
+                } else {
+                    default_text!($default)
+                },
                 doc: concat!($($doc),+),
                 action: Action::Set(|block, args| F::draft(block).$name.set(args)),
             }, )* ]
@@ -283,7 +303,7 @@ family_settings! {
     /// Bytes written to a temporary file at a time; accepted, the answer's own pieces are written.
     temp_file_write_size: Size = "16k", ONE;
     /// Folder of temporary files.
-    temp_path: TempPath = "fastcgi_temp", ONE_TO_FOUR;
+    temp_path: TempPath = none, ONE_TO_FOUR;
 }
 
 impl Conf {

@@ -15,6 +15,7 @@ pub mod run;
 pub mod store;
 pub mod stream;
 pub mod target;
+pub mod tunnel;
 pub mod upload;
 
 pub use call::{Call, Framing};
@@ -22,7 +23,7 @@ pub use directives::{Conf, Draft, Family, rows};
 pub use run::run;
 pub use target::Target;
 
-use super::{Outcome, fastcgi};
+use super::{Handler, Outcome, fastcgi, proxy};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::config::env::Upstream;
@@ -38,6 +39,8 @@ use yorozu_wire::WireError;
 pub enum Protocol {
     /// `fastcgi_pass`
     Fastcgi(Arc<Target>),
+    /// `proxy_pass`
+    Proxy(Arc<proxy::Pass>),
 }
 
 impl Protocol {
@@ -45,6 +48,7 @@ impl Protocol {
     pub fn target(&self) -> &Target {
         match self {
             Self::Fastcgi(target) => target,
+            Self::Proxy(pass) => pass.target(),
         }
     }
 
@@ -52,6 +56,8 @@ impl Protocol {
     pub fn scheme(&self) -> &'static str {
         match self {
             Self::Fastcgi(_) => "fastcgi://",
+            Self::Proxy(pass) if pass.scheme() == Some(proxy::Scheme::Https) => "https://",
+            Self::Proxy(_) => "http://",
         }
     }
 
@@ -59,6 +65,7 @@ impl Protocol {
     pub fn may_keep(&self, location: &LocationConf) -> bool {
         match self {
             Self::Fastcgi(_) => location.fastcgi.fastcgi_keep_conn,
+            Self::Proxy(_) => location.proxy.proxy_http_version == proxy::HttpVersion::V11,
         }
     }
 
@@ -69,14 +76,36 @@ impl Protocol {
     pub async fn upstream(&self, exchange: &mut Exchange) -> Result<Arc<Upstream>, u16> {
         match self {
             Self::Fastcgi(target) => target.upstream(exchange).await,
+            Self::Proxy(pass) => pass.upstream(exchange).await,
         }
     }
 
     /// May a body of unknown length be sent on while it arrives?
-    pub fn takes_chunked(&self, _: &LocationConf) -> bool {
+    pub fn takes_chunked(&self, location: &LocationConf) -> bool {
         match self {
             // PHP takes none without CONTENT_LENGTH.
             Self::Fastcgi(_) => false,
+            Self::Proxy(_) => location.proxy.proxy_http_version == proxy::HttpVersion::V11,
+        }
+    }
+
+    /// Fields of an answer that are not the client's, besides those of every gateway.
+    pub fn hidden(&self) -> &'static [&'static [u8]] {
+        match self {
+            Self::Fastcgi(_) => &[b"status"],
+            Self::Proxy(_) => &proxy::HIDDEN,
+        }
+    }
+
+    /// A field of an answer as the client shall see it; `None` if it stays as it is.
+    pub fn rewritten(&self, exchange: &mut Exchange, name: &[u8], value: &[u8]) -> Option<Bytes> {
+        match self {
+            Self::Fastcgi(_) => None,
+            Self::Proxy(_) => {
+                let conf = Rc::clone(&exchange.conf);
+                let location = conf.location(exchange.location);
+                proxy::rewritten(exchange, &location.proxy, name, value)
+            }
         }
     }
 
@@ -92,14 +121,16 @@ impl Protocol {
     ) -> Result<Call, u16> {
         match self {
             Self::Fastcgi(_) => Ok(fastcgi::call(exchange, location, is_live)),
+            Self::Proxy(pass) => pass.call(exchange, location, is_live),
         }
     }
 }
 
 /// How connections of a location are encrypted, where no variable decides.
-pub fn tls_options(protocol: &Protocol, _: &LocationConf) -> Option<TlsOptions> {
+pub fn tls_options(protocol: &Protocol, location: &LocationConf) -> Option<TlsOptions> {
     match protocol {
         Protocol::Fastcgi(_) => None,
+        Protocol::Proxy(pass) => proxy::tls::client_options(pass, &location.proxy.tls),
     }
 }
 
@@ -213,7 +244,14 @@ pub enum CodecError {
 /// Looks into the cache; what cannot be answered from memory is left to [`run`].
 pub fn respond(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
-    let gateway = conf.location(exchange.location).gateway();
+    let location = conf.location(exchange.location);
+    if let Handler::Gateway(Protocol::Proxy(pass)) = &location.handler {
+        // The cache key may name it.
+        if let Err(status) = pass.settle(exchange) {
+            return Outcome::Status(status);
+        }
+    }
+    let gateway = location.gateway();
     if gateway.cache.zone().is_none() {
         return Outcome::Gateway;
     }

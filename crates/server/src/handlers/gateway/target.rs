@@ -53,7 +53,7 @@ impl Target {
             return Ok(Arc::clone(upstream));
         }
         let address = self.address.value(exchange);
-        self.spelled(exchange, &address).await
+        self.spelled(exchange, &address, self.default_port).await
     }
 
     /// The group that `address` spells.
@@ -64,14 +64,15 @@ impl Target {
         &self,
         exchange: &Exchange,
         address: &Bytes,
+        default_port: u16,
     ) -> Result<Arc<Upstream>, u16> {
         let text = String::from_utf8_lossy(address).into_owned();
         if let Some(upstream) = exchange.conf.upstreams.get(&text) {
             return Ok(Arc::clone(upstream));
         }
-        let addresses = match upstream::literal_address(&text, self.default_port) {
+        let addresses = match upstream::literal_address(&text, default_port) {
             Some(address) => vec![address],
-            None => resolve(exchange, &text, self.default_port).await?,
+            None => resolve(exchange, &text, default_port).await?,
         };
         let peers = addresses.into_iter().map(PeerOptions::new).collect();
         Ok(Upstream::implicit(text, peers))

@@ -1,0 +1,110 @@
+//! After `101 Switching Protocols`: bytes pass in both directions until one side ends.
+
+use super::pools::Lease;
+use crate::connection::transport::Transport;
+use bytes::{Bytes, BytesMut};
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use yorozu_upstream::Connection;
+
+/// Bytes carried at once in one direction.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// The upstream's side of a connection that was upgraded.
+pub struct Tunnel {
+    connection: Rc<Connection>,
+    /// What the upstream sent behind its head.
+    early: Bytes,
+    /// `*_read_timeout`: how long both sides may be silent.
+    silence_max: Duration,
+    lease: Lease,
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tunnel").finish_non_exhaustive()
+    }
+}
+
+/// Bytes sent to the client, and whether both sides fell silent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Carried {
+    pub to_client: u64,
+    pub is_timed_out: bool,
+}
+
+impl Tunnel {
+    pub fn new(
+        connection: Rc<Connection>,
+        early: Bytes,
+        silence_max: Duration,
+        lease: Lease,
+    ) -> Self {
+        Self { connection, early, silence_max, lease }
+    }
+
+    /// Carries bytes until one side ends; `early` is what the client sent behind its request.
+    pub async fn carry(self, client: &Transport, early: BytesMut) -> Carried {
+        let last = Cell::new(Instant::now());
+        let to_client = Cell::new(0);
+        let result = tokio::select! {
+            result = self.to_upstream(client, early, &last) => result.map(|()| false),
+            result = self.to_client(client, &last, &to_client) => result.map(|()| false),
+            () = silence(&last, self.silence_max) => Ok(true),
+        };
+        self.lease.release(None, false);
+        Carried { to_client: to_client.get(), is_timed_out: result.unwrap_or(false) }
+    }
+
+    async fn to_upstream(
+        &self,
+        client: &Transport,
+        mut buffer: BytesMut,
+        last: &Cell<Instant>,
+    ) -> io::Result<()> {
+        loop {
+            if !buffer.is_empty() {
+                last.set(Instant::now());
+                self.connection.write_all(&buffer).await?;
+                buffer.clear();
+            }
+            if client.read(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn to_client(
+        &self,
+        client: &Transport,
+        last: &Cell<Instant>,
+        sent: &Cell<u64>,
+    ) -> io::Result<()> {
+        let mut buffer = BytesMut::from(&self.early[..]);
+        loop {
+            while !buffer.is_empty() {
+                last.set(Instant::now());
+                let count = client.write(&[IoSlice::new(&buffer)]).await?;
+                sent.set(sent.get() + count as u64);
+                drop(buffer.split_to(count));
+            }
+            buffer.reserve(PIECE_BYTES);
+            if self.connection.read(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Returns when nothing has passed for so long.
+async fn silence(last: &Cell<Instant>, longest: Duration) {
+    loop {
+        let left = longest.saturating_sub(last.get().elapsed());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left).await;
+    }
+}

@@ -1,0 +1,109 @@
+//! memcached's text protocol, as far as reading one value needs it.
+//!
+//! # Source
+//! memcached, `doc/protocol.txt`, "Retrieval command".
+
+use crate::WireError;
+use std::ops::Range;
+
+/// Longest key memcached takes, in bytes.
+pub const KEY_BYTES_MAX: usize = 250;
+/// Longest first line of an answer: `VALUE`, a key, flags, length and a unique number.
+const LINE_BYTES_MAX: usize = 512;
+
+/// Appends `get key`.
+pub fn get(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"get ");
+    out.extend_from_slice(key);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The first line of an answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Reply {
+    /// There is no such key.
+    NotFound,
+    /// A value of so many bytes follows, then what [`value_end`] reads.
+    Value {
+        /// Where the key stands.
+        key: Range<usize>,
+        /// What the client that stored it set.
+        flags: u32,
+        /// Bytes of the value.
+        length: u64,
+    },
+    /// `ERROR`, `CLIENT_ERROR …` or `SERVER_ERROR …`: the line.
+    Error(Range<usize>),
+}
+
+/// Reads the first line of an answer and says how long it is; `Ok(None)` if its end has not arrived.
+///
+/// # Errors
+/// [`WireError::Memcached`]
+pub fn reply(input: &[u8]) -> Result<Option<(Reply, usize)>, WireError> {
+    let Some(end) = memchr::memchr(b'\n', input) else {
+        return if input.len() > LINE_BYTES_MAX { Err(WireError::Memcached) } else { Ok(None) };
+    };
+    let line = input[..end].strip_suffix(b"\r").ok_or(WireError::Memcached)?;
+    let consumed = end + 1;
+    if line == b"END" {
+        return Ok(Some((Reply::NotFound, consumed)));
+    }
+    if line.starts_with(b"ERROR")
+        || line.starts_with(b"CLIENT_ERROR")
+        || line.starts_with(b"SERVER_ERROR")
+    {
+        return Ok(Some((Reply::Error(0..line.len()), consumed)));
+    }
+    let broken = WireError::Memcached;
+    let rest = line.strip_prefix(b"VALUE ").ok_or(broken)?;
+    let key_bytes = rest.iter().position(|byte| *byte == b' ').ok_or(broken)?;
+    let mut numbers = rest[key_bytes + 1..].split(|byte| *byte == b' ');
+    let flags =
+        numbers.next().and_then(number).and_then(|n| u32::try_from(n).ok()).ok_or(broken)?;
+    let length = numbers.next().and_then(number).ok_or(broken)?;
+    Ok(Some((Reply::Value { key: 6..6 + key_bytes, flags, length }, consumed)))
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Reads what stands behind a value; how long it is, `Ok(None)` if it has not arrived.
+///
+/// # Errors
+/// [`WireError::Memcached`]
+pub fn value_end(input: &[u8]) -> Result<Option<usize>, WireError> {
+    const EXPECTED: &[u8] = b"\r\nEND\r\n";
+    let length = input.len().min(EXPECTED.len());
+    if input[..length] != EXPECTED[..length] {
+        return Err(WireError::Memcached);
+    }
+    Ok((length == EXPECTED.len()).then_some(EXPECTED.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read() {
+        let value = Reply::Value { key: 6..8, flags: 2, length: 5 };
+        assert_eq!(reply(b"VALUE /a 2 5\r\nhello"), Ok(Some((value.clone(), 14))));
+        assert_eq!(reply(b"VALUE /a 2 5 99\r\n"), Ok(Some((value, 17))));
+        assert_eq!(reply(b"END\r\n"), Ok(Some((Reply::NotFound, 5))));
+        assert_eq!(reply(b"SERVER_ERROR x\r\n"), Ok(Some((Reply::Error(0..14), 16))));
+        assert_eq!(reply(b"VALUE /a 2"), Ok(None));
+        assert_eq!(value_end(b"\r\nEND\r\nVALUE"), Ok(Some(7)));
+        assert_eq!(value_end(b"\r\nEN"), Ok(None));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["HTTP/1.1 200 OK\r\n", "VALUE a\r\n", "VALUE a b 5\r\n", "END\n"] {
+            assert_eq!(reply(text.as_bytes()), Err(WireError::Memcached), "{text}");
+        }
+        assert_eq!(reply(&[b'x'; 600]), Err(WireError::Memcached));
+        assert_eq!(value_end(b"x"), Err(WireError::Memcached));
+    }
+}

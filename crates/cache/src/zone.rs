@@ -35,16 +35,30 @@ pub struct ZoneUsage {
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<Key, Arc<Entry>> for ByBytes {
-    fn weight(&self, key: &Key, entry: &Arc<Entry>) -> u64 {
-        entry.memory_bytes() + key.as_bytes().len() as u64
+impl Weighter<Key, InMemory> for ByBytes {
+    fn weight(&self, key: &Key, kept: &InMemory) -> u64 {
+        kept.bytes + key.as_bytes().len() as u64
+    }
+}
+
+/// An entry with what it weighed when it was put into memory: a weight that changes under the map
+/// would spoil its sum.
+#[derive(Clone, Debug)]
+struct InMemory {
+    entry: Arc<Entry>,
+    bytes: u64,
+}
+
+impl InMemory {
+    fn new(entry: Arc<Entry>) -> Self {
+        Self { bytes: entry.memory_bytes(), entry }
     }
 }
 
 /// One `keys_zone`.
 pub struct Zone {
     options: ZoneOptions,
-    memory: Cache<Key, Arc<Entry>, ByBytes>,
+    memory: Cache<Key, InMemory, ByBytes>,
     uses: Cache<Key, u64>,
     disk: Disk,
     fills: Arc<Fills>,
@@ -92,7 +106,7 @@ impl Zone {
 
     /// Looks into the memory tier; never blocks.
     pub fn peek(&self, key: &Key) -> Option<Arc<Entry>> {
-        self.memory.get(key)
+        self.memory.get(key).map(|kept| kept.entry)
     }
 
     /// Could the disk tier hold the key? `false` spares a trip to a thread that may block.
@@ -109,20 +123,21 @@ impl Zone {
             return Ok(None);
         };
         let entry = Arc::new(entry);
-        self.memory.insert(key.clone(), Arc::clone(&entry));
+        self.memory.insert(key.clone(), InMemory::new(Arc::clone(&entry)));
         Ok(Some(entry))
     }
 
     /// Puts an entry into the memory tier; from here on it is a hit.
     pub fn insert(&self, key: &Key, entry: Arc<Entry>) {
-        self.memory.insert(key.clone(), entry);
+        self.memory.insert(key.clone(), InMemory::new(entry));
     }
 
     /// Weighs an entry again after [`Entry::gzip`] was filled.
     pub fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
-        let is_current = self.memory.peek(key).is_some_and(|found| Arc::ptr_eq(&found, entry));
+        let is_current =
+            self.memory.peek(key).is_some_and(|found| Arc::ptr_eq(&found.entry, entry));
         if is_current {
-            self.memory.insert(key.clone(), Arc::clone(entry));
+            self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
         }
     }
 
@@ -180,9 +195,10 @@ impl Zone {
     pub fn evict(&self, now: i64) -> Result<usize, StoreError> {
         let inactive = self.options.disk.inactive;
         // Uses in memory are not written through; carry them over before judging the files.
-        for (key, entry) in self.memory.iter() {
-            self.disk.touch(&key, entry.last_used());
-            if now - entry.last_used() > inactive {
+        for (key, kept) in self.memory.iter() {
+            let last_used = kept.entry.last_used();
+            self.disk.touch(&key, last_used);
+            if now - last_used > inactive {
                 self.memory.remove(&key);
             }
         }
@@ -348,6 +364,23 @@ mod tests {
         let found = zone.load(&key("a"), 0).unwrap().unwrap();
         assert!(matches!(found.body, EntryBody::File(..)));
         assert_eq!(Zone::body(&found).unwrap(), large);
+    }
+
+    #[test]
+    fn memory_is_counted_though_entries_grow() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let first = entry("a", b"page");
+        zone.insert(&key("a"), Arc::clone(&first));
+        let alone = zone.usage().memory_bytes;
+        first.gzip.set((1, Bytes::from_static(&[0; 100]))).unwrap();
+        zone.reweigh(&key("a"), &first);
+        assert_eq!(zone.usage().memory_bytes, alone + 100);
+        let second = entry("a", b"page");
+        zone.insert(&key("a"), Arc::clone(&second));
+        second.gzip.set((1, Bytes::from_static(&[0; 100]))).unwrap();
+        zone.remove(&key("a")).unwrap();
+        assert_eq!(zone.usage().memory_bytes, 0);
     }
 
     #[test]

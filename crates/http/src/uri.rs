@@ -96,6 +96,12 @@ fn resolve_dots(path: &[u8], merge_slashes: bool) -> Result<Vec<u8>, UriError> {
     Ok(resolved)
 }
 
+/// Does a path, decoded or not, hold a `..` segment? For targets that an application names.
+pub fn climbs(target: &[u8]) -> bool {
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    unescape(path).split(|byte| *byte == b'/').any(|segment| segment == b"..")
+}
+
 /// Decodes `%XX` leniently: a broken escape stays as it is. For rewrite and `alias` results.
 pub fn unescape(raw: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(raw.len());

@@ -179,6 +179,11 @@ impl Group {
         self.inner().slots.len()
     }
 
+    /// How many peers a request may try: those not `down`.
+    pub fn tries_max(&self) -> usize {
+        self.inner().slots.iter().filter(|slot| !slot.options.down).count()
+    }
+
     /// Has it no peer now?
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -48,6 +48,8 @@ pub fn freshness(head: &Head, conf: &Conf, now: i64) -> Option<Freshness> {
         seconds
             .map_or(0, |seconds| start.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)))
     };
+    // As nginx: an absolute time that is over stores an expired page, for failures to come.
+    let is_absolute = accel.is_some_and(|value| value.starts_with(b"@"));
     let until = match accel.and_then(|value| accel_expires(value, now)) {
         Some(until) => until?,
         None => {
@@ -61,7 +63,7 @@ pub fn freshness(head: &Head, conf: &Conf, now: i64) -> Option<Freshness> {
             }
         }
     };
-    (until > now).then(|| Freshness {
+    (until > now || is_absolute).then(|| Freshness {
         fresh_until: until,
         stale_updating_until: from(control.stale_while_revalidate, until),
         stale_error_until: from(control.stale_if_error, until),
@@ -121,7 +123,7 @@ mod tests {
             (200, &[("Cache-Control", "no-cache"), ("X-Accel-Expires", "9")], Some(1009)),
             (200, &[("X-Accel-Expires", "0")], None),
             (200, &[("X-Accel-Expires", "@1500")], Some(1500)),
-            (200, &[("X-Accel-Expires", "@900")], None),
+            (200, &[("X-Accel-Expires", "@900")], Some(900)),
             (200, &[("Expires", "Thu, 01 Jan 1970 00:20:00 GMT")], Some(1200)),
             (200, &[("Expires", "Thu, 01 Jan 1970 00:10:00 GMT")], None),
             (200, &[("Expires", "0")], None),

@@ -78,7 +78,10 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     if !conf.cache_methods.admits(exchange.request.method_text()) {
         return None;
     }
-    let zone = zone(exchange, conf)?;
+    let zone = match zone(exchange, conf) {
+        Ok(zone) => zone?,
+        Err(status) => return Some(Outcome::Status(status)),
+    };
     let mut key = Vec::with_capacity(128);
     let mut has_method = false;
     match &conf.cache_key {
@@ -92,7 +95,9 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
         zone,
         key: Key::primary(key.into()),
         stale: None,
-        may_store: exchange.request.method != Method::Head || has_method,
+        may_store: exchange.request.method != Method::Head
+            || has_method
+            || is_asked_as_get(exchange),
         guard: None,
         is_bypassed: false,
     };
@@ -107,15 +112,31 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     judge(exchange, conf, &entry?)
 }
 
-/// The zone the location names; `None` also for a name that variables spell and nobody has.
-fn zone(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Zone>> {
-    let name = conf.cache.zone()?.value(exchange);
-    let name = std::str::from_utf8(&name).ok()?;
-    let zone = exchange.conf.zones.get(name).map(Arc::clone);
-    if zone.is_none() && !name.is_empty() && name != "off" {
-        error::request(exchange, Level::Error, &format!("cache \"{name}\" not found"));
+/// Does the upstream get a GET for a HEAD?
+fn is_asked_as_get(exchange: &Exchange) -> bool {
+    let location = exchange.conf.location(exchange.location);
+    matches!(location.handler, Handler::Gateway(Protocol::Proxy(_)))
+        && location.proxy.proxy_cache_convert_head
+}
+
+/// The zone the location names.
+///
+/// # Errors
+/// The status the client gets for a name that variables spell and no zone has.
+fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u16> {
+    let Some(name) = conf.cache.zone() else { return Ok(None) };
+    let name = name.value(exchange);
+    if name.is_empty() || &name[..] == b"off" {
+        return Ok(None);
     }
-    zone
+    let name = String::from_utf8_lossy(&name);
+    match exchange.conf.zones.get(&*name) {
+        Some(zone) => Ok(Some(Arc::clone(zone))),
+        None => {
+            error::request(exchange, Level::Error, &format!("cache \"{name}\" not found"));
+            Err(500)
+        }
+    }
 }
 
 /// A proxy's own key; for others nginx would mix every page, and this keeps them apart.
@@ -209,7 +230,25 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
         return None;
     }
     exchange.cache_status = Some(CacheStatus::Miss);
+    if is_range_beyond(exchange, conf) {
+        exchange.cache.as_mut()?.may_store = false;
+        return None;
+    }
     if conf.cache_lock { wait_for_maker(exchange, conf).await } else { None }
+}
+
+/// `cache_max_range_offset`: is a range asked for whose start lies so far in the page that the
+/// client should not wait for what comes before it?
+fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
+    let (Some(max), Some(range)) =
+        (conf.cache_max_range_offset, exchange.request.known(exchange.request.known.range))
+    else {
+        return false;
+    };
+    let Some(start) = range.strip_prefix(b"bytes=") else { return false };
+    let digits = start.split(|byte| *byte == b'-').next().unwrap_or_default();
+    // From the end: that is beyond whatever comes first.
+    yorozu_conf::value::number(digits).is_none_or(|start| max.0 == 0 || start > max.0)
 }
 
 /// With `cache_lock`: claims the page, or waits for the one who did.
@@ -283,6 +322,10 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
     exchange.cache_status = Some(status);
     entry.touch(exchange.now());
     let head = &entry.head;
+    let location = exchange.conf.location(exchange.location);
+    if let Some(status) = gateway::answer::intercepted(exchange, location.gateway(), head.status) {
+        return Outcome::Status(status);
+    }
     let mut response = Response::new(head.status);
     response.content_type = head.content_type.clone();
     response.content_length = Some(head.body_bytes);

@@ -180,6 +180,8 @@ pub struct Config {
     pub zones: BTreeMap<String, Arc<Zone>>,
     pub upstreams: BTreeMap<String, Arc<Upstream>>,
     pub hostname: String,
+    /// Some `*_bind` is transparent.
+    pub is_transparent: bool,
     /// For the error log at start.
     pub warnings: Vec<String>,
     /// For `-t`: what is accepted and has no effect.

@@ -356,6 +356,7 @@ impl<'a> Compiler<'a> {
             variable_names,
             zones: zones(env, kept)?,
             upstreams,
+            is_transparent: env.is_transparent.get(),
             hostname: nix::unistd::gethostname()
                 .unwrap_or_default()
                 .to_string_lossy()
@@ -425,7 +426,9 @@ impl<'a> Compiler<'a> {
         let fail = |error: ValueError| error.at(at);
         let handler = block.handler.clone().unwrap_or(Handler::Files);
         if let Handler::Gateway(protocol) = &handler {
-            protocol.target().resolve(env).map_err(fail)?;
+            if let Some(target) = protocol.target() {
+                target.resolve(env).map_err(fail)?;
+            }
         }
         let fastcgi = fastcgi::Conf::compile(&block.fastcgi, env).map_err(fail)?;
         let name = block.name.path();

@@ -63,6 +63,27 @@ impl Drop for TempFile {
     }
 }
 
+/// Bounds of a body that is sent on while it arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct PieceBounds {
+    /// `client_body_timeout`: the time between two pieces.
+    pub timeout: Duration,
+    /// `client_body_buffer_size`: how much is kept for `$request_body`.
+    pub buffer_bytes: usize,
+    /// `client_max_body_size`; 0 for none.
+    pub body_bytes_max: u64,
+}
+
+impl PieceBounds {
+    pub fn of(conf: &Conf) -> Self {
+        Self {
+            timeout: conf.client_body_timeout,
+            buffer_bytes: conf.client_body_buffer_size.bytes(),
+            body_bytes_max: conf.client_max_body_size.0,
+        }
+    }
+}
+
 /// A request's body.
 #[derive(Debug)]
 pub struct RequestBody {
@@ -72,8 +93,12 @@ pub struct RequestBody {
     framing: Framing,
     stored: Stored,
     received: u64,
+    /// Bytes of content sent on.
+    passed: u64,
     wants_continue: bool,
     is_discarded: bool,
+    /// Pieces of a body that is sent on, as long as they fit the buffer: `$request_body`.
+    kept: Option<Vec<Bytes>>,
 }
 
 impl RequestBody {
@@ -85,8 +110,10 @@ impl RequestBody {
             framing: Framing::Done,
             stored: Stored::Nothing,
             received: 0,
+            passed: 0,
             wants_continue: false,
             is_discarded: false,
+            kept: Some(Vec::new()),
         }
     }
 
@@ -254,9 +281,34 @@ impl RequestBody {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub async fn piece(&mut self, timeout: Duration) -> Result<Option<Bytes>, BodyError> {
+    pub async fn piece(&mut self, bounds: &PieceBounds) -> Result<Option<Bytes>, BodyError> {
         self.send_continue().await?;
-        self.next(timeout).await
+        let piece = self.next(bounds.timeout).await?;
+        self.keep(piece.as_ref(), bounds)?;
+        Ok(piece)
+    }
+
+    /// Counts a piece, and keeps a small body for `$request_body`.
+    fn keep(&mut self, piece: Option<&Bytes>, bounds: &PieceBounds) -> Result<(), BodyError> {
+        match (piece, &mut self.kept) {
+            (None, Some(kept)) => {
+                self.stored = Stored::Memory(kept.concat().into());
+            }
+            (None, None) => {}
+            (Some(piece), kept) => {
+                self.passed += piece.len() as u64;
+                if bounds.body_bytes_max > 0 && self.passed > bounds.body_bytes_max {
+                    return Err(BodyError::TooLarge);
+                }
+                match kept {
+                    Some(kept) if self.passed <= bounds.buffer_bytes as u64 => {
+                        kept.push(piece.clone());
+                    }
+                    _ => self.kept = None,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// May it be sent on while it arrives? One without known length only if `chunked` is taken.

@@ -444,7 +444,7 @@ impl Writer<'_> {
         let totals = stream.totals();
         if let Some(attempt) = exchange.attempts.last_mut() {
             if totals.time > Duration::ZERO {
-                attempt.response_time = totals.time;
+                attempt.response_time = Some(totals.time);
             }
             attempt.response_bytes = totals.body_bytes;
             attempt.bytes_received = totals.received;

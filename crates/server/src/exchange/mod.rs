@@ -51,7 +51,8 @@ pub struct UpstreamAttempt {
     pub status: u16,
     pub connect_time: Option<Duration>,
     pub header_time: Option<Duration>,
-    pub response_time: Duration,
+    /// Until the answer was whole; `None` before.
+    pub response_time: Option<Duration>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub response_bytes: u64,
@@ -65,7 +66,7 @@ impl UpstreamAttempt {
             status: 0,
             connect_time: None,
             header_time: None,
-            response_time: Duration::ZERO,
+            response_time: None,
             bytes_sent: 0,
             bytes_received: 0,
             response_bytes: 0,
@@ -211,6 +212,18 @@ impl Exchange {
             cache: None,
             accel_fields: Vec::new(),
         }
+    }
+
+    /// May the upstream's answer be stored?
+    pub fn is_cacheable(&self) -> bool {
+        self.cache.as_ref().is_some_and(|plan| plan.may_store)
+    }
+
+    /// The type of content that an `X-Accel-Redirect` answer handed on.
+    pub fn accel_content_type(&self) -> Option<Bytes> {
+        let mut fields = self.accel_fields.iter();
+        let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(b"content-type"))?;
+        Some(found.1.clone())
     }
 
     /// Seconds since 1970 when the request began.

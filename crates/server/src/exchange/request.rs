@@ -81,6 +81,8 @@ pub struct Request {
     pub line: Span,
     pub method: Method,
     pub method_span: Span,
+    /// In place of the client's, after a redirect of our own.
+    pub method_override: Option<&'static [u8]>,
     /// Path and query as sent.
     pub target_span: Span,
     pub version: Version,
@@ -102,6 +104,7 @@ impl Request {
             line: 0..0,
             method: Method::Other,
             method_span: 0..0,
+            method_override: None,
             target_span: 0..0,
             version: Version::V10,
             fields: Vec::new(),
@@ -118,7 +121,13 @@ impl Request {
     }
 
     pub fn method_text(&self) -> &[u8] {
-        self.span(&self.method_span)
+        self.method_override.unwrap_or_else(|| self.span(&self.method_span))
+    }
+
+    /// From here on it counts as a GET.
+    pub fn become_get(&mut self) {
+        self.method = Method::Get;
+        self.method_override = Some(b"GET");
     }
 
     pub fn target(&self) -> &[u8] {

@@ -24,6 +24,19 @@ impl Segment {
             Self::File(_, range) => range.end - range.start,
         }
     }
+
+    /// The bytes at `range` of it.
+    pub fn part(&self, range: Range<u64>) -> Self {
+        match self {
+            Self::Memory(bytes) => {
+                let inside = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+                Self::Memory(bytes.slice(inside(range.start)..inside(range.end)))
+            }
+            Self::File(file, whole) => {
+                Self::File(Arc::clone(file), whole.start + range.start..whole.start + range.end)
+            }
+        }
+    }
 }
 
 /// The content.
@@ -158,6 +171,11 @@ impl Response {
             self.own_fields();
             self.fields.retain(|(found, _)| !found.eq_ignore_ascii_case(name));
         }
+    }
+
+    /// Is it a stream that is stored as a page while it arrives?
+    pub fn is_collected(&self) -> bool {
+        matches!(&self.body, Body::Stream(stream) if stream.is_collected)
     }
 
     /// No byte position or length of the content is known any more.

@@ -200,7 +200,13 @@ fn put_seconds(out: &mut Vec<u8>, time: Duration) -> bool {
 
 fn set_cookie<'a>(value: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let pair = value.split(|byte| *byte == b';').next()?;
-    field::cookie(pair, name)
+    // As nginx: spaces around the equals sign are skipped, tabs are not.
+    let is_space = |byte: &u8| *byte == b' ';
+    let unindented = |text: &'a [u8]| &text[text.iter().take_while(|b| is_space(b)).count()..];
+    let (found, rest) = unindented(pair).split_at_checked(name.len())?;
+    let value = unindented(unindented(rest).strip_prefix(b"=")?);
+    let end = value.iter().rposition(|byte| !is_space(byte)).map_or(0, |last| last + 1);
+    found.eq_ignore_ascii_case(name).then(|| &value[..end])
 }
 
 fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
@@ -415,7 +421,7 @@ fn upstream_getter(name: &str) -> Option<Getter> {
             |ex, out| attempts(ex, out, |a, out| put_optional_seconds(out, a.header_time))
         }
         "upstream_response_time" => {
-            |ex, out| attempts(ex, out, |a, out| put_seconds(out, a.response_time))
+            |ex, out| attempts(ex, out, |a, out| put_optional_seconds(out, a.response_time))
         }
         "upstream_bytes_sent" => {
             |ex, out| attempts(ex, out, |a, out| put_number(out, a.bytes_sent))

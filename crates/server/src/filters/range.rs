@@ -22,12 +22,23 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         response.remove(b"accept-ranges");
         return;
     }
-    let (Some(length), Some(whole)) = (response.content_length, segments(response)) else { return };
+    let Some(length) = response.content_length else { return };
+    let whole = segments(response);
     let wanted = match exchange.request.known(exchange.request.known.range) {
         Some(value) if is_current(exchange, response) => {
             parse(value, length, usize::try_from(parts_max).unwrap_or(usize::MAX))
         }
         _ => Wanted::Whole,
+    };
+    let wanted = match wanted {
+        // Of a page that still arrives only one piece can be cut, and only if its end is waited
+        // for anyway.
+        Wanted::Parts(parts)
+            if whole.is_none() && (parts.len() > 1 || !response.is_collected()) =>
+        {
+            Wanted::Whole
+        }
+        wanted => wanted,
     };
     match wanted {
         Wanted::Whole => {
@@ -44,9 +55,11 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         Wanted::Parts(parts) => {
             response.status = 206;
             response.remove(b"accept-ranges");
-            match &parts[..] {
-                [part] => single(response, &whole, part, length),
-                parts => multiple(exchange, response, &whole, parts, length),
+            match (&parts[..], whole) {
+                ([part], Some(whole)) => single(response, &whole, part, length),
+                (parts, Some(whole)) => multiple(exchange, response, &whole, parts, length),
+                ([part], None) => streamed(response, part, length),
+                (_, None) => unreachable!("several ranges of a stream are the whole"),
             }
         }
     }
@@ -79,16 +92,7 @@ fn cut(whole: &[Segment], part: &Range<u64>, out: &mut Vec<Segment>) {
         let end = at + segment.bytes();
         let (from, to) = (part.start.max(at), part.end.min(end));
         if from < to {
-            out.push(match segment {
-                Segment::Memory(bytes) => {
-                    let inside = |offset: u64| usize::try_from(offset - at).unwrap_or(usize::MAX);
-                    Segment::Memory(bytes.slice(inside(from)..inside(to)))
-                }
-                Segment::File(file, range) => {
-                    let file = std::sync::Arc::clone(file);
-                    Segment::File(file, range.start + from - at..range.start + to - at)
-                }
-            });
+            out.push(segment.part(from - at..to - at));
         }
         at = end;
     }
@@ -104,6 +108,14 @@ fn single(response: &mut Response, whole: &[Segment], part: &Range<u64>, length:
     response.add(Bytes::from_static(b"Content-Range"), content_range(part, length));
     response.content_length = Some(part.end - part.start);
     response.body = Body::Segments(segments);
+}
+
+fn streamed(response: &mut Response, part: &Range<u64>, length: u64) {
+    if let Body::Stream(stream) = &mut response.body {
+        stream.window = Some(part.clone());
+    }
+    response.add(Bytes::from_static(b"Content-Range"), content_range(part, length));
+    response.content_length = Some(part.end - part.start);
 }
 
 fn multiple(

@@ -482,7 +482,8 @@ impl Return {
         }
         let conf = Rc::clone(&exchange.conf);
         let default = &conf.location(exchange.location).http_core.default_type;
-        Outcome::Respond(Box::new(Response::with_body(self.status, default.clone(), value)))
+        let content_type = exchange.accel_content_type().unwrap_or_else(|| default.clone());
+        Outcome::Respond(Box::new(Response::with_body(self.status, content_type, value)))
     }
 }
 

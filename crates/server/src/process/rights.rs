@@ -40,7 +40,8 @@ pub(super) fn drop_to_user(config: &Config, kept: &Kept) -> Result<(), String> {
         None => user.gid,
     };
     give_folders(config, kept, &user);
-    become_user(&user, group).map_err(|problem| format!("cannot become user \"{name}\": {problem}"))
+    become_user(&user, group, config.is_transparent)
+        .map_err(|problem| format!("cannot become user \"{name}\": {problem}"))
 }
 
 /// What this process made as root and will write as `user`.
@@ -59,14 +60,22 @@ fn give_folders(config: &Config, kept: &Kept, user: &User) {
     }
 }
 
-fn become_user(user: &User, group: Gid) -> Result<(), Box<dyn std::error::Error>> {
+fn become_user(
+    user: &User,
+    group: Gid,
+    is_transparent: bool,
+) -> Result<(), Box<dyn std::error::Error>> {
     caps::securebits::set_keepcaps(true)?;
     initgroups(&CString::new(user.name.clone())?, group)?;
     setgid(group)?;
     setuid(user.uid)?;
-    // Only this one right is kept, so that a reload may bind a low port. Where the system grants
-    // none of it (a container), ports above 1023 still work.
-    let kept = [Capability::CAP_NET_BIND_SERVICE].into_iter().collect();
+    // Only this one right is kept, so that a reload may bind a low port; and as nginx, with
+    // `*_bind … transparent`, the right to bind to foreign addresses. Where the system grants none
+    // of it (a container), ports above 1023 still work.
+    let mut kept: caps::CapsHashSet = [Capability::CAP_NET_BIND_SERVICE].into_iter().collect();
+    if is_transparent {
+        kept.insert(Capability::CAP_NET_RAW);
+    }
     let _ = caps::set(None, CapSet::Effective, &kept);
     let _ = caps::set(None, CapSet::Permitted, &kept);
     Ok(())

@@ -42,7 +42,7 @@ pub(super) fn request(exchange: &mut Exchange, location: &LocationConf, is_live:
 /// `HTTP_*` for every field that no `fastcgi_param` sets.
 fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
     let conf = &location.fastcgi;
-    let is_cached = exchange.cache.is_some();
+    let is_cached = exchange.is_cacheable();
     let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
     let request = &exchange.request;
     let mut name = Vec::new();

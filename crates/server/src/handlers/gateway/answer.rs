@@ -12,7 +12,7 @@ use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
 use crate::handlers::{Handler, Outcome};
-use crate::logging::error::Context;
+use crate::logging::error::{self, Context, Level};
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
         abandon(fetched);
         return outcome;
     }
-    if let Some(status) = intercepted(exchange, conf, &head) {
-        abandon(fetched);
+    if let Some(status) = intercepted(exchange, conf, head.status) {
+        keep_intercepted(exchange, conf, &head, fetched);
         return Outcome::Status(status);
     }
     if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
@@ -93,7 +93,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<O
         return Some(Outcome::Named(target.clone()));
     }
     if exchange.request.method != Method::Head {
-        exchange.request.method = Method::Get;
+        exchange.request.become_get();
     }
     // As nginx: these travel on to the redirected answer.
     for name in [
@@ -107,6 +107,11 @@ fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<O
         let values = head.fields.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
         exchange.accel_fields.extend(values.cloned());
     }
+    if yorozu_http::uri::climbs(target) {
+        let text = format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(target));
+        error::request(exchange, Level::Error, &text);
+        return Some(Outcome::Status(404));
+    }
     match yorozu_http::uri::normalize(target, true) {
         Ok(target) => Some(Outcome::Internal {
             uri: target.path,
@@ -117,11 +122,23 @@ fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<O
 }
 
 /// With `intercept_errors`: the status, if `error_page` has a page for it.
-fn intercepted(exchange: &Exchange, conf: &Conf, head: &Head) -> Option<u16> {
+pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16> {
     let location: &LocationConf = exchange.conf.location(exchange.location);
-    let has_page =
-        location.http_core.error_page.iter().any(|page| page.codes.contains(&head.status));
-    (conf.intercept_errors && head.status >= 300 && has_page).then_some(head.status)
+    let has_page = location.http_core.error_page.iter().any(|page| page.codes.contains(&status));
+    (conf.intercept_errors && status >= 300 && has_page).then_some(status)
+}
+
+/// The answer that a page of our own replaces: stored all the same, if it may be, so that the
+/// upstream is not asked again for as long.
+fn keep_intercepted(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched) {
+    let mut response = response(exchange, conf, head);
+    match collector(exchange, conf, head, &response) {
+        None => abandon(fetched),
+        Some(collector) => {
+            let keepers = Keepers { collector: Some(collector), saver: None };
+            attach_body(exchange, conf, fetched, keepers, conf.buffering, &mut response);
+        }
+    }
 }
 
 fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
@@ -139,6 +156,13 @@ fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
         let value = rewritten.as_ref().unwrap_or(value);
         place(&mut response, name, value);
     }
+    // As nginx: who passes the origin's own ones on adds none where it sent none.
+    let is_passed = |name: &[u8]| {
+        protocol.hidden().contains(&name)
+            && conf.pass_header.iter().any(|passed| passed.eq_ignore_ascii_case(name))
+    };
+    response.has_own_date |= is_passed(b"date");
+    response.has_own_server |= is_passed(b"server");
     response
 }
 
@@ -317,7 +341,7 @@ fn finish_whole(
         saver.finish();
     }
     if let Some(attempt) = exchange.attempts.last_mut() {
-        attempt.response_time = started.elapsed();
+        attempt.response_time = Some(started.elapsed());
         attempt.response_bytes = length as u64;
     }
     let body = match pieces.len() {

@@ -91,6 +91,11 @@ impl Setting for Failures {
         }
         word_bits(args, &known).map(Self)
     }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0 |= Self::from_args(args)?.0;
+        Ok(())
+    }
 }
 
 /// Fields of the upstream's answer that are not acted on.
@@ -127,6 +132,11 @@ impl Setting for IgnoreHeaders {
             ("Vary", Self::VARY),
         ];
         word_bits(args, &known).map(Self)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0 |= Self::from_args(args)?.0;
+        Ok(())
     }
 }
 

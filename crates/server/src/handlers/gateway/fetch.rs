@@ -7,7 +7,7 @@ use super::upload::{self, Upload, UploadFault, Uploaded};
 use super::{Call, CodecError, Conf, Fault, Head};
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
-use crate::connection::body::{BodyError, RequestBody};
+use crate::connection::body::{BodyError, PieceBounds, RequestBody};
 use crate::exchange::UpstreamAttempt;
 use crate::logging::error::{Context, Level, os_error};
 use bytes::{Bytes, BytesMut};
@@ -44,6 +44,10 @@ pub struct Job {
     pub pool: Option<Rc<PoolKey>>,
     pub is_idempotent: bool,
     pub context: Context,
+    /// What became of each peer asked.
+    pub attempts: RefCell<Vec<UpstreamAttempt>>,
+    /// When the last of them was chosen.
+    pub begun: Cell<Instant>,
 }
 
 /// A response head, and the connection its body comes from.
@@ -67,36 +71,32 @@ type Failed = (Fault, usize);
 ///
 /// # Cancel safety
 /// The connection is closed and the peer released.
-pub async fn fetch(job: &Job, attempts: &mut Vec<UpstreamAttempt>) -> Result<Fetched, Fault> {
+pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
     let started = Instant::now();
     let mut tried = Tried::default();
-    let mut last = Fault::NoPeer;
     loop {
         let group = &job.upstream.group;
         let Some(peer) = group.select(&mut tried, &job.selector, Instant::now()) else {
-            if last == Fault::NoPeer {
-                job.no_peer(attempts);
-            }
-            return Err(last);
+            job.no_peer();
+            return Err(Fault::NoPeer);
         };
-        let mut attempt = UpstreamAttempt::new(Arc::clone(peer.text()));
-        let begun = Instant::now();
+        job.attempts.borrow_mut().push(UpstreamAttempt::new(Arc::clone(peer.text())));
+        job.begun.set(Instant::now());
         let mut was_sent = false;
-        let result = job.ask(&peer, &mut attempt, &mut was_sent).await;
-        attempt.response_time = begun.elapsed();
+        let result = job.ask(&peer, &mut was_sent).await;
         let failures = job.conf().next_upstream;
         let fault = match &result {
             Ok(fetched) => {
-                attempt.status = fetched.head.status;
-                let is_failure = failures.has(Failures::of_status(fetched.head.status));
-                is_failure.then_some(Fault::Status(fetched.head.status))
+                let status = fetched.head.status;
+                job.attempt(|attempt| attempt.status = status);
+                failures.has(Failures::of_status(status)).then_some(Fault::Status(status))
             }
             Err(fault) => {
-                attempt.status = fault.status();
+                job.attempt(|attempt| attempt.status = fault.status());
+                job.attempt_ended();
                 Some(fault.clone())
             }
         };
-        attempts.push(attempt);
         let Some(fault) = fault else { return result };
         let may_retry = job.may_try_next(&fault, was_sent, tried.count(), started);
         let is_peers_fault = !matches!(fault, Fault::Status(403 | 404));
@@ -111,13 +111,13 @@ pub async fn fetch(job: &Job, attempts: &mut Vec<UpstreamAttempt>) -> Result<Fet
                 return Ok(fetched);
             }
             Ok(mut fetched) => {
+                job.attempt_ended();
                 if is_peers_fault {
                     fetched.lease.settle();
                 }
-                last = fault;
             }
             Err(fault) if !may_retry => return Err(fault),
-            Err(fault) => last = fault,
+            Err(_) => {}
         }
     }
 }
@@ -153,12 +153,26 @@ impl Job {
         }
     }
 
-    fn no_peer(&self, attempts: &mut Vec<UpstreamAttempt>) {
+    /// Notes something about the attempt under way.
+    fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
+        if let Some(attempt) = self.attempts.borrow_mut().last_mut() {
+            note(attempt);
+        }
+    }
+
+    /// The attempt is over, and no body of it is wanted.
+    pub fn attempt_ended(&self) {
+        let time = self.begun.get().elapsed();
+        self.attempt(|attempt| attempt.response_time = Some(time));
+    }
+
+    fn no_peer(&self) {
         let text = "no live upstreams while connecting to upstream";
         self.context.upstream(Level::Error, text, Some(&self.name(None)));
         let mut attempt = UpstreamAttempt::new(self.upstream.group.name.as_str().into());
         attempt.status = 502;
-        attempts.push(attempt);
+        attempt.response_time = Some(Duration::ZERO);
+        self.attempts.borrow_mut().push(attempt);
     }
 
     fn may_try_next(&self, fault: &Fault, was_sent: bool, tries: usize, started: Instant) -> bool {
@@ -170,21 +184,16 @@ impl Job {
             && (conf.next_upstream_tries == 0 || (tries as u64) < conf.next_upstream_tries)
             && (conf.next_upstream_timeout.is_zero()
                 || started.elapsed() < conf.next_upstream_timeout)
-            && tries < self.upstream.group.len()
+            && tries < self.upstream.group.tries_max()
     }
 
-    async fn ask(
-        &self,
-        peer: &Peer,
-        attempt: &mut UpstreamAttempt,
-        was_sent: &mut bool,
-    ) -> Result<Fetched, Fault> {
+    async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Fetched, Fault> {
         let kept = self.pool.as_ref().and_then(|key| pools::take(key, peer.address()));
         if let Some(kept) = kept {
             let lease = self.lease(peer, kept.requests, kept.opened);
             let begun = Instant::now();
-            attempt.connect_time = Some(Duration::ZERO);
-            match self.converse(kept.connection, lease, peer, attempt, begun).await {
+            self.attempt(|attempt| attempt.connect_time = Some(Duration::ZERO));
+            match self.converse(kept.connection, lease, peer, begun).await {
                 // It died while idle: not the peer's fault, a new connection decides.
                 Err((Fault::Error, 0)) if self.is_idempotent && !self.is_live => {}
                 Err((fault, _)) => {
@@ -196,10 +205,10 @@ impl Job {
         }
         let begun = Instant::now();
         let connection = self.connect(peer).await?;
-        attempt.connect_time = Some(begun.elapsed());
+        self.attempt(|attempt| attempt.connect_time = Some(begun.elapsed()));
         *was_sent = true;
         let lease = self.lease(peer, 0, begun);
-        self.converse(connection, lease, peer, attempt, begun).await.map_err(|(fault, _)| fault)
+        self.converse(connection, lease, peer, begun).await.map_err(|(fault, _)| fault)
     }
 
     async fn connect(&self, peer: &Peer) -> Result<Connection, Fault> {
@@ -272,7 +281,6 @@ impl Job {
         connection: Connection,
         lease: Lease,
         peer: &Peer,
-        attempt: &mut UpstreamAttempt,
         begun: Instant,
     ) -> Result<Fetched, Failed> {
         let sent = Rc::new(Cell::new(0));
@@ -286,10 +294,12 @@ impl Job {
             trouble: None,
         };
         let head = self.read_head(&mut talk, peer).await;
-        attempt.bytes_sent = sent.get();
-        attempt.bytes_received = talk.received as u64;
+        self.attempt(|attempt| {
+            attempt.bytes_sent = sent.get();
+            attempt.bytes_received = talk.received as u64;
+        });
         let head = head.map_err(|fault| (fault, talk.received))?;
-        attempt.header_time = Some(begun.elapsed());
+        self.attempt(|attempt| attempt.header_time = Some(begun.elapsed()));
         let Talk { connection, codec, input, upload, received, .. } = talk;
         let source = Source { connection: Some(connection), codec, input, upload };
         let (received, scheme) = (received as u64, self.call.scheme);
@@ -303,7 +313,7 @@ impl Job {
         let source = match (self.live.borrow_mut().take(), &self.body_file) {
             (Some(body), _) => {
                 let core = &self.conf.location(self.location).http_core;
-                upload::Source::Live(body, core.client_body_timeout)
+                upload::Source::Live(body, PieceBounds::of(core))
             }
             (None, Some((file, length))) => upload::Source::File(Arc::clone(file), *length),
             (None, None) if count == self.request.len() => return None,

@@ -44,10 +44,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Where it goes.
-    pub fn target(&self) -> &Target {
+    /// Where it goes, unless that is spelled anew for each request.
+    pub fn target(&self) -> Option<&Target> {
         match self {
-            Self::Fastcgi(target) => target,
+            Self::Fastcgi(target) => Some(target),
             Self::Proxy(pass) => pass.target(),
         }
     }

@@ -7,12 +7,13 @@ use super::{Conf, Fault, Protocol};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, RequestBody};
-use crate::exchange::{Exchange, UpstreamAttempt};
+use crate::exchange::Exchange;
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 use yorozu_upstream::Selector;
 
 /// Asks the gateway of the exchange's location.
@@ -70,18 +71,20 @@ async fn fetch_for_client(
         && exchange.cache.as_ref().is_none_or(|plan| !plan.may_store)
         && !conf.ignore_client_abort
         && !conf.stores();
-    let mut attempts = Vec::new();
     let result = if is_watching {
         let closed = exchange.body.client_closed();
         tokio::select! {
             biased;
-            result = fetch(job, &mut attempts) => Some(result),
-            () = closed => None,
+            result = fetch(job) => Some(result),
+            () = closed => {
+                job.attempt_ended();
+                None
+            }
         }
     } else {
-        Some(fetch(job, &mut attempts).await)
+        Some(fetch(job).await)
     };
-    exchange.attempts.append(&mut attempts);
+    exchange.attempts.append(&mut job.attempts.borrow_mut());
     result
 }
 
@@ -151,6 +154,8 @@ async fn job(
         pool,
         is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
         context: Context::of(exchange),
+        attempts: RefCell::default(),
+        begun: Cell::new(Instant::now()),
     })
 }
 
@@ -211,9 +216,8 @@ async fn refresh(exchange: &mut Exchange) {
     let location = conf.location(exchange.location);
     let Handler::Gateway(protocol) = &location.handler else { return };
     let Ok(job) = job(exchange, location, protocol, false).await else { return };
-    let mut attempts: Vec<UpstreamAttempt> = Vec::new();
-    let result = fetch(&job, &mut attempts).await;
-    exchange.attempts.append(&mut attempts);
+    let result = fetch(&job).await;
+    exchange.attempts.append(&mut job.attempts.borrow_mut());
     // Dropping the response leaves its pump to finish the entry.
     drop(settle(exchange, location.gateway(), result));
 }

@@ -24,6 +24,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -67,6 +68,12 @@ pub struct Stream {
     shared: Rc<Shared>,
     /// Set by the gzip filter.
     pub gzip: Option<Box<Encoder>>,
+    /// The part of the body the client wants; all without.
+    pub window: Option<Range<u64>>,
+    /// Is the body stored as a page on its way?
+    pub is_collected: bool,
+    /// Bytes taken from the queue so far.
+    taken: u64,
     /// Bytes in and out of the gzip filter, once it has ended.
     pub gzip_bytes: Option<(u64, u64)>,
 }
@@ -81,7 +88,7 @@ impl Stream {
     /// Nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Segment>, Torn> {
         loop {
-            let piece = self.plain().await?;
+            let piece = self.wanted().await?;
             let Some(encoder) = &mut self.gzip else { return Ok(piece) };
             let Some(piece) = piece else {
                 let rest = encoder.finish();
@@ -97,6 +104,21 @@ impl Stream {
                 return Ok(Some(Segment::Memory(encoded)));
             }
         }
+    }
+
+    /// The next piece of the part that is wanted.
+    async fn wanted(&mut self) -> Result<Option<Segment>, Torn> {
+        let Some(window) = self.window.clone() else { return self.plain().await };
+        while self.taken < window.end {
+            let Some(segment) = self.plain().await? else { return Ok(None) };
+            let start = self.taken;
+            self.taken += segment.bytes();
+            let (from, to) = (window.start.max(start), window.end.min(self.taken));
+            if from < to {
+                return Ok(Some(segment.part(from - start..to - start)));
+            }
+        }
+        Ok(None)
     }
 
     async fn plain(&mut self) -> Result<Option<Segment>, Torn> {
@@ -266,9 +288,10 @@ pub fn start_with(
         state.memory_bytes = bytes;
         state.queue = pieces.into_iter().map(Segment::Memory).collect();
     }
+    let is_collected = end.collector.is_some();
     let pump = Pump { shared: Rc::clone(&shared), ahead, file: None };
     tokio::task::spawn_local(pump.run(source, end));
-    Stream { shared, gzip: None, gzip_bytes: None }
+    Stream { shared, is_collected, gzip: None, window: None, taken: 0, gzip_bytes: None }
 }
 
 /// A body that is known whole, passed through the gzip filter piece by piece.
@@ -280,7 +303,8 @@ pub fn of_segments(segments: Vec<Segment>, level: u8) -> Stream {
         state.memory_bytes = usize::MAX;
         state.ended = Some(Ok(()));
     }
-    Stream { shared, gzip: Some(Box::new(Encoder::new(level))), gzip_bytes: None }
+    let gzip = Some(Box::new(Encoder::new(level)));
+    Stream { shared, is_collected: false, gzip, window: None, taken: 0, gzip_bytes: None }
 }
 
 /// Cuts a segment so that no piece is large in memory.

@@ -1,7 +1,7 @@
 //! Sends a request while its answer may already be arriving.
 
 use super::Framing;
-use crate::connection::body::{BodyError, RequestBody};
+use crate::connection::body::{BodyError, PieceBounds, RequestBody};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::fs::File;
@@ -19,8 +19,8 @@ pub enum Source {
     None,
     /// In a file of so many bytes.
     File(Arc<File>, u64),
-    /// Still on its way from the client; the time between two of its pieces.
-    Live(RequestBody, Duration),
+    /// Still on its way from the client.
+    Live(RequestBody, PieceBounds),
 }
 
 /// What is left of an upload that ended.
@@ -65,9 +65,9 @@ pub fn start(plan: Plan) -> Upload {
             match source {
                 Source::None => Ok(()),
                 Source::File(file, length) => sender.file(&file, length).await,
-                Source::Live(live, timeout) => {
+                Source::Live(live, bounds) => {
                     let live = body.insert(live);
-                    sender.live(live, timeout).await
+                    sender.live(live, &bounds).await
                 }
             }
         }
@@ -128,8 +128,12 @@ impl Sender {
         self.end().await
     }
 
-    async fn live(&mut self, body: &mut RequestBody, timeout: Duration) -> Result<(), UploadFault> {
-        while let Some(piece) = body.piece(timeout).await.map_err(UploadFault::Client)? {
+    async fn live(
+        &mut self,
+        body: &mut RequestBody,
+        bounds: &PieceBounds,
+    ) -> Result<(), UploadFault> {
+        while let Some(piece) = body.piece(bounds).await.map_err(UploadFault::Client)? {
             self.piece(&piece).await?;
         }
         self.end().await

@@ -99,6 +99,8 @@ impl Setting for SetHeader {
     }
 }
 
+/// What the macro declares is public where other modules need it.
+#[allow(unreachable_pub)]
 mod own {
     use super::rewrite::{CookieFlags, Redirects, Rules};
     use super::{HttpVersion, SetHeader};
@@ -350,9 +352,10 @@ pub enum Pass {
 
 impl Pass {
     /// The group, if it is known beforehand.
-    pub fn target(&self) -> &gateway::Target {
+    pub fn target(&self) -> Option<&gateway::Target> {
         match self {
-            Self::Fixed { target, .. } | Self::Spelled { target, .. } => target,
+            Self::Fixed { target, .. } => Some(target),
+            Self::Spelled { .. } => None,
         }
     }
 

@@ -111,7 +111,7 @@ pub(super) fn make(
     if conf.gateway.pass_request_headers {
         client_fields(exchange, conf, &mut out);
     }
-    if exchange.cache.is_some() {
+    if exchange.is_cacheable() {
         validators(exchange, conf, &mut out);
     }
     out.extend_from_slice(b"\r\n");
@@ -159,7 +159,7 @@ fn method(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
 /// Is a HEAD sent on as GET, so that the whole page can be stored?
 pub(super) fn is_converted_head(exchange: &Exchange, conf: &Conf) -> bool {
     conf.proxy_cache_convert_head
-        && exchange.cache.is_some()
+        && exchange.is_cacheable()
         && exchange.request.method == Method::Head
 }
 
@@ -231,7 +231,7 @@ fn own_fields(exchange: &mut Exchange, conf: &Conf, sends: &Sends, out: &mut Vec
 }
 
 fn client_fields(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
-    let is_cached = exchange.cache.is_some();
+    let is_cached = exchange.is_cacheable();
     let request = &exchange.request;
     for field in &request.fields {
         let name = request.name(field);

@@ -19,6 +19,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use yorozu_upstream::TlsOptions;
 
+/// What the macro declares is public where other modules need it.
+#[allow(unreachable_pub)]
 mod own {
     use crate::config::directive::*;
     use crate::config::template::Template;

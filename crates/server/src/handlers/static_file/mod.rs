@@ -101,8 +101,9 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         return Outcome::Status(404);
     }
     let mut response = Response::new(200);
-    response.content_type =
-        mime_type(&location.http_core.types, &location.http_core.default_type, &exchange.uri);
+    response.content_type = exchange.accel_content_type().unwrap_or_else(|| {
+        mime_type(&location.http_core.types, &location.http_core.default_type, &exchange.uri)
+    });
     response.content_length = Some(opened.bytes);
     response.last_modified = Some(opened.modified);
     if location.http_core.etag {

@@ -335,5 +335,8 @@ pub fn named(env: &Env, text: &str, default_port: u16) -> Result<Arc<Upstream>, 
         return Ok(Arc::clone(upstream));
     }
     let peers = peer_addresses(text, default_port)?.into_iter().map(PeerOptions::new).collect();
-    Ok(Upstream::implicit(text.to_owned(), peers))
+    let upstream = Upstream::implicit(text.to_owned(), peers);
+    // As nginx: an address with variables that spells the same needs no name server.
+    env.upstreams.borrow_mut().insert(text.to_owned(), Arc::clone(&upstream));
+    Ok(upstream)
 }

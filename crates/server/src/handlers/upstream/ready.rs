@@ -39,7 +39,7 @@ pub fn start(conf: &Rc<WorkerConf>) {
 
 fn of_location(conf: &WorkerConf, id: LocationId, protocol: &Protocol) -> Option<Ready> {
     let location = conf.location(id);
-    let upstream = protocol.target().fixed()?;
+    let upstream = protocol.target()?.fixed()?;
     let keepalive = upstream.keepalive.filter(|keepalive| keepalive.ready > 0)?;
     if !protocol.may_keep(location) {
         return None;

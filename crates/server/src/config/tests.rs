@@ -10,8 +10,8 @@ fn refusal(text: &str) -> String {
 const BROKEN: &[(&str, &str)] = &[
     ("http { foo on; }", "unknown directive \"foo\" in conf:1"),
     (
-        "http { server { location / { proxy_pass http://a; } } }",
-        "\"proxy_pass\" is not supported by this version (nginx's module http_proxy) in conf:1",
+        "http { server { location / { uwsgi_pass a; } } }",
+        "\"uwsgi_pass\" is not supported by this version (nginx's module http_uwsgi) in conf:1",
     ),
     ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
     ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),

@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, IoSlice, Write as _};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -190,9 +191,15 @@ impl RequestBody {
         }
     }
 
-    pub fn file_path(&self) -> Option<&Path> {
+    /// Where others can read the body while the request lasts.
+    pub fn file_path(&self) -> Option<PathBuf> {
         match &self.stored {
-            Stored::File { path, .. } => path.as_ref().map(|file| &*file.path),
+            Stored::File { path: Some(file), .. } => Some(file.path.clone()),
+            Stored::File { file, .. } => {
+                // It has no name, so that it cannot be left behind.
+                let (pid, fd) = (std::process::id(), file.as_raw_fd());
+                Some(PathBuf::from(format!("/proc/{pid}/fd/{fd}")))
+            }
             _ => None,
         }
     }
@@ -274,24 +281,40 @@ impl RequestBody {
         Ok((file, path))
     }
 
-    /// The next piece as it arrives, for a body that is not kept; `None` at its end.
+    /// Has a part of it arrived that nobody took yet?
+    pub fn is_at_hand(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// What has arrived of a body that is sent on, at least one piece; none at its end.
     ///
     /// # Errors
     /// [`BodyError`]; the connection cannot be used for another request then.
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub async fn piece(&mut self, bounds: &PieceBounds) -> Result<Option<Bytes>, BodyError> {
+    pub async fn pieces(&mut self, bounds: &PieceBounds) -> Result<Vec<Bytes>, BodyError> {
         self.send_continue().await?;
-        let piece = self.next(bounds.timeout).await?;
-        self.keep(piece.as_ref(), bounds)?;
-        Ok(piece)
+        let mut pieces: Vec<Bytes> = self.next(bounds.timeout).await?.into_iter().collect();
+        if !pieces.is_empty() {
+            while let Some(piece) = self.buffered()? {
+                pieces.push(piece);
+            }
+        }
+        for piece in &pieces {
+            self.keep(Some(piece), bounds)?;
+        }
+        if self.is_finished() {
+            self.keep(None, bounds)?;
+        }
+        Ok(pieces)
     }
 
     /// Counts a piece, and keeps a small body for `$request_body`.
     fn keep(&mut self, piece: Option<&Bytes>, bounds: &PieceBounds) -> Result<(), BodyError> {
         match (piece, &mut self.kept) {
             (None, Some(kept)) => {
+                // The body is whole, and small.
                 self.stored = Stored::Memory(kept.concat().into());
             }
             (None, None) => {}

@@ -222,7 +222,7 @@ impl Exchange {
     /// The type of content that an `X-Accel-Redirect` answer handed on.
     pub fn accel_content_type(&self) -> Option<Bytes> {
         let mut fields = self.accel_fields.iter();
-        let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(b"content-type"))?;
+        let found = fields.rfind(|(name, _)| name.eq_ignore_ascii_case(b"content-type"))?;
         Some(found.1.clone())
     }
 

@@ -308,9 +308,12 @@ impl Job {
 
     /// Sends what the socket takes at once; the rest, if any, is left to the upload returned.
     fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Option<Upload> {
-        let count = connection.try_write(&self.request).unwrap_or(0);
+        let live = self.live.borrow_mut().take();
+        // The first piece of a body shares a call with the head.
+        let is_alone = live.is_none() && self.body_file.is_none();
+        let count = if is_alone { connection.try_write(&self.request).unwrap_or(0) } else { 0 };
         sent.set(count as u64);
-        let source = match (self.live.borrow_mut().take(), &self.body_file) {
+        let source = match (live, &self.body_file) {
             (Some(body), _) => {
                 let core = &self.conf.location(self.location).http_core;
                 upload::Source::Live(body, PieceBounds::of(core))

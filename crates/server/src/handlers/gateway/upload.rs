@@ -2,7 +2,7 @@
 
 use super::Framing;
 use crate::connection::body::{BodyError, PieceBounds, RequestBody};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::cell::Cell;
 use std::fs::File;
 use std::future::Future;
@@ -58,12 +58,12 @@ pub struct Plan {
 pub fn start(plan: Plan) -> Upload {
     Box::pin(async move {
         let Plan { connection, head, source, framing, send_timeout, sent } = plan;
-        let mut sender = Sender { connection, framing, send_timeout, sent, before: Vec::new() };
+        let before = Vec::new();
+        let mut sender = Sender { connection, head, framing, send_timeout, sent, before };
         let mut body = None;
         let result = async {
-            sender.write(&mut [IoSlice::new(&head)]).await?;
             match source {
-                Source::None => Ok(()),
+                Source::None => sender.head().await,
                 Source::File(file, length) => sender.file(&file, length).await,
                 Source::Live(live, bounds) => {
                     let live = body.insert(live);
@@ -81,6 +81,8 @@ struct Sender {
     framing: Framing,
     send_timeout: Duration,
     sent: Rc<Cell<u64>>,
+    /// What goes before the body, until it is sent: with the first piece, if that is there.
+    head: Bytes,
     /// The frame before a piece; kept for its allocation.
     before: Vec<u8>,
 }
@@ -97,17 +99,44 @@ impl Sender {
         Ok(())
     }
 
-    async fn piece(&mut self, piece: &[u8]) -> Result<(), UploadFault> {
-        for part in piece.chunks(self.framing.piece_bytes_max()) {
-            self.before.clear();
-            let after = self.framing.around(part.len(), &mut self.before);
-            let slices = &mut [IoSlice::new(&self.before), IoSlice::new(part), IoSlice::new(after)];
-            self.write(slices).await?;
-        }
-        Ok(())
+    /// Sends what goes before the body, by itself.
+    async fn head(&mut self) -> Result<(), UploadFault> {
+        let head = std::mem::take(&mut self.head);
+        if head.is_empty() { Ok(()) } else { self.write(&mut [IoSlice::new(&head)]).await }
     }
 
-    async fn end(&self) -> Result<(), UploadFault> {
+    /// Sends pieces in one call, and the end behind them.
+    async fn pieces(&mut self, pieces: &[Bytes], is_last: bool) -> Result<(), UploadFault> {
+        let parts: Vec<&[u8]> =
+            pieces.iter().flat_map(|piece| piece.chunks(self.framing.piece_bytes_max())).collect();
+        // What arrived together goes on as one chunk; a record holds one part.
+        let frames: Vec<&[&[u8]]> = match self.framing {
+            Framing::Stdin => parts.chunks(1).collect(),
+            Framing::Plain | Framing::Chunked => vec![&parts],
+        };
+        self.before.clear();
+        let mut marks = Vec::with_capacity(frames.len());
+        for frame in &frames {
+            let start = self.before.len();
+            let bytes = frame.iter().map(|part| part.len()).sum();
+            let after = self.framing.around(bytes, &mut self.before);
+            marks.push((start..self.before.len(), after));
+        }
+        let end = if is_last { self.framing.end() } else { Vec::new() };
+        let head = std::mem::take(&mut self.head);
+        let mut slices = Vec::with_capacity(parts.len() + 2 * frames.len() + 2);
+        slices.push(IoSlice::new(&head));
+        for (frame, (before, after)) in frames.iter().zip(&marks) {
+            slices.push(IoSlice::new(&self.before[before.clone()]));
+            slices.extend(frame.iter().map(|part| IoSlice::new(part)));
+            slices.push(IoSlice::new(after));
+        }
+        slices.push(IoSlice::new(&end));
+        self.write(&mut slices).await
+    }
+
+    async fn end(&mut self) -> Result<(), UploadFault> {
+        self.head().await?;
         match self.framing.end() {
             end if end.is_empty() => Ok(()),
             end => self.write(&mut [IoSlice::new(&end)]).await,
@@ -115,17 +144,18 @@ impl Sender {
     }
 
     async fn file(&mut self, file: &File, length: u64) -> Result<(), UploadFault> {
-        let mut piece = vec![0; crate::limits::FILE_CHUNK_BYTES];
         let mut at = 0;
         while at < length {
+            let mut piece = BytesMut::zeroed(crate::limits::FILE_CHUNK_BYTES);
             let count = file.read_at(&mut piece, at).map_err(UploadFault::Peer)?;
             if count == 0 {
                 return Err(UploadFault::Peer(io::ErrorKind::UnexpectedEof.into()));
             }
-            self.piece(&piece[..count]).await?;
+            piece.truncate(count);
             at += count as u64;
+            self.pieces(&[piece.freeze()], at >= length).await?;
         }
-        self.end().await
+        Ok(())
     }
 
     async fn live(
@@ -133,9 +163,19 @@ impl Sender {
         body: &mut RequestBody,
         bounds: &PieceBounds,
     ) -> Result<(), UploadFault> {
-        while let Some(piece) = body.piece(bounds).await.map_err(UploadFault::Client)? {
-            self.piece(&piece).await?;
+        if !body.is_at_hand() {
+            self.head().await?;
         }
-        self.end().await
+        loop {
+            let pieces = body.pieces(bounds).await.map_err(UploadFault::Client)?;
+            if pieces.is_empty() {
+                return self.end().await;
+            }
+            let is_last = body.is_finished();
+            self.pieces(&pieces, is_last).await?;
+            if is_last {
+                return Ok(());
+            }
+        }
     }
 }

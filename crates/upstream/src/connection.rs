@@ -194,7 +194,11 @@ impl Connection {
         Ok(())
     }
 
-    async fn writable(&self) -> io::Result<()> {
+    /// Waits until it takes more bytes.
+    ///
+    /// # Errors
+    /// As the system reports it.
+    pub async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.writable().await,
             Self::Unix(stream) => stream.writable().await,

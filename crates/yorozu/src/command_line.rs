@@ -62,7 +62,7 @@ pub(crate) fn version() -> String {
 /// The text of `-V`: what is here, and what of nginx is missing.
 pub(crate) fn build() -> String {
     const MISSING: &str = "charset ssi userid auth_basic mirror geo split_clients referer uwsgi scgi \
-        grpc memcached limit_conn limit_req empty_gif browser upstream_least_time upstream_sticky \
+        grpc limit_conn limit_req empty_gif browser upstream_least_time upstream_sticky \
         tunnel";
     let missing: String = MISSING
         .split_ascii_whitespace()

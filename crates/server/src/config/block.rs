@@ -5,7 +5,7 @@ use super::directive::Contexts;
 use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
-use crate::handlers::{Handler, autoindex, fastcgi, index, proxy};
+use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::{access, rewrite};
 use bytes::Bytes;
@@ -52,6 +52,8 @@ pub struct Block {
     pub gzip: gzip::Draft,
     pub headers: headers::Draft,
     pub index: index::Draft,
+    pub memcached: memcached::Draft,
+    pub memcached_gateway: gateway::Draft,
     pub proxy: proxy::Draft,
     pub proxy_ssl: proxy::tls::Draft,
     pub log: access_log::Draft,
@@ -83,6 +85,8 @@ impl Block {
             gzip: gzip::Draft::default(),
             headers: headers::Draft::default(),
             index: index::Draft::default(),
+            memcached: memcached::Draft::default(),
+            memcached_gateway: gateway::Draft::default(),
             proxy: proxy::Draft::default(),
             proxy_ssl: proxy::tls::Draft::default(),
             log: access_log::Draft::default(),
@@ -109,6 +113,8 @@ impl Block {
         self.gzip.inherit(&outer.gzip);
         headers::inherit(&mut self.headers, &outer.headers);
         self.index.inherit(&outer.index);
+        self.memcached.inherit(&outer.memcached);
+        self.memcached_gateway.inherit(&outer.memcached_gateway);
         self.proxy.inherit(&outer.proxy);
         self.proxy_ssl.inherit(&outer.proxy_ssl);
         self.log.inherit(&outer.log);

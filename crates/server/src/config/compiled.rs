@@ -6,7 +6,7 @@ use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
-use crate::handlers::{Handler, autoindex, fastcgi, index, proxy};
+use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::map::Map;
 use crate::phases::rewrite::Instruction;
@@ -137,6 +137,8 @@ pub struct LocationConf {
     pub gzip: gzip::Conf,
     pub headers: headers::Conf,
     pub index: index::Conf,
+    pub memcached: memcached::Conf,
+    pub memcached_gateway: gateway::Conf,
     pub proxy: proxy::Conf,
     pub log: access_log::Conf,
     pub rewrite: rewrite::Conf,
@@ -148,6 +150,7 @@ impl LocationConf {
         match &self.handler {
             Handler::Gateway(Protocol::Fastcgi(_)) => &self.fastcgi.gateway,
             Handler::Gateway(Protocol::Proxy(_)) => &self.proxy.gateway,
+            Handler::Gateway(Protocol::Memcached(_)) => &self.memcached_gateway,
             Handler::Files | Handler::StubStatus => &self.fastcgi.gateway,
         }
     }

@@ -12,7 +12,7 @@ use super::regex::Regex;
 use super::registry;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
-use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, proxy};
+use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
 use crate::phases::{access, rewrite};
@@ -453,6 +453,9 @@ impl<'a> Compiler<'a> {
             gzip: gzip::Conf::compile(&block.gzip, env).map_err(fail)?,
             headers: headers::Conf::compile(&block.headers, env).map_err(fail)?,
             index: index::Conf::compile(&block.index, env).map_err(fail)?,
+            memcached: memcached::Conf::compile(&block.memcached, env).map_err(fail)?,
+            memcached_gateway: memcached::gateway_conf(&block.memcached_gateway, env)
+                .map_err(fail)?,
             proxy,
             log: access_log::Conf::compile(&block.log, env).map_err(fail)?,
             rewrite: rewrite::Conf::compile(&block.rewrite, env).map_err(fail)?,

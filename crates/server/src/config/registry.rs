@@ -4,7 +4,7 @@ use super::directive::Directive;
 use super::{http_core, main_core};
 use crate::filters::{gzip, headers};
 use crate::handlers::gateway;
-use crate::handlers::{autoindex, fastcgi, index, proxy, stub_status, upstream};
+use crate::handlers::{autoindex, fastcgi, index, memcached, proxy, stub_status, upstream};
 use crate::logging::access as access_log;
 use crate::phases::{access, map, rewrite};
 use std::collections::HashMap;
@@ -26,6 +26,7 @@ pub fn modules() -> Vec<Module> {
         ("http_stub_status", stub_status::DIRECTIVES.to_vec()),
         ("http_upstream", upstream::DIRECTIVES.to_vec()),
         ("http_proxy", proxy::rows()),
+        ("http_memcached", memcached::rows()),
         ("http_fastcgi", {
             let mut rows = gateway::rows::<fastcgi::Family>();
             rows.extend_from_slice(fastcgi::DIRECTIVES);
@@ -63,12 +64,16 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("early_hints", &[], "early hints are not sent yet"),
     ("env", &[], "the whole environment is kept"),
     ("fastcgi_busy_buffers_size", &[], "whatever has arrived may be sent"),
-    ("fastcgi_cache_max_range_offset", &[], "ranges of a page being made are answered whole"),
     ("fastcgi_send_lowat", &[], "the kernel decides"),
     ("fastcgi_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("gzip_buffers", &[], "memory is taken as needed"),
     ("master_process", &[], "one process does both jobs"),
+    ("memcached_buffer_size", &[], "a value is read whole"),
+    ("memcached_send_timeout", &[], "questions wait with others' and count into the read timeout"),
     ("msie_refresh", &["on"], "redirects are sent as redirects"),
+    ("proxy_busy_buffers_size", &[], "whatever has arrived may be sent"),
+    ("proxy_send_lowat", &[], "the kernel decides"),
+    ("proxy_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("tcp_nodelay", &["off"], "small writes are never delayed"),
     ("tcp_nopush", &["on"], "head and content always share a packet"),
     ("worker_priority", &[], "the process keeps the priority it was started with"),

@@ -5,6 +5,7 @@ pub mod error_page;
 pub mod fastcgi;
 pub mod gateway;
 pub mod index;
+pub mod memcached;
 pub mod proxy;
 pub mod static_file;
 pub mod stub_status;

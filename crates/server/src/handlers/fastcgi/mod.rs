@@ -184,6 +184,7 @@ pub fn call(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> 
         sends_body: conf.gateway.pass_request_body,
         codec: Box::new(codec(conf.gateway.buffer_size.bytes())),
         catch_stderr: conf.fastcgi_catch_stderr.clone(),
+        is_pipelined: false,
         may_keep: conf.fastcgi_keep_conn,
         tls: None,
         scheme: "fastcgi://",

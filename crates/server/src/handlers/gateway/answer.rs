@@ -11,7 +11,7 @@ use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
-use crate::handlers::{Handler, Outcome};
+use crate::handlers::{Handler, Outcome, static_file};
 use crate::logging::error::{self, Context, Level};
 use bytes::Bytes;
 use std::rc::Rc;
@@ -33,6 +33,14 @@ const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encodin
 pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Outcome {
     let head = std::mem::take(&mut fetched.head);
     exchange.upstream_fields.clone_from(&head.fields);
+    let config = Rc::clone(&exchange.conf);
+    let location = config.location(exchange.location);
+    let is_memcached = matches!(location.handler, Handler::Gateway(Protocol::Memcached(_)));
+    if is_memcached && head.status == 404 {
+        error::request(exchange, Level::Info, "the key was not found by memcached");
+        abandon(fetched);
+        return Outcome::Status(404);
+    }
     if head.status == 101 {
         return upgraded(exchange, conf, &head, fetched);
     }
@@ -50,6 +58,10 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
         }
     }
     let mut response = response(exchange, conf, &head);
+    if is_memcached {
+        // Its values say nothing about their type.
+        response.content_type = static_file::content_type(exchange, location);
+    }
     let collector = collector(exchange, conf, &head, &response);
     let saver = Saver::start(exchange, conf, head.status, response.last_modified);
     let is_buffered = match head.field(b"x-accel-buffering") {

@@ -24,6 +24,8 @@ pub struct Call {
     pub tls: Option<TlsOptions>,
     /// `fastcgi://`, for messages.
     pub scheme: &'static str,
+    /// Is [`Call::request`] a key, asked for over a connection shared with other requests?
+    pub is_pipelined: bool,
     /// `/path` behind the peer's address in messages.
     pub uri: Vec<u8>,
 }

@@ -9,6 +9,8 @@ use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::body::{BodyError, PieceBounds, RequestBody};
 use crate::exchange::UpstreamAttempt;
+use crate::handlers::memcached;
+use crate::handlers::memcached::pipeline::{self, PipelineFault};
 use crate::logging::error::{Context, Level, os_error};
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
@@ -19,6 +21,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use yorozu_upstream::{Connection, Peer, Selector, Tls, Tried};
+
+/// nginx's words for an answer that ends before its head.
+const CLOSED_EARLY: &str =
+    "upstream prematurely closed connection while reading response header from upstream";
+/// How long a shared connection may be idle where no `keepalive_timeout` says; its default.
+const PIPELINE_IDLE: Duration = Duration::from_secs(60);
 
 /// A request ready to be sent.
 pub struct Job {
@@ -188,6 +196,10 @@ impl Job {
     }
 
     async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Fetched, Fault> {
+        if self.call.is_pipelined {
+            *was_sent = true;
+            return self.ask_pipeline(peer).await;
+        }
         let kept = self.pool.as_ref().and_then(|key| pools::take(key, peer.address()));
         if let Some(kept) = kept {
             let lease = self.lease(peer, kept.requests, kept.opened);
@@ -211,18 +223,75 @@ impl Job {
         self.converse(connection, lease, peer, begun).await.map_err(|(fault, _)| fault)
     }
 
+    /// Asks for a key over a connection that other requests share.
+    async fn ask_pipeline(&self, peer: &Peer) -> Result<Fetched, Fault> {
+        let conf = self.conf();
+        let keepalive = self.upstream.keepalive.map(|keepalive| keepalive.limits.idle_timeout);
+        let options = pipeline::Options {
+            socket: conf.socket_options(self.from),
+            connect_timeout: conf.connect_timeout,
+            idle_timeout: keepalive.unwrap_or(PIPELINE_IDLE),
+        };
+        let begun = Instant::now();
+        let lease = self.lease(peer, 0, begun);
+        let key = self.request.clone();
+        let answer = match pipeline::get(peer.address(), options, key, conf.read_timeout).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(fault)) => return Err(self.pipeline_fault(&fault, peer)),
+            None => {
+                self.timed_out("reading response header from upstream", peer);
+                return Err(Fault::Timeout);
+            }
+        };
+        let gzip_flag = self.conf.location(self.location).memcached.memcached_gzip_flag;
+        let (head, body) = memcached::page(answer, gzip_flag);
+        let received = body.len() as u64;
+        let time = begun.elapsed();
+        self.attempt(|attempt| {
+            attempt.connect_time = Some(Duration::ZERO);
+            attempt.header_time = Some(time);
+            attempt.bytes_sent = self.request.len() as u64;
+            attempt.bytes_received = received;
+        });
+        let codec = Box::new(memcached::ValueCodec { body: Some(body) });
+        let source = Source { connection: None, codec, input: BytesMut::new(), upload: None };
+        let scheme = self.call.scheme;
+        Ok(Fetched { head, source, lease, started: begun, received, scheme })
+    }
+
+    fn pipeline_fault(&self, fault: &PipelineFault, peer: &Peer) -> Fault {
+        match fault {
+            PipelineFault::Connect(problem) => {
+                self.not_connected(problem, peer);
+                Fault::Error
+            }
+            PipelineFault::ConnectTimeout => {
+                self.timed_out("connecting to upstream", peer);
+                Fault::Timeout
+            }
+            PipelineFault::Closed => {
+                self.log(CLOSED_EARLY, peer);
+                Fault::Error
+            }
+            PipelineFault::Invalid(text) => {
+                self.log(text, peer);
+                Fault::InvalidHead
+            }
+        }
+    }
+
+    fn not_connected(&self, problem: &io::Error, peer: &Peer) {
+        let (at, why) = (peer.text(), os_error(problem));
+        self.log(&format!("connect() to {at} failed ({why}) while connecting to upstream"), peer);
+    }
+
     async fn connect(&self, peer: &Peer) -> Result<Connection, Fault> {
         let conf = self.conf();
         let open = Connection::open(peer.address(), conf.socket_options(self.from));
         let connection = match tokio::time::timeout(conf.connect_timeout, open).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                let at = peer.text();
-                let why = os_error(&error);
-                self.log(
-                    &format!("connect() to {at} failed ({why}) while connecting to upstream"),
-                    peer,
-                );
+                self.not_connected(&error, peer);
                 return Err(Fault::Error);
             }
             Err(_) => {
@@ -381,8 +450,7 @@ impl Job {
                 if let Some(problem) = talk.trouble.take() {
                     return Err(self.not_sent(UploadFault::Peer(problem), peer));
                 }
-                let text = "upstream prematurely closed connection while reading response header from upstream";
-                self.log(text, peer);
+                self.log(CLOSED_EARLY, peer);
                 Err(Fault::Error)
             }
             Err(problem) => {

@@ -23,7 +23,7 @@ pub use directives::{Conf, Draft, Family, rows};
 pub use run::run;
 pub use target::Target;
 
-use super::{Handler, Outcome, fastcgi, proxy};
+use super::{Handler, Outcome, fastcgi, memcached, proxy};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::config::env::Upstream;
@@ -41,6 +41,8 @@ pub enum Protocol {
     Fastcgi(Arc<Target>),
     /// `proxy_pass`
     Proxy(Arc<proxy::Pass>),
+    /// `memcached_pass`
+    Memcached(Arc<memcached::Pass>),
 }
 
 impl Protocol {
@@ -49,6 +51,7 @@ impl Protocol {
         match self {
             Self::Fastcgi(target) => Some(target),
             Self::Proxy(pass) => pass.target(),
+            Self::Memcached(pass) => Some(&pass.target),
         }
     }
 
@@ -58,6 +61,7 @@ impl Protocol {
             Self::Fastcgi(_) => "fastcgi://",
             Self::Proxy(pass) if pass.scheme() == Some(proxy::Scheme::Https) => "https://",
             Self::Proxy(_) => "http://",
+            Self::Memcached(_) => "memcached://",
         }
     }
 
@@ -66,6 +70,8 @@ impl Protocol {
         match self {
             Self::Fastcgi(_) => location.fastcgi.fastcgi_keep_conn,
             Self::Proxy(_) => location.proxy.proxy_http_version == proxy::HttpVersion::V11,
+            // Its connections are kept by the pipelines.
+            Self::Memcached(_) => false,
         }
     }
 
@@ -77,14 +83,15 @@ impl Protocol {
         match self {
             Self::Fastcgi(target) => target.upstream(exchange).await,
             Self::Proxy(pass) => pass.upstream(exchange).await,
+            Self::Memcached(pass) => pass.target.upstream(exchange).await,
         }
     }
 
     /// May a body of unknown length be sent on while it arrives?
     pub fn takes_chunked(&self, location: &LocationConf) -> bool {
         match self {
-            // PHP takes none without CONTENT_LENGTH.
-            Self::Fastcgi(_) => false,
+            // PHP takes none without CONTENT_LENGTH; memcached none at all.
+            Self::Fastcgi(_) | Self::Memcached(_) => false,
             Self::Proxy(_) => location.proxy.proxy_http_version == proxy::HttpVersion::V11,
         }
     }
@@ -93,6 +100,7 @@ impl Protocol {
     pub fn hidden(&self) -> &'static [&'static [u8]] {
         match self {
             Self::Fastcgi(_) => &[b"status"],
+            Self::Memcached(_) => &[],
             Self::Proxy(_) => &proxy::HIDDEN,
         }
     }
@@ -100,7 +108,7 @@ impl Protocol {
     /// A field of an answer as the client shall see it; `None` if it stays as it is.
     pub fn rewritten(&self, exchange: &mut Exchange, name: &[u8], value: &[u8]) -> Option<Bytes> {
         match self {
-            Self::Fastcgi(_) => None,
+            Self::Fastcgi(_) | Self::Memcached(_) => None,
             Self::Proxy(_) => {
                 let conf = Rc::clone(&exchange.conf);
                 let location = conf.location(exchange.location);
@@ -122,6 +130,7 @@ impl Protocol {
         match self {
             Self::Fastcgi(_) => Ok(fastcgi::call(exchange, location, is_live)),
             Self::Proxy(pass) => pass.call(exchange, location, is_live),
+            Self::Memcached(pass) => pass.call(exchange),
         }
     }
 }
@@ -129,7 +138,7 @@ impl Protocol {
 /// How connections of a location are encrypted, where no variable decides.
 pub fn tls_options(protocol: &Protocol, location: &LocationConf) -> Option<TlsOptions> {
     match protocol {
-        Protocol::Fastcgi(_) => None,
+        Protocol::Fastcgi(_) | Protocol::Memcached(_) => None,
         Protocol::Proxy(pass) => proxy::tls::client_options(pass, &location.proxy.tls),
     }
 }

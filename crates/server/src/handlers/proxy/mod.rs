@@ -457,6 +457,7 @@ impl Pass {
             sends_body: made.sends_body,
             codec: Box::new(move || Box::new(HttpCodec::new(asked))),
             catch_stderr: Vec::new(),
+            is_pipelined: false,
             may_keep: true,
             tls,
             scheme: destination.scheme.text(),

@@ -101,9 +101,7 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         return Outcome::Status(404);
     }
     let mut response = Response::new(200);
-    response.content_type = exchange.accel_content_type().unwrap_or_else(|| {
-        mime_type(&location.http_core.types, &location.http_core.default_type, &exchange.uri)
-    });
+    response.content_type = content_type(exchange, location);
     response.content_length = Some(opened.bytes);
     response.last_modified = Some(opened.modified);
     if location.http_core.etag {
@@ -112,6 +110,14 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     response.allow_ranges = true;
     response.body = Body::Segments(vec![Segment::File(opened.file, 0..opened.bytes)]);
     Outcome::Respond(Box::new(response))
+}
+
+/// The type by the path's extension, or `default_type`.
+pub fn content_type(exchange: &Exchange, location: &LocationConf) -> Bytes {
+    exchange.accel_content_type().unwrap_or_else(|| {
+        let core = &location.http_core;
+        mime_type(&core.types, &core.default_type, &exchange.uri)
+    })
 }
 
 /// `disable_symlinks`

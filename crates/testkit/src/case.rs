@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! about   one sentence
-//! http    directives inside http {}             ($dir, $port, $origin are replaced)
+//! http    directives inside http {}             ($dir, $port are replaced; $origin speaks FastCGI,
+//!         $web HTTP/1.1, answers and counts are shared)
 //! conf    directives inside server {}
 //! file    html/a.txt "text"
-//! origin  GET /a -> 200 "body" Name: value      (raw "…": the CGI bytes; at the end of the line
+//! origin  GET /a -> 200 "body" Name: value      (raw "…": the bytes; at the end of the line
 //!         torn: closes before the end; closes: closes a kept connection; after 0.5s: works so long)
 //! client  GET /a Name: value -> 200 "body" Name: value    (!Name: must be absent; close: must close)
 //! client  POST /a body "text" -> …
@@ -13,7 +14,7 @@
 //! wait    1.2s
 //! origin saw  2                                  requests so far
 //! origin connections  1                          connections so far
-//! origin param  NAME "value"                     of the last request
+//! origin param  NAME "value"                     of the last request; over HTTP, fields as HTTP_NAME
 //! differs the reason why nginx does something else; the case is not run against it
 //! ```
 //! A line that starts with white space continues the one before.
@@ -178,6 +179,7 @@ fn origin_step(rest: &str) -> Step {
         return Step::Origin(Reply {
             request,
             text: quoted(raw.trim()).0.into_bytes(),
+            is_raw: true,
             end,
             delay,
         });
@@ -188,7 +190,7 @@ fn origin_step(rest: &str) -> Step {
         write!(text, "{name}: {value}\r\n").unwrap();
     }
     write!(text, "\r\n{}", wanted.body.unwrap_or_default()).unwrap();
-    Step::Origin(Reply { request, text: text.into_bytes(), end, delay })
+    Step::Origin(Reply { request, text: text.into_bytes(), is_raw: false, end, delay })
 }
 
 fn client_step(rest: &str) -> Step {
@@ -278,6 +280,7 @@ pub fn run(case: &Case, kind: &Kind) -> Result<(), String> {
          fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length;\n{}\n}}",
         case.http, case.conf
     );
+    let http = http.replace("$web", &format!("127.0.0.1:{}", origin.port));
     let server = Server::start(kind, folder.path(), &http);
     for (number, step) in &case.steps {
         act(step, &origin, &server).map_err(|text| {
@@ -307,7 +310,11 @@ fn act(step: &Step, origin: &Origin, server: &Server) -> Result<(), String> {
         }
         Step::Param(name, value) => {
             let seen = origin.seen();
-            let found = seen.last().map_or("", |request| request.param(name));
+            let body = seen.last().map(|request| String::from_utf8_lossy(&request.body));
+            let found = match &name[..] {
+                "BODY" => body.as_deref().unwrap_or_default(),
+                name => seen.last().map_or("", |request| request.param(name)),
+            };
             if found != value {
                 return Err(format!("{name} was {found:?}, expected {value:?}"));
             }
@@ -318,7 +325,7 @@ fn act(step: &Step, origin: &Origin, server: &Server) -> Result<(), String> {
             let mut expected = Some(expected);
             while let Some(wanted) = expected {
                 let answer = client.answer(*is_head).unwrap_or_default();
-                check(&answer, wanted)?;
+                check(&answer, wanted, server.port)?;
                 if wanted.closes && !client.is_closed() {
                     return Err("the connection stays open".to_owned());
                 }
@@ -329,7 +336,7 @@ fn act(step: &Step, origin: &Origin, server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-fn check(answer: &Answer, expected: &Expected) -> Result<(), String> {
+fn check(answer: &Answer, expected: &Expected, port: u16) -> Result<(), String> {
     if answer.status != expected.status {
         return Err(format!("status {}, expected {}: {answer:?}", answer.status, expected.status));
     }
@@ -341,7 +348,8 @@ fn check(answer: &Answer, expected: &Expected) -> Result<(), String> {
     }
     for (name, value) in &expected.fields {
         let got = answer.field(name);
-        let is_met = if value == "*" { got.is_some() } else { got.as_deref() == Some(value) };
+        let value = value.replace("$port", &port.to_string());
+        let is_met = if value == "*" { got.is_some() } else { got.as_deref() == Some(&*value) };
         if !is_met {
             return Err(format!("{name}: {got:?}, expected {value:?}"));
         }

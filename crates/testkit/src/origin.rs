@@ -1,6 +1,8 @@
-//! A FastCGI server that answers from a script: for what a real PHP cannot be made to do.
+//! A server that answers from a script, over FastCGI and over HTTP/1.1: for what a real PHP or Apache
+//! cannot be made to do.
 
 use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +15,10 @@ use yorozu_wire::fastcgi::{HEAD_BYTES, RecordKind, stream};
 pub struct Reply {
     /// `GET /path`
     pub request: String,
-    /// Bytes of the CGI answer, head and body.
+    /// Bytes of the answer: a CGI head and body.
     pub text: Vec<u8>,
+    /// Over HTTP, are the bytes sent as they are?
+    pub is_raw: bool,
     /// How the answer ends.
     pub end: End,
     /// How long the application works before it answers.
@@ -35,8 +39,10 @@ pub enum End {
 /// A running origin; it ends with the test's process.
 #[derive(Debug)]
 pub struct Origin {
-    /// Its socket.
+    /// Its FastCGI socket.
     pub path: PathBuf,
+    /// Its HTTP port on 127.0.0.1.
+    pub port: u16,
     script: Arc<Mutex<Vec<Reply>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     connections: Arc<AtomicUsize>,
@@ -75,25 +81,42 @@ impl Origin {
     pub fn start_with(folder: &Path, fallback: Fallback) -> Self {
         let path = folder.join("origin.sock");
         let listener = UnixListener::bind(&path).unwrap();
+        let http = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let origin = Self {
             path,
+            port: http.local_addr().unwrap().port(),
             script: Arc::default(),
             seen: Arc::default(),
             connections: Arc::default(),
         };
-        let (script, seen) = (Arc::clone(&origin.script), Arc::clone(&origin.seen));
-        let connections = Arc::clone(&origin.connections);
+        let work = origin.work(fallback);
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
-                let (script, seen) = (Arc::clone(&script), Arc::clone(&seen));
-                connections.fetch_add(1, Ordering::Relaxed);
+                let work = work.begin();
                 // A client that goes away in the middle ends only its own thread.
+                std::thread::spawn(move || while serve(&connection, &work).unwrap_or(false) {});
+            }
+        });
+        let work = origin.work(fallback);
+        std::thread::spawn(move || {
+            for connection in http.incoming().flatten() {
+                let work = work.begin();
                 std::thread::spawn(move || {
-                    while serve(&connection, &script, &seen, fallback).unwrap_or(false) {}
+                    let mut rest = Vec::new();
+                    while serve_http(&connection, &mut rest, &work).unwrap_or(false) {}
                 });
             }
         });
         origin
+    }
+
+    fn work(&self, fallback: Fallback) -> Work {
+        Work {
+            script: Arc::clone(&self.script),
+            seen: Arc::clone(&self.seen),
+            connections: Arc::clone(&self.connections),
+            fallback,
+        }
     }
 
     /// The next answer for its request; answers for equal requests are used up in order.
@@ -112,13 +135,118 @@ impl Origin {
     }
 }
 
-/// Serves one request; `true` if the connection stays open.
-fn serve(
-    mut connection: &UnixStream,
-    script: &Mutex<Vec<Reply>>,
-    seen: &Mutex<Vec<Seen>>,
+/// What every connection of an origin needs.
+#[derive(Clone)]
+struct Work {
+    script: Arc<Mutex<Vec<Reply>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
     fallback: Fallback,
-) -> io::Result<bool> {
+}
+
+impl Work {
+    /// For one more connection.
+    fn begin(&self) -> Self {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.clone()
+    }
+
+    /// The answer to a request, which counts as seen.
+    fn reply(&self, request: &Seen) -> Reply {
+        let line = format!("{} {}", request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
+        self.seen.lock().unwrap().push(request.clone());
+        let mut script = self.script.lock().unwrap();
+        if let Some(at) = script.iter().position(|reply| reply.request == line) {
+            return script.remove(at);
+        }
+        let (end, delay, is_raw) = (End::Whole, Duration::ZERO, false);
+        Reply { text: (self.fallback)(request), request: line, end, delay, is_raw }
+    }
+}
+
+/// Serves one HTTP request; `true` if the connection stays open. `rest` is what came behind it.
+fn serve_http(mut connection: &TcpStream, rest: &mut Vec<u8>, work: &Work) -> io::Result<bool> {
+    let mut more = |buffer: &mut Vec<u8>| {
+        let mut piece = [0; 65536];
+        let count = connection.read(&mut piece)?;
+        buffer.extend_from_slice(&piece[..count]);
+        if count == 0 { Err(io::Error::from(io::ErrorKind::UnexpectedEof)) } else { Ok(()) }
+    };
+    let head_bytes = loop {
+        match rest.windows(4).position(|four| four == b"\r\n\r\n") {
+            Some(at) => break at + 4,
+            None => more(rest)?,
+        }
+    };
+    let head = String::from_utf8_lossy(&rest[..head_bytes]).into_owned();
+    rest.drain(..head_bytes);
+    let mut request = Seen::default();
+    let mut lines = head.lines();
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    for name in ["REQUEST_METHOD", "REQUEST_URI", "SERVER_PROTOCOL"] {
+        request.params.push((name.to_owned(), words.next().unwrap_or_default().to_owned()));
+    }
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        let name = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
+        request.params.push((name, value.trim().to_owned()));
+    }
+    if request.param("HTTP_TRANSFER_ENCODING") == "chunked" {
+        loop {
+            while !rest.windows(2).any(|two| two == b"\r\n") {
+                more(rest)?;
+            }
+            let end = rest.windows(2).position(|two| two == b"\r\n").unwrap();
+            let size = String::from_utf8_lossy(&rest[..end]).into_owned();
+            let size = usize::from_str_radix(size.trim(), 16).map_err(io::Error::other)?;
+            while rest.len() < end + 4 + size {
+                more(rest)?;
+            }
+            request.body.extend_from_slice(&rest[end + 2..end + 2 + size]);
+            rest.drain(..end + 4 + size);
+            if size == 0 {
+                break;
+            }
+        }
+    } else {
+        let length = request.param("HTTP_CONTENT_LENGTH").parse().unwrap_or(0);
+        while rest.len() < length {
+            more(rest)?;
+        }
+        request.body = rest.drain(..length).collect();
+    }
+    let reply = work.reply(&request);
+    std::thread::sleep(reply.delay);
+    let out = if reply.is_raw { reply.text.clone() } else { http_answer(&reply, &request) };
+    connection.write_all(&out)?;
+    let keeps = reply.end == End::Whole && request.param("SERVER_PROTOCOL") == "HTTP/1.1";
+    Ok(keeps && request.param("HTTP_CONNECTION") != "close")
+}
+
+/// A CGI answer as HTTP/1.1; a torn one announces a byte more than it has.
+fn http_answer(reply: &Reply, request: &Seen) -> Vec<u8> {
+    let at = reply.text.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(0);
+    let (head, body) = reply.text.split_at(at);
+    let body = body.get(4..).unwrap_or_default();
+    let head = String::from_utf8_lossy(head).into_owned();
+    let mut status = "200".to_owned();
+    let mut fields = String::new();
+    for line in head.lines() {
+        match line.strip_prefix("Status: ") {
+            Some(text) => text.clone_into(&mut status),
+            None => fields = format!("{fields}{line}\r\n"),
+        }
+    }
+    let length = body.len() + usize::from(reply.end == End::Torn);
+    let mut out =
+        format!("HTTP/1.1 {status} OK\r\nContent-Length: {length}\r\n{fields}\r\n").into_bytes();
+    if request.param("REQUEST_METHOD") != "HEAD" {
+        out.extend_from_slice(body);
+    }
+    out
+}
+
+/// Serves one FastCGI request; `true` if the connection stays open.
+fn serve(mut connection: &UnixStream, work: &Work) -> io::Result<bool> {
     let (mut params, mut body, mut keeps) = (Vec::new(), Vec::new(), false);
     loop {
         let mut head = [0; HEAD_BYTES];
@@ -137,17 +265,7 @@ fn serve(
         }
     }
     let request = Seen { params: pairs(&params), body };
-    let line = format!("{} {}", request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
-    seen.lock().unwrap().push(request.clone());
-    let reply = {
-        let mut script = script.lock().unwrap();
-        let at = script.iter().position(|reply| reply.request == line);
-        at.map(|at| script.remove(at))
-    };
-    let (text, end, delay) = match reply {
-        Some(reply) => (reply.text, reply.end, reply.delay),
-        None => (fallback(&request), End::Whole, Duration::ZERO),
-    };
+    let Reply { text, end, delay, .. } = work.reply(&request);
     let mut out = Vec::new();
     if !text.is_empty() {
         stream(&mut out, RecordKind::Stdout, &text);

@@ -344,6 +344,25 @@ impl RequestBody {
         is_known && matches!(self.stored, Stored::Nothing)
     }
 
+    /// Has all of it arrived behind the head? Then there is nothing to wait for.
+    pub fn is_whole_at_hand(&self) -> bool {
+        match &self.framing {
+            Framing::Done => true,
+            Framing::Lent => false,
+            Framing::Length(left) => self.unread.len() as u64 >= *left,
+            Framing::Chunked(chunked) => {
+                let (mut chunked, mut at) = (chunked.clone(), 0);
+                loop {
+                    match chunked.next(&self.unread[at..]) {
+                        Ok(ChunkedStep::Data(range)) => at += range.end,
+                        Ok(ChunkedStep::Done(_)) => return true,
+                        Ok(ChunkedStep::Partial(_)) | Err(_) => return false,
+                    }
+                }
+            }
+        }
+    }
+
     async fn send_continue(&mut self) -> Result<(), BodyError> {
         if !std::mem::take(&mut self.wants_continue) || !self.unread.is_empty() {
             return Ok(());

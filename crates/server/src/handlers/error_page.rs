@@ -56,7 +56,7 @@ pub fn redirect(exchange: &mut Exchange, response: &Response) -> Box<Response> {
 }
 
 /// `absolute_redirect`, `server_name_in_redirect`, `port_in_redirect`.
-fn absolute(exchange: &Exchange, location: &Bytes) -> Bytes {
+pub fn absolute(exchange: &Exchange, location: &Bytes) -> Bytes {
     let conf = &exchange.conf;
     let core = &conf.location(exchange.location).http_core;
     if !location.starts_with(b"/") || !core.absolute_redirect {

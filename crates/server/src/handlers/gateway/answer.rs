@@ -11,7 +11,7 @@ use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
-use crate::handlers::{Handler, Outcome, static_file};
+use crate::handlers::{Handler, Outcome, error_page, static_file};
 use crate::logging::error::{self, Context, Level};
 use bytes::Bytes;
 use std::rc::Rc;
@@ -63,6 +63,7 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
         response.content_type = static_file::content_type(exchange, location);
     }
     let collector = collector(exchange, conf, &head, &response);
+    response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, conf, head.status, response.last_modified);
     let is_buffered = match head.field(b"x-accel-buffering") {
         Some(value) if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
@@ -164,9 +165,15 @@ fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
         if is_hidden(protocol, conf, name) {
             continue;
         }
-        let rewritten = protocol.rewritten(exchange, name, value);
-        let value = rewritten.as_ref().unwrap_or(value);
-        place(&mut response, name, value);
+        match protocol.rewritten(exchange, name, value) {
+            // Completed by the client's host when it is sent, and not before it is stored: the key
+            // need not hold that host.
+            Some(value) if value.starts_with(b"/") && name.eq_ignore_ascii_case(b"location") => {
+                response.location = Some(value);
+            }
+            Some(value) => place(&mut response, name, &value),
+            None => place(&mut response, name, value),
+        }
     }
     // As nginx: who passes the origin's own ones on adds none where it sent none.
     let is_passed = |name: &[u8]| {
@@ -245,7 +252,7 @@ fn collector(
         key: Bytes::copy_from_slice(key.as_bytes()),
         status: head.status,
         content_type: response.content_type.clone(),
-        fields: response.fields.clone(),
+        fields: stored_fields(response),
         stored_at: now,
         fresh_until: fresh.fresh_until,
         stale_updating_until: fresh.stale_updating_until,
@@ -258,6 +265,15 @@ fn collector(
     };
     let context = Context::of(exchange);
     Some(Collector::new(plan.zone, entry, plan.guard.take(), context))
+}
+
+/// Fields as a later client shall get them.
+fn stored_fields(response: &Response) -> Vec<(Bytes, Bytes)> {
+    let mut fields = response.fields.clone();
+    if let Some(location) = &response.location {
+        fields.push((Bytes::from_static(b"Location"), location.clone()));
+    }
+    fields
 }
 
 /// Those who keep what passes by.

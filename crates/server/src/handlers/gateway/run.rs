@@ -32,7 +32,8 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     }
     let is_live = !gateway.request_buffering
         && gateway.pass_request_body
-        && exchange.body.may_be_sent_on(protocol.takes_chunked(location));
+        && exchange.body.may_be_sent_on(protocol.takes_chunked(location))
+        && !exchange.body.is_whole_at_hand();
     if !is_live {
         if let Err(problem) = read_body(exchange, location).await {
             return body_failed(exchange, problem);

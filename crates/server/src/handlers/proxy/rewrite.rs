@@ -72,9 +72,12 @@ impl Rule {
         Some(out)
     }
 
-    /// The replacement, if the whole of `domain` matches; its leading dot aside.
+    /// The replacement, if the whole of `domain` matches; its leading dot aside, which stays.
     fn of_domain(&self, exchange: &mut Exchange, domain: &[u8]) -> Option<Vec<u8>> {
-        let domain = domain.strip_prefix(b".").unwrap_or(domain);
+        let (dot, domain) = match domain.strip_prefix(b".") {
+            Some(rest) => (&b"."[..], rest),
+            None => (&b""[..], domain),
+        };
         let is_match = match &self.pattern {
             Pattern::Text(text) => {
                 let text = text.value(exchange);
@@ -82,7 +85,7 @@ impl Rule {
             }
             Pattern::Regex(regex) => regex.matches(domain, exchange),
         };
-        is_match.then(|| self.replacement.value(exchange).to_vec())
+        is_match.then(|| [dot, &self.replacement.value(exchange)].concat())
     }
 }
 

@@ -1,0 +1,241 @@
+"""Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
+import os, pathlib, shutil, signal, socket, subprocess, tempfile, time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/release/yorozu'))
+NGINX = '/usr/sbin/nginx'
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
+def until(what, condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f'waited in vain for {what}'
+        time.sleep(0.01)
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(('127.0.0.1', port)) == 0
+
+
+class Folder:
+    """A folder that every user may enter, gone at the end."""
+
+    def __init__(self):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix='yorozu-peers.'))
+        self.path.chmod(0o755)
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Process:
+    """A program of ours; it ends with its `with` block."""
+
+    def __init__(self, command, out, **more):
+        self.command, self.out, self.more = [str(word) for word in command], out, more
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL,
+                                        stdout=open(self.out, 'a'), stderr=subprocess.STDOUT,
+                                        start_new_session=True, **self.more)
+
+    def wait_for(self, condition):
+        def ready():
+            assert self.process.poll() is None, f'{self.command}: {self.out.read_text()}'
+            return condition()
+        until(self.command[0], ready)
+        return self
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def kill(self):
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Memcached(Process):
+    def __init__(self, folder, *options):
+        self.port = free_port()
+        user = ['-u', 'nobody'] if os.geteuid() == 0 else []
+        super().__init__(['memcached', '-l', '127.0.0.1', '-p', self.port, '-U', '0', '-m', '64',
+                          *user, *options], folder / f'memcached-{self.port}.out')
+        self.wait_for(lambda: listens(self.port))
+
+    def again(self):
+        self.start()
+        self.wait_for(lambda: listens(self.port))
+
+    def ask(self, text):
+        with socket.create_connection(('127.0.0.1', self.port)) as connection:
+            connection.sendall(text.encode() + b'\r\n')
+            out = b''
+            while not out.endswith((b'END\r\n', b'STORED\r\n', b'OK\r\n')):
+                out += connection.recv(65536)
+            return out.decode()
+
+    def stat(self, name):
+        lines = dict(line.split()[1:3] for line in self.ask('stats').splitlines()[:-1])
+        return int(lines[name])
+
+
+class Fpm(Process):
+    """PHP-FPM on a Unix socket."""
+
+    def __init__(self, folder, children=4, **settings):
+        self.socket = folder / 'php.sock'
+        lines = ['[global]', f'error_log = {folder}/fpm.log', 'daemonize = no', '[www]',
+                 f'listen = {self.socket}', 'listen.mode = 0666', 'pm = static',
+                 f'pm.max_children = {children}', 'listen.backlog = 1024']
+        if os.geteuid() == 0:
+            lines += ['user = www-data', 'group = www-data']
+        lines += [f'php_admin_value[{name}] = {value}' for name, value in settings.items()]
+        (folder / 'fpm.conf').write_text('\n'.join(lines) + '\n')
+        program = shutil.which('php-fpm8.2') or '/usr/sbin/php-fpm8.2'
+        super().__init__([program, '--nodaemonize', '--fpm-config', folder / 'fpm.conf'],
+                         folder / 'fpm.out')
+        self.wait_for(self.socket.exists)
+
+
+class Apache(Process):
+    """Apache with PHP inside."""
+
+    def __init__(self, folder, www, address='127.0.0.1', port=None, prefix=()):
+        self.port = port or free_port()
+        modules = '/usr/lib/apache2/modules'
+        (folder / 'apache.conf').write_text(f'''
+ServerRoot {folder}
+ServerName origin.example
+PidFile {folder}/apache.pid
+Listen {address}:{self.port}
+{'User www-data' if os.geteuid() == 0 else ''}
+{'Group www-data' if os.geteuid() == 0 else ''}
+ErrorLog {folder}/apache.log
+DefaultRuntimeDir {folder}
+Mutex file:{folder}
+LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule dir_module {modules}/mod_dir.so
+LoadModule mime_module {modules}/mod_mime.so
+LoadModule php_module {modules}/libphp8.2.so
+TypesConfig /etc/mime.types
+<FilesMatch "\\.php$">
+    SetHandler application/x-httpd-php
+</FilesMatch>
+StartServers 8
+MinSpareServers 8
+MaxSpareServers 64
+MaxRequestWorkers 64
+KeepAlive On
+KeepAliveTimeout 60
+MaxKeepAliveRequests 0
+DocumentRoot {www}
+<Directory {www}>
+    Require all granted
+    DirectoryIndex index.php index.html
+</Directory>
+''')
+        super().__init__([*prefix, '/usr/sbin/apache2', '-f', folder / 'apache.conf',
+                          '-DFOREGROUND'], folder / 'apache.out')
+        if not prefix:
+            self.wait_for(lambda: listens(self.port))
+
+
+class Server(Process):
+    """yorozu, or nginx, with a configuration; `$port` and `$dir` in it are replaced."""
+
+    def __init__(self, folder, http, program=None, main='', port=None, prefix=(), wait=True):
+        program = program or YOROZU
+        name = 'nginx' if 'nginx' in program else 'yorozu'
+        self.folder, self.port = folder / f'{name}-{free_port()}', port or free_port()
+        for sub in ('logs', 'cache', 'body', 'tmp'):
+            (self.folder / sub).mkdir(parents=True)
+        user = 'user root;' if os.geteuid() == 0 else ''
+        temporary = ' '.join(f'{kind}_temp_path {self.folder}/tmp/{kind};'
+                             for kind in ('fastcgi', 'proxy'))
+        if name == 'nginx':
+            temporary += f' uwsgi_temp_path {self.folder}/tmp/u; scgi_temp_path {self.folder}/tmp/s;'
+        text = f'''
+{user}
+daemon off;
+pid {self.folder}/pid;
+error_log {self.folder}/logs/error.log info;
+{main}
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {self.folder}/body;
+    {temporary}
+    {http}
+}}
+'''.replace('$port', str(self.port)).replace('$dir', str(self.folder))
+        (self.folder / 'nginx.conf').write_text(text)
+        super().__init__([*prefix, program, '-p', f'{self.folder}/', '-c', self.folder / 'nginx.conf',
+                          '-e', self.folder / 'logs/error.log'], self.folder / 'out')
+        if wait:
+            self.wait_for(lambda: listens(self.port))
+
+    def log(self):
+        return (self.folder / 'logs/error.log').read_text()
+
+    def files(self):
+        """Temporary files that have a name."""
+        return [path for sub in ('body', 'tmp') for path in (self.folder / sub).rglob('*')
+                if path.is_file()]
+
+    def resident_bytes(self):
+        status = pathlib.Path(f'/proc/{self.pid}/status').read_text()
+        return int(status.split('VmRSS:')[1].split()[0]) * 1024
+
+
+def run(tests, names):
+    """Runs functions whose names contain one of `names`; says how many passed."""
+    import traceback
+    passed = failed = 0
+    for name, test in tests.items():
+        if names and not any(part in name for part in names):
+            continue
+        begun = time.monotonic()
+        try:
+            test()
+            passed += 1
+            print(f'ok      {name}  {time.monotonic() - begun:.1f} s', flush=True)
+        except BaseException as problem:
+            if isinstance(problem, KeyboardInterrupt):
+                raise
+            failed += 1
+            print(f'FAILED  {name}', flush=True)
+            traceback.print_exc()
+    print(f'{passed} passed, {failed} failed')
+    return 1 if failed or not passed else 0

@@ -2,11 +2,23 @@
 
 use crate::tls::Tls;
 use bytes::BytesMut;
+use nix::sys::socket::{MsgFlags, recv};
+use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::PathBuf;
+use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
+
+/// Most bytes read from a peer at once.
+pub(crate) const READ_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    /// Read into by every connection of the worker, so that what is kept is as long as what came.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
 
 /// Where a peer listens.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -112,7 +124,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends what has arrived to `into`, at most its spare capacity; 0 at the end.
+    /// Appends what has arrived to `into`, at most [`READ_BYTES`]; 0 at the end.
     ///
     /// # Errors
     /// As the system reports it.
@@ -120,24 +132,44 @@ impl Connection {
     /// # Cancel safety
     /// Nothing is lost: bytes are either in `into` or still in the socket.
     pub async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
-        debug_assert!(into.capacity() > into.len(), "the caller reserves room");
+        if let Self::Tls(tls) = self {
+            // Boxed: every reader's future would be as large as this one.
+            return Box::pin(tls.read(into)).await;
+        }
         loop {
-            let result = match self {
-                Self::Tcp(stream) => {
-                    stream.readable().await?;
-                    stream.try_read_buf(into)
-                }
-                Self::Unix(stream) => {
-                    stream.readable().await?;
-                    stream.try_read_buf(into)
-                }
-                Self::Tls(tls) => return tls.read(into).await,
-            };
-            match result {
+            match self {
+                Self::Tcp(stream) => stream.readable().await?,
+                Self::Unix(stream) => stream.readable().await?,
+                Self::Tls(_) => unreachable!("handled above"),
+            }
+            match self.try_read(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => return other,
             }
         }
+    }
+
+    /// Reads what is there. A plain socket that gave less than there was room for is drained:
+    /// forgetting its readiness now spares the call that would only say so.
+    fn try_read(&self, into: &mut BytesMut) -> io::Result<usize> {
+        let mut partial = None;
+        let mut receive = |fd: RawFd| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let count = recv(fd, scratch, MsgFlags::empty())?;
+                into.extend_from_slice(&scratch[..count]);
+                if count == 0 || count == scratch.len() {
+                    return Ok(count);
+                }
+                partial = Some(count);
+                Err(io::ErrorKind::WouldBlock.into())
+            })
+        };
+        let result = match self {
+            Self::Tcp(stream) => stream.try_io(Interest::READABLE, || receive(stream.as_raw_fd())),
+            Self::Unix(stream) => stream.try_io(Interest::READABLE, || receive(stream.as_raw_fd())),
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+        };
+        partial.map_or(result, Ok)
     }
 
     /// Writes what the socket takes at once; a TLS connection takes nothing this way.
@@ -173,7 +205,7 @@ impl Connection {
     pub async fn write_all_of(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         if let Self::Tls(tls) = self {
             for slice in slices {
-                tls.write_all(slice).await?;
+                Box::pin(tls.write_all(slice)).await?;
             }
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! TLS towards a peer: rustls over a plain connection.
 
 use crate::connection::Connection;
-use bytes::{Buf as _, BufMut as _, BytesMut};
+use bytes::{Buf as _, BytesMut};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::cell::RefCell;
@@ -62,7 +62,6 @@ impl Tls {
     /// Waits for records and decrypts them.
     async fn receive(&self, encrypted: &mut BytesMut) -> io::Result<()> {
         encrypted.clear();
-        encrypted.reserve(READ_BYTES);
         let count = Box::pin(self.io.read(encrypted)).await?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -79,6 +78,14 @@ impl Tls {
                 .map_err(|problem| io::Error::new(io::ErrorKind::InvalidData, problem))?;
         }
         Ok(())
+    }
+
+    /// What has been decrypted already.
+    fn decrypted(&self, into: &mut BytesMut) -> io::Result<usize> {
+        let mut plain = [0; READ_BYTES];
+        let count = self.session.borrow_mut().reader().read(&mut plain)?;
+        into.extend_from_slice(&plain[..count]);
+        Ok(count)
     }
 
     /// Sends what the session has to say.
@@ -104,21 +111,12 @@ impl Tls {
     /// Nothing is lost: bytes are in `into`, in the session or in the socket.
     pub(crate) async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
         loop {
-            let mut room = into.chunk_mut();
-            let room_bytes = room.len().min(READ_BYTES);
-            let mut plain = [0; READ_BYTES];
-            let read = self.session.borrow_mut().reader().read(&mut plain[..room_bytes]);
-            match read {
-                Ok(count) => {
-                    room = into.chunk_mut();
-                    debug_assert!(room.len() >= count, "bounded above");
-                    into.put_slice(&plain[..count]);
-                    return Ok(count);
-                }
+            match self.decrypted(into) {
+                Ok(count) => return Ok(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
-            let mut encrypted = BytesMut::with_capacity(READ_BYTES);
+            let mut encrypted = BytesMut::new();
             if Box::pin(self.io.read(&mut encrypted)).await? == 0 {
                 // rustls tells the two ends apart: with the peer's notice 0, else an error.
                 let mut session = self.session.borrow_mut();

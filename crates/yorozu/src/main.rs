@@ -11,6 +11,10 @@ use std::process::ExitCode;
 use yorozu_server::config::load::{Kept, Loaded, Request, load};
 use yorozu_server::process::{self, daemon, pid};
 
+/// Threads that free what others made, and buffers of many sizes: measured in docs/decisions.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let options = match Options::parse() {
         Ok(options) => options,

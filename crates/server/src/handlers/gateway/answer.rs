@@ -30,7 +30,7 @@ const HIDDEN: [&[u8]; 5] = [
 const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
 
 /// Turns what was fetched into an outcome; the body goes on arriving.
-pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Outcome {
+pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Outcome {
     let head = std::mem::take(&mut fetched.head);
     exchange.upstream_fields.clone_from(&head.fields);
     let config = Rc::clone(&exchange.conf);
@@ -76,8 +76,42 @@ pub fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Out
         _ => conf.buffering,
     };
     let keepers = Keepers { collector, saver };
+    if is_buffered && is_nearly_whole(&fetched, &response) {
+        Box::pin(gather(&mut fetched, &response)).await;
+    }
     attach_body(exchange, conf, fetched, keepers, is_buffered, &mut response);
     Outcome::Respond(Box::new(response))
+}
+
+/// Longest body that is waited for before its head is sent; chosen: a page in one write.
+const GATHERED_BYTES_MAX: u64 = 64 * 1024;
+/// How long it is waited for. An application that flushes a part and works on is not held up.
+const GATHER_TIME: Duration = Duration::from_millis(2);
+
+/// Is the body short, and its end not here yet?
+fn is_nearly_whole(fetched: &Fetched, response: &Response) -> bool {
+    let length = response.content_length.filter(|length| *length <= GATHERED_BYTES_MAX);
+    length.is_some_and(|length| (fetched.source.input.len() as u64) < length)
+}
+
+/// Reads the rest of a short body, which usually is there or about to come: one write for all of it
+/// is cheaper than a task that pumps it.
+async fn gather(fetched: &mut Fetched, response: &Response) {
+    let source = &mut fetched.source;
+    let wanted = response.content_length.filter(|length| *length <= GATHERED_BYTES_MAX);
+    let (Some(wanted), Some(connection), None) = (wanted, &source.connection, &source.upload)
+    else {
+        return;
+    };
+    let rest = async {
+        while (source.input.len() as u64) < wanted {
+            if !matches!(connection.read(&mut source.input).await, Ok(count) if count > 0) {
+                return;
+            }
+        }
+    };
+    // Whatever came is in the buffer; the rest is for the pump.
+    let _ = tokio::time::timeout(GATHER_TIME, rest).await;
 }
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use yorozu_upstream::{Connection, Peer, Selector, Tls, Tried};
+use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
 
 /// nginx's words for an answer that ends before its head.
 const CLOSED_EARLY: &str =
@@ -198,29 +198,36 @@ impl Job {
     async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Fetched, Fault> {
         if self.call.is_pipelined {
             *was_sent = true;
-            return self.ask_pipeline(peer).await;
+            return Box::pin(self.ask_pipeline(peer)).await;
         }
-        let kept = self.pool.as_ref().and_then(|key| pools::take(key, peer.address()));
-        if let Some(kept) = kept {
-            let lease = self.lease(peer, kept.requests, kept.opened);
+        let mut kept = self.pool.as_ref().and_then(|key| pools::take(key, peer.address()));
+        loop {
             let begun = Instant::now();
-            self.attempt(|attempt| attempt.connect_time = Some(Duration::ZERO));
+            let is_kept = kept.is_some();
+            let kept = match kept.take() {
+                Some(kept) => kept,
+                // Boxed, as everything rare: the future of a request is moved when it starts.
+                None => {
+                    let connection = Box::pin(self.connect(peer)).await?;
+                    Kept { connection, requests: 0, opened: begun }
+                }
+            };
+            let time = if is_kept { Duration::ZERO } else { begun.elapsed() };
+            self.attempt(|attempt| attempt.connect_time = Some(time));
+            let lease = self.lease(peer, kept.requests, kept.opened);
             match self.converse(kept.connection, lease, peer, begun).await {
                 // It died while idle: not the peer's fault, a new connection decides.
-                Err((Fault::Error, 0)) if self.is_idempotent && !self.is_live => {}
+                Err((Fault::Error, 0)) if is_kept && self.is_idempotent && !self.is_live => {}
                 Err((fault, _)) => {
                     *was_sent = true;
                     return Err(fault);
                 }
-                Ok(fetched) => return Ok(fetched),
+                Ok(fetched) => {
+                    *was_sent = true;
+                    return Ok(fetched);
+                }
             }
         }
-        let begun = Instant::now();
-        let connection = self.connect(peer).await?;
-        self.attempt(|attempt| attempt.connect_time = Some(begun.elapsed()));
-        *was_sent = true;
-        let lease = self.lease(peer, 0, begun);
-        self.converse(connection, lease, peer, begun).await.map_err(|(fault, _)| fault)
     }
 
     /// Asks for a key over a connection that other requests share.
@@ -356,7 +363,7 @@ impl Job {
         let connection = Rc::new(connection);
         let mut talk = Talk {
             codec: (self.call.codec)(),
-            input: BytesMut::with_capacity(self.conf().buffer_size.bytes()),
+            input: BytesMut::new(),
             upload: self.send(&connection, &sent),
             connection,
             received: 0,
@@ -419,7 +426,6 @@ impl Job {
                     return Err(Fault::InvalidHead);
                 }
             }
-            talk.input.reserve(self.conf().buffer_size.bytes());
             self.read_more(talk, peer).await?;
         }
     }

@@ -3,7 +3,7 @@
 use super::answer;
 use super::fetch::{Fetched, Job, fetch};
 use super::pools::PoolKey;
-use super::{Conf, Fault, Protocol};
+use super::{Conf, Fault, Protocol, Target};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, RequestBody};
@@ -27,15 +27,19 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     let Handler::Gateway(protocol) = &location.handler else {
         unreachable!("only gateways lead here")
     };
-    if let Some(outcome) = cache::prepare(exchange, gateway).await {
-        return outcome;
+    // Boxed, as everything rare: the future of a request is moved when it starts.
+    if exchange.cache.is_some() {
+        if let Some(outcome) = Box::pin(cache::prepare(exchange, gateway)).await {
+            return outcome;
+        }
     }
     let is_live = !gateway.request_buffering
         && gateway.pass_request_body
         && exchange.body.may_be_sent_on(protocol.takes_chunked(location))
         && !exchange.body.is_whole_at_hand();
-    if !is_live {
-        if let Err(problem) = read_body(exchange, location).await {
+    if !is_live && gateway.pass_request_body && !exchange.body.is_empty() {
+        let read = Box::pin(exchange.body.read_all(&location.http_core)).await;
+        if let Err(problem) = read {
             return body_failed(exchange, problem);
         }
     }
@@ -58,7 +62,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     if let Some(problem) = job.client_fault.take() {
         return body_failed(exchange, problem);
     }
-    settle(exchange, gateway, result)
+    settle(exchange, gateway, result).await
 }
 
 /// Fetches; `None` if the client has gone meanwhile and nobody else wants the answer.
@@ -72,29 +76,17 @@ async fn fetch_for_client(
         && exchange.cache.as_ref().is_none_or(|plan| !plan.may_store)
         && !conf.ignore_client_abort
         && !conf.stores();
-    let result = if is_watching {
-        let closed = exchange.body.client_closed();
-        tokio::select! {
-            biased;
-            result = fetch(job) => Some(result),
-            () = closed => {
-                job.attempt_ended();
-                None
-            }
+    let closed = exchange.body.client_closed();
+    let result = tokio::select! {
+        biased;
+        result = fetch(job) => Some(result),
+        () = closed, if is_watching => {
+            job.attempt_ended();
+            None
         }
-    } else {
-        Some(fetch(job).await)
     };
     exchange.attempts.append(&mut job.attempts.borrow_mut());
     result
-}
-
-async fn read_body(exchange: &mut Exchange, location: &LocationConf) -> Result<(), BodyError> {
-    if exchange.body.is_empty() || !location.gateway().pass_request_body {
-        return Ok(());
-    }
-    let core = &location.http_core;
-    exchange.body.read_all(core).await
 }
 
 /// The status for a request body that could not be read.
@@ -123,7 +115,10 @@ async fn job(
     protocol: &Protocol,
     is_live: bool,
 ) -> Result<Job, u16> {
-    let upstream = protocol.upstream(exchange).await?;
+    let upstream = match protocol.target().and_then(Target::fixed) {
+        Some(upstream) => Arc::clone(upstream),
+        None => Box::pin(protocol.upstream(exchange)).await?,
+    };
     let gateway = location.gateway();
     let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
     let from = from.and_then(|address| super::directives::bind_address(&address));
@@ -161,7 +156,7 @@ async fn job(
 }
 
 /// Decides between the answer, a stale entry and an error.
-fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fault>) -> Outcome {
+async fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fault>) -> Outcome {
     let fault = match result {
         Ok(fetched) => {
             let status = fetched.head.status;
@@ -178,7 +173,7 @@ fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fault>) 
                     return outcome;
                 }
             }
-            return answer::accept(exchange, conf, fetched);
+            return answer::accept(exchange, conf, fetched).await;
         }
         Err(fault) => fault,
     };
@@ -220,7 +215,7 @@ async fn refresh(exchange: &mut Exchange) {
     let result = fetch(&job).await;
     exchange.attempts.append(&mut job.attempts.borrow_mut());
     // Dropping the response leaves its pump to finish the entry.
-    drop(settle(exchange, location.gateway(), result));
+    drop(settle(exchange, location.gateway(), result).await);
 }
 
 /// An exchange's request without its client, for work that outlives it.

@@ -197,7 +197,6 @@ impl Source {
                 BodyStep::End => return Ok(None),
                 BodyStep::NeedMore => {}
             }
-            self.input.reserve(READ_BYTES);
             if !matches!(self.read().await, Ok(count) if count > 0) {
                 return if self.codec.is_whole_at_close() {
                     Ok(None)
@@ -239,9 +238,6 @@ impl Source {
         (self.connection.and_then(Rc::into_inner), is_reusable)
     }
 }
-
-/// Bytes read from an upstream at once; chosen: a typical page in one read.
-const READ_BYTES: usize = 32 * 1024;
 
 /// How far the pump may read ahead.
 #[derive(Clone, Debug)]

@@ -9,9 +9,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use yorozu_upstream::Connection;
 
-/// Bytes carried at once in one direction.
-const PIECE_BYTES: usize = 16 * 1024;
-
 /// The upstream's side of a connection that was upgraded.
 pub struct Tunnel {
     connection: Rc<Connection>,
@@ -90,7 +87,6 @@ impl Tunnel {
                 sent.set(sent.get() + count as u64);
                 drop(buffer.split_to(count));
             }
-            buffer.reserve(PIECE_BYTES);
             if self.connection.read(&mut buffer).await? == 0 {
                 return Ok(());
             }

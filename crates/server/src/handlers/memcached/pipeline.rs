@@ -24,8 +24,6 @@ use yorozu_wire::memcached::{self, Reply};
 
 /// Longest value that is read; memcached's own bound is 1 MB unless it is told otherwise.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
-/// Bytes read from the server at once.
-const READ_BYTES: usize = 64 * 1024;
 
 /// How a pipeline is opened and how long it is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -244,7 +242,6 @@ impl Driver {
 
     /// Waits for something to do, and reads what has come.
     async fn wait(&mut self, connection: &Connection) -> Result<(), PipelineFault> {
-        self.input.reserve(READ_BYTES);
         let is_idle = self.asked.is_empty();
         let is_blocked = !self.out.is_empty();
         let read = tokio::select! {

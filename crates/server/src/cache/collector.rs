@@ -93,8 +93,9 @@ pub fn store(zone: Arc<Zone>, entry: Arc<Entry>, now: i64, context: Context) {
     // The entry's own key: a variant does not take the place of the first one.
     let key = Key::primary(entry.head.key.clone());
     zone.insert(&key, Arc::clone(&entry));
-    tokio::task::spawn_blocking(move || {
-        if let Err(problem) = zone.write(&key, &entry, now) {
+    let written = tokio::task::spawn_blocking(move || zone.write(&key, &entry, now));
+    tokio::task::spawn_local(async move {
+        if let Ok(Err(problem)) = written.await {
             context.upstream(Level::Crit, &problem.to_string(), None);
         }
     });

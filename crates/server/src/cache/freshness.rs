@@ -104,7 +104,7 @@ mod tests {
                 (Bytes::copy_from_slice(n.as_bytes()), Bytes::copy_from_slice(v.as_bytes()))
             })
             .collect();
-        let head = Head { status, reason: None, fields };
+        let head = Head { status, reason: None, fields: std::rc::Rc::new(fields) };
         freshness(&head, &location.fastcgi.gateway, 1000).map(|found| found.fresh_until)
     }
 

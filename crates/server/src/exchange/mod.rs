@@ -150,7 +150,7 @@ pub struct Exchange {
     pub attempts: Vec<UpstreamAttempt>,
     pub cache_status: Option<CacheStatus>,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
-    pub upstream_fields: Vec<(Bytes, Bytes)>,
+    pub upstream_fields: Rc<Vec<(Bytes, Bytes)>>,
     /// Field lines as sent, for `$sent_http_*`.
     pub sent: response::SentHead,
     /// The compression ratio of the gzip filter: bytes in, bytes out.
@@ -204,7 +204,7 @@ impl Exchange {
             is_complete: false,
             attempts: Vec::new(),
             cache_status: None,
-            upstream_fields: Vec::new(),
+            upstream_fields: Rc::default(),
             sent: response::SentHead::default(),
             gzip_bytes: None,
             request_id: OnceCell::new(),

@@ -3,13 +3,16 @@
 use super::clock;
 use super::file::{LogFile, LogFiles};
 use super::syslog::Syslog;
-use crate::config::compiled::Config;
+use crate::config::compiled::{Config, LocationId, ServerId, WorkerConf};
 use crate::config::directive::{Args, ValueError};
-use crate::exchange::Exchange;
+use crate::exchange::{Client, Exchange};
+use bytes::Bytes;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
+use yorozu_wire::h1::{Span, slice};
 
 pub use yorozu_conf::os_error;
 
@@ -163,34 +166,69 @@ impl ErrorLogs {
     }
 }
 
-/// What a request's message is dressed with when the exchange itself is not at hand.
+/// What a request's message is dressed with when the exchange itself is not at hand; cheap to make.
 #[derive(Clone, Debug)]
 pub struct Context {
-    logs: ErrorLogs,
-    number: u64,
-    tail: String,
+    conf: Rc<WorkerConf>,
+    server: ServerId,
+    location: LocationId,
+    client: Rc<Client>,
+    /// The request's line and fields.
+    head: Bytes,
+    line: Span,
 }
 
 impl Context {
     pub fn of(exchange: &Exchange) -> Self {
-        let conf = &exchange.conf;
-        let logs = conf.location(exchange.location).error_log.clone();
-        Self { logs, number: exchange.client.number, tail: tail(exchange) }
+        Self {
+            conf: Rc::clone(&exchange.conf),
+            server: exchange.server,
+            location: exchange.location,
+            client: Rc::clone(&exchange.client),
+            head: exchange.request.head.clone(),
+            line: exchange.request.line.clone(),
+        }
+    }
+
+    fn logs(&self) -> &ErrorLogs {
+        &self.conf.location(self.location).error_log
     }
 
     pub fn takes(&self, level: Level) -> bool {
-        self.logs.takes(level)
+        self.logs().takes(level)
     }
 
     /// Logs a message about the upstream; `peer` as `fastcgi://unix:/path:`.
     pub fn upstream(&self, level: Level, text: &str, peer: Option<&str>) {
-        if !self.logs.takes(level) {
+        if !self.takes(level) {
             return;
         }
-        let (head, host) =
-            self.tail.split_at(self.tail.find(", host: ").unwrap_or(self.tail.len()));
-        let peer = peer.map(|peer| format!(", upstream: \"{peer}\"")).unwrap_or_default();
-        self.logs.write_line(level, Some(self.number), &format!("{text}{head}{peer}{host}"));
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut line = format!(
+            "{text}, client: {}, server: {}, request: \"{}\"",
+            self.client.peer_text,
+            self.conf.server(self.server).name(),
+            lossy(slice(&self.head, &self.line)),
+        );
+        if let Some(peer) = peer {
+            let _ = write!(line, ", upstream: \"{peer}\"");
+        }
+        for (name, shown) in [("host", "host"), ("referer", "referrer")] {
+            if let Some(value) = self.field(name) {
+                let _ = write!(line, ", {shown}: \"{}\"", lossy(value));
+            }
+        }
+        self.logs().write_line(level, Some(self.client.number), &line);
+    }
+
+    /// A field of the request, looked for in its bytes.
+    fn field(&self, wanted: &str) -> Option<&[u8]> {
+        let lines = self.head[self.line.end as usize..].split(|byte| *byte == b'\n');
+        lines.into_iter().find_map(|line| {
+            let (name, rest) = line.split_at_checked(wanted.len())?;
+            let value = rest.strip_prefix(b":")?;
+            name.eq_ignore_ascii_case(wanted.as_bytes()).then(|| value.trim_ascii())
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::handlers::gateway::{BodyStep, Codec, CodecError, Head};
 use bytes::{Buf as _, Bytes, BytesMut};
+use std::rc::Rc;
 use yorozu_wire::fastcgi::{HEAD_BYTES, RecordHead, RecordKind, decode_head};
 use yorozu_wire::h1::{slice, upstream_fields};
 
@@ -187,7 +188,7 @@ fn head(text: &Bytes, fields: &[yorozu_wire::h1::Field]) -> Result<Head, CodecEr
         None if find(b"location").is_some() => (302, None),
         None => (200, None),
     };
-    Ok(Head { status, reason, fields })
+    Ok(Head { status, reason, fields: Rc::new(fields) })
 }
 
 /// `404 Not Found`

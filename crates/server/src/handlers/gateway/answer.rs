@@ -32,7 +32,7 @@ const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encodin
 /// Turns what was fetched into an outcome; the body goes on arriving.
 pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Outcome {
     let head = std::mem::take(&mut fetched.head);
-    exchange.upstream_fields.clone_from(&head.fields);
+    exchange.upstream_fields = Rc::clone(&head.fields);
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
     let is_memcached = matches!(location.handler, Handler::Gateway(Protocol::Memcached(_)));
@@ -195,7 +195,7 @@ fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
     };
     let mut response = Response::new(head.status);
     response.reason.clone_from(&head.reason);
-    for (name, value) in &head.fields {
+    for (name, value) in head.fields.iter() {
         if is_hidden(protocol, conf, name) {
             continue;
         }

@@ -148,7 +148,8 @@ pub fn tls_options(protocol: &Protocol, location: &LocationConf) -> Option<TlsOp
 pub struct Head {
     pub status: u16,
     pub reason: Option<Bytes>,
-    pub fields: Vec<(Bytes, Bytes)>,
+    /// Shared with the exchange's `$upstream_http_*`.
+    pub fields: Rc<Vec<(Bytes, Bytes)>>,
 }
 
 impl Head {

@@ -12,6 +12,7 @@ use crate::exchange::Exchange;
 use crate::logging::error::{self, Level};
 use bytes::{Bytes, BytesMut};
 use pipeline::Answer;
+use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_http::uri::{Escape, escape_into};
 use yorozu_wire::memcached::KEY_BYTES_MAX;
@@ -136,7 +137,7 @@ pub fn page(answer: Answer, gzip_flag: u64) -> (Head, Bytes) {
     if u64::from(flags) & gzip_flag != 0 {
         fields.push((Bytes::from_static(b"Content-Encoding"), Bytes::from_static(b"gzip")));
     }
-    (Head { status: 200, reason: None, fields }, body)
+    (Head { status: 200, reason: None, fields: Rc::new(fields) }, body)
 }
 
 /// Hands out a value that is there already.

@@ -2,6 +2,7 @@
 
 use crate::handlers::gateway::{BodyStep, Codec, CodecError, Head};
 use bytes::{Bytes, BytesMut};
+use std::rc::Rc;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
     BareLf, Chunked, ChunkedStep, StatusLine, Version, slice, status_line, upstream_fields,
@@ -73,7 +74,9 @@ impl HttpCodec {
         let head = Head {
             status: line.status,
             reason: Some(part(&line.reason)).filter(|reason| !reason.is_empty()),
-            fields: fields.iter().map(|field| (part(&field.name), part(&field.value))).collect(),
+            fields: Rc::new(
+                fields.iter().map(|field| (part(&field.name), part(&field.value))).collect(),
+            ),
         };
         self.begin_body(&line, &head)?;
         Ok(Some(head))

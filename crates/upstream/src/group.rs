@@ -189,11 +189,11 @@ impl Group {
         self.len() == 0
     }
 
-    /// Addresses of all peers that are in use.
-    pub fn addresses(&self) -> Vec<PeerAddress> {
+    /// All peers that are in use; none of them counts as selected.
+    pub fn peers(&self) -> Vec<Peer> {
         let inner = self.inner();
         let used = inner.slots.iter().filter(|slot| !slot.options.down);
-        used.map(|slot| slot.options.address.clone()).collect()
+        used.map(|slot| Peer { id: slot.id, place: Arc::clone(&slot.place) }).collect()
     }
 
     /// `true` for the first who asks: one task keeps the group's names resolved.

@@ -1,7 +1,8 @@
 //! Idle connections kept for the next request.
 
-use crate::connection::{Connection, PeerAddress};
+use crate::connection::Connection;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What `keepalive` and its relatives allow.
@@ -31,19 +32,15 @@ pub struct Kept {
 /// One worker's idle connections of one group; least recently used goes first.
 #[derive(Debug, Default)]
 pub struct Pool {
-    idle: VecDeque<(PeerAddress, Instant, Kept)>,
+    /// With the peer's text, which is compared faster than an address.
+    idle: VecDeque<(Arc<str>, Instant, Kept)>,
 }
 
 impl Pool {
-    /// The most recently used connection to `address` that is still good.
-    pub fn take(
-        &mut self,
-        address: &PeerAddress,
-        limits: &PoolLimits,
-        now: Instant,
-    ) -> Option<Kept> {
+    /// The most recently used connection to `peer` (as [`crate::Peer::text`] has it) that is still good.
+    pub fn take(&mut self, peer: &str, limits: &PoolLimits, now: Instant) -> Option<Kept> {
         self.expire(limits, now);
-        while let Some(at) = self.idle.iter().rposition(|(peer, ..)| peer == address) {
+        while let Some(at) = self.idle.iter().rposition(|(found, ..)| **found == *peer) {
             let (_, _, kept) = self.idle.remove(at)?;
             if kept.connection.is_quiet() {
                 return Some(kept);
@@ -53,7 +50,7 @@ impl Pool {
     }
 
     /// Keeps a connection that stands between two requests, within the limits.
-    pub fn put(&mut self, address: PeerAddress, kept: Kept, limits: &PoolLimits, now: Instant) {
+    pub fn put(&mut self, peer: Arc<str>, kept: Kept, limits: &PoolLimits, now: Instant) {
         let is_old = now.saturating_duration_since(kept.opened) >= limits.age_max;
         if limits.idle_max == 0 || kept.requests >= limits.requests_max || is_old {
             return;
@@ -61,7 +58,7 @@ impl Pool {
         while self.idle.len() >= limits.idle_max {
             self.idle.pop_front();
         }
-        self.idle.push_back((address, now, kept));
+        self.idle.push_back((peer, now, kept));
     }
 
     /// Closes what has been idle too long.
@@ -75,9 +72,9 @@ impl Pool {
         self.idle.retain(|(_, _, kept)| kept.connection.is_quiet());
     }
 
-    /// How many to `address` are idle.
-    pub fn idle(&self, address: &PeerAddress) -> usize {
-        self.idle.iter().filter(|(peer, ..)| peer == address).count()
+    /// How many to `peer` are idle.
+    pub fn idle(&self, peer: &str) -> usize {
+        self.idle.iter().filter(|(found, ..)| **found == *peer).count()
     }
 
     /// How many are idle.
@@ -103,10 +100,6 @@ mod tests {
         age_max: Duration::from_secs(3600),
     };
 
-    fn address(name: &str) -> PeerAddress {
-        PeerAddress::Unix(name.into())
-    }
-
     fn kept(now: Instant) -> (Kept, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         (Kept { connection: Connection::Unix(near), requests: 0, opened: now }, far)
@@ -119,23 +112,23 @@ mod tests {
         for name in ["a", "b", "c"] {
             let (kept, end) = kept(now);
             far.push(end);
-            pool.put(address(name), kept, &LIMITS, now);
+            pool.put(name.into(), kept, &LIMITS, now);
         }
         assert_eq!(pool.len(), 2);
-        assert!(pool.take(&address("a"), &LIMITS, now).is_none());
-        assert!(pool.take(&address("c"), &LIMITS, now).is_some());
-        assert!(pool.take(&address("b"), &LIMITS, now + LIMITS.idle_timeout).is_none());
+        assert!(pool.take("a", &LIMITS, now).is_none());
+        assert!(pool.take("c", &LIMITS, now).is_some());
+        assert!(pool.take("b", &LIMITS, now + LIMITS.idle_timeout).is_none());
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_connection_the_peer_closed_is_not_handed_out() {
         let (mut pool, now) = (Pool::default(), Instant::now());
         let (first, far) = kept(now);
-        pool.put(address("a"), first, &LIMITS, now);
+        pool.put("a".into(), first, &LIMITS, now);
         drop(far);
         // The close shows as readiness only after the reactor ran.
         tokio::task::yield_now().await;
-        if let Some(kept) = pool.take(&address("a"), &LIMITS, now) {
+        if let Some(kept) = pool.take("a", &LIMITS, now) {
             assert!(kept.connection.is_quiet(), "not noticed yet is allowed; wrong is not");
         }
     }
@@ -146,11 +139,11 @@ mod tests {
         let (mut kept, _far) = kept(now);
         for requests in 1..LIMITS.requests_max {
             kept.requests = requests;
-            pool.put(address("a"), kept, &LIMITS, now);
-            kept = pool.take(&address("a"), &LIMITS, now).unwrap();
+            pool.put("a".into(), kept, &LIMITS, now);
+            kept = pool.take("a", &LIMITS, now).unwrap();
         }
         kept.requests = LIMITS.requests_max;
-        pool.put(address("a"), kept, &LIMITS, now);
+        pool.put("a".into(), kept, &LIMITS, now);
         assert!(pool.is_empty());
     }
 }

@@ -117,6 +117,30 @@ pub fn pair(params: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     params.extend_from_slice(value);
 }
 
+/// Appends one name-value pair whose value `write` appends itself, and says whether it is wanted.
+pub fn pair_with(params: &mut Vec<u8>, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
+    let start = params.len();
+    pair_length(params, name.len());
+    // Room for a short length; a long one moves the value.
+    let length_at = params.len();
+    params.push(0);
+    params.extend_from_slice(name);
+    let value_at = params.len();
+    if !write(params) {
+        params.truncate(start);
+        return;
+    }
+    let length = params.len() - value_at;
+    match u8::try_from(length) {
+        Ok(short @ 0..=127) => params[length_at] = short,
+        _ => {
+            let mut long = Vec::with_capacity(4);
+            pair_length(&mut long, length);
+            params.splice(length_at..=length_at, long);
+        }
+    }
+}
+
 fn pair_length(params: &mut Vec<u8>, length: usize) {
     match u8::try_from(length) {
         Ok(short @ 0..=127) => params.push(short),
@@ -178,6 +202,24 @@ mod tests {
         pair(&mut params, b"A", &[b'x'; 200]);
         assert_eq!(&params[..6], &[1, 0x80, 0, 0, 200, b'A']);
         assert_eq!(params.len(), 206);
+    }
+
+    #[test]
+    fn pairs_may_be_written_in_place() {
+        for value in [&[b'x'; 5][..], &[b'x'; 127], &[b'x'; 128], &[b'x'; 70_000], b""] {
+            let (mut direct, mut in_place) = (b"before".to_vec(), b"before".to_vec());
+            pair(&mut direct, b"NAME", value);
+            pair_with(&mut in_place, b"NAME", |out| {
+                out.extend_from_slice(value);
+                true
+            });
+            assert_eq!(direct, in_place, "{}", value.len());
+            pair_with(&mut in_place, b"NAME", |out| {
+                out.extend_from_slice(b"unwanted");
+                false
+            });
+            assert_eq!(direct, in_place);
+        }
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Connection {
             Progress::Gateway => unreachable!("waited for above"),
         };
         filters::apply(&mut exchange, &mut response);
-        self.finish(exchange, *response).await
+        self.finish(&mut exchange, *response).await
     }
 
     /// Closes without an answer.
@@ -205,17 +205,17 @@ impl Connection {
     }
 
     /// Sends the response, logs it, and decides what comes after it.
-    async fn finish(&mut self, mut exchange: Exchange, response: Response) -> Next {
+    async fn finish(&mut self, exchange: &mut Exchange, response: Response) -> Next {
         let conf = Rc::clone(&exchange.conf);
         let core = &conf.location(exchange.location).http_core;
         let body = &mut exchange.body;
         if body.skip_buffered().is_err() || body.is_awaiting_continue() || body.is_lent() {
             exchange.keep_alive = false;
         }
-        exchange.keep_alive &= self.may_keep_alive(&exchange, core);
-        let sent = write::response(self, &mut exchange, response, core).await;
+        exchange.keep_alive &= self.may_keep_alive(exchange, core);
+        let sent = write::response(self, exchange, response, core).await;
         exchange.is_complete = sent == Sent::Whole;
-        access::log(&mut exchange);
+        access::log(exchange);
         match sent {
             Sent::Whole => {}
             Sent::TimedOut if core.reset_timedout_connection => {

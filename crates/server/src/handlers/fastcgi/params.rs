@@ -5,7 +5,7 @@ use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
 use crate::exchange::request::append_joined;
-use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, stream};
+use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, pair_with, stream};
 
 /// The request up to its body; with the body, if that is in memory.
 ///
@@ -13,13 +13,12 @@ use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, stream};
 pub(super) fn request(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Vec<u8> {
     let conf = &location.fastcgi;
     let mut params = Vec::with_capacity(2048);
-    let mut value = Vec::new();
     for param in &conf.fastcgi_param {
-        value.clear();
-        param.value.append(exchange, &mut value);
-        if !param.is_if_not_empty || !value.is_empty() {
-            pair(&mut params, &param.name, &value);
-        }
+        pair_with(&mut params, &param.name, |out| {
+            let start = out.len();
+            param.value.append(exchange, out);
+            !param.is_if_not_empty || out.len() > start
+        });
     }
     if conf.gateway.pass_request_headers {
         fields(exchange, location, &mut params);
@@ -75,11 +74,9 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
             pair(params, &name, &host);
             continue;
         }
-        let mut value = Vec::new();
         let separator: &[u8] =
             if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
-        append_joined(request.values(field_name), separator, &mut value);
-        pair(params, &name, &value);
+        pair_with(params, &name, |out| append_joined(request.values(field_name), separator, out));
     }
     if is_cached {
         let (modified, etag) = cache::validators(exchange, &conf.gateway);

@@ -200,7 +200,7 @@ impl Job {
             *was_sent = true;
             return Box::pin(self.ask_pipeline(peer)).await;
         }
-        let mut kept = self.pool.as_ref().and_then(|key| pools::take(key, peer.address()));
+        let mut kept = self.pool.as_ref().and_then(|key| pools::take(key, peer));
         loop {
             let begun = Instant::now();
             let is_kept = kept.is_some();

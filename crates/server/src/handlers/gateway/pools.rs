@@ -6,11 +6,12 @@
 use crate::config::env::{Keepalive, Upstream};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use yorozu_upstream::{Connection, Group, Kept, Peer, PeerAddress, Pool};
+use yorozu_upstream::{Connection, Group, Kept, Peer, Pool};
 
 /// What keeps connections apart.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -45,9 +46,35 @@ struct Entry {
     group: Weak<Group>,
 }
 
+/// The pools of each group, by its number.
+type Pools = HashMap<u64, Vec<(PoolKey, Entry)>, BuildHasherDefault<ByNumber>>;
+
+/// Group numbers are counted up: they need no mixing.
+#[derive(Default)]
+struct ByNumber(u64);
+
+impl Hasher for ByNumber {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers are hashed")
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+fn find<'p>(pools: &'p mut Pools, key: &PoolKey) -> Option<&'p mut Entry> {
+    let of_group = pools.get_mut(&key.group)?;
+    of_group.iter_mut().find(|(found, _)| found == key).map(|(_, entry)| entry)
+}
+
 thread_local! {
     static TAKEN: Rc<Notify> = Rc::new(Notify::new());
-    static POOLS: RefCell<HashMap<PoolKey, Entry>> = RefCell::default();
+    static POOLS: RefCell<Pools> = RefCell::default();
     static IS_SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -59,36 +86,38 @@ pub fn taken() -> Rc<Notify> {
     TAKEN.with(Rc::clone)
 }
 
-/// An idle connection to `address`.
-pub fn take(key: &PoolKey, address: &PeerAddress) -> Option<Kept> {
+/// An idle connection to `peer`.
+pub fn take(key: &PoolKey, peer: &Peer) -> Option<Kept> {
     TAKEN.with(|taken| taken.notify_waiters());
     POOLS.with_borrow_mut(|pools| {
-        let entry = pools.get_mut(key)?;
-        entry.pool.take(address, &entry.keepalive.limits, Instant::now())
+        let entry = find(pools, key)?;
+        entry.pool.take(peer.text(), &entry.keepalive.limits, Instant::now())
     })
 }
 
-/// How many connections to `address` are idle.
-pub fn idle(key: &PoolKey, address: &PeerAddress) -> usize {
-    POOLS.with_borrow(|pools| pools.get(key).map_or(0, |entry| entry.pool.idle(address)))
+/// How many connections to `peer` are idle.
+pub fn idle(key: &PoolKey, peer: &Peer) -> usize {
+    POOLS.with_borrow_mut(|pools| find(pools, key).map_or(0, |entry| entry.pool.idle(peer.text())))
 }
 
 /// Keeps a connection that stands between two requests.
-pub fn put(key: &PoolKey, upstream: &Upstream, address: PeerAddress, mut kept: Kept) {
+pub fn put(key: &PoolKey, upstream: &Upstream, peer: &Peer, mut kept: Kept) {
     kept.requests += 1;
-    add(key, upstream, address, kept);
+    add(key, upstream, peer, kept);
 }
 
 /// Keeps a connection, within the limits.
-pub fn add(key: &PoolKey, upstream: &Upstream, address: PeerAddress, kept: Kept) {
+pub fn add(key: &PoolKey, upstream: &Upstream, peer: &Peer, kept: Kept) {
     let Some(keepalive) = upstream.keepalive else { return };
     POOLS.with_borrow_mut(|pools| {
-        if !pools.contains_key(key) {
+        if find(pools, key).is_none() {
             let group = Arc::downgrade(&upstream.group);
-            pools.insert(key.clone(), Entry { pool: Pool::default(), keepalive, group });
+            let entry = Entry { pool: Pool::default(), keepalive, group };
+            pools.entry(key.group).or_default().push((key.clone(), entry));
         }
-        if let Some(entry) = pools.get_mut(key) {
-            entry.pool.put(address, kept, &keepalive.limits, Instant::now());
+        if let Some(entry) = find(pools, key) {
+            let peer = Arc::clone(peer.text());
+            entry.pool.put(peer, kept, &keepalive.limits, Instant::now());
         }
     });
     if !IS_SWEEPING.replace(true) {
@@ -102,10 +131,13 @@ async fn sweep() {
         tokio::time::sleep(SWEEP_INTERVAL).await;
         let is_empty = POOLS.with_borrow_mut(|pools| {
             let now = Instant::now();
-            pools.retain(|_, entry| {
-                entry.pool.expire(&entry.keepalive.limits, now);
-                entry.pool.drop_closed();
-                entry.group.strong_count() > 0 && !entry.pool.is_empty()
+            pools.retain(|_, of_group| {
+                of_group.retain_mut(|(_, entry)| {
+                    entry.pool.expire(&entry.keepalive.limits, now);
+                    entry.pool.drop_closed();
+                    entry.group.strong_count() > 0 && !entry.pool.is_empty()
+                });
+                !of_group.is_empty()
             });
             pools.is_empty()
         });
@@ -164,6 +196,6 @@ impl Lease {
             return;
         };
         let kept = Kept { connection, requests: self.requests, opened: self.opened };
-        put(key, &self.upstream, self.peer.address().clone(), kept);
+        put(key, &self.upstream, &self.peer, kept);
     }
 }

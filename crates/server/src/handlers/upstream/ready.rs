@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use yorozu_upstream::{Connection, Kept, PeerAddress, SocketOptions, Tls, TlsOptions};
+use yorozu_upstream::{Connection, Kept, Peer, PeerAddress, SocketOptions, Tls, TlsOptions};
 
 /// How often peers are looked at when no connection was taken meanwhile; chosen.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -62,8 +62,8 @@ impl Ready {
         loop {
             let taken = pools::taken();
             let Some(upstream) = self.upstream.upgrade() else { return };
-            for address in upstream.group.addresses() {
-                self.fill(&upstream, &address).await;
+            for peer in upstream.group.peers() {
+                self.fill(&upstream, &peer).await;
             }
             drop(upstream);
             // A timeout is as good a reason to look as a connection that was taken.
@@ -71,15 +71,15 @@ impl Ready {
         }
     }
 
-    async fn fill(&self, upstream: &Upstream, address: &PeerAddress) {
-        while pools::idle(&self.key, address) < self.count {
-            let open = self.open(address);
+    async fn fill(&self, upstream: &Upstream, peer: &Peer) {
+        while pools::idle(&self.key, peer) < self.count {
+            let open = self.open(peer.address());
             // A peer that is down is the requests' to report.
             let Ok(Ok(connection)) = tokio::time::timeout(self.connect_timeout, open).await else {
                 return;
             };
             let kept = Kept { connection, requests: 0, opened: Instant::now() };
-            pools::add(&self.key, upstream, address.clone(), kept);
+            pools::add(&self.key, upstream, peer, kept);
         }
     }
 

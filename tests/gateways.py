@@ -244,6 +244,68 @@ def test_a_websocket_carries_bytes_both_ways():
             client.close()
 
 
+def certificates(folder):
+    """An authority, a server's certificate for origin.example and a client's, in PEM files."""
+    def openssl(*words):
+        subprocess.run(['openssl', *map(str, words)], check=True, capture_output=True, cwd=folder)
+    openssl('req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', 'ca.key', '-out', 'ca.pem',
+            '-subj', '/CN=authority', '-days', '2')
+    for name in ('origin.example', 'client.example'):
+        openssl('req', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes',
+                '-keyout', f'{name}.key', '-out', f'{name}.csr', '-subj', f'/CN={name}')
+        (folder / 'ext').write_text(f'subjectAltName=DNS:{name}')
+        openssl('x509', '-req', '-in', f'{name}.csr', '-CA', 'ca.pem', '-CAkey', 'ca.key',
+                '-CAcreateserial', '-out', f'{name}.pem', '-days', '2', '-extfile', 'ext')
+    openssl('pkcs8', '-topk8', '-in', 'client.example.key', '-passout', 'pass:secret', '-out', 'encrypted.key')
+    (folder / 'passwords').write_text('wrong\nsecret\n')
+
+
+def test_tls_towards_the_upstream():
+    with Folder() as folder:
+        certificates(folder)
+        backend = f'''server {{ listen 127.0.0.1:$port ssl; ssl_certificate {folder}/origin.example.pem;
+            ssl_certificate_key {folder}/origin.example.key; ssl_client_certificate {folder}/ca.pem;
+            ssl_verify_client optional; keepalive_timeout 60; ssl_protocols TLSv1.2 TLSv1.3;
+            location / {{ add_header X-Connection $connection;
+              add_header X-Resumed $ssl_session_reused;
+              return 200 "$ssl_protocol $ssl_server_name $ssl_client_verify $http_host"; }}
+            location /body {{ client_max_body_size 0; proxy_pass http://127.0.0.1:1; }}
+            location /large {{ root {folder}; }} }}'''
+        (folder / 'large').write_bytes(os.urandom(3_000_000))
+        with Server(folder, backend, NGINX) as origin:
+            at = f'127.0.0.1:{origin.port}'
+            identity = f'''proxy_ssl_certificate {folder}/client.example.pem;
+                proxy_ssl_certificate_key {folder}/encrypted.key; proxy_ssl_password_file {folder}/passwords;'''
+            verified = f'proxy_ssl_verify on; proxy_ssl_trusted_certificate {folder}/ca.pem;'
+            with Server(folder, f'''upstream o {{ server {at}; keepalive 4; keepalive_ready 1; }}
+                server {{ listen 127.0.0.1:$port;
+                location / {{ proxy_pass https://o; }}
+                location /verified {{ proxy_pass https://o; {verified} proxy_ssl_name origin.example; }}
+                location /other {{ proxy_pass https://o; {verified} proxy_ssl_name other.example; }}
+                location /sni {{ proxy_pass https://o; proxy_ssl_server_name on; proxy_ssl_name origin.example; }}
+                location /client {{ proxy_pass https://o; {identity} }}
+                location /old {{ proxy_pass https://o; proxy_ssl_protocols TLSv1.2;
+                  proxy_ssl_ciphers HIGH:!aNULL; }}
+                location /plain {{ proxy_pass http://{at}; }}
+                location /spelled {{ set $at {at}; proxy_pass https://$at; }} }}''') as server:
+                said = lambda path: get(server.port, path).content.decode()
+                equal(said('/'), 'TLSv1.3  NONE o')
+                equal(said('/verified'), 'TLSv1.3  NONE o')
+                equal(get(server.port, '/other').status, 502)
+                assert 'not valid for name' in server.log(), server.log()
+                equal(said('/sni'), 'TLSv1.3 origin.example NONE o')
+                equal(said('/client'), 'TLSv1.3  SUCCESS o')
+                equal(said('/old'), 'TLSv1.2  NONE o')
+                equal(get(server.port, '/plain').status, 400)
+                equal(said('/spelled'), f'TLSv1.3  NONE {at}')
+                connections = {get(server.port, '/').headers['X-Connection'] for _ in range(10)}
+                assert len(connections) <= 3, connections
+                equal(hashlib.sha256(get(server.port, '/large').content).digest(),
+                      hashlib.sha256((folder / 'large').read_bytes()).digest())
+                # A connection opened for one name is not used for another.
+                equal(get(server.port, '/other').status, 502)
+
+
 # --- uploads ---------------------------------------------------------------------------------------
 
 CHECK = '''<?php

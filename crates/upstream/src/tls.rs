@@ -25,6 +25,8 @@ const READ_BYTES: usize = 17 * 1024;
 pub struct Tls {
     io: Connection,
     session: RefCell<ClientConnection>,
+    /// What was decrypted before somebody asked for it.
+    early: RefCell<BytesMut>,
 }
 
 impl Tls {
@@ -38,18 +40,23 @@ impl Tls {
     pub async fn handshake(io: Connection, options: &TlsOptions) -> io::Result<Self> {
         let session = ClientConnection::new(Arc::clone(&options.config), options.name.clone())
             .map_err(io::Error::other)?;
-        let tls = Self { io, session: RefCell::new(session) };
-        let mut encrypted = BytesMut::new();
+        let tls = Self { io, session: RefCell::new(session), early: RefCell::default() };
         loop {
             tls.flush().await?;
             if !tls.session.borrow().is_handshaking() {
                 return Ok(tls);
             }
-            let result = tls.receive(&mut encrypted).await;
-            if let Err(problem) = result {
-                // The alert that says why.
-                let _ = tls.flush().await;
-                return Err(problem);
+            let mut early = tls.early.take();
+            let result = tls.receive(&mut early).await;
+            tls.early.replace(early);
+            match result {
+                Ok(true) => {}
+                Ok(false) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(problem) => {
+                    // The alert that says why.
+                    let _ = tls.flush().await;
+                    return Err(problem);
+                }
             }
         }
     }
@@ -59,33 +66,33 @@ impl Tls {
         &self.io
     }
 
-    /// Waits for records and decrypts them.
-    async fn receive(&self, encrypted: &mut BytesMut) -> io::Result<()> {
-        encrypted.clear();
-        let count = Box::pin(self.io.read(encrypted)).await?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+    /// Waits for records; decrypts them into `plain`. `false` at the end of the socket.
+    async fn receive(&self, plain: &mut BytesMut) -> io::Result<bool> {
+        let mut encrypted = BytesMut::new();
+        if Box::pin(self.io.read(&mut encrypted)).await? == 0 {
+            return Ok(false);
         }
-        self.decrypt(encrypted)
+        self.decrypt(&encrypted, plain)?;
+        Ok(true)
     }
 
-    fn decrypt(&self, mut encrypted: &[u8]) -> io::Result<()> {
+    /// Takes records in, and out of the session at once: it holds one record's worth at most.
+    fn decrypt(&self, mut encrypted: &[u8], plain: &mut BytesMut) -> io::Result<()> {
         let mut session = self.session.borrow_mut();
+        let mut record = [0; READ_BYTES];
         while encrypted.has_remaining() {
             session.read_tls(&mut encrypted)?;
-            session
+            let state = session
                 .process_new_packets()
                 .map_err(|problem| io::Error::new(io::ErrorKind::InvalidData, problem))?;
+            let mut left = state.plaintext_bytes_to_read();
+            while left > 0 {
+                let count = session.reader().read(&mut record)?;
+                plain.extend_from_slice(&record[..count]);
+                left -= count;
+            }
         }
         Ok(())
-    }
-
-    /// What has been decrypted already.
-    fn decrypted(&self, into: &mut BytesMut) -> io::Result<usize> {
-        let mut plain = [0; READ_BYTES];
-        let count = self.session.borrow_mut().reader().read(&mut plain)?;
-        into.extend_from_slice(&plain[..count]);
-        Ok(count)
     }
 
     /// Sends what the session has to say.
@@ -110,22 +117,18 @@ impl Tls {
     /// # Cancel safety
     /// Nothing is lost: bytes are in `into`, in the session or in the socket.
     pub(crate) async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
-        loop {
-            match self.decrypted(into) {
-                Ok(count) => return Ok(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-            let mut encrypted = BytesMut::new();
-            if Box::pin(self.io.read(&mut encrypted)).await? == 0 {
-                // rustls tells the two ends apart: with the peer's notice 0, else an error.
+        let start = into.len();
+        into.unsplit(self.early.take());
+        while into.len() == start {
+            if !self.receive(into).await? {
+                // rustls tells the two ends apart: after the peer's notice 0, else an error.
                 let mut session = self.session.borrow_mut();
                 session.read_tls(&mut io::empty())?;
-                continue;
+                return session.reader().read(&mut [0]);
             }
-            self.decrypt(&encrypted)?;
             self.flush().await?;
         }
+        Ok(into.len() - start)
     }
 
     /// As [`Connection::write_all`].
@@ -140,6 +143,9 @@ impl Tls {
 
     /// As [`Connection::is_quiet`]: tickets that arrived meanwhile are taken up.
     pub(crate) fn is_quiet(&self) -> bool {
+        if !self.early.borrow().is_empty() {
+            return false;
+        }
         let mut encrypted = [0; READ_BYTES];
         loop {
             let result = match &self.io {
@@ -150,9 +156,8 @@ impl Tls {
             match result {
                 Ok(0) => return false,
                 Ok(count) => {
-                    let has_data = self.decrypt(&encrypted[..count]).is_err()
-                        || self.session.borrow_mut().reader().read(&mut [0]).is_ok();
-                    if has_data {
+                    let mut plain = BytesMut::new();
+                    if self.decrypt(&encrypted[..count], &mut plain).is_err() || !plain.is_empty() {
                         return false;
                     }
                 }

@@ -105,11 +105,11 @@ impl Client {
         if answer.status == 100 {
             return self.answer(is_head);
         }
-        if is_head || matches!(answer.status, 204 | 304) {
+        if is_head || matches!(answer.status, 101 | 103 | 204 | 304) {
             return Some(answer);
         }
         answer.body = if answer.field("transfer-encoding").is_some() {
-            self.chunks()?
+            self.chunks(&mut answer.fields)?
         } else if let Some(length) = answer.field("content-length") {
             self.exactly(length.parse().ok()?)?
         } else {
@@ -119,13 +119,20 @@ impl Client {
         Some(answer)
     }
 
-    fn chunks(&mut self) -> Option<Vec<u8>> {
+    /// The content; the trailer section goes to the fields.
+    fn chunks(&mut self, fields: &mut Vec<(String, String)>) -> Option<Vec<u8>> {
         let mut body = Vec::new();
         loop {
             let size = usize::from_str_radix(&self.line()?, 16).ok()?;
             if size == 0 {
-                while !self.line()?.is_empty() {}
-                return Some(body);
+                loop {
+                    let line = self.line()?;
+                    if line.is_empty() {
+                        return Some(body);
+                    }
+                    let (name, value) = line.split_once(':')?;
+                    fields.push((name.to_owned(), value.trim().to_owned()));
+                }
             }
             body.extend(self.exactly(size)?);
             self.line()?;

@@ -61,7 +61,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("auth_delay", &[], "there is no authentication yet"),
     ("client_body_in_single_buffer", &[], "a body in memory is always in one buffer"),
     ("directio", &[], "files are read through the page cache"),
-    ("early_hints", &[], "early hints are not sent yet"),
     ("env", &[], "the whole environment is kept"),
     ("fastcgi_busy_buffers_size", &[], "whatever has arrived may be sent"),
     ("fastcgi_send_lowat", &[], "the kernel decides"),

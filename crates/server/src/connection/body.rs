@@ -281,6 +281,11 @@ impl RequestBody {
         Ok((file, path))
     }
 
+    /// The client's socket, for interim answers.
+    pub fn client(&self) -> Option<Rc<Transport>> {
+        self.io.clone()
+    }
+
     /// Has a part of it arrived that nobody took yet?
     pub fn is_at_hand(&self) -> bool {
         !self.unread.is_empty()

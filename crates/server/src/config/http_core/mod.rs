@@ -5,7 +5,7 @@ mod values;
 pub use values::*;
 
 use super::directive::*;
-use super::types::{Buffers, Offset, Size, TempPath, Words};
+use super::types::{Buffers, Offset, Size, TempPath, Templates};
 use crate::limits;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -128,8 +128,8 @@ settings! {
     open_file_cache_valid: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
     /// Above this size files are read past the page cache; accepted, not done.
     directio: OffOrSize = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Browsers' early hints; not sent by this server yet.
-    early_hints: Option<Words> = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Values that, if none is empty or 0, let 103 answers of upstreams pass to the client.
+    early_hints: Templates = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 
 macro_rules! ignored {

@@ -351,6 +351,12 @@ fn attach_body(
             }
             Ok(BodyStep::End) => {
                 finish_whole(exchange, pieces, keepers, response, started);
+                let trailers = source.codec.take_trailers();
+                if !trailers.is_empty() {
+                    response.content_length = None;
+                    let body = std::mem::replace(&mut response.body, Body::empty());
+                    response.body = Body::Stream(Box::new(stream::of_whole(body, trailers)));
+                }
                 let (connection, is_reusable) = source.into_connection(true);
                 lease.release(connection, is_reusable);
                 return;

@@ -8,6 +8,7 @@ use super::{Call, CodecError, Conf, Fault, Head};
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::body::{BodyError, PieceBounds, RequestBody};
+use crate::connection::transport::Transport;
 use crate::exchange::UpstreamAttempt;
 use crate::handlers::memcached;
 use crate::handlers::memcached::pipeline::{self, PipelineFault};
@@ -52,6 +53,8 @@ pub struct Job {
     pub pool: Option<Rc<PoolKey>>,
     pub is_idempotent: bool,
     pub context: Context,
+    /// The client, if it shall get early hints.
+    pub hinted: Option<Rc<Transport>>,
     /// What became of each peer asked.
     pub attempts: RefCell<Vec<UpstreamAttempt>>,
     /// When the last of them was chosen.
@@ -419,6 +422,10 @@ impl Job {
                 }
             }
             match head {
+                Ok(Some(head)) if head.status == 103 => {
+                    Box::pin(self.pass_hints(&head)).await;
+                    continue;
+                }
                 Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
                 Err(problem) => {
@@ -427,6 +434,24 @@ impl Job {
                 }
             }
             self.read_more(talk, peer).await?;
+        }
+    }
+
+    /// `early_hints`: sends the client what the upstream says beforehand.
+    async fn pass_hints(&self, head: &Head) {
+        let Some(client) = &self.hinted else { return };
+        let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
+        for (name, value) in head.fields.iter() {
+            out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
+        }
+        out.extend_from_slice(b"\r\n");
+        let mut rest = &out[..];
+        // A client that is gone is noticed with the answer itself.
+        while let Ok(count @ 1..) = client.write(&[io::IoSlice::new(rest)]).await {
+            rest = &rest[count..];
+            if rest.is_empty() {
+                return;
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use super::{Conf, Fault, Protocol, Target};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, RequestBody};
+use crate::connection::transport::Transport;
 use crate::exchange::Exchange;
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
@@ -15,6 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use yorozu_upstream::Selector;
+use yorozu_wire::h1::Version;
 
 /// Asks the gateway of the exchange's location.
 ///
@@ -134,6 +136,7 @@ async fn job(
         let place = std::ptr::from_ref(location).addr();
         Rc::new(PoolKey::new(&upstream, call.scheme, place, tls_name.as_deref()))
     });
+    let hinted = hinted(exchange, location);
     let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
     Ok(Job {
         conf: Rc::clone(&exchange.conf),
@@ -150,9 +153,19 @@ async fn job(
         pool,
         is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
         context: Context::of(exchange),
+        hinted,
         attempts: RefCell::default(),
         begun: Cell::new(Instant::now()),
     })
+}
+
+/// The client, if `early_hints` lets it have 103 answers.
+fn hinted(exchange: &mut Exchange, location: &LocationConf) -> Option<Rc<Transport>> {
+    let conditions = &location.http_core.early_hints.0;
+    let is_wanted = !conditions.is_empty()
+        && exchange.request.version >= Version::V11
+        && conditions.iter().all(|value| value.is_true(exchange));
+    if is_wanted { exchange.body.client() } else { None }
 }
 
 /// Decides between the answer, a stale entry and an error.

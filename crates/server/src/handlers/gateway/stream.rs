@@ -15,7 +15,7 @@ use super::store::Saver;
 use super::upload::Upload;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collector;
-use crate::exchange::response::Segment;
+use crate::exchange::response::{Body, Segment};
 use crate::exchange::unix_seconds;
 use crate::filters::gzip::Encoder;
 use crate::logging::error::{Context, Level, os_error};
@@ -288,6 +288,21 @@ pub fn start_with(
     let pump = Pump { shared: Rc::clone(&shared), ahead, file: None };
     tokio::task::spawn_local(pump.run(source, end));
     Stream { shared, is_collected, gzip: None, window: None, taken: 0, gzip_bytes: None }
+}
+
+/// A body that is known whole, with fields behind it.
+pub fn of_whole(body: Body, trailers: Vec<(Bytes, Bytes)>) -> Stream {
+    let shared = Rc::new(Shared::default());
+    {
+        let mut state = shared.state.borrow_mut();
+        if let Body::Memory(bytes) = body {
+            state.memory_bytes = bytes.len();
+            state.queue.push_back(Segment::Memory(bytes));
+        }
+        state.trailers = trailers;
+        state.ended = Some(Ok(()));
+    }
+    Stream { shared, is_collected: false, gzip: None, window: None, taken: 0, gzip_bytes: None }
 }
 
 /// A body that is known whole, passed through the gzip filter piece by piece.

@@ -156,9 +156,10 @@ impl Codec for HttpCodec {
     fn read_head(&mut self, input: &mut BytesMut) -> Result<Option<Head>, CodecError> {
         loop {
             let head = self.head(input)?;
-            // Interim answers (RFC 9110, section 15.2) announce the one that is asked for.
+            // Interim answers (RFC 9110, section 15.2) announce the one that is asked for. Early
+            // hints (RFC 8297) may be meant for the client.
             match &head {
-                Some(interim) if interim.status < 200 && interim.status != 101 => {}
+                Some(interim) if interim.status < 200 && !matches!(interim.status, 101 | 103) => {}
                 _ => return Ok(head),
             }
         }
@@ -240,8 +241,11 @@ mod tests {
         let mut is_ended = false;
         for piece in text.as_bytes().chunks(piece) {
             input.extend_from_slice(piece);
-            if head.is_none() {
+            while head.as_ref().is_none_or(|head: &Head| head.status == 103) {
                 head = codec.read_head(&mut input).map_err(|e| e.to_string())?;
+                if head.is_none() {
+                    break;
+                }
             }
             while head.is_some() && !is_ended {
                 match codec.read_body(&mut input).map_err(|e| e.to_string())? {

@@ -1,0 +1,41 @@
+//! Heads of HTTP upstreams, trailer sections, and memcached's answers: in one piece or in two, the
+//! result is the same, and nothing beyond the input is claimed.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep, status_line, upstream_fields};
+use yorozu_wire::memcached::{Reply, reply, value_end};
+
+fuzz_target!(|input: &[u8]| {
+    if let Ok(Some(line)) = status_line(input) {
+        assert!(line.consumed <= input.len() && (100..1000).contains(&line.status));
+        assert_eq!(status_line(&input[..line.consumed]), Ok(Some(line.clone())));
+        for cut in 0..line.consumed {
+            assert!(matches!(status_line(&input[..cut]), Ok(None)), "a line cut short is partial");
+        }
+        if let Ok(Some((fields, end))) = upstream_fields(input, line.consumed) {
+            assert!(end <= input.len());
+            assert!(fields.iter().all(|field| field.value.end as usize <= end));
+        }
+    }
+    if let Ok(Some((answer, consumed))) = reply(input) {
+        assert!(consumed <= input.len());
+        if let Reply::Value { key, .. } = answer {
+            assert!(key.end < consumed);
+        }
+    }
+    let _ = value_end(input);
+    let mut chunked = Chunked::with_trailers(BareLf::Accept);
+    let mut at = 0;
+    loop {
+        match chunked.next(&input[at..]) {
+            Ok(ChunkedStep::Data(range)) => at += range.end,
+            Ok(ChunkedStep::Done(_)) => {
+                let _ = upstream_fields(&chunked.take_trailers(), 0);
+                break;
+            }
+            Ok(ChunkedStep::Partial(_)) | Err(_) => break,
+        }
+        assert!(at <= input.len());
+    }
+});

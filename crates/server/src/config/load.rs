@@ -344,7 +344,7 @@ impl<'a> Compiler<'a> {
             maps[usize::from(definition.slot)] = Some(definition.map);
         }
         let upstreams = env.upstreams.take();
-        crate::handlers::upstream::resolve::check(&upstreams, resolver).map_err(whole)?;
+        crate::handlers::upstream::resolve::check(&upstreams, resolver.as_ref()).map_err(whole)?;
         Ok(Config {
             main: main_core::Conf::compile(&main.main, env).map_err(whole)?,
             error_log,

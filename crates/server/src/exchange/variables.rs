@@ -284,6 +284,7 @@ fn builtin(name: &str) -> Option<Variable> {
             .or_else(|| connection_getter(name))
             .or_else(|| time_getter(name))
             .or_else(|| upstream_getter(name))
+            .or_else(|| gateway_getter(name))
             .or_else(|| crate::handlers::stub_status::getter(name))?,
     };
     Some(Variable::Builtin(getter))
@@ -355,11 +356,6 @@ fn core_getter(name: &str) -> Option<Getter> {
             }
             _ => false,
         },
-        "proxy_host" => crate::handlers::proxy::proxy_host,
-        "proxy_port" => crate::handlers::proxy::proxy_port,
-        "proxy_add_x_forwarded_for" => crate::handlers::proxy::add_x_forwarded_for,
-        "fastcgi_script_name" => crate::handlers::fastcgi::script_name,
-        "fastcgi_path_info" => crate::handlers::fastcgi::path_info,
         _ => return None,
     })
 }
@@ -427,6 +423,18 @@ fn time_getter(name: &str) -> Option<Getter> {
         "request_time" => |ex, out| put_seconds(out, ex.request_time()),
         "time_iso8601" => |_, out| put(out, clock::now().iso8601.as_bytes()),
         "time_local" => |_, out| put(out, clock::now().local.as_bytes()),
+        _ => return None,
+    })
+}
+
+fn gateway_getter(name: &str) -> Option<Getter> {
+    use crate::handlers::{fastcgi, proxy};
+    Some(match name {
+        "fastcgi_path_info" => fastcgi::path_info,
+        "fastcgi_script_name" => fastcgi::script_name,
+        "proxy_add_x_forwarded_for" => proxy::add_x_forwarded_for,
+        "proxy_host" => proxy::proxy_host,
+        "proxy_port" => proxy::proxy_port,
         _ => return None,
     })
 }

@@ -395,7 +395,7 @@ impl Job {
         let source = match (live, &self.body_file) {
             (Some(body), _) => {
                 let core = &self.conf.location(self.location).http_core;
-                upload::Source::Live(body, PieceBounds::of(core))
+                upload::Source::Live(Box::new(body), PieceBounds::of(core))
             }
             (None, Some((file, length))) => upload::Source::File(Arc::clone(file), *length),
             (None, None) if count == self.request.len() => return None,

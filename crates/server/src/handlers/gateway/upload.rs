@@ -20,7 +20,7 @@ pub enum Source {
     /// In a file of so many bytes.
     File(Arc<File>, u64),
     /// Still on its way from the client.
-    Live(RequestBody, PieceBounds),
+    Live(Box<RequestBody>, PieceBounds),
 }
 
 /// What is left of an upload that ended.
@@ -66,7 +66,7 @@ pub fn start(plan: Plan) -> Upload {
                 Source::None => sender.head().await,
                 Source::File(file, length) => sender.file(&file, length).await,
                 Source::Live(live, bounds) => {
-                    let live = body.insert(live);
+                    let live = body.insert(*live);
                     sender.live(live, &bounds).await
                 }
             }

@@ -77,9 +77,11 @@ struct Shared {
     wake: Notify,
 }
 
+/// The pipelines of a worker, by server and by how their sockets are opened.
+type Pipelines = HashMap<PeerAddress, Vec<(SocketOptions, Rc<Shared>)>>;
+
 thread_local! {
-    static PIPELINES: RefCell<HashMap<PeerAddress, Vec<(SocketOptions, Rc<Shared>)>>> =
-        RefCell::default();
+    static PIPELINES: RefCell<Pipelines> = RefCell::default();
 }
 
 /// Asks for a key, over a pipeline that is open or being opened.

@@ -180,7 +180,7 @@ impl Codec for HttpCodec {
                 }
                 Ok(BodyStep::Data(input.split_to(count).freeze()))
             }
-            Body::Chunked(chunked) => loop {
+            Body::Chunked(chunked) => {
                 let step = chunked.next(input).map_err(|problem| match problem {
                     WireError::Chunk => {
                         CodecError::Invalid("upstream sent invalid chunked response".to_owned())
@@ -190,20 +190,20 @@ impl Codec for HttpCodec {
                 match step {
                     ChunkedStep::Data(range) => {
                         let mut piece = input.split_to(range.end);
-                        return Ok(BodyStep::Data(piece.split_off(range.start).freeze()));
+                        Ok(BodyStep::Data(piece.split_off(range.start).freeze()))
                     }
                     ChunkedStep::Partial(used) => {
                         drop(input.split_to(used));
-                        return Ok(BodyStep::NeedMore);
+                        Ok(BodyStep::NeedMore)
                     }
                     ChunkedStep::Done(used) => {
                         drop(input.split_to(used));
                         self.trailers = chunked.take_trailers();
                         self.body = Body::Done;
-                        return Ok(BodyStep::End);
+                        Ok(BodyStep::End)
                     }
                 }
-            },
+            }
         }
     }
 

@@ -493,7 +493,7 @@ pub fn rewritten(exchange: &mut Exchange, conf: &Conf, name: &[u8], value: &[u8]
 }
 
 /// Where `proxy_pass` goes in the exchange's location, settled or known beforehand.
-fn known<'a>(exchange: &'a Exchange) -> Option<&'a Destination> {
+fn known(exchange: &Exchange) -> Option<&Destination> {
     if let Some(destination) = &exchange.proxy {
         return Some(destination);
     }

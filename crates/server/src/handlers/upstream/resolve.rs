@@ -33,11 +33,11 @@ pub struct Names {
 /// There is none, and a name to resolve.
 pub fn check(
     upstreams: &BTreeMap<String, Arc<Upstream>>,
-    of_http: Option<(Resolver, Duration)>,
+    of_http: Option<&(Resolver, Duration)>,
 ) -> Result<(), ValueError> {
     for (group, upstream) in upstreams {
         let Some(names) = &upstream.names else { continue };
-        if let Some(resolver) = &of_http {
+        if let Some(resolver) = of_http {
             // The block's own one stays.
             let _ = names.resolver.set(resolver.clone());
         }

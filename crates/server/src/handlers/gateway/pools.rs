@@ -7,6 +7,7 @@ use crate::config::env::{Keepalive, Upstream};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ use yorozu_upstream::{Connection, Group, Kept, Peer, Pool};
 pub struct PoolKey {
     group: u64,
     scheme: &'static str,
+    /// `*_bind`
+    from: Option<SocketAddr>,
     /// The location and the name of the peer's certificate, where they matter.
     place: Option<(usize, Box<str>)>,
 }
@@ -27,6 +30,7 @@ impl PoolKey {
     pub fn new(
         upstream: &Upstream,
         scheme: &'static str,
+        from: Option<SocketAddr>,
         location: usize,
         tls_name: Option<&str>,
     ) -> Self {
@@ -35,7 +39,7 @@ impl PoolKey {
             Some(name) => Some((location, name.into())),
             None => is_local.then(|| (location, "".into())),
         };
-        Self { group: upstream.group.id, scheme, place }
+        Self { group: upstream.group.id, scheme, from, place }
     }
 }
 

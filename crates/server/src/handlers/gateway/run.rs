@@ -134,7 +134,7 @@ async fn job(
     let pool = (call.may_keep && upstream.keepalive.is_some()).then(|| {
         let tls_name = call.tls.as_ref().map(|tls| tls.name.to_str());
         let place = std::ptr::from_ref(location).addr();
-        Rc::new(PoolKey::new(&upstream, call.scheme, place, tls_name.as_deref()))
+        Rc::new(PoolKey::new(&upstream, call.scheme, from, place, tls_name.as_deref()))
     });
     let hinted = hinted(exchange, location);
     let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));

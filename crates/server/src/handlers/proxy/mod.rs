@@ -458,7 +458,8 @@ impl Pass {
             codec: Box::new(move || Box::new(HttpCodec::new(asked))),
             catch_stderr: Vec::new(),
             is_pipelined: false,
-            may_keep: true,
+            // A certificate that variables name is one request's.
+            may_keep: tls.is_none() || !conf.tls.is_spelled(),
             tls,
             scheme: destination.scheme.text(),
             uri: made.uri,

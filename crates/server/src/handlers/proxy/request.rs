@@ -101,7 +101,7 @@ pub(super) fn make(
     let mut out = Vec::with_capacity(1024);
     method(exchange, conf, &mut out);
     out.push(b' ');
-    let uri = uri(exchange, location, destination);
+    let uri = without_breaks(uri(exchange, location, destination));
     out.extend_from_slice(&uri);
     out.extend_from_slice(match conf.proxy_http_version {
         HttpVersion::V10 => b" HTTP/1.0\r\n",
@@ -150,10 +150,30 @@ fn sends(exchange: &mut Exchange, conf: &Conf, is_live: bool) -> Sends {
 
 fn method(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
     match &conf.proxy_method {
-        Some(method) => method.append(exchange, out),
+        Some(method) => {
+            let method = method.value(exchange);
+            out.extend(method.iter().filter(|byte| byte.is_ascii_graphic()));
+        }
         None if is_converted_head(exchange, conf) => out.extend_from_slice(b"GET"),
         None => out.extend_from_slice(exchange.request.method_text()),
     }
+}
+
+/// A target in which nothing can end the request line: what variables decoded (`$uri` in
+/// `proxy_pass`) is escaped again. nginx sends it as it is.
+fn without_breaks(uri: Vec<u8>) -> Vec<u8> {
+    if !uri.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+        return uri;
+    }
+    let mut out = Vec::with_capacity(uri.len() + 16);
+    for byte in uri {
+        if byte <= b' ' || byte == 0x7f {
+            let _ = write!(out, "%{byte:02X}");
+        } else {
+            out.push(byte);
+        }
+    }
+    out
 }
 
 /// Is a HEAD sent on as GET, so that the whole page can be stored?

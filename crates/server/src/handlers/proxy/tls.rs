@@ -125,6 +125,11 @@ impl Conf {
         Ok(conf)
     }
 
+    /// Do variables name the certificate?
+    pub(super) fn is_spelled(&self) -> bool {
+        self.config.is_none()
+    }
+
     fn load(&mut self) -> Result<(), ValueError> {
         let literal = |template: &Template| template.as_literal();
         self.config = match &self.identity {

@@ -41,14 +41,15 @@ fn of_location(conf: &WorkerConf, id: LocationId, protocol: &Protocol) -> Option
     let location = conf.location(id);
     let upstream = protocol.target()?.fixed()?;
     let keepalive = upstream.keepalive.filter(|keepalive| keepalive.ready > 0)?;
-    if !protocol.may_keep(location) {
+    // Where connections come from may depend on the request.
+    if !protocol.may_keep(location) || location.gateway().bind.0.is_some() {
         return None;
     }
     let tls = tls_options(protocol, location);
     let tls_name = tls.as_ref().map(|tls| tls.name.to_str());
     let place = std::ptr::from_ref(location).addr();
     Some(Ready {
-        key: PoolKey::new(upstream, protocol.scheme(), place, tls_name.as_deref()),
+        key: PoolKey::new(upstream, protocol.scheme(), None, place, tls_name.as_deref()),
         upstream: Arc::downgrade(upstream),
         options: location.gateway().socket_options(None),
         connect_timeout: location.gateway().connect_timeout,

@@ -1,6 +1,7 @@
 //! One connection to a peer over TCP or a Unix socket.
 
 use crate::tls::Tls;
+use crate::unix::UnixSocket;
 use bytes::BytesMut;
 use nix::sys::socket::{MsgFlags, recv};
 use std::cell::RefCell;
@@ -10,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::PathBuf;
 use tokio::io::Interest;
-use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream};
 
 /// Most bytes read from a peer at once.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
@@ -59,7 +60,7 @@ pub enum Connection {
     /// Over TCP.
     Tcp(TcpStream),
     /// Over a Unix socket.
-    Unix(UnixStream),
+    Unix(UnixSocket),
     /// Encrypted, over one of the others.
     Tls(Box<Tls>),
 }
@@ -74,7 +75,7 @@ impl Connection {
     /// Dropping the future closes the socket.
     pub async fn open(address: &PeerAddress, options: SocketOptions) -> io::Result<Self> {
         let connection = match address {
-            PeerAddress::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
+            PeerAddress::Unix(path) => Self::Unix(UnixSocket::connect(path)?),
             PeerAddress::Tcp(address) => {
                 let stream = match options.from.filter(|from| from.is_ipv4() == address.is_ipv4()) {
                     None => TcpStream::connect(address).await?,
@@ -109,7 +110,7 @@ impl Connection {
     fn apply(&self, options: SocketOptions) -> io::Result<()> {
         let socket = match self {
             Self::Tcp(stream) => socket2::SockRef::from(stream),
-            Self::Unix(stream) => socket2::SockRef::from(stream),
+            Self::Unix(socket) => socket.socket(),
             Self::Tls(tls) => return tls.io().apply(options),
         };
         if options.keepalive {
@@ -166,7 +167,7 @@ impl Connection {
         };
         let result = match self {
             Self::Tcp(stream) => stream.try_io(Interest::READABLE, || receive(stream.as_raw_fd())),
-            Self::Unix(stream) => stream.try_io(Interest::READABLE, || receive(stream.as_raw_fd())),
+            Self::Unix(socket) => socket.try_read_io(receive),
             Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         };
         partial.map_or(result, Ok)
@@ -179,7 +180,7 @@ impl Connection {
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
-            Self::Unix(stream) => stream.try_write(bytes),
+            Self::Unix(socket) => socket.try_write(&[IoSlice::new(bytes)]),
             Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -214,7 +215,7 @@ impl Connection {
             // Tried at once: a socket is nearly always writable.
             let result = match self {
                 Self::Tcp(stream) => stream.try_write_vectored(slices),
-                Self::Unix(stream) => stream.try_write_vectored(slices),
+                Self::Unix(socket) => socket.try_write(slices),
                 Self::Tls(_) => unreachable!("handled above"),
             };
             match result {
@@ -242,7 +243,7 @@ impl Connection {
     pub fn shutdown_write(&self) {
         let socket = match self {
             Self::Tcp(stream) => socket2::SockRef::from(stream),
-            Self::Unix(stream) => socket2::SockRef::from(stream),
+            Self::Unix(socket) => socket.socket(),
             Self::Tls(tls) => return tls.io().shutdown_write(),
         };
         // A socket that is gone already is fine.
@@ -263,7 +264,9 @@ impl Connection {
         let mut byte = [0];
         let result = match self {
             Self::Tcp(stream) => stream.try_read(&mut byte),
-            Self::Unix(stream) => stream.try_read(&mut byte),
+            Self::Unix(socket) => {
+                socket.try_read_io(|fd| Ok(recv(fd, &mut byte, MsgFlags::empty())?))
+            }
             Self::Tls(tls) => return tls.is_quiet(),
         };
         matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock)

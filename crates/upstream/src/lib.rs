@@ -21,6 +21,7 @@ mod pool;
 mod resolver;
 mod ring;
 mod tls;
+mod unix;
 
 pub use balance::{Balance, Selector};
 pub use connection::{Connection, PeerAddress, SocketOptions};
@@ -28,3 +29,4 @@ pub use group::{Group, Peer, PeerOptions, Tried};
 pub use pool::{Kept, Pool, PoolLimits};
 pub use resolver::{ResolveFault, Resolved, Resolver};
 pub use tls::{Tls, TlsOptions};
+pub use unix::UnixSocket;

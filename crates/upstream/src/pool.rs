@@ -91,7 +91,8 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::net::UnixStream;
+    use crate::unix::UnixSocket;
+    use std::os::unix::net::UnixStream;
 
     const LIMITS: PoolLimits = PoolLimits {
         idle_max: 2,
@@ -102,7 +103,9 @@ mod tests {
 
     fn kept(now: Instant) -> (Kept, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
-        (Kept { connection: Connection::Unix(near), requests: 0, opened: now }, far)
+        near.set_nonblocking(true).unwrap();
+        let connection = Connection::Unix(UnixSocket::new(near).unwrap());
+        (Kept { connection, requests: 0, opened: now }, far)
     }
 
     #[tokio::test(flavor = "current_thread")]

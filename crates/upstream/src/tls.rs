@@ -150,7 +150,13 @@ impl Tls {
         loop {
             let result = match &self.io {
                 Connection::Tcp(stream) => stream.try_read(&mut encrypted),
-                Connection::Unix(stream) => stream.try_read(&mut encrypted),
+                Connection::Unix(socket) => socket.try_read_io(|fd| {
+                    Ok(nix::sys::socket::recv(
+                        fd,
+                        &mut encrypted,
+                        nix::sys::socket::MsgFlags::empty(),
+                    )?)
+                }),
                 Connection::Tls(_) => return false,
             };
             match result {
@@ -178,7 +184,7 @@ impl Drop for Tls {
         }
         let _ = match &self.io {
             Connection::Tcp(stream) => stream.try_write(&out),
-            Connection::Unix(stream) => stream.try_write(&out),
+            Connection::Unix(socket) => socket.try_write(&[io::IoSlice::new(&out)]),
             Connection::Tls(_) => Ok(0),
         };
     }

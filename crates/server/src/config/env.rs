@@ -49,6 +49,8 @@ pub struct Env {
 #[derive(Debug)]
 pub struct Upstream {
     pub group: Arc<Group>,
+    /// Is it written as an `upstream` block?
+    pub is_block: bool,
     /// How idle connections are kept, if they are.
     pub keepalive: Option<Keepalive>,
     /// The key of `hash`.
@@ -61,7 +63,7 @@ impl Upstream {
     /// A group that is written nowhere: the address of a `*_pass`.
     pub fn implicit(name: String, peers: Vec<PeerOptions>) -> Arc<Self> {
         let group = Arc::new(Group::new(name, peers, Balance::RoundRobin));
-        Arc::new(Self { group, keepalive: None, hash_key: None, names: None })
+        Arc::new(Self { group, is_block: false, keepalive: None, hash_key: None, names: None })
     }
 }
 

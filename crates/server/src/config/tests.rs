@@ -10,6 +10,32 @@ fn refusal(text: &str) -> String {
 const BROKEN: &[(&str, &str)] = &[
     ("http { foo on; }", "unknown directive \"foo\" in conf:1"),
     (
+        "http { upstream u { server 127.0.0.1; } server { location / { proxy_pass http://u:81; } } }",
+        "upstream \"u\" may not have port 81 in conf:1",
+    ),
+    (
+        "http { server { location ~ a { proxy_pass http://127.0.0.1/b; } } }",
+        "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, or inside \"if\" statement, or inside \"limit_except\" block in conf:1",
+    ),
+    ("http { server { location / { proxy_pass ftp://a; } } }", "invalid URL prefix in conf:1"),
+    ("http { upstream u { } }", "no servers are inside upstream in conf:1"),
+    (
+        "http { upstream u { ip_hash; server 127.0.0.1 backup; } }",
+        "balancing method does not support parameter \"backup\" in conf:1",
+    ),
+    (
+        "http { upstream u { server a.example resolve; } }",
+        "resolving names at run time requires upstream \"u\" in http to be in shared memory in conf:1",
+    ),
+    (
+        "http { upstream u { server 127.0.0.1; keepalive 2; keepalive_ready 3; } }",
+        "\"keepalive_ready\" asks for 3 connections, \"keepalive\" allows 2 in conf:1",
+    ),
+    (
+        "http { server { location / { proxy_http_version 2; } } }",
+        "\"proxy_http_version 2\" is not supported, it must be \"1.0\" or \"1.1\" in conf:1",
+    ),
+    (
         "http { server { location / { uwsgi_pass a; } } }",
         "\"uwsgi_pass\" is not supported by this version (nginx's module http_uwsgi) in conf:1",
     ),

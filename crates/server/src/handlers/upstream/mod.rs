@@ -263,6 +263,7 @@ impl Draft {
         let balance = self.balance.unwrap_or_default();
         Ok(Upstream {
             group: Arc::new(Group::new(name.to_owned(), self.peers, balance)),
+            is_block: true,
             keepalive: (self.limits.idle_max > 0).then_some(keepalive),
             hash_key: self.hash_key,
             names,
@@ -333,6 +334,10 @@ fn peer_address(address: ListenAddress) -> PeerAddress {
 pub fn named(env: &Env, text: &str, default_port: u16) -> Result<Arc<Upstream>, ValueError> {
     if let Some(upstream) = env.upstreams.borrow().get(text) {
         return Ok(Arc::clone(upstream));
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    if env.upstreams.borrow().get(host).is_some_and(|upstream| upstream.is_block) {
+        return Err(ValueError(format!("upstream \"{host}\" may not have port {port}")));
     }
     let peers = peer_addresses(text, default_port)?.into_iter().map(PeerOptions::new).collect();
     let upstream = Upstream::implicit(text.to_owned(), peers);

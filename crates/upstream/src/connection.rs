@@ -4,22 +4,17 @@ use crate::tls::Tls;
 use crate::unix::UnixSocket;
 use bytes::BytesMut;
 use nix::sys::socket::{MsgFlags, recv};
-use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::PathBuf;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Most bytes read from a peer at once.
-pub(crate) const READ_BYTES: usize = 64 * 1024;
-
-thread_local! {
-    /// Read into by every connection of the worker, so that what is kept is as long as what came.
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
-}
+/// A buffer for what a peer sends; chosen: a page in one read.
+const BUFFER_BYTES: usize = 32 * 1024;
+/// With less room than this a buffer is not filled further.
+const ROOM_BYTES_MIN: usize = 4 * 1024;
 
 /// Where a peer listens.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -125,7 +120,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends what has arrived to `into`, at most [`READ_BYTES`]; 0 at the end.
+    /// Appends what has arrived to `into`, one buffer at most; 0 at the end.
     ///
     /// # Errors
     /// As the system reports it.
@@ -153,24 +148,22 @@ impl Connection {
     /// Reads what is there. A plain socket that gave less than there was room for is drained:
     /// forgetting its readiness now spares the call that would only say so.
     fn try_read(&self, into: &mut BytesMut) -> io::Result<usize> {
-        let mut partial = None;
-        let mut receive = |fd: RawFd| {
-            SCRATCH.with_borrow_mut(|scratch| {
-                let count = recv(fd, scratch, MsgFlags::empty())?;
-                into.extend_from_slice(&scratch[..count]);
-                if count == 0 || count == scratch.len() {
-                    return Ok(count);
+        match self {
+            Self::Tcp(stream) => {
+                if into.capacity() - into.len() < ROOM_BYTES_MIN {
+                    into.reserve(BUFFER_BYTES);
                 }
-                partial = Some(count);
-                Err(io::ErrorKind::WouldBlock.into())
-            })
-        };
-        let result = match self {
-            Self::Tcp(stream) => stream.try_io(Interest::READABLE, || receive(stream.as_raw_fd())),
-            Self::Unix(socket) => socket.try_read_io(receive),
+                let room = into.capacity() - into.len();
+                let count = stream.try_read_buf(into)?;
+                if count > 0 && count < room {
+                    let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+                    let _ = stream.try_io(Interest::READABLE, nothing);
+                }
+                Ok(count)
+            }
+            Self::Unix(socket) => socket.try_read(into),
             Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
-        };
-        partial.map_or(result, Ok)
+        }
     }
 
     /// Writes what the socket takes at once; a TLS connection takes nothing this way.

@@ -3,12 +3,23 @@
 //! tokio's own socket is also woken whenever the peer has read something: with PHP-FPM that is once
 //! per request, for nothing.
 
+use bytes::BytesMut;
+use nix::sys::socket::{MsgFlags, recv};
+use std::cell::RefCell;
 use std::io::{self, IoSlice, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+/// Most bytes read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    /// Read into by every Unix socket of the worker, so that what is kept is as long as what came.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
 
 /// Watches a socket for one kind of event.
 #[expect(
@@ -53,6 +64,23 @@ impl UnixSocket {
         read: impl FnOnce(RawFd) -> io::Result<R>,
     ) -> io::Result<R> {
         self.0.try_io(Interest::READABLE, |stream| read(stream.as_raw_fd()))
+    }
+
+    /// Appends what is there, as [`crate::Connection::read`].
+    pub(crate) fn try_read(&self, into: &mut BytesMut) -> io::Result<usize> {
+        let mut partial = None;
+        let result = self.try_read_io(|fd| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let count = recv(fd, scratch, MsgFlags::empty())?;
+                into.extend_from_slice(&scratch[..count]);
+                if count == 0 || count == scratch.len() {
+                    return Ok(count);
+                }
+                partial = Some(count);
+                Err(io::ErrorKind::WouldBlock.into())
+            })
+        });
+        partial.map_or(result, Ok)
     }
 
     pub(crate) fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {

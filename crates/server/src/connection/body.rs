@@ -69,7 +69,7 @@ impl Drop for TempFile {
 pub struct PieceBounds {
     /// `client_body_timeout`: the time between two pieces.
     pub timeout: Duration,
-    /// `client_body_buffer_size`: how much is kept for `$request_body`.
+    /// `client_body_buffer_size`: how much is held at once, and kept for `$request_body`.
     pub buffer_bytes: usize,
     /// `client_max_body_size`; 0 for none.
     pub body_bytes_max: u64,
@@ -232,7 +232,7 @@ impl RequestBody {
         let mut memory = BytesMut::new();
         let mut file: Option<(File, Option<TempFile>)> = None;
         let mut total = 0u64;
-        while let Some(piece) = self.next(conf.client_body_timeout).await? {
+        while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
             total += piece.len() as u64;
             if bytes_max > 0 && total > bytes_max {
                 return Err(BodyError::TooLarge);
@@ -300,7 +300,8 @@ impl RequestBody {
     /// Nothing is lost.
     pub async fn pieces(&mut self, bounds: &PieceBounds) -> Result<Vec<Bytes>, BodyError> {
         self.send_continue().await?;
-        let mut pieces: Vec<Bytes> = self.next(bounds.timeout).await?.into_iter().collect();
+        let first = self.next(bounds.timeout, bounds.buffer_bytes).await?;
+        let mut pieces: Vec<Bytes> = first.into_iter().collect();
         if !pieces.is_empty() {
             while let Some(piece) = self.buffered()? {
                 pieces.push(piece);
@@ -379,7 +380,11 @@ impl RequestBody {
     }
 
     /// The next piece of the body; `None` at its end.
-    async fn next(&mut self, timeout: Duration) -> Result<Option<Bytes>, BodyError> {
+    async fn next(
+        &mut self,
+        timeout: Duration,
+        bytes_max: usize,
+    ) -> Result<Option<Bytes>, BodyError> {
         loop {
             if let Some(piece) = self.buffered()? {
                 return Ok(Some(piece));
@@ -388,7 +393,8 @@ impl RequestBody {
                 return Ok(None);
             }
             let Some(io) = self.io.clone() else { return Err(BodyError::Closed) };
-            match tokio::time::timeout(timeout, io.read(&mut self.unread)).await {
+            match tokio::time::timeout(timeout, io.read_at_most(&mut self.unread, bytes_max)).await
+            {
                 Err(_) => return Err(BodyError::Timeout),
                 Ok(Ok(count)) if count > 0 => {}
                 Ok(_) => return Err(BodyError::Closed),
@@ -449,7 +455,7 @@ impl RequestBody {
     /// It did not end in time.
     pub async fn skip(&mut self, conf: &Conf) -> Result<(), BodyError> {
         let skip = async {
-            while self.next(conf.lingering_timeout).await?.is_some() {}
+            while self.next(conf.lingering_timeout, usize::MAX).await?.is_some() {}
             Ok(())
         };
         tokio::time::timeout(conf.lingering_time, skip).await.map_err(|_| BodyError::Timeout)?

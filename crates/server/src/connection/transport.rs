@@ -60,11 +60,24 @@ impl Transport {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
+        self.read_at_most(into, usize::MAX).await
+    }
+
+    /// As [`Transport::read`], no more than `max` bytes.
+    ///
+    /// # Errors
+    /// As the system reports it.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn read_at_most(&self, into: &mut BytesMut, max: usize) -> io::Result<usize> {
         loop {
             self.readable().await?;
             let mut partial = None;
             let result = self.try_io(Interest::READABLE, || {
                 SCRATCH.with_borrow_mut(|scratch| {
+                    let room = max.min(scratch.len());
+                    let scratch = &mut scratch[..room];
                     let count = recv(self.fd(), scratch, MsgFlags::empty())?;
                     into.extend_from_slice(&scratch[..count]);
                     if count == 0 || count == scratch.len() {

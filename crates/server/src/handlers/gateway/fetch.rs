@@ -159,8 +159,12 @@ impl Job {
     }
 
     fn log(&self, text: &str, peer: &Peer) {
-        if self.context.takes(Level::Error) {
-            self.context.upstream(Level::Error, text, Some(&self.name(Some(peer))));
+        self.log_at(Level::Error, text, peer);
+    }
+
+    fn log_at(&self, level: Level, text: &str, peer: &Peer) {
+        if self.context.takes(level) {
+            self.context.upstream(level, text, Some(&self.name(Some(peer))));
         }
     }
 
@@ -218,7 +222,7 @@ impl Job {
             let time = if is_kept { Duration::ZERO } else { begun.elapsed() };
             self.attempt(|attempt| attempt.connect_time = Some(time));
             let lease = self.lease(peer, kept.requests, kept.opened);
-            match self.converse(kept.connection, lease, peer, begun).await {
+            match self.converse(kept.connection, lease, peer, begun, is_kept).await {
                 // It died while idle: not the peer's fault, a new connection decides.
                 Err((Fault::Error, 0)) if is_kept && self.is_idempotent && !self.is_live => {}
                 Err((fault, _)) => {
@@ -361,6 +365,7 @@ impl Job {
         lease: Lease,
         peer: &Peer,
         begun: Instant,
+        is_kept: bool,
     ) -> Result<Fetched, Failed> {
         let sent = Rc::new(Cell::new(0));
         let connection = Rc::new(connection);
@@ -370,6 +375,7 @@ impl Job {
             upload: self.send(&connection, &sent),
             connection,
             received: 0,
+            is_kept,
             trouble: None,
         };
         let head = self.read_head(&mut talk, peer).await;
@@ -478,17 +484,17 @@ impl Job {
         };
         match read {
             Ok(0) => {
-                if let Some(problem) = talk.trouble.take() {
+                if let Some(problem) = talk.trouble.take().filter(|_| !talk.is_kept) {
                     return Err(self.not_sent(UploadFault::Peer(problem), peer));
                 }
-                self.log(CLOSED_EARLY, peer);
+                self.log_at(talk.level(), CLOSED_EARLY, peer);
                 Err(Fault::Error)
             }
             Err(problem) => {
                 let why = os_error(&talk.trouble.take().unwrap_or(problem));
                 let text =
                     format!("recv() failed ({why}) while reading response header from upstream");
-                self.log(&text, peer);
+                self.log_at(talk.level(), &text, peer);
                 Err(Fault::Error)
             }
             Ok(count) => {
@@ -519,8 +525,18 @@ struct Talk {
     input: BytesMut,
     upload: Option<Upload>,
     received: usize,
+    /// Had the connection served another request?
+    is_kept: bool,
     /// Why the request could not be sent, while an answer may still come.
     trouble: Option<io::Error>,
+}
+
+impl Talk {
+    /// How serious an end before the answer is. A kept connection may have been closed while it was
+    /// idle: a new one decides.
+    fn level(&self) -> Level {
+        if self.is_kept && self.received == 0 { Level::Info } else { Level::Error }
+    }
 }
 
 /// nginx's words for a failed handshake, with rustls's reason.

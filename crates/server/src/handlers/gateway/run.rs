@@ -243,6 +243,10 @@ impl Exchange {
         shadow.server = self.server;
         shadow.location = self.location;
         shadow.uri.clone_from(&self.uri);
+        shadow.is_uri_as_sent = self.is_uri_as_sent;
+        shadow.is_uri_in_location = self.is_uri_in_location;
+        shadow.is_internal = self.is_internal;
+        shadow.proxy.clone_from(&self.proxy);
         shadow.args.clone_from(&self.args);
         shadow.captures = self.captures.clone();
         shadow.variables = self.variables.clone();

@@ -452,13 +452,16 @@ impl Writer<'_> {
         if let Some(bytes) = stream.gzip_bytes {
             exchange.gzip_bytes = Some(bytes);
         }
+        exchange.upstream_trailers.append(&mut stream.take_trailers());
+        if exchange.conf.location(exchange.location).proxy.proxy_pass_trailers {
+            exchange.sent.trailers.extend(exchange.upstream_trailers.iter().cloned());
+        }
         result?;
         if announced.is_some_and(|left| left > 0) {
             return Err(Stop::Torn);
         }
         if self.is_chunked {
             let mut end = b"0\r\n".to_vec();
-            exchange.sent.trailers.append(&mut stream.take_trailers());
             for (name, value) in &exchange.sent.trailers {
                 line(&mut end, name, value);
             }

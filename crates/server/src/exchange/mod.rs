@@ -151,6 +151,8 @@ pub struct Exchange {
     pub cache_status: Option<CacheStatus>,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
     pub upstream_fields: Rc<Vec<(Bytes, Bytes)>>,
+    /// Fields behind the upstream's body, for `$upstream_trailer_*`.
+    pub upstream_trailers: Vec<(Bytes, Bytes)>,
     /// Field lines as sent, for `$sent_http_*`.
     pub sent: response::SentHead,
     /// The compression ratio of the gzip filter: bytes in, bytes out.
@@ -205,6 +207,7 @@ impl Exchange {
             attempts: Vec::new(),
             cache_status: None,
             upstream_fields: Rc::default(),
+            upstream_trailers: Vec::new(),
             sent: response::SentHead::default(),
             gzip_bytes: None,
             request_id: OnceCell::new(),

@@ -32,8 +32,12 @@ pub enum Variable {
     RequestField(Box<[u8]>),
     /// `$sent_http_name`
     SentField(Box<[u8]>),
+    /// `$sent_trailer_name`
+    SentTrailer(Box<[u8]>),
     /// `$upstream_http_name`
     UpstreamField(Box<[u8]>),
+    /// `$upstream_trailer_name`
+    UpstreamTrailer(Box<[u8]>),
     /// `$upstream_cookie_name`
     UpstreamCookie(Box<[u8]>),
     /// `$cookie_name`
@@ -144,10 +148,11 @@ impl Variable {
             },
             Self::SentField(name) => sent_field(exchange, name, out),
             Self::UpstreamField(name) => {
-                let fields = exchange.upstream_fields.iter();
-                let values =
-                    fields.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..]);
-                append_joined(values, b", ", out)
+                append_joined(of(&exchange.upstream_fields, name), b", ", out)
+            }
+            Self::SentTrailer(name) => append_joined(of(&exchange.sent.trailers, name), b", ", out),
+            Self::UpstreamTrailer(name) => {
+                append_joined(of(&exchange.upstream_trailers, name), b", ", out)
             }
             Self::UpstreamCookie(name) => {
                 let fields = exchange.upstream_fields.iter();
@@ -165,6 +170,11 @@ impl Variable {
             }
         }
     }
+}
+
+/// The values of `name` among fields.
+fn of<'a>(fields: &'a [(Bytes, Bytes)], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &value[..])
 }
 
 fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
@@ -262,6 +272,10 @@ fn prefixed(name: &str) -> Option<Variable> {
         Some(Variable::UpstreamField(dashed(rest)))
     } else if let Some(rest) = name.strip_prefix("upstream_cookie_") {
         Some(Variable::UpstreamCookie(plain(rest)))
+    } else if let Some(rest) = name.strip_prefix("upstream_trailer_") {
+        Some(Variable::UpstreamTrailer(dashed(rest)))
+    } else if let Some(rest) = name.strip_prefix("sent_trailer_") {
+        Some(Variable::SentTrailer(dashed(rest)))
     } else if let Some(rest) = name.strip_prefix("sent_http_") {
         Some(Variable::SentField(dashed(rest)))
     } else if let Some(rest) = name.strip_prefix("http_") {

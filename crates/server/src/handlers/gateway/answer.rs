@@ -44,6 +44,11 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
     if head.status == 101 {
         return upgraded(exchange, conf, &head, fetched);
     }
+    if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
+        if let Some(rate) = head.field(b"x-accel-limit-rate") {
+            exchange.limit_rate = yorozu_conf::value::number(rate);
+        }
+    }
     if let Some(outcome) = accel_redirect(exchange, conf, &head) {
         abandon(fetched);
         return outcome;
@@ -51,11 +56,6 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
     if let Some(status) = intercepted(exchange, conf, head.status) {
         keep_intercepted(exchange, conf, &head, fetched);
         return Outcome::Status(status);
-    }
-    if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
-        if let Some(rate) = head.field(b"x-accel-limit-rate") {
-            exchange.limit_rate = yorozu_conf::value::number(rate);
-        }
     }
     let mut response = response(exchange, conf, &head);
     if is_memcached {
@@ -352,10 +352,13 @@ fn attach_body(
             Ok(BodyStep::End) => {
                 finish_whole(exchange, pieces, keepers, response, started);
                 let trailers = source.codec.take_trailers();
-                if !trailers.is_empty() {
+                let passes = exchange.conf.location(exchange.location).proxy.proxy_pass_trailers;
+                if passes && !trailers.is_empty() {
                     response.content_length = None;
                     let body = std::mem::replace(&mut response.body, Body::empty());
                     response.body = Body::Stream(Box::new(stream::of_whole(body, trailers)));
+                } else {
+                    exchange.upstream_trailers = trailers;
                 }
                 let (connection, is_reusable) = source.into_connection(true);
                 lease.release(connection, is_reusable);

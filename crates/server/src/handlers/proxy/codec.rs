@@ -15,8 +15,6 @@ pub(super) struct HttpCodec {
     is_head_request: bool,
     /// Was an upgrade asked for?
     may_upgrade: bool,
-    /// Is the trailer section wanted?
-    pass_trailers: bool,
     body: Body,
     is_persistent: bool,
     trailers: Vec<u8>,
@@ -39,7 +37,6 @@ pub(super) struct Asked {
     pub(super) head_bytes_max: usize,
     pub(super) is_head_request: bool,
     pub(super) may_upgrade: bool,
-    pub(super) pass_trailers: bool,
 }
 
 impl HttpCodec {
@@ -48,7 +45,6 @@ impl HttpCodec {
             head_bytes_max: asked.head_bytes_max,
             is_head_request: asked.is_head_request,
             may_upgrade: asked.may_upgrade,
-            pass_trailers: asked.pass_trailers,
             body: Body::Unknown,
             is_persistent: false,
             trailers: Vec::new(),
@@ -118,10 +114,7 @@ impl HttpCodec {
             100..=199 => Body::Unknown,
             204 | 304 => Body::Done,
             _ if self.is_head_request => Body::Done,
-            _ if is_chunked && self.pass_trailers => {
-                Body::Chunked(Chunked::with_trailers(BareLf::Accept))
-            }
-            _ if is_chunked => Body::Chunked(Chunked::new(BareLf::Accept)),
+            _ if is_chunked => Body::Chunked(Chunked::with_trailers(BareLf::Accept)),
             _ => match length {
                 Some(0) => Body::Done,
                 Some(length) => Body::Length(length),
@@ -227,12 +220,7 @@ impl Codec for HttpCodec {
 mod tests {
     use super::*;
 
-    const ASKED: Asked = Asked {
-        head_bytes_max: 4096,
-        is_head_request: false,
-        may_upgrade: false,
-        pass_trailers: true,
-    };
+    const ASKED: Asked = Asked { head_bytes_max: 4096, is_head_request: false, may_upgrade: false };
 
     /// Status, body, whole at close, reusable.
     fn run(text: &str, piece: usize, asked: Asked) -> Result<(u16, String, bool, bool), String> {

@@ -445,7 +445,6 @@ impl Pass {
             head_bytes_max: conf.gateway.buffer_size.bytes(),
             is_head_request: is_head,
             may_upgrade: exchange.request.field(b"upgrade").is_some(),
-            pass_trailers: conf.proxy_pass_trailers,
         };
         let tls = match destination.scheme {
             Scheme::Http => None,

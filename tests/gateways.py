@@ -498,6 +498,47 @@ def test_names_are_resolved_while_the_server_runs():
             until('the new address, spelled', lambda: get(server.port, '/spelled').content == b'127.0.0.2')
 
 
+# --- presets ---------------------------------------------------------------------------------------
+
+def preset(name, folder, **changes):
+    """The http part of a preset, with a test's paths and addresses."""
+    text = (ROOT / f'presets/{name}/nginx.conf').read_text()
+    http = text[text.index('http {') + 6:text.rindex('}')]
+    for old, new in {'../mime.types': f'{ROOT}/presets/mime.types', 'listen 80;': 'listen $port;',
+                     '../fastcgi_params': f'{ROOT}/presets/fastcgi_params',
+                     '/var/cache/yorozu': '$dir/cache', '/var/log/yorozu': '$dir/logs',
+                     '/var/www/html': str(folder), **changes}.items():
+        http = http.replace(old, new)
+    return http
+
+
+def test_the_memcached_preset():
+    with Folder() as folder, Memcached(folder) as memcached, Fpm(folder) as fpm:
+        (folder / 'index.php').write_text(PAGE.replace('PORT', str(memcached.port)))
+        conf = preset('memcached', folder, **{'127.0.0.1:11211': f'127.0.0.1:{memcached.port}',
+                                              '/run/php/php-fpm.sock': str(fpm.socket)})
+        with Server(folder, conf) as server:
+            # Only what the application wrote under the page's own URI comes from memcached.
+            php(folder, f"""$m = new Memcached(); $m->setOption(Memcached::OPT_COMPRESSION, false);
+                $m->addServer('127.0.0.1', {memcached.port}); $m->set('/page', 'from memcached');""")
+            equal(get(server.port, '/page').content, b'from memcached')
+            made_by_php = lambda *a, **f: get(server.port, *a, **f).headers['X-Made'] == 'php'
+            assert made_by_php('/other') and made_by_php('/page?query')
+            assert made_by_php('/page', 'POST', 'x')
+            assert made_by_php('/page', Cookie='wordpress_logged_in_x=1')
+
+
+def test_the_upload_preset():
+    with Folder() as folder, Fpm(folder, upload_tmp_dir=folder) as fpm:
+        folder.chmod(0o777)
+        (folder / 'check.php').write_text(CHECK)
+        conf = preset('upload', folder, **{'/run/php/php-fpm.sock': str(fpm.socket)})
+        with Server(folder, conf) as server:
+            upload(server.port, '/check.php', {b'image%d' % n: os.urandom(100_000) for n in range(10)})
+            equal(get(server.port, '/none.php').status, 404)
+            equal(server.files(), [])
+
+
 if __name__ == '__main__':
     sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')},
                  sys.argv[1:]))

@@ -69,17 +69,21 @@ impl Drop for TempFile {
 pub struct PieceBounds {
     /// `client_body_timeout`: the time between two pieces.
     pub timeout: Duration,
-    /// `client_body_buffer_size`: how much is held at once, and kept for `$request_body`.
+    /// `client_body_buffer_size`: how much is kept for `$request_body`.
     pub buffer_bytes: usize,
+    /// How much is held on its way: that buffer and the gateway's (`*_buffer_size`).
+    pub held_bytes: usize,
     /// `client_max_body_size`; 0 for none.
     pub body_bytes_max: u64,
 }
 
 impl PieceBounds {
-    pub fn of(conf: &Conf) -> Self {
+    pub fn of(conf: &Conf, gateway_buffer_bytes: usize) -> Self {
+        let buffer_bytes = conf.client_body_buffer_size.bytes();
         Self {
+            held_bytes: buffer_bytes.saturating_add(gateway_buffer_bytes),
             timeout: conf.client_body_timeout,
-            buffer_bytes: conf.client_body_buffer_size.bytes(),
+            buffer_bytes,
             body_bytes_max: conf.client_max_body_size.0,
         }
     }
@@ -300,7 +304,7 @@ impl RequestBody {
     /// Nothing is lost.
     pub async fn pieces(&mut self, bounds: &PieceBounds) -> Result<Vec<Bytes>, BodyError> {
         self.send_continue().await?;
-        let first = self.next(bounds.timeout, bounds.buffer_bytes).await?;
+        let first = self.next(bounds.timeout, bounds.held_bytes).await?;
         let mut pieces: Vec<Bytes> = first.into_iter().collect();
         if !pieces.is_empty() {
             while let Some(piece) = self.buffered()? {

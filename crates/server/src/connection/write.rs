@@ -66,7 +66,8 @@ pub(super) async fn response(
         connection,
     };
     let result = if let Body::Tunnel(tunnel) = body {
-        writer.tunnel(exchange, *tunnel).await
+        // Boxed, as everything rare: a connection is moved when it starts.
+        Box::pin(writer.tunnel(exchange, *tunnel)).await
     } else if framing == Framing::None {
         let head = std::mem::take(&mut writer.connection.out);
         let result = writer.slices(&[&head]).await;
@@ -270,8 +271,8 @@ impl Writer<'_> {
         let head = std::mem::take(&mut self.connection.out);
         let result = match body {
             Body::Memory(bytes) => self.slices(&[&head, &bytes]).await,
-            Body::Segments(segments) => self.segments(&head, &segments, core).await,
-            Body::Stream(stream) => self.stream(&head, exchange, *stream).await,
+            Body::Segments(segments) => Box::pin(self.segments(&head, &segments, core)).await,
+            Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream)).await,
             Body::Tunnel(_) => unreachable!("handled before"),
         };
         self.connection.out = head;

@@ -401,7 +401,8 @@ impl Job {
         let source = match (live, &self.body_file) {
             (Some(body), _) => {
                 let core = &self.conf.location(self.location).http_core;
-                upload::Source::Live(Box::new(body), PieceBounds::of(core))
+                let bounds = PieceBounds::of(core, self.conf().buffer_size.bytes());
+                upload::Source::Live(Box::new(body), bounds)
             }
             (None, Some((file, length))) => upload::Source::File(Arc::clone(file), *length),
             (None, None) if count == self.request.len() => return None,

@@ -118,15 +118,11 @@ take_lock() {
     done
 }
 
+# Bound, not connected to: a port may be held by somebody who does not listen.
 free_port() { # first
-    local port
-    for port in $(seq "$1" $(($1 + 50))); do
-        if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-            echo "$port"
-            return
-        fi
-    done
-    return 1
+    php -r 'for ($port = $argv[1]; $port <= min(65535, $argv[1] + 50); $port++)
+        if (@stream_socket_server("tcp://127.0.0.1:$port")) { echo $port; exit; }
+        exit(1);' -- "$1"
 }
 
 # Stored pages hold links with the port.

@@ -1,5 +1,6 @@
 """A real browser over the WebDriver protocol: Debian's chromium, nothing installed besides."""
-import base64, json, shutil, socket, subprocess, tempfile, time, urllib.error, urllib.request
+import base64, json, shutil, subprocess, tempfile, time, urllib.error, urllib.request
+from peers import free_port
 
 ELEMENT = 'element-6066-11e4-a52e-4f735466cecf'  # WebDriver, section 11: the web element identifier
 ARGUMENTS = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
@@ -9,9 +10,7 @@ ARGUMENTS = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic'
 
 class Browser:
     def __init__(self):
-        with socket.socket() as probe:
-            probe.bind(('127.0.0.1', 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.profile = tempfile.mkdtemp(prefix='yorozu-browser.')
         self.driver = subprocess.Popen(['chromedriver', f'--port={port}'],
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,5 +1,5 @@
 """Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
-import os, pathlib, shutil, signal, socket, subprocess, tempfile, time
+import os, pathlib, random, shutil, signal, socket, subprocess, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/release/yorozu'))
@@ -7,9 +7,14 @@ NGINX = '/usr/sbin/nginx'
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
+    """A port nobody has now, below those the system gives to whoever asks for any."""
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(('127.0.0.1', random.randrange(20000, 32000)))
+                return probe.getsockname()[1]
+            except OSError:
+                pass
 
 
 def until(what, condition, seconds=20):

@@ -3,17 +3,12 @@
 
   tests/site.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import gzip, http.client, os, pathlib, re, shutil, signal, socket, struct, subprocess, sys, tempfile
+import gzip, http.client, os, pathlib, re, shutil, signal, struct, subprocess, sys, tempfile
 import time, traceback, zlib
 from browser import Browser
+from peers import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
 
 
 class Answer:

@@ -1,7 +1,6 @@
 //! How a group chooses among its peers.
 //!
-//! Each method walks [`Candidate`]s; what makes one ineligible (tried, down, resting, full) is known
-//! before. The hashing methods fall back to round robin when their choice fails too often, as nginx.
+//! What makes a peer ineligible (tried, down, resting, full) is known before. The hashing methods fall back to round robin when their choice fails too often, as nginx.
 
 use crate::group::Slot;
 use std::net::IpAddr;
@@ -133,8 +132,8 @@ pub(crate) fn smooth(slots: &mut [Slot], eligible: impl Fn(&Slot) -> bool) -> Op
     Some(best)
 }
 
-/// Is `a` less busy than `b`, by connections per weight?
-pub(crate) fn is_less_busy(a: &Slot, b: &Slot) -> std::cmp::Ordering {
+/// Orders by connections per weight: the less busy first.
+pub(crate) fn by_load(a: &Slot, b: &Slot) -> std::cmp::Ordering {
     let load = |of: &Slot, by: &Slot| of.state.connections as u64 * u64::from(by.options.weight);
     load(a, b).cmp(&load(b, a))
 }
@@ -144,7 +143,7 @@ pub(crate) fn least_busy(slots: &mut [Slot], eligible: impl Fn(&Slot) -> bool) -
     let least = slots
         .iter()
         .filter(|slot| eligible(slot))
-        .min_by(|a, b| is_less_busy(a, b))
+        .min_by(|a, b| by_load(a, b))
         .map(|slot| (slot.state.connections, slot.options.weight))?;
     smooth(slots, |slot| {
         let load = slot.state.connections as u64 * u64::from(least.1);

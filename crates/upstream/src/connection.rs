@@ -85,7 +85,9 @@ impl Connection {
                             if from.is_ipv4() {
                                 socket.set_ip_transparent_v4(true)?;
                             } else {
-                                set_ip_transparent_v6(&socket)?;
+                                // socket2 names only the IPv4 option.
+                                let text = "transparent binding to IPv6 addresses";
+                                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
                             }
                         }
                         socket.bind(from)?;
@@ -232,26 +234,6 @@ impl Connection {
         }
     }
 
-    /// Ends our direction: the peer reads the end, and may still answer.
-    pub fn shutdown_write(&self) {
-        let socket = match self {
-            Self::Tcp(stream) => socket2::SockRef::from(stream),
-            Self::Unix(socket) => socket.socket(),
-            Self::Tls(tls) => return tls.io().shutdown_write(),
-        };
-        // A socket that is gone already is fine.
-        let _ = socket.shutdown(std::net::Shutdown::Write);
-    }
-
-    /// This end's address and port; `None` for a Unix socket.
-    pub fn local_address(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(stream) => stream.local_addr().ok(),
-            Self::Unix(_) => None,
-            Self::Tls(tls) => tls.io().local_address(),
-        }
-    }
-
     /// Has the peer neither closed nor sent anything? An idle connection must be quiet.
     pub fn is_quiet(&self) -> bool {
         let mut byte = [0];
@@ -264,9 +246,4 @@ impl Connection {
         };
         matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
-}
-
-/// socket2 names only the IPv4 option.
-fn set_ip_transparent_v6(_: &socket2::SockRef<'_>) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "transparent binding to IPv6 addresses"))
 }

@@ -395,7 +395,7 @@ impl Inner {
                 _ if !two => return Some(index),
                 None => first = Some(index),
                 Some(first) => {
-                    let order = balance::is_less_busy(&self.slots[first], &self.slots[index]);
+                    let order = balance::by_load(&self.slots[first], &self.slots[index]);
                     return Some(if order.is_le() { first } else { index });
                 }
             }

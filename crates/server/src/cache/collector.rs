@@ -53,11 +53,6 @@ impl Collector {
         result.is_ok()
     }
 
-    /// Is what was taken so far kept in memory anyway?
-    pub fn is_in_memory(&self) -> bool {
-        self.spool.is_none()
-    }
-
     fn move_to_disk(&mut self) -> Result<(), StoreError> {
         let mut spool = self.zone.spool()?;
         for chunk in self.chunks.drain(..) {

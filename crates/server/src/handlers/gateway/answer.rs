@@ -5,7 +5,7 @@ use super::fetch::Fetched;
 use super::store::Saver;
 use super::stream::{self, PumpEnd, ReadAhead};
 use super::tunnel::Tunnel;
-use super::{BodyStep, Conf, Head, Protocol};
+use super::{Conf, Head, Protocol};
 use crate::cache::{self, Collector, freshness};
 use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
@@ -54,7 +54,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         return outcome;
     }
     if let Some(status) = intercepted(exchange, conf, head.status) {
-        keep_intercepted(exchange, conf, &head, fetched);
+        keep_intercepted(exchange, conf, &head, fetched).await;
         return Outcome::Status(status);
     }
     let mut response = response(exchange, conf, &head);
@@ -76,42 +76,19 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         _ => conf.buffering,
     };
     let keepers = Keepers { collector, saver };
-    if is_buffered && is_nearly_whole(&fetched, &response) {
-        Box::pin(gather(&mut fetched, &response)).await;
-    }
-    attach_body(exchange, conf, fetched, keepers, is_buffered, &mut response);
+    attach_body(exchange, conf, fetched, keepers, is_buffered, &mut response).await;
     Outcome::Respond(Box::new(response))
 }
 
-/// Longest body that is waited for before its head is sent; chosen: a page in one write.
+/// Longest body whose end is waited for before its head is sent; chosen: a page in one write, which is
+/// cheaper than a task that pumps it.
 const GATHERED_BYTES_MAX: u64 = 64 * 1024;
 /// How long it is waited for. An application that flushes a part and works on is not held up.
 const GATHER_TIME: Duration = Duration::from_millis(2);
 
-/// Is the body short, and its end not here yet?
-fn is_nearly_whole(fetched: &Fetched, response: &Response) -> bool {
-    let length = response.content_length.filter(|length| *length <= GATHERED_BYTES_MAX);
-    length.is_some_and(|length| (fetched.source.input.len() as u64) < length)
-}
-
-/// Reads the rest of a short body, which usually is there or about to come: one write for all of it
-/// is cheaper than a task that pumps it.
-async fn gather(fetched: &mut Fetched, response: &Response) {
-    let source = &mut fetched.source;
-    let wanted = response.content_length.filter(|length| *length <= GATHERED_BYTES_MAX);
-    let (Some(wanted), Some(connection), None) = (wanted, &source.connection, &source.upload)
-    else {
-        return;
-    };
-    let rest = async {
-        while (source.input.len() as u64) < wanted {
-            if !matches!(connection.read(&mut source.input).await, Ok(count) if count > 0) {
-                return;
-            }
-        }
-    };
-    // Whatever came is in the buffer; the rest is for the pump.
-    let _ = tokio::time::timeout(GATHER_TIME, rest).await;
+/// Is its length known, and short?
+fn is_short(response: &Response) -> bool {
+    response.content_length.is_some_and(|length| length <= GATHERED_BYTES_MAX)
 }
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.
@@ -177,13 +154,13 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
 
 /// The answer that a page of our own replaces: stored all the same, if it may be, so that the
 /// upstream is not asked again for as long.
-fn keep_intercepted(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched) {
+async fn keep_intercepted(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched) {
     let mut response = response(exchange, conf, head);
     match collector(exchange, conf, head, &response) {
         None => abandon(fetched),
         Some(collector) => {
             let keepers = Keepers { collector: Some(collector), saver: None };
-            attach_body(exchange, conf, fetched, keepers, conf.buffering, &mut response);
+            attach_body(exchange, conf, fetched, keepers, conf.buffering, &mut response).await;
         }
     }
 }
@@ -331,8 +308,9 @@ impl Keepers {
     }
 }
 
-/// Gives the response its body: at once, if all of it has arrived with the head.
-fn attach_body(
+/// Gives the response its body: at once, if all of it has arrived with the head or comes right after
+/// it.
+async fn attach_body(
     exchange: &mut Exchange,
     conf: &Conf,
     fetched: Fetched,
@@ -343,29 +321,20 @@ fn attach_body(
     let Fetched { mut source, lease, started, received, scheme, .. } = fetched;
     let has_no_content = exchange.request.method == Method::Head && keepers.is_empty();
     let mut pieces = Vec::new();
-    loop {
-        match source.arrived() {
-            Ok(BodyStep::Data(piece)) => {
-                keepers.push(&piece);
-                pieces.push(piece);
-            }
-            Ok(BodyStep::End) => {
-                finish_whole(exchange, pieces, keepers, response, started);
-                let trailers = source.codec.take_trailers();
-                let passes = exchange.conf.location(exchange.location).proxy.proxy_pass_trailers;
-                if passes && !trailers.is_empty() {
-                    response.content_length = None;
-                    let body = std::mem::replace(&mut response.body, Body::empty());
-                    response.body = Body::Stream(Box::new(stream::of_whole(body, trailers)));
-                } else {
-                    exchange.upstream_trailers = trailers;
-                }
-                let (connection, is_reusable) = source.into_connection(true);
-                lease.release(connection, is_reusable);
-                return;
-            }
-            Ok(BodyStep::NeedMore) | Err(_) => break,
-        }
+    let mut is_whole = source.arrived(&mut pieces);
+    let may_wait = is_buffered && is_short(response) && !has_no_content && source.upload.is_none();
+    if matches!(is_whole, Ok(false)) && may_wait {
+        is_whole = Box::pin(source.gather(&mut pieces, GATHER_TIME)).await;
+    }
+    for piece in &pieces {
+        keepers.push(piece);
+    }
+    if matches!(is_whole, Ok(true)) {
+        finish_whole(exchange, pieces, keepers, response, started);
+        place_trailers(exchange, source.codec.take_trailers(), response);
+        let (connection, is_reusable) = source.into_connection(true);
+        lease.release(connection, is_reusable);
+        return;
     }
     if has_no_content {
         // Nobody wants the content; PHP may be cut short.
@@ -395,6 +364,18 @@ fn attach_body(
     };
     let stream = stream::start_with(pieces, source, ahead, end, received);
     response.body = Body::Stream(Box::new(stream));
+}
+
+/// Fields behind a body that is whole: to the client, if they are let.
+fn place_trailers(exchange: &mut Exchange, trailers: Vec<(Bytes, Bytes)>, response: &mut Response) {
+    let passes = exchange.conf.location(exchange.location).proxy.proxy_pass_trailers;
+    if passes && !trailers.is_empty() {
+        response.content_length = None;
+        let body = std::mem::replace(&mut response.body, Body::empty());
+        response.body = Body::Stream(Box::new(stream::of_whole(body, trailers)));
+    } else {
+        exchange.upstream_trailers = trailers;
+    }
 }
 
 fn finish_whole(

@@ -37,8 +37,6 @@ pub struct Job {
     /// What the choice of a peer depends on.
     pub selector: Selector,
     pub call: Call,
-    /// The request's first bytes; cheap to copy for the next peer.
-    pub request: Bytes,
     /// The body, if it lies in a file.
     pub body_file: Option<(Arc<File>, u64)>,
     /// The body, if it is sent on while it arrives (`*_request_buffering off`).
@@ -114,22 +112,16 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
         if is_peers_fault {
             group.failed(&peer, Instant::now());
         }
-        match result {
-            Ok(mut fetched) if !may_retry => {
-                if is_peers_fault {
-                    fetched.lease.settle();
-                }
-                return Ok(fetched);
+        let result = result.map(|mut fetched| {
+            if is_peers_fault {
+                fetched.lease.settle();
             }
-            Ok(mut fetched) => {
-                job.attempt_ended();
-                if is_peers_fault {
-                    fetched.lease.settle();
-                }
-            }
-            Err(fault) if !may_retry => return Err(fault),
-            Err(_) => {}
+            fetched
+        });
+        if !may_retry {
+            return result;
         }
+        job.attempt_ended();
     }
 }
 
@@ -211,6 +203,7 @@ impl Job {
         loop {
             let begun = Instant::now();
             let is_kept = kept.is_some();
+            let may_repeat = is_kept && self.is_idempotent && !self.is_live;
             let kept = match kept.take() {
                 Some(kept) => kept,
                 // Boxed, as everything rare: the future of a request is moved when it starts.
@@ -222,17 +215,11 @@ impl Job {
             let time = if is_kept { Duration::ZERO } else { begun.elapsed() };
             self.attempt(|attempt| attempt.connect_time = Some(time));
             let lease = self.lease(peer, kept.requests, kept.opened);
-            match self.converse(kept.connection, lease, peer, begun, is_kept).await {
+            *was_sent = true;
+            match self.converse(kept.connection, lease, peer, begun, may_repeat).await {
                 // It died while idle: not the peer's fault, a new connection decides.
-                Err((Fault::Error, 0)) if is_kept && self.is_idempotent && !self.is_live => {}
-                Err((fault, _)) => {
-                    *was_sent = true;
-                    return Err(fault);
-                }
-                Ok(fetched) => {
-                    *was_sent = true;
-                    return Ok(fetched);
-                }
+                Err((Fault::Error, 0)) if may_repeat => *was_sent = false,
+                result => return result.map_err(|(fault, _)| fault),
             }
         }
     }
@@ -248,7 +235,7 @@ impl Job {
         };
         let begun = Instant::now();
         let lease = self.lease(peer, 0, begun);
-        let key = self.request.clone();
+        let key = self.call.request.clone();
         let answer = match pipeline::get(peer.address(), options, key, conf.read_timeout).await {
             Some(Ok(answer)) => answer,
             Some(Err(fault)) => return Err(self.pipeline_fault(&fault, peer)),
@@ -264,7 +251,7 @@ impl Job {
         self.attempt(|attempt| {
             attempt.connect_time = Some(Duration::ZERO);
             attempt.header_time = Some(time);
-            attempt.bytes_sent = self.request.len() as u64;
+            attempt.bytes_sent = self.call.request.len() as u64;
             attempt.bytes_received = received;
         });
         let codec = Box::new(memcached::ValueCodec { body: Some(body) });
@@ -365,7 +352,7 @@ impl Job {
         lease: Lease,
         peer: &Peer,
         begun: Instant,
-        is_kept: bool,
+        may_repeat: bool,
     ) -> Result<Fetched, Failed> {
         let sent = Rc::new(Cell::new(0));
         let connection = Rc::new(connection);
@@ -375,7 +362,7 @@ impl Job {
             upload: self.send(&connection, &sent),
             connection,
             received: 0,
-            is_kept,
+            may_repeat,
             trouble: None,
         };
         let head = self.read_head(&mut talk, peer).await;
@@ -396,7 +383,8 @@ impl Job {
         let live = self.live.borrow_mut().take();
         // The first piece of a body shares a call with the head.
         let is_alone = live.is_none() && self.body_file.is_none();
-        let count = if is_alone { connection.try_write(&self.request).unwrap_or(0) } else { 0 };
+        let count =
+            if is_alone { connection.try_write(&self.call.request).unwrap_or(0) } else { 0 };
         sent.set(count as u64);
         let source = match (live, &self.body_file) {
             (Some(body), _) => {
@@ -405,12 +393,12 @@ impl Job {
                 upload::Source::Live(Box::new(body), bounds)
             }
             (None, Some((file, length))) => upload::Source::File(Arc::clone(file), *length),
-            (None, None) if count == self.request.len() => return None,
+            (None, None) if count == self.call.request.len() => return None,
             (None, None) => upload::Source::None,
         };
         Some(upload::start(upload::Plan {
             connection: Rc::clone(connection),
-            head: self.request.slice(count..),
+            head: self.call.request.slice(count..),
             source,
             framing: self.call.framing,
             send_timeout: self.conf().send_timeout,
@@ -485,7 +473,7 @@ impl Job {
         };
         match read {
             Ok(0) => {
-                if let Some(problem) = talk.trouble.take().filter(|_| !talk.is_kept) {
+                if let Some(problem) = talk.trouble.take().filter(|_| !talk.may_repeat) {
                     return Err(self.not_sent(UploadFault::Peer(problem), peer));
                 }
                 self.log_at(talk.level(), CLOSED_EARLY, peer);
@@ -526,17 +514,17 @@ struct Talk {
     input: BytesMut,
     upload: Option<Upload>,
     received: usize,
-    /// Had the connection served another request?
-    is_kept: bool,
+    /// May the request be sent again over a new connection, should this one, which had been kept, be
+    /// dead?
+    may_repeat: bool,
     /// Why the request could not be sent, while an answer may still come.
     trouble: Option<io::Error>,
 }
 
 impl Talk {
-    /// How serious an end before the answer is. A kept connection may have been closed while it was
-    /// idle: a new one decides.
+    /// How serious an end before the answer is: hardly, if a new connection decides.
     fn level(&self) -> Level {
-        if self.is_kept && self.received == 0 { Level::Info } else { Level::Error }
+        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
     }
 }
 

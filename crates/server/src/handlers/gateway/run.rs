@@ -74,10 +74,8 @@ async fn fetch_for_client(
     job: &Job,
 ) -> Option<Result<Fetched, Fault>> {
     // A body on its way shows by itself that the client is there.
-    let is_watching = !job.is_live
-        && exchange.cache.as_ref().is_none_or(|plan| !plan.may_store)
-        && !conf.ignore_client_abort
-        && !conf.stores();
+    let is_watching =
+        !job.is_live && !exchange.is_cacheable() && !conf.ignore_client_abort && !conf.stores();
     let closed = exchange.body.client_closed();
     let result = tokio::select! {
         biased;
@@ -143,7 +141,6 @@ async fn job(
         location: exchange.location,
         upstream,
         selector,
-        request: call.request.clone(),
         call,
         body_file: if has_body { exchange.body.file() } else { None },
         live: RefCell::new(live),

@@ -79,6 +79,11 @@ pub struct Stream {
 }
 
 impl Stream {
+    fn new(shared: Rc<Shared>) -> Self {
+        let (is_collected, taken) = (false, 0);
+        Self { shared, gzip: None, window: None, is_collected, taken, gzip_bytes: None }
+    }
+
     /// The next piece; `None` at the end.
     ///
     /// # Errors
@@ -222,12 +227,37 @@ impl Source {
         connection.read(&mut self.input).await
     }
 
-    /// The next piece if it has already arrived.
+    /// Takes what has arrived of the body; `true` if that was all of it.
     ///
     /// # Errors
-    /// As [`Source::next`].
-    pub fn arrived(&mut self) -> Result<BodyStep, CodecError> {
-        self.codec.read_body(&mut self.input)
+    /// The peer broke the protocol, or ended too early.
+    pub fn arrived(&mut self, pieces: &mut Vec<Bytes>) -> Result<bool, CodecError> {
+        loop {
+            match self.codec.read_body(&mut self.input)? {
+                BodyStep::Data(piece) => pieces.push(piece),
+                BodyStep::End => return Ok(true),
+                BodyStep::NeedMore => return Ok(false),
+            }
+        }
+    }
+
+    /// As [`Source::arrived`], with what arrives within `longest`.
+    ///
+    /// # Errors
+    /// As [`Source::arrived`].
+    pub async fn gather(
+        &mut self,
+        pieces: &mut Vec<Bytes>,
+        longest: Duration,
+    ) -> Result<bool, CodecError> {
+        let deadline = tokio::time::Instant::now() + longest;
+        while !self.arrived(pieces)? {
+            let read = tokio::time::timeout_at(deadline, self.read()).await;
+            if !matches!(read, Ok(Ok(count)) if count > 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The connection for another request, and whether it can serve one.
@@ -287,7 +317,9 @@ pub fn start_with(
     let is_collected = end.collector.is_some();
     let pump = Pump { shared: Rc::clone(&shared), ahead, file: None };
     tokio::task::spawn_local(pump.run(source, end));
-    Stream { shared, is_collected, gzip: None, window: None, taken: 0, gzip_bytes: None }
+    let mut stream = Stream::new(shared);
+    stream.is_collected = is_collected;
+    stream
 }
 
 /// A body that is known whole, with fields behind it.
@@ -302,7 +334,7 @@ pub fn of_whole(body: Body, trailers: Vec<(Bytes, Bytes)>) -> Stream {
         state.trailers = trailers;
         state.ended = Some(Ok(()));
     }
-    Stream { shared, is_collected: false, gzip: None, window: None, taken: 0, gzip_bytes: None }
+    Stream::new(shared)
 }
 
 /// A body that is known whole, passed through the gzip filter piece by piece.
@@ -314,8 +346,9 @@ pub fn of_segments(segments: Vec<Segment>, level: u8) -> Stream {
         state.memory_bytes = usize::MAX;
         state.ended = Some(Ok(()));
     }
-    let gzip = Some(Box::new(Encoder::new(level)));
-    Stream { shared, is_collected: false, gzip, window: None, taken: 0, gzip_bytes: None }
+    let mut stream = Stream::new(shared);
+    stream.gzip = Some(Box::new(Encoder::new(level)));
+    stream
 }
 
 /// Cuts a segment so that no piece is large in memory.
@@ -507,4 +540,63 @@ pub fn unnamed_file(folder: &Path) -> io::Result<File> {
 pub fn stderr_text(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text.trim_ascii_end()).into_owned();
     format!("FastCGI sent in stderr: \"{text}\" while reading response header from upstream")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handlers::memcached::ValueCodec;
+    use yorozu_upstream::{PeerAddress, SocketOptions};
+
+    struct NeverWhole;
+
+    impl Codec for NeverWhole {
+        fn read_head(
+            &mut self,
+            _: &mut BytesMut,
+        ) -> Result<Option<super::super::Head>, CodecError> {
+            Ok(None)
+        }
+
+        fn read_body(&mut self, _: &mut BytesMut) -> Result<BodyStep, CodecError> {
+            Ok(BodyStep::NeedMore)
+        }
+
+        fn is_whole_at_close(&self) -> bool {
+            false
+        }
+
+        fn is_reusable(&self) -> bool {
+            false
+        }
+    }
+
+    /// What gathering from a peer that says nothing yields, and how long it takes.
+    async fn gather(codec: Box<dyn Codec>) -> (bool, usize, Duration) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = PeerAddress::Tcp(listener.local_addr().unwrap());
+        let connection = Connection::open(&address, SocketOptions::default()).await.unwrap();
+        let _silent = listener.accept().await.unwrap();
+        let connection = Some(Rc::new(connection));
+        let mut source = Source { connection, codec, input: BytesMut::new(), upload: None };
+        let (mut pieces, begun) = (Vec::new(), tokio::time::Instant::now());
+        tokio::time::pause();
+        let is_whole = source.gather(&mut pieces, Duration::from_millis(2)).await.unwrap();
+        (is_whole, pieces.len(), begun.elapsed())
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_whole_is_not_waited_for() {
+        let codec = ValueCodec { body: Some(Bytes::from_static(b"page")) };
+        let (is_whole, pieces, time) = gather(Box::new(codec)).await;
+        assert_eq!((is_whole, pieces), (true, 1));
+        assert!(time < Duration::from_millis(2), "{time:?}");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_waited_for_so_long() {
+        let (is_whole, pieces, time) = gather(Box::new(NeverWhole)).await;
+        assert_eq!((is_whole, pieces), (false, 0));
+        assert!(time >= Duration::from_millis(2), "{time:?}");
+    }
 }

@@ -379,6 +379,20 @@ pub fn revalidated(exchange: &mut Exchange, fresh_until: Option<i64>) -> Option<
     Some(answer(exchange, &renewed, CacheStatus::Revalidated))
 }
 
+/// Is the client's field of this name for the stored page, and not for the one who makes it? In any
+/// case.
+pub fn is_for_stored_page(name: &[u8]) -> bool {
+    const CONDITIONS: [&[u8]; 6] = [
+        b"if-modified-since",
+        b"if-unmodified-since",
+        b"if-none-match",
+        b"if-match",
+        b"range",
+        b"if-range",
+    ];
+    CONDITIONS.iter().any(|condition| condition.eq_ignore_ascii_case(name))
+}
+
 /// Validators of the expired entry, for a conditional request to the upstream.
 pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
     let stale = exchange.cache.as_ref().and_then(|plan| plan.stale.as_ref());

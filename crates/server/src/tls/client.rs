@@ -5,7 +5,9 @@ use super::{pem, provider};
 use crate::config::directive::ValueError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
@@ -53,15 +55,13 @@ impl ClientSettings {
             cipher_suites: cipher_suites(&self.ciphers, provider())?,
             ..CryptoProvider::clone(provider())
         });
-        let verifier: Arc<dyn ServerCertVerifier> = match &self.verify {
-            None => Arc::new(Unverified(Arc::clone(&provider))),
-            Some(verify) => verify.verifier(&provider)?,
-        };
+        let chain = self.verify.as_ref().map(|verify| verify.chain(&provider)).transpose()?;
+        let verifier = Verifier { chain, algorithms: provider.signature_verification_algorithms };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&self.protocols)
             .map_err(|problem| ValueError(problem.to_string()))?
             .dangerous()
-            .with_custom_certificate_verifier(verifier);
+            .with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
@@ -84,10 +84,11 @@ impl ClientSettings {
 }
 
 impl Verify {
-    fn verifier(
+    /// The verifier, and how many intermediate certificates it may use.
+    fn chain(
         &self,
         provider: &Arc<CryptoProvider>,
-    ) -> Result<Arc<dyn ServerCertVerifier>, ValueError> {
+    ) -> Result<(Arc<WebPkiServerVerifier>, u64), ValueError> {
         let mut roots = RootCertStore::empty();
         let trusted = pem::certificates(&self.trusted, "certificate").map_err(ValueError)?;
         roots.add_parsable_certificates(trusted);
@@ -99,18 +100,19 @@ impl Verify {
         let verifier = builder.build().map_err(|problem| {
             ValueError(format!("cannot verify with \"{}\": {problem}", self.trusted.display()))
         })?;
-        Ok(Arc::new(Verified { verifier, depth: self.depth }))
+        Ok((verifier, self.depth))
     }
 }
 
-/// Verifies the chain, and how long it is.
+/// Verifies that the peer holds the key of its certificate, and the chain if there is one to verify
+/// it by. Without (`*_ssl_verify off`, nginx's default) any certificate is believed.
 #[derive(Debug)]
-struct Verified {
-    verifier: Arc<WebPkiServerVerifier>,
-    depth: u64,
+struct Verifier {
+    chain: Option<(Arc<WebPkiServerVerifier>, u64)>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Verified {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -119,15 +121,11 @@ impl ServerCertVerifier for Verified {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some((chain, depth)) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
         // rustls finds the chain and does not tell its length: those sent bound it.
-        let sent = usize::try_from(self.depth).unwrap_or(usize::MAX).min(intermediates.len());
-        self.verifier.verify_server_cert(
-            end_entity,
-            &intermediates[..sent],
-            server_name,
-            ocsp_response,
-            now,
-        )
+        let sent = usize::try_from(*depth).unwrap_or(usize::MAX).min(intermediates.len());
+        let intermediates = &intermediates[..sent];
+        chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -136,7 +134,7 @@ impl ServerCertVerifier for Verified {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -145,49 +143,10 @@ impl ServerCertVerifier for Verified {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
-}
-
-/// `*_ssl_verify off`, nginx's default: whoever holds the key of the certificate shown is believed.
-#[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }

@@ -60,7 +60,7 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
             b'-' => b'_',
             byte => byte.to_ascii_uppercase(),
         }));
-        let is_conditional = is_cached && CONDITIONAL.contains(&&name[..]);
+        let is_conditional = is_cached && cache::is_for_stored_page(field_name);
         if is_conditional || is_set(&name, &conf.fastcgi_param) {
             continue;
         }
@@ -88,13 +88,3 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
         }
     }
 }
-
-/// The client's conditions are for the stored page, not for the one who makes it.
-const CONDITIONAL: [&[u8]; 6] = [
-    b"HTTP_IF_MODIFIED_SINCE",
-    b"HTTP_IF_UNMODIFIED_SINCE",
-    b"HTTP_IF_NONE_MATCH",
-    b"HTTP_IF_MATCH",
-    b"HTTP_RANGE",
-    b"HTTP_IF_RANGE",
-];

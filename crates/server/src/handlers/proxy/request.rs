@@ -31,15 +31,6 @@ const NEVER_PASSED: [&str; 9] = [
     "Expect",
     "Upgrade",
 ];
-/// The client's conditions are for the stored page, not for the one who makes it.
-const CONDITIONAL: [&[u8]; 6] = [
-    b"If-Modified-Since",
-    b"If-Unmodified-Since",
-    b"If-None-Match",
-    b"If-Match",
-    b"Range",
-    b"If-Range",
-];
 
 impl Fields {
     /// From the lines that were written; `host` is the default of `Host`.
@@ -255,7 +246,7 @@ fn client_fields(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
     let request = &exchange.request;
     for field in &request.fields {
         let name = request.name(field);
-        let is_conditional = is_cached && CONDITIONAL.iter().any(|c| c.eq_ignore_ascii_case(name));
+        let is_conditional = is_cached && cache::is_for_stored_page(name);
         if is_conditional || conf.fields.replaces(name) {
             continue;
         }

@@ -5,7 +5,7 @@ use crate::config::load::{Kept, Request as LoadRequest, load};
 use crate::connection::body::RequestBody;
 use crate::exchange::request::Request;
 use crate::exchange::{Client, Exchange};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,6 +48,8 @@ pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
         requests: Cell::new(1),
         address,
         listen: Cell::new(0),
+        tls: OnceCell::new(),
+        asked_name: OnceCell::new(),
     };
     Exchange::new(conf, Rc::new(client), Request::unread(bytes::Bytes::new()), RequestBody::none())
 }

@@ -69,7 +69,8 @@ pub(crate) fn build() -> String {
         .map(|name| format!(" --without-http_{name}_module"))
         .collect();
     format!(
-        "{}\nnginx version: nginx/{NGINX_VERSION}\nconfigure arguments: --with-http_stub_status_module{missing}\n",
+        "{}\nnginx version: nginx/{NGINX_VERSION}\nbuilt with rustls 0.23 (aws-lc-rs)\nTLS SNI support enabled\n\
+         configure arguments: --with-http_ssl_module --with-http_stub_status_module{missing}\n",
         version()
     )
 }

@@ -4,10 +4,12 @@ use super::compiled::{Listen, ServerName};
 use super::directive::Contexts;
 use super::regex::Regex;
 use super::{http_core, main_core};
+use crate::connection::h2;
 use crate::filters::{gzip, headers};
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::{access, rewrite};
+use crate::tls;
 use bytes::Bytes;
 use yorozu_conf::Position;
 
@@ -58,6 +60,8 @@ pub struct Block {
     pub proxy_ssl: proxy::tls::Draft,
     pub log: access_log::Draft,
     pub rewrite: rewrite::Draft,
+    pub tls: tls::directives::Draft,
+    pub http2: h2::Draft,
 
     /// What makes the response; not inherited by nested locations.
     pub handler: Option<Handler>,
@@ -91,6 +95,8 @@ impl Block {
             proxy_ssl: proxy::tls::Draft::default(),
             log: access_log::Draft::default(),
             rewrite: rewrite::Draft::default(),
+            tls: tls::directives::Draft::default(),
+            http2: h2::Draft::default(),
             handler: None,
             name: LocationName::Unnamed,
             limit_except: None,
@@ -119,5 +125,7 @@ impl Block {
         self.proxy_ssl.inherit(&outer.proxy_ssl);
         self.log.inherit(&outer.log);
         self.rewrite.inherit(&outer.rewrite);
+        self.tls.inherit(&outer.tls);
+        self.http2.inherit(&outer.http2);
     }
 }

@@ -3,6 +3,7 @@
 use super::env::Upstream;
 use super::regex::Regex;
 use super::{http_core, main_core};
+use crate::connection::h2;
 use crate::filters::{gzip, headers};
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
@@ -11,6 +12,7 @@ use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::map::Map;
 use crate::phases::rewrite::Instruction;
 use crate::phases::{access, rewrite};
+use crate::tls::server::ServerTls;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -62,6 +64,10 @@ pub struct Listen {
     pub address: ListenAddress,
     pub options: ListenOptions,
     pub is_default: bool,
+    /// `ssl`
+    pub is_tls: bool,
+    /// `http2`
+    pub http2: bool,
 }
 
 /// One name of a `server_name` line.
@@ -79,6 +85,10 @@ pub struct Socket {
     pub address: ListenAddress,
     pub options: ListenOptions,
     pub default_server: ServerId,
+    /// Do its clients speak TLS?
+    pub is_tls: bool,
+    /// May they speak HTTP/2, whatever their server says?
+    pub http2: bool,
     pub hosts: Hosts<ServerId>,
 }
 
@@ -90,6 +100,8 @@ pub struct ServerConf {
     pub conf: LocationId,
     pub script: Vec<Instruction>,
     pub locations: LocationSet,
+    pub tls: ServerTls,
+    pub http2: h2::Conf,
 }
 
 impl ServerConf {

@@ -6,6 +6,8 @@ use crate::exchange::variables::{Definition, VariableNames};
 use crate::handlers::upstream::resolve::Names;
 use crate::logging::access::FormatTable;
 use crate::logging::file::LogFiles;
+use crate::tls::pem::PemFiles;
+use crate::tls::tickets::Sessions;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,6 +43,10 @@ pub struct Env {
     pub warnings: RefCell<Vec<String>>,
     /// Does a `*_bind … transparent` need the right to it?
     pub is_transparent: Cell<bool>,
+    /// Resumable sessions; survive a reload.
+    pub sessions: Arc<Sessions>,
+    /// Certificates and keys read so far.
+    pub pem: PemFiles,
     /// Directives that are accepted and have no effect, each once, for `-t`.
     pub notes: RefCell<BTreeMap<String, String>>,
 }
@@ -90,6 +96,8 @@ impl Env {
             upstreams: RefCell::default(),
             warnings: RefCell::default(),
             is_transparent: Cell::new(false),
+            sessions: Arc::default(),
+            pem: PemFiles::default(),
             notes: RefCell::default(),
         }
     }

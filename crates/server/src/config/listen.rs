@@ -13,18 +13,23 @@ use yorozu_conf::{ConfError, Position, value};
 pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     let addresses = address(&args.text(0), 80)?;
     let mut options = ListenOptions::default();
-    let mut is_default = false;
+    let (mut is_default, mut is_tls, mut http2) = (false, false, false);
     for word in &args.words[1..] {
         let text = String::from_utf8_lossy(word);
         let (name, argument) = text.split_once('=').map_or((&*text, None), |(n, a)| (n, Some(a)));
-        parameter(name, argument, &mut options, &mut is_default)
-            .map_err(|error| error.unwrap_or_else(|| args.invalid_parameter(word)))?;
+        match (name, argument) {
+            ("default" | "default_server", None) => is_default = true,
+            ("ssl", None) => is_tls = true,
+            ("http2", None) => http2 = true,
+            _ => parameter(name, argument, &mut options)
+                .map_err(|error| error.unwrap_or_else(|| args.invalid_parameter(word)))?,
+        }
     }
     for address in addresses {
         if block.listens.iter().any(|listen| listen.address == address) {
             return Err(ValueError(format!("a duplicate listen {}", args.text(0))));
         }
-        block.listens.push(Listen { address, options, is_default });
+        block.listens.push(Listen { address, options, is_default, is_tls, http2 });
     }
     Ok(())
 }
@@ -34,7 +39,6 @@ fn parameter(
     name: &str,
     argument: Option<&str>,
     options: &mut ListenOptions,
-    is_default: &mut bool,
 ) -> Result<(), Option<ValueError>> {
     let bytes = || {
         let size = value::size(argument?.as_bytes())?;
@@ -43,13 +47,7 @@ fn parameter(
     let missing =
         |what: &str| Some(ValueError(format!("the \"{name}\" parameter of \"listen\" {what}")));
     match (name, argument) {
-        ("default" | "default_server", None) => {
-            *is_default = true;
-            return Ok(());
-        }
-        ("ssl", None) => return Err(missing("needs TLS, which this version does not have")),
         ("quic", None) => return Err(missing("needs HTTP/3, which this version does not have")),
-        ("http2", None) => return Err(missing("needs HTTP/2, which this version does not have")),
         ("proxy_protocol", None) => return Err(missing("is not supported by this version")),
         ("bind" | "reuseport" | "multipath", None) => {}
         ("setfib" | "fastopen" | "accept_filter", Some(_)) => {}
@@ -160,6 +158,8 @@ pub fn default_listen(server: &mut Block, _env: &Env) {
             address,
             options: ListenOptions::default(),
             is_default: false,
+            is_tls: false,
+            http2: false,
         });
     }
 }
@@ -180,6 +180,8 @@ pub fn sockets(
                     address: listen.address.clone(),
                     options: ListenOptions::default(),
                     default_server: *server,
+                    is_tls: false,
+                    http2: false,
                     hosts: Hosts::default(),
                 };
                 sockets.push((socket, false));
@@ -199,9 +201,33 @@ pub fn sockets(
             }
             socket.options = listen.options;
         }
+        socket.is_tls |= listen.is_tls;
+        socket.http2 |= listen.http2;
         add_names(socket, *server, servers, env);
     }
     Ok(sockets.into_iter().map(|(socket, _)| socket).collect())
+}
+
+/// Sees to it that there is a certificate behind every socket with TLS.
+pub fn check_certificates(
+    sockets: &[Socket],
+    listens: &[(Listen, ServerId, Position)],
+    servers: &[ServerConf],
+) -> Result<(), ConfError> {
+    for socket in sockets.iter().filter(|socket| socket.is_tls) {
+        let tls = |id: ServerId| &servers[id.0 as usize].tls;
+        if tls(socket.default_server).has_certificate() {
+            continue;
+        }
+        // A default server that rejects whatever it is asked leaves the others to themselves.
+        let behind = listens.iter().filter(|(listen, ..)| listen.address == socket.address);
+        let lacking = behind.filter(|(_, id, _)| !tls(*id).has_certificate() && !tls(*id).rejects);
+        if let Some((.., at)) = lacking.into_iter().next() {
+            let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+            return Err(ValueError::new(text).at(at));
+        }
+    }
+    Ok(())
 }
 
 fn add_names(socket: &mut Socket, id: ServerId, servers: &[ServerConf], env: &Env) {

@@ -11,11 +11,14 @@ use super::env::Env;
 use super::regex::Regex;
 use super::registry;
 use super::{http_core, main_core};
+use crate::connection::h2;
 use crate::filters::{gzip, headers};
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
 use crate::phases::{access, rewrite};
+use crate::tls::server::ServerTls;
+use crate::tls::tickets::Sessions;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::io;
@@ -39,11 +42,12 @@ pub struct Request {
     pub error_log: Option<PathBuf>,
 }
 
-/// What outlives a configuration: open logs and cache zones.
+/// What outlives a configuration: open logs, cache zones, TLS sessions.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     pub logs: Arc<LogFiles>,
     pub zones: BTreeMap<String, Arc<Zone>>,
+    pub sessions: Arc<Sessions>,
 }
 
 /// A configuration with the text it was made from.
@@ -83,7 +87,8 @@ pub struct Loader<'a> {
 pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     let folder = request.file.parent().unwrap_or(Path::new("/")).to_owned();
     let source = Files { folder: folder.clone() };
-    let env = Env::new(request.prefix.clone(), folder, Arc::clone(&kept.logs));
+    let mut env = Env::new(request.prefix.clone(), folder, Arc::clone(&kept.logs));
+    env.sessions = Arc::clone(&kept.sessions);
     let mut main = Block::new(MAIN, None);
     let mut loader = Loader { env: &env };
     if let Some(global) = &request.global {
@@ -333,6 +338,7 @@ impl<'a> Compiler<'a> {
             }
         }
         let sockets = super::listen::sockets(&listens, &servers, env)?;
+        super::listen::check_certificates(&sockets, &listens, &servers)?;
         let names = env.variables.borrow();
         if let Some(name) = names.undefined() {
             return Err(ConfError::Whole { text: format!("unknown \"{name}\" variable") });
@@ -374,7 +380,9 @@ impl<'a> Compiler<'a> {
         let conf = self.location(block.clone(), &at)?;
         let locations = self.set(locations, &without_try_files(&block))?;
         let script = self.script(script, &block)?;
-        Ok(ServerConf { names, conf, script, locations })
+        let tls = ServerTls::compile(&block.tls, self.env).map_err(|error| error.at(&at))?;
+        let http2 = h2::Conf::compile(&block.http2, self.env).map_err(|error| error.at(&at))?;
+        Ok(ServerConf { names, conf, script, locations, tls, http2 })
     }
 
     /// Compiles a level of locations.

@@ -2,11 +2,13 @@
 
 use super::directive::Directive;
 use super::{http_core, main_core};
+use crate::connection::h2;
 use crate::filters::{gzip, headers};
 use crate::handlers::gateway;
 use crate::handlers::{autoindex, fastcgi, index, memcached, proxy, stub_status, upstream};
 use crate::logging::access as access_log;
 use crate::phases::{access, map, rewrite};
+use crate::tls;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -18,6 +20,8 @@ pub fn modules() -> Vec<Module> {
     vec![
         ("core", [main_core::DIRECTIVES, main_core::OTHERS].concat()),
         ("http_core", [http_core::DIRECTIVES, http_core::OTHERS, http_core::IGNORED].concat()),
+        ("http_ssl", [tls::directives::DIRECTIVES, tls::directives::OTHERS].concat()),
+        ("http_v2", [h2::DIRECTIVES, h2::OTHERS].concat()),
         ("http_map", map::DIRECTIVES.to_vec()),
         ("http_rewrite", [rewrite::DIRECTIVES, rewrite::OTHERS].concat()),
         ("http_access", access::DIRECTIVES.to_vec()),

@@ -155,6 +155,16 @@ impl Setting for PrefixPath {
     }
 }
 
+/// A path below the folder of the configuration file, without variables.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ConfPath(pub PathBuf);
+
+impl Setting for ConfPath {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(args.env.conf_prefix.join(args.text(0))))
+    }
+}
+
 /// A folder for temporary files with up to three levels, which are accepted and not used.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TempPath(pub PathBuf);

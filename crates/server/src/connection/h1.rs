@@ -12,6 +12,7 @@ use super::head::{Bounds, Received, receive};
 use super::timer::Timer;
 use super::transport::Transport;
 use super::write::{self, Sent};
+use super::{Idle, current_conf, default_core};
 use crate::config::compiled::WorkerConf;
 use crate::config::http_core::{self, LingeringClose};
 use crate::exchange::request::Request;
@@ -24,20 +25,13 @@ use crate::handlers::{self, Outcome, Progress, gateway};
 use crate::logging::access;
 use crate::logging::error::{self, Level};
 use crate::process::worker::Worker;
+use crate::tls::client_auth::Judgement;
 use bytes::BytesMut;
-use std::cell::Cell;
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use yorozu_wire::h1::Version;
-
-/// What the worker knows of a connection: enough to end it when it is idle.
-#[derive(Debug)]
-pub struct Idle {
-    pub io: Rc<Transport>,
-    pub is_idle: Cell<bool>,
-}
 
 /// What to do after a response.
 enum Next {
@@ -107,18 +101,8 @@ impl Connection {
         }
     }
 
-    /// The worker's configuration; `None` if it no longer has this connection's socket.
     fn conf(&self) -> Option<Rc<WorkerConf>> {
-        let conf = self.worker.conf();
-        let is_same = |index: usize| {
-            conf.sockets.get(index).is_some_and(|s| s.address == self.client.address)
-        };
-        if !is_same(self.client.listen.get()) {
-            let index =
-                conf.sockets.iter().position(|socket| socket.address == self.client.address)?;
-            self.client.listen.set(index);
-        }
-        Some(conf)
+        current_conf(&self.client, &self.worker)
     }
 
     async fn receive(&mut self, core: &http_core::Conf, idle: Duration) -> Received {
@@ -272,12 +256,6 @@ impl Connection {
     }
 }
 
-/// The settings that hold before a request's server is known.
-fn default_core(conf: &WorkerConf, listen: usize) -> &http_core::Conf {
-    let server = conf.server(conf.sockets[listen].default_server);
-    &conf.location(server.conf).http_core
-}
-
 /// `keepalive_disable`
 fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     use http_core::KeepaliveDisable;
@@ -301,6 +279,9 @@ fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
 fn begin(exchange: &mut Exchange) -> Progress {
     exchange.server = find_config::server(exchange);
     exchange.location = exchange.conf.server(exchange.server).conf;
+    if let Err((status, text)) = check_tls(exchange) {
+        return refuse(exchange, status, &text);
+    }
     let core = &exchange.conf.location(exchange.location).http_core;
     let target = exchange.request.target();
     let target = match target.first() {
@@ -319,6 +300,32 @@ fn begin(exchange: &mut Exchange) -> Progress {
         return refuse(exchange, 405, "client sent TRACE or CONNECT method");
     }
     handlers::start(exchange)
+}
+
+/// Does what the handshake came to suffice for the request's server?
+fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
+    let conf = &exchange.conf;
+    let Some(session) = exchange.client.tls.get() else {
+        return match conf.sockets[exchange.client.listen.get()].is_tls {
+            true => Err((497, "client sent plain HTTP request to HTTPS port".to_owned())),
+            false => Ok(()),
+        };
+    };
+    let Some(auth) = &conf.server(exchange.server).tls.client_auth else { return Ok(()) };
+    if session.server_name().is_some() && session.server != exchange.server {
+        // Its certificate was judged by another server's rules (RFC 9110, section 7.4).
+        let text = "client attempted to request the server name different from the one that was negotiated";
+        return Err((421, text.to_owned()));
+    }
+    auth.admits(&session.judgement).map_err(|status| {
+        let text = match session.judgement {
+            Judgement::Failed(number, words) => {
+                format!("client SSL certificate verify error: ({number}:{words})")
+            }
+            _ => "client sent no required SSL certificate".to_owned(),
+        };
+        (status, text)
+    })
 }
 
 fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {

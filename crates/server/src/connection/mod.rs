@@ -2,7 +2,94 @@
 
 pub mod body;
 pub mod h1;
+pub mod h2;
 pub mod head;
+pub mod socket;
 pub mod timer;
 pub mod transport;
 mod write;
+
+use crate::config::compiled::WorkerConf;
+use crate::config::http_core;
+use crate::exchange::Client;
+use crate::logging::error::Level;
+use crate::process::worker::Worker;
+use crate::tls::handshake::{NoSession, handshake};
+use crate::tls::stream::Tls;
+use std::cell::Cell;
+use std::rc::Rc;
+use transport::Transport;
+
+/// What the worker knows of a connection: enough to end it when it is idle.
+#[derive(Debug)]
+pub struct Idle {
+    pub io: Rc<Transport>,
+    pub is_idle: Cell<bool>,
+}
+
+/// Serves a connection to its end, whatever it speaks.
+pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
+    let io = Rc::clone(&idle.io);
+    if let Transport::Tls(tls) = &*io {
+        // Boxed, as everything rare: a connection is moved when it starts.
+        if !Box::pin(shake_hands(tls, &client, &worker)).await {
+            return;
+        }
+    }
+    h1::serve(idle, client, worker).await;
+    io.notify_close();
+}
+
+/// Shakes hands; `false` if nothing can follow.
+async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<Worker>) -> bool {
+    let Some(conf) = current_conf(client, worker) else { return false };
+    let core = default_core(&conf, client.listen.get());
+    let logs = &conf
+        .location(conf.server(conf.sockets[client.listen.get()].default_server).conf)
+        .error_log;
+    let shaken = tokio::time::timeout(core.client_header_timeout, handshake(tls, client, &conf));
+    match shaken.await {
+        Ok(Ok(session)) => {
+            let is_first = client.tls.set(session).is_ok();
+            debug_assert!(is_first, "a connection shakes hands once");
+            true
+        }
+        Ok(Err(NoSession::Plain(early))) => {
+            // Answered as what it is: with a page that says what is wrong.
+            tls.speak_plainly(early);
+            true
+        }
+        Ok(Err(NoSession::Failed(why))) => {
+            let text = format!("SSL_do_handshake() failed ({why}) while SSL handshaking");
+            logs.connection(Level::Info, client, &text);
+            false
+        }
+        Ok(Err(NoSession::Closed)) => {
+            logs.connection(Level::Info, client, "peer closed connection in SSL handshake");
+            false
+        }
+        Err(_) => {
+            let text = "client timed out (110: Connection timed out) while SSL handshaking";
+            logs.connection(Level::Info, client, text);
+            false
+        }
+    }
+}
+
+/// The worker's configuration; `None` if it no longer has this connection's socket.
+fn current_conf(client: &Client, worker: &Worker) -> Option<Rc<WorkerConf>> {
+    let conf = worker.conf();
+    let is_same =
+        |index: usize| conf.sockets.get(index).is_some_and(|s| s.address == client.address);
+    if !is_same(client.listen.get()) {
+        let index = conf.sockets.iter().position(|socket| socket.address == client.address)?;
+        client.listen.set(index);
+    }
+    Some(conf)
+}
+
+/// The settings that hold before a request's server is known.
+fn default_core(conf: &WorkerConf, listen: usize) -> &http_core::Conf {
+    let server = conf.server(conf.sockets[listen].default_server);
+    &conf.location(server.conf).http_core
+}

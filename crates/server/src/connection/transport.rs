@@ -1,61 +1,32 @@
-//! The socket of a client: one read and one write per request where possible.
+//! What a client's bytes come through: its socket, or TLS over it.
 
+use super::socket::Socket;
+use crate::tls::stream::Tls;
 use bytes::BytesMut;
-use nix::sys::socket::{MsgFlags, recv, send};
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd as _, RawFd};
-use std::time::Duration;
-use tokio::io::Interest;
-use tokio::net::{TcpStream, UnixStream};
 
-/// A client's socket.
+/// A client's end of a connection.
 #[derive(Debug)]
 pub enum Transport {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-thread_local! {
-    /// Read into by every connection of the worker: idle connections own no buffer.
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; crate::limits::READ_BYTES]);
+    Plain(Socket),
+    Tls(Box<Tls>),
 }
 
 impl Transport {
-    fn fd(&self) -> RawFd {
+    /// The socket below.
+    pub fn socket(&self) -> &Socket {
         match self {
-            Self::Tcp(stream) => stream.as_raw_fd(),
-            Self::Unix(stream) => stream.as_raw_fd(),
-        }
-    }
-
-    fn try_io<T>(&self, interest: Interest, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        match self {
-            Self::Tcp(stream) => stream.try_io(interest, act),
-            Self::Unix(stream) => stream.try_io(interest, act),
-        }
-    }
-
-    async fn readable(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.readable().await,
-            Self::Unix(stream) => stream.readable().await,
-        }
-    }
-
-    async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.writable().await,
-            Self::Unix(stream) => stream.writable().await,
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => tls.socket(),
         }
     }
 
     /// Appends what has arrived; 0 at the end of the client's bytes.
     ///
     /// # Errors
-    /// As the system reports it.
+    /// As the system reports it; `InvalidData` for broken TLS records.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -66,34 +37,14 @@ impl Transport {
     /// As [`Transport::read`], no more than `max` bytes.
     ///
     /// # Errors
-    /// As the system reports it.
+    /// As [`Transport::read`].
     ///
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn read_at_most(&self, into: &mut BytesMut, max: usize) -> io::Result<usize> {
-        loop {
-            self.readable().await?;
-            let mut partial = None;
-            let result = self.try_io(Interest::READABLE, || {
-                SCRATCH.with_borrow_mut(|scratch| {
-                    let room = max.min(scratch.len());
-                    let scratch = &mut scratch[..room];
-                    let count = recv(self.fd(), scratch, MsgFlags::empty())?;
-                    into.extend_from_slice(&scratch[..count]);
-                    if count == 0 || count == scratch.len() {
-                        return Ok(count);
-                    }
-                    // The socket is drained: clearing its readiness now spares the read that would
-                    // only say so. What arrives later is a new edge.
-                    partial = Some(count);
-                    Err(io::ErrorKind::WouldBlock.into())
-                })
-            });
-            match (partial, result) {
-                (Some(count), _) => return Ok(count),
-                (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
-                (None, result) => return result,
-            }
+        match self {
+            Self::Plain(socket) => socket.read(max, |bytes| into.extend_from_slice(bytes)).await,
+            Self::Tls(tls) => tls.read_at_most(into, max).await,
         }
     }
 
@@ -103,96 +54,67 @@ impl Transport {
     /// As the system reports it.
     ///
     /// # Cancel safety
-    /// Nothing is written when it is dropped while waiting.
+    /// Nothing is written to a plain socket when it is dropped while waiting; a TLS connection cannot
+    /// be used any more.
     pub async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        loop {
-            let result = match self {
-                Self::Tcp(stream) => stream.try_write_vectored(slices),
-                Self::Unix(stream) => stream.try_write_vectored(slices),
-            };
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
-                result => return result,
-            }
+        match self {
+            Self::Plain(socket) => socket.write(slices).await,
+            Self::Tls(tls) => tls.write(slices).await,
         }
     }
 
-    /// Writes bytes that more will follow at once: the kernel may hold them back to fill a packet.
+    /// Writes bytes that more will follow at once: they may be held back to fill a packet.
     ///
     /// # Errors
     /// As the system reports it.
     pub async fn write_more(&self, bytes: &[u8]) -> io::Result<usize> {
-        let flags = MsgFlags::MSG_NOSIGNAL.union(MsgFlags::from_bits_retain(MSG_MORE));
-        loop {
-            let result = self.try_io(Interest::WRITABLE, || Ok(send(self.fd(), bytes, flags)?));
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
-                result => return result,
-            }
+        match self {
+            Self::Plain(socket) => socket.write_more(bytes).await,
+            Self::Tls(tls) => tls.write(&[IoSlice::new(bytes)]).await,
         }
     }
 
-    /// Sends a part of a file; 0 if the file ends before it.
+    /// Sends a part of a file; 0 if the file ends before it. Only a plain socket can.
     ///
     /// # Errors
-    /// As the system reports it.
+    /// As the system reports it; `Unsupported` over TLS.
     pub async fn send_file(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
-        loop {
-            let result = self.try_io(Interest::WRITABLE, || {
-                let mut at = i64::try_from(offset).map_err(io::Error::other)?;
-                let socket = self.borrowed();
-                Ok(nix::sys::sendfile::sendfile64(socket, file, Some(&mut at), count)?)
-            });
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
-                result => return result,
-            }
+        match self {
+            Self::Plain(socket) => socket.send_file(file, offset, count).await,
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    fn borrowed(&self) -> std::os::fd::BorrowedFd<'_> {
-        use std::os::fd::AsFd as _;
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
+    /// Can the kernel send files by itself?
+    pub fn sends_files(&self) -> bool {
+        matches!(self, Self::Plain(_))
     }
 
     /// Returns when the client has closed its side and sent nothing more; never, if it sends.
     pub async fn closed(&self) {
-        loop {
-            if self.readable().await.is_err() {
-                return;
-            }
-            let mut byte = [0];
-            let result = self
-                .try_io(Interest::READABLE, || Ok(recv(self.fd(), &mut byte, MsgFlags::MSG_PEEK)?));
-            match result {
-                Ok(0) => return,
-                // A pipelined request: it says nothing about this one.
-                Ok(_) => std::future::pending().await,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
+        match self {
+            Self::Plain(socket) => socket.closed().await,
+            Self::Tls(tls) => tls.closed().await,
         }
     }
 
     /// Ends one or both directions; a socket that is gone already is fine.
     pub fn shutdown(&self, how: Shutdown) {
-        let socket = match self {
-            Self::Tcp(stream) => socket2::SockRef::from(stream),
-            Self::Unix(stream) => socket2::SockRef::from(stream),
-        };
-        let _ = socket.shutdown(how);
+        if let (Self::Tls(tls), Shutdown::Write | Shutdown::Both) = (self, how) {
+            tls.notify_close();
+        }
+        self.socket().shutdown(how);
+    }
+
+    /// Says the last word of TLS, as far as the socket takes it at once.
+    pub fn notify_close(&self) {
+        if let Self::Tls(tls) = self {
+            tls.notify_close();
+        }
     }
 
     /// Closing will reset the connection and free its buffers at once.
     pub fn reset_on_close(&self) {
-        if let Self::Tcp(stream) = self {
-            let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
-        }
+        self.socket().reset_on_close();
     }
 }
-
-/// Linux, send(2): `MSG_MORE`, which nix does not name.
-const MSG_MORE: i32 = 0x8000;

@@ -389,7 +389,7 @@ impl Writer<'_> {
     ) -> Result<(), Stop> {
         while at < end {
             let left = usize::try_from(end - at).unwrap_or(usize::MAX).min(self.allowance().await);
-            if core.sendfile {
+            if core.sendfile && self.connection.io.sends_files() {
                 let count = left.min(match core.sendfile_max_chunk.bytes() {
                     0 => usize::MAX,
                     max => max,

@@ -13,6 +13,7 @@ use crate::connection::body::RequestBody;
 use crate::handlers::proxy::Destination;
 use crate::limits;
 use crate::process::turn;
+use crate::tls::session::Session;
 use bytes::Bytes;
 use request::Request;
 use std::cell::{Cell, OnceCell};
@@ -42,6 +43,21 @@ pub struct Client {
     pub address: ListenAddress,
     /// That socket's place in the list of the present configuration.
     pub listen: Cell<usize>,
+    /// What the handshake came to; unset for a connection without TLS.
+    pub tls: OnceCell<Session>,
+    /// The name a client asks for in a handshake under way.
+    pub asked_name: OnceCell<Bytes>,
+}
+
+impl Client {
+    pub fn is_tls(&self) -> bool {
+        self.tls.get().is_some()
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static [u8] {
+        if self.is_tls() { b"https" } else { b"http" }
+    }
 }
 
 /// What is known about one attempt to reach an upstream peer.

@@ -13,7 +13,7 @@ use yorozu_http::field;
 use yorozu_wire::h1::Version;
 
 /// Computes a value; `false` if the variable has none now.
-type Getter = fn(&Exchange, &mut Vec<u8>) -> bool;
+pub type Getter = fn(&Exchange, &mut Vec<u8>) -> bool;
 
 /// A reference to a variable, resolved when the configuration was read.
 #[derive(Clone, Debug)]
@@ -299,6 +299,7 @@ fn builtin(name: &str) -> Option<Variable> {
             .or_else(|| time_getter(name))
             .or_else(|| upstream_getter(name))
             .or_else(|| gateway_getter(name))
+            .or_else(|| crate::tls::session::getter(name))
             .or_else(|| crate::handlers::stub_status::getter(name))?,
     };
     Some(Variable::Builtin(getter))
@@ -333,7 +334,7 @@ fn core_getter(name: &str) -> Option<Getter> {
         },
         "hostname" => |ex, out| put(out, ex.conf.hostname.as_bytes()),
         "http_host" => |ex, out| ex.request.field(b"host").is_some_and(|value| put(out, value)),
-        "https" => |_, _| false,
+        "https" => |ex, out| ex.client.is_tls() && put(out, b"on"),
         "is_args" => |ex, out| put(out, if ex.args.is_empty() { b"" } else { b"?" }),
         "is_request_port" => {
             |ex, out| put(out, if ex.request.port.is_empty() { b"" } else { b":" })
@@ -355,7 +356,7 @@ fn core_getter(name: &str) -> Option<Getter> {
         "request_id" => request_id,
         "request_length" => |ex, out| put_number(out, ex.request_bytes + ex.body.received()),
         "request_uri" => |ex, out| put(out, ex.request.target()),
-        "scheme" => |_, out| put(out, b"http"),
+        "scheme" => |ex, out| put(out, ex.client.scheme()),
         "server_name" => |ex, out| put(out, ex.conf.server(ex.server).name().as_bytes()),
         "server_protocol" => |ex, out| match ex.request.version {
             Version::V09 => put(out, b"HTTP/0.9"),

@@ -11,14 +11,19 @@ use std::rc::Rc;
 ///
 /// Captures of a regex name are set on the exchange.
 pub fn server(exchange: &mut Exchange) -> ServerId {
-    let conf = Rc::clone(&exchange.conf);
-    let socket = &conf.sockets[exchange.client.listen.get()];
     let host = exchange.request.host.clone();
-    if let Some(id) = socket.hosts.find(&host) {
-        return *id;
+    let found = server_of(exchange, &host);
+    found.unwrap_or_else(|| exchange.conf.sockets[exchange.client.listen.get()].default_server)
+}
+
+/// The server of a lower-cased name, if one has it.
+pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Option<ServerId> {
+    let conf = Rc::clone(&exchange.conf);
+    let hosts = &conf.sockets[exchange.client.listen.get()].hosts;
+    if let Some(id) = hosts.find(host) {
+        return Some(*id);
     }
-    let found = socket.hosts.regexes().find(|(regex, _)| regex.matches(&host, exchange));
-    found.map_or(socket.default_server, |(_, id)| *id)
+    hosts.regexes().find(|(regex, _)| regex.matches(host, exchange)).map(|(_, id)| *id)
 }
 
 /// What the search for a location found.

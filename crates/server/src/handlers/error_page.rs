@@ -77,9 +77,10 @@ pub fn absolute(exchange: &Exchange, location: &Bytes) -> Bytes {
         exchange.request.host.to_vec()
     };
     let port = exchange.client.local.map(|local| local.port());
-    let port = port.filter(|port| core.port_in_redirect && *port != 80);
+    let usual = if exchange.client.is_tls() { 443 } else { 80 };
+    let port = port.filter(|port| core.port_in_redirect && *port != usual);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-    [b"http://", &host[..], port.as_bytes(), location].concat().into()
+    [exchange.client.scheme(), b"://", &host[..], port.as_bytes(), location].concat().into()
 }
 
 /// The server's own page for a status.
@@ -115,6 +116,8 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
     );
     match status {
         494 => page.push_str("<center>Request Header Or Cookie Too Large</center>\r\n"),
+        495 => page.push_str("<center>The SSL certificate error</center>\r\n"),
+        496 => page.push_str("<center>No required SSL certificate was sent</center>\r\n"),
         497 => page.push_str("<center>The plain HTTP request was sent to HTTPS port</center>\r\n"),
         _ => {}
     }

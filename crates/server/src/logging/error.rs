@@ -160,7 +160,7 @@ impl ErrorLogs {
     /// A message about a connection, outside any request.
     pub fn connection(&self, level: Level, client: &crate::exchange::Client, text: &str) {
         if self.takes(level) {
-            let text = format!("{text}, client: {}", client.peer_text);
+            let text = format!("{text}, client: {}, server: {}", client.peer_text, client.address);
             self.write_line(level, Some(client.number), &text);
         }
     }

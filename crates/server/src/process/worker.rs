@@ -1,8 +1,9 @@
 //! One worker thread: an event loop, its listening sockets, its connections.
 
 use crate::config::compiled::{Config, ListenAddress, WorkerConf};
-use crate::connection::h1::{self, Idle};
+use crate::connection::socket::Socket;
 use crate::connection::transport::Transport;
+use crate::connection::{self, Idle};
 use crate::exchange::Client;
 use crate::handlers::stub_status::{COUNTERS, Gauge};
 use crate::handlers::upstream;
@@ -11,7 +12,8 @@ use crate::listen::Listener;
 use crate::logging::access;
 use crate::logging::error::{self, Level, os_error};
 use crate::process::turn;
-use std::cell::{Cell, RefCell};
+use crate::tls::stream::Tls;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
@@ -220,7 +222,7 @@ async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: TcpLis
                     _ => stream.local_addr().ok(),
                 };
                 let peer_text = peer.ip().to_string();
-                begin(&worker, &address, Transport::Tcp(stream), Some(peer), local, peer_text);
+                begin(&worker, &address, Socket::Tcp(stream), Some(peer), local, peer_text);
             }
             Err(problem) => refused(&worker, &problem).await,
         }
@@ -232,7 +234,7 @@ async fn accept_unix(worker: Rc<Worker>, address: ListenAddress, listener: UnixL
         worker.wait_for_room().await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                begin(&worker, &address, Transport::Unix(stream), None, None, "unix:".to_owned());
+                begin(&worker, &address, Socket::Unix(stream), None, None, "unix:".to_owned());
             }
             Err(problem) => refused(&worker, &problem).await,
         }
@@ -256,13 +258,19 @@ async fn refused(worker: &Worker, problem: &io::Error) {
 fn begin(
     worker: &Rc<Worker>,
     address: &ListenAddress,
-    transport: Transport,
+    socket: Socket,
     peer: Option<std::net::SocketAddr>,
     local: Option<std::net::SocketAddr>,
     peer_text: String,
 ) {
     let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     COUNTERS.accepted.fetch_add(1, Ordering::Relaxed);
+    let conf = worker.conf();
+    let is_tls = conf.sockets.iter().any(|socket| socket.is_tls && socket.address == *address);
+    let transport = match is_tls {
+        true => Transport::Tls(Box::new(Tls::new(socket))),
+        false => Transport::Plain(socket),
+    };
     let idle = Rc::new(Idle { io: Rc::new(transport), is_idle: Cell::new(false) });
     worker.connections.borrow_mut().insert(number, Rc::clone(&idle));
     let client = Rc::new(Client {
@@ -274,12 +282,14 @@ fn begin(
         requests: Cell::new(0),
         address: address.clone(),
         listen: Cell::new(0),
+        tls: OnceCell::new(),
+        asked_name: OnceCell::new(),
     });
     let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::new(&COUNTERS.active) };
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
         let _guard = guard;
-        if has_panicked(h1::serve(idle, client, Rc::clone(&worker))).await {
+        if has_panicked(connection::serve(idle, client, Rc::clone(&worker))).await {
             let text = "a connection ended by a panic; this is a bug";
             error::process(&worker.conf(), Level::Alert, text);
         }

@@ -1,7 +1,8 @@
 //! TLS towards upstreams.
 
 use super::names::cipher_suites;
-use super::{pem, provider};
+use super::pem::PemFiles;
+use super::provider;
 use crate::config::directive::ValueError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -50,12 +51,17 @@ impl ClientSettings {
     ///
     /// # Errors
     /// A file that cannot be used, or a cipher list without a usable cipher.
-    pub fn config(&self, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, ValueError> {
+    pub fn config(
+        &self,
+        identity: Option<&Identity>,
+        files: &PemFiles,
+    ) -> Result<Arc<ClientConfig>, ValueError> {
         let provider = Arc::new(CryptoProvider {
             cipher_suites: cipher_suites(&self.ciphers, provider())?,
             ..CryptoProvider::clone(provider())
         });
-        let chain = self.verify.as_ref().map(|verify| verify.chain(&provider)).transpose()?;
+        let chain =
+            self.verify.as_ref().map(|verify| verify.chain(&provider, files)).transpose()?;
         let verifier = Verifier { chain, algorithms: provider.signature_verification_algorithms };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&self.protocols)
@@ -65,8 +71,8 @@ impl ClientSettings {
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
-                let chain = pem::certificates(&identity.certificate, "certificate");
-                let key = pem::key(&identity.key, &identity.passwords);
+                let chain = files.certificates(&identity.certificate, "certificate");
+                let key = files.key(&identity.key, &identity.passwords);
                 builder
                     .with_client_auth_cert(chain.map_err(ValueError)?, key.map_err(ValueError)?)
                     .map_err(|problem| {
@@ -88,14 +94,15 @@ impl Verify {
     fn chain(
         &self,
         provider: &Arc<CryptoProvider>,
+        files: &PemFiles,
     ) -> Result<(Arc<WebPkiServerVerifier>, u64), ValueError> {
         let mut roots = RootCertStore::empty();
-        let trusted = pem::certificates(&self.trusted, "certificate").map_err(ValueError)?;
+        let trusted = files.certificates(&self.trusted, "certificate").map_err(ValueError)?;
         roots.add_parsable_certificates(trusted);
         let mut builder =
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
         if let Some(crl) = &self.crl {
-            builder = builder.with_crls(pem::revocations(crl).map_err(ValueError)?);
+            builder = builder.with_crls(files.revocations(crl).map_err(ValueError)?);
         }
         let verifier = builder.build().map_err(|problem| {
             ValueError(format!("cannot verify with \"{}\": {problem}", self.trusted.display()))

@@ -1,8 +1,10 @@
 //! OpenSSL's names of protocols and ciphers, as nginx configurations have them.
 
 use crate::config::directive::{Args, Setting, ValueError};
-use rustls::crypto::CryptoProvider;
-use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use rustls::{
+    CipherSuite, NamedGroup, ProtocolVersion, SupportedCipherSuite, SupportedProtocolVersion,
+};
 
 /// `ssl_protocols` and its relatives.
 #[derive(Clone, Debug)]
@@ -78,6 +80,91 @@ pub fn cipher_suites(
         suite.version().version == ProtocolVersion::TLSv1_3 || named.contains(&suite.suite())
     };
     Ok(provider.cipher_suites.iter().filter(is_wanted).copied().collect())
+}
+
+/// OpenSSL's name of a suite; a number for one it does not have.
+pub fn cipher(suite: CipherSuite) -> String {
+    let known =
+        SUITES.iter().find(|(_, known)| *known == suite).map(|(name, _)| (*name).to_owned());
+    known.unwrap_or_else(|| match suite {
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384".to_owned(),
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256".to_owned(),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256".to_owned(),
+        CipherSuite::TLS_EMPTY_RENEGOTIATION_INFO_SCSV => {
+            "TLS_EMPTY_RENEGOTIATION_INFO_SCSV".to_owned()
+        }
+        other => format!("0x{:04x}", u16::from(other)),
+    })
+}
+
+/// OpenSSL's names of the groups rustls has.
+const GROUP_NAMES: [(&str, NamedGroup); 8] = [
+    ("X25519", NamedGroup::X25519),
+    ("x25519", NamedGroup::X25519),
+    ("prime256v1", NamedGroup::secp256r1),
+    ("P-256", NamedGroup::secp256r1),
+    ("secp256r1", NamedGroup::secp256r1),
+    ("secp384r1", NamedGroup::secp384r1),
+    ("P-384", NamedGroup::secp384r1),
+    ("X25519MLKEM768", NamedGroup::X25519MLKEM768),
+];
+
+/// OpenSSL's name of a group; a number for one it does not have.
+pub fn curve(group: NamedGroup) -> String {
+    let known = GROUP_NAMES.iter().find(|(_, known)| *known == group);
+    match (known, group) {
+        (Some((name, _)), _) => (*name).to_owned(),
+        (None, NamedGroup::secp521r1) => "secp521r1".to_owned(),
+        (None, NamedGroup::X448) => "X448".to_owned(),
+        (None, other) => format!("0x{:04x}", u16::from(other)),
+    }
+}
+
+/// `ssl_ecdh_curve`
+#[derive(Clone, Debug, Default)]
+pub struct Curves(Option<Vec<NamedGroup>>);
+
+impl Curves {
+    /// The groups of a provider that are allowed, in the order written.
+    pub fn groups(&self, provider: &CryptoProvider) -> Vec<&'static dyn SupportedKxGroup> {
+        let Some(wanted) = &self.0 else { return provider.kx_groups.clone() };
+        let found = |name: &NamedGroup| provider.kx_groups.iter().find(|g| g.name() == *name);
+        wanted.iter().filter_map(found).copied().collect()
+    }
+}
+
+impl Setting for Curves {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let text = args.text(0);
+        if text == "auto" {
+            return Ok(Self(None));
+        }
+        let mut groups = Vec::new();
+        for name in text.split(':') {
+            match GROUP_NAMES.iter().find(|(known, _)| *known == name) {
+                Some((_, group)) => groups.push(*group),
+                None if ["secp521r1", "P-521", "X448", "ffdhe2048"].contains(&name) => {
+                    args.env.warn(format!(
+                        "\"{name}\" in \"{}\" is left out: the TLS library has X25519, prime256v1, secp384r1 and X25519MLKEM768 only",
+                        args.name
+                    ));
+                }
+                None => {
+                    return Err(ValueError(format!(
+                        "unknown curve \"{name}\" in \"{}\"",
+                        args.name
+                    )));
+                }
+            }
+        }
+        if groups.is_empty() {
+            return Err(ValueError(format!(
+                "\"{}\" names no curve the TLS library has",
+                args.name
+            )));
+        }
+        Ok(Self(Some(groups)))
+    }
 }
 
 /// Does an item of a list (a suite, a group, or parts joined by `+`) stand for `suite`?

@@ -4,13 +4,13 @@ use super::{Pass, Scheme};
 use crate::config::directive::*;
 use crate::config::env::Env;
 use crate::config::template::Template;
-use crate::config::types::PrefixPath;
+use crate::config::types::ConfPath;
 use crate::exchange::Exchange;
 use crate::handlers::Handler;
 use crate::handlers::gateway::Protocol;
 use crate::logging::error::{self, Level};
 use crate::tls::client::{ClientSettings, Identity, Verify};
-use crate::tls::pem;
+use crate::tls::pem::{self, PemFiles};
 use bytes::Bytes;
 use rustls::ClientConfig;
 use rustls::pki_types::{IpAddr, ServerName};
@@ -24,7 +24,7 @@ use yorozu_upstream::TlsOptions;
 mod own {
     use crate::config::directive::*;
     use crate::config::template::Template;
-    use crate::config::types::PrefixPath;
+    use crate::config::types::ConfPath;
     use crate::tls::names::Protocols;
     use bytes::Bytes;
 
@@ -37,11 +37,11 @@ mod own {
         /// Ciphers for TLS 1.2, in OpenSSL's notation.
         proxy_ssl_ciphers: Bytes = "DEFAULT", ONE, HTTP_SERVER_LOCATION;
         /// Revoked certificates.
-        proxy_ssl_crl: Option<PrefixPath> = none, ONE, HTTP_SERVER_LOCATION;
+        proxy_ssl_crl: Option<ConfPath> = none, ONE, HTTP_SERVER_LOCATION;
         /// Name that is asked for and verified.
         proxy_ssl_name: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
         /// Passwords for the key, one a line.
-        proxy_ssl_password_file: Option<PrefixPath> = none, ONE, HTTP_SERVER_LOCATION;
+        proxy_ssl_password_file: Option<ConfPath> = none, ONE, HTTP_SERVER_LOCATION;
         /// Versions of TLS.
         proxy_ssl_protocols: Protocols = "TLSv1.2 TLSv1.3", ONE_OR_MORE, HTTP_SERVER_LOCATION;
         /// Whether the name is sent (SNI).
@@ -49,7 +49,7 @@ mod own {
         /// Whether sessions are resumed.
         proxy_ssl_session_reuse: bool = "on", ONE, HTTP_SERVER_LOCATION;
         /// Certificates of authorities the upstream's certificate is verified with.
-        proxy_ssl_trusted_certificate: Option<PrefixPath> = none, ONE, HTTP_SERVER_LOCATION;
+        proxy_ssl_trusted_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER_LOCATION;
         /// Whether the upstream's certificate is verified.
         proxy_ssl_verify: bool = "off", ONE, HTTP_SERVER_LOCATION;
         /// Intermediate certificates allowed.
@@ -68,7 +68,7 @@ pub struct Conf {
     /// Certificate and key, where variables stand in them.
     identity: Option<(Template, Template)>,
     passwords: Vec<Vec<u8>>,
-    prefix: PathBuf,
+    folder: PathBuf,
     name: Option<Template>,
     sends_name: bool,
 }
@@ -84,7 +84,7 @@ impl Conf {
             Handler::Gateway(Protocol::Proxy(pass)) => pass.scheme() != Some(Scheme::Http),
             _ => false,
         };
-        let path = |path: &Option<PrefixPath>| path.as_ref().map(|path| path.0.clone());
+        let path = |path: &Option<ConfPath>| path.as_ref().map(|path| path.0.clone());
         let verify = match path(&own.proxy_ssl_trusted_certificate) {
             _ if !own.proxy_ssl_verify => None,
             Some(trusted) => Some(Verify {
@@ -107,7 +107,7 @@ impl Conf {
             verify,
         };
         let passwords = match path(&own.proxy_ssl_password_file) {
-            Some(file) if is_used => pem::passwords(&file).map_err(ValueError)?,
+            Some(file) if is_used => env.pem.passwords(&file).map_err(ValueError)?,
             _ => Vec::new(),
         };
         let mut conf = Self {
@@ -115,12 +115,12 @@ impl Conf {
             settings,
             identity: identity(&own, is_used)?,
             passwords,
-            prefix: env.prefix.clone(),
+            folder: env.conf_prefix.clone(),
             name: own.proxy_ssl_name.clone(),
             sends_name: own.proxy_ssl_server_name,
         };
         if is_used {
-            conf.load()?;
+            conf.load(&env.pem)?;
         }
         Ok(conf)
     }
@@ -130,14 +130,14 @@ impl Conf {
         self.config.is_none()
     }
 
-    fn load(&mut self) -> Result<(), ValueError> {
+    fn load(&mut self, files: &PemFiles) -> Result<(), ValueError> {
         let literal = |template: &Template| template.as_literal();
         self.config = match &self.identity {
-            None => Some(self.settings.config(None)?),
+            None => Some(self.settings.config(None, files)?),
             Some((certificate, key)) => match (literal(certificate), literal(key)) {
                 (Some(certificate), Some(key)) => {
                     let identity = self.loaded(&certificate, &key);
-                    Some(self.settings.config(identity.as_ref())?)
+                    Some(self.settings.config(identity.as_ref(), files)?)
                 }
                 _ => None,
             },
@@ -145,9 +145,9 @@ impl Conf {
         Ok(())
     }
 
-    /// The files, below the prefix; `None` if the certificate's name is empty.
+    /// The files, below the configuration's folder; `None` if the certificate's name is empty.
     fn loaded(&self, certificate: &[u8], key: &[u8]) -> Option<Identity> {
-        let path = |name: &[u8]| self.prefix.join(&*String::from_utf8_lossy(name));
+        let path = |name: &[u8]| pem::path(&self.folder, name);
         (!certificate.is_empty()).then(|| Identity {
             certificate: path(certificate),
             key: path(key),
@@ -186,7 +186,7 @@ pub(super) fn options(exchange: &mut Exchange, conf: &Conf) -> Result<TlsOptions
         (None, Some((certificate, key))) => {
             let (certificate, key) = (certificate.value(exchange), key.value(exchange));
             let identity = conf.loaded(&certificate, &key);
-            conf.settings.config(identity.as_ref()).map_err(|problem| {
+            conf.settings.config(identity.as_ref(), &PemFiles::default()).map_err(|problem| {
                 error::request(exchange, Level::Error, &problem.0);
                 500u16
             })?

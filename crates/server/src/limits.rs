@@ -2,6 +2,14 @@
 
 use std::time::Duration;
 
+/// Largest window of flow control in HTTP/2, in bytes (RFC 9113, section 6.9.1).
+pub const H2_WINDOW_MAX: u32 = (1 << 31) - 1;
+/// Largest frame every HTTP/2 client takes, in bytes (RFC 9113, section 4.2).
+pub const H2_FRAME_BYTES: usize = 16 * 1024;
+/// Bytes of a response that wait for the client in one HTTP/2 stream; chosen: several frames.
+pub const H2_SEND_BYTES: usize = 256 * 1024;
+/// Streams a client may give up before it counts whether it is more than every second; chosen.
+pub const H2_RESETS_MIN: u64 = 100;
 /// Worker threads; chosen above any machine this runs on.
 pub const WORKERS_MAX: u64 = 1024;
 /// Rewrites and internal redirects of one request; nginx's `NGX_HTTP_MAX_URI_CHANGES`.

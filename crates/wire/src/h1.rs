@@ -18,6 +18,8 @@ pub enum Version {
     V10,
     /// HTTP/1.1, and any later minor version.
     V11,
+    /// HTTP/2, whose requests are shown as if they had a line.
+    V20,
 }
 
 /// A request line.

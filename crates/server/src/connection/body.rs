@@ -1,18 +1,21 @@
 //! The body of a request: read when somebody wants it, into memory and then a file.
 
+use super::h2;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
 use crate::handlers::gateway::stream::unnamed_file;
 use crate::logging::error::os_error;
+use ::h2::RecvStream;
 use bytes::{Bytes, BytesMut};
 use std::fs::File;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
 
@@ -38,6 +41,10 @@ enum Framing {
     /// So many bytes are still to come.
     Length(u64),
     Chunked(Chunked),
+    /// The data frames of an HTTP/2 stream.
+    Frames {
+        has_length: bool,
+    },
     /// Somebody else reads it: nothing can come after it on this connection.
     Lent,
 }
@@ -89,10 +96,32 @@ impl PieceBounds {
     }
 }
 
+/// Where a request came from, and what can be sent there before its response.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// Nowhere: a request of the server's own.
+    Nobody,
+    H1(Rc<Transport>),
+    H2(Rc<h2::Back>),
+}
+
+impl Origin {
+    /// Returns when the client has given the request up.
+    pub async fn closed(&self) {
+        match self {
+            Self::Nobody => std::future::pending().await,
+            Self::H1(io) => io.closed().await,
+            Self::H2(back) => back.reset().await,
+        }
+    }
+}
+
 /// A request's body.
 #[derive(Debug)]
 pub struct RequestBody {
-    io: Option<Rc<Transport>>,
+    origin: Origin,
+    /// The frames of a body that comes in an HTTP/2 stream.
+    frames: Option<RecvStream>,
     /// Bytes read from the client beyond the head: the body, then the next request.
     pub unread: BytesMut,
     framing: Framing,
@@ -110,7 +139,8 @@ impl RequestBody {
     /// A request without one, and without a client.
     pub fn none() -> Self {
         Self {
-            io: None,
+            origin: Origin::Nobody,
+            frames: None,
             unread: BytesMut::new(),
             framing: Framing::Done,
             stored: Stored::Nothing,
@@ -140,7 +170,16 @@ impl RequestBody {
             Some(length) if length > 0 => Framing::Length(length),
             _ => Framing::Done,
         };
-        Self { io: Some(io), unread, framing, wants_continue, ..Self::none() }
+        Self { origin: Origin::H1(io), unread, framing, wants_continue, ..Self::none() }
+    }
+
+    /// The body of an HTTP/2 stream; `has_length` if the client said how long it is.
+    pub fn of_stream(back: Rc<h2::Back>, frames: RecvStream, has_length: bool) -> Self {
+        let framing = match frames.is_end_stream() {
+            true => Framing::Done,
+            false => Framing::Frames { has_length },
+        };
+        Self { origin: Origin::H2(back), frames: Some(frames), framing, ..Self::none() }
     }
 
     /// Was there never a body?
@@ -210,13 +249,8 @@ impl RequestBody {
 
     /// Returns when the client has gone; a future of its own, so that work can go on beside it.
     pub fn client_closed(&self) -> impl Future<Output = ()> + use<> {
-        let io = self.io.clone();
-        async move {
-            match io {
-                Some(io) => io.closed().await,
-                None => std::future::pending().await,
-            }
-        }
+        let origin = self.origin.clone();
+        async move { origin.closed().await }
     }
 
     /// Reads the whole body.
@@ -285,9 +319,9 @@ impl RequestBody {
         Ok((file, path))
     }
 
-    /// The client's socket, for interim answers.
-    pub fn client(&self) -> Option<Rc<Transport>> {
-        self.io.clone()
+    /// The client, for interim answers.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// Has a part of it arrived that nobody took yet?
@@ -348,6 +382,7 @@ impl RequestBody {
     pub fn may_be_sent_on(&self, chunked: bool) -> bool {
         let is_known = match self.framing {
             Framing::Length(_) => true,
+            Framing::Frames { has_length } => has_length || chunked,
             Framing::Chunked(_) => chunked,
             Framing::Done | Framing::Lent => false,
         };
@@ -359,6 +394,7 @@ impl RequestBody {
         match &self.framing {
             Framing::Done => true,
             Framing::Lent => false,
+            Framing::Frames { .. } => self.frames.as_ref().is_none_or(RecvStream::is_end_stream),
             Framing::Length(left) => self.unread.len() as u64 >= *left,
             Framing::Chunked(chunked) => {
                 let (mut chunked, mut at) = (chunked.clone(), 0);
@@ -377,7 +413,7 @@ impl RequestBody {
         if !std::mem::take(&mut self.wants_continue) || !self.unread.is_empty() {
             return Ok(());
         }
-        let Some(io) = &self.io else { return Ok(()) };
+        let Origin::H1(io) = &self.origin else { return Ok(()) };
         let text = b"HTTP/1.1 100 Continue\r\n\r\n";
         // 25 bytes fit into any socket buffer that has nothing else in it.
         io.write(&[IoSlice::new(text)]).await.map(|_| ()).map_err(|_| BodyError::Closed)
@@ -396,7 +432,12 @@ impl RequestBody {
             if self.is_finished() {
                 return Ok(None);
             }
-            let Some(io) = self.io.clone() else { return Err(BodyError::Closed) };
+            if let Some(frames) = &mut self.frames {
+                let frame = poll_fn(|context| frames.poll_data(context));
+                let frame = tokio::time::timeout(timeout, frame).await;
+                return self.frame(frame.map_err(|_| BodyError::Timeout)?);
+            }
+            let Origin::H1(io) = self.origin.clone() else { return Err(BodyError::Closed) };
             match tokio::time::timeout(timeout, io.read_at_most(&mut self.unread, bytes_max)).await
             {
                 Err(_) => return Err(BodyError::Timeout),
@@ -406,10 +447,41 @@ impl RequestBody {
         }
     }
 
+    /// Takes a data frame; its room is given back to the client at once.
+    fn frame(
+        &mut self,
+        frame: Option<Result<Bytes, ::h2::Error>>,
+    ) -> Result<Option<Bytes>, BodyError> {
+        let Some(frames) = &mut self.frames else { return Ok(None) };
+        match frame {
+            None => {
+                self.framing = Framing::Done;
+                Ok(None)
+            }
+            Some(Err(_)) => Err(BodyError::Closed),
+            Some(Ok(piece)) => {
+                let _ = frames.flow_control().release_capacity(piece.len());
+                self.received += piece.len() as u64;
+                if frames.is_end_stream() {
+                    self.framing = Framing::Done;
+                }
+                Ok(Some(piece))
+            }
+        }
+    }
+
     /// A piece of the body out of what is already here.
     fn buffered(&mut self) -> Result<Option<Bytes>, BodyError> {
         match &mut self.framing {
             Framing::Done | Framing::Lent => Ok(None),
+            Framing::Frames { .. } => {
+                let Some(frames) = &mut self.frames else { return Ok(None) };
+                // Whoever waits for more asks again with a waker of its own.
+                match frames.poll_data(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Pending => Ok(None),
+                    Poll::Ready(frame) => self.frame(frame),
+                }
+            }
             Framing::Length(left) => {
                 if self.unread.is_empty() {
                     return Ok(None);

@@ -7,25 +7,23 @@
 //! | answering | idle (keep-alive), lingering, or closed |
 //! | lingering (reading what the client still sends, so that it sees the answer) | closed |
 
+use super::answer::{self, Begun};
 use super::body::RequestBody;
 use super::head::{Bounds, Received, receive};
+use super::send::Sent;
 use super::timer::Timer;
 use super::transport::Transport;
-use super::write::{self, Sent};
+use super::write;
 use super::{Idle, current_conf, default_core};
 use crate::config::compiled::WorkerConf;
 use crate::config::http_core::{self, LingeringClose};
 use crate::exchange::request::Request;
 use crate::exchange::response::Response;
 use crate::exchange::{Client, Exchange};
-use crate::filters;
-use crate::find_config;
 use crate::handlers::stub_status::{COUNTERS, Gauge};
-use crate::handlers::{self, Outcome, Progress, gateway};
 use crate::logging::access;
 use crate::logging::error::{self, Level};
 use crate::process::worker::Worker;
-use crate::tls::client_auth::Judgement;
 use bytes::BytesMut;
 use std::net::Shutdown;
 use std::rc::Rc;
@@ -40,15 +38,15 @@ enum Next {
     Close,
 }
 
-/// Serves a connection to its end.
-pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
+/// Serves a connection to its end; `early` is what was read of it.
+pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early: BytesMut) {
     let mut connection = Connection {
         io: Rc::clone(&idle.io),
         idle,
         client,
         worker,
         timer: Timer::default(),
-        buffer: BytesMut::new(),
+        buffer: early,
         out: Vec::new(),
         keepalive_timeout: Duration::ZERO,
         is_pipelined: false,
@@ -164,21 +162,14 @@ impl Connection {
     ) -> Next {
         let _writing = Gauge::new(&COUNTERS.writing);
         let mut exchange = self.exchange(conf, request);
-        let progress = match refusal {
-            Some((status, text)) => refuse(&mut exchange, status, &text),
-            None => begin(&mut exchange),
+        let answer = match answer::begin(&mut exchange, refusal) {
+            Begun::Waits => Box::pin(answer::wait(&mut exchange)).await,
+            Begun::Done(answer) => answer,
         };
-        let progress = match progress {
-            Progress::Gateway => Box::pin(wait(&mut exchange)).await,
-            progress => progress,
-        };
-        let mut response = match progress {
-            Progress::Ready(response) => response,
-            Progress::Close(status) => return self.give_up(exchange, status),
-            Progress::Gateway => unreachable!("waited for above"),
-        };
-        filters::apply(&mut exchange, &mut response);
-        self.finish(&mut exchange, *response).await
+        match answer {
+            Ok(response) => self.finish(&mut exchange, *response).await,
+            Err(status) => self.give_up(exchange, status),
+        }
     }
 
     /// Closes without an answer.
@@ -273,78 +264,4 @@ fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     let is_safari = has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
     (bits & KeepaliveDisable::MSIE6 != 0 && is_post && is_old_msie)
         || (bits & KeepaliveDisable::SAFARI != 0 && is_safari)
-}
-
-/// Chooses the server, normalises the path, and runs the phases.
-fn begin(exchange: &mut Exchange) -> Progress {
-    exchange.server = find_config::server(exchange);
-    exchange.location = exchange.conf.server(exchange.server).conf;
-    if let Err((status, text)) = check_tls(exchange) {
-        return refuse(exchange, status, &text);
-    }
-    let core = &exchange.conf.location(exchange.location).http_core;
-    let target = exchange.request.target();
-    let target = match target.first() {
-        Some(b'/') => yorozu_http::uri::normalize(target, core.merge_slashes),
-        // Absolute-form without a path.
-        _ => yorozu_http::uri::normalize(&[b"/", target].concat(), core.merge_slashes),
-    };
-    match target {
-        Ok(target) => {
-            exchange.uri = target.path;
-            exchange.args = target.args.unwrap_or_default();
-        }
-        Err(_) => return refuse(exchange, 400, "client sent invalid request"),
-    }
-    if matches!(exchange.request.method_text(), b"TRACE" | b"CONNECT") {
-        return refuse(exchange, 405, "client sent TRACE or CONNECT method");
-    }
-    handlers::start(exchange)
-}
-
-/// Does what the handshake came to suffice for the request's server?
-fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
-    let conf = &exchange.conf;
-    let Some(session) = exchange.client.tls.get() else {
-        return match conf.sockets[exchange.client.listen.get()].is_tls {
-            true => Err((497, "client sent plain HTTP request to HTTPS port".to_owned())),
-            false => Ok(()),
-        };
-    };
-    let Some(auth) = &conf.server(exchange.server).tls.client_auth else { return Ok(()) };
-    if session.server_name().is_some() && session.server != exchange.server {
-        // Its certificate was judged by another server's rules (RFC 9110, section 7.4).
-        let text = "client attempted to request the server name different from the one that was negotiated";
-        return Err((421, text.to_owned()));
-    }
-    auth.admits(&session.judgement).map_err(|status| {
-        let text = match session.judgement {
-            Judgement::Failed(number, words) => {
-                format!("client SSL certificate verify error: ({number}:{words})")
-            }
-            _ => "client sent no required SSL certificate".to_owned(),
-        };
-        (status, text)
-    })
-}
-
-fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
-    let text = format!("{text} while reading client request headers");
-    error::request(exchange, Level::Info, &text);
-    exchange.keep_alive = false;
-    if exchange.uri.is_empty() {
-        exchange.uri = b"/".to_vec();
-    }
-    handlers::resume(exchange, Outcome::Status(status))
-}
-
-/// The part of a request that waits.
-async fn wait(exchange: &mut Exchange) -> Progress {
-    loop {
-        let outcome = gateway::run(exchange).await;
-        match handlers::resume(exchange, outcome) {
-            Progress::Gateway => {}
-            progress => return progress,
-        }
-    }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use yorozu_http::uri::split_authority;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
-    Field, FieldRules, RequestLine, Version, fields, fields_end, request_line, slice,
+    Field, FieldRules, RequestLine, Span, Version, fields, fields_end, request_line, slice,
 };
 
 /// What came of waiting for a request.
@@ -34,11 +34,11 @@ pub enum Received {
 /// Bounds of a head, before its server is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    line_bytes_max: usize,
-    head_bytes_max: usize,
-    fields_max: usize,
-    rules: FieldRules,
-    drops_invalid: bool,
+    pub(super) line_bytes_max: usize,
+    pub(super) head_bytes_max: usize,
+    pub(super) fields_max: usize,
+    pub(super) rules: FieldRules,
+    pub(super) drops_invalid: bool,
 }
 
 impl Bounds {
@@ -99,7 +99,8 @@ pub async fn receive(
     }
 }
 
-type Refusal = (u16, String);
+/// Status and text for the log.
+pub(super) type Refusal = (u16, String);
 
 /// The end of the head, once it is there.
 fn progress(
@@ -178,10 +179,12 @@ fn fill_line(request: &mut Request, line: &RequestLine) {
 }
 
 /// Reads the fields and judges what two readers could disagree on.
-fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Received {
+pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Received {
     let mut request = Request::unread(head);
     fill_line(&mut request, line);
-    let result = read_fields(&mut request, line, bounds).and_then(|()| judge(&mut request, line));
+    let authority = line.authority.clone();
+    let result =
+        read_fields(&mut request, line, bounds).and_then(|()| judge(&mut request, authority));
     match result {
         Ok(()) => Received::Request(request),
         Err((status, text)) => Received::Bad { status, text, request },
@@ -205,18 +208,23 @@ fn read_fields(request: &mut Request, line: &RequestLine, bounds: &Bounds) -> Re
     Ok(())
 }
 
-fn judge(request: &mut Request, line: &RequestLine) -> Result<(), Refusal> {
+/// Refuses what two readers could disagree on; `authority` is where the target names one.
+pub(super) fn judge(request: &mut Request, authority: Option<Span>) -> Result<(), Refusal> {
     let seen = known_fields(request)?;
     let duplicate = |name: &str| (400, format!("client sent duplicate header line: \"{name}\""));
     if seen.hosts > 1 {
         return Err(duplicate("Host"));
     }
-    if line.authority.is_none() && seen.hosts == 0 && request.version == Version::V11 {
-        return Err((400, "client sent HTTP/1.1 request without \"Host\" header".to_owned()));
+    if authority.is_none() && seen.hosts == 0 && request.version >= Version::V11 {
+        let text = match request.version {
+            Version::V20 => "client sent neither \":authority\" nor \"Host\" header",
+            _ => "client sent HTTP/1.1 request without \"Host\" header",
+        };
+        return Err((400, text.to_owned()));
     }
     // RFC 9112, section 3.2.2: the target's authority replaces Host.
     let host = request.field(b"host").unwrap_or_default();
-    let authority = line.authority.as_ref().map(|span| slice(&request.head, span));
+    let authority = authority.as_ref().map(|span| slice(&request.head, span));
     let invalid = || (400, "client sent invalid host header".to_owned());
     let mut chosen = None;
     for text in [Some(host).filter(|host| !host.is_empty()), authority].into_iter().flatten() {

@@ -1,9 +1,11 @@
 //! Connections of clients: bytes to exchanges and back.
 
+mod answer;
 pub mod body;
 pub mod h1;
 pub mod h2;
 pub mod head;
+mod send;
 pub mod socket;
 pub mod timer;
 pub mod transport;
@@ -16,6 +18,7 @@ use crate::logging::error::Level;
 use crate::process::worker::Worker;
 use crate::tls::handshake::{NoSession, handshake};
 use crate::tls::stream::Tls;
+use bytes::BytesMut;
 use std::cell::Cell;
 use std::rc::Rc;
 use transport::Transport;
@@ -36,8 +39,37 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
             return;
         }
     }
-    h1::serve(idle, client, worker).await;
+    let mut early = BytesMut::new();
+    let speaks_h2 = match client.tls.get() {
+        Some(session) => session.speaks_h2(),
+        None => Box::pin(begins_h2(&io, &client, &worker, &mut early)).await,
+    };
+    if speaks_h2 {
+        Box::pin(h2::serve(idle, client, worker, early)).await;
+    } else {
+        h1::serve(idle, client, worker, early).await;
+    }
     io.notify_close();
+}
+
+/// Does a client without TLS begin as HTTP/2 does, and may it? What is read goes to `early`.
+async fn begins_h2(io: &Transport, client: &Client, worker: &Worker, early: &mut BytesMut) -> bool {
+    let Some(conf) = current_conf(client, worker) else { return false };
+    let socket = &conf.sockets[client.listen.get()];
+    let is_let = socket.http2 || conf.server(socket.default_server).http2.http2;
+    if !is_let || socket.is_tls {
+        return false;
+    }
+    let core = default_core(&conf, client.listen.get());
+    let read = async {
+        while early.len() < h2::PREFACE.len() && h2::PREFACE.starts_with(early) {
+            if !matches!(io.read(early).await, Ok(count) if count > 0) {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(core.client_header_timeout, read).await;
+    early.starts_with(h2::PREFACE)
 }
 
 /// Shakes hands; `false` if nothing can follow.

@@ -6,8 +6,9 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::Interest;
+use tokio::io::{Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// A client's socket.
@@ -113,6 +114,63 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.try_write_vectored(slices),
             Self::Unix(stream) => stream.try_write_vectored(slices),
+        }
+    }
+
+    /// Fills `into` with what has arrived; nothing at the end of the client's bytes.
+    pub fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            match self {
+                Self::Tcp(stream) => ready!(stream.poll_read_ready(context))?,
+                Self::Unix(stream) => ready!(stream.poll_read_ready(context))?,
+            }
+            let room = into.initialize_unfilled();
+            let mut partial = None;
+            let result = self.try_io(Interest::READABLE, || {
+                let count = recv(self.fd(), room, MsgFlags::empty())?;
+                if count == 0 || count == room.len() {
+                    return Ok(count);
+                }
+                // Drained, as in `read`.
+                partial = Some(count);
+                Err(io::ErrorKind::WouldBlock.into())
+            });
+            match (partial, result) {
+                (Some(count), _) | (None, Ok(count)) => {
+                    into.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+                (None, Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// As [`Socket::write`], for a task that is polled.
+    pub fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match self.try_write(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.poll_writable(context))?;
+                }
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    /// As [`Socket::writable`], for a task that is polled.
+    pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_write_ready(context),
+            Self::Unix(stream) => stream.poll_write_ready(context),
         }
     }
 

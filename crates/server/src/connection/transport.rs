@@ -6,6 +6,8 @@ use bytes::BytesMut;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
+use std::task::{Context, Poll};
+use tokio::io::ReadBuf;
 
 /// A client's end of a connection.
 #[derive(Debug)]
@@ -82,6 +84,38 @@ impl Transport {
         match self {
             Self::Plain(socket) => socket.send_file(file, offset, count).await,
             Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Fills `into` with what has arrived; nothing at the end of the client's bytes.
+    pub fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(socket) => socket.poll_read(context, into),
+            Self::Tls(tls) => tls.poll_read(context, into),
+        }
+    }
+
+    /// Takes bytes to send; [`Transport::poll_flush`] sees to it that they go.
+    pub fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_write(context, slices),
+            Self::Tls(tls) => tls.poll_write(context, slices),
+        }
+    }
+
+    /// Sends what was taken.
+    pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(tls) => tls.poll_flush(context),
         }
     }
 

@@ -1,35 +1,20 @@
 //! Writes a response: head and body in one call where both are in memory.
 
 use super::h1::Connection;
+use super::send::{Pace, Sent, Stop, keep_sent, note_stream, outcome, read_file, settle_content};
+use super::send::{first_fields, last_fields};
 use crate::config::http_core::Conf;
 use crate::exchange::Exchange;
-use crate::exchange::request::Method;
-use crate::exchange::response::{Body, Response, Segment, SentHead};
-use crate::handlers::error_page::server_name;
+use crate::exchange::response::{Body, Response, Segment};
 use crate::handlers::gateway::tunnel::Tunnel;
 use crate::limits;
-use crate::logging::clock;
 use crate::logging::error::{self, Level};
-use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use yorozu_http::status::{has_content, reason};
+use std::time::Duration;
+use yorozu_http::status::reason;
 use yorozu_wire::h1::Version;
-
-/// How the sending ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Sent {
-    Whole,
-    /// The client is gone.
-    Failed,
-    /// The client did not take it in time.
-    TimedOut,
-    /// The upstream failed in the middle: the client must not take it for the whole.
-    Torn,
-}
 
 /// How the client finds the end of the body.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,10 +41,9 @@ pub(super) async fn response(
     }
     let head_bytes = connection.out.len() as u64;
     let body = std::mem::replace(&mut response.body, Body::empty());
-    keep_sent(exchange, response, framing);
+    keep_sent(exchange, response, framing == Framing::Chunked);
     let mut writer = Writer {
-        rate: rate(exchange, core),
-        begun: Instant::now(),
+        pace: Pace::of(exchange, core),
         sent: 0,
         is_chunked: framing == Framing::Chunked,
         send_timeout: core.send_timeout,
@@ -79,26 +63,7 @@ pub(super) async fn response(
     let sent = writer.sent;
     exchange.bytes_sent = sent;
     exchange.body_bytes_sent = sent.saturating_sub(head_bytes);
-    match result {
-        Ok(()) => Sent::Whole,
-        Err(Stop::TimedOut) => {
-            error::request(
-                exchange,
-                Level::Info,
-                "client timed out (110: Connection timed out) while sending response to client",
-            );
-            Sent::TimedOut
-        }
-        Err(Stop::Torn) => Sent::Torn,
-        Err(Stop::Failed(problem)) => {
-            let text = format!(
-                "writev() failed ({}) while sending response to client",
-                error::os_error(&problem)
-            );
-            error::request(exchange, Level::Info, &text);
-            Sent::Failed
-        }
-    }
+    outcome(exchange, result)
 }
 
 fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Framing {
@@ -107,17 +72,8 @@ fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Fra
         response.content_length = None;
         return Framing::None;
     }
-    if !has_content(response.status) {
-        if response.status != 304 {
-            response.content_length = None;
-        }
+    if !settle_content(exchange, response) {
         return Framing::None;
-    }
-    if exchange.request.method == Method::Head {
-        return Framing::None;
-    }
-    if let Some(length) = response.body.length() {
-        response.content_length = Some(length);
     }
     let framing = if response.content_length.is_some() {
         Framing::Length
@@ -163,24 +119,8 @@ fn head(
         None => out.extend_from_slice(reason(response.status).as_bytes()),
     }
     out.extend_from_slice(b"\r\n");
-    if !response.has_own_server {
-        line(out, b"Server", server_name(core.server_tokens).as_bytes());
-    }
-    if !response.has_own_date {
-        line(out, b"Date", clock::now().http.as_bytes());
-    }
-    if !response.content_type.is_empty() {
-        line(out, b"Content-Type", &response.content_type);
-    }
-    if let Some(length) = response.content_length.filter(|_| framing != Framing::Chunked) {
-        let _ = write!(out, "Content-Length: {length}\r\n");
-    }
-    if let Some(time) = response.last_modified {
-        line(out, b"Last-Modified", yorozu_http::date::format(time).as_bytes());
-    }
-    if let Some(location) = &response.location {
-        line(out, b"Location", location);
-    }
+    let has_length = framing != Framing::Chunked;
+    first_fields(response, has_length, core, |name, value| line(out, name, value));
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
@@ -194,20 +134,7 @@ fn head(
     } else {
         out.extend_from_slice(b"Connection: close\r\n");
     }
-    if response.vary_encoding {
-        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
-    }
-    if !response.etag.is_empty() {
-        line(out, b"ETag", &response.etag);
-    }
-    for (name, value) in response.all_fields() {
-        line(out, name, value);
-    }
-    for (name, value) in &exchange.accel_fields {
-        if response.field(name).is_none() && !name.eq_ignore_ascii_case(b"content-type") {
-            line(out, name, value);
-        }
-    }
+    last_fields(exchange, response, |name, value| line(out, name, value));
     if !response.trailers.is_empty() && framing == Framing::Chunked {
         for (name, _) in &response.trailers {
             line(out, b"Trailer", name);
@@ -216,51 +143,9 @@ fn head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Keeps for the logs what the head said.
-fn keep_sent(exchange: &mut Exchange, response: Response, framing: Framing) {
-    exchange.status = response.status;
-    exchange.sent = SentHead {
-        content_type: response.content_type,
-        content_length: response.content_length,
-        last_modified: response.last_modified,
-        etag: response.etag,
-        location: response.location.unwrap_or_default(),
-        fields: response.fields,
-        stored: response.stored,
-        is_chunked: framing == Framing::Chunked,
-        is_keep_alive: exchange.keep_alive,
-        trailers: response.trailers,
-    };
-}
-
-/// Bytes per second and bytes before the limit begins; `None` for no limit.
-fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
-    let size = |template: &crate::config::template::Template, exchange: &mut Exchange| {
-        yorozu_conf::value::size(&template.value(exchange)).unwrap_or(0)
-    };
-    let rate = match exchange.limit_rate {
-        Some(rate) => rate,
-        None => size(&core.limit_rate.0, exchange),
-    };
-    (rate > 0).then(|| (rate, size(&core.limit_rate_after.0, exchange)))
-}
-
-enum Stop {
-    Failed(io::Error),
-    TimedOut,
-    Torn,
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
 struct Writer<'a> {
     connection: &'a mut Connection,
-    rate: Option<(u64, u64)>,
-    begun: Instant,
+    pace: Pace,
     sent: u64,
     is_chunked: bool,
     send_timeout: Duration,
@@ -300,7 +185,7 @@ impl Writer<'_> {
         let mut done = 0;
         while done < total {
             let mut skip = done;
-            let mut left = self.allowance().await;
+            let mut left = self.pace.allowance(self.sent).await;
             let mut parts = [IoSlice::new(b""); 4];
             let mut count = 0;
             for slice in slices {
@@ -325,21 +210,6 @@ impl Writer<'_> {
             self.sent += written as u64;
         }
         Ok(())
-    }
-
-    /// How much may be sent now; waits while `limit_rate` allows nothing.
-    async fn allowance(&mut self) -> usize {
-        let Some((rate, after)) = self.rate else { return usize::MAX };
-        loop {
-            // As nginx: one second's worth is allowed from the start.
-            let seconds = self.begun.elapsed().as_secs() + 1;
-            let allowed = rate.saturating_mul(seconds).saturating_add(after);
-            if allowed > self.sent {
-                return usize::try_from(allowed - self.sent).unwrap_or(usize::MAX);
-            }
-            let excess = self.sent - allowed + 1;
-            tokio::time::sleep(Duration::from_millis(excess.saturating_mul(1000) / rate + 1)).await;
-        }
     }
 
     async fn segments(
@@ -388,7 +258,9 @@ impl Writer<'_> {
         core: &Conf,
     ) -> Result<(), Stop> {
         while at < end {
-            let left = usize::try_from(end - at).unwrap_or(usize::MAX).min(self.allowance().await);
+            let left = usize::try_from(end - at)
+                .unwrap_or(usize::MAX)
+                .min(self.pace.allowance(self.sent).await);
             if core.sendfile && self.connection.io.sends_files() {
                 let count = left.min(match core.sendfile_max_chunk.bytes() {
                     0 => usize::MAX,
@@ -442,21 +314,7 @@ impl Writer<'_> {
                 }
             }
         };
-        let totals = stream.totals();
-        if let Some(attempt) = exchange.attempts.last_mut() {
-            if totals.time > Duration::ZERO {
-                attempt.response_time = Some(totals.time);
-            }
-            attempt.response_bytes = totals.body_bytes;
-            attempt.bytes_received = totals.received;
-        }
-        if let Some(bytes) = stream.gzip_bytes {
-            exchange.gzip_bytes = Some(bytes);
-        }
-        exchange.upstream_trailers.append(&mut stream.take_trailers());
-        if exchange.conf.location(exchange.location).proxy.proxy_pass_trailers {
-            exchange.sent.trailers.extend(exchange.upstream_trailers.iter().cloned());
-        }
+        note_stream(exchange, &mut stream);
         result?;
         if announced.is_some_and(|left| left > 0) {
             return Err(Stop::Torn);
@@ -490,23 +348,5 @@ impl Writer<'_> {
         } else {
             self.slices(&[head, &bytes]).await
         }
-    }
-}
-
-/// Reads a part of a file: from the page cache if it is there, else on a thread that may block.
-async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes, Stop> {
-    let mut buffer = vec![0; length];
-    // Files of a page cache are nearly always in memory; a cold read moves to another thread.
-    let read = file.read_at(&mut buffer, at)?;
-    if read == length {
-        return Ok(buffer.into());
-    }
-    let file = Arc::clone(file);
-    let rest = tokio::task::spawn_blocking(move || {
-        file.read_exact_at(&mut buffer[read..], at + read as u64).map(|()| buffer)
-    });
-    match rest.await {
-        Ok(Ok(buffer)) => Ok(buffer.into()),
-        _ => Err(Stop::Torn),
     }
 }

@@ -93,6 +93,7 @@ pub struct Request {
     /// The port of the authority as written; empty without.
     pub port: Bytes,
     pub content_length: Option<u64>,
+    /// Has it a body whose length is not known before it is read?
     pub is_chunked: bool,
 }
 
@@ -177,7 +178,7 @@ impl Request {
         match self.known(self.known.connection) {
             Some(value) if yorozu_http::field::list_has(value, b"close") => false,
             Some(value) if yorozu_http::field::list_has(value, b"keep-alive") => true,
-            _ => self.version == Version::V11,
+            _ => self.version >= Version::V11,
         }
     }
 }

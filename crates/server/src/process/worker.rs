@@ -50,6 +50,8 @@ pub struct Worker {
     connections: RefCell<HashMap<u64, Rc<Idle>>>,
     /// Told when a connection ends.
     ended: Notify,
+    /// Told when the worker stops or has another configuration.
+    changed: Notify,
 }
 
 /// Serial numbers of connections, over all workers.
@@ -59,6 +61,13 @@ impl Worker {
     /// The configuration for the next request.
     pub fn conf(&self) -> Rc<WorkerConf> {
         Rc::clone(&self.conf.borrow())
+    }
+
+    /// Returns when the worker stops or has another configuration.
+    pub async fn changed(self: Rc<Self>) {
+        if !self.is_stopping() {
+            self.changed.notified().await;
+        }
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -106,6 +115,7 @@ pub fn run(
         is_stopping: Cell::new(false),
         connections: RefCell::default(),
         ended: Notify::new(),
+        changed: Notify::new(),
     });
     runtime.block_on(turn::run(local.run_until(serve(worker, listeners, commands))))?;
     access::flush_all();
@@ -133,6 +143,7 @@ async fn serve(
                     stays
                 });
                 *worker.conf.borrow_mut() = Rc::new(WorkerConf { config });
+                worker.changed.notify_waiters();
                 start_upstreams(&worker.conf());
                 start_accepting(&worker, &mut accepting, added)?;
             }
@@ -160,6 +171,7 @@ fn start_upstreams(conf: &Rc<WorkerConf>) {
 /// Waits for the connections to end, `worker_shutdown_timeout` at most.
 async fn drain(worker: &Worker, commands: &mut mpsc::UnboundedReceiver<Command>) {
     worker.is_stopping.set(true);
+    worker.changed.notify_waiters();
     worker.close_idle();
     let timeout = worker.conf().main.worker_shutdown_timeout;
     let all_ended = async {

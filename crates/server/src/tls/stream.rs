@@ -1,10 +1,17 @@
 //! TLS over a client's socket: records in, records out.
 
 use crate::connection::socket::Socket;
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 use rustls::ServerConnection;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io::{self, BufRead as _, IoSlice, Write};
+use std::task::{Context, Poll, ready};
+use tokio::io::ReadBuf;
+
+thread_local! {
+    /// Records are read into it by every connection of the worker.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; crate::limits::READ_BYTES]);
+}
 
 /// A client's connection with TLS, before and after its handshake.
 #[derive(Debug)]
@@ -144,6 +151,74 @@ impl Tls {
             session.write_tls(&mut Out(&self.socket))?;
         }
         Ok(())
+    }
+
+    /// As [`crate::connection::transport::Transport::poll_read`].
+    pub fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut early = self.early.borrow_mut();
+        while early.is_empty() {
+            let read = SCRATCH.with_borrow_mut(|scratch| {
+                let mut encrypted = ReadBuf::new(scratch);
+                ready!(self.socket.poll_read(context, &mut encrypted))?;
+                let bytes = encrypted.filled();
+                if bytes.is_empty() {
+                    return Poll::Ready(Ok(true));
+                }
+                Poll::Ready(decrypt(self.session()?, bytes, &mut early))
+            });
+            match ready!(read) {
+                Ok(is_closed) => {
+                    // An answer to what the client said about keys; the socket's next turn sends it
+                    // if it does not go now.
+                    let _ = self.flush_now();
+                    if is_closed {
+                        break;
+                    }
+                }
+                Err(problem) => {
+                    let _ = self.flush_now();
+                    return Poll::Ready(Err(problem));
+                }
+            }
+        }
+        let count = into.remaining().min(early.len());
+        into.put_slice(&early[..count]);
+        early.advance(count);
+        if early.is_empty() {
+            *early = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// As [`crate::connection::transport::Transport::poll_write`].
+    pub fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        // One write's worth waits in the session at most.
+        ready!(self.poll_flush(context))?;
+        let taken = self.session()?.borrow_mut().writer().write_vectored(slices)?;
+        match self.flush_now() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(taken)),
+        }
+    }
+
+    /// As [`crate::connection::transport::Transport::poll_flush`].
+    pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match self.flush_now() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.socket.poll_writable(context))?;
+                }
+                result => return Poll::Ready(result),
+            }
+        }
     }
 
     /// Tells the client that nothing follows, as far as the socket takes it at once.

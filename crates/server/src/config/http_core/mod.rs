@@ -160,7 +160,6 @@ pub const IGNORED: &[Directive] = ignored! {
     "variables_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of variables.";
     "map_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of a map's hash.";
     "map_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of a map's hash.";
-    "http2", HTTP | SERVER, ONE, "there is no HTTP/2 yet", "HTTP/2.";
 };
 
 /// Rows that are no plain settings.

@@ -1,5 +1,347 @@
-//! HTTP/2 connections.
+//! One HTTP/2 connection: streams in, responses out, many at a time. The protocol is the `h2`
+//! crate's; here are the server's bounds on it, and the way between a stream and an exchange.
 
 mod directives;
+mod io;
+mod request;
+mod write;
 
 pub use directives::{Conf, DIRECTIVES, Draft, OTHERS};
+
+use super::answer::{self, Answer, Begun};
+use super::body::RequestBody;
+use super::head::{Bounds, Refusal};
+use super::send::Sent;
+use super::{Idle, current_conf, default_core};
+use crate::config::compiled::WorkerConf;
+use crate::exchange::{Client, Exchange};
+use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::limits;
+use crate::logging::access;
+use crate::logging::error::Level;
+use crate::process::worker::Worker;
+use bytes::{Bytes, BytesMut};
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::HeaderMap;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// What a client begins with that speaks HTTP/2 without being asked (RFC 9113, section 3.4).
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A stream's way back, before its response begins.
+pub struct Back(RefCell<SendResponse<Bytes>>);
+
+impl std::fmt::Debug for Back {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Back").field(&self.0.borrow().stream_id()).finish()
+    }
+}
+
+impl Back {
+    /// Returns when the client has given the stream up.
+    pub async fn reset(&self) {
+        let _ = poll_fn(|context| self.0.borrow_mut().poll_reset(context)).await;
+    }
+
+    /// Sends early hints.
+    pub fn hint(&self, fields: &[(Bytes, Bytes)]) {
+        let mut response = http::Response::new(());
+        *response.status_mut() = http::StatusCode::EARLY_HINTS;
+        write::put_all(response.headers_mut(), fields);
+        let _ = self.0.borrow_mut().send_informational(response);
+    }
+}
+
+/// What the streams of a connection share.
+struct Streams {
+    client: Rc<Client>,
+    idle: Rc<Idle>,
+    /// Streams whose response is not over.
+    active: Cell<usize>,
+    /// Streams the client gave up.
+    resets: Cell<u64>,
+}
+
+/// Counts a stream while it lives.
+struct Active(Rc<Streams>);
+
+impl Active {
+    fn new(streams: &Rc<Streams>) -> Self {
+        streams.active.set(streams.active.get() + 1);
+        streams.idle.is_idle.set(false);
+        Self(Rc::clone(streams))
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.set(self.0.active.get() - 1);
+    }
+}
+
+/// Serves a connection to its end; `early` is what was read of it.
+pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early: BytesMut) {
+    let Some(conf) = current_conf(&client, &worker) else { return };
+    let listen = client.listen.get();
+    let core = default_core(&conf, listen);
+    let io = io::Stream::new(Rc::clone(&idle.io), early);
+    let handshake = builder(&conf, &client).handshake(io);
+    let shaken = tokio::time::timeout(core.client_header_timeout, handshake).await;
+    let Ok(Ok(connection)) = shaken else { return };
+    let streams = Rc::new(Streams { client, idle, active: Cell::new(0), resets: Cell::new(0) });
+    let loop_ = Loop {
+        connection,
+        streams,
+        worker,
+        sleep: Box::pin(tokio::time::sleep(core.keepalive_timeout.timeout)),
+        quiet_since: None,
+        is_ending: false,
+        opened: Instant::now(),
+    };
+    loop_.run().await;
+}
+
+/// The library's bounds, by the default server of the socket.
+fn builder(conf: &WorkerConf, client: &Client) -> Builder {
+    let server = match client.tls.get() {
+        Some(session) => session.server,
+        None => conf.sockets[client.listen.get()].default_server,
+    };
+    let server = conf.server(server);
+    let bounds = Bounds::of(&conf.location(server.conf).http_core);
+    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    let window = number(server.http2.http2_body_preread_size.bytes()).min(limits::H2_WINDOW_MAX);
+    let mut builder = Builder::new();
+    builder
+        .initial_window_size(window)
+        .initial_connection_window_size(limits::H2_WINDOW_MAX)
+        .max_concurrent_streams(
+            u32::try_from(server.http2.http2_max_concurrent_streams).unwrap_or(u32::MAX),
+        )
+        .max_header_list_size(number(bounds.head_bytes_max))
+        .max_send_buffer_size(limits::H2_SEND_BYTES);
+    builder
+}
+
+/// What happens next on a connection.
+enum Event {
+    Request(http::Request<RecvStream>, SendResponse<Bytes>),
+    /// The client was silent for `keepalive_timeout`.
+    Silent,
+    /// The server stops, or has another configuration.
+    Drain,
+    /// It is over.
+    End,
+}
+
+struct Loop {
+    connection: Connection<io::Stream, Bytes>,
+    streams: Rc<Streams>,
+    worker: Rc<Worker>,
+    sleep: Pin<Box<Sleep>>,
+    /// Since when there is no stream.
+    quiet_since: Option<Instant>,
+    /// Was the client told that no further stream is answered?
+    is_ending: bool,
+    opened: Instant,
+}
+
+impl Loop {
+    async fn run(mut self) {
+        let changed = Rc::clone(&self.worker).changed();
+        let mut changed = std::pin::pin!(changed);
+        loop {
+            let event = poll_fn(|context| {
+                if let Poll::Ready(event) = self.poll(context) {
+                    return Poll::Ready(event);
+                }
+                if !self.is_ending && changed.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Event::Drain);
+                }
+                Poll::Pending
+            });
+            match event.await {
+                Event::Request(request, respond) => {
+                    if !self.begin(request, respond) {
+                        return;
+                    }
+                }
+                Event::Silent if self.is_ending => return,
+                Event::Silent | Event::Drain => self.end(),
+                Event::End => return,
+            }
+        }
+    }
+
+    /// Tells the client to go; what has begun is finished.
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.is_ending, true) {
+            self.quiet_since = None;
+            self.connection.graceful_shutdown();
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        match self.connection.poll_accept(context) {
+            Poll::Ready(Some(Ok((request, respond)))) => {
+                return Poll::Ready(Event::Request(request, respond));
+            }
+            Poll::Ready(Some(Err(problem))) => {
+                self.note(&problem);
+                return Poll::Ready(Event::End);
+            }
+            Poll::Ready(None) => return Poll::Ready(Event::End),
+            Poll::Pending => {}
+        }
+        if self.streams.active.get() > 0 {
+            self.quiet_since = None;
+            return Poll::Pending;
+        }
+        if self.quiet_since.is_none() {
+            let Some(timeout) = self.idle_timeout() else { return Poll::Ready(Event::End) };
+            let now = Instant::now();
+            self.quiet_since = Some(now);
+            self.streams.idle.is_idle.set(!self.is_ending);
+            self.sleep.as_mut().reset(now + timeout);
+        }
+        self.sleep.as_mut().poll(context).map(|()| Event::Silent)
+    }
+
+    /// How long the client may have no stream; `None` without a configuration for its socket.
+    fn idle_timeout(&self) -> Option<Duration> {
+        let conf = current_conf(&self.streams.client, &self.worker)?;
+        let core = default_core(&conf, self.streams.client.listen.get());
+        Some(if self.is_ending {
+            core.lingering_timeout
+        } else if self.streams.client.requests.get() == 0 {
+            core.client_header_timeout
+        } else {
+            core.keepalive_timeout.timeout
+        })
+    }
+
+    fn note(&self, problem: &h2::Error) {
+        // A client that is gone is no news.
+        if problem.is_io() {
+            return;
+        }
+        if let Some(conf) = current_conf(&self.streams.client, &self.worker) {
+            let text = format!("client sent invalid HTTP/2 frames ({problem})");
+            conf.error_log.connection(Level::Info, &self.streams.client, &text);
+        }
+    }
+
+    /// Begins to answer a request; `false` if the connection is over.
+    fn begin(&mut self, request: http::Request<RecvStream>, respond: SendResponse<Bytes>) -> bool {
+        let client = Rc::clone(&self.streams.client);
+        let Some(conf) = current_conf(&client, &self.worker) else { return false };
+        client.requests.set(client.requests.get() + 1);
+        self.bound(&conf);
+        let active = Active::new(&self.streams);
+        let core = default_core(&conf, client.listen.get());
+        let (parts, frames) = request.into_parts();
+        let (mut request, refusal) = request::read(parts, &Bounds::of(core));
+        request.is_chunked = request.content_length.is_none() && !frames.is_end_stream();
+        let back = Rc::new(Back(RefCell::new(respond)));
+        let has_length = request.content_length.is_some();
+        let body = RequestBody::of_stream(Rc::clone(&back), frames, has_length);
+        COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
+        let exchange = Exchange::new(conf, client, request, body);
+        let stream = Stream { exchange, back, active, _writing: Gauge::new(&COUNTERS.writing) };
+        if let Some(rest) = stream.start(refusal) {
+            tokio::task::spawn_local(rest);
+        }
+        true
+    }
+
+    /// Ends a connection that has had its share, or floods.
+    fn bound(&mut self, conf: &WorkerConf) {
+        let client = &self.streams.client;
+        let core = default_core(conf, client.listen.get());
+        let requests = client.requests.get();
+        let resets = self.streams.resets.get();
+        if resets > limits::H2_RESETS_MIN && resets > requests / 2 {
+            let text = "client sent too many RST_STREAM frames";
+            conf.error_log.connection(Level::Info, client, text);
+            self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            self.is_ending = true;
+        } else if requests >= core.keepalive_requests
+            || self.opened.elapsed() >= core.keepalive_time
+            || core.keepalive_timeout.timeout.is_zero()
+        {
+            self.end();
+        }
+    }
+}
+
+/// One request and its response.
+struct Stream {
+    exchange: Exchange,
+    back: Rc<Back>,
+    active: Active,
+    _writing: Gauge,
+}
+
+impl Stream {
+    /// Answers at once if nothing has to be waited for; else the rest of the work.
+    fn start(mut self, refusal: Option<Refusal>) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+        match answer::begin(&mut self.exchange, refusal) {
+            Begun::Waits => Some(Box::pin(async move {
+                let answer = answer::wait(&mut self.exchange).await;
+                if let Some(rest) = self.send(answer) {
+                    rest.await;
+                }
+            })),
+            Begun::Done(answer) => self.send(answer),
+        }
+    }
+
+    fn send(mut self, answer: Answer) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+        let response = match answer {
+            Ok(response) => *response,
+            Err(status) => {
+                self.exchange.status = status;
+                self.back.0.borrow_mut().send_reset(Reason::CANCEL);
+                self.finish(Sent::Failed);
+                return None;
+            }
+        };
+        match write::begin(&mut self.exchange, &self.back.0, response) {
+            write::Begun::Done(sent) => {
+                self.finish(sent);
+                None
+            }
+            write::Begun::Waits(rest) => Some(Box::pin(async move {
+                let sent = rest.run(&mut self.exchange).await;
+                self.finish(sent);
+            })),
+        }
+    }
+
+    fn finish(mut self, sent: Sent) {
+        self.exchange.is_complete = sent == Sent::Whole;
+        if sent == Sent::Failed {
+            let resets = &self.active.0.resets;
+            resets.set(resets.get() + 1);
+        }
+        access::log(&mut self.exchange);
+    }
+}
+
+/// Fields of a map that HTTP/2 forbids are left out (RFC 9113, section 8.2.2).
+fn is_of_connection(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 5] =
+        [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Fields of a request or response.
+type Fields = HeaderMap;

@@ -7,8 +7,7 @@ use super::upload::{self, Upload, UploadFault, Uploaded};
 use super::{Call, CodecError, Conf, Fault, Head};
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
-use crate::connection::body::{BodyError, PieceBounds, RequestBody};
-use crate::connection::transport::Transport;
+use crate::connection::body::{BodyError, Origin, PieceBounds, RequestBody};
 use crate::exchange::UpstreamAttempt;
 use crate::handlers::memcached;
 use crate::handlers::memcached::pipeline::{self, PipelineFault};
@@ -52,7 +51,7 @@ pub struct Job {
     pub is_idempotent: bool,
     pub context: Context,
     /// The client, if it shall get early hints.
-    pub hinted: Option<Rc<Transport>>,
+    pub hinted: Option<Origin>,
     /// What became of each peer asked.
     pub attempts: RefCell<Vec<UpstreamAttempt>>,
     /// When the last of them was chosen.
@@ -434,7 +433,11 @@ impl Job {
 
     /// `early_hints`: sends the client what the upstream says beforehand.
     async fn pass_hints(&self, head: &Head) {
-        let Some(client) = &self.hinted else { return };
+        let client = match &self.hinted {
+            None | Some(Origin::Nobody) => return,
+            Some(Origin::H2(back)) => return back.hint(&head.fields),
+            Some(Origin::H1(client)) => client,
+        };
         let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
         for (name, value) in head.fields.iter() {
             out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());

@@ -6,8 +6,7 @@ use super::pools::PoolKey;
 use super::{Conf, Fault, Protocol, Target};
 use crate::cache;
 use crate::config::compiled::LocationConf;
-use crate::connection::body::{BodyError, RequestBody};
-use crate::connection::transport::Transport;
+use crate::connection::body::{BodyError, Origin, RequestBody};
 use crate::exchange::Exchange;
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
@@ -157,12 +156,12 @@ async fn job(
 }
 
 /// The client, if `early_hints` lets it have 103 answers.
-fn hinted(exchange: &mut Exchange, location: &LocationConf) -> Option<Rc<Transport>> {
+fn hinted(exchange: &mut Exchange, location: &LocationConf) -> Option<Origin> {
     let conditions = &location.http_core.early_hints.0;
     let is_wanted = !conditions.is_empty()
         && exchange.request.version >= Version::V11
         && conditions.iter().all(|value| value.is_true(exchange));
-    if is_wanted { exchange.body.client() } else { None }
+    is_wanted.then(|| exchange.body.origin().clone())
 }
 
 /// Decides between the answer, a stale entry and an error.

@@ -1,0 +1,113 @@
+//! From a request to its response: the part that no protocol has of its own.
+
+use crate::exchange::Exchange;
+use crate::exchange::response::Response;
+use crate::filters;
+use crate::find_config;
+use crate::handlers::{self, Outcome, Progress, gateway};
+use crate::logging::error::{self, Level};
+use crate::tls::client_auth::Judgement;
+
+/// How far a request came without waiting.
+pub(super) enum Begun {
+    Done(Answer),
+    /// Somebody else makes the response: [`wait`] for it.
+    Waits,
+}
+
+/// The response, filtered; or the status for the log where the connection shall end without one.
+pub(super) type Answer = Result<Box<Response>, u16>;
+
+/// Answers a request as far as that needs no waiting; `refusal` is the status a broken one gets.
+pub(super) fn begin(exchange: &mut Exchange, refusal: Option<(u16, String)>) -> Begun {
+    let progress = match refusal {
+        Some((status, text)) => refuse(exchange, status, &text),
+        None => phases(exchange),
+    };
+    settle(exchange, progress)
+}
+
+/// The part of a request that waits.
+pub(super) async fn wait(exchange: &mut Exchange) -> Answer {
+    loop {
+        let outcome = gateway::run(exchange).await;
+        let progress = handlers::resume(exchange, outcome);
+        if let Begun::Done(answer) = settle(exchange, progress) {
+            return answer;
+        }
+    }
+}
+
+fn settle(exchange: &mut Exchange, progress: Progress) -> Begun {
+    Begun::Done(match progress {
+        Progress::Ready(mut response) => {
+            filters::apply(exchange, &mut response);
+            Ok(response)
+        }
+        Progress::Close(status) => Err(status),
+        Progress::Gateway => return Begun::Waits,
+    })
+}
+
+/// Chooses the server, normalises the path, and runs the phases.
+fn phases(exchange: &mut Exchange) -> Progress {
+    exchange.server = find_config::server(exchange);
+    exchange.location = exchange.conf.server(exchange.server).conf;
+    if let Err((status, text)) = check_tls(exchange) {
+        return refuse(exchange, status, &text);
+    }
+    let core = &exchange.conf.location(exchange.location).http_core;
+    let target = exchange.request.target();
+    let target = match target.first() {
+        Some(b'/') => yorozu_http::uri::normalize(target, core.merge_slashes),
+        // Absolute-form without a path.
+        _ => yorozu_http::uri::normalize(&[b"/", target].concat(), core.merge_slashes),
+    };
+    match target {
+        Ok(target) => {
+            exchange.uri = target.path;
+            exchange.args = target.args.unwrap_or_default();
+        }
+        Err(_) => return refuse(exchange, 400, "client sent invalid request"),
+    }
+    if matches!(exchange.request.method_text(), b"TRACE" | b"CONNECT") {
+        return refuse(exchange, 405, "client sent TRACE or CONNECT method");
+    }
+    handlers::start(exchange)
+}
+
+/// Does what the handshake came to suffice for the request's server?
+fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
+    let conf = &exchange.conf;
+    let Some(session) = exchange.client.tls.get() else {
+        return match conf.sockets[exchange.client.listen.get()].is_tls {
+            true => Err((497, "client sent plain HTTP request to HTTPS port".to_owned())),
+            false => Ok(()),
+        };
+    };
+    let Some(auth) = &conf.server(exchange.server).tls.client_auth else { return Ok(()) };
+    if session.server_name().is_some() && session.server != exchange.server {
+        // Its certificate was judged by another server's rules (RFC 9110, section 7.4).
+        let text = "client attempted to request the server name different from the one that was negotiated";
+        return Err((421, text.to_owned()));
+    }
+    auth.admits(&session.judgement).map_err(|status| {
+        let text = match session.judgement {
+            Judgement::Failed(number, words) => {
+                format!("client SSL certificate verify error: ({number}:{words})")
+            }
+            _ => "client sent no required SSL certificate".to_owned(),
+        };
+        (status, text)
+    })
+}
+
+fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
+    let text = format!("{text} while reading client request headers");
+    error::request(exchange, Level::Info, &text);
+    exchange.keep_alive = false;
+    if exchange.uri.is_empty() {
+        exchange.uri = b"/".to_vec();
+    }
+    handlers::resume(exchange, Outcome::Status(status))
+}

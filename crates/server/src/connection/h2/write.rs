@@ -1,0 +1,242 @@
+//! Sends a response as frames.
+
+use super::{Fields, is_of_connection};
+use crate::connection::send::{
+    Pace, Sent, Stop, first_fields, keep_sent, last_fields, note_stream, outcome, read_file,
+    settle_content,
+};
+use crate::exchange::Exchange;
+use crate::exchange::response::{Body, Response, Segment};
+use crate::handlers::gateway::stream;
+use crate::limits;
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::{HeaderName, HeaderValue, StatusCode};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::time::Duration;
+
+/// Bytes of a frame's head (RFC 9113, section 4.1).
+const FRAME_HEAD_BYTES: u64 = 9;
+
+/// How far the sending came without waiting.
+pub(super) enum Begun {
+    Done(Sent),
+    Waits(Rest),
+}
+
+/// What is still to be sent.
+pub(super) struct Rest {
+    body: Body,
+    sender: Sender,
+    pace: Pace,
+}
+
+struct Sender {
+    stream: SendStream<Bytes>,
+    send_timeout: Duration,
+    chunk_bytes: usize,
+}
+
+/// Sends the head, and the body if the client takes all of it now.
+pub(super) fn begin(
+    exchange: &mut Exchange,
+    back: &RefCell<SendResponse<Bytes>>,
+    mut response: Response,
+) -> Begun {
+    let conf = std::rc::Rc::clone(&exchange.conf);
+    let core = &conf.location(exchange.location).http_core;
+    let has_content = settle_content(exchange, &mut response);
+    let mut head = http::Response::new(());
+    *head.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::OK);
+    let fields = head.headers_mut();
+    fields.reserve(16);
+    first_fields(&response, true, core, |name, value| put(fields, name, value));
+    last_fields(exchange, &response, |name, value| put(fields, name, value));
+    let head_bytes: usize =
+        fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    let body = std::mem::replace(&mut response.body, Body::empty());
+    keep_sent(exchange, response, false);
+    exchange.keep_alive = true;
+    let is_empty = !has_content || matches!(body.length(), Some(0));
+    exchange.bytes_sent = head_bytes as u64 + FRAME_HEAD_BYTES;
+    let sent = back.borrow_mut().send_response(head, is_empty);
+    let mut stream = match sent {
+        Ok(stream) => stream,
+        Err(problem) => return Begun::Done(outcome(exchange, Err(failed(problem)))),
+    };
+    if is_empty {
+        return Begun::Done(Sent::Whole);
+    }
+    let pace = Pace::of(exchange, core);
+    let chunk_bytes = conf.server(exchange.server).http2.http2_chunk_size.bytes().max(1);
+    if let Body::Memory(bytes) = &body {
+        let length = bytes.len();
+        if pace.is_free() && chunk_bytes >= limits::H2_FRAME_BYTES {
+            stream.reserve_capacity(length);
+            if stream.capacity() >= length {
+                let sent = stream.send_data(bytes.clone(), true).map_err(failed);
+                count(exchange, length);
+                return Begun::Done(outcome(exchange, sent));
+            }
+        }
+    }
+    let sender = Sender { stream, send_timeout: core.send_timeout, chunk_bytes };
+    Begun::Waits(Rest { body, sender, pace })
+}
+
+/// One field; those of the connection are HTTP/1's.
+fn put(fields: &mut Fields, name: &[u8], value: &[u8]) {
+    if is_of_connection(name) {
+        return;
+    }
+    let Ok(name) = HeaderName::from_bytes(name) else { return };
+    let value = HeaderValue::from_bytes(value).or_else(|_| {
+        // What variables brought in: never a second line.
+        let plain: Vec<u8> = value
+            .iter()
+            .map(|byte| if matches!(byte, 0..=8 | 10..=31 | 127) { b' ' } else { *byte })
+            .collect();
+        HeaderValue::from_bytes(&plain)
+    });
+    if let Ok(value) = value {
+        fields.append(name, value);
+    }
+}
+
+/// All fields of a list.
+pub(super) fn put_all(fields: &mut Fields, list: &[(Bytes, Bytes)]) {
+    for (name, value) in list {
+        put(fields, name, value);
+    }
+}
+
+fn failed(problem: h2::Error) -> Stop {
+    Stop::Failed(io::Error::other(problem))
+}
+
+fn count(exchange: &mut Exchange, bytes: usize) {
+    exchange.body_bytes_sent += bytes as u64;
+    exchange.bytes_sent += bytes as u64 + FRAME_HEAD_BYTES;
+}
+
+impl Rest {
+    pub(super) async fn run(mut self, exchange: &mut Exchange) -> Sent {
+        let body = std::mem::replace(&mut self.body, Body::empty());
+        let result = match body {
+            Body::Memory(bytes) => self.bytes(exchange, bytes, true).await,
+            Body::Segments(segments) => self.segments(exchange, segments).await,
+            Body::Stream(stream) => self.stream(exchange, *stream).await,
+            Body::Tunnel(_) => unreachable!("HTTP/2 has no upgrades"),
+        };
+        match &result {
+            Ok(()) => {}
+            Err(Stop::Torn) => self.sender.stream.send_reset(Reason::INTERNAL_ERROR),
+            Err(_) => self.sender.stream.send_reset(Reason::CANCEL),
+        }
+        outcome(exchange, result)
+    }
+
+    async fn segments(
+        &mut self,
+        exchange: &mut Exchange,
+        segments: Vec<Segment>,
+    ) -> Result<(), Stop> {
+        let last = segments.len().saturating_sub(1);
+        for (index, segment) in segments.into_iter().enumerate() {
+            self.segment(exchange, segment, index == last).await?;
+        }
+        Ok(())
+    }
+
+    async fn segment(
+        &mut self,
+        exchange: &mut Exchange,
+        segment: Segment,
+        is_last: bool,
+    ) -> Result<(), Stop> {
+        match segment {
+            Segment::Memory(bytes) => self.bytes(exchange, bytes, is_last).await,
+            Segment::File(file, range) => {
+                let mut at = range.start;
+                while at < range.end {
+                    let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+                    let bytes = read_file(&file, at, left.min(limits::FILE_CHUNK_BYTES)).await?;
+                    at += bytes.len() as u64;
+                    self.bytes(exchange, bytes, is_last && at == range.end).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn stream(
+        &mut self,
+        exchange: &mut Exchange,
+        mut stream: stream::Stream,
+    ) -> Result<(), Stop> {
+        let mut announced = exchange.sent.content_length;
+        let result = loop {
+            match stream.next().await {
+                Err(_) => break Err(Stop::Torn),
+                Ok(None) => break Ok(()),
+                Ok(Some(segment)) => {
+                    if let Some(left) = &mut announced {
+                        *left = left.saturating_sub(segment.bytes());
+                    }
+                    if let Err(stop) = self.segment(exchange, segment, false).await {
+                        break Err(stop);
+                    }
+                }
+            }
+        };
+        note_stream(exchange, &mut stream);
+        result?;
+        if announced.is_some_and(|left| left > 0) {
+            return Err(Stop::Torn);
+        }
+        if exchange.sent.trailers.is_empty() {
+            return self.sender.stream.send_data(Bytes::new(), true).map_err(failed);
+        }
+        let mut trailers = Fields::new();
+        put_all(&mut trailers, &exchange.sent.trailers);
+        self.sender.stream.send_trailers(trailers).map_err(failed)
+    }
+
+    /// Sends bytes as the client's windows and `limit_rate` allow.
+    async fn bytes(
+        &mut self,
+        exchange: &mut Exchange,
+        mut bytes: Bytes,
+        is_last: bool,
+    ) -> Result<(), Stop> {
+        while !bytes.is_empty() {
+            let allowed = self.pace.allowance(exchange.body_bytes_sent).await;
+            let wanted = bytes.len().min(allowed).min(self.sender.chunk_bytes);
+            let count_ = self.sender.room(wanted).await?.min(wanted);
+            let piece = bytes.split_to(count_);
+            let is_end = is_last && bytes.is_empty();
+            self.sender.stream.send_data(piece, is_end).map_err(failed)?;
+            count(exchange, count_);
+        }
+        Ok(())
+    }
+}
+
+impl Sender {
+    /// Waits for room for some of `wanted` bytes.
+    async fn room(&mut self, wanted: usize) -> Result<usize, Stop> {
+        self.stream.reserve_capacity(wanted);
+        if self.stream.capacity() > 0 {
+            return Ok(self.stream.capacity());
+        }
+        let room = poll_fn(|context| self.stream.poll_capacity(context));
+        match tokio::time::timeout(self.send_timeout, room).await {
+            Err(_) => Err(Stop::TimedOut),
+            Ok(None) => Err(Stop::Failed(io::ErrorKind::ConnectionReset.into())),
+            Ok(Some(room)) => room.map_err(failed),
+        }
+    }
+}

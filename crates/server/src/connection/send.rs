@@ -1,0 +1,232 @@
+//! What sending a response has in common, whatever the protocol.
+
+use crate::config::http_core::Conf;
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::exchange::response::{Response, SentHead};
+use crate::exchange::variables::decimal;
+use crate::handlers::error_page::server_name;
+use crate::handlers::gateway::stream::Stream;
+use crate::logging::clock;
+use crate::logging::error::{self, Level};
+use bytes::Bytes;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use yorozu_http::status::has_content;
+
+/// How the sending ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Sent {
+    Whole,
+    /// The client is gone.
+    Failed,
+    /// The client did not take it in time.
+    TimedOut,
+    /// The upstream failed in the middle: the client must not take it for the whole.
+    Torn,
+}
+
+/// Why a body was not sent whole.
+pub(super) enum Stop {
+    Failed(io::Error),
+    TimedOut,
+    Torn,
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Logs why a response was not sent whole.
+pub(super) fn outcome(exchange: &Exchange, result: Result<(), Stop>) -> Sent {
+    match result {
+        Ok(()) => Sent::Whole,
+        Err(Stop::TimedOut) => {
+            error::request(
+                exchange,
+                Level::Info,
+                "client timed out (110: Connection timed out) while sending response to client",
+            );
+            Sent::TimedOut
+        }
+        Err(Stop::Torn) => Sent::Torn,
+        Err(Stop::Failed(problem)) => {
+            let text = format!(
+                "writev() failed ({}) while sending response to client",
+                error::os_error(&problem)
+            );
+            error::request(exchange, Level::Info, &text);
+            Sent::Failed
+        }
+    }
+}
+
+/// Has the response content? Sets its length if it is known.
+pub(super) fn settle_content(exchange: &Exchange, response: &mut Response) -> bool {
+    if !has_content(response.status) {
+        if response.status != 304 {
+            response.content_length = None;
+        }
+        return false;
+    }
+    if exchange.request.method == Method::Head {
+        return false;
+    }
+    if let Some(length) = response.body.length() {
+        response.content_length = Some(length);
+    }
+    true
+}
+
+/// The fields that have places of their own, in nginx's order, up to where the connection's stand.
+pub(super) fn first_fields(
+    response: &Response,
+    has_length: bool,
+    core: &Conf,
+    mut put: impl FnMut(&'static [u8], &[u8]),
+) {
+    if !response.has_own_server {
+        put(b"Server", server_name(core.server_tokens).as_bytes());
+    }
+    if !response.has_own_date {
+        put(b"Date", clock::now().http.as_bytes());
+    }
+    if !response.content_type.is_empty() {
+        put(b"Content-Type", &response.content_type);
+    }
+    if let Some(length) = response.content_length.filter(|_| has_length) {
+        put(b"Content-Length", decimal(length, &mut [0; 20]));
+    }
+    if let Some(time) = response.last_modified {
+        put(b"Last-Modified", yorozu_http::date::format(time).as_bytes());
+    }
+    if let Some(location) = &response.location {
+        put(b"Location", location);
+    }
+}
+
+/// The fields behind the connection's own.
+pub(super) fn last_fields(
+    exchange: &Exchange,
+    response: &Response,
+    mut put: impl FnMut(&[u8], &[u8]),
+) {
+    if response.vary_encoding {
+        put(b"Vary", b"Accept-Encoding");
+    }
+    if !response.etag.is_empty() {
+        put(b"ETag", &response.etag);
+    }
+    for (name, value) in response.all_fields() {
+        put(name, value);
+    }
+    for (name, value) in &exchange.accel_fields {
+        if response.field(name).is_none() && !name.eq_ignore_ascii_case(b"content-type") {
+            put(name, value);
+        }
+    }
+}
+
+/// Keeps for the logs what the head said.
+pub(super) fn keep_sent(exchange: &mut Exchange, response: Response, is_chunked: bool) {
+    exchange.status = response.status;
+    exchange.sent = SentHead {
+        content_type: response.content_type,
+        content_length: response.content_length,
+        last_modified: response.last_modified,
+        etag: response.etag,
+        location: response.location.unwrap_or_default(),
+        fields: response.fields,
+        stored: response.stored,
+        is_chunked,
+        is_keep_alive: exchange.keep_alive,
+        trailers: response.trailers,
+    };
+}
+
+/// How fast a body may be sent (`limit_rate`).
+pub(super) struct Pace {
+    /// Bytes per second, and bytes before they count; `None` for no limit.
+    rate: Option<(u64, u64)>,
+    begun: Instant,
+}
+
+impl Pace {
+    pub(super) fn of(exchange: &mut Exchange, core: &Conf) -> Self {
+        Self { rate: rate(exchange, core), begun: Instant::now() }
+    }
+
+    /// Is there no limit?
+    pub(super) fn is_free(&self) -> bool {
+        self.rate.is_none()
+    }
+
+    /// How much may be sent now; waits while `limit_rate` allows nothing.
+    pub(super) async fn allowance(&self, sent: u64) -> usize {
+        let Some((rate, after)) = self.rate else { return usize::MAX };
+        loop {
+            // As nginx: one second's worth is allowed from the start.
+            let seconds = self.begun.elapsed().as_secs() + 1;
+            let allowed = rate.saturating_mul(seconds).saturating_add(after);
+            if allowed > sent {
+                return usize::try_from(allowed - sent).unwrap_or(usize::MAX);
+            }
+            let excess = sent - allowed + 1;
+            tokio::time::sleep(Duration::from_millis(excess.saturating_mul(1000) / rate + 1)).await;
+        }
+    }
+}
+
+/// Bytes per second and bytes before the limit begins; `None` for no limit.
+fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
+    let size = |template: &crate::config::template::Template, exchange: &mut Exchange| {
+        yorozu_conf::value::size(&template.value(exchange)).unwrap_or(0)
+    };
+    let rate = match exchange.limit_rate {
+        Some(rate) => rate,
+        None => size(&core.limit_rate.0, exchange),
+    };
+    (rate > 0).then(|| (rate, size(&core.limit_rate_after.0, exchange)))
+}
+
+/// Notes what became of a body that came while it was sent.
+pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
+    let totals = stream.totals();
+    if let Some(attempt) = exchange.attempts.last_mut() {
+        if totals.time > Duration::ZERO {
+            attempt.response_time = Some(totals.time);
+        }
+        attempt.response_bytes = totals.body_bytes;
+        attempt.bytes_received = totals.received;
+    }
+    if let Some(bytes) = stream.gzip_bytes {
+        exchange.gzip_bytes = Some(bytes);
+    }
+    exchange.upstream_trailers.append(&mut stream.take_trailers());
+    if exchange.conf.location(exchange.location).proxy.proxy_pass_trailers {
+        exchange.sent.trailers.extend(exchange.upstream_trailers.iter().cloned());
+    }
+}
+
+/// Reads a part of a file: from the page cache if it is there, else on a thread that may block.
+pub(super) async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes, Stop> {
+    let mut buffer = vec![0; length];
+    // Files of a page cache are nearly always in memory; a cold read moves to another thread.
+    let read = file.read_at(&mut buffer, at)?;
+    if read == length {
+        return Ok(buffer.into());
+    }
+    let file = Arc::clone(file);
+    let rest = tokio::task::spawn_blocking(move || {
+        file.read_exact_at(&mut buffer[read..], at + read as u64).map(|()| buffer)
+    });
+    match rest.await {
+        Ok(Ok(buffer)) => Ok(buffer.into()),
+        _ => Err(Stop::Torn),
+    }
+}

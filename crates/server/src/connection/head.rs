@@ -183,8 +183,8 @@ pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Rec
     let mut request = Request::unread(head);
     fill_line(&mut request, line);
     let authority = line.authority.clone();
-    let result =
-        read_fields(&mut request, line, bounds).and_then(|()| judge(&mut request, authority));
+    let result = read_fields(&mut request, line, bounds)
+        .and_then(|()| judge(&mut request, authority.as_ref()));
     match result {
         Ok(()) => Received::Request(request),
         Err((status, text)) => Received::Bad { status, text, request },
@@ -209,7 +209,7 @@ fn read_fields(request: &mut Request, line: &RequestLine, bounds: &Bounds) -> Re
 }
 
 /// Refuses what two readers could disagree on; `authority` is where the target names one.
-pub(super) fn judge(request: &mut Request, authority: Option<Span>) -> Result<(), Refusal> {
+pub(super) fn judge(request: &mut Request, authority: Option<&Span>) -> Result<(), Refusal> {
     let seen = known_fields(request)?;
     let duplicate = |name: &str| (400, format!("client sent duplicate header line: \"{name}\""));
     if seen.hosts > 1 {
@@ -224,7 +224,7 @@ pub(super) fn judge(request: &mut Request, authority: Option<Span>) -> Result<()
     }
     // RFC 9112, section 3.2.2: the target's authority replaces Host.
     let host = request.field(b"host").unwrap_or_default();
-    let authority = authority.as_ref().map(|span| slice(&request.head, span));
+    let authority = authority.map(|span| slice(&request.head, span));
     let invalid = || (400, "client sent invalid host header".to_owned());
     let mut chosen = None;
     for text in [Some(host).filter(|host| !host.is_empty()), authority].into_iter().flatten() {

@@ -133,7 +133,7 @@ fn builder(conf: &WorkerConf, client: &Client) -> Builder {
 
 /// What happens next on a connection.
 enum Event {
-    Request(http::Request<RecvStream>, SendResponse<Bytes>),
+    Request(Box<(http::Request<RecvStream>, SendResponse<Bytes>)>),
     /// The client was silent for `keepalive_timeout`.
     Silent,
     /// The server stops, or has another configuration.
@@ -169,7 +169,8 @@ impl Loop {
                 Poll::Pending
             });
             match event.await {
-                Event::Request(request, respond) => {
+                Event::Request(stream) => {
+                    let (request, respond) = *stream;
                     if !self.begin(request, respond) {
                         return;
                     }
@@ -192,7 +193,7 @@ impl Loop {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         match self.connection.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
-                return Poll::Ready(Event::Request(request, respond));
+                return Poll::Ready(Event::Request(Box::new((request, respond))));
             }
             Poll::Ready(Some(Err(problem))) => {
                 self.note(&problem);
@@ -248,7 +249,7 @@ impl Loop {
         let active = Active::new(&self.streams);
         let core = default_core(&conf, client.listen.get());
         let (parts, frames) = request.into_parts();
-        let (mut request, refusal) = request::read(parts, &Bounds::of(core));
+        let (mut request, refusal) = request::read(&parts, &Bounds::of(core));
         request.is_chunked = request.content_length.is_none() && !frames.is_end_stream();
         let back = Rc::new(Back(RefCell::new(respond)));
         let has_length = request.content_length.is_some();

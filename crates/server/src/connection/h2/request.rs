@@ -10,7 +10,7 @@ use http::request::Parts;
 use yorozu_wire::h1::{RequestLine, Version};
 
 /// The request, as if it had come as lines, and why it is refused if it is.
-pub(super) fn read(parts: Parts, bounds: &Bounds) -> (Request, Option<Refusal>) {
+pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>) {
     let mut text = Text(Vec::with_capacity(512));
     let method = text.put(parts.method.as_str().as_bytes());
     text.0.push(b' ');
@@ -20,7 +20,7 @@ pub(super) fn read(parts: Parts, bounds: &Bounds) -> (Request, Option<Refusal>) 
     let end = text.at();
     text.0.extend_from_slice(b"\r\n");
     let consumed = text.at();
-    let differs = fields(&parts, &mut text);
+    let differs = fields(parts, &mut text);
     text.0.extend_from_slice(b"\r\n");
     let line = RequestLine {
         method,

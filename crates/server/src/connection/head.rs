@@ -42,6 +42,13 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// Those of HTTP/2, where no buffer is smaller than the others.
+    pub fn of_h2(conf: &Conf) -> Self {
+        let large = conf.large_client_header_buffers;
+        let line_bytes_max = usize::try_from(large.size).unwrap_or(usize::MAX);
+        Self { line_bytes_max, head_bytes_max: large.total(), ..Self::of(conf) }
+    }
+
     pub fn of(conf: &Conf) -> Self {
         let first = conf.client_header_buffer_size.bytes();
         let large = conf.large_client_header_buffers;

@@ -2,7 +2,7 @@
 
 use super::{Exchange, UpstreamAttempt};
 use crate::config::compiled::Config;
-use crate::exchange::request::append_joined;
+use crate::exchange::request::{Request, append_joined};
 use crate::logging::clock;
 use crate::phases::map::Map;
 use bytes::Bytes;
@@ -144,7 +144,7 @@ impl Variable {
             Self::Slot(slot) => append_slot(exchange, *slot, out),
             Self::RequestField(name) => match &name[..] {
                 b"cookie" => exchange.request.append_cookies(out),
-                name => append_joined(exchange.request.values(name), b", ", out),
+                name => append_joined(named(&exchange.request, name), b", ", out),
             },
             Self::SentField(name) => sent_field(exchange, name, out),
             Self::UpstreamField(name) => {
@@ -170,6 +170,19 @@ impl Variable {
             }
         }
     }
+}
+
+/// The values of the fields that a variable's name stands for: its `-` stands for `_` too.
+fn named<'a>(request: &'a Request, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let is_same = |(found, wanted): (&u8, &u8)| match found {
+        b'_' => *wanted == b'-',
+        found => found.eq_ignore_ascii_case(wanted),
+    };
+    let fields = request.fields.iter().filter(move |field| {
+        let found = request.name(field);
+        found.len() == name.len() && found.iter().zip(name).all(is_same)
+    });
+    fields.map(|field| request.value(field))
 }
 
 /// The values of `name` among fields.
@@ -321,6 +334,10 @@ fn core_getter(name: &str) -> Option<Getter> {
         "content_type" => {
             |ex, out| ex.request.field(b"content-type").is_some_and(|value| put(out, value))
         }
+        "http2" => |ex, out| {
+            let is_h2 = ex.request.version == Version::V20;
+            is_h2 && put(out, if ex.client.is_tls() { b"h2" } else { b"h2c" })
+        },
         "document_root" => |ex, out| {
             let root = crate::handlers::static_file::root(ex);
             put(out, &root)

@@ -4,11 +4,15 @@ use crate::config::directive::*;
 use crate::config::template::Template;
 use crate::config::types::word_enum;
 use crate::exchange::Exchange;
-use crate::exchange::response::Response;
+use crate::exchange::request::Method;
+use crate::exchange::response::{Body, Response};
+use crate::handlers::gateway::stream;
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_conf::value;
 use yorozu_http::date;
+use yorozu_http::status::has_content;
+use yorozu_wire::h1::Version;
 
 /// `add_header name value [always]`
 #[derive(Clone, Debug)]
@@ -165,6 +169,24 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             }
         }
     }
+}
+
+/// Makes room for fields behind the content: it has to come in chunks or frames then.
+pub fn make_room_for_trailers(exchange: &mut Exchange, response: &mut Response) {
+    if response.trailers.is_empty() {
+        return;
+    }
+    if exchange.request.version < Version::V11 {
+        response.trailers.clear();
+        return;
+    }
+    let has_content = has_content(response.status) && exchange.request.method != Method::Head;
+    if !has_content || matches!(response.body, Body::Stream(_) | Body::Tunnel(_)) {
+        return;
+    }
+    response.content_length = None;
+    let body = std::mem::replace(&mut response.body, Body::empty());
+    response.body = Body::Stream(Box::new(stream::of_whole(body, Vec::new())));
 }
 
 /// As nginx: these three replace what the origin said; others are added.

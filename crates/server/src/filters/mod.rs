@@ -11,11 +11,12 @@ use crate::exchange::response::Response;
 type Filter = fn(&mut Exchange, &mut Response);
 
 /// Response filters in the order a head passes them.
-pub const ORDER: [Filter; 4] = [
+pub const ORDER: [Filter; 5] = [
     not_modified::filter, // first: a 304 has no body, later work would be wasted
     headers::filter,      // sees the final status; `add_header` depends on it
     gzip::filter,         // withdraws ranges: byte positions of the coded body are not stable
-    range::filter,        // last: cuts exactly the bytes that are sent
+    range::filter,        // cuts exactly the bytes that are sent
+    headers::make_room_for_trailers, // last: the content is a stream after it
 ];
 
 /// Passes a response through every filter.

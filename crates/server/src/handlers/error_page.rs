@@ -63,16 +63,11 @@ pub fn absolute(exchange: &Exchange, location: &Bytes) -> Bytes {
         return location.clone();
     }
     let server = conf.server(exchange.server);
-    let host = if core.server_name_in_redirect || exchange.request.host.is_empty() {
-        match server.name() {
-            "" => exchange
-                .client
-                .local
-                .map(|local| local.ip().to_string())
-                .unwrap_or_default()
-                .into_bytes(),
-            name => name.as_bytes().to_vec(),
-        }
+    let host = if core.server_name_in_redirect && !server.name().is_empty() {
+        server.name().as_bytes().to_vec()
+    } else if exchange.request.host.is_empty() {
+        let local = exchange.client.local.map(|local| local.ip().to_string());
+        local.unwrap_or_default().into_bytes()
     } else {
         exchange.request.host.to_vec()
     };

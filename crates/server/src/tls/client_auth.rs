@@ -5,9 +5,7 @@ use super::pem::PemFiles;
 use super::provider;
 use super::tickets::{self, Circle};
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{
-    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature_with_raw_key,
-};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -229,10 +227,7 @@ impl ClientCertVerifier for Believing {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // By the key alone: the library reads no certificates of X.509's first version, which many
-        // home-made ones are.
-        let key = super::x509::public_key(cert).ok_or(CertificateError::BadEncoding)?;
-        verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
+        super::verify_by_key(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -116,7 +116,7 @@ fn builder(conf: &WorkerConf, client: &Client) -> Builder {
         None => conf.sockets[client.listen.get()].default_server,
     };
     let server = conf.server(server);
-    let bounds = Bounds::of(&conf.location(server.conf).http_core);
+    let bounds = Bounds::of_h2(&conf.location(server.conf).http_core);
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let window = number(server.http2.http2_body_preread_size.bytes()).min(limits::H2_WINDOW_MAX);
     let mut builder = Builder::new();
@@ -126,7 +126,8 @@ fn builder(conf: &WorkerConf, client: &Client) -> Builder {
         .max_concurrent_streams(
             u32::try_from(server.http2.http2_max_concurrent_streams).unwrap_or(u32::MAX),
         )
-        .max_header_list_size(number(bounds.head_bytes_max))
+        // The library counts 32 bytes more for each field; the bound itself is ours.
+        .max_header_list_size(number(bounds.head_bytes_max).saturating_mul(2))
         .max_send_buffer_size(limits::H2_SEND_BYTES);
     builder
 }
@@ -249,7 +250,15 @@ impl Loop {
         let active = Active::new(&self.streams);
         let core = default_core(&conf, client.listen.get());
         let (parts, frames) = request.into_parts();
-        let (mut request, refusal) = request::read(&parts, &Bounds::of(core));
+        let bounds = Bounds::of_h2(core);
+        if request::is_too_large(&parts, &bounds) {
+            let text = "client exceeded \"large_client_header_buffers\" limit";
+            conf.error_log.connection(Level::Info, &client, text);
+            self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            self.is_ending = true;
+            return true;
+        }
+        let (mut request, refusal) = request::read(&parts, &bounds);
         request.is_chunked = request.content_length.is_none() && !frames.is_end_stream();
         let back = Rc::new(Back(RefCell::new(respond)));
         let has_length = request.content_length.is_some();

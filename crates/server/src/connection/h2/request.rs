@@ -7,7 +7,30 @@ use bytes::Bytes;
 use http::Method;
 use http::header::{COOKIE, HOST};
 use http::request::Parts;
+use http::uri::Authority;
 use yorozu_wire::h1::{RequestLine, Version};
+
+/// Does a head exceed `large_client_header_buffers`? As nginx counts: names and values.
+pub(super) fn is_too_large(parts: &Parts, bounds: &Bounds) -> bool {
+    let optional = |text: Option<&str>| text.map_or(0, str::len);
+    let target = parts.uri.path_and_query().map_or(1, |target| target.as_str().len());
+    let pseudo = [
+        (":method", parts.method.as_str().len()),
+        (":scheme", optional(parts.uri.scheme_str())),
+        (":authority", optional(parts.uri.authority().map(Authority::as_str))),
+        (":path", target),
+    ];
+    let pseudo = pseudo.into_iter().map(|(name, value)| (name.len(), value));
+    let fields = parts.headers.iter().map(|(name, value)| (name.as_str().len(), value.len()));
+    let mut whole = 0;
+    for (name, value) in pseudo.chain(fields) {
+        whole += name + value;
+        if name.max(value) > bounds.line_bytes_max || whole > bounds.head_bytes_max {
+            return true;
+        }
+    }
+    false
+}
 
 /// The request, as if it had come as lines, and why it is refused if it is.
 pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>) {
@@ -32,15 +55,7 @@ pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>)
         end,
         consumed,
     };
-    let (line_bytes_max, head_bytes_max) = (bounds.line_bytes_max, bounds.head_bytes_max);
-    let is_long = |length: usize| length > line_bytes_max;
-    let has_long_field =
-        || parts.headers.iter().any(|(name, value)| is_long(name.as_str().len() + value.len()));
-    let refusal = if is_long(target.len()) {
-        Some((414, "client sent too long URI".to_owned()))
-    } else if text.0.len() > head_bytes_max || has_long_field() {
-        Some((494, "client sent too large header fields".to_owned()))
-    } else if parts.method == Method::CONNECT {
+    let refusal = if parts.method == Method::CONNECT {
         Some((405, "client sent CONNECT method".to_owned()))
     } else if differs {
         let text = "client sent \":authority\" and \"Host\" headers with different values";

@@ -38,7 +38,9 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         && gateway.pass_request_body
         && exchange.body.may_be_sent_on(protocol.takes_chunked(location))
         && !exchange.body.is_whole_at_hand();
-    if !is_live && gateway.pass_request_body && !exchange.body.is_empty() {
+    // One that was sent on in part is not sent again.
+    let has_body = !exchange.body.is_empty() && !exchange.body.is_lent();
+    if !is_live && gateway.pass_request_body && has_body {
         let read = Box::pin(exchange.body.read_all(&location.http_core)).await;
         if let Err(problem) = read {
             return body_failed(exchange, problem);

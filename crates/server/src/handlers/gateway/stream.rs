@@ -327,10 +327,12 @@ pub fn of_whole(body: Body, trailers: Vec<(Bytes, Bytes)>) -> Stream {
     let shared = Rc::new(Shared::default());
     {
         let mut state = shared.state.borrow_mut();
-        if let Body::Memory(bytes) = body {
-            state.memory_bytes = bytes.len();
-            state.queue.push_back(Segment::Memory(bytes));
-        }
+        state.queue = match body {
+            Body::Memory(bytes) => VecDeque::from([Segment::Memory(bytes)]),
+            Body::Segments(segments) => segments.into_iter().flat_map(pieces).collect(),
+            Body::Stream(_) | Body::Tunnel(_) => unreachable!("not known whole"),
+        };
+        state.memory_bytes = usize::MAX;
         state.trailers = trailers;
         state.ended = Some(Ok(()));
     }

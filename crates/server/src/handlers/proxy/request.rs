@@ -131,6 +131,9 @@ fn sends(exchange: &mut Exchange, conf: &Conf, is_live: bool) -> Sends {
         // connection would be taken for the body.
         return Sends::Nothing;
     }
+    if exchange.body.is_lent() {
+        return Sends::Nothing;
+    }
     match (exchange.request.content_length, exchange.body.known_length()) {
         (Some(length), _) => Sends::Length(length, None),
         (None, Some(length)) if exchange.request.is_chunked => Sends::Length(length, None),

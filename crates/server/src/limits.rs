@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const H2_WINDOW_MAX: u32 = (1 << 31) - 1;
 /// Largest frame every HTTP/2 client takes, in bytes (RFC 9113, section 4.2).
 pub const H2_FRAME_BYTES: usize = 16 * 1024;
+/// How long an HTTP/2 stream stays open whose response is over before its request is; chosen.
+pub const H2_LINGERING: Duration = Duration::from_millis(100);
 /// Bytes of a response that wait for the client in one HTTP/2 stream; chosen: several frames.
 pub const H2_SEND_BYTES: usize = 256 * 1024;
 /// Streams a client may give up before it counts whether it is more than every second; chosen.

@@ -343,6 +343,15 @@ impl Stream {
             resets.set(resets.get() + 1);
         }
         access::log(&mut self.exchange);
+        let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());
+        if !body.is_finished() && !body.is_lent() {
+            // Kept for a moment: what is wrong with the rest of the request is still told, and a
+            // client that is about to end it is not cut short.
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(limits::H2_LINGERING).await;
+                drop(body);
+            });
+        }
     }
 }
 

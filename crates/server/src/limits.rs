@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// Time between two beats of a worker's pulse; shorter than the usual timeouts of connections.
+pub const PULSE: Duration = Duration::from_secs(20);
 /// Largest window of flow control in HTTP/2, in bytes (RFC 9113, section 6.9.1).
 pub const H2_WINDOW_MAX: u32 = (1 << 31) - 1;
 /// Largest frame every HTTP/2 client takes, in bytes (RFC 9113, section 4.2).

@@ -140,6 +140,13 @@ impl Transport {
         self.socket().shutdown(how);
     }
 
+    /// The next write is the last: what a protocol has to say at its end may go with it.
+    pub fn end_with_next_write(&self) {
+        if let Self::Tls(tls) = self {
+            tls.end_with_next_write();
+        }
+    }
+
     /// Says the last word of TLS, as far as the socket takes it at once.
     pub fn notify_close(&self) {
         if let Self::Tls(tls) = self {

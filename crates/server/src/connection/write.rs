@@ -155,7 +155,12 @@ impl Writer<'_> {
     async fn body(&mut self, exchange: &mut Exchange, body: Body, core: &Conf) -> Result<(), Stop> {
         let head = std::mem::take(&mut self.connection.out);
         let result = match body {
-            Body::Memory(bytes) => self.slices(&[&head, &bytes]).await,
+            Body::Memory(bytes) => {
+                if !exchange.keep_alive {
+                    self.connection.io.end_with_next_write();
+                }
+                self.slices(&[&head, &bytes]).await
+            }
             Body::Segments(segments) => Box::pin(self.segments(&head, &segments, core)).await,
             Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream)).await,
             Body::Tunnel(_) => unreachable!("handled before"),

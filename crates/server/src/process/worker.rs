@@ -130,6 +130,7 @@ async fn serve(
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<()> {
     let mut accepting: HashMap<ListenAddress, JoinHandle<()>> = HashMap::new();
+    tokio::task::spawn_local(pulse());
     start_upstreams(&worker.conf());
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
@@ -160,6 +161,14 @@ async fn serve(
     tokio::task::yield_now().await;
     drain(&worker, &mut commands).await;
     Ok(())
+}
+
+/// Keeps a timer set that is due before those of connections are. The timer wheel wakes its thread
+/// for each one that is due first: with none other, that would be every new connection's.
+async fn pulse() {
+    loop {
+        tokio::time::sleep(limits::PULSE).await;
+    }
 }
 
 /// Starts what keeps upstreams known and connected, until their configuration is replaced.

@@ -67,11 +67,11 @@ pub async fn handshake(
     tls.begin(session);
     let mut early = BytesMut::new();
     loop {
-        tls.flush().await.map_err(|_| NoSession::Closed)?;
         let is_handshaking = tls.with_session(|session| session.is_handshaking());
         if is_handshaking != Some(true) {
             break;
         }
+        tls.flush().await.map_err(|_| NoSession::Closed)?;
         match tls.receive(&mut early).await {
             Ok(true) => {}
             Ok(false) => return Err(NoSession::Closed),

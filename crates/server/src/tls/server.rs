@@ -289,6 +289,8 @@ fn resumption(
     circle: Circle,
     env: &Env,
 ) -> Result<(), ValueError> {
+    // One each time: clients take the newest, or the same again.
+    config.send_tls13_tickets = 1;
     let timeout = conf.ssl_session_timeout;
     let sessions: &Sessions = &env.sessions;
     match &conf.ssl_session_cache {

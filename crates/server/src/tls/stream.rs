@@ -23,6 +23,8 @@ pub struct Tls {
     early: RefCell<BytesMut>,
     /// The client does not speak TLS, and is told so.
     is_plain: Cell<bool>,
+    /// Nothing follows the next write.
+    is_last: Cell<bool>,
 }
 
 impl Tls {
@@ -32,6 +34,7 @@ impl Tls {
             session: OnceCell::new(),
             early: RefCell::default(),
             is_plain: Cell::new(false),
+            is_last: Cell::new(false),
         }
     }
 
@@ -116,10 +119,8 @@ impl Tls {
                 let _ = self.flush_now();
                 Err(problem)
             }
-            Ok(is_closed) => {
-                self.flush().await?;
-                Ok(count > 0 && (!is_closed || plain.len() > start))
-            }
+            // What the session has to say now (tickets, new keys) goes with the next response.
+            Ok(is_closed) => Ok(count > 0 && (!is_closed || plain.len() > start)),
         }
     }
 
@@ -128,9 +129,22 @@ impl Tls {
         if self.is_plain.get() {
             return self.socket.write(slices).await;
         }
-        let taken = self.session()?.borrow_mut().writer().write_vectored(slices)?;
+        let taken = {
+            let mut session = self.session()?.borrow_mut();
+            let taken = session.writer().write_vectored(slices)?;
+            let length: usize = slices.iter().map(|slice| slice.len()).sum();
+            if self.is_last.get() && taken == length {
+                session.send_close_notify();
+            }
+            taken
+        };
         self.flush().await?;
         Ok(taken)
+    }
+
+    /// The next write is the last: TLS's own end goes with it.
+    pub fn end_with_next_write(&self) {
+        self.is_last.set(true);
     }
 
     /// Sends what the session has to say.

@@ -15,7 +15,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "external_account_key",
             "preferred_chain",
             "profile",
-            "ssl_trusted_certificate",
             "ssl_verify",
             "state_path",
             "accept_terms_of_service",

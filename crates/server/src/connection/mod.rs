@@ -28,6 +28,8 @@ use transport::Transport;
 pub struct Idle {
     pub io: Rc<Transport>,
     pub is_idle: Cell<bool>,
+    /// Does it end by itself when the worker stops, with words of its protocol?
+    pub ends_itself: Cell<bool>,
 }
 
 /// Serves a connection to its end, whatever it speaks.
@@ -45,6 +47,7 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
         None => Box::pin(begins_h2(&io, &client, &worker, &mut early)).await,
     };
     if speaks_h2 {
+        idle.ends_itself.set(true);
         Box::pin(h2::serve(idle, client, worker, early)).await;
     } else {
         h1::serve(idle, client, worker, early).await;

@@ -379,13 +379,23 @@ fn core_getter(name: &str) -> Option<Getter> {
         "request_uri" => |ex, out| put(out, ex.request.target()),
         "scheme" => |ex, out| put(out, ex.client.scheme()),
         "server_name" => |ex, out| put(out, ex.conf.server(ex.server).name().as_bytes()),
+        _ => return response_getter(name),
+    })
+}
+
+fn response_getter(name: &str) -> Option<Getter> {
+    Some(match name {
         "server_protocol" => |ex, out| match ex.request.version {
             Version::V09 => put(out, b"HTTP/0.9"),
             Version::V10 => put(out, b"HTTP/1.0"),
             Version::V11 => put(out, b"HTTP/1.1"),
             Version::V20 => put(out, b"HTTP/2.0"),
         },
-        "status" => |ex, out| write!(out, "{:03}", ex.status).is_ok(),
+        "status" => |ex, out| {
+            // Before there is a response, an `error_page` may have settled its status.
+            let settled = ex.error_status.filter(|_| ex.status == 0).unwrap_or(ex.status);
+            write!(out, "{settled:03}").is_ok()
+        },
         "gzip_ratio" => |ex, out| match ex.gzip_bytes {
             Some((input, output)) if output > 0 => {
                 let hundredths = input * 100 / output;

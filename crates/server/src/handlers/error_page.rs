@@ -106,15 +106,15 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
     let conf = Rc::clone(&exchange.conf);
     let core = &conf.location(exchange.location).http_core;
     let name = server_name(core.server_tokens);
+    // Those of a broken request say what is wrong below the status that is sent.
+    let is_special = (494..=497).contains(&status);
+    let heading = if is_special { "400 Bad Request" } else { &title };
     let mut page = format!(
-        "<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{title}</h1></center>\r\n"
+        "<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{heading}</h1></center>\r\n"
     );
-    match status {
-        494 => page.push_str("<center>Request Header Or Cookie Too Large</center>\r\n"),
-        495 => page.push_str("<center>The SSL certificate error</center>\r\n"),
-        496 => page.push_str("<center>No required SSL certificate was sent</center>\r\n"),
-        497 => page.push_str("<center>The plain HTTP request was sent to HTTPS port</center>\r\n"),
-        _ => {}
+    if is_special {
+        let detail = title.trim_start_matches("400 ");
+        page.push_str(&format!("<center>{detail}</center>\r\n"));
     }
     page.push_str(&format!("<hr><center>{name}</center>\r\n</body>\r\n</html>\r\n"));
     if core.msie_padding && status >= 400 && is_msie(exchange) {
@@ -148,7 +148,10 @@ fn closes(status: u16) -> bool {
 fn title(status: u16) -> Option<String> {
     let known = matches!(status, 301..=303 | 307 | 308 | 400..=406 | 408..=416 | 421 | 429 | 494..=497 | 500..=505 | 507);
     let (number, text) = match status {
-        494..=497 => (400, "Bad Request"),
+        494 => (400, "Request Header Or Cookie Too Large"),
+        495 => (400, "The SSL certificate error"),
+        496 => (400, "No required SSL certificate was sent"),
+        497 => (400, "The plain HTTP request was sent to HTTPS port"),
         302 => (302, "Found"),
         303 => (303, "See Other"),
         other => (other, reason(other)),

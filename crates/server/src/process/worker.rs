@@ -76,7 +76,8 @@ impl Worker {
 
     /// Ends idle connections: what they sent already is still answered.
     fn close_idle(&self) {
-        for connection in self.connections.borrow().values().filter(|c| c.is_idle.get()) {
+        let is_quiet = |c: &&Rc<Idle>| c.is_idle.get() && !c.ends_itself.get();
+        for connection in self.connections.borrow().values().filter(is_quiet) {
             connection.io.shutdown(Shutdown::Read);
         }
     }
@@ -292,7 +293,11 @@ fn begin(
         true => Transport::Tls(Box::new(Tls::new(socket))),
         false => Transport::Plain(socket),
     };
-    let idle = Rc::new(Idle { io: Rc::new(transport), is_idle: Cell::new(false) });
+    let idle = Rc::new(Idle {
+        io: Rc::new(transport),
+        is_idle: Cell::new(false),
+        ends_itself: Cell::new(false),
+    });
     worker.connections.borrow_mut().insert(number, Rc::clone(&idle));
     let client = Rc::new(Client {
         peer,

@@ -10,6 +10,7 @@ use crate::exchange::request::Request;
 use crate::exchange::{Client, Exchange};
 use crate::find_config;
 use bytes::{Bytes, BytesMut};
+use rustls::ProtocolVersion;
 use rustls::server::{Accepted, Acceptor, ClientHello};
 use std::io::IoSlice;
 use std::rc::Rc;
@@ -67,11 +68,18 @@ pub async fn handshake(
     tls.begin(session);
     let mut early = BytesMut::new();
     loop {
-        let is_handshaking = tls.with_session(|session| session.is_handshaking());
-        if is_handshaking != Some(true) {
+        let state = tls.with_session(|session| {
+            let may_wait = session.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+            (session.is_handshaking(), may_wait)
+        });
+        if let Some((false, true)) = state {
+            // All that is left to say are tickets: they go with the first response.
             break;
         }
         tls.flush().await.map_err(|_| NoSession::Closed)?;
+        if !matches!(state, Some((true, _))) {
+            break;
+        }
         match tls.receive(&mut early).await {
             Ok(true) => {}
             Ok(false) => return Err(NoSession::Closed),

@@ -1,0 +1,382 @@
+#!/usr/bin/env python3
+"""TLS and HTTP/2 with real clients: curl, OpenSSL (through Python), h2load; nginx beside.
+
+  tests/tls.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import http.client, os, pathlib, signal, socket, ssl, struct, subprocess, sys, time
+from peers import NGINX, Folder, Server, free_port, listens, run, until
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def equal(got, wanted, what=''):
+    assert got == wanted, f'{what}: got {got!r}, wanted {wanted!r}'
+
+
+def openssl(*arguments):
+    subprocess.run(['openssl', *map(str, arguments)], check=True, capture_output=True)
+
+
+def certificate(folder, name, kind='ec', subject=None, signer=None):
+    """A key and a certificate, of its own or of `signer`; as the tutorials make them."""
+    key = ['ec', '-pkeyopt', 'ec_paramgen_curve:P-256'] if kind == 'ec' else ['rsa:2048']
+    subject = subject or f'/CN={name}'
+    made = ['-nodes', '-keyout', folder / f'{name}.key', '-subj', subject]
+    if signer is None:
+        openssl('req', '-x509', '-newkey', *key, *made, '-days', 30, '-out', folder / f'{name}.crt')
+        return
+    openssl('req', '-newkey', *key, *made, '-out', folder / f'{name}.csr')
+    (folder / 'v3').write_text('basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth,serverAuth\n')
+    openssl('x509', '-req', '-in', folder / f'{name}.csr', '-CA', folder / f'{signer}.crt', '-CAkey',
+            folder / f'{signer}.key', '-CAcreateserial', '-days', 30, '-extfile', folder / 'v3',
+            '-out', folder / f'{name}.crt')
+
+
+def curl(port, path='/', *options, name='localhost', scheme='https'):
+    done = subprocess.run(['curl', '-sk', '--max-time', '20', '--resolve', f'{name}:{port}:127.0.0.1',
+                           *map(str, options), f'{scheme}://{name}:{port}{path}'], capture_output=True)
+    return done.stdout.decode('latin-1') if done.returncode == 0 else f'curl: {done.returncode}'
+
+
+def context(maximum=None, **client):
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    if maximum:
+        made.maximum_version = maximum
+    return made
+
+
+def ask(port, used, session=None, name='localhost'):
+    """One request on a new connection: the answer's text, the certificate, the session."""
+    with socket.create_connection(('127.0.0.1', port), timeout=20) as plain:
+        with used.wrap_socket(plain, server_hostname=name, session=session) as connection:
+            connection.sendall(f'GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n'.encode())
+            text = b''
+            while part := connection.recv(65536):
+                text += part
+            return text.decode('latin-1'), connection.getpeercert(True), connection.session
+
+
+def der(folder, name):
+    return ssl.PEM_cert_to_DER_cert((folder / f'{name}.crt').read_text())
+
+
+VARIABLES = '$scheme $https $ssl_protocol $ssl_cipher $ssl_curve [$ssl_server_name] $ssl_session_reused' \
+    ' $ssl_client_verify [$ssl_client_s_dn] [$ssl_client_i_dn] [$ssl_client_s_dn_legacy]' \
+    ' [$ssl_client_serial] [$ssl_client_fingerprint] [$ssl_client_v_start] [$ssl_client_v_end]' \
+    ' [$ssl_client_v_remain] $ssl_client_escaped_cert'
+
+
+def pair(folder, conf):
+    """The same configuration in yorozu and in nginx."""
+    return Server(folder, conf), Server(folder, conf, program=NGINX)
+
+
+def test_variables_and_client_certificates_are_nginx_s():
+    with Folder() as folder:
+        for name, options in (('localhost', {}), ('ca', {'subject': '/C=XX/O=An Authority/CN=ca'}),
+                              ('client', {'signer': 'ca', 'subject': '/O=Some, Inc./OU=x/CN=client'}),
+                              ('other', {})):
+            certificate(folder, name, **options)
+        def conf(verify):
+            return f'''server {{ listen 127.0.0.1:$port ssl; server_name localhost;
+                ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;
+                ssl_client_certificate {folder}/ca.crt; ssl_verify_client {verify};
+                ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache none;
+                error_page 495 496 =403 /refused;
+                location / {{ return 200 "{VARIABLES}"; }}
+                location /refused {{ return 403 "$status $ssl_client_verify"; }} }}'''
+        shown = ['--cert', folder / 'client.crt', '--key', folder / 'client.key']
+        stranger = ['--cert', folder / 'other.crt', '--key', folder / 'other.key']
+        for verify in ('off', 'optional', 'on', 'optional_no_ca'):
+            here, there = pair(folder, conf(verify))
+            with here, there:
+                for options in ([], shown, stranger, ['--tls-max', '1.2'], [*shown, '--tls-max', '1.2'],
+                                ['--tls-max', '1.2', '--ciphers', 'ECDHE-ECDSA-AES128-GCM-SHA256']):
+                    got, wanted = (curl(server.port, '/', *options) for server in (here, there))
+                    if verify == 'optional_no_ca' and options == stranger:
+                        # OpenSSL 3.0 and later name the same reason with another word.
+                        got, wanted = (text.replace('self signed', 'self-signed') for text in (got, wanted))
+                    equal(got, wanted, f'{verify} {options}')
+
+
+def test_certificates_by_name_and_by_what_the_client_can():
+    with Folder() as folder:
+        for name, kind in (('default', 'ec'), ('a.example', 'ec'), ('a-rsa', 'rsa'), ('b.example', 'rsa')):
+            certificate(folder, name, kind)
+        lines = lambda name: f'ssl_certificate {folder}/{name}.crt; ssl_certificate_key {folder}/{name}.key;'
+        conf = f'''
+            server {{ listen 127.0.0.1:$port ssl; {lines('default')} return 200 default; }}
+            server {{ listen 127.0.0.1:$port ssl; server_name a.example; {lines('a.example')} {lines('a-rsa')}
+                      return 200 a; }}
+            server {{ listen 127.0.0.1:$port ssl; server_name *.b.example b.example; {lines('b.example')}
+                      return 200 b; }}
+            server {{ listen 127.0.0.1:$port ssl; server_name no.example; ssl_reject_handshake on; }}
+            server {{ listen 127.0.0.1:$port ssl; server_name v.example; return 200 v;
+                      ssl_certificate {folder}/$ssl_server_name.v.crt;
+                      ssl_certificate_key {folder}/$ssl_server_name.v.key; }}'''
+        certificate(folder, 'v.example.v')
+        with Server(folder, conf) as server:
+            for name, file in (('x.example', 'default'), ('a.example', 'a.example'), ('A.Example', 'a.example'),
+                               ('b.example', 'b.example'), ('www.b.example', 'b.example'),
+                               ('v.example', 'v.example.v')):
+                equal(ask(server.port, context(), name=name)[1], der(folder, file), name)
+            only_rsa = context(ssl.TLSVersion.TLSv1_2)
+            only_rsa.set_ciphers('ECDHE-RSA-AES128-GCM-SHA256')
+            equal(ask(server.port, only_rsa, name='a.example')[1], der(folder, 'a-rsa'))
+            try:
+                ask(server.port, context(), name='no.example')
+                assert False, 'the handshake was not rejected'
+            except ssl.SSLError as problem:
+                assert 'UNRECOGNIZED_NAME' in str(problem), problem
+
+
+def test_sessions_are_resumed_by_tickets_and_from_the_cache_and_over_a_reload():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        for tickets, cache in (('on', 'none'), ('off', 'shared:S:1m')):
+            conf = f'''server {{ listen 127.0.0.1:$port ssl; ssl_session_cache {cache};
+                ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;
+                ssl_session_tickets {tickets}; return 200 "reused: $ssl_session_reused"; }}'''
+            with Server(folder, conf, main='worker_processes 2;') as server:
+                for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+                    used = context(version)
+                    text, _, session = ask(server.port, used)
+                    assert text.endswith('reused: .'), text
+                    for _ in range(4):
+                        text, _, session = ask(server.port, used, session)
+                        assert text.endswith('reused: r'), (tickets, version, text)
+                os.kill(server.pid, signal.SIGHUP)
+                until('the reload', lambda: 'reconfigured' in server.log())
+                assert ask(server.port, used, session)[0].endswith('reused: r'), tickets
+
+
+def test_ticket_keys_from_files_serve_several_machines():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        (folder / 'key').write_bytes(os.urandom(80))
+        conf = f'''server {{ listen 127.0.0.1:$port ssl; ssl_session_ticket_key {folder}/key;
+            ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;
+            return 200 "reused: $ssl_session_reused"; }}'''
+        with Server(folder, conf) as one, Server(folder, conf) as two:
+            used = context()
+            _, _, session = ask(one.port, used)
+            assert ask(two.port, used, session)[0].endswith('reused: r')
+
+
+def test_a_reload_brings_new_certificates_and_drops_no_connection():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        conf = f'''server {{ listen 127.0.0.1:$port ssl; return 200 ok;
+            ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key; }}'''
+        with Server(folder, conf) as server:
+            kept = http.client.HTTPSConnection('127.0.0.1', server.port, context=context(), timeout=20)
+            kept.request('GET', '/')
+            equal(kept.getresponse().read(), b'ok')
+            old = der(folder, 'localhost')
+            certificate(folder, 'localhost')
+            os.kill(server.pid, signal.SIGHUP)
+            until('the new certificate', lambda: ask(server.port, context())[1] != old)
+            equal(ask(server.port, context())[1], der(folder, 'localhost'))
+            kept.request('GET', '/')
+            equal(kept.getresponse().read(), b'ok')
+            # One that cannot be used leaves the old one in place.
+            (folder / 'localhost.crt').write_text('nonsense')
+            os.kill(server.pid, signal.SIGHUP)
+            until('the refusal', lambda: 'cannot load certificate' in server.log())
+            equal(ask(server.port, context())[0][-2:], 'ok')
+
+
+def test_keys_with_passwords_and_files_that_do_not_fit():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        certificate(folder, 'other')
+        openssl('pkcs8', '-topk8', '-v2', 'aes256', '-in', folder / 'localhost.key', '-out',
+                folder / 'locked.key', '-passout', 'pass:second')
+        (folder / 'words').write_text('first\nsecond\n')
+        conf = lambda key: f'''server {{ listen 127.0.0.1:$port ssl; return 200 ok;
+            ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/{key};
+            ssl_password_file {folder}/words; }}'''
+        with Server(folder, conf('locked.key')) as server:
+            equal(curl(server.port), 'ok')
+        refused = Server(folder, conf('other.key'), wait=False)
+        refused.process.wait(20)
+        assert 'cannot use certificate key' in (refused.folder / 'out').read_text()
+
+
+def test_plain_http_on_a_tls_port_gets_a_page_that_says_so():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        conf = f'''server {{ listen 127.0.0.1:$port ssl; server_tokens off; return 200 ok;
+            ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key; }}'''
+        here, there = pair(folder, conf)
+        with here, there:
+            got, wanted = (curl(server.port, '/', '-i', scheme='http') for server in (here, there))
+            assert got.startswith('HTTP/1.1 400 ') and 'sent to HTTPS port' in got, got
+            strip = lambda text: [line for line in text.splitlines() if not line.startswith(('Date:', 'Server:', 'Content-Length:'))
+                                  and '<hr>' not in line]
+            equal(strip(got), strip(wanted))
+
+
+# --- HTTP/2 --------------------------------------------------------------------------------------
+
+def site(folder, port='127.0.0.1:$port', more=''):
+    certificate(folder, 'localhost')
+    (folder / 'www').mkdir()
+    (folder / 'www/large').write_bytes(os.urandom(5_000_000))
+    (folder / 'www/page.html').write_text('<p>page</p>' * 1000)
+    return f'''server {{ listen {port} ssl http2; server_name localhost; root {folder}/www; {more}
+        ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;
+        location /variables {{ return 200 "$http2 $server_protocol $request $http_cookie $host"; }}
+        location /slow {{ limit_rate 100k; }} }}'''
+
+
+def test_h2_answers_as_nginx_does():
+    with Folder() as folder:
+        here, there = pair(folder, site(folder))
+        with here, there:
+            answers = lambda *options: [curl(server.port, *options) for server in (here, there)]
+            for options in (['/variables', '-H', 'Cookie: a=1; b=2'], ['/page.html'], ['/large'], ['/none'],
+                            ['/page.html', '-H', 'Range: bytes=5-20'], ['/page.html', '-I']):
+                got, wanted = answers(*options)
+                if options[-1] == '-I' or options == ['/none']:
+                    keep = lambda text: sorted(line for line in text.splitlines()
+                                               if not line.startswith(('date', 'server')) and '<hr>' not in line)
+                    got, wanted = keep(got), keep(wanted)
+                equal(got, wanted, str(options))
+            version = curl(here.port, '/page.html', '-o', '/dev/null', '-w', '%{http_version}')
+            equal(version, '2')
+
+
+def test_h2_many_clients_and_streams():
+    with Folder() as folder, Server(folder, site(folder, more='keepalive_requests 100000;')) as server:
+        out = subprocess.run(['h2load', '-n', '5000', '-c', '50', '-m', '20',
+                              f'https://127.0.0.1:{server.port}/page.html'], capture_output=True, text=True).stdout
+        assert '5000 succeeded, 0 failed, 0 errored, 0 timeout' in out, out
+        out = subprocess.run(['h2load', '-n', '40', '-c', '4', '-m', '10',
+                              f'https://127.0.0.1:{server.port}/large'], capture_output=True, text=True).stdout
+        assert '40 succeeded, 0 failed' in out, out
+
+
+class Frames:
+    """An HTTP/2 client that can misbehave."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(('127.0.0.1', port), timeout=20)
+        self.socket.sendall(b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
+        self.send(4, 0, 0, b'')
+
+    def send(self, kind, flags, stream, payload):
+        self.socket.sendall(struct.pack('>I', len(payload))[1:] + bytes([kind, flags])
+                            + struct.pack('>I', stream) + payload)
+
+    def get(self, stream, path='/', end=True):
+        field = lambda index, value: bytes([index, len(value)]) + value
+        # Literals without indexing on the static table's names: authority 1, path 4.
+        block = b'\x82\x86' + field(0x04, path.encode()) + field(0x01, b'localhost')
+        self.send(1, 0x05 if end else 0x04, stream, block)
+
+    def take(self, count):
+        data = b''
+        while len(data) < count:
+            part = self.socket.recv(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def frame(self):
+        head = self.take(9)
+        length = int.from_bytes(head[:3], 'big')
+        return head[3], head[4], int.from_bytes(head[5:], 'big'), self.take(length)
+
+    def until(self, wanted):
+        """Frames up to one that `wanted` likes."""
+        while True:
+            frame = self.frame()
+            if frame[0] == 4 and not frame[1]:
+                self.send(4, 1, 0, b'')
+            if frame[0] == 6 and not frame[1]:
+                self.send(6, 1, 0, frame[3])
+            if wanted(frame):
+                return frame
+
+
+GOAWAY, DATA = 7, 0
+PLAIN = '''server { listen 127.0.0.1:$port; http2 on; location / { return 200 ok; }
+    location /php { proxy_pass http://127.0.0.1:BACK; } }'''
+
+
+def test_h2_a_reload_and_a_stop_say_goaway_and_finish_what_has_begun():
+    with Folder() as folder, Server(folder, PLAIN.replace('http://127.0.0.1:BACK', 'http://127.0.0.1:1')) as server:
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            client = Frames(server.port)
+            client.get(1)
+            client.until(lambda frame: frame[0] == DATA and frame[1] & 1)
+            os.kill(server.pid, number)
+            goaway = client.until(lambda frame: frame[0] == GOAWAY)
+            equal(goaway[3][4:8], bytes(4), 'no error')
+            # What was under way when it was said is still answered.
+            client.get(3)
+            client.until(lambda frame: frame[0] == DATA and frame[2] == 3 and frame[1] & 1)
+            try:
+                client.until(lambda _: False)
+            except (EOFError, ConnectionError):
+                pass
+
+
+def test_h2_rapid_resets_end_the_connection_and_not_the_server():
+    with Folder() as folder:
+        back = free_port()
+        with Server(folder, PLAIN.replace('BACK', str(back))) as server, \
+                socket.create_server(('127.0.0.1', back)):
+            client = Frames(server.port)
+            try:
+                for stream in range(1, 20001, 2):
+                    client.get(stream, '/php')
+                    client.send(3, 0, stream, struct.pack('>I', 8))
+                goaway = client.until(lambda frame: frame[0] == GOAWAY and frame[3][4:8] != bytes(4))
+                equal(goaway[3][4:8], struct.pack('>I', 11), 'ENHANCE_YOUR_CALM')
+            except ConnectionError:
+                pass
+            other = Frames(server.port)
+            other.get(1)
+            other.until(lambda frame: frame[0] == DATA)
+
+
+def test_h2_endless_continuation_frames_are_refused():
+    with Folder() as folder, Server(folder, PLAIN.replace('BACK', '1')) as server:
+        client = Frames(server.port)
+        before = server.resident_bytes()
+        client.send(1, 0, 1, b'\x82\x86')
+        try:
+            for _ in range(100_000):
+                client.send(9, 0, 1, b'\x00\x01a\x7f\x00' + b'x' * 127)
+            assert False, 'a head without end was taken'
+        except ConnectionError:
+            pass
+        assert server.resident_bytes() - before < 8 << 20
+
+
+def test_h2_early_answers_and_bodies():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        conf = f'''server {{ listen 127.0.0.1:$port ssl; http2 on; client_max_body_size 1m;
+            ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;
+            location / {{ proxy_pass http://127.0.0.1:$port1; }} }}
+            server {{ listen 127.0.0.1:$port1; client_max_body_size 0; client_body_buffer_size 16m;
+              location / {{ proxy_pass http://127.0.0.1:$port1/echo; }}
+              location /echo {{ return 200 "$content_length $request_method"; }} }}'''
+        conf = conf.replace('$port1', str(free_port()))
+        with Server(folder, conf) as server:
+            body = folder / 'body'
+            body.write_bytes(os.urandom(900_000))
+            equal(curl(server.port, '/', '--data-binary', f'@{body}'), '900000 POST')
+            equal(curl(server.port, '/', '-T', body), '900000 PUT')
+            body.write_bytes(os.urandom(3_000_000))
+            equal(curl(server.port, '/', '--data-binary', f'@{body}', '-o', '/dev/null', '-w', '%{http_code}'), '413')
+
+
+if __name__ == '__main__':
+    sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')},
+                 sys.argv[1:]))

@@ -218,8 +218,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "scope",
             "session_store",
             "session_timeout",
-            "ssl_crl",
-            "ssl_trusted_certificate",
             "userinfo",
         ],
     ),

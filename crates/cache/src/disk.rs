@@ -7,7 +7,7 @@
 //! - The index is accounting for `max_size` and `inactive`, never the truth: a file it does not
 //!   know yet is found all the same.
 
-use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES};
+use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, decode_forms, encode_form};
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -90,6 +90,9 @@ pub(crate) struct Disk {
     index_bytes: AtomicU64,
     is_scanned: AtomicBool,
     temporary: AtomicU64,
+    /// Held while a file gets its name or loses it, so that what is written again behind a purge or a
+    /// newer page cannot take their place.
+    names: Mutex<()>,
 }
 
 fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
@@ -105,6 +108,7 @@ impl Disk {
             index_bytes: AtomicU64::new(0),
             is_scanned: AtomicBool::new(false),
             temporary: AtomicU64::new(0),
+            names: Mutex::default(),
         })
     }
 
@@ -179,16 +183,25 @@ impl Disk {
         }
         let body_at = (PREFIX_BYTES + head_bytes) as u64;
         let file_bytes = file.metadata().map_err(failed("fstat()", path))?.len();
-        if file_bytes != body_at + head.body_bytes {
-            return Err(damaged("length"));
-        }
+        let rest_bytes = file_bytes.checked_sub(body_at + head.body_bytes);
+        let rest_bytes = rest_bytes.ok_or_else(|| damaged("length"))?;
+        let mut forms = Bytes::new();
         let body = if head.body_bytes <= memory_max {
-            let mut body = Vec::with_capacity(usize::try_from(head.body_bytes).unwrap_or(0));
+            let room = usize::try_from(file_bytes - body_at).unwrap_or(0);
+            let mut body = Vec::with_capacity(room);
             file.read_to_end(&mut body).map_err(failed("read()", path))?;
+            let mut body = Bytes::from(body);
+            let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
+            if body.len() < body_bytes {
+                return Err(damaged("length"));
+            }
+            forms = body.split_off(body_bytes);
             if crc32fast::hash(&body) != head.body_crc {
                 return Err(damaged("body checksum"));
             }
-            EntryBody::Memory(body.into())
+            EntryBody::Memory(body)
+        } else if rest_bytes > 0 {
+            return Err(damaged("length"));
         } else {
             if crc_of_rest(file).map_err(failed("read()", path))? != head.body_crc {
                 return Err(damaged("body checksum"));
@@ -197,24 +210,37 @@ impl Disk {
             EntryBody::File(Arc::new(file), body_at)
         };
         self.remember(key.digest(), file_bytes, now);
-        Ok(Some(Entry::new(head, body, now)))
+        let entry = Entry::new(head, body, now);
+        decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
+        Ok(Some(entry))
     }
 
-    /// Writes an entry; readers see the old file or the new one, never a mixture.
-    pub(crate) fn write(&self, key: &Key, entry: &Entry, now: i64) -> Result<(), StoreError> {
+    /// Writes an entry, if it `is_current` once all is written; readers see the old file or the new
+    /// one, never a mixture.
+    pub(crate) fn write(
+        &self,
+        key: &Key,
+        entry: &Entry,
+        now: i64,
+        is_current: impl FnOnce() -> bool,
+    ) -> Result<(), StoreError> {
         let digest = key.digest();
         let path = self.options.levels.path(&self.options.path, &digest);
         let temporary = self.temporary_path();
-        let head = entry.head.encode();
-        let written = write_file(&temporary, &head, &entry.body)
-            .and_then(|()| make_folders(&path))
-            .and_then(|()| fs::rename(&temporary, &path).map_err(failed("rename()", &path)));
-        if written.is_err() {
+        let written = write_file(&temporary, entry).and_then(|bytes| {
+            make_folders(&path)?;
+            let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            if !is_current() {
+                return Ok(None);
+            }
+            fs::rename(&temporary, &path).map_err(failed("rename()", &path))?;
+            self.remember(digest, bytes, now);
+            Ok(Some(()))
+        });
+        if !matches!(written, Ok(Some(()))) {
             let _ = fs::remove_file(&temporary);
         }
-        written?;
-        self.remember(digest, head.len() as u64 + entry.head.body_bytes, now);
-        Ok(())
+        written.map(|_| ())
     }
 
     /// A name of its own inside the cache's folder, so that `rename` never crosses file systems.
@@ -228,6 +254,7 @@ impl Disk {
     }
 
     fn remove_digest(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         self.forget(digest);
         let path = self.options.levels.path(&self.options.path, digest);
         match fs::remove_file(&path) {
@@ -336,19 +363,33 @@ fn make_folders(path: &Path) -> Result<(), StoreError> {
     fs::create_dir_all(folder).map_err(failed("mkdir()", folder))
 }
 
-fn write_file(path: &Path, head: &[u8], body: &EntryBody) -> Result<(), StoreError> {
+/// Writes a whole entry; its length.
+fn write_file(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
     if let Some(folder) = path.parent() {
         // The folder may have been removed by hand while we run.
         fs::create_dir_all(folder).map_err(failed("mkdir()", folder))?;
     }
     let mut file = File::create_new(path).map_err(failed("open()", path))?;
-    file.write_all(head).map_err(failed("write()", path))?;
-    match body {
-        EntryBody::Memory(bytes) => file.write_all(bytes).map_err(failed("write()", path)),
+    let write =
+        |mut file: &File, bytes: &[u8]| file.write_all(bytes).map_err(failed("write()", path));
+    let head = entry.head.encode();
+    write(&file, &head)?;
+    let mut length = head.len() as u64 + entry.head.body_bytes;
+    match &entry.body {
+        EntryBody::Memory(bytes) => write(&file, bytes)?,
         EntryBody::File(source, offset) => {
-            copy_from(source, *offset, &mut file).map_err(failed("write()", path))
+            copy_from(source, *offset, &mut file).map_err(failed("write()", path))?;
+            return Ok(length);
         }
     }
+    for (place, form) in entry.forms.iter().enumerate() {
+        let Some(made) = form.made() else { continue };
+        let head = encode_form(place, made);
+        write(&file, &head)?;
+        write(&file, &made.1)?;
+        length += (head.len() + made.1.len()) as u64;
+    }
+    Ok(length)
 }
 
 fn copy_from(source: &File, offset: u64, target: &mut File) -> io::Result<()> {

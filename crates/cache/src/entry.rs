@@ -1,14 +1,15 @@
 //! One stored response: its head, its body, and how both lie in a file.
 //!
 //! ```text
-//! magic 8 | head bytes u32 | head crc u32 | head ... | body ...
+//! magic 8 | head bytes u32 | head crc u32 | head ... | body ... | forms ...
+//! form: mark 4 | place u8 | effort u8 | bytes u64 | crc u32 | bytes ...
 //! ```
 //! Numbers are little-endian. The head holds the body's length and checksum, so that a file is
 //! whole or refused.
 
 use bytes::Bytes;
 use std::fs::File;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::key::VariantId;
@@ -17,6 +18,8 @@ use crate::key::VariantId;
 const MAGIC: &[u8; 8] = b"yorozu-1";
 /// Bytes before the head.
 pub(crate) const PREFIX_BYTES: usize = 16;
+/// First bytes of a form behind the body.
+const FORM_MARK: &[u8; 4] = b"form";
 /// Most bytes of an encoded head; chosen well above any buffer an upstream's head must fit in.
 pub const HEAD_BYTES_MAX: usize = 1 << 20;
 
@@ -62,6 +65,34 @@ pub enum EntryBody {
     File(Arc<File>, u64),
 }
 
+/// Other codings an entry can be kept in.
+pub const FORMS: usize = 3;
+
+/// The body in another coding: made once, kept with the entry in both tiers.
+#[derive(Debug, Default)]
+pub struct Form {
+    made: OnceLock<(u8, Bytes)>,
+    is_claimed: AtomicBool,
+}
+
+impl Form {
+    /// Effort and bytes, once they are there.
+    pub fn made(&self) -> Option<&(u8, Bytes)> {
+        self.made.get()
+    }
+
+    /// Is it the caller's to make? `true` once.
+    pub fn claim(&self) -> bool {
+        !self.is_claimed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Keeps what was made; the first one stays.
+    pub fn keep(&self, effort: u8, bytes: Bytes) {
+        self.is_claimed.store(true, Ordering::Relaxed);
+        let _ = self.made.set((effort, bytes));
+    }
+}
+
 /// A stored response; immutable but for the time of its last use and derived encodings.
 #[derive(Debug)]
 pub struct Entry {
@@ -69,23 +100,15 @@ pub struct Entry {
     pub head: EntryHead,
     /// Its bytes.
     pub body: EntryBody,
-    /// The body compressed once, by coding and level; filled by the caller.
-    pub gzip: OnceLock<(u8, Bytes)>,
-    /// Set by the one task that makes [`Entry::gzip`].
-    pub gzip_started: std::sync::atomic::AtomicBool,
+    /// The body in other codings; what each place stands for is the caller's.
+    pub forms: [Form; FORMS],
     last_used: AtomicI64,
 }
 
 impl Entry {
     /// A new entry, used now.
     pub fn new(head: EntryHead, body: EntryBody, now: i64) -> Self {
-        Self {
-            head,
-            body,
-            gzip: OnceLock::new(),
-            gzip_started: false.into(),
-            last_used: AtomicI64::new(now),
-        }
+        Self { head, body, forms: Default::default(), last_used: AtomicI64::new(now) }
     }
 
     /// Marks a use; `inactive` counts from here.
@@ -110,9 +133,49 @@ impl Entry {
             EntryBody::Memory(bytes) => bytes.len(),
             EntryBody::File(..) => 0,
         };
-        let gzip = self.gzip.get().map_or(0, |(_, bytes)| bytes.len());
-        OVERHEAD + (fields + body + gzip + self.head.key.len()) as u64
+        let forms: usize = self.forms.iter().map(|form| form.made().map_or(0, |f| f.1.len())).sum();
+        OVERHEAD + (fields + body + forms + self.head.key.len()) as u64
     }
+}
+
+/// A form's head, behind which its bytes stand.
+pub(crate) fn encode_form(place: usize, (effort, bytes): &(u8, Bytes)) -> Vec<u8> {
+    let mut out = FORM_MARK.to_vec();
+    out.push(u8::try_from(place).expect("few forms"));
+    out.push(*effort);
+    out.extend((bytes.len() as u64).to_le_bytes());
+    let crc = form_crc(&out, bytes);
+    out.extend(crc.to_le_bytes());
+    out
+}
+
+fn form_crc(head: &[u8], bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(head);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// Reads the forms behind a body; `None` if any byte is not as it was written.
+pub(crate) fn decode_forms(mut input: Bytes, entry: &Entry) -> Option<()> {
+    const HEAD_BYTES: usize = 4 + 1 + 1 + 8;
+    while !input.is_empty() {
+        let mut head = input.get(..HEAD_BYTES)?;
+        let summed = head;
+        let mark: [u8; 4] = take(&mut head)?;
+        let [place, effort] = take(&mut head)?;
+        let length = usize::try_from(u64::from_le_bytes(take(&mut head)?)).ok()?;
+        let mut rest = &input[HEAD_BYTES..];
+        let crc = u32::from_le_bytes(take(&mut rest)?);
+        let bytes = rest.get(..length)?;
+        if mark != *FORM_MARK || form_crc(summed, bytes) != crc {
+            return None;
+        }
+        let start = input.len() - rest.len();
+        entry.forms.get(usize::from(place))?.keep(effort, input.slice(start..start + length));
+        input = input.slice(start + length..);
+    }
+    Some(())
 }
 
 impl EntryHead {

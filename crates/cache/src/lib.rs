@@ -25,7 +25,7 @@ mod key;
 mod zone;
 
 pub use disk::{DiskOptions, Levels, Spool};
-pub use entry::{Entry, EntryBody, EntryHead, HEAD_BYTES_MAX};
+pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX};
 pub use fill::{Claim, Fill, FillGuard};
 pub use key::{Key, VariantId};
 pub use zone::{Zone, ZoneOptions, ZoneUsage};

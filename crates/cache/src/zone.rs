@@ -132,13 +132,24 @@ impl Zone {
         self.memory.insert(key.clone(), InMemory::new(entry));
     }
 
-    /// Weighs an entry again after [`Entry::gzip`] was filled.
+    fn is_current(&self, key: &Key, entry: &Arc<Entry>) -> bool {
+        self.memory.peek(key).is_some_and(|found| Arc::ptr_eq(&found.entry, entry))
+    }
+
+    /// Weighs an entry again after one of [`Entry::forms`] was made.
     pub fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
-        let is_current =
-            self.memory.peek(key).is_some_and(|found| Arc::ptr_eq(&found.entry, entry));
-        if is_current {
+        if self.is_current(key, entry) {
             self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
         }
+    }
+
+    /// Writes an entry again with the forms it has now, unless another has taken its place or it was
+    /// removed. Blocks.
+    ///
+    /// # Errors
+    /// A full disk and the like; what was written before stays.
+    pub fn rewrite(&self, key: &Key, entry: &Arc<Entry>, now: i64) -> Result<(), StoreError> {
+        self.disk.write(key, entry, now, || self.is_current(key, entry))
     }
 
     /// Writes an entry to the disk tier. Blocks.
@@ -146,7 +157,7 @@ impl Zone {
     /// # Errors
     /// A full disk and the like; the memory tier keeps the entry.
     pub fn write(&self, key: &Key, entry: &Entry, now: i64) -> Result<(), StoreError> {
-        self.disk.write(key, entry, now)
+        self.disk.write(key, entry, now, || true)
     }
 
     /// A temporary file for a body that outgrows memory. Blocks.
@@ -222,9 +233,10 @@ impl Zone {
     /// The body lies in a file that cannot be opened again.
     pub fn renewed(entry: &Entry, head: EntryHead, now: i64) -> Entry {
         let renewed = Entry::new(head, entry.body.clone(), now);
-        if let Some(gzip) = entry.gzip.get() {
-            let _ = renewed.gzip.set(gzip.clone());
-            renewed.gzip_started.store(true, std::sync::atomic::Ordering::Relaxed);
+        for (form, old) in renewed.forms.iter().zip(&entry.forms) {
+            if let Some((effort, bytes)) = old.made() {
+                form.keep(*effort, bytes.clone());
+            }
         }
         renewed
     }
@@ -346,6 +358,52 @@ mod tests {
     }
 
     #[test]
+    fn forms_are_found_again_and_a_damaged_one_is_refused() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let page = entry("a", b"page");
+        zone.insert(&key("a"), Arc::clone(&page));
+        zone.write(&key("a"), &page, 0).unwrap();
+        page.forms[2].keep(5, Bytes::from_static(b"zipped"));
+        assert!(page.forms[0].claim() && !page.forms[0].claim() && !page.forms[2].claim());
+        zone.rewrite(&key("a"), &page, 0).unwrap();
+        let found = folder.zone().load(&key("a"), 0).unwrap().unwrap();
+        assert_eq!(found.forms[2].made(), Some(&(5, Bytes::from_static(b"zipped"))));
+        assert!(found.forms[0].made().is_none());
+        let [file] = &folder.files()[..] else { panic!("one file") };
+        let whole = fs::read(file).unwrap();
+        assert_eq!(zone.usage().disk_bytes, whole.len() as u64);
+        let body_end = whole.len() - 6 - 18;
+        for at in body_end..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x10;
+            fs::write(file, &damaged).unwrap();
+            assert!(zone.load(&key("a"), 0).is_err(), "byte {at}");
+            if at > body_end {
+                fs::write(file, &whole[..at]).unwrap();
+                assert!(zone.load(&key("a"), 0).is_err(), "cut at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_again_brings_nothing_back() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let old = entry("a", b"old");
+        zone.insert(&key("a"), Arc::clone(&old));
+        zone.write(&key("a"), &old, 0).unwrap();
+        let new = entry("a", b"new");
+        zone.insert(&key("a"), Arc::clone(&new));
+        zone.write(&key("a"), &new, 0).unwrap();
+        zone.rewrite(&key("a"), &old, 0).unwrap();
+        assert_eq!(read(&folder.zone(), "a").as_deref(), Some(&b"new"[..]));
+        zone.remove(&key("a")).unwrap();
+        zone.rewrite(&key("a"), &new, 0).unwrap();
+        assert_eq!(folder.files().len(), 0);
+    }
+
+    #[test]
     fn a_large_body_stays_in_its_file_and_is_verified() {
         let folder = Folder::new();
         let zone = folder.zone();
@@ -373,12 +431,12 @@ mod tests {
         let first = entry("a", b"page");
         zone.insert(&key("a"), Arc::clone(&first));
         let alone = zone.usage().memory_bytes;
-        first.gzip.set((1, Bytes::from_static(&[0; 100]))).unwrap();
+        first.forms[0].keep(1, Bytes::from_static(&[0; 100]));
         zone.reweigh(&key("a"), &first);
         assert_eq!(zone.usage().memory_bytes, alone + 100);
         let second = entry("a", b"page");
         zone.insert(&key("a"), Arc::clone(&second));
-        second.gzip.set((1, Bytes::from_static(&[0; 100]))).unwrap();
+        second.forms[0].keep(1, Bytes::from_static(&[0; 100]));
         zone.remove(&key("a")).unwrap();
         assert_eq!(zone.usage().memory_bytes, 0);
     }

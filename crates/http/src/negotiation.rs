@@ -7,26 +7,51 @@
 /// # Source
 /// RFC 9110, section 12.5.3.
 pub fn accepts(accept_encoding: &[u8], coding: &[u8]) -> bool {
-    crate::field::list(accept_encoding).any(|member| {
-        let mut parts = member.split(|byte| *byte == b';');
-        let token = parts.next().unwrap_or_default().trim_ascii();
-        token.eq_ignore_ascii_case(coding) && parts.all(|parameter| !is_zero_weight(parameter))
-    })
+    weight(accept_encoding, coding).is_some()
 }
 
-fn is_zero_weight(parameter: &[u8]) -> bool {
-    let parameter = parameter.trim_ascii();
-    let Some((name, value)) = parameter.split_at_checked(2) else { return false };
+/// The weight `Accept-Encoding` gives to `coding`, in thousandths; `None` if it is not accepted.
+///
+/// # Source
+/// RFC 9110, sections 12.4.2 and 12.5.3.
+pub fn weight(accept_encoding: &[u8], coding: &[u8]) -> Option<u16> {
+    let found = crate::field::list(accept_encoding).find_map(|member| {
+        let mut parts = member.split(|byte| *byte == b';');
+        let token = parts.next().unwrap_or_default().trim_ascii();
+        let is_it = token.eq_ignore_ascii_case(coding);
+        is_it.then(|| parts.find_map(thousandths).unwrap_or(1000))
+    });
+    found.filter(|weight| *weight > 0)
+}
+
+/// `q=0.5` as 500; `None` for another parameter.
+fn thousandths(parameter: &[u8]) -> Option<u16> {
+    let (name, value) = parameter.trim_ascii().split_at_checked(2)?;
     if !name.eq_ignore_ascii_case(b"q=") {
-        return false;
+        return None;
     }
-    let digits = value.iter().filter(|byte| byte.is_ascii_digit());
-    value.starts_with(b"0") && digits.clone().all(|digit| *digit == b'0')
+    let mut digits = value.iter().filter(|byte| byte.is_ascii_digit());
+    let first = digits.next().map_or(0, |digit| u16::from(digit - b'0'));
+    let rest = [100, 10, 1].into_iter().zip(digits);
+    let parts: u16 = rest.map(|(place, digit)| place * u16::from(digit - b'0')).sum();
+    Some((first * 1000).saturating_add(parts).min(1000))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_are_thousandths() {
+        let weight = |text: &str| weight(text.as_bytes(), b"br");
+        assert_eq!(weight("gzip, br"), Some(1000));
+        assert_eq!(weight("br;q=0.5, gzip"), Some(500));
+        assert_eq!(weight("br; q=0.875"), Some(875));
+        assert_eq!(weight("br;q=1.0"), Some(1000));
+        assert_eq!(weight("br;q=7"), Some(1000));
+        assert_eq!(weight("br;q="), None);
+        assert_eq!(weight("gzip"), None);
+    }
 
     #[test]
     fn a_zero_weight_refuses() {

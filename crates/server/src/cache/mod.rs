@@ -21,7 +21,7 @@ pub use collector::Collector;
 
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
-use crate::exchange::response::{Body, GzipEntry, Response, Segment};
+use crate::exchange::response::{Body, Response, Segment, StoredPage};
 use crate::handlers::gateway::Protocol;
 use crate::handlers::gateway::directives::Failures;
 use crate::handlers::gateway::{self, Conf};
@@ -350,7 +350,7 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
     if let Some(plan) = &exchange.cache {
         let key = variant_key(exchange, plan, entry).unwrap_or_else(|| plan.key.clone());
         let zone = Arc::clone(&plan.zone);
-        response.gzip_entry = Some(GzipEntry { zone, key, entry: Arc::clone(entry) });
+        response.stored_page = Some(StoredPage { zone, key, entry: Arc::clone(entry) });
     }
     Outcome::Respond(Box::new(response))
 }

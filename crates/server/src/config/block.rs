@@ -5,7 +5,8 @@ use super::directive::Contexts;
 use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::connection::h2;
-use crate::filters::{gzip, headers};
+use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
+use crate::filters::headers;
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::{access, rewrite};
@@ -52,6 +53,10 @@ pub struct Block {
     pub autoindex: autoindex::Draft,
     pub fastcgi: fastcgi::Draft,
     pub gzip: gzip::Draft,
+    pub brotli: brotli::Draft,
+    pub zstd: zstd::Draft,
+    pub gunzip: gunzip::Draft,
+    pub precompressed: precompressed::Draft,
     pub headers: headers::Draft,
     pub index: index::Draft,
     pub memcached: memcached::Draft,
@@ -87,6 +92,10 @@ impl Block {
             autoindex: autoindex::Draft::default(),
             fastcgi: fastcgi::Draft::default(),
             gzip: gzip::Draft::default(),
+            brotli: brotli::Draft::default(),
+            zstd: zstd::Draft::default(),
+            gunzip: gunzip::Draft::default(),
+            precompressed: precompressed::Draft::default(),
             headers: headers::Draft::default(),
             index: index::Draft::default(),
             memcached: memcached::Draft::default(),
@@ -117,6 +126,10 @@ impl Block {
         self.autoindex.inherit(&outer.autoindex);
         self.fastcgi.inherit(&outer.fastcgi);
         self.gzip.inherit(&outer.gzip);
+        self.brotli.inherit(&outer.brotli);
+        self.zstd.inherit(&outer.zstd);
+        self.gunzip.inherit(&outer.gunzip);
+        self.precompressed.inherit(&outer.precompressed);
         headers::inherit(&mut self.headers, &outer.headers);
         self.index.inherit(&outer.index);
         self.memcached.inherit(&outer.memcached);

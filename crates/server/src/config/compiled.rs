@@ -4,7 +4,8 @@ use super::env::Upstream;
 use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::connection::h2;
-use crate::filters::{gzip, headers};
+use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
+use crate::filters::headers;
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
 use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
@@ -147,6 +148,10 @@ pub struct LocationConf {
     pub autoindex: autoindex::Conf,
     pub fastcgi: fastcgi::Conf,
     pub gzip: gzip::Conf,
+    pub brotli: brotli::Conf,
+    pub zstd: zstd::Conf,
+    pub gunzip: gunzip::Conf,
+    pub precompressed: precompressed::Conf,
     pub headers: headers::Conf,
     pub index: index::Conf,
     pub memcached: memcached::Conf,

@@ -12,7 +12,8 @@ use super::regex::Regex;
 use super::registry;
 use super::{http_core, main_core};
 use crate::connection::h2;
-use crate::filters::{gzip, headers};
+use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
+use crate::filters::headers;
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
@@ -459,6 +460,10 @@ impl<'a> Compiler<'a> {
             autoindex: autoindex::Conf::compile(&block.autoindex, env).map_err(fail)?,
             fastcgi,
             gzip: gzip::Conf::compile(&block.gzip, env).map_err(fail)?,
+            brotli: brotli::Conf::compile(&block.brotli, env).map_err(fail)?,
+            zstd: zstd::Conf::compile(&block.zstd, env).map_err(fail)?,
+            gunzip: gunzip::Conf::compile(&block.gunzip, env).map_err(fail)?,
+            precompressed: precompressed::Conf::compile(&block.precompressed, env).map_err(fail)?,
             headers: headers::Conf::compile(&block.headers, env).map_err(fail)?,
             index: index::Conf::compile(&block.index, env).map_err(fail)?,
             memcached: memcached::Conf::compile(&block.memcached, env).map_err(fail)?,

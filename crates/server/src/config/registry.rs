@@ -3,7 +3,8 @@
 use super::directive::Directive;
 use super::{http_core, main_core};
 use crate::connection::h2;
-use crate::filters::{gzip, headers};
+use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
+use crate::filters::headers;
 use crate::handlers::gateway;
 use crate::handlers::{autoindex, fastcgi, index, memcached, proxy, stub_status, upstream};
 use crate::logging::access as access_log;
@@ -39,6 +40,10 @@ pub fn modules() -> Vec<Module> {
         }),
         ("http_headers", headers::DIRECTIVES.to_vec()),
         ("http_gzip", gzip::DIRECTIVES.to_vec()),
+        ("http_brotli", brotli::DIRECTIVES.to_vec()),
+        ("http_zstd", [zstd::DIRECTIVES, zstd::OTHERS].concat()),
+        ("http_gunzip", gunzip::DIRECTIVES.to_vec()),
+        ("http_gzip_static", precompressed::DIRECTIVES.to_vec()),
         ("http_log", [access_log::DIRECTIVES, access_log::OTHERS].concat()),
     ]
 }
@@ -69,6 +74,8 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("fastcgi_busy_buffers_size", &[], "whatever has arrived may be sent"),
     ("fastcgi_send_lowat", &[], "the kernel decides"),
     ("fastcgi_temp_file_write_size", &[], "pieces are written as they arrive"),
+    ("brotli_buffers", &[], "memory is taken as needed"),
+    ("gunzip_buffers", &[], "memory is taken as needed"),
     ("gzip_buffers", &[], "memory is taken as needed"),
     ("master_process", &[], "one process does both jobs"),
     ("memcached_buffer_size", &[], "a value is read whole"),
@@ -79,6 +86,7 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("proxy_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("tcp_nodelay", &["off"], "small writes are never delayed"),
     ("tcp_nopush", &["on"], "head and content always share a packet"),
+    ("zstd_buffers", &[], "memory is taken as needed"),
     ("worker_priority", &[], "the process keeps the priority it was started with"),
 ];
 

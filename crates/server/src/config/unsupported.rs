@@ -103,8 +103,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "grpc_ssl_verify_depth",
         ],
     ),
-    ("http_gunzip", &["gunzip", "gunzip_buffers"]),
-    ("http_gzip_static", &["gzip_static"]),
     (
         "http_hls",
         &[

@@ -204,8 +204,8 @@ pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
         attempt.response_bytes = totals.body_bytes;
         attempt.bytes_received = totals.received;
     }
-    if let Some(bytes) = stream.gzip_bytes {
-        exchange.gzip_bytes = Some(bytes);
+    if let Some(bytes) = stream.coded_bytes {
+        exchange.coded_bytes = Some(bytes);
     }
     exchange.upstream_trailers.append(&mut stream.take_trailers());
     if exchange.conf.location(exchange.location).proxy.proxy_pass_trailers {

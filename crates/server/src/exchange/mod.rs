@@ -10,6 +10,7 @@ pub mod variables;
 use crate::cache::{CacheStatus, Plan};
 use crate::config::compiled::{ListenAddress, LocationId, ServerId, WorkerConf};
 use crate::connection::body::RequestBody;
+use crate::filters::compress::Coding;
 use crate::handlers::proxy::Destination;
 use crate::limits;
 use crate::process::turn;
@@ -171,8 +172,8 @@ pub struct Exchange {
     pub upstream_trailers: Vec<(Bytes, Bytes)>,
     /// Field lines as sent, for `$sent_http_*`.
     pub sent: response::SentHead,
-    /// The compression ratio of the gzip filter: bytes in, bytes out.
-    pub gzip_bytes: Option<(u64, u64)>,
+    /// How the response was compressed: bytes in, bytes out.
+    pub coded_bytes: Option<(Coding, u64, u64)>,
     /// Drawn when it is first asked for.
     pub request_id: OnceCell<[u8; 16]>,
     /// Where `proxy_pass` goes for this request.
@@ -225,7 +226,7 @@ impl Exchange {
             upstream_fields: Rc::default(),
             upstream_trailers: Vec::new(),
             sent: response::SentHead::default(),
-            gzip_bytes: None,
+            coded_bytes: None,
             request_id: OnceCell::new(),
             proxy: None,
             cache: None,

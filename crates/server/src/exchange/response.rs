@@ -88,8 +88,8 @@ pub struct Response {
     pub body: Body,
     /// May the range filter cut it?
     pub allow_ranges: bool,
-    /// May the gzip filter compress it, and may a compressed form be kept with the entry?
-    pub gzip_entry: Option<GzipEntry>,
+    /// The stored page it is, with which compressed forms can be kept.
+    pub stored_page: Option<StoredPage>,
     /// `Vary: Accept-Encoding` is due.
     pub vary_encoding: bool,
     /// `Date` and `Server` come from the origin (`fastcgi_pass_header`).
@@ -99,9 +99,9 @@ pub struct Response {
     pub location: Option<Bytes>,
 }
 
-/// Where the compressed form of a stored page is kept.
+/// Where the compressed forms of a stored page are kept.
 #[derive(Clone, Debug)]
-pub struct GzipEntry {
+pub struct StoredPage {
     pub zone: Arc<yorozu_cache::Zone>,
     pub key: yorozu_cache::Key,
     pub entry: Arc<Entry>,
@@ -121,7 +121,7 @@ impl Response {
             trailers: Vec::new(),
             body: Body::empty(),
             allow_ranges: false,
-            gzip_entry: None,
+            stored_page: None,
             vary_encoding: false,
             has_own_date: false,
             has_own_server: false,

@@ -3,6 +3,7 @@
 use super::{Exchange, UpstreamAttempt};
 use crate::config::compiled::Config;
 use crate::exchange::request::{Request, append_joined};
+use crate::filters::compress::Coding;
 use crate::logging::clock;
 use crate::phases::map::Map;
 use bytes::Bytes;
@@ -246,6 +247,17 @@ fn put_address(out: &mut Vec<u8>, address: std::net::IpAddr) -> bool {
     }
 }
 
+/// How many times smaller a coding made the content.
+fn put_ratio(exchange: &Exchange, wanted: Coding, out: &mut Vec<u8>) -> bool {
+    match exchange.coded_bytes {
+        Some((coding, input, output)) if coding == wanted && output > 0 => {
+            let hundredths = input * 100 / output;
+            write!(out, "{}.{:02}", hundredths / 100, hundredths % 100).is_ok()
+        }
+        _ => false,
+    }
+}
+
 fn put_seconds(out: &mut Vec<u8>, time: Duration) -> bool {
     write!(out, "{}.{:03}", time.as_secs(), time.subsec_millis()).is_ok()
 }
@@ -396,13 +408,9 @@ fn response_getter(name: &str) -> Option<Getter> {
             let settled = ex.error_status.filter(|_| ex.status == 0).unwrap_or(ex.status);
             write!(out, "{settled:03}").is_ok()
         },
-        "gzip_ratio" => |ex, out| match ex.gzip_bytes {
-            Some((input, output)) if output > 0 => {
-                let hundredths = input * 100 / output;
-                write!(out, "{}.{:02}", hundredths / 100, hundredths % 100).is_ok()
-            }
-            _ => false,
-        },
+        "gzip_ratio" => |ex, out| put_ratio(ex, Coding::Gzip, out),
+        "brotli_ratio" => |ex, out| put_ratio(ex, Coding::Brotli, out),
+        "zstd_ratio" => |ex, out| put_ratio(ex, Coding::Zstd, out),
         _ => return None,
     })
 }

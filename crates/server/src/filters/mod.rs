@@ -1,6 +1,6 @@
 //! What happens to a response between its handler and the connection.
 
-pub mod gzip;
+pub mod compress;
 pub mod headers;
 pub mod not_modified;
 pub mod range;
@@ -11,11 +11,12 @@ use crate::exchange::response::Response;
 type Filter = fn(&mut Exchange, &mut Response);
 
 /// Response filters in the order a head passes them.
-pub const ORDER: [Filter; 5] = [
-    not_modified::filter, // first: a 304 has no body, later work would be wasted
-    headers::filter,      // sees the final status; `add_header` depends on it
-    gzip::filter,         // withdraws ranges: byte positions of the coded body are not stable
-    range::filter,        // cuts exactly the bytes that are sent
+pub const ORDER: [Filter; 6] = [
+    not_modified::filter,     // first: a 304 has no body, later work would be wasted
+    headers::filter,          // sees the final status; `add_header` depends on it
+    compress::gunzip::filter, // before what compresses: its content has no coding after it
+    compress::filter,         // withdraws ranges: byte positions of the coded body are not stable
+    range::filter,            // cuts exactly the bytes that are sent
     headers::make_room_for_trailers, // last: the content is a stream after it
 ];
 

@@ -7,6 +7,7 @@ use crate::config::directive::*;
 use crate::config::env::Env;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
+use crate::filters::compress::{Effort, compress};
 use crate::limits;
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -351,7 +352,7 @@ fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) 
 fn write(batch: &mut Pending) {
     match batch.gzip {
         // Each write is a member of its own: the file can be read whatever its end.
-        Some(level) => batch.file.write(&crate::filters::gzip::compress(&batch.lines, level)),
+        Some(level) => batch.file.write(&compress(&batch.lines, Effort::gzip(level))),
         None => batch.file.write(&batch.lines),
     }
     batch.lines.clear();

@@ -17,7 +17,7 @@ use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collector;
 use crate::exchange::response::{Body, Segment};
 use crate::exchange::unix_seconds;
-use crate::filters::gzip::Encoder;
+use crate::filters::compress::{Coder, Coding};
 use crate::logging::error::{Context, Level, os_error};
 use bytes::{Bytes, BytesMut};
 use std::cell::RefCell;
@@ -66,22 +66,25 @@ struct Shared {
 #[derive(Debug)]
 pub struct Stream {
     shared: Rc<Shared>,
-    /// Set by the gzip filter.
-    pub gzip: Option<Box<Encoder>>,
+    /// Set by the filters that compress, and that undo it.
+    pub coder: Option<Box<Coder>>,
+    /// Read and not coded yet.
+    uncoded: Bytes,
     /// The part of the body the client wants; all without.
     pub window: Option<Range<u64>>,
     /// Is the body stored as a page on its way?
     pub is_collected: bool,
     /// Bytes taken from the queue so far.
     taken: u64,
-    /// Bytes in and out of the gzip filter, once it has ended.
-    pub gzip_bytes: Option<(u64, u64)>,
+    /// Bytes in and out of a filter that compresses, once it has ended.
+    pub coded_bytes: Option<(Coding, u64, u64)>,
 }
 
 impl Stream {
     fn new(shared: Rc<Shared>) -> Self {
         let (is_collected, taken) = (false, 0);
-        Self { shared, gzip: None, window: None, is_collected, taken, gzip_bytes: None }
+        let uncoded = Bytes::new();
+        Self { shared, coder: None, uncoded, window: None, is_collected, taken, coded_bytes: None }
     }
 
     /// The next piece; `None` at the end.
@@ -93,20 +96,26 @@ impl Stream {
     /// Nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Segment>, Torn> {
         loop {
-            let piece = self.wanted().await?;
-            let Some(encoder) = &mut self.gzip else { return Ok(piece) };
-            let Some(piece) = piece else {
-                let rest = encoder.finish();
-                self.gzip_bytes = Some((encoder.bytes_in, encoder.bytes_out));
-                self.gzip = None;
-                return Ok((!rest.is_empty()).then(|| Segment::Memory(rest)));
-            };
-            let bytes = in_memory(piece).map_err(|_| Torn)?;
+            if self.uncoded.is_empty() {
+                let piece = self.wanted().await?;
+                let Some(coder) = &mut self.coder else { return Ok(piece) };
+                let Some(piece) = piece else {
+                    let rest = coder.finish().map_err(|_| Torn)?;
+                    let totals = (coder.bytes_in, coder.bytes_out);
+                    self.coded_bytes = coder.coding.map(|coding| (coding, totals.0, totals.1));
+                    self.coder = None;
+                    return Ok((!rest.is_empty()).then(|| Segment::Memory(rest)));
+                };
+                self.uncoded = in_memory(piece).map_err(|_| Torn)?;
+            }
+            let Some(coder) = &mut self.coder else { continue };
+            let count = self.uncoded.len().min(coder.takes());
+            let bytes = self.uncoded.split_to(count);
             // Nothing more waits: let the client have what there is.
-            let is_flushed = self.shared.state.borrow().queue.is_empty();
-            let encoded = encoder.write(&bytes, is_flushed);
-            if !encoded.is_empty() {
-                return Ok(Some(Segment::Memory(encoded)));
+            let is_flushed = self.uncoded.is_empty() && self.shared.state.borrow().queue.is_empty();
+            let coded = coder.write(&bytes, is_flushed).map_err(|_| Torn)?;
+            if !coded.is_empty() {
+                return Ok(Some(Segment::Memory(coded)));
             }
         }
     }
@@ -339,8 +348,13 @@ pub fn of_whole(body: Body, trailers: Vec<(Bytes, Bytes)>) -> Stream {
     Stream::new(shared)
 }
 
-/// A body that is known whole, passed through the gzip filter piece by piece.
-pub fn of_segments(segments: Vec<Segment>, level: u8) -> Stream {
+/// A body in memory, coded piece by piece.
+pub fn of_memory(bytes: Bytes, coder: Coder) -> Stream {
+    of_segments(vec![Segment::Memory(bytes)], coder)
+}
+
+/// A body that is known whole, coded piece by piece.
+pub fn of_segments(segments: Vec<Segment>, coder: Coder) -> Stream {
     let shared = Rc::new(Shared::default());
     {
         let mut state = shared.state.borrow_mut();
@@ -349,7 +363,7 @@ pub fn of_segments(segments: Vec<Segment>, level: u8) -> Stream {
         state.ended = Some(Ok(()));
     }
     let mut stream = Stream::new(shared);
-    stream.gzip = Some(Box::new(Encoder::new(level)));
+    stream.coder = Some(Box::new(coder));
     stream
 }
 

@@ -7,6 +7,7 @@ use crate::config::compiled::LocationConf;
 use crate::config::http_core::{Symlinks, Types};
 use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Response, Segment};
+use crate::filters::compress::precompressed::{self, Static};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::io;
@@ -79,6 +80,9 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         return Outcome::Status(405);
     }
     let path = path(exchange);
+    if let Some(response) = precompressed(exchange, location, &path) {
+        return Outcome::Respond(Box::new(response));
+    }
     if let Some(problem) = refused_link(exchange, location, &path) {
         return not_opened(exchange, location, &path, &problem);
     }
@@ -100,6 +104,15 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         );
         return Outcome::Status(404);
     }
+    let mut response = of_file(exchange, location, opened);
+    response.allow_ranges = true;
+    let settings = &location.precompressed;
+    let has_others = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
+    response.vary_encoding = location.gzip.gzip_vary && has_others.contains(&Static::On);
+    Outcome::Respond(Box::new(response))
+}
+
+fn of_file(exchange: &Exchange, location: &LocationConf, opened: files::Opened) -> Response {
     let mut response = Response::new(200);
     response.content_type = content_type(exchange, location);
     response.content_length = Some(opened.bytes);
@@ -107,9 +120,34 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     if location.http_core.etag {
         response.etag = format!("\"{:x}-{:x}\"", opened.modified, opened.bytes).into();
     }
-    response.allow_ranges = true;
     response.body = Body::Segments(vec![Segment::File(opened.file, 0..opened.bytes)]);
-    Outcome::Respond(Box::new(response))
+    response
+}
+
+/// The file that lies compressed beside the one asked for, if there is one the client takes.
+fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Option<Response> {
+    let settings = &location.precompressed;
+    let modes = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
+    if modes == [Static::Off; 3] || !exchange.request.method.is_get_or_head() {
+        return None;
+    }
+    let (candidates, differs) = precompressed::candidates(exchange);
+    for candidate in candidates {
+        let path = [path, candidate.suffix].concat();
+        if refused_link(exchange, location, &path).is_some() {
+            continue;
+        }
+        let Ok(opened) = files::open(&path, &location.http_core) else { continue };
+        if !opened.is_file {
+            continue;
+        }
+        let mut response = of_file(exchange, location, opened);
+        let token = Bytes::from_static(candidate.coding.token());
+        response.add(Bytes::from_static(b"Content-Encoding"), token);
+        response.vary_encoding = location.gzip.gzip_vary && differs;
+        return Some(response);
+    }
+    None
 }
 
 /// The type by the path's extension, or `default_type`.

@@ -1,27 +1,18 @@
-//! `gzip`: compresses responses; a stored page is compressed once and kept in that form.
-
-mod encoder;
-
-pub use encoder::{Encoder, compress};
+//! The directives of gzip, and nginx's rules for who gets compressed answers.
 
 use crate::config::directive::*;
 use crate::config::regex::Regex;
 use crate::config::types::{Buffers, Size, word_bits, word_enum};
 use crate::exchange::Exchange;
-use crate::exchange::response::{Body, GzipEntry, Response};
-use crate::limits;
+use crate::exchange::response::Response;
 use bytes::Bytes;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use yorozu_http::cache_control::CacheControl;
-use yorozu_http::negotiation::accepts;
-use yorozu_http::{conditional, date, field};
+use yorozu_http::{date, field};
 use yorozu_wire::h1::Version;
 
 /// Deflate effort; 1 to 9 by construction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Level(u8);
+pub struct Level(pub(super) u8);
 
 impl Setting for Level {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
@@ -73,12 +64,12 @@ impl Setting for Proxied {
     }
 }
 
-/// `gzip_types`; `text/html` is always among them.
+/// `gzip_types` and its like; `text/html` is always among them.
 #[derive(Clone, Debug)]
 pub struct MimeTypes(Vec<Bytes>);
 
 impl MimeTypes {
-    fn has(&self, content_type: &[u8]) -> bool {
+    pub fn has(&self, content_type: &[u8]) -> bool {
         let mime = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         mime.eq_ignore_ascii_case(b"text/html")
             || self.0.iter().any(|found| &found[..] == b"*" || found.eq_ignore_ascii_case(mime))
@@ -90,7 +81,7 @@ impl Setting for MimeTypes {
         if args.words.iter().filter(|word| &word[..] == b"text/html").count() > 0
             && args.words.len() > 1
         {
-            args.env.warn("duplicate MIME type \"text/html\" in \"gzip_types\"");
+            args.env.warn(format!("duplicate MIME type \"text/html\" in \"{}\"", args.name));
         }
         Ok(Self(args.words.to_vec()))
     }
@@ -143,113 +134,15 @@ settings! {
     gzip_vary: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Compresses the response if the location and the client want it.
-pub fn filter(exchange: &mut Exchange, response: &mut Response) {
-    let conf = Rc::clone(&exchange.conf);
-    let gzip = &conf.location(exchange.location).gzip;
-    let length = response.content_length;
-    let may_compress = gzip.gzip
-        && matches!(response.status, 200 | 403 | 404)
-        && length.is_none_or(|length| length >= gzip.gzip_min_length.0)
-        && gzip.gzip_types.has(&response.content_type)
-        && response.field(b"content-encoding").is_none();
-    if !may_compress {
-        return;
-    }
-    response.vary_encoding = gzip.gzip_vary;
-    if !is_accepted(exchange, response, gzip) {
-        return;
-    }
-    let level = gzip.gzip_comp_level.0;
-    let is_head = exchange.request.method == crate::exchange::request::Method::Head;
-    match std::mem::replace(&mut response.body, Body::empty()) {
-        Body::Stream(mut stream) => {
-            stream.gzip = Some(Box::new(Encoder::new(level)));
-            response.body = Body::Stream(stream);
-            response.forget_length();
-        }
-        tunnel @ Body::Tunnel(_) => response.body = tunnel,
-        Body::Memory(bytes) => {
-            let stored = response.gzip_entry.take();
-            match compressed(stored, &bytes, level) {
-                Some(compressed) => {
-                    exchange.gzip_bytes = Some((bytes.len() as u64, compressed.len() as u64));
-                    response.allow_ranges = false;
-                    response.content_length =
-                        (!is_head || !bytes.is_empty()).then_some(compressed.len() as u64);
-                    response.body = Body::Memory(compressed);
-                }
-                None => {
-                    response.body = Body::Memory(bytes);
-                    return;
-                }
-            }
-        }
-        Body::Segments(segments) => {
-            response.body = Body::Stream(Box::new(crate::handlers::gateway::stream::of_segments(
-                segments, level,
-            )));
-            response.forget_length();
-        }
-    }
-    response.remove(b"accept-ranges");
-    response.add(Bytes::from_static(b"Content-Encoding"), Bytes::from_static(b"gzip"));
-    response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
-}
-
-/// The kept compressed form of a stored page, or one made now.
-///
-/// The first request compresses on the worker: its client has waited for PHP just now or will get
-/// the page uncompressed later anyway. Large pages are compressed beside the worker, and until then
-/// sent as they are.
-fn compressed(stored: Option<GzipEntry>, bytes: &Bytes, level: u8) -> Option<Bytes> {
-    let Some(stored) = stored else { return Some(encoder::compress(bytes, level)) };
-    if let Some((kept_level, kept)) = stored.entry.gzip.get() {
-        return Some(if *kept_level == level {
-            kept.clone()
-        } else {
-            encoder::compress(bytes, level)
-        });
-    }
-    let entry = Arc::clone(&stored.entry);
-    if entry.gzip_started.swap(true, Ordering::Relaxed) {
-        return None;
-    }
-    static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-    if bytes.len() <= INLINE_BYTES_MAX
-        || UNDER_WAY.load(Ordering::Relaxed) >= limits::COMPRESSIONS_MAX
-    {
-        let made = encoder::compress(bytes, level);
-        keep(&stored, level, made.clone());
-        return Some(made);
-    }
-    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
-    let bytes = bytes.clone();
-    tokio::task::spawn_blocking(move || {
-        let made = encoder::compress(&bytes, level);
-        keep(&stored, level, made);
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-    });
-    None
-}
-
-/// Pages up to here are compressed on the worker, about a millisecond; chosen.
-const INLINE_BYTES_MAX: usize = 64 * 1024;
-
-fn keep(stored: &GzipEntry, level: u8, compressed: Bytes) {
-    let _ = stored.entry.gzip.set((level, compressed));
-    stored.zone.reweigh(&stored.key, &stored.entry);
-}
-
-fn is_accepted(exchange: &Exchange, response: &Response, gzip: &Conf) -> bool {
+/// Does nothing but `Accept-Encoding` keep the client from getting gzip?
+pub(super) fn is_let(exchange: &Exchange, response: &Response, gzip: &Conf) -> bool {
     let request = &exchange.request;
     let known = &request.known;
     let version = match gzip.gzip_http_version {
         HttpVersion::V10 => Version::V10,
         HttpVersion::V11 => Version::V11,
     };
-    request.known(known.accept_encoding).is_some_and(|value| accepts(value, b"gzip"))
-        && request.version >= version
+    request.version >= version
         && (known.via.is_none() || is_proxied_accepted(exchange, response, gzip.gzip_proxied))
         && !is_disabled(request.known(known.user_agent), gzip)
 }

@@ -1,0 +1,229 @@
+//! `gzip`, `brotli`, `zstd`: compresses responses; a stored page is compressed once per coding and kept
+//! in that form. `gunzip`: the way back for clients that take none.
+
+pub mod brotli;
+mod coder;
+pub mod gunzip;
+pub mod gzip;
+pub mod precompressed;
+pub mod zstd;
+
+pub use coder::{Coder, compress};
+
+use crate::config::compiled::LocationConf;
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::exchange::response::{Body, Response, StoredPage};
+use crate::handlers::gateway::stream;
+use crate::limits;
+use bytes::Bytes;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use yorozu_http::conditional;
+use yorozu_http::negotiation::weight;
+
+/// A content coding, in the order of preference among those a client likes as much.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Coding {
+    Brotli,
+    Zstd,
+    Gzip,
+}
+
+impl Coding {
+    const ALL: [Self; 3] = [Self::Brotli, Self::Zstd, Self::Gzip];
+
+    /// Its name in `Content-Encoding` (RFC 9110, section 8.4.1; RFC 7932; RFC 8878).
+    pub fn token(self) -> &'static [u8] {
+        match self {
+            Self::Brotli => b"br",
+            Self::Zstd => b"zstd",
+            Self::Gzip => b"gzip",
+        }
+    }
+
+    /// Its place among the forms of a stored page; files of the cache hold it.
+    fn place(self) -> usize {
+        match self {
+            Self::Gzip => 0,
+            Self::Brotli => 1,
+            Self::Zstd => 2,
+        }
+    }
+}
+
+/// How a body is compressed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Effort {
+    pub coding: Coding,
+    pub level: u8,
+    /// Of Brotli's window, the logarithm.
+    pub window: u32,
+}
+
+impl Effort {
+    /// Gzip, for what is no response.
+    pub fn gzip(level: u8) -> Self {
+        Self { coding: Coding::Gzip, level, window: 0 }
+    }
+
+    /// What a location says about a coding; `None` if it is off or does not concern the response.
+    fn of(coding: Coding, location: &LocationConf, response: &Response) -> Option<Self> {
+        let length = response.content_length;
+        let fits = |min: u64| length.is_none_or(|length| length >= min);
+        let content_type = &response.content_type;
+        let (is_on, level, window) = match coding {
+            Coding::Gzip => {
+                let conf = &location.gzip;
+                let fits = fits(conf.gzip_min_length.0) && conf.gzip_types.has(content_type);
+                (conf.gzip && fits, conf.gzip_comp_level.0, 0)
+            }
+            Coding::Brotli => {
+                let conf = &location.brotli;
+                let fits = fits(conf.brotli_min_length.0) && conf.brotli_types.has(content_type);
+                (conf.brotli && fits, conf.brotli_comp_level.0, conf.brotli_window.0)
+            }
+            Coding::Zstd => {
+                let conf = &location.zstd;
+                let fits = fits(conf.zstd_min_length.0) && conf.zstd_types.has(content_type);
+                (conf.zstd && fits, conf.zstd_comp_level.0, 0)
+            }
+        };
+        is_on.then_some(Self { coding, level, window })
+    }
+}
+
+/// Compresses the response if the location and the client want it.
+pub fn filter(exchange: &mut Exchange, response: &mut Response) {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let is_on = location.gzip.gzip || location.brotli.brotli || location.zstd.zstd;
+    let may_compress = is_on
+        && matches!(response.status, 200 | 403 | 404)
+        && response.field(b"content-encoding").is_none();
+    if !may_compress {
+        return;
+    }
+    let possible = Coding::ALL.map(|coding| Effort::of(coding, location, response));
+    if possible.iter().all(Option::is_none) {
+        return;
+    }
+    response.vary_encoding = location.gzip.gzip_vary;
+    let Some(effort) = chosen(exchange, response, location, possible) else { return };
+    let is_head = exchange.request.method == Method::Head;
+    match std::mem::replace(&mut response.body, Body::empty()) {
+        Body::Stream(mut stream) => {
+            stream.coder = Some(Box::new(Coder::new(effort)));
+            response.body = Body::Stream(stream);
+            response.forget_length();
+        }
+        tunnel @ Body::Tunnel(_) => response.body = tunnel,
+        Body::Memory(bytes) => {
+            let stored = response.stored_page.take();
+            match compressed(stored, &bytes, effort) {
+                Some(compressed) => {
+                    exchange.coded_bytes =
+                        Some((effort.coding, bytes.len() as u64, compressed.len() as u64));
+                    response.allow_ranges = false;
+                    response.content_length =
+                        (!is_head || !bytes.is_empty()).then_some(compressed.len() as u64);
+                    response.body = Body::Memory(compressed);
+                }
+                None => {
+                    response.body = Body::Memory(bytes);
+                    return;
+                }
+            }
+        }
+        Body::Segments(segments) => {
+            let coder = Coder::new(effort);
+            response.body = Body::Stream(Box::new(stream::of_segments(segments, coder)));
+            response.forget_length();
+        }
+    }
+    response.remove(b"accept-ranges");
+    let token = Bytes::from_static(effort.coding.token());
+    response.add(Bytes::from_static(b"Content-Encoding"), token);
+    response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
+}
+
+/// The coding the client likes best among the possible ones.
+fn chosen(
+    exchange: &Exchange,
+    response: &Response,
+    location: &LocationConf,
+    possible: [Option<Effort>; 3],
+) -> Option<Effort> {
+    let request = &exchange.request;
+    let accepted = request.known(request.known.accept_encoding)?;
+    let mut best: Option<(u16, Effort)> = None;
+    for effort in possible.into_iter().flatten() {
+        let Some(weight) = weight(accepted, effort.coding.token()) else { continue };
+        let is_let =
+            effort.coding != Coding::Gzip || gzip::is_let(exchange, response, &location.gzip);
+        if is_let && best.is_none_or(|(other, _)| weight > other) {
+            best = Some((weight, effort));
+        }
+    }
+    best.map(|(_, effort)| effort)
+}
+
+/// The kept form of a stored page, or one made now.
+///
+/// The first request compresses on the worker: its client has waited for PHP just now or will get
+/// the page uncompressed later anyway. Large pages are compressed beside the worker, and until then
+/// sent as they are.
+fn compressed(stored: Option<StoredPage>, bytes: &Bytes, effort: Effort) -> Option<Bytes> {
+    let Some(stored) = stored else { return Some(compress(bytes, effort)) };
+    let form = &stored.entry.forms[effort.coding.place()];
+    if let Some((level, kept)) = form.made() {
+        return Some(if *level == effort.level { kept.clone() } else { compress(bytes, effort) });
+    }
+    if !form.claim() {
+        return None;
+    }
+    static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+    let is_crowded = UNDER_WAY.load(Ordering::Relaxed) >= limits::COMPRESSIONS_MAX;
+    if is_quick(bytes, effort) || is_crowded {
+        let made = compress(bytes, effort);
+        let kept = made.clone();
+        keep(&stored, effort, kept);
+        tokio::task::spawn_blocking(move || write_again(&stored));
+        return Some(made);
+    }
+    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+    let bytes = bytes.clone();
+    tokio::task::spawn_blocking(move || {
+        let made = compress(&bytes, effort);
+        keep(&stored, effort, made);
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+        write_again(&stored);
+    });
+    None
+}
+
+/// Gzip of a page up to here is made on the worker, in about a millisecond; chosen.
+const INLINE_BYTES_MAX: usize = 64 * 1024;
+
+/// May it be compressed on the worker?
+fn is_quick(bytes: &Bytes, effort: Effort) -> bool {
+    let cost = match effort.coding {
+        Coding::Gzip => 1,
+        Coding::Zstd if effort.level <= 9 => 1,
+        Coding::Brotli if effort.level <= 6 => 2,
+        _ => 64,
+    };
+    bytes.len() * cost <= INLINE_BYTES_MAX
+}
+
+fn keep(stored: &StoredPage, effort: Effort, compressed: Bytes) {
+    stored.entry.forms[effort.coding.place()].keep(effort.level, compressed);
+    stored.zone.reweigh(&stored.key, &stored.entry);
+}
+
+/// Writes the new form into the page's file. A disk that refuses costs only the making of the form
+/// after the next start.
+fn write_again(stored: &StoredPage) {
+    let now = crate::exchange::unix_seconds(std::time::SystemTime::now());
+    let _ = stored.zone.rewrite(&stored.key, &stored.entry, now);
+}

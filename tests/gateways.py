@@ -528,6 +528,37 @@ def test_the_memcached_preset():
             assert made_by_php('/page', Cookie='wordpress_logged_in_x=1')
 
 
+def test_compressed_forms_are_made_once_and_survive_a_kill():
+    with Folder() as folder, Fpm(folder) as fpm:
+        (folder / 'page.php').write_text('<?php header("Cache-Control: max-age=60"); header("ETag: \\"e\\"");'
+                                         'for ($n = 0; $n < 2000; $n++) echo "<p>$n</p>";')
+        conf = f"""fastcgi_cache_path {folder}/pages keys_zone=z:1m; gzip on; brotli on; zstd on; gzip_vary on;
+            server {{ listen 127.0.0.1:$port; location / {{ {FASTCGI} {folder}/page.php;
+              fastcgi_pass unix:{fpm.socket}; fastcgi_cache z; fastcgi_cache_key $uri;
+              add_header X-Cache $upstream_cache_status; }} }}"""
+        def decoded(server, coding):
+            done = subprocess.run(['curl', '-s', '-D', folder / 'head', '--compressed', '-H', f'Accept-Encoding: {coding}',
+                                   f'http://127.0.0.1:{server.port}/'], capture_output=True, check=True)
+            return done.stdout, (folder / 'head').read_text()
+        forms = lambda: sum(path.read_bytes().count(b'form') for path in (folder / 'pages').rglob('*') if path.is_file())
+        plain = ''.join(f'<p>{n}</p>' for n in range(2000)).encode()
+        with Server(folder, conf) as server:
+            equal(get(server.port).content, plain)
+            for coding in ('gzip', 'br', 'zstd'):
+                body, head = decoded(server, coding)
+                equal(body, plain, coding)
+                assert f'Content-Encoding: {coding}' in head and 'W/"e"' in head and 'Content-Length' in head, head
+            until('the forms on disk', lambda: forms() == 3)
+            os.kill(server.pid, signal.SIGKILL)
+        fpm.stop()
+        with Server(folder, conf) as server:
+            for coding in ('zstd', 'br', 'gzip'):
+                body, head = decoded(server, coding)
+                equal(body, plain, coding)
+                assert 'X-Cache: HIT' in head and f'Content-Encoding: {coding}' in head, head
+            equal(get(server.port, '/', 'GET', None, Range='bytes=0-9').status, 200)
+
+
 def test_the_upload_preset():
     with Folder() as folder, Fpm(folder, upload_tmp_dir=folder) as fpm:
         folder.chmod(0o777)

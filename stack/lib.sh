@@ -1,7 +1,7 @@
 # The steps of stack/run, in its order. Sourced; needs $here.
 
 packages="php8.2-fpm php8.2-opcache php8.2-cli php8.2-mysql php8.2-gd php8.2-mbstring php8.2-xml
-php8.2-curl php-apcu mariadb-server wordpress wordpress-theme-twentytwentythree curl"
+php8.2-curl php8.2-redis php-apcu redis-server mariadb-server wordpress wordpress-theme-twentytwentythree curl"
 rust_minimum=85   # of 1.x; Cargo.toml's rust-version
 
 children=()       # pid:name, in the order they were started
@@ -94,6 +94,8 @@ choose_folders() {
         db_user=$(id -un) php_user=$db_user
         sockets=${XDG_RUNTIME_DIR:-/tmp}/yorozu-$(id -u)-$id
     fi
+    # A site in another folder has sockets of its own, though the clone is the same.
+    [ -z "${YOROZU_DATA:-}" ] || sockets=$sockets-$(printf %s "$YOROZU_DATA" | cksum | cut -d ' ' -f 1)
     # Names of sockets may have 107 bytes at most, the clone's path may be longer: hence a folder apart.
     mkdir -p -m 755 "$data" "$sockets" || die "cannot make the folders $data and $sockets"
     [ -O "$sockets" ] || die "$sockets belongs to somebody else"
@@ -199,6 +201,40 @@ watch_children() {
     done
 }
 
+# --- memory ------------------------------------------------------------------------------------
+
+# Sizes in MB by the rule of the published tuning guide: everything together takes 75 % of the memory, so
+# that nothing is ever swapped; its figures for 2 GB grow and shrink with the machine. What PHP's
+# children share out among them is what the others leave: the guide's 20 children take 25 MB each.
+compute_sizes() {
+    local limit
+    memory=$(($(awk '/^MemTotal:/ { print $2 }' /proc/meminfo) / 1024))
+    # A container's own bound, if it has one.
+    limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null)
+    if [[ "$limit" =~ ^[0-9]+$ ]] && [ $((limit / 1048576)) -lt "$memory" ]; then
+        memory=$((limit / 1048576))
+    fi
+    memory=${YOROZU_MEMORY:-$memory}
+    local cores budget others
+    cores=$(nproc)
+    budget=$((memory * 75 / 100))
+    # A quarter in chunks of 128 MB, as InnoDB takes it; more than 4 GB is for a site that was measured.
+    size_innodb=$(between 128 $((memory / 4 / 128 * 128)) 4096)
+    size_queries=$(between 16 $((memory / 16)) 128)
+    size_opcache=128
+    size_redis=$(between 32 $((memory / 32)) 512)
+    size_pages=64
+    others=$((size_innodb + size_queries + size_opcache + size_redis + size_pages + 128))
+    size_child=25
+    php_children=$(between 2 $(((budget - others) / size_child)) $((cores * 10)))
+    step "memory $memory MB, 75 % of it $budget MB: MariaDB $size_innodb + $size_queries, opcache $size_opcache,\
+ Redis $size_redis, pages $size_pages, PHP $php_children x $size_child"
+}
+
+between() { # least wanted most
+    if [ "$2" -lt "$1" ]; then echo "$1"; elif [ "$2" -gt "$3" ]; then echo "$3"; else echo "$2"; fi
+}
+
 # --- the site ----------------------------------------------------------------------------------
 
 as_php() { if is_root; then runuser -u $php_user -- "$@"; else "$@"; fi; }
@@ -224,8 +260,27 @@ start_database() {
     program=$(command -v mariadbd) || program=/usr/sbin/mariadbd
     start mariadb "$program" --no-defaults --user=$db_user --datadir="$folder" \
         --socket="$sockets/db/db.sock" --pid-file="$folder/mariadb.pid" --skip-networking \
-        --character-set-server=utf8mb4 --innodb-buffer-pool-size=128M
+        --character-set-server=utf8mb4 --max-connections=64 --key-buffer-size=32M \
+        --innodb-buffer-pool-size="${size_innodb}M" --innodb-log-file-size="$((size_innodb / 4))M" \
+        --innodb-flush-method=O_DIRECT --innodb-flush-log-at-trx-commit=2 --thread-cache-size=16 \
+        --query-cache-type=ON --query-cache-size="${size_queries}M" --query-cache-limit=256K \
+        --query-cache-min-res-unit=2K --max-heap-table-size=64M --tmp-table-size=64M
     wait_for mariadb 60 mariadb-admin --no-defaults --socket="$sockets/db/db.sock" ping
+}
+
+start_redis() {
+    step "starting Redis"
+    mkdir -p "$sockets/redis"
+    is_root && chown $php_user "$sockets/redis"
+    # A cache: nothing is written to disk, the least used goes when it is full, nobody comes over TCP.
+    start redis $(command_as_php) redis-server --port 0 --unixsocket "$sockets/redis/redis.sock" \
+        --unixsocketperm 700 --save '' --appendonly no --dir "$sockets/redis" --daemonize no \
+        --maxmemory "${size_redis}mb" --maxmemory-policy allkeys-lru
+    wait_for redis 20 test -S "$sockets/redis/redis.sock"
+}
+
+command_as_php() {
+    is_root && echo setpriv --reuid "$(id -u $php_user)" --regid "$(id -g $php_user)" --clear-groups
 }
 
 sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
@@ -250,7 +305,9 @@ make_site() {
         touch "$www/.complete"
     fi
     sed -e "s|@PASSWORD@|$password|" -e "s|@SOCKET@|$sockets/db/db.sock|" \
-        -e "s|@ADDRESS@|http://127.0.0.1:$port|" "$here/stack/wp-config.php" >"$www/wp-config.php"
+        -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
+        "$here/stack/wp-config.php" >"$www/wp-config.php"
+    cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
     [ -e "$data/keys.php" ] || { echo '<?php'; for key in AUTH SECURE_AUTH LOGGED_IN NONCE; do
         printf "define('%s_KEY', '%s');\ndefine('%s_SALT', '%s');\n" \
             $key "$(random_word)" $key "$(random_word)"
@@ -275,12 +332,17 @@ start_php() {
     step "starting PHP-FPM"
     php_socket=$sockets/php.sock
     rm -f "$php_socket"
+    local start=$(between 1 $((php_children * 2 / 5)) 8) spare=$(between 1 $((php_children / 2)) 10)
     sed -e "s|@SOCKET@|$php_socket|" -e "s|@LOG@|$data/log|" -e "s|@USER@|$php_user|" \
+        -e "s|@CHILDREN@|$php_children|" -e "s|@START@|$start|" -e "s|@SPARE@|$spare|" \
         "$here/stack/php-fpm.conf" >"$data/conf/php-fpm.conf"
     is_root || sed -i -e '/^user =/d' -e '/^group =/d' -e '/^listen\.owner/d' "$data/conf/php-fpm.conf"
     local program
     program=$(command -v php-fpm8.2) || program=/usr/sbin/php-fpm8.2
-    start php-fpm "$program" --nodaemonize --fpm-config "$data/conf/php-fpm.conf"
+    # Memory that all children share is taken before a pool is read.
+    start php-fpm "$program" --nodaemonize --fpm-config "$data/conf/php-fpm.conf" \
+        -d opcache.memory_consumption="$size_opcache" -d opcache.interned_strings_buffer=8 \
+        -d opcache.max_accelerated_files=4000 -d apc.shm_size=32M
     wait_for php-fpm 20 test -S "$php_socket"
 }
 

@@ -7,6 +7,9 @@ define( 'DB_HOST', 'localhost:@SOCKET@' );
 define( 'DB_CHARSET', 'utf8mb4' );
 define( 'DB_COLLATE', '' );
 
+define( 'WP_REDIS_SOCKET', '@REDIS@' );
+define( 'WP_CACHE_KEY_SALT', 'wordpress' );
+
 define( 'WP_HOME', '@ADDRESS@' );
 define( 'WP_SITEURL', '@ADDRESS@' );
 define( 'WP_HTTP_BLOCK_EXTERNAL', true );

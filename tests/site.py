@@ -3,7 +3,7 @@
 
   tests/site.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import gzip, http.client, os, pathlib, re, shutil, signal, struct, subprocess, sys, tempfile
+import gzip, http.client, json, os, pathlib, re, shutil, signal, struct, subprocess, sys, tempfile
 import time, traceback, zlib
 from browser import Browser
 from peers import free_port
@@ -160,6 +160,56 @@ def test_a_stale_page_answers_while_php_is_away(site):
     finally:
         os.rename(away, socket_path)
     equal(site.get('/brief.php').cache, 'EXPIRED')
+
+
+def redis(site, *command):
+    socket_path = re.search(r"WP_REDIS_SOCKET', '([^']+)'", (site.folder / 'www/wp-config.php').read_text())[1]
+    return subprocess.run(['redis-cli', '-s', socket_path, *command], capture_output=True, text=True).stdout.strip()
+
+
+def test_objects_are_kept_in_redis_and_the_site_lives_without_it(site):
+    site.get('/?s=anything')
+    assert int(redis(site, 'dbsize')) > 10
+    equal(redis(site, 'config', 'get', 'maxmemory-policy').split()[-1], 'allkeys-lru')
+    site.script('objects.php', """<?php define('WP_USE_THEMES', false); require 'wp-load.php';
+        header('Cache-Control: no-store');
+        if ($_GET['do'] === 'write') {
+            wp_cache_set('list', array(false, null, 'x' => 1.5), 'test'); wp_cache_set('no', false, 'test');
+            wp_cache_set('brief', 1, 'test', 1); wp_cache_add('list', 'never', 'test'); wp_cache_set('n', 41, 'test');
+            wp_cache_add_non_persistent_groups('own'); wp_cache_set('own', 1, 'own');
+        }
+        if ($_GET['do'] === 'flush') wp_cache_flush();
+        $no = wp_cache_get('no', 'test', false, $found);
+        echo json_encode(array(wp_cache_get('list', 'test'), $no, $found, wp_cache_incr('n', 1, 'test'),
+            wp_cache_get('own', 'own'), wp_cache_get_multiple(array('list', 'none'), 'test')['none'],
+            wp_cache_replace('unknown', 1, 'test')));""")
+    objects = lambda do: json.loads(site.get(f'/objects.php?do={do}&{time.monotonic()}').body)
+    kept = {'0': False, '1': None, 'x': 1.5}
+    equal(objects('write'), [kept, False, True, 42, 1, False, False])
+    equal(objects('read'), [kept, False, True, 43, False, False, False])
+    equal(objects('flush'), [False, False, False, False, False, False, False])
+    number = int(redis(site, 'info', 'server').split('process_id:')[1].split()[0])
+    os.kill(number, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        equal(site.get(f'/?s=frozen{begun}').status, 200)
+        assert time.monotonic() - begun < 5, 'a Redis that does not answer holds the site up'
+    finally:
+        os.kill(number, signal.SIGCONT)
+    equal(objects('write')[0], kept)
+
+
+def test_sizes_follow_the_memory(site):
+    shown = re.search(r'memory (\d+) MB, 75 % of it (\d+) MB: (.*)', site.out.read_text())
+    used = sum(int(a) * int(b or 1) for a, b in re.findall(r'(\d+)(?: x (\d+))?', shown[3]))
+    assert used <= int(shown[2]) == int(shown[1]) * 75 // 100, shown[0]
+    sizes = lambda memory: subprocess.run(
+        ['bash', '-c', f'. {ROOT}/stack/lib.sh; YOROZU_MEMORY={memory} compute_sizes'], capture_output=True,
+        text=True).stderr.split(': ')[1].strip()
+    # The guide's own machine: its 512 MB for InnoDB, 128 each for queries and opcache, its 20 children but
+    # for what Redis and the pages in memory take.
+    assert sizes(2048).startswith('MariaDB 512 + 128, opcache 128, Redis 64, pages 64, PHP 20 x 25'), sizes(2048)
+    assert sizes(512).startswith('MariaDB 128 + 32, opcache 128, Redis 32, pages 64, PHP 2 x 25'), sizes(512)
 
 
 def test_static_files(site):

@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::Write as _;
 use std::process::ExitCode;
+use yorozu_server::config::findings;
 use yorozu_server::config::load::{Kept, Loaded, Request, load};
 use yorozu_server::process::{self, daemon, pid};
 
@@ -68,6 +69,9 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     let Ok(loaded) = loaded else { return Err(String::new()) };
     for warning in &loaded.config.warnings {
         eprintln!("yorozu: [warn] {warning}");
+    }
+    for finding in findings::of(&loaded.tree) {
+        eprintln!("yorozu: [warn] {finding}");
     }
     if !options.is_quiet {
         for note in &loaded.config.notes {

@@ -443,3 +443,29 @@ fn symbolic_links_are_refused_when_asked() {
         assert_eq!((status("/linked/free"), status("/linked/own")), (200, 200), "{kind:?}");
     }
 }
+
+#[test]
+fn a_test_of_the_configuration_says_what_was_probably_not_meant() {
+    let folder = Folder::new();
+    let file = folder.path().join("nginx.conf");
+    fs::create_dir_all(folder.path().join("logs")).unwrap();
+    let tell = |comment: &str| {
+        let text = format!(
+            "events {{}} http {{ server {{\nlocation ~ .php$ {{ return 200; }}{comment}\n}} }}"
+        );
+        fs::write(&file, text).unwrap();
+        let done = std::process::Command::new(env!("CARGO_BIN_EXE_yorozu"))
+            .args(["-t", "-p"])
+            .arg(folder.path())
+            .arg("-c")
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(done.status.success());
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let told = tell("");
+    assert!(told.contains("[warn] the dot before \"php\" in \".php$\" stands"), "{told}");
+    assert!(told.contains(&format!(" in {}:2\n", file.display())), "{told}");
+    assert!(!tell(" # yorozu: intended").contains("[warn]"));
+}

@@ -4,6 +4,7 @@ pub mod block;
 pub mod compiled;
 pub mod directive;
 pub mod env;
+pub mod findings;
 pub mod http_core;
 pub mod listen;
 pub mod load;

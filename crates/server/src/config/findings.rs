@@ -1,0 +1,541 @@
+//! Findings about a configuration that is right by its grammar and probably not what was meant: for
+//! `-t`, as warnings. A comment `# yorozu: intended` on the line silences them.
+
+use bytes::Bytes;
+use std::collections::HashSet;
+use std::time::Duration;
+use yorozu_conf::{Directive, Position, Tree, value};
+
+/// What silences the findings about a line.
+const SILENCER: &[u8] = b"yorozu: intended";
+/// Longest time for which an answer of any status may be stored without being noticed.
+const ANY_VALID_MAX: Duration = Duration::from_secs(5 * 60);
+/// nginx's default of `inactive`.
+const INACTIVE: Duration = Duration::from_secs(10 * 60);
+/// Extensions before which a dot is meant as one.
+const EXTENSIONS: [&[u8]; 14] = [
+    b"php", b"html", b"htm", b"xml", b"json", b"js", b"css", b"txt", b"jpg", b"jpeg", b"png",
+    b"gif", b"svg", b"ico",
+];
+
+/// One finding: what happens, and what to write instead.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Finding {
+    pub text: String,
+    pub at: Position,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} in {}", self.text, self.at)
+    }
+}
+
+/// The findings about a configuration, in the order of its lines.
+pub fn of(tree: &Tree) -> Vec<Finding> {
+    let mut search = Search { tree, found: Vec::new(), personal: HashSet::new() };
+    search.collect_personal(&tree.directives, false);
+    search.block(&Scope { outer: None, lines: &tree.directives });
+    search.zones_of_several_servers();
+    let mut found = search.found;
+    found.retain(|finding| !is_silenced(tree, &finding.at));
+    found
+}
+
+fn is_silenced(tree: &Tree, at: &Position) -> bool {
+    let file = tree.files.iter().find(|file| *file.path == *at.file);
+    let index = usize::try_from(at.line).unwrap_or(0).saturating_sub(1);
+    let line = file.and_then(|file| file.text.split(|byte| *byte == b'\n').nth(index));
+    let comment = line.and_then(|line| memchr::memchr(b'#', line).map(|at| &line[at..]));
+    comment.is_some_and(|comment| memchr::memmem::find(comment, SILENCER).is_some())
+}
+
+/// A block with those around it.
+struct Scope<'a, 'o> {
+    outer: Option<&'o Scope<'a, 'o>>,
+    lines: &'a [Directive],
+}
+
+impl<'a> Scope<'a, '_> {
+    fn own(&self, name: &str) -> Vec<&'a Directive> {
+        self.lines.iter().filter(|line| line.name == name.as_bytes()).collect()
+    }
+
+    /// What holds here: the block's own lines, else those of the next block around it that has any.
+    fn find(&self, name: &str) -> Vec<&'a Directive> {
+        let own = self.own(name);
+        match self.outer {
+            Some(outer) if own.is_empty() => outer.find(name),
+            _ => own,
+        }
+    }
+}
+
+struct Search<'a> {
+    tree: &'a Tree,
+    found: Vec<Finding>,
+    /// Variables that depend on cookies.
+    personal: HashSet<Bytes>,
+}
+
+fn shown(word: &[u8]) -> String {
+    String::from_utf8_lossy(word).into_owned()
+}
+
+fn mentions_cookies(text: &[u8]) -> bool {
+    memchr::memmem::find(text, b"$http_cookie").is_some()
+        || memchr::memmem::find(text, b"$cookie_").is_some()
+}
+
+impl<'a> Search<'a> {
+    fn add(&mut self, line: &Directive, text: String) {
+        let finding = Finding { text, at: line.at.clone() };
+        if !self.found.contains(&finding) {
+            self.found.push(finding);
+        }
+    }
+
+    /// Variables that `map` makes from cookies, or that `set` changes where cookies were looked at.
+    fn collect_personal(&mut self, lines: &'a [Directive], is_in_condition: bool) {
+        for line in lines {
+            let name = &line.name[..];
+            let is_personal = line.args.iter().any(|arg| mentions_cookies(arg));
+            match (name, &line.args[..]) {
+                (b"map", [_, variable, ..]) if is_personal => {
+                    self.personal.insert(variable.clone());
+                }
+                (b"set", [variable, ..]) if is_personal || is_in_condition => {
+                    self.personal.insert(variable.clone());
+                }
+                _ => {}
+            }
+            if let Some(block) = &line.block {
+                self.collect_personal(block, name == b"if" && is_personal);
+            }
+        }
+    }
+
+    fn is_personal(&self, text: &[u8]) -> bool {
+        mentions_cookies(text)
+            || memchr::memmem::find(text, b"$http_authorization").is_some()
+            || self.personal.iter().any(|name| memchr::memmem::find(text, name).is_some())
+    }
+
+    fn block(&mut self, scope: &Scope<'a, '_>) {
+        for line in scope.lines {
+            self.line(line);
+            if let Some(block) = &line.block {
+                if &line.name[..] == b"map" {
+                    for row in block.iter().filter(|row| row.name.starts_with(b"~")) {
+                        self.dots(row, &row.name);
+                    }
+                } else {
+                    self.block(&Scope { outer: Some(scope), lines: block });
+                }
+            }
+        }
+        for family in ["fastcgi", "proxy"] {
+            if !scope.own(&format!("{family}_pass")).is_empty() {
+                self.cache(scope, family);
+            }
+        }
+    }
+
+    fn line(&mut self, line: &'a Directive) {
+        match (&line.name[..], &line.args[..]) {
+            (b"location", [modifier, pattern]) if modifier.starts_with(b"~") => {
+                self.dots(line, pattern);
+            }
+            (b"rewrite", [pattern, ..]) => self.dots(line, pattern),
+            (b"server_name", names) => {
+                for name in names.iter().filter(|name| name.starts_with(b"~")) {
+                    self.dots(line, name);
+                }
+            }
+            (b"if", [subject, operator, operand, ..]) => {
+                if operator.ends_with(b"~") || operator.ends_with(b"~*") {
+                    self.dots(line, operand);
+                }
+                if &operator[..] == b"!="
+                    && subject.starts_with(b"($cookie_")
+                    && !matches!(&operand[..], b"" | b")")
+                {
+                    self.absent_cookie(line, subject, operand);
+                }
+            }
+            (b"try_files", [first @ .., _]) => {
+                for name in first.iter().filter(|name| name.starts_with(b"@")) {
+                    self.add(
+                        line,
+                        format!(
+                            "\"{0}\" stands for a named location only as the last argument of \"try_files\", here a file of that name is looked for: put the file itself in its place",
+                            shown(name)
+                        ),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A dot before a known extension that stands for any character.
+    fn dots(&mut self, line: &Directive, pattern: &[u8]) {
+        let Some(extension) = loose_extension(pattern) else { return };
+        let extension = shown(extension);
+        self.add(
+            line,
+            format!(
+                "the dot before \"{extension}\" in \"{}\" stands for any character: write \"\\.{extension}\"",
+                shown(pattern)
+            ),
+        );
+    }
+
+    fn absent_cookie(&mut self, line: &Directive, subject: &[u8], operand: &[u8]) {
+        let (name, operand) = (shown(&subject[1..]), shown(operand));
+        let operand = operand.trim_end_matches(')');
+        self.add(
+            line,
+            format!(
+                "visitors without the cookie match, too: \"{name}\" is empty then, which differs from \"{operand}\": write \"{name} ~ .\" and the values meant"
+            ),
+        );
+    }
+
+    /// What holds where a gateway is asked and its answers are stored.
+    fn cache(&mut self, scope: &Scope<'a, '_>, family: &str) {
+        let find = |name: &str| scope.find(&format!("{family}_{name}"));
+        let zone = find("cache").last().and_then(|line| line.args.first());
+        let Some(zone) = zone.filter(|zone| &zone[..] != b"off") else { return };
+        let is_refused = !find("no_cache").is_empty();
+        let ignored = find("ignore_headers")
+            .into_iter()
+            .find(|line| line.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"set-cookie")));
+        if let Some(line) = ignored.filter(|_| !is_refused) {
+            self.add(
+                line,
+                format!(
+                    "answers that set cookies are stored with them and shown to everybody: take \"Set-Cookie\" out, or leave visitors with cookies of their own out by \"{family}_cache_bypass\" and \"{family}_no_cache\""
+                ),
+            );
+        } else if !is_refused {
+            for line in find("cache_bypass") {
+                if line.args.iter().any(|arg| self.is_personal(arg)) {
+                    self.add(
+                        line,
+                        format!(
+                            "what is made for a visitor who bypasses the cache is stored and shown to the others: write \"{family}_no_cache\" with the same arguments beside it"
+                        ),
+                    );
+                }
+            }
+        }
+        for line in find("cache_valid") {
+            self.validity(line, family);
+        }
+        self.methods_and_key(scope, family);
+        self.inactive(scope, family, zone);
+    }
+
+    fn validity(&mut self, line: &Directive, family: &str) {
+        let Some((time, statuses)) = line.args.split_last() else { return };
+        let time = value::time(time).unwrap_or_default();
+        for status in statuses {
+            let is_failure = matches!(value::number(status), Some(499..=599)) && !time.is_zero();
+            let is_any = &status[..] == b"any" && time > ANY_VALID_MAX;
+            if is_failure || is_any {
+                self.add(
+                    line,
+                    format!(
+                        "failures are stored and shown for {} seconds after they are over: leave \"{}\" out, and let \"{family}_cache_use_stale\" answer meanwhile",
+                        time.as_secs(),
+                        shown(status)
+                    ),
+                );
+            }
+        }
+    }
+
+    fn methods_and_key(&mut self, scope: &Scope<'a, '_>, family: &str) {
+        let key = scope.find(&format!("{family}_cache_key"));
+        let Some((line, key)) = key.last().and_then(|line| Some((*line, line.args.first()?)))
+        else {
+            return;
+        };
+        let has = |name: &[u8]| memchr::memmem::find(key, name).is_some();
+        for methods in scope.find(&format!("{family}_cache_methods")) {
+            let stores_post = methods.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"post"));
+            if stores_post && !has(b"$request_body") {
+                self.add(
+                    methods,
+                    "the answer to one POST is shown for all with the same address: put \"$request_body\" into the key, or take POST out".to_owned(),
+                );
+            }
+        }
+        if let Some(name) = client_field(key) {
+            self.add(
+                line,
+                format!(
+                    "every client can make entries of its own by sending another value of \"{name}\": take it out, or \"map\" it to the few values that differ"
+                ),
+            );
+        }
+        let listens = scope.find("listen");
+        let is_tls = |line: &&Directive| line.args.iter().any(|arg| &arg[..] == b"ssl");
+        let is_mixed = listens.iter().any(is_tls) && !listens.iter().all(is_tls);
+        let tells_scheme =
+            [&b"$scheme"[..], b"$https", b"$server_port"].iter().any(|name| has(name));
+        if is_mixed && !tells_scheme {
+            self.add(
+                line,
+                "pages made for http are shown over https and the other way round, redirects between them turn in circles: put \"$scheme\" into the key".to_owned(),
+            );
+        }
+    }
+
+    /// `inactive` is shorter than pages are valid, and nobody wrote so.
+    fn inactive(&mut self, scope: &Scope<'a, '_>, family: &str, zone: &[u8]) {
+        let valid = scope.find(&format!("{family}_cache_valid"));
+        let valid = valid.iter().filter_map(|line| value::time(line.args.last()?)).max();
+        let Some(valid) = valid.filter(|valid| *valid > INACTIVE) else { return };
+        for line in scope.find(&format!("{family}_cache_path")) {
+            let names_zone = |arg: &Bytes| {
+                let rest = arg.strip_prefix(b"keys_zone=").and_then(|rest| rest.strip_prefix(zone));
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"))
+            };
+            let is_written = line.args.iter().any(|arg| arg.starts_with(b"inactive="));
+            if line.args.iter().any(names_zone) && !is_written {
+                self.add(
+                    line,
+                    format!(
+                        "pages that nobody asks for within 10 minutes are removed though they are valid for {} seconds: write \"inactive=\" as long",
+                        valid.as_secs()
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Keys without a host in zones that several servers use.
+    fn zones_of_several_servers(&mut self) {
+        const HOSTS: [&[u8]; 5] =
+            [b"$host", b"$http_host", b"$server_name", b"$ssl_server_name", b"$proxy_host"];
+        let tree = self.tree;
+        let mut uses = Vec::new();
+        let root = Scope { outer: None, lines: &tree.directives };
+        for http in root.own("http") {
+            let outer =
+                Scope { outer: Some(&root), lines: http.block.as_deref().unwrap_or_default() };
+            for (number, server) in outer.own("server").into_iter().enumerate() {
+                let lines = server.block.as_deref().unwrap_or_default();
+                keys_below(&Scope { outer: Some(&outer), lines }, number, &mut uses);
+            }
+        }
+        for (zone, number, line) in &uses {
+            let is_shared = uses.iter().any(|(other, server, _)| other == zone && server != number);
+            let key = line.args.first().map(|key| &key[..]).unwrap_or_default();
+            if is_shared && !HOSTS.iter().any(|name| memchr::memmem::find(key, name).is_some()) {
+                self.add(
+                    line,
+                    format!(
+                        "servers that share the zone \"{}\" show each other's pages: put \"$host\" into the key",
+                        shown(zone)
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// Zone, server and key wherever answers are stored.
+fn keys_below<'a>(
+    scope: &Scope<'a, '_>,
+    server: usize,
+    uses: &mut Vec<(Bytes, usize, &'a Directive)>,
+) {
+    for family in ["fastcgi", "proxy"] {
+        if scope.own(&format!("{family}_pass")).is_empty() {
+            continue;
+        }
+        let zones = scope.find(&format!("{family}_cache"));
+        let keys = scope.find(&format!("{family}_cache_key"));
+        if let (Some(zone), Some(key)) = (zones.last(), keys.last()) {
+            uses.extend(zone.args.first().map(|zone| (zone.clone(), server, *key)));
+        }
+    }
+    for line in scope.lines {
+        if let Some(block) = &line.block {
+            keys_below(&Scope { outer: Some(scope), lines: block }, server, uses);
+        }
+    }
+}
+
+/// The first `$http_…` of a key that is not the host.
+fn client_field(key: &[u8]) -> Option<String> {
+    memchr::memmem::find_iter(key, b"$http_").find_map(|at| {
+        let name = &key[at + 1..];
+        let is_name = |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_';
+        let name = &name[..name.iter().take_while(is_name).count()];
+        (name != b"http_host").then(|| format!("${}", shown(name)))
+    })
+}
+
+/// The extension behind a dot that is neither escaped, nor in a class, nor repeated.
+fn loose_extension(pattern: &[u8]) -> Option<&[u8]> {
+    let (mut is_escaped, mut is_in_class) = (false, false);
+    for (at, byte) in pattern.iter().enumerate() {
+        match byte {
+            _ if is_escaped => {
+                is_escaped = false;
+                continue;
+            }
+            b'\\' => is_escaped = true,
+            b'[' => is_in_class = true,
+            b']' => is_in_class = false,
+            b'.' if !is_in_class => {
+                let rest = &pattern[at + 1..];
+                let is_end = |rest: &[u8]| {
+                    rest.first().is_none_or(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+                };
+                let found = EXTENSIONS
+                    .iter()
+                    .find(|extension| rest.strip_prefix(**extension).is_some_and(is_end));
+                if let Some(extension) = found {
+                    return Some(&rest[..extension.len()]);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::Files;
+    use std::path::{Path, PathBuf};
+
+    struct Text(&'static str);
+
+    impl yorozu_conf::Source for Text {
+        fn read(&self, _: &Path) -> std::io::Result<Bytes> {
+            Ok(Bytes::from_static(self.0.as_bytes()))
+        }
+        fn glob(&self, _: &str) -> Vec<PathBuf> {
+            Vec::new()
+        }
+        fn resolve(&self, path: &str) -> PathBuf {
+            path.into()
+        }
+    }
+
+    fn found(text: &'static str) -> Vec<String> {
+        let tree = yorozu_conf::parse(&Text(text), Path::new("conf")).unwrap();
+        of(&tree).iter().map(ToString::to_string).collect()
+    }
+
+    /// A configuration in which a part of a sentence is found on a line; none for an empty part.
+    const TABLE: &[(&str, &str, u32)] = &[
+        ("location ~ .php$ {}", "write \"\\.php\"", 1),
+        ("if ($request_uri ~* \"index.php|x\") {}", "before \"php\"", 1),
+        ("rewrite ^/a.html$ /b;", "before \"html\"", 1),
+        ("map $uri $a {\n ~/wp-login.php 1; }", "before \"php\"", 2),
+        ("location ~ \\.php$ {}", "", 0),
+        ("location ~ [.]php$ {}", "", 0),
+        ("location ~ /a.*php {}", "", 0),
+        ("location ~ /a.phpx {}", "", 0),
+        ("location ~ .php$ {} # yorozu: intended", "", 0),
+        ("try_files @a $uri =404;", "only as the last", 1),
+        ("try_files $uri @a;", "", 0),
+        ("if ($cookie_cart != \"0\") {}", "without the cookie match", 1),
+        ("if ($cookie_cart != \"\") {}", "", 0),
+        (
+            "fastcgi_cache z;\nfastcgi_ignore_headers Set-Cookie;\nfastcgi_pass a;",
+            "shown to everybody",
+            2,
+        ),
+        (
+            "fastcgi_cache z;fastcgi_ignore_headers Set-Cookie;fastcgi_no_cache $x;fastcgi_pass a;",
+            "",
+            0,
+        ),
+        ("fastcgi_cache off;fastcgi_ignore_headers Set-Cookie;fastcgi_pass a;", "", 0),
+        ("proxy_ignore_headers Set-Cookie;", "", 0),
+        (
+            "set $skip 0; if ($http_cookie ~ x) { set $skip 1; }\nproxy_cache_bypass $skip; proxy_cache z; proxy_pass a;",
+            "stored and shown to the others",
+            2,
+        ),
+        ("proxy_cache_bypass $http_pragma; proxy_cache z; proxy_pass a;", "", 0),
+        (
+            "proxy_cache_bypass $cookie_a; proxy_no_cache $cookie_a; proxy_cache z; proxy_pass a;",
+            "",
+            0,
+        ),
+        ("proxy_cache z; proxy_pass a;\nproxy_cache_valid 200 502 1m;", "leave \"502\" out", 2),
+        ("proxy_cache z; proxy_pass a; proxy_cache_valid any 1h;", "leave \"any\" out", 1),
+        ("proxy_cache z; proxy_pass a; proxy_cache_valid any 1m;", "", 0),
+        ("proxy_cache z; proxy_pass a; proxy_cache_key $host$http_origin;", "\"$http_origin\"", 1),
+        ("proxy_cache z; proxy_pass a; proxy_cache_key $http_host$uri;", "", 0),
+        (
+            "proxy_cache z; proxy_pass a; proxy_cache_key $host$uri; proxy_cache_methods GET POST;",
+            "$request_body",
+            1,
+        ),
+        (
+            "listen 80; listen 443 ssl; location / {\nproxy_cache z; proxy_pass a; proxy_cache_key $host$uri; }",
+            "put \"$scheme\"",
+            2,
+        ),
+        (
+            "proxy_cache_path /a keys_zone=z:1m;\nproxy_cache z; proxy_pass a; proxy_cache_valid 1h;",
+            "valid for 3600 seconds",
+            1,
+        ),
+        (
+            "proxy_cache_path /a keys_zone=z:1m inactive=1m; proxy_cache z; proxy_pass a; proxy_cache_valid 1h;",
+            "",
+            0,
+        ),
+        (
+            "http { proxy_cache z; proxy_cache_key $uri; server { location / { proxy_pass a; } } server { proxy_pass b; } }",
+            "each other's pages",
+            1,
+        ),
+        (
+            "http { proxy_cache z; proxy_cache_key $uri; server { location / { proxy_pass a; } } }",
+            "",
+            0,
+        ),
+    ];
+
+    #[test]
+    fn each_fault_is_found_where_it_is_and_nothing_else() {
+        for (text, part, line) in TABLE {
+            let found = found(text);
+            if part.is_empty() {
+                assert_eq!(found, Vec::<String>::new(), "{text}");
+                continue;
+            }
+            let place = format!(" in conf:{line}");
+            assert_eq!(found.len(), 1, "{text}: {found:?}");
+            assert!(found[0].contains(part) && found[0].ends_with(&place), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_presets_are_as_they_are_meant() {
+        let presets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets");
+        let mut count = 0;
+        for folder in std::fs::read_dir(presets).unwrap().flatten().map(|item| item.path()) {
+            let file = folder.join("nginx.conf");
+            if file.exists() {
+                let tree = yorozu_conf::parse(&Files { folder }, &file).unwrap();
+                assert_eq!(of(&tree), Vec::new());
+                count += 1;
+            }
+        }
+        assert!(count >= 6);
+    }
+}

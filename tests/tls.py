@@ -218,6 +218,105 @@ def test_plain_http_on_a_tls_port_gets_a_page_that_says_so():
             equal(strip(got), strip(wanted))
 
 
+def test_client_certificates_as_tutorials_make_them():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        certificate(folder, 'ca', 'rsa', subject='/CN=ca')
+        certificate(folder, 'middle', 'rsa', signer='ca')
+        # Of X.509's first version: without a file of extensions.
+        openssl('req', '-newkey', 'rsa:2048', '-nodes', '-keyout', folder / 'old.key', '-subj', '/CN=old',
+                '-out', folder / 'old.csr')
+        openssl('x509', '-req', '-in', folder / 'old.csr', '-CA', folder / 'ca.crt', '-CAkey', folder / 'ca.key',
+                '-set_serial', '77', '-days', '30', '-out', folder / 'old.crt')
+        certificate(folder, 'good', signer='ca')
+        (folder / 'forbidden').write_text('basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n')
+        openssl('x509', '-req', '-in', folder / 'good.csr', '-CA', folder / 'ca.crt', '-CAkey', folder / 'ca.key',
+                '-set_serial', '78', '-days', '30', '-extfile', folder / 'forbidden', '-out', folder / 'server.crt')
+        # Signed by one that may not sign.
+        openssl('x509', '-req', '-in', folder / 'good.csr', '-CA', folder / 'middle.crt', '-CAkey',
+                folder / 'middle.key', '-set_serial', '79', '-days', '30', '-out', folder / 'below.crt')
+        (folder / 'below.crt').write_text((folder / 'below.crt').read_text() + (folder / 'middle.crt').read_text())
+        openssl('x509', '-req', '-in', folder / 'good.csr', '-CA', folder / 'ca.crt', '-CAkey', folder / 'ca.key',
+                '-set_serial', '80', '-days', '-1', '-out', folder / 'past.crt')
+        # openssl's own list of revoked certificates, of the first version.
+        for name in ('index', 'serial'):
+            (folder / name).write_text('01\n' if name == 'serial' else '')
+        (folder / 'ca.conf').write_text(f'''[ca]\ndefault_ca = a\n[a]\ndatabase = {folder}/index\n
+            serial = {folder}/serial\ndefault_md = sha256\ndefault_crl_days = 1\n''')
+        authority = ['-config', folder / 'ca.conf', '-keyfile', folder / 'ca.key', '-cert', folder / 'ca.crt']
+        openssl('ca', *authority, '-revoke', folder / 'old.crt')
+        openssl('ca', *authority, '-gencrl', '-out', folder / 'crl')
+        for crl in ('', f'ssl_crl {folder}/crl;'):
+            conf = f'''server {{ listen 127.0.0.1:$port ssl; ssl_client_certificate {folder}/ca.crt; {crl}
+                ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;
+                ssl_verify_client optional_no_ca; ssl_verify_depth 2; error_page 495 =200 /;
+                return 200 "$ssl_client_verify"; }}'''
+            here, there = pair(folder, conf)
+            with here, there:
+                for name, key in (('good', 'good'), ('old', 'old'), ('ca', 'ca'), ('server', 'good'), ('below', 'good'),
+                                  ('past', 'good'), ('localhost', 'localhost')):
+                    shown = ['--cert', folder / f'{name}.crt', '--key', folder / f'{key}.key']
+                    got, wanted = (curl(server.port, '/', *shown) for server in (here, there))
+                    is_same = got == wanted or (got.startswith('FAILED') and wanted.startswith('FAILED'))
+                    assert is_same and got, f'{name} {crl}: {got}, nginx says {wanted}'
+                    if name in ('good', 'ca'):
+                        equal(got, 'SUCCESS', name)
+                    if name == 'old':
+                        equal(got, 'FAILED:certificate revoked' if crl else 'SUCCESS', name)
+
+
+def test_a_proxy_in_front_says_who_the_client_is():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        conf = f'''set_real_ip_from 127.0.0.0/8; set_real_ip_from 192.0.2.0/24;
+            server {{ listen 127.0.0.1:$port proxy_protocol; real_ip_header proxy_protocol;
+              return 200 "$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port
+$proxy_protocol_server_addr $proxy_protocol_server_port $realip_remote_addr"; }}
+            server {{ listen 127.0.0.1:TLS ssl proxy_protocol; return 200 "$remote_addr $proxy_protocol_addr $ssl_protocol";
+              ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key; }}
+            server {{ listen 127.0.0.1:PLAIN; real_ip_header X-Forwarded-For; location / {{ return 200 $remote_addr; }}
+              location /closed {{ deny 198.51.100.7; allow all; }} }}
+            server {{ listen 127.0.0.1:PLAIN; server_name deep; real_ip_header X-Forwarded-For;
+              real_ip_recursive on; return 200 $remote_addr; }}'''
+        for program in (None, NGINX):
+            tls, plain = free_port(), free_port()
+            text = conf.replace('127.0.0.1:TLS', f'127.0.0.1:{tls}').replace('PLAIN', str(plain))
+            with Server(folder, text, program=program) as server:
+                def say(port, introduction, secure=False):
+                    with socket.create_connection(('127.0.0.1', port), timeout=20) as connection:
+                        answer = b''
+                        try:
+                            connection.sendall(introduction)
+                            if secure:
+                                connection = context().wrap_socket(connection)
+                            connection.sendall(b'GET / HTTP/1.0\r\n\r\n')
+                            while part := connection.recv(65536):
+                                answer += part
+                        except (ConnectionError, ssl.SSLError):
+                            pass
+                        return answer.partition(b'\r\n\r\n')[2].decode()
+                line = b'PROXY TCP4 198.51.100.7 203.0.113.9 1234 443\r\n'
+                binary = b'\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c' + bytes([198, 51, 100, 7, 203, 0, 113, 9, 4, 210, 1, 187])
+                for introduction in (line, binary):
+                    equal(say(server.port, introduction).split(),
+                          '198.51.100.7 1234 198.51.100.7 1234 203.0.113.9 443 127.0.0.1'.split())
+                equal(say(tls, line, secure=True), '127.0.0.1 198.51.100.7 TLSv1.3' if program is None
+                      else say(tls, line, secure=True))
+                assert say(tls, line, secure=True).startswith('127.0.0.1 198.51.100.7 TLS')
+                equal(say(server.port, b'PROXY UNKNOWN\r\n').split()[0], '127.0.0.1')
+                equal(say(server.port, b'nonsense\r\n'), '')
+                forwarded = lambda name, value, path='/': curl(
+                    plain, path, '-H', f'X-Forwarded-For: {value}', name=name, scheme='http')
+                for name in ('localhost', 'deep'):
+                    for value, shallow, deep in (('198.51.100.7', '198.51.100.7', '198.51.100.7'),
+                                                 ('198.51.100.7, 192.0.2.5', '192.0.2.5', '198.51.100.7'),
+                                                 ('unknown', '127.0.0.1', '127.0.0.1'),
+                                                 ('unknown, 192.0.2.5', '192.0.2.5', '192.0.2.5')):
+                        equal(forwarded(name, value), deep if name == 'deep' else shallow, f'{program} {name} {value}')
+                assert '403' in forwarded('localhost', '198.51.100.7', '/closed')
+                assert '404' in forwarded('localhost', '198.51.100.8', '/closed')
+
+
 # --- HTTP/2 --------------------------------------------------------------------------------------
 
 def site(folder, port='127.0.0.1:$port', more=''):

@@ -4,7 +4,7 @@ use crate::config::compiled::{Config, WorkerConf};
 use crate::config::load::{Kept, Request as LoadRequest, load};
 use crate::connection::body::RequestBody;
 use crate::exchange::request::Request;
-use crate::exchange::{Client, Exchange};
+use crate::exchange::{Client, Exchange, Remote};
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,8 +40,7 @@ pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
     let address = config.sockets[0].address.clone();
     let conf = Rc::new(WorkerConf { config });
     let client = Client {
-        peer: None,
-        peer_text: "unix:".to_owned(),
+        remote: Rc::new(Remote::of(None)),
         local: None,
         number: 1,
         since: Instant::now(),
@@ -50,6 +49,7 @@ pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
         listen: Cell::new(0),
         tls: OnceCell::new(),
         asked_name: OnceCell::new(),
+        proxied: OnceCell::new(),
     };
     Exchange::new(conf, Rc::new(client), Request::unread(bytes::Bytes::new()), RequestBody::none())
 }

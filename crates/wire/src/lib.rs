@@ -1,4 +1,5 @@
-//! Bytes on the wire: HTTP/1 heads and chunked bodies, FastCGI records, memcached's text protocol.
+//! Bytes on the wire: HTTP/1 heads and chunked bodies, FastCGI records, memcached's text protocol, the
+//! PROXY protocol.
 //!
 //! # Invariants
 //! - Pure: slices in, values with offsets out; no allocation that a peer can grow without bound.
@@ -6,12 +7,13 @@
 //! - What two readers could understand differently is refused, never repaired (request smuggling).
 //!
 //! # Sources
-//! RFC 9112; FastCGI specification 1.0; memcached's protocol.txt; nginx's `ngx_http_parse.c` behaviour as observed from
+//! RFC 9112; FastCGI specification 1.0; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
 //! outside, noted where it differs from the RFC.
 
 pub mod fastcgi;
 pub mod h1;
 pub mod memcached;
+pub mod proxy_protocol;
 
 /// Why bytes of a peer cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -38,6 +40,9 @@ pub enum WireError {
     /// An answer of memcached breaks its protocol.
     #[error("memcached sent invalid response")]
     Memcached,
+    /// Neither version of the PROXY protocol.
+    #[error("broken PROXY protocol header")]
+    Proxy,
     /// A chunk size, its extension or its end breaks the grammar.
     #[error("client sent invalid chunked body")]
     Chunk,

@@ -9,7 +9,7 @@ use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::headers;
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
-use crate::phases::{access, rewrite};
+use crate::phases::{access, realip, rewrite};
 use crate::tls;
 use bytes::Bytes;
 use yorozu_conf::Position;
@@ -65,6 +65,7 @@ pub struct Block {
     pub proxy_ssl: proxy::tls::Draft,
     pub log: access_log::Draft,
     pub rewrite: rewrite::Draft,
+    pub realip: realip::Draft,
     pub tls: tls::directives::Draft,
     pub http2: h2::Draft,
 
@@ -104,6 +105,7 @@ impl Block {
             proxy_ssl: proxy::tls::Draft::default(),
             log: access_log::Draft::default(),
             rewrite: rewrite::Draft::default(),
+            realip: realip::Draft::default(),
             tls: tls::directives::Draft::default(),
             http2: h2::Draft::default(),
             handler: None,
@@ -138,6 +140,7 @@ impl Block {
         self.proxy_ssl.inherit(&outer.proxy_ssl);
         self.log.inherit(&outer.log);
         self.rewrite.inherit(&outer.rewrite);
+        self.realip.inherit(&outer.realip);
         self.tls.inherit(&outer.tls);
         self.http2.inherit(&outer.http2);
     }

@@ -12,7 +12,7 @@ use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::map::Map;
 use crate::phases::rewrite::Instruction;
-use crate::phases::{access, rewrite};
+use crate::phases::{access, realip, rewrite};
 use crate::tls::server::ServerTls;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -69,6 +69,8 @@ pub struct Listen {
     pub is_tls: bool,
     /// `http2`
     pub http2: bool,
+    /// `proxy_protocol`
+    pub is_proxied: bool,
 }
 
 /// One name of a `server_name` line.
@@ -90,6 +92,8 @@ pub struct Socket {
     pub is_tls: bool,
     /// May they speak HTTP/2, whatever their server says?
     pub http2: bool,
+    /// Does each connection begin with the PROXY protocol?
+    pub is_proxied: bool,
     pub hosts: Hosts<ServerId>,
 }
 
@@ -159,6 +163,7 @@ pub struct LocationConf {
     pub proxy: proxy::Conf,
     pub log: access_log::Conf,
     pub rewrite: rewrite::Conf,
+    pub realip: realip::Conf,
 }
 
 impl LocationConf {

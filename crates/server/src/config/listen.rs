@@ -13,7 +13,7 @@ use yorozu_conf::{ConfError, Position, value};
 pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     let addresses = address(&args.text(0), 80)?;
     let mut options = ListenOptions::default();
-    let (mut is_default, mut is_tls, mut http2) = (false, false, false);
+    let (mut is_default, mut is_tls, mut http2, mut is_proxied) = (false, false, false, false);
     for word in &args.words[1..] {
         let text = String::from_utf8_lossy(word);
         let (name, argument) = text.split_once('=').map_or((&*text, None), |(n, a)| (n, Some(a)));
@@ -21,6 +21,7 @@ pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
             ("default" | "default_server", None) => is_default = true,
             ("ssl", None) => is_tls = true,
             ("http2", None) => http2 = true,
+            ("proxy_protocol", None) => is_proxied = true,
             _ => parameter(name, argument, &mut options)
                 .map_err(|error| error.unwrap_or_else(|| args.invalid_parameter(word)))?,
         }
@@ -29,7 +30,7 @@ pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         if block.listens.iter().any(|listen| listen.address == address) {
             return Err(ValueError(format!("a duplicate listen {}", args.text(0))));
         }
-        block.listens.push(Listen { address, options, is_default, is_tls, http2 });
+        block.listens.push(Listen { address, options, is_default, is_tls, http2, is_proxied });
     }
     Ok(())
 }
@@ -48,7 +49,6 @@ fn parameter(
         |what: &str| Some(ValueError(format!("the \"{name}\" parameter of \"listen\" {what}")));
     match (name, argument) {
         ("quic", None) => return Err(missing("needs HTTP/3, which this version does not have")),
-        ("proxy_protocol", None) => return Err(missing("is not supported by this version")),
         ("bind" | "reuseport" | "multipath", None) => {}
         ("setfib" | "fastopen" | "accept_filter", Some(_)) => {}
         ("deferred", None) => options.deferred = true,
@@ -160,6 +160,7 @@ pub fn default_listen(server: &mut Block, _env: &Env) {
             is_default: false,
             is_tls: false,
             http2: false,
+            is_proxied: false,
         });
     }
 }
@@ -182,6 +183,7 @@ pub fn sockets(
                     default_server: *server,
                     is_tls: false,
                     http2: false,
+                    is_proxied: false,
                     hosts: Hosts::default(),
                 };
                 sockets.push((socket, false));
@@ -203,6 +205,7 @@ pub fn sockets(
         }
         socket.is_tls |= listen.is_tls;
         socket.http2 |= listen.http2;
+        socket.is_proxied |= listen.is_proxied;
         add_names(socket, *server, servers, env);
     }
     Ok(sockets.into_iter().map(|(socket, _)| socket).collect())

@@ -17,7 +17,7 @@ use crate::filters::headers;
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
-use crate::phases::{access, rewrite};
+use crate::phases::{access, realip, rewrite};
 use crate::tls::server::ServerTls;
 use crate::tls::tickets::Sessions;
 use bytes::Bytes;
@@ -472,6 +472,7 @@ impl<'a> Compiler<'a> {
             proxy,
             log: access_log::Conf::compile(&block.log, env).map_err(fail)?,
             rewrite: rewrite::Conf::compile(&block.rewrite, env).map_err(fail)?,
+            realip: realip::Conf::compile(&block.realip, env).map_err(fail)?,
         };
         check(&conf, env).map_err(fail)?;
         self.locations[id.0 as usize] = Some(conf);

@@ -121,6 +121,13 @@ pub const OTHERS: &[Directive] = &[
         "File and least level of messages; several lines give several logs.",
     ),
     Directive::row(
+        "ssl_object_cache_inheritable",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("a reload reads certificates and keys again"),
+        "Whether a reload takes certificates over that did not change.",
+    ),
+    Directive::row(
         "use",
         EVENTS,
         Arity::ONE,

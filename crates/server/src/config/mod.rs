@@ -10,6 +10,7 @@ pub mod listen;
 pub mod load;
 pub mod main_core;
 pub mod manual;
+pub mod network;
 pub mod regex;
 pub mod registry;
 pub mod template;

@@ -8,7 +8,7 @@ use crate::filters::headers;
 use crate::handlers::gateway;
 use crate::handlers::{autoindex, fastcgi, index, memcached, proxy, stub_status, upstream};
 use crate::logging::access as access_log;
-use crate::phases::{access, map, rewrite};
+use crate::phases::{access, map, realip, rewrite};
 use crate::tls;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -23,6 +23,7 @@ pub fn modules() -> Vec<Module> {
         ("http_core", [http_core::DIRECTIVES, http_core::OTHERS, http_core::IGNORED].concat()),
         ("http_ssl", [tls::directives::DIRECTIVES, tls::directives::OTHERS].concat()),
         ("http_v2", [h2::DIRECTIVES, h2::OTHERS].concat()),
+        ("http_realip", realip::DIRECTIVES.to_vec()),
         ("http_map", map::DIRECTIVES.to_vec()),
         ("http_rewrite", [rewrite::DIRECTIVES, rewrite::OTHERS].concat()),
         ("http_access", access::DIRECTIVES.to_vec()),

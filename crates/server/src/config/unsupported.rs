@@ -2,7 +2,7 @@
 
 /// nginx's module, and the names of its directives.
 const MISSING: &[(&str, &[&str])] = &[
-    ("core", &["ssl_object_cache_inheritable", "stall_threshold"]),
+    ("core", &["stall_threshold"]),
     (
         "http_acme",
         &[
@@ -232,7 +232,6 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
     ("http_random_index", &["random_index"]),
-    ("http_realip", &["set_real_ip_from", "real_ip_header", "real_ip_recursive"]),
     ("http_referer", &["referer_hash_bucket_size", "referer_hash_max_size", "valid_referers"]),
     (
         "http_scgi",

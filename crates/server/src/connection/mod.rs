@@ -22,6 +22,7 @@ use bytes::BytesMut;
 use std::cell::Cell;
 use std::rc::Rc;
 use transport::Transport;
+use yorozu_wire::proxy_protocol;
 
 /// What the worker knows of a connection: enough to end it when it is idle.
 #[derive(Debug)]
@@ -35,6 +36,9 @@ pub struct Idle {
 /// Serves a connection to its end, whatever it speaks.
 pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
     let io = Rc::clone(&idle.io);
+    if !Box::pin(is_introduced(&io, &client, &worker)).await {
+        return;
+    }
     if let Transport::Tls(tls) = &*io {
         // Boxed, as everything rare: a connection is moved when it starts.
         if !Box::pin(shake_hands(tls, &client, &worker)).await {
@@ -73,6 +77,39 @@ async fn begins_h2(io: &Transport, client: &Client, worker: &Worker, early: &mut
     };
     let _ = tokio::time::timeout(core.client_header_timeout, read).await;
     early.starts_with(h2::PREFACE)
+}
+
+/// Reads what a proxy in front says of the client, where one does; `false` if it says nothing right.
+async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<Worker>) -> bool {
+    let Some(conf) = current_conf(client, worker) else { return false };
+    let listen = client.listen.get();
+    if !conf.sockets[listen].is_proxied {
+        return true;
+    }
+    let core = default_core(&conf, listen);
+    let mut header = Ok(None);
+    let length = io.socket().read_part(|bytes| {
+        header = proxy_protocol::read(bytes);
+        match &header {
+            Ok(Some((_, length))) => Some(*length),
+            Ok(None) => None,
+            Err(_) => Some(0),
+        }
+    });
+    match tokio::time::timeout(core.client_header_timeout, length).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) | Err(_) => return false,
+    }
+    match header {
+        Ok(Some((header, _))) => client.proxied.set(header).is_ok(),
+        Ok(None) => false,
+        Err(problem) => {
+            let server = conf.server(conf.sockets[listen].default_server).conf;
+            let text = format!("{problem} while reading PROXY protocol");
+            conf.location(server).error_log.connection(Level::Error, client, &text);
+            false
+        }
+    }
 }
 
 /// Shakes hands; `false` if nothing can follow.

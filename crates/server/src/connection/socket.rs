@@ -90,6 +90,37 @@ impl Socket {
         }
     }
 
+    /// Reads as many bytes as `length` says once it can, and nothing behind them; looks again when more
+    /// has come. 0 at the end of the client's bytes.
+    ///
+    /// # Errors
+    /// As the system reports it.
+    pub async fn read_part(
+        &self,
+        mut length: impl FnMut(&[u8]) -> Option<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            self.readable().await?;
+            let result = self.try_io(Interest::READABLE, || {
+                SCRATCH.with_borrow_mut(|scratch| {
+                    let count = recv(self.fd(), scratch, MsgFlags::MSG_PEEK)?;
+                    match length(&scratch[..count]) {
+                        _ if count == 0 => Ok(0),
+                        Some(length) => {
+                            Ok(recv(self.fd(), &mut scratch[..length], MsgFlags::empty())?)
+                        }
+                        // Not enough yet: what comes is a new edge.
+                        None => Err(io::ErrorKind::WouldBlock.into()),
+                    }
+                })
+            });
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+    }
+
     /// Writes from the slices in order; how much went out.
     ///
     /// # Errors

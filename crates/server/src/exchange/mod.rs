@@ -18,20 +18,39 @@ use crate::tls::session::Session;
 use bytes::Bytes;
 use request::Request;
 use std::cell::{Cell, OnceCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use variables::Slots;
+use yorozu_wire::proxy_protocol::ProxyHeader;
+
+/// Who asks, as far as known.
+#[derive(Debug)]
+pub struct Remote {
+    /// `None` for a Unix socket; port 0 where it is not known.
+    pub address: Option<SocketAddr>,
+    /// The address as logs show it; `unix:` for a Unix socket.
+    pub text: String,
+}
+
+impl Remote {
+    pub fn of(address: Option<SocketAddr>) -> Self {
+        let text = address.map_or_else(|| "unix:".to_owned(), |address| address.ip().to_string());
+        Self { address, text }
+    }
+
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.address.map(|address| address.ip())
+    }
+}
 
 /// What all requests of one connection share.
 #[derive(Debug)]
 pub struct Client {
-    /// The other end; `None` for a Unix socket.
-    pub peer: Option<SocketAddr>,
-    /// The peer's address as logs show it; `unix:` for a Unix socket.
-    pub peer_text: String,
+    /// The other end.
+    pub remote: Rc<Remote>,
     /// This end; `None` for a Unix socket.
     pub local: Option<SocketAddr>,
     /// Serial number, unique in the process.
@@ -46,6 +65,8 @@ pub struct Client {
     pub listen: Cell<usize>,
     /// What the handshake came to; unset for a connection without TLS.
     pub tls: OnceCell<Session>,
+    /// What a proxy in front said of it (`listen … proxy_protocol`).
+    pub proxied: OnceCell<ProxyHeader>,
     /// The name a client asks for in a handshake under way.
     pub asked_name: OnceCell<Bytes>,
 }
@@ -128,6 +149,8 @@ pub struct Exchange {
     pub server: ServerId,
     pub location: LocationId,
     pub client: Rc<Client>,
+    /// The client of this request: the other end, or whom a trusted proxy names.
+    pub remote: Rc<Remote>,
     pub request: Request,
     pub body: RequestBody,
 
@@ -201,6 +224,7 @@ impl Exchange {
             keep_alive: request.wants_keep_alive(),
             request_bytes: request.head.len() as u64,
             conf,
+            remote: Rc::clone(&client.remote),
             client,
             request,
             body,

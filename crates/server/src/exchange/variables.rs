@@ -9,9 +9,11 @@ use crate::phases::map::Map;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::time::Duration;
 use yorozu_http::field;
 use yorozu_wire::h1::Version;
+use yorozu_wire::proxy_protocol::ProxyHeader;
 
 /// Computes a value; `false` if the variable has none now.
 pub type Getter = fn(&Exchange, &mut Vec<u8>) -> bool;
@@ -45,6 +47,8 @@ pub enum Variable {
     Cookie(Box<[u8]>),
     /// `$arg_name`
     Argument(Box<[u8]>),
+    /// `$proxy_protocol_tlv_name`
+    ProxyField(Box<str>),
 }
 
 /// What gives a slot its value, besides `set` and captures.
@@ -166,6 +170,10 @@ impl Variable {
                 let mut cookies = exchange.request.values(b"cookie");
                 cookies.find_map(|value| field::cookie(value, name)).is_some_and(|v| put(out, v))
             }
+            Self::ProxyField(name) => {
+                let header = exchange.client.proxied.get();
+                header.and_then(|header| header.tlv(name)).is_some_and(|value| put(out, &value))
+            }
             Self::Argument(name) => {
                 field::argument(&exchange.args, name).is_some_and(|value| put(out, value))
             }
@@ -247,6 +255,23 @@ fn put_address(out: &mut Vec<u8>, address: std::net::IpAddr) -> bool {
     }
 }
 
+fn put_ip(out: &mut Vec<u8>, address: Option<SocketAddr>) -> bool {
+    address.is_some_and(|address| put_address(out, address.ip()))
+}
+
+fn put_port(out: &mut Vec<u8>, address: Option<SocketAddr>) -> bool {
+    let port = address.map_or(0, |address| address.port());
+    port > 0 && put_number(out, port.into())
+}
+
+/// What a proxy in front said of the connection.
+fn proxied(
+    exchange: &Exchange,
+    wanted: fn(&ProxyHeader) -> Option<SocketAddr>,
+) -> Option<SocketAddr> {
+    exchange.client.proxied.get().and_then(wanted)
+}
+
 /// How many times smaller a coding made the content.
 fn put_ratio(exchange: &Exchange, wanted: Coding, out: &mut Vec<u8>) -> bool {
     match exchange.coded_bytes {
@@ -297,7 +322,9 @@ fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
 fn prefixed(name: &str) -> Option<Variable> {
     let dashed = |rest: &str| -> Box<[u8]> { rest.replace('_', "-").into_bytes().into() };
     let plain = |rest: &str| -> Box<[u8]> { rest.as_bytes().into() };
-    if let Some(rest) = name.strip_prefix("upstream_http_") {
+    if let Some(rest) = name.strip_prefix("proxy_protocol_tlv_") {
+        Some(Variable::ProxyField(rest.into()))
+    } else if let Some(rest) = name.strip_prefix("upstream_http_") {
         Some(Variable::UpstreamField(dashed(rest)))
     } else if let Some(rest) = name.strip_prefix("upstream_cookie_") {
         Some(Variable::UpstreamCookie(plain(rest)))
@@ -441,7 +468,7 @@ fn remote_user(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 
 fn connection_getter(name: &str) -> Option<Getter> {
     Some(match name {
-        "binary_remote_addr" => |ex, out| match ex.client.peer.map(|peer| peer.ip()) {
+        "binary_remote_addr" => |ex, out| match ex.remote.ip() {
             Some(std::net::IpAddr::V4(ip)) => put(out, &ip.octets()),
             Some(std::net::IpAddr::V6(ip)) => put(out, &ip.octets()),
             None => put(out, b"unix:"),
@@ -450,9 +477,17 @@ fn connection_getter(name: &str) -> Option<Getter> {
         "connection_requests" => |ex, out| put_number(out, ex.client.requests.get()),
         "connection_time" => |ex, out| put_seconds(out, ex.client.since.elapsed()),
         "pipe" => |ex, out| put(out, if ex.is_pipelined { b"p" } else { b"." }),
-        "remote_addr" => |ex, out| put(out, ex.client.peer_text.as_bytes()),
-        "remote_port" => {
-            |ex, out| ex.client.peer.is_some_and(|peer| put_number(out, peer.port().into()))
+        "remote_addr" => |ex, out| put(out, ex.remote.text.as_bytes()),
+        "remote_port" => |ex, out| put_port(out, ex.remote.address),
+        "realip_remote_addr" => |ex, out| put(out, ex.client.remote.text.as_bytes()),
+        "realip_remote_port" => |ex, out| put_port(out, ex.client.remote.address),
+        "proxy_protocol_addr" => |ex, out| put_ip(out, proxied(ex, |header| header.source)),
+        "proxy_protocol_port" => |ex, out| put_port(out, proxied(ex, |header| header.source)),
+        "proxy_protocol_server_addr" => {
+            |ex, out| put_ip(out, proxied(ex, |header| header.destination))
+        }
+        "proxy_protocol_server_port" => {
+            |ex, out| put_port(out, proxied(ex, |header| header.destination))
         }
         "server_addr" => |ex, out| match ex.client.local {
             Some(local) => put_address(out, local.ip()),
@@ -461,10 +496,6 @@ fn connection_getter(name: &str) -> Option<Getter> {
         "server_port" => {
             |ex, out| ex.client.local.is_some_and(|local| put_number(out, local.port().into()))
         }
-        "proxy_protocol_addr"
-        | "proxy_protocol_port"
-        | "proxy_protocol_server_addr"
-        | "proxy_protocol_server_port" => |_, _| false,
         _ => return None,
     })
 }

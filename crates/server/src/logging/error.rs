@@ -5,7 +5,7 @@ use super::file::{LogFile, LogFiles};
 use super::syslog::Syslog;
 use crate::config::compiled::{Config, LocationId, ServerId, WorkerConf};
 use crate::config::directive::{Args, ValueError};
-use crate::exchange::{Client, Exchange};
+use crate::exchange::{Client, Exchange, Remote};
 use bytes::Bytes;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -160,7 +160,8 @@ impl ErrorLogs {
     /// A message about a connection, outside any request.
     pub fn connection(&self, level: Level, client: &crate::exchange::Client, text: &str) {
         if self.takes(level) {
-            let text = format!("{text}, client: {}, server: {}", client.peer_text, client.address);
+            let text =
+                format!("{text}, client: {}, server: {}", client.remote.text, client.address);
             self.write_line(level, Some(client.number), &text);
         }
     }
@@ -173,6 +174,7 @@ pub struct Context {
     server: ServerId,
     location: LocationId,
     client: Rc<Client>,
+    remote: Rc<Remote>,
     /// The request's line and fields.
     head: Bytes,
     line: Span,
@@ -185,6 +187,7 @@ impl Context {
             server: exchange.server,
             location: exchange.location,
             client: Rc::clone(&exchange.client),
+            remote: Rc::clone(&exchange.remote),
             head: exchange.request.head.clone(),
             line: exchange.request.line.clone(),
         }
@@ -206,7 +209,7 @@ impl Context {
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut line = format!(
             "{text}, client: {}, server: {}, request: \"{}\"",
-            self.client.peer_text,
+            self.remote.text,
             self.conf.server(self.server).name(),
             lossy(slice(&self.head, &self.line)),
         );
@@ -238,7 +241,7 @@ fn tail(exchange: &Exchange) -> String {
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut text = format!(
         ", client: {}, server: {}, request: \"{}\"",
-        exchange.client.peer_text,
+        exchange.remote.text,
         server.name(),
         lossy(request.line_text()),
     );

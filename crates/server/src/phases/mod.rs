@@ -1,9 +1,10 @@
 //! The phases of a request, in nginx's order; the first with an outcome ends the pass.
 //!
-//! server_rewrite > find_config > rewrite > access > precontent (try_files) > content
+//! post_read (realip) > server_rewrite > find_config > rewrite > access > precontent (try_files) > content
 
 pub mod access;
 pub mod map;
+pub mod realip;
 pub mod rewrite;
 pub mod try_files;
 
@@ -20,6 +21,7 @@ use std::rc::Rc;
 pub fn pass(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     exchange.location = conf.server(exchange.server).conf;
+    realip::apply(exchange, &conf.location(exchange.location).realip);
     if let Verdict::Done(outcome) = rewrite::in_server(exchange) {
         return outcome;
     }
@@ -114,6 +116,7 @@ fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
 fn after_rewrite(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
+    realip::apply(exchange, &location.realip);
     if let Some(outcome) = check_access(exchange, location) {
         return outcome;
     }

@@ -4,7 +4,7 @@ use crate::config::compiled::{Config, ListenAddress, WorkerConf};
 use crate::connection::socket::Socket;
 use crate::connection::transport::Transport;
 use crate::connection::{self, Idle};
-use crate::exchange::Client;
+use crate::exchange::{Client, Remote};
 use crate::handlers::stub_status::{COUNTERS, Gauge};
 use crate::handlers::upstream;
 use crate::limits;
@@ -243,8 +243,7 @@ async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: TcpLis
                     ListenAddress::Tcp(local) if !local.ip().is_unspecified() => Some(*local),
                     _ => stream.local_addr().ok(),
                 };
-                let peer_text = peer.ip().to_string();
-                begin(&worker, &address, Socket::Tcp(stream), Some(peer), local, peer_text);
+                begin(&worker, &address, Socket::Tcp(stream), Some(peer), local);
             }
             Err(problem) => refused(&worker, &problem).await,
         }
@@ -256,7 +255,7 @@ async fn accept_unix(worker: Rc<Worker>, address: ListenAddress, listener: UnixL
         worker.wait_for_room().await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                begin(&worker, &address, Socket::Unix(stream), None, None, "unix:".to_owned());
+                begin(&worker, &address, Socket::Unix(stream), None, None);
             }
             Err(problem) => refused(&worker, &problem).await,
         }
@@ -283,7 +282,6 @@ fn begin(
     socket: Socket,
     peer: Option<std::net::SocketAddr>,
     local: Option<std::net::SocketAddr>,
-    peer_text: String,
 ) {
     let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     COUNTERS.accepted.fetch_add(1, Ordering::Relaxed);
@@ -300,8 +298,7 @@ fn begin(
     });
     worker.connections.borrow_mut().insert(number, Rc::clone(&idle));
     let client = Rc::new(Client {
-        peer,
-        peer_text,
+        remote: Rc::new(Remote::of(peer)),
         local,
         number,
         since: Instant::now(),
@@ -310,6 +307,7 @@ fn begin(
         listen: Cell::new(0),
         tls: OnceCell::new(),
         asked_name: OnceCell::new(),
+        proxied: OnceCell::new(),
     });
     let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::new(&COUNTERS.active) };
     let worker = Rc::clone(worker);

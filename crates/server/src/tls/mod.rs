@@ -1,5 +1,6 @@
 //! TLS: certificates, keys, and nginx's names for what rustls has.
 
+mod chain;
 pub mod client;
 pub mod client_auth;
 pub mod directives;

@@ -123,8 +123,7 @@ async fn job(
     let gateway = location.gateway();
     let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
     let from = from.and_then(|address| super::directives::bind_address(&address));
-    let mut selector =
-        Selector { client: exchange.client.peer.map(|peer| peer.ip()), key: Vec::new() };
+    let mut selector = Selector { client: exchange.remote.ip(), key: Vec::new() };
     if let Some(key) = &upstream.hash_key {
         key.append(exchange, &mut selector.key);
     }

@@ -278,6 +278,6 @@ pub fn add_x_forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     if append_joined(exchange.request.values(b"x-forwarded-for"), b", ", out) {
         out.extend_from_slice(b", ");
     }
-    out.extend_from_slice(exchange.client.peer_text.as_bytes());
+    out.extend_from_slice(exchange.remote.text.as_bytes());
     true
 }

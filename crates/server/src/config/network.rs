@@ -1,0 +1,89 @@
+//! Addresses and networks, as `allow`, `deny` and `set_real_ip_from` name them.
+
+use std::net::IpAddr;
+
+/// Whom a rule concerns.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Network {
+    All,
+    /// Clients of a Unix socket.
+    Unix,
+    V4 {
+        bits: u32,
+        mask: u32,
+    },
+    V6 {
+        bits: u128,
+        mask: u128,
+    },
+}
+
+impl Network {
+    /// `all`, `unix:`, an address, or a network with its prefix.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "all" => return Some(Self::All),
+            "unix:" => return Some(Self::Unix),
+            _ => {}
+        }
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u32>().ok()?)),
+            None => (text, None),
+        };
+        match address.parse().ok()? {
+            IpAddr::V4(ip) => {
+                let prefix = prefix.unwrap_or(32);
+                let mask = u32::MAX.checked_shl(32_u32.checked_sub(prefix)?).unwrap_or(0);
+                Some(Self::V4 { bits: ip.to_bits() & mask, mask })
+            }
+            IpAddr::V6(ip) => {
+                let prefix = prefix.unwrap_or(128);
+                let mask = u128::MAX.checked_shl(128_u32.checked_sub(prefix)?).unwrap_or(0);
+                Some(Self::V6 { bits: ip.to_bits() & mask, mask })
+            }
+        }
+    }
+
+    /// Is it among them? `None` comes from a Unix socket.
+    pub fn matches(self, peer: Option<IpAddr>) -> bool {
+        match (self, peer) {
+            (Self::All, _) | (Self::Unix, None) => true,
+            (Self::V4 { bits, mask }, Some(IpAddr::V4(ip))) => ip.to_bits() & mask == bits,
+            (Self::V4 { bits, mask }, Some(IpAddr::V6(ip))) => {
+                ip.to_ipv4_mapped().is_some_and(|ip| ip.to_bits() & mask == bits)
+            }
+            (Self::V6 { bits, mask }, Some(IpAddr::V6(ip))) => ip.to_bits() & mask == bits,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_match_by_their_prefix() {
+        let table = [
+            ("all", "1.2.3.4", true),
+            ("10.0.0.0/8", "10.1.2.3", true),
+            ("10.0.0.0/8", "11.1.2.3", false),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("0.0.0.0/0", "9.9.9.9", true),
+            ("2001:db8::/32", "2001:db8::1", true),
+            ("2001:db8::/32", "2001:db9::1", false),
+            ("10.0.0.0/8", "::ffff:10.1.1.1", true),
+            ("unix:", "10.1.1.1", false),
+        ];
+        for (network, peer, expected) in table {
+            let peer = Some(peer.parse().unwrap());
+            assert_eq!(
+                Network::parse(network).unwrap().matches(peer),
+                expected,
+                "{network} {peer:?}"
+            );
+        }
+        assert!(Network::parse("unix:").unwrap().matches(None));
+        assert!(Network::parse("10.0.0.0/33").is_none() && Network::parse("x").is_none());
+    }
+}

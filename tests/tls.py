@@ -4,7 +4,7 @@
   tests/tls.py [NAME ...]     runs the tests whose names contain one of NAME
 """
 import http.client, os, pathlib, signal, socket, ssl, struct, subprocess, sys, time
-from peers import NGINX, Folder, Server, free_port, listens, run, until
+from peers import NGINX, Folder, Process, Server, free_port, listens, run, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -263,6 +263,49 @@ def test_client_certificates_as_tutorials_make_them():
                         equal(got, 'SUCCESS', name)
                     if name == 'old':
                         equal(got, 'FAILED:certificate revoked' if crl else 'SUCCESS', name)
+
+
+def test_the_state_of_a_certificate_is_asked_of_its_responder_and_sent_with_it():
+    with Folder() as folder:
+        certificate(folder, 'ca', 'rsa', subject='/CN=ca')
+        port = free_port()
+        # A certificate that names its responder, and one that the authority makes for answers.
+        for name, text in (('localhost', f'authorityInfoAccess=OCSP;URI:http://127.0.0.1:{port}/ocsp\n'),
+                           ('signer', 'extendedKeyUsage=OCSPSigning\n')):
+            openssl('req', '-newkey', 'rsa:2048', '-nodes', '-keyout', folder / f'{name}.key', '-subj', f'/CN={name}',
+                    '-out', folder / f'{name}.csr')
+            (folder / 'v3').write_text(text)
+            openssl('x509', '-req', '-in', folder / f'{name}.csr', '-CA', folder / 'ca.crt', '-CAkey', folder / 'ca.key',
+                    '-set_serial', '4660', '-days', '30', '-extfile', folder / 'v3', '-out', folder / f'{name}.crt')
+        (folder / 'index').write_text('V\t491231235959Z\t\t1234\tunknown\t/CN=localhost\n')
+        def conf(more=''):
+            return f'''server {{ listen 127.0.0.1:$port ssl; return 200 ok; ssl_stapling on; ssl_stapling_verify on; {more}
+                ssl_trusted_certificate {folder}/ca.crt; ssl_certificate {folder}/localhost.crt;
+                ssl_certificate_key {folder}/localhost.key; }}'''
+        def status(server):
+            done = subprocess.run(['openssl', 's_client', '-connect', f'127.0.0.1:{server.port}', '-status'],
+                                  input=b'', capture_output=True)
+            return done.stdout.decode('latin-1')
+        responder = ['openssl', 'ocsp', '-port', port, '-index', folder / 'index', '-CA', folder / 'ca.crt',
+                     '-rsigner', folder / 'signer.crt', '-rkey', folder / 'signer.key', '-nmin', '5']
+        with Process(responder, folder / 'ocsp.out') as answering:
+            answering.wait_for(lambda: 'waiting for OCSP' in (folder / 'ocsp.out').read_text())
+            with Server(folder, conf(), main='worker_processes 2;') as server:
+                until('the answer', lambda: 'Cert Status: good' in status(server))
+            # Whom the authority has not made for it is not believed.
+        responder[responder.index('-rsigner') + 1] = folder / 'localhost.crt'
+        responder[responder.index('-rkey') + 1] = folder / 'localhost.key'
+        with Process(responder, folder / 'ocsp.out') as answering:
+            answering.wait_for(lambda: 'waiting for OCSP' in (folder / 'ocsp.out').read_text())
+            with Server(folder, conf()) as server:
+                until('the refusal', lambda: 'OCSP_basic_verify() failed' in server.log())
+                assert 'no response sent' in status(server)
+        with Server(folder, conf()) as server:
+            until('the failure', lambda: 'while requesting certificate status' in server.log())
+            assert 'no response sent' in status(server)
+        (folder / 'answer').write_bytes(b'0')
+        with Server(folder, conf(f'ssl_stapling_file {folder}/answer;')) as server:
+            assert 'OCSP response: no response sent' not in status(server)
 
 
 def test_a_proxy_in_front_says_who_the_client_is():

@@ -12,6 +12,7 @@ use crate::listen::Listener;
 use crate::logging::access;
 use crate::logging::error::{self, Level, os_error};
 use crate::process::turn;
+use crate::tls::stapling;
 use crate::tls::stream::Tls;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -174,6 +175,7 @@ async fn pulse() {
 
 /// Starts what keeps upstreams known and connected, until their configuration is replaced.
 fn start_upstreams(conf: &Rc<WorkerConf>) {
+    stapling::start(conf);
     upstream::resolve::start(conf);
     upstream::ready::start(conf);
 }

@@ -133,7 +133,8 @@ impl Walk<'_> {
                 false => check_authority(issuer, below).and_then(|()| check_extensions(issuer)),
             };
             let way = self
-                .is_signed(certificate, issuer)
+                .count()
+                .and_then(|()| is_signed(certificate, issuer))
                 .and_then(|()| may_sign())
                 .and_then(|()| self.climb(issuer, below + 1))
                 .and_then(|()| self.check_revoked(certificate, issuer));
@@ -145,38 +146,10 @@ impl Walk<'_> {
         Err(refusal)
     }
 
-    fn is_signed(&self, certificate: &Certificate, by: &Certificate) -> Result<(), Refusal> {
-        let content = certificate.tbs_certificate.to_der().map_err(|_| BROKEN)?;
-        let algorithm = &certificate.signature_algorithm;
-        if certificate.tbs_certificate.signature != *algorithm {
-            return Err(BAD_SIGNATURE);
-        }
-        self.check_signature(&content, algorithm, &certificate.signature, by)
-    }
-
-    fn check_signature(
-        &self,
-        content: &[u8],
-        algorithm: &AlgorithmIdentifierOwned,
-        signature: &BitString,
-        by: &Certificate,
-    ) -> Result<(), Refusal> {
+    /// Counts the work of one more signature.
+    fn count(&self) -> Result<(), Refusal> {
         self.signatures.set(self.signatures.get() + 1);
-        if self.signatures.get() > SIGNATURES_MAX {
-            return Err(TOO_LONG);
-        }
-        let key: &SubjectPublicKeyInfoOwned = &by.tbs_certificate.subject_public_key_info;
-        let wanted = (inner(algorithm), inner(&key.algorithm));
-        let (Some(kind), Some(key_kind)) = wanted else { return Err(BROKEN) };
-        let known = provider().signature_verification_algorithms.all;
-        let known = known.iter().find(|known| {
-            *known.signature_alg_id() == kind[..] && *known.public_key_alg_id() == key_kind[..]
-        });
-        let bits = (key.subject_public_key.as_bytes(), signature.as_bytes());
-        let (Some(known), (Some(key), Some(signature))) = (known, bits) else {
-            return Err(BAD_SIGNATURE);
-        };
-        known.verify_signature(key, content, signature).map_err(|_| BAD_SIGNATURE)
+        if self.signatures.get() > SIGNATURES_MAX { Err(TOO_LONG) } else { Ok(()) }
     }
 
     /// Is a certificate not in its issuer's list? Without lists nobody asks.
@@ -189,9 +162,8 @@ impl Walk<'_> {
         let name = &issuer.tbs_certificate.subject;
         let mut refusal = UNKNOWN_CRL;
         for list in lists.iter().filter(|list| list.issuer == *name) {
-            let signed =
-                self.check_signature(&list.content, &list.algorithm, &list.signature, issuer);
-            if signed.is_err() {
+            self.count()?;
+            if check_signature(&list.content, &list.algorithm, &list.signature, issuer).is_err() {
                 continue;
             }
             if list.next_update.is_some_and(|next| next < self.now) {
@@ -205,6 +177,37 @@ impl Walk<'_> {
         }
         Err(refusal)
     }
+}
+
+/// Is a certificate signed by another?
+pub(super) fn is_signed(certificate: &Certificate, by: &Certificate) -> Result<(), Refusal> {
+    let content = certificate.tbs_certificate.to_der().map_err(|_| BROKEN)?;
+    let algorithm = &certificate.signature_algorithm;
+    if certificate.tbs_certificate.signature != *algorithm {
+        return Err(BAD_SIGNATURE);
+    }
+    check_signature(&content, algorithm, &certificate.signature, by)
+}
+
+/// Checks a signature with the key of a certificate.
+pub(super) fn check_signature(
+    content: &[u8],
+    algorithm: &AlgorithmIdentifierOwned,
+    signature: &BitString,
+    by: &Certificate,
+) -> Result<(), Refusal> {
+    let key: &SubjectPublicKeyInfoOwned = &by.tbs_certificate.subject_public_key_info;
+    let wanted = (inner(algorithm), inner(&key.algorithm));
+    let (Some(kind), Some(key_kind)) = wanted else { return Err(BROKEN) };
+    let known = provider().signature_verification_algorithms.all;
+    let known = known.iter().find(|known| {
+        *known.signature_alg_id() == kind[..] && *known.public_key_alg_id() == key_kind[..]
+    });
+    let bits = (key.subject_public_key.as_bytes(), signature.as_bytes());
+    let (Some(known), (Some(key), Some(signature))) = (known, bits) else {
+        return Err(BAD_SIGNATURE);
+    };
+    known.verify_signature(key, content, signature).map_err(|_| BAD_SIGNATURE)
 }
 
 /// A list of revoked certificates, of either version.

@@ -48,6 +48,8 @@ settings! {
     ssl_stapling: bool = "off", ONE, HTTP_SERVER;
     /// The answer of an OCSP responder to send, in DER.
     ssl_stapling_file: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// The responder to ask for the certificate's state, in place of the one the certificate names.
+    ssl_stapling_responder: Option<Bytes> = none, ONE, HTTP_SERVER;
     /// Authorities that clients are verified with, and not told of.
     ssl_trusted_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER;
     /// Whether clients must, or may, show a certificate.
@@ -198,17 +200,10 @@ pub const OTHERS: &[Directive] = &[
         "OpenSSL's own commands.",
     ),
     Directive::row(
-        "ssl_stapling_responder",
-        HTTP_SERVER,
-        Arity::ONE,
-        Action::Ignored("responders are not asked, \"ssl_stapling_file\" holds an answer"),
-        "The responder to ask for the certificate's state.",
-    ),
-    Directive::row(
         "ssl_stapling_verify",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("responders are not asked, \"ssl_stapling_file\" holds an answer"),
+        Action::Ignored("answers are always verified by the certificate's authority"),
         "Whether the responder's answers are verified.",
     ),
     Directive::row(

@@ -9,6 +9,7 @@ pub mod names;
 pub mod pem;
 pub mod server;
 pub mod session;
+pub mod stapling;
 pub mod stream;
 pub mod tickets;
 pub mod x509;

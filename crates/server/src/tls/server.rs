@@ -4,12 +4,14 @@ use super::client_auth::{Asking, ClientAuth};
 use super::directives::{Conf, Draft, SessionCache, VerifyClient};
 use super::names::cipher_suites;
 use super::pem::{self, PemFiles};
+use super::stapling::{Question, Stapled};
 use super::tickets::{self, Circle, Sessions};
 use super::{provider, x509};
 use crate::config::directive::ValueError;
 use crate::config::env::Env;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
+use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -36,6 +38,8 @@ pub struct ServerTls {
     configs: Option<[Arc<ServerConfig>; 2]>,
     /// Certificates that variables name.
     named: Option<Named>,
+    /// Certificates whose state is asked of their responders.
+    pub questions: Vec<Arc<Question>>,
 }
 
 /// Certificates that variables name, loaded when a client asks.
@@ -64,7 +68,8 @@ impl ServerTls {
         let pairs = pairs(&conf)?;
         let rejects = conf.ssl_reject_handshake;
         let client_auth = client_auth(&conf, pairs.is_empty(), env)?.map(Arc::new);
-        let mut tls = Self { rejects, client_auth, configs: None, named: None };
+        let mut tls =
+            Self { rejects, client_auth, configs: None, named: None, questions: Vec::new() };
         if pairs.is_empty() {
             return Ok(tls);
         }
@@ -82,7 +87,11 @@ impl ServerTls {
                     let (certificate, key) = (path(&certificate), path(&key));
                     let mut loaded = load(&certificate, &key, &passwords, &env.pem)?;
                     loaded.ocsp.clone_from(&staple);
-                    certificates.push(Arc::new(loaded));
+                    let stapled: Stapled = Arc::new(ArcSwap::from_pointee(loaded));
+                    if conf.ssl_stapling && staple.is_none() {
+                        tls.questions.extend(question(&conf, &stapled, &certificate, env)?);
+                    }
+                    certificates.push(stapled);
                 }
                 _ => named.push((certificate, key)),
             }
@@ -118,15 +127,19 @@ impl ServerTls {
         let config = &configs[usize::from(may_use_h2)];
         let Some(named) = &self.named else { return Ok(Some(Arc::clone(config))) };
         let mut exchange = exchange();
-        let found = named.pairs.iter().map(|pair| named.load(pair, &mut exchange));
+        let found = named
+            .pairs
+            .iter()
+            .map(|pair| named.load(pair, &mut exchange).map(|key| Arc::new(ArcSwap::new(key))));
         let found = found.collect::<Result<_, _>>()?;
         let mut config = ServerConfig::clone(config);
         config.cert_resolver = Arc::new(Certificates(found));
         Ok(Some(Arc::new(config)))
     }
 
-    fn circle(&self, certificates: &[Arc<CertifiedKey>]) -> Circle {
-        let chains = certificates.iter().filter_map(|key| key.cert.first());
+    fn circle(&self, certificates: &[Stapled]) -> Circle {
+        let loaded: Vec<_> = certificates.iter().map(|key| key.load_full()).collect();
+        let chains = loaded.iter().filter_map(|key| key.cert.first());
         let chains = chains.map(|certificate| &certificate[..]);
         let asking = self.client_auth.as_ref().map(|auth| auth.circle());
         tickets::circle(chains.chain(asking.as_ref().map(|circle| &circle[..])))
@@ -212,15 +225,34 @@ fn client_auth(conf: &Conf, is_bare: bool, env: &Env) -> Result<Option<ClientAut
     found.map(Some).map_err(ValueError)
 }
 
+/// What is to be asked about a certificate, if somebody can be asked.
+fn question(
+    conf: &Conf,
+    stapled: &Stapled,
+    path: &std::path::Path,
+    env: &Env,
+) -> Result<Option<Arc<Question>>, ValueError> {
+    let trusted = match &conf.ssl_trusted_certificate {
+        Some(trusted) => env.pem.certificates(&trusted.0, "certificate").map_err(ValueError)?,
+        None => Vec::new(),
+    };
+    let url = conf.ssl_stapling_responder.as_ref().map(|url| String::from_utf8_lossy(url));
+    match Question::new(stapled, &trusted, url.as_deref()) {
+        Ok(question) => Ok(Some(Arc::new(question))),
+        Err(why) => {
+            let shown = pem::shown(path);
+            env.warn(format!("\"ssl_stapling\" ignored, {why} for certificate \"{shown}\""));
+            Ok(None)
+        }
+    }
+}
+
 /// The OCSP answer to send with the certificate.
 fn staple(conf: &Conf, env: &Env) -> Result<Option<Vec<u8>>, ValueError> {
     if !conf.ssl_stapling {
         return Ok(None);
     }
-    let Some(file) = &conf.ssl_stapling_file else {
-        env.warn("\"ssl_stapling\" ignored, no \"ssl_stapling_file\": responders are not asked");
-        return Ok(None);
-    };
+    let Some(file) = &conf.ssl_stapling_file else { return Ok(None) };
     let answer = env.pem.bytes(&file.0, "OCSP response").map_err(ValueError)?;
     Ok(Some(answer.to_vec()))
 }
@@ -325,22 +357,19 @@ fn resumption(
 
 /// The certificates of a server: one per kind of key.
 #[derive(Debug)]
-struct Certificates(Vec<Arc<CertifiedKey>>);
+struct Certificates(Vec<Stapled>);
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let fits = |key: &&Arc<CertifiedKey>| {
+        let fits = |key: &Arc<CertifiedKey>| {
             key.key.choose_scheme(hello.signature_schemes()).is_some()
                 && has_suite_for(hello.cipher_suites(), key.key.algorithm())
         };
         // As OpenSSL: ECDSA, which costs least, before RSA.
-        let is_ecdsa = |key: &&&Arc<CertifiedKey>| key.key.algorithm() == SignatureAlgorithm::ECDSA;
-        let fitting = || self.0.iter().filter(fits);
-        fitting()
-            .find(|key| is_ecdsa(&key))
-            .or_else(|| fitting().next())
-            .or(self.0.first())
-            .cloned()
+        let is_ecdsa = |key: &Arc<CertifiedKey>| key.key.algorithm() == SignatureAlgorithm::ECDSA;
+        let fitting = || self.0.iter().map(|key| key.load_full()).filter(fits);
+        let found = fitting().find(is_ecdsa).or_else(|| fitting().next());
+        found.or_else(|| self.0.first().map(|key| key.load_full()))
     }
 }
 

@@ -64,7 +64,7 @@ def der(folder, name):
 VARIABLES = '$scheme $https $ssl_protocol $ssl_cipher $ssl_curve [$ssl_server_name] $ssl_session_reused' \
     ' $ssl_client_verify [$ssl_client_s_dn] [$ssl_client_i_dn] [$ssl_client_s_dn_legacy]' \
     ' [$ssl_client_serial] [$ssl_client_fingerprint] [$ssl_client_v_start] [$ssl_client_v_end]' \
-    ' [$ssl_client_v_remain] $ssl_client_escaped_cert'
+    ' $ssl_client_escaped_cert [$ssl_client_v_remain]'
 
 
 def pair(folder, conf):
@@ -97,6 +97,10 @@ def test_variables_and_client_certificates_are_nginx_s():
                     if verify == 'optional_no_ca' and options == stranger:
                         # OpenSSL 3.0 and later name the same reason with another word.
                         got, wanted = (text.replace('self signed', 'self-signed') for text in (got, wanted))
+                    # The second in which a server is asked decides about the day.
+                    days = [text.rpartition('[')[2] for text in (got, wanted)]
+                    assert set(days) <= {'29]', '30]'} or days[0] == days[1], days
+                    got, wanted = (text.rpartition('[')[0] or text for text in (got, wanted))
                     equal(got, wanted, f'{verify} {options}')
 
 

@@ -106,7 +106,6 @@ pub struct ServerConf {
     pub script: Vec<Instruction>,
     pub locations: LocationSet,
     pub tls: ServerTls,
-    pub http2: h2::Conf,
 }
 
 impl ServerConf {
@@ -151,6 +150,7 @@ pub struct LocationConf {
     pub access: access::Conf,
     pub autoindex: autoindex::Conf,
     pub fastcgi: fastcgi::Conf,
+    pub http2: h2::Conf,
     pub gzip: gzip::Conf,
     pub brotli: brotli::Conf,
     pub zstd: zstd::Conf,

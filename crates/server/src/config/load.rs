@@ -382,8 +382,7 @@ impl<'a> Compiler<'a> {
         let locations = self.set(locations, &without_try_files(&block))?;
         let script = self.script(script, &block)?;
         let tls = ServerTls::compile(&block.tls, self.env).map_err(|error| error.at(&at))?;
-        let http2 = h2::Conf::compile(&block.http2, self.env).map_err(|error| error.at(&at))?;
-        Ok(ServerConf { names, conf, script, locations, tls, http2 })
+        Ok(ServerConf { names, conf, script, locations, tls })
     }
 
     /// Compiles a level of locations.
@@ -459,6 +458,7 @@ impl<'a> Compiler<'a> {
             access: access::Conf::compile(&block.access, env).map_err(fail)?,
             autoindex: autoindex::Conf::compile(&block.autoindex, env).map_err(fail)?,
             fastcgi,
+            http2: h2::Conf::compile(&block.http2, env).map_err(fail)?,
             gzip: gzip::Conf::compile(&block.gzip, env).map_err(fail)?,
             brotli: brotli::Conf::compile(&block.brotli, env).map_err(fail)?,
             zstd: zstd::Conf::compile(&block.zstd, env).map_err(fail)?,

@@ -63,7 +63,7 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
 async fn begins_h2(io: &Transport, client: &Client, worker: &Worker, early: &mut BytesMut) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
     let socket = &conf.sockets[client.listen.get()];
-    let is_let = socket.http2 || conf.server(socket.default_server).http2.http2;
+    let is_let = socket.http2 || conf.location(conf.server(socket.default_server).conf).http2.http2;
     if !is_let || socket.is_tls {
         return false;
     }

@@ -182,7 +182,7 @@ fn choose(
         return Err((UNRECOGNIZED_NAME, "the server rejects handshakes".to_owned()));
     }
     let tls = if tls.has_certificate() { tls } else { server_tls(conf, socket.default_server) };
-    let may_use_h2 = socket.http2 || conf.server(server).http2.http2;
+    let may_use_h2 = socket.http2 || conf.location(conf.server(server).conf).http2.http2;
     let with_name = || {
         let exchange = exchange();
         if let Some(name) = &offered.server_name {

@@ -117,8 +117,8 @@ pub fn date(time: Duration) -> String {
 
 /// Whole days left.
 pub fn days_left(der: &CertificateDer<'_>) -> Option<u64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Some(validity(der)?.1.saturating_sub(now).as_secs() / (24 * 60 * 60))
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Some(validity(der)?.1.as_secs().saturating_sub(now) / (24 * 60 * 60))
 }
 
 /// As PEM text.

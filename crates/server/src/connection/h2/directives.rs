@@ -12,7 +12,7 @@ settings! {
     /// How much of a request's body a client may send before somebody reads it.
     http2_body_preread_size: Size = "64k", ONE, HTTP_SERVER;
     /// Longest piece of a response's body in one frame.
-    http2_chunk_size: Size = "16k", ONE, HTTP_SERVER;
+    http2_chunk_size: Size = "16k", ONE, HTTP_SERVER_LOCATION;
     /// Requests of one connection that are answered at once.
     http2_max_concurrent_streams: u64 = "128", ONE, HTTP_SERVER;
 }

@@ -116,15 +116,16 @@ fn builder(conf: &WorkerConf, client: &Client) -> Builder {
         None => conf.sockets[client.listen.get()].default_server,
     };
     let server = conf.server(server);
-    let bounds = Bounds::of_h2(&conf.location(server.conf).http_core);
+    let settings = conf.location(server.conf);
+    let bounds = Bounds::of_h2(&settings.http_core);
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-    let window = number(server.http2.http2_body_preread_size.bytes()).min(limits::H2_WINDOW_MAX);
+    let window = number(settings.http2.http2_body_preread_size.bytes()).min(limits::H2_WINDOW_MAX);
     let mut builder = Builder::new();
     builder
         .initial_window_size(window)
         .initial_connection_window_size(limits::H2_WINDOW_MAX)
         .max_concurrent_streams(
-            u32::try_from(server.http2.http2_max_concurrent_streams).unwrap_or(u32::MAX),
+            u32::try_from(settings.http2.http2_max_concurrent_streams).unwrap_or(u32::MAX),
         )
         // The library counts 32 bytes more for each field; the bound itself is ours.
         .max_header_list_size(number(bounds.head_bytes_max).saturating_mul(2))

@@ -71,7 +71,7 @@ pub(super) fn begin(
         return Begun::Done(Sent::Whole);
     }
     let pace = Pace::of(exchange, core);
-    let chunk_bytes = conf.server(exchange.server).http2.http2_chunk_size.bytes().max(1);
+    let chunk_bytes = conf.location(exchange.location).http2.http2_chunk_size.bytes().max(1);
     if let Body::Memory(bytes) = &body {
         let length = bytes.len();
         if pace.is_free() && chunk_bytes >= limits::H2_FRAME_BYTES {

@@ -180,13 +180,13 @@ DocumentRoot {www}
 class Server(Process):
     """yorozu, or nginx, with a configuration; `$port` and `$dir` in it are replaced."""
 
-    def __init__(self, folder, http, program=None, main='', port=None, prefix=(), wait=True):
+    def __init__(self, folder, http, program=None, main='', port=None, prefix=(), wait=True, user='root'):
         program = program or YOROZU
         name = 'nginx' if 'nginx' in program else 'yorozu'
         self.folder, self.port = folder / f'{name}-{free_port()}', port or free_port()
         for sub in ('logs', 'cache', 'body', 'tmp'):
             (self.folder / sub).mkdir(parents=True)
-        user = 'user root;' if os.geteuid() == 0 else ''
+        user = f'user {user};' if os.geteuid() == 0 else ''
         temporary = ' '.join(f'{kind}_temp_path {self.folder}/tmp/{kind};'
                              for kind in ('fastcgi', 'proxy'))
         if name == 'nginx':

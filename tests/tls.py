@@ -191,6 +191,26 @@ def test_a_reload_brings_new_certificates_and_drops_no_connection():
             equal(ask(server.port, context())[0][-2:], 'ok')
 
 
+def test_a_reload_reads_keys_that_are_root_s_alone():
+    if os.geteuid() != 0:
+        return print('not run: only root has what is root\'s alone')
+    with Folder() as folder:
+        folder.chmod(0o755)
+        certificate(folder, 'localhost')
+        (folder / 'localhost.key').chmod(0o600)
+        conf = f'''server {{ listen 127.0.0.1:$port ssl; location / {{ root {folder}; }}
+            ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key; }}'''
+        with Server(folder, conf, user='www-data') as server:
+            old = der(folder, 'localhost')
+            certificate(folder, 'localhost')
+            (folder / 'localhost.key').chmod(0o600)
+            os.kill(server.pid, signal.SIGHUP)
+            until('the new certificate', lambda: ask(server.port, context())[1] != old)
+            # Whoever serves may not read them.
+            equal(curl(server.port, '/localhost.crt', '-o', '/dev/null', '-w', '%{http_code}'), '200')
+            equal(curl(server.port, '/localhost.key', '-o', '/dev/null', '-w', '%{http_code}'), '403')
+
+
 def test_keys_with_passwords_and_files_that_do_not_fit():
     with Folder() as folder:
         certificate(folder, 'localhost')

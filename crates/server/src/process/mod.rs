@@ -129,6 +129,7 @@ impl Server {
             let thread = std::thread::Builder::new()
                 .name(format!("worker {index}"))
                 .spawn(move || {
+                    rights::of_thread();
                     if let Err(problem) = worker::run(config, listeners, receiver) {
                         error::process(
                             &log,
@@ -147,7 +148,10 @@ impl Server {
     fn reload(&mut self) {
         let log = |level, text: &str| error::process(&self.config, level, text);
         log(Level::Notice, "signal 1 (SIGHUP) received, reconfiguring");
-        let loaded = match load(&self.request, &self.kept) {
+        let reading = rights::Reading::begin();
+        let loaded = load(&self.request, &self.kept);
+        drop(reading);
+        let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(problem) => return log(Level::Emerg, &problem.to_string()),
         };
@@ -210,7 +214,10 @@ impl CacheManager {
             let (config, current) = (Arc::clone(config), Arc::clone(&current));
             let manager = std::thread::Builder::new().name("cache manager".to_owned());
             // Without the thread the zones still work; they are only not trimmed.
-            let _ = manager.spawn(move || manage(&config, &current));
+            let _ = manager.spawn(move || {
+                rights::of_thread();
+                manage(&config, &current);
+            });
         }
         Self { current }
     }

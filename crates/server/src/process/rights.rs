@@ -1,4 +1,5 @@
-//! Giving up root: what was bound and opened stays, the right to bind low ports at a reload too.
+//! Giving up root: what was bound and opened stays, the right to bind low ports at a reload too. The main thread
+//! can take up the right to read any file again, and does so while a reload reads keys: they are root's alone.
 
 use crate::config::compiled::Config;
 use crate::config::load::Kept;
@@ -77,6 +78,38 @@ fn become_user(
         kept.insert(Capability::CAP_NET_RAW);
     }
     let _ = caps::set(None, CapSet::Effective, &kept);
+    kept.insert(READS_ALL);
     let _ = caps::set(None, CapSet::Permitted, &kept);
     Ok(())
+}
+
+/// The right to read what others may not.
+const READS_ALL: Capability = Capability::CAP_DAC_READ_SEARCH;
+
+/// While it lives, this thread may read any file, if the process was started as root.
+pub(super) struct Reading;
+
+impl Reading {
+    pub(super) fn begin() -> Self {
+        // Without it files that `user` may read still are.
+        let _ = caps::raise(None, CapSet::Effective, READS_ALL);
+        Self
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        // Root has it anyway; from everybody else it is taken.
+        if !nix::unistd::geteuid().is_root() {
+            let _ = caps::drop(None, CapSet::Effective, READS_ALL);
+        }
+    }
+}
+
+/// Gives up, on a thread that serves, what only the main thread is to have.
+pub(super) fn of_thread() {
+    if !nix::unistd::geteuid().is_root() {
+        let _ = caps::drop(None, CapSet::Effective, READS_ALL);
+        let _ = caps::drop(None, CapSet::Permitted, READS_ALL);
+    }
 }

@@ -36,11 +36,11 @@ pub struct Idle {
 /// Serves a connection to its end, whatever it speaks.
 pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
     let io = Rc::clone(&idle.io);
-    if !Box::pin(is_introduced(&io, &client, &worker)).await {
+    // Boxed, as everything rare: a connection is moved when it starts.
+    if is_proxied(&client, &worker) && !Box::pin(is_introduced(&io, &client, &worker)).await {
         return;
     }
     if let Transport::Tls(tls) = &*io {
-        // Boxed, as everything rare: a connection is moved when it starts.
         if !Box::pin(shake_hands(tls, &client, &worker)).await {
             return;
         }
@@ -48,7 +48,10 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
     let mut early = BytesMut::new();
     let speaks_h2 = match client.tls.get() {
         Some(session) => session.speaks_h2(),
-        None => Box::pin(begins_h2(&io, &client, &worker, &mut early)).await,
+        None => {
+            may_begin_h2(&client, &worker)
+                && Box::pin(begins_h2(&io, &client, &worker, &mut early)).await
+        }
     };
     if speaks_h2 {
         idle.ends_itself.set(true);
@@ -59,14 +62,23 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
     io.notify_close();
 }
 
-/// Does a client without TLS begin as HTTP/2 does, and may it? What is read goes to `early`.
+/// Is the client to be introduced by a proxy in front (or its socket gone, which is found there)?
+fn is_proxied(client: &Client, worker: &Worker) -> bool {
+    current_conf(client, worker).is_none_or(|conf| conf.sockets[client.listen.get()].is_proxied)
+}
+
+/// May a client speak HTTP/2 without TLS?
+fn may_begin_h2(client: &Client, worker: &Worker) -> bool {
+    current_conf(client, worker).is_some_and(|conf| {
+        let socket = &conf.sockets[client.listen.get()];
+        let server = conf.server(socket.default_server).conf;
+        !socket.is_tls && (socket.http2 || conf.location(server).http2.http2)
+    })
+}
+
+/// Does a client without TLS begin as HTTP/2 does? What is read goes to `early`.
 async fn begins_h2(io: &Transport, client: &Client, worker: &Worker, early: &mut BytesMut) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
-    let socket = &conf.sockets[client.listen.get()];
-    let is_let = socket.http2 || conf.location(conf.server(socket.default_server).conf).http2.http2;
-    if !is_let || socket.is_tls {
-        return false;
-    }
     let core = default_core(&conf, client.listen.get());
     let read = async {
         while early.len() < h2::PREFACE.len() && h2::PREFACE.starts_with(early) {
@@ -83,9 +95,6 @@ async fn begins_h2(io: &Transport, client: &Client, worker: &Worker, early: &mut
 async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<Worker>) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
     let listen = client.listen.get();
-    if !conf.sockets[listen].is_proxied {
-        return true;
-    }
     let core = default_core(&conf, listen);
     let mut header = Ok(None);
     let length = io.socket().read_part(|bytes| {

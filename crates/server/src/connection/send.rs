@@ -6,7 +6,7 @@ use crate::exchange::request::Method;
 use crate::exchange::response::{Response, SentHead};
 use crate::exchange::variables::decimal;
 use crate::handlers::error_page::server_name;
-use crate::handlers::gateway::stream::Stream;
+use crate::handlers::gateway::stream::{Stream, Torn};
 use crate::logging::clock;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
@@ -39,6 +39,12 @@ pub(super) enum Stop {
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl From<Torn> for Stop {
+    fn from(Torn: Torn) -> Self {
+        Self::Torn
     }
 }
 

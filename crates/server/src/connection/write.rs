@@ -6,6 +6,7 @@ use super::send::{first_fields, last_fields};
 use crate::config::http_core::Conf;
 use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Response, Segment};
+use crate::handlers::gateway::stream::Stream;
 use crate::handlers::gateway::tunnel::Tunnel;
 use crate::limits;
 use crate::logging::error::{self, Level};
@@ -297,33 +298,17 @@ impl Writer<'_> {
         &mut self,
         head: &[u8],
         exchange: &mut Exchange,
-        mut stream: crate::handlers::gateway::stream::Stream,
+        mut stream: Stream,
     ) -> Result<(), Stop> {
         let mut head = head;
-        let mut announced = exchange.sent.content_length;
+        stream.announced = exchange.sent.content_length;
         if stream.is_waiting() {
             // The client may have the head while PHP works on the body.
             self.slices(&[std::mem::take(&mut head)]).await?;
         }
-        let result = loop {
-            match stream.next().await {
-                Err(_) => break Err(Stop::Torn),
-                Ok(None) => break Ok(()),
-                Ok(Some(segment)) => {
-                    if let Some(left) = &mut announced {
-                        *left = left.saturating_sub(segment.bytes());
-                    }
-                    if let Err(stop) = self.piece(std::mem::take(&mut head), segment).await {
-                        break Err(stop);
-                    }
-                }
-            }
-        };
+        let result = self.pieces(&mut head, &mut stream).await;
         note_stream(exchange, &mut stream);
         result?;
-        if announced.is_some_and(|left| left > 0) {
-            return Err(Stop::Torn);
-        }
         if self.is_chunked {
             let mut end = b"0\r\n".to_vec();
             for (name, value) in &exchange.sent.trailers {
@@ -334,6 +319,14 @@ impl Writer<'_> {
         } else {
             self.slices(&[head]).await
         }
+    }
+
+    /// Sends a stream's pieces, the first behind `head`, which is empty afterwards.
+    async fn pieces(&mut self, head: &mut &[u8], stream: &mut Stream) -> Result<(), Stop> {
+        while let Some(segment) = stream.next().await? {
+            self.piece(std::mem::take(head), segment).await?;
+        }
+        Ok(())
     }
 
     async fn piece(&mut self, head: &[u8], segment: Segment) -> Result<(), Stop> {

@@ -177,32 +177,27 @@ impl Rest {
         exchange: &mut Exchange,
         mut stream: stream::Stream,
     ) -> Result<(), Stop> {
-        let mut announced = exchange.sent.content_length;
-        let result = loop {
-            match stream.next().await {
-                Err(_) => break Err(Stop::Torn),
-                Ok(None) => break Ok(()),
-                Ok(Some(segment)) => {
-                    if let Some(left) = &mut announced {
-                        *left = left.saturating_sub(segment.bytes());
-                    }
-                    if let Err(stop) = self.segment(exchange, segment, false).await {
-                        break Err(stop);
-                    }
-                }
-            }
-        };
+        stream.announced = exchange.sent.content_length;
+        let result = self.pieces(exchange, &mut stream).await;
         note_stream(exchange, &mut stream);
         result?;
-        if announced.is_some_and(|left| left > 0) {
-            return Err(Stop::Torn);
-        }
         if exchange.sent.trailers.is_empty() {
             return self.sender.stream.send_data(Bytes::new(), true).map_err(failed);
         }
         let mut trailers = Fields::new();
         put_all(&mut trailers, &exchange.sent.trailers);
         self.sender.stream.send_trailers(trailers).map_err(failed)
+    }
+
+    async fn pieces(
+        &mut self,
+        exchange: &mut Exchange,
+        stream: &mut stream::Stream,
+    ) -> Result<(), Stop> {
+        while let Some(segment) = stream.next().await? {
+            self.segment(exchange, segment, false).await?;
+        }
+        Ok(())
     }
 
     /// Sends bytes as the client's windows and `limit_rate` allow.

@@ -72,6 +72,8 @@ pub struct Stream {
     uncoded: Bytes,
     /// The part of the body the client wants; all without.
     pub window: Option<Range<u64>>,
+    /// What is left of the length the client was told; `None` if it was told none.
+    pub announced: Option<u64>,
     /// Is the body stored as a page on its way?
     pub is_collected: bool,
     /// Bytes taken from the queue so far.
@@ -82,19 +84,39 @@ pub struct Stream {
 
 impl Stream {
     fn new(shared: Rc<Shared>) -> Self {
-        let (is_collected, taken) = (false, 0);
-        let uncoded = Bytes::new();
-        Self { shared, coder: None, uncoded, window: None, is_collected, taken, coded_bytes: None }
+        Self {
+            shared,
+            coder: None,
+            uncoded: Bytes::new(),
+            window: None,
+            announced: None,
+            is_collected: false,
+            taken: 0,
+            coded_bytes: None,
+        }
     }
 
     /// The next piece; `None` at the end.
     ///
     /// # Errors
-    /// The upstream failed in the middle.
+    /// The upstream failed in the middle, or sent less than was announced.
     ///
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Segment>, Torn> {
+        let piece = self.coded().await?;
+        if let Some(left) = &mut self.announced {
+            match &piece {
+                Some(piece) => *left = left.saturating_sub(piece.bytes()),
+                None if *left > 0 => return Err(Torn),
+                None => {}
+            }
+        }
+        Ok(piece)
+    }
+
+    /// The next piece, through the filter that compresses.
+    async fn coded(&mut self) -> Result<Option<Segment>, Torn> {
         loop {
             if self.uncoded.is_empty() {
                 let piece = self.wanted().await?;
@@ -155,7 +177,7 @@ impl Stream {
         }
     }
 
-    /// Waits until the body is whole, if that takes no more than what is in memory.
+    /// Would the next piece have to be waited for?
     pub fn is_waiting(&self) -> bool {
         self.shared.state.borrow().queue.is_empty()
     }

@@ -422,7 +422,7 @@ fn crc_of_rest(file: &mut File) -> io::Result<u32> {
 /// A body being collected that outgrew memory: written to a temporary file as it arrives.
 #[derive(Debug)]
 pub struct Spool {
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
     bytes: u64,
 }
@@ -438,7 +438,7 @@ impl Spool {
             .create_new(true)
             .open(&path)
             .map_err(failed("open()", &path))?;
-        Ok(Self { file, path, bytes: 0 })
+        Ok(Self { file: Arc::new(file), path, bytes: 0 })
     }
 
     /// Appends to the file.
@@ -446,18 +446,19 @@ impl Spool {
     /// # Errors
     /// [`StoreError::Io`], also for a full disk.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.file.write_all(bytes).map_err(failed("write()", &self.path))?;
+        (&*self.file).write_all(bytes).map_err(failed("write()", &self.path))?;
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
+    /// The file, from whose start the body lies in it.
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
     /// The bytes as a body, readable though the temporary name is gone.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub fn into_body(self) -> Result<EntryBody, StoreError> {
-        let file = self.file.try_clone().map_err(failed("dup()", &self.path))?;
-        Ok(EntryBody::File(Arc::new(file), 0))
+    pub fn into_body(self) -> EntryBody {
+        EntryBody::File(self.file(), 0)
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use crate::key::VariantId;
 
 /// First bytes of an entry's file; the digit is the format's version.
-const MAGIC: &[u8; 8] = b"yorozu-1";
+const MAGIC: &[u8; 8] = b"yorozu-2";
 /// Bytes before the head.
 pub(crate) const PREFIX_BYTES: usize = 16;
 /// First bytes of a form behind the body.
@@ -23,7 +23,20 @@ const FORM_MARK: &[u8; 4] = b"form";
 /// Most bytes of an encoded head; chosen well above any buffer an upstream's head must fit in.
 pub const HEAD_BYTES_MAX: usize = 1 << 20;
 
-/// What is stored about a response beside its body. Times are seconds since 1970.
+/// Which part of a representation a stored 206 holds.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Part {
+    /// Where its first byte stands in the whole.
+    pub first: u64,
+    /// Length of the whole, in bytes.
+    pub total: u64,
+    /// Does it reach to the end of the whole, as the origin said?
+    pub is_to_end: bool,
+    /// The `Range` it answered.
+    pub asked: Bytes,
+}
+
+/// What is stored about a response beside its body. Times are milliseconds since 1970.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EntryHead {
     /// The key's bytes, compared on load: two keys can share a digest.
@@ -34,10 +47,18 @@ pub struct EntryHead {
     pub content_type: Bytes,
     /// Other field lines of the response as they shall be sent, names as the origin wrote them.
     pub fields: Vec<(Bytes, Bytes)>,
-    /// When the response was made.
+    /// When the response arrived.
     pub stored_at: i64,
+    /// When it was made: before it arrived, if the upstream's `Age` says so.
+    pub born_at: i64,
+    /// How long the origin took to make it.
+    pub made_in: u32,
     /// Fresh while `now` is below this.
     pub fresh_until: i64,
+    /// Its origin forbids its use once it is not fresh.
+    pub must_revalidate: bool,
+    /// The operator or the application said how long it is fresh, not a field of a standard.
+    pub is_by_operator: bool,
     /// May answer while it is refreshed until here (stale-while-revalidate).
     pub stale_updating_until: i64,
     /// May answer when the origin fails until here (stale-if-error).
@@ -50,6 +71,11 @@ pub struct EntryHead {
     pub vary: Bytes,
     /// Which variant this is; zeros without `vary`.
     pub variant: VariantId,
+    /// Drawn for the first variant of a key and passed on to the others: variants of another family are
+    /// not found any more.
+    pub family: u64,
+    /// For a stored 206.
+    pub part: Option<Part>,
     /// Length of the body.
     pub body_bytes: u64,
     /// CRC-32 of the body.
@@ -104,6 +130,22 @@ pub struct Entry {
     pub forms: [Form; FORMS],
     last_used: AtomicI64,
 }
+
+impl EntryHead {
+    /// Seconds since the response was made, at `now` in milliseconds (RFC 9111, section 4.2.3).
+    pub fn age(&self, now: i64) -> u64 {
+        u64::try_from((now - self.born_at) / 1000).unwrap_or(0)
+    }
+
+    /// Is it fresh at `now`, in milliseconds? One from the future is not: a clock was set back.
+    pub fn is_fresh(&self, now: i64) -> bool {
+        now < self.fresh_until && now >= self.stored_at - CLOCK_SLACK
+    }
+}
+
+/// How far an entry's time may lie ahead of the clock, in milliseconds; chosen above what a turn of an
+/// event loop takes and clock adjustments step.
+const CLOCK_SLACK: i64 = 2000;
 
 impl Entry {
     /// A new entry, used now.
@@ -184,9 +226,14 @@ impl EntryHead {
         let mut out = vec![0; PREFIX_BYTES];
         put_bytes(&mut out, &self.key);
         out.extend(self.status.to_le_bytes());
-        for time in
-            [self.stored_at, self.fresh_until, self.stale_updating_until, self.stale_error_until]
-        {
+        for time in [self.stored_at, self.born_at] {
+            out.extend(time.to_le_bytes());
+        }
+        out.extend(self.made_in.to_le_bytes());
+        out.extend(self.fresh_until.to_le_bytes());
+        out.push(u8::from(self.must_revalidate));
+        out.push(u8::from(self.is_by_operator));
+        for time in [self.stale_updating_until, self.stale_error_until] {
             out.extend(time.to_le_bytes());
         }
         out.extend(self.last_modified.unwrap_or(i64::MIN).to_le_bytes());
@@ -194,6 +241,14 @@ impl EntryHead {
         put_bytes(&mut out, &self.etag);
         put_bytes(&mut out, &self.vary);
         out.extend(self.variant);
+        out.extend(self.family.to_le_bytes());
+        out.push(u8::from(self.part.is_some()));
+        if let Some(part) = &self.part {
+            out.extend(part.first.to_le_bytes());
+            out.extend(part.total.to_le_bytes());
+            out.push(u8::from(part.is_to_end));
+            put_bytes(&mut out, &part.asked);
+        }
         out.extend(self.body_bytes.to_le_bytes());
         out.extend(self.body_crc.to_le_bytes());
         out.extend(length(self.fields.len()));
@@ -227,7 +282,11 @@ impl EntryHead {
             key: take_bytes(&mut input)?,
             status: u16::from_le_bytes(take(&mut input)?),
             stored_at: i64::from_le_bytes(take(&mut input)?),
+            born_at: i64::from_le_bytes(take(&mut input)?),
+            made_in: u32::from_le_bytes(take(&mut input)?),
             fresh_until: i64::from_le_bytes(take(&mut input)?),
+            must_revalidate: take_flag(&mut input)?,
+            is_by_operator: take_flag(&mut input)?,
             stale_updating_until: i64::from_le_bytes(take(&mut input)?),
             stale_error_until: i64::from_le_bytes(take(&mut input)?),
             last_modified: Some(i64::from_le_bytes(take(&mut input)?)).filter(|t| *t != i64::MIN),
@@ -235,6 +294,8 @@ impl EntryHead {
             etag: take_bytes(&mut input)?,
             vary: take_bytes(&mut input)?,
             variant: take(&mut input)?,
+            family: u64::from_le_bytes(take(&mut input)?),
+            part: if take_flag(&mut input)? { Some(take_part(&mut input)?) } else { None },
             body_bytes: u64::from_le_bytes(take(&mut input)?),
             body_crc: u32::from_le_bytes(take(&mut input)?),
             fields: take_fields(&mut input)?,
@@ -256,6 +317,23 @@ fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
     let (bytes, rest) = input.split_first_chunk::<N>()?;
     *input = rest;
     Some(*bytes)
+}
+
+fn take_flag(input: &mut &[u8]) -> Option<bool> {
+    match take::<1>(input)? {
+        [0] => Some(false),
+        [1] => Some(true),
+        _ => None,
+    }
+}
+
+fn take_part(input: &mut &[u8]) -> Option<Part> {
+    Some(Part {
+        first: u64::from_le_bytes(take(input)?),
+        total: u64::from_le_bytes(take(input)?),
+        is_to_end: take_flag(input)?,
+        asked: take_bytes(input)?,
+    })
 }
 
 fn take_bytes(input: &mut &[u8]) -> Option<Bytes> {
@@ -288,6 +366,9 @@ mod tests {
             fresh_until: 65,
             last_modified: Some(-3),
             etag: Bytes::from_static(b"\"e\""),
+            must_revalidate: true,
+            family: 7,
+            part: Some(Part { first: 4, total: 9, is_to_end: true, asked: "bytes=-5".into() }),
             body_bytes: 4,
             body_crc: 9,
             ..EntryHead::default()

@@ -2,33 +2,55 @@
 //!
 //! | state | next |
 //! | --- | --- |
-//! | claimed ([`Claim::Maker`]) | ended, when its [`FillGuard`] is dropped |
-//! | awaited ([`Claim::Taken`]) | the waiter looks into the store again, or gives up by its own clock |
-//! | overdue (older than the caller's age) | claimed by the next caller; the old maker's end is ignored |
+//! | made ([`Claim::Maker`]) | flowing, when the maker lets others read along ([`FillGuard::begin`]) |
+//! | made, flowing | stored, or free if its maker ends without ([`FillGuard`] is dropped) |
+//! | free, with waiters | made by one of them, woken in their order; the others sleep on |
+//! | overdue (older than the caller's age) | made by the next caller; the old maker's end is ignored |
+//!
+//! Nobody polls, and a maker that fails wakes one waiter, not all.
 
+use crate::entry::{Entry, EntryHead};
+use crate::flow::{Broken, Flow};
 use crate::key::Key;
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::Notify;
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Made,
+    Flowing(Arc<Flow>),
+    Free,
+    Stored(Arc<Entry>),
+}
+
+#[derive(Debug)]
+struct State {
+    since: Instant,
+    stage: Stage,
+    waiters: usize,
+}
 
 /// A response being made.
 #[derive(Debug)]
-pub struct Fill {
-    since: Instant,
-    ended: watch::Sender<bool>,
+struct Fill {
+    state: Mutex<State>,
+    changed: Notify,
 }
 
 impl Fill {
-    /// Returns when the maker has ended, whatever the outcome.
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub async fn ended(&self) {
-        let mut receiver = self.ended.subscribe();
-        // The sender lives in `self`, so the channel cannot close under us.
-        let _ = receiver.wait_for(|ended| *ended).await;
+    fn new(now: Instant) -> Arc<Self> {
+        let state = State { since: now, stage: Stage::Made, waiters: 0 };
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each use leaves the state whole: a panic elsewhere cannot leave it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -44,62 +66,216 @@ pub enum Claim {
     /// The caller makes the response.
     Maker(FillGuard),
     /// Somebody else does.
-    Taken(Arc<Fill>),
+    Taken(Waiter),
 }
 
-/// Keeps the claim; dropping it wakes the waiters.
+/// What a waiter is woken for.
 #[derive(Debug)]
-pub struct FillGuard {
+pub enum Woken {
+    /// The response has begun and can be read along.
+    Flowing(Arc<Flow>),
+    /// It is stored.
+    Stored(Arc<Entry>),
+    /// Its maker ended without it: claim it.
+    Free,
+}
+
+/// A place among those who wait for a response.
+#[derive(Debug)]
+pub struct Waiter {
     fills: Arc<Fills>,
     key: Key,
     fill: Arc<Fill>,
 }
 
-impl Fills {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Fill>>> {
-        // A panic while the map was held cannot leave it half changed: each use is one call.
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn claim(self: &Arc<Self>, key: &Key, now: Instant, age_max: Duration) -> Claim {
-        let mut under_way = self.lock();
-        let fill = || Arc::new(Fill { since: now, ended: watch::Sender::new(false) });
-        let fill = match under_way.entry(key.clone()) {
-            Slot::Vacant(slot) => Arc::clone(slot.insert(fill())),
-            Slot::Occupied(mut slot) => {
-                if now.saturating_duration_since(slot.get().since) < age_max {
-                    return Claim::Taken(Arc::clone(slot.get()));
-                }
-                slot.insert(fill());
-                Arc::clone(slot.get())
+impl Waiter {
+    /// Returns when there is something to do.
+    ///
+    /// # Cancel safety
+    /// Dropping the future hands a turn it was woken for to the next waiter.
+    pub async fn woken(&self) -> Woken {
+        loop {
+            let mut changed = std::pin::pin!(self.fill.changed.notified());
+            changed.as_mut().enable();
+            match &self.fill.state().stage {
+                Stage::Made => {}
+                Stage::Flowing(flow) => return Woken::Flowing(Arc::clone(flow)),
+                Stage::Stored(entry) => return Woken::Stored(Arc::clone(entry)),
+                Stage::Free => return Woken::Free,
             }
-        };
-        Claim::Maker(FillGuard { fills: Arc::clone(self), key: key.clone(), fill })
+            changed.await;
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut under_way = self.fills.lock();
+        let mut state = self.fill.state();
+        state.waiters -= 1;
+        let is_free = matches!(state.stage, Stage::Free);
+        let is_last = state.waiters == 0;
+        drop(state);
+        if is_free && is_last {
+            self.fills.forget(&mut under_way, &self.key, &self.fill);
+        } else if is_free {
+            // It may have been the one whose turn it was.
+            self.fill.changed.notify_one();
+        }
+    }
+}
+
+/// Keeps the claim of a maker; dropped without [`FillGuard::stored`], the next waiter makes it.
+#[derive(Debug)]
+pub struct FillGuard {
+    fills: Arc<Fills>,
+    key: Key,
+    fill: Arc<Fill>,
+    flow: Option<Arc<Flow>>,
+    is_stored: bool,
+}
+
+impl FillGuard {
+    /// Lets waiters read along from here on; `announced`: the length the origin said.
+    pub fn begin(&mut self, head: EntryHead, announced: Option<u64>) {
+        let flow = Arc::new(Flow::new(head, announced));
+        self.flow = Some(Arc::clone(&flow));
+        self.fill.state().stage = Stage::Flowing(flow);
+        self.fill.changed.notify_waiters();
     }
 
-    pub(crate) fn is_claimed(&self, key: &Key) -> bool {
-        self.lock().contains_key(key)
+    /// The next bytes of the body, for those who read along.
+    pub fn push(&self, bytes: &Bytes) {
+        if let Some(flow) = &self.flow {
+            flow.push(bytes);
+        }
+    }
+
+    /// The first `bytes` bytes of the body, and what follows, lie in `file`.
+    pub fn move_to(&self, file: Arc<File>, bytes: u64) {
+        if let Some(flow) = &self.flow {
+            flow.move_to(file, bytes);
+        }
+    }
+
+    /// The response is whole and stored: everybody who waits has it.
+    pub fn stored(mut self, entry: Arc<Entry>) {
+        if let Some(flow) = self.flow.take() {
+            flow.end(Ok(()));
+        }
+        let mut under_way = self.fills.lock();
+        self.fill.state().stage = Stage::Stored(entry);
+        self.fills.forget(&mut under_way, &self.key, &self.fill);
+        self.is_stored = true;
+        drop(under_way);
+        self.fill.changed.notify_waiters();
     }
 }
 
 impl Drop for FillGuard {
     fn drop(&mut self) {
+        if self.is_stored {
+            return;
+        }
+        if let Some(flow) = &self.flow {
+            flow.end(Err(Broken));
+        }
         let mut under_way = self.fills.lock();
-        if under_way.get(&self.key).is_some_and(|fill| Arc::ptr_eq(fill, &self.fill)) {
-            under_way.remove(&self.key);
+        let is_current = under_way.get(&self.key).is_some_and(|fill| Arc::ptr_eq(fill, &self.fill));
+        let mut state = self.fill.state();
+        state.stage = Stage::Free;
+        let has_waiters = state.waiters > 0;
+        drop(state);
+        if !has_waiters {
+            self.fills.forget(&mut under_way, &self.key, &self.fill);
         }
         drop(under_way);
-        self.fill.ended.send_replace(true);
+        if is_current {
+            self.fill.changed.notify_one();
+        } else {
+            // Another maker took over: those who still wait here shall wait for that one.
+            self.fill.changed.notify_waiters();
+        }
+    }
+}
+
+type UnderWay = HashMap<Key, Arc<Fill>>;
+
+impl Fills {
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+        // A panic while the map was held cannot leave it half changed: each use is one call.
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[allow(clippy::unused_self, reason = "says whose map it is")]
+    fn forget(&self, under_way: &mut UnderWay, key: &Key, fill: &Arc<Fill>) {
+        if under_way.get(key).is_some_and(|found| Arc::ptr_eq(found, fill)) {
+            under_way.remove(key);
+        }
+    }
+
+    pub(crate) fn claim(self: &Arc<Self>, key: &Key, now: Instant, age_max: Duration) -> Claim {
+        let mut under_way = self.lock();
+        let fill = match under_way.entry(key.clone()) {
+            Slot::Vacant(slot) => Arc::clone(slot.insert(Fill::new(now))),
+            Slot::Occupied(mut slot) => {
+                let mut state = slot.get().state();
+                let is_overdue = now.saturating_duration_since(state.since) >= age_max;
+                match state.stage {
+                    Stage::Free => {
+                        (state.since, state.stage) = (now, Stage::Made);
+                        drop(state);
+                        Arc::clone(slot.get())
+                    }
+                    _ if is_overdue => {
+                        drop(state);
+                        slot.insert(Fill::new(now));
+                        Arc::clone(slot.get())
+                    }
+                    _ => {
+                        state.waiters += 1;
+                        drop(state);
+                        let (fills, fill) = (Arc::clone(self), Arc::clone(slot.get()));
+                        return Claim::Taken(Waiter { fills, key: key.clone(), fill });
+                    }
+                }
+            }
+        };
+        let fills = Arc::clone(self);
+        Claim::Maker(FillGuard { fills, key: key.clone(), fill, flow: None, is_stored: false })
+    }
+
+    pub(crate) fn is_claimed(&self, key: &Key) -> bool {
+        self.lock().get(key).is_some_and(|fill| !matches!(fill.state().stage, Stage::Free))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
+    use crate::entry::EntryBody;
+    use crate::flow::{Piece, Place};
 
     fn key() -> Key {
         Key::primary(Bytes::from_static(b"k"))
+    }
+
+    fn maker(fills: &Arc<Fills>) -> FillGuard {
+        match fills.claim(&key(), Instant::now(), Duration::MAX) {
+            Claim::Maker(guard) => guard,
+            Claim::Taken(_) => panic!("it is taken"),
+        }
+    }
+
+    fn waiter(fills: &Arc<Fills>) -> Waiter {
+        match fills.claim(&key(), Instant::now(), Duration::MAX) {
+            Claim::Maker(_) => panic!("it is free"),
+            Claim::Taken(waiter) => waiter,
+        }
+    }
+
+    fn entry() -> Arc<Entry> {
+        Arc::new(Entry::new(EntryHead::default(), EntryBody::Memory(Bytes::new()), 0))
     }
 
     #[test]
@@ -114,15 +290,62 @@ mod tests {
         assert!(fills.is_claimed(&key()));
         drop(second);
         assert!(!fills.is_claimed(&key()));
+        assert!(fills.lock().is_empty());
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn waiters_wake_when_the_maker_ends() {
+    async fn all_wake_for_what_is_stored_and_one_for_a_failure() {
         let fills = Arc::new(Fills::default());
-        let now = Instant::now();
-        let Claim::Maker(guard) = fills.claim(&key(), now, Duration::MAX) else { panic!() };
-        let Claim::Taken(fill) = fills.claim(&key(), now, Duration::MAX) else { panic!() };
-        let (_, ()) = tokio::join!(fill.ended(), async { drop(guard) });
-        fill.ended().await; // and those who come late do not wait at all
+        let guard = maker(&fills);
+        let waiters = [waiter(&fills), waiter(&fills), waiter(&fills)];
+        let mut sleeping: Vec<_> = waiters.iter().map(|waiter| Box::pin(waiter.woken())).collect();
+        assert!(sleeping.iter_mut().all(|sleeper| is_asleep(sleeper.as_mut())));
+        drop(guard);
+        let Woken::Free = sleeping.remove(0).await else { panic!("it failed") };
+        let guard = maker(&fills);
+        let mut others = sleeping.iter_mut();
+        assert!(others.all(|sleeper| is_asleep(sleeper.as_mut())), "the others sleep on");
+        guard.stored(entry());
+        for sleeper in sleeping {
+            assert!(matches!(sleeper.await, Woken::Stored(_)));
+        }
+        drop(waiters);
+        assert!(fills.lock().is_empty());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_turn_is_not_lost_with_the_one_who_had_it() {
+        let fills = Arc::new(Fills::default());
+        let guard = maker(&fills);
+        let (first, second) = (waiter(&fills), waiter(&fills));
+        let mut sleeping = Box::pin(second.woken());
+        assert!(is_asleep(sleeping.as_mut()));
+        drop(guard);
+        drop(first); // gave up just as its turn came
+        assert!(matches!(sleeping.await, Woken::Free));
+        drop(second);
+        assert!(fills.lock().is_empty());
+    }
+
+    fn is_asleep(future: std::pin::Pin<&mut impl Future>) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        future.poll(&mut context).is_pending()
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_body_is_read_along_and_a_broken_one_ends_broken() {
+        let fills = Arc::new(Fills::default());
+        let mut guard = maker(&fills);
+        let waiter = waiter(&fills);
+        guard.begin(EntryHead { status: 200, ..EntryHead::default() }, Some(6));
+        guard.push(&Bytes::from_static(b"abc"));
+        let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
+        let mut place = Place::default();
+        let next = flow.next(&mut place).await;
+        assert!(matches!(next, Ok(Some(Piece::Memory(bytes))) if &bytes[..] == b"abc"));
+        assert!(flow.is_waiting(&place));
+        let (next, ()) = tokio::join!(flow.next(&mut place), async { drop(guard) });
+        assert!(matches!(next, Err(Broken)));
+        assert!(matches!(waiter.woken().await, Woken::Free));
     }
 }

@@ -21,12 +21,14 @@
 mod disk;
 mod entry;
 mod fill;
+mod flow;
 mod key;
 mod zone;
 
 pub use disk::{DiskOptions, Levels, Spool};
-pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX};
-pub use fill::{Claim, Fill, FillGuard};
+pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
+pub use fill::{Claim, FillGuard, Waiter, Woken};
+pub use flow::{Broken, Flow, Piece, Place};
 pub use key::{Key, VariantId};
 pub use zone::{Zone, ZoneOptions, ZoneUsage};
 

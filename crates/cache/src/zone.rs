@@ -7,7 +7,8 @@ use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a zone is made from.
@@ -62,6 +63,8 @@ pub struct Zone {
     uses: Cache<Key, u64>,
     disk: Disk,
     fills: Arc<Fills>,
+    /// When keys were removed: what was begun before is not stored any more.
+    removals: Mutex<HashMap<Key, Instant>>,
 }
 
 impl std::fmt::Debug for Zone {
@@ -74,6 +77,8 @@ impl std::fmt::Debug for Zone {
 const MEMORY_SHARE: u64 = 8;
 /// Body size assumed when sizing the memory tier's table; chosen near a small page.
 const TYPICAL_ENTRY_BYTES: u64 = 16 * 1024;
+/// How long a removal is remembered; chosen above what making a page may take.
+const REMOVAL_KEPT: Duration = Duration::from_secs(900);
 /// Keys counted for `min_uses` at once.
 const USES_MAX: usize = 16 * 1024;
 
@@ -90,6 +95,7 @@ impl Zone {
             uses: Cache::new(USES_MAX),
             disk: Disk::new(options.disk.clone())?,
             fills: Arc::default(),
+            removals: Mutex::default(),
             options,
         })
     }
@@ -127,9 +133,20 @@ impl Zone {
         Ok(Some(entry))
     }
 
-    /// Puts an entry into the memory tier; from here on it is a hit.
-    pub fn insert(&self, key: &Key, entry: Arc<Entry>) {
-        self.memory.insert(key.clone(), InMemory::new(entry));
+    fn removals(&self) -> MutexGuard<'_, HashMap<Key, Instant>> {
+        // Each use is one call on the map: a panic elsewhere cannot leave it half changed.
+        self.removals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an entry into the memory tier; from here on it is a hit. `false`: its key was removed since
+    /// its making had `begun`.
+    pub fn insert(&self, key: &Key, entry: Arc<Entry>, begun: Instant) -> bool {
+        let removals = self.removals();
+        let is_wanted = removals.get(key).is_none_or(|removed| *removed < begun);
+        if is_wanted {
+            self.memory.insert(key.clone(), InMemory::new(entry));
+        }
+        is_wanted
     }
 
     fn is_current(&self, key: &Key, entry: &Arc<Entry>) -> bool {
@@ -152,12 +169,25 @@ impl Zone {
         self.disk.write(key, entry, now, || self.is_current(key, entry))
     }
 
-    /// Writes an entry to the disk tier. Blocks.
+    /// Writes an entry to the disk tier, unless its key was removed since its making had `begun`, or a
+    /// newer one took its place. Blocks.
     ///
     /// # Errors
     /// A full disk and the like; the memory tier keeps the entry.
-    pub fn write(&self, key: &Key, entry: &Entry, now: i64) -> Result<(), StoreError> {
-        self.disk.write(key, entry, now, || true)
+    pub fn write(
+        &self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        now: i64,
+        begun: Instant,
+    ) -> Result<(), StoreError> {
+        self.disk.write(key, entry, now, || {
+            let is_newest = self.memory.peek(key).is_none_or(|found| {
+                Arc::ptr_eq(&found.entry, entry)
+                    || found.entry.head.stored_at <= entry.head.stored_at
+            });
+            is_newest && self.removals().get(key).is_none_or(|removed| *removed < begun)
+        })
     }
 
     /// A temporary file for a body that outgrows memory. Blocks.
@@ -168,13 +198,21 @@ impl Zone {
         Spool::create(self.disk.temporary_path())
     }
 
-    /// Removes an entry from both tiers. Blocks. `true` if there was one.
+    /// Removes an entry from both tiers, and keeps what is being made for its key from being stored.
+    /// Blocks. `true` if there was one.
     ///
     /// # Errors
     /// The file cannot be removed.
     pub fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        let was_in_memory = self.memory.remove(key).is_some();
+        let was_in_memory = self.forget(key);
         Ok(self.disk.remove(key)? || was_in_memory)
+    }
+
+    /// [`Zone::remove`]'s part that does not block; the file, if there is one, still answers.
+    pub fn forget(&self, key: &Key) -> bool {
+        let mut removals = self.removals();
+        removals.insert(key.clone(), Instant::now());
+        self.memory.remove(key).is_some()
     }
 
     /// Claims the making of the response for `key`; an older claim than `age_max` is taken over.
@@ -205,6 +243,7 @@ impl Zone {
     /// A file that cannot be removed.
     pub fn evict(&self, now: i64) -> Result<usize, StoreError> {
         let inactive = self.options.disk.inactive;
+        self.removals().retain(|_, removed| removed.elapsed() < REMOVAL_KEPT);
         // Uses in memory are not written through; carry them over before judging the files.
         for (key, kept) in self.memory.iter() {
             let last_used = kept.entry.last_used();
@@ -329,7 +368,7 @@ mod tests {
     #[test]
     fn entries_survive_the_process_without_a_scan() {
         let folder = Folder::new();
-        folder.zone().write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        folder.zone().write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
         let next = folder.zone();
         assert!(next.peek(&key("a")).is_none());
         assert_eq!(read(&next, "a").as_deref(), Some(&b"page"[..]));
@@ -341,7 +380,7 @@ mod tests {
     fn a_damaged_file_is_a_miss_and_goes() {
         let folder = Folder::new();
         let zone = folder.zone();
-        zone.write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        zone.write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
         let [file] = &folder.files()[..] else { panic!("one file") };
         let whole = fs::read(file).unwrap();
         for at in 0..whole.len() {
@@ -362,8 +401,8 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         let page = entry("a", b"page");
-        zone.insert(&key("a"), Arc::clone(&page));
-        zone.write(&key("a"), &page, 0).unwrap();
+        zone.insert(&key("a"), Arc::clone(&page), Instant::now());
+        zone.write(&key("a"), &page, 0, Instant::now()).unwrap();
         page.forms[2].keep(5, Bytes::from_static(b"zipped"));
         assert!(page.forms[0].claim() && !page.forms[0].claim() && !page.forms[2].claim());
         zone.rewrite(&key("a"), &page, 0).unwrap();
@@ -391,11 +430,11 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         let old = entry("a", b"old");
-        zone.insert(&key("a"), Arc::clone(&old));
-        zone.write(&key("a"), &old, 0).unwrap();
+        zone.insert(&key("a"), Arc::clone(&old), Instant::now());
+        zone.write(&key("a"), &old, 0, Instant::now()).unwrap();
         let new = entry("a", b"new");
-        zone.insert(&key("a"), Arc::clone(&new));
-        zone.write(&key("a"), &new, 0).unwrap();
+        zone.insert(&key("a"), Arc::clone(&new), Instant::now());
+        zone.write(&key("a"), &new, 0, Instant::now()).unwrap();
         zone.rewrite(&key("a"), &old, 0).unwrap();
         assert_eq!(read(&folder.zone(), "a").as_deref(), Some(&b"new"[..]));
         zone.remove(&key("a")).unwrap();
@@ -410,14 +449,14 @@ mod tests {
         let large = vec![b'x'; usize::try_from(zone.memory_body_max()).unwrap() + 1];
         let mut spool = zone.spool().unwrap();
         spool.write(&large).unwrap();
-        let body = spool.into_body().unwrap();
+        let body = spool.into_body();
         let head = EntryHead {
             key: Bytes::from_static(b"a"),
             body_bytes: large.len() as u64,
             body_crc: crc32fast::hash(&large),
             ..EntryHead::default()
         };
-        zone.write(&key("a"), &Entry::new(head, body, 0), 0).unwrap();
+        zone.write(&key("a"), &Arc::new(Entry::new(head, body, 0)), 0, Instant::now()).unwrap();
         assert_eq!(folder.files().len(), 1, "no temporary file is left");
         let found = zone.load(&key("a"), 0).unwrap().unwrap();
         assert!(matches!(found.body, EntryBody::File(..)));
@@ -429,13 +468,13 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         let first = entry("a", b"page");
-        zone.insert(&key("a"), Arc::clone(&first));
+        zone.insert(&key("a"), Arc::clone(&first), Instant::now());
         let alone = zone.usage().memory_bytes;
         first.forms[0].keep(1, Bytes::from_static(&[0; 100]));
         zone.reweigh(&key("a"), &first);
         assert_eq!(zone.usage().memory_bytes, alone + 100);
         let second = entry("a", b"page");
-        zone.insert(&key("a"), Arc::clone(&second));
+        zone.insert(&key("a"), Arc::clone(&second), Instant::now());
         second.forms[0].keep(1, Bytes::from_static(&[0; 100]));
         zone.remove(&key("a")).unwrap();
         assert_eq!(zone.usage().memory_bytes, 0);
@@ -446,7 +485,7 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         fs::remove_dir_all(&folder.0).unwrap();
-        zone.write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        zone.write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
         assert!(read(&zone, "a").is_some());
     }
 
@@ -457,8 +496,13 @@ mod tests {
         options.disk.max_size = Some(600);
         let zone = Zone::open(options).unwrap();
         for (time, text) in ["a", "b", "c", "d"].iter().enumerate() {
-            zone.write(&key(text), &entry(text, &[b'x'; 100]), i64::try_from(time).unwrap())
-                .unwrap();
+            zone.write(
+                &key(text),
+                &entry(text, &[b'x'; 100]),
+                i64::try_from(time).unwrap(),
+                Instant::now(),
+            )
+            .unwrap();
         }
         assert!(zone.usage().disk_bytes > 600);
         zone.evict(10).unwrap();
@@ -472,7 +516,7 @@ mod tests {
     #[test]
     fn a_scan_accounts_and_clears_what_a_killed_process_left() {
         let folder = Folder::new();
-        folder.zone().write(&key("a"), &entry("a", b"page"), 0).unwrap();
+        folder.zone().write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
         fs::write(folder.0.join("tmp.1.7"), b"torn").unwrap();
         let zone = folder.zone();
         assert!(zone.may_be_on_disk(&key("b")));
@@ -487,7 +531,7 @@ mod tests {
         let zone = folder.zone();
         for number in 0..200 {
             let text = format!("k{number}");
-            zone.insert(&key(&text), entry(&text, &[b'x'; 16 * 1024]));
+            zone.insert(&key(&text), entry(&text, &[b'x'; 16 * 1024]), Instant::now());
         }
         let usage = zone.usage();
         assert!(usage.memory_bytes <= 1 << 20 && usage.memory_entries > 30, "{usage:?}");

@@ -1,58 +1,119 @@
-//! `Cache-Control` of a response, as far as a shared cache acts on it.
+//! `Cache-Control` and its relatives in a response, as far as a shared cache acts on them.
+//!
+//! # Sources
+//! RFC 9111, sections 4.2 and 5; RFC 5861; RFC 9213.
 
 use crate::field;
+use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
-/// The directives that decide about storing and freshness.
+/// The directives that decide about storing, freshness and stale answers. Times are seconds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CacheControl {
-    /// `no-cache`, `no-store` or `private`: not to be stored, in nginx's reading.
-    pub forbids_store: bool,
-    /// `s-maxage`, else `max-age`, in seconds.
+    /// Not to be stored, unless [`CacheControl::must_understand`] lifts it.
+    pub no_store: bool,
+    /// Not to be used without asking the origin; with field names too, as a cache may treat it.
+    pub no_cache: bool,
+    /// Not for shared caches; with field names too.
+    pub private: bool,
+    /// May be stored where it otherwise might not.
+    pub public: bool,
+    /// Not to be used stale.
+    pub must_revalidate: bool,
+    /// Not to be used stale by shared caches.
+    pub proxy_revalidate: bool,
+    /// To be stored if the status is understood, whatever `no-store` says.
+    pub must_understand: bool,
+    /// `max-age`; 0 for one that cannot be read.
     pub max_age: Option<u64>,
-    /// `stale-while-revalidate`, in seconds (RFC 5861, section 3).
+    /// `s-maxage`; 0 for one that cannot be read.
+    pub s_maxage: Option<u64>,
+    /// `stale-while-revalidate` (RFC 5861, section 3).
     pub stale_while_revalidate: Option<u64>,
-    /// `stale-if-error`, in seconds (RFC 5861, section 4).
+    /// `stale-if-error` (RFC 5861, section 4).
     pub stale_if_error: Option<u64>,
 }
 
+/// Longest time a directive can say; longer ones count as this (RFC 9111, section 1.2.2).
+const SECONDS_MAX: u64 = 1 << 31;
+
 impl CacheControl {
-    /// Reads one field value; call [`CacheControl::merge`] for further field lines.
+    /// Reads the field's lines, in order.
     ///
     /// nginx looks for the words anywhere in the value; this reads the members of the list, so
-    /// `x-no-cache` forbids nothing.
-    pub fn parse(value: &[u8]) -> Self {
+    /// `x-no-cache` forbids nothing. Of a repeated directive the first one counts (RFC 9111,
+    /// section 4.2.1).
+    pub fn parse<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut found = Self::default();
-        let mut shared_age = None;
-        for member in field::list(value) {
+        for member in lines.into_iter().flat_map(field::members) {
             let (name, argument) = split(member);
-            if [&b"no-cache"[..], b"no-store", b"private"]
-                .iter()
-                .any(|n| name.eq_ignore_ascii_case(n))
-            {
-                found.forbids_store = true;
-            } else if name.eq_ignore_ascii_case(b"s-maxage") {
-                shared_age = seconds(argument);
-            } else if name.eq_ignore_ascii_case(b"max-age") {
-                found.max_age = seconds(argument);
-            } else if name.eq_ignore_ascii_case(b"stale-while-revalidate") {
-                found.stale_while_revalidate = seconds(argument);
-            } else if name.eq_ignore_ascii_case(b"stale-if-error") {
-                found.stale_if_error = seconds(argument);
-            }
+            found.note(&name.to_ascii_lowercase(), || seconds(argument));
         }
-        found.max_age = shared_age.or(found.max_age);
         found
     }
 
-    /// Joins what a further field line says.
-    #[must_use]
-    pub fn merge(self, other: Self) -> Self {
-        Self {
-            forbids_store: self.forbids_store || other.forbids_store,
-            max_age: self.max_age.or(other.max_age),
-            stale_while_revalidate: self.stale_while_revalidate.or(other.stale_while_revalidate),
-            stale_if_error: self.stale_if_error.or(other.stale_if_error),
+    /// Reads a targeted field (`CDN-Cache-Control`), a dictionary of structured values. `None`: it is
+    /// absent, empty or malformed, and another field decides (RFC 9213, section 2.1).
+    pub fn parse_targeted<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let lines: Vec<&[u8]> = lines.into_iter().collect();
+        let text = lines.join(&b", "[..]);
+        let members: Dictionary = Parser::new(&text).parse().ok()?;
+        if members.is_empty() {
+            return None;
         }
+        let mut found = Self::default();
+        for (name, member) in &members {
+            let ListEntry::Item(item) = member else { continue };
+            match &item.bare_item {
+                BareItem::Boolean(true) => found.note(name.as_str().as_bytes(), || None),
+                BareItem::Integer(seconds) => {
+                    let seconds = u64::try_from(i64::from(*seconds)).unwrap_or(0);
+                    found.note(name.as_str().as_bytes(), || Some(seconds.min(SECONDS_MAX)));
+                }
+                // Of another type: ignored (RFC 9213, section 2.1).
+                _ => {}
+            }
+        }
+        Some(found)
+    }
+
+    fn note(&mut self, name: &[u8], seconds: impl FnOnce() -> Option<u64>) {
+        // What cannot be read is stale at once: the safe side (RFC 9111, section 4.2.1).
+        let lifetime = |kept: &mut Option<u64>, said: Option<u64>| {
+            kept.get_or_insert(said.unwrap_or(0));
+        };
+        match name {
+            b"no-store" => self.no_store = true,
+            b"no-cache" => self.no_cache = true,
+            b"private" => self.private = true,
+            b"public" => self.public = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
+            b"max-age" => lifetime(&mut self.max_age, seconds()),
+            b"s-maxage" => lifetime(&mut self.s_maxage, seconds()),
+            b"stale-while-revalidate" => {
+                self.stale_while_revalidate = self.stale_while_revalidate.or_else(seconds);
+            }
+            b"stale-if-error" => self.stale_if_error = self.stale_if_error.or_else(seconds),
+            _ => {}
+        }
+    }
+
+    /// How long a shared cache may call it fresh: `s-maxage`, else `max-age`.
+    pub fn lifetime(&self) -> Option<u64> {
+        self.s_maxage.or(self.max_age)
+    }
+
+    /// Does it forbid a shared cache to use the response stale? `s-maxage` does so too (RFC 9111,
+    /// section 5.2.2.10).
+    pub fn forbids_stale(&self) -> bool {
+        self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage.is_some()
+    }
+
+    /// Does it allow an answer to a request with `Authorization` to be shared (RFC 9111, section
+    /// 3.5)?
+    pub fn shares_authorized(&self) -> bool {
+        self.public || self.must_revalidate || self.s_maxage.is_some()
     }
 }
 
@@ -63,33 +124,83 @@ fn split(member: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Delta seconds, quoted or not; a number beyond 2^31 counts as 2^31 (RFC 9111, section 1.2.2).
+/// Delta seconds, quoted or not.
 fn seconds(argument: &[u8]) -> Option<u64> {
-    const MAX: u64 = 1 << 31;
     let digits =
         argument.strip_prefix(b"\"").and_then(|a| a.strip_suffix(b"\"")).unwrap_or(argument);
+    delta_seconds(digits)
+}
+
+/// `1*DIGIT`; a number beyond 2^31 counts as 2^31 (RFC 9111, section 1.2.2).
+fn delta_seconds(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let value = digits.iter().fold(0u64, |value, digit| {
         value.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
     });
-    Some(value.min(MAX))
+    Some(value.min(SECONDS_MAX))
+}
+
+/// `Age` in seconds: the first member of its first line; 0 for one that cannot be read (RFC 9111,
+/// section 5.1).
+pub fn age(line: Option<&[u8]>) -> u64 {
+    line.and_then(|line| field::list(line).next()).and_then(delta_seconds).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parse(line: &str) -> CacheControl {
+        CacheControl::parse([line.as_bytes()])
+    }
+
     #[test]
     fn shared_age_wins_and_words_are_whole() {
-        let both = CacheControl::parse(b"max-age=10, S-MaxAge=20");
-        assert_eq!((both.max_age, both.forbids_store), (Some(20), false));
-        assert!(CacheControl::parse(b"max-age=10, private").forbids_store);
-        assert!(!CacheControl::parse(b"x-no-cache, max-age=5").forbids_store);
-        assert_eq!(CacheControl::parse(b"max-age=\"7\"").max_age, Some(7));
-        assert_eq!(CacheControl::parse(b"max-age=99999999999999999999").max_age, Some(1 << 31));
-        assert_eq!(CacheControl::parse(b"max-age=-1").max_age, None);
-        assert_eq!(CacheControl::parse(b"stale-if-error=3").stale_if_error, Some(3));
+        let both = parse("max-age=10, S-MaxAge=20");
+        assert_eq!((both.lifetime(), both.private), (Some(20), false));
+        let lines = CacheControl::parse([&b"max-age=3600"[..], b"s-maxage=1"]);
+        assert_eq!(lines.lifetime(), Some(1));
+        assert!(parse("max-age=10, private").private);
+        assert!(!parse("x-no-cache, max-age=5").no_cache);
+        assert!(parse("No-Cache=\"a, max-age=1\"").no_cache);
+        assert_eq!(parse("no-cache=\"a, max-age=1\"").max_age, None);
+        assert_eq!(parse("max-age=\"7\"").max_age, Some(7));
+        assert_eq!(parse("max-age=99999999999999999999").max_age, Some(1 << 31));
+        assert_eq!(parse("max-age=-1").max_age, Some(0));
+        assert_eq!(parse("max-age=3, max-age=9").max_age, Some(3));
+        assert_eq!(parse("stale-if-error=3").stale_if_error, Some(3));
+    }
+
+    #[test]
+    fn targeted_fields_are_structured_or_ignored() {
+        let parse = |line: &str| CacheControl::parse_targeted([line.as_bytes()]);
+        assert_eq!(parse("max-age=5, foo=bar").and_then(|c| c.max_age), Some(5));
+        assert_eq!(parse("max-age=99999999999").and_then(|c| c.max_age), Some(1 << 31));
+        assert_eq!(parse("max-age=5, max-age=7").and_then(|c| c.max_age), Some(7));
+        assert!(parse("private").is_some_and(|c| c.private));
+        assert!(parse("private=?0, a").is_some_and(|c| !c.private));
+        assert_eq!(parse("max-age=\"5\"").map(|c| c.max_age), Some(None));
+        assert_eq!(parse("max-age=5, &&&"), None);
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn age_is_the_first_member() {
+        let table = [
+            ("7200", 7200),
+            ("7200, 0", 7200),
+            ("0, 7200", 0),
+            ("abc", 0),
+            ("-7200", 0),
+            ("7200.0", 0),
+            ("2147483649", 1 << 31),
+            ("", 0),
+        ];
+        for (line, expected) in table {
+            assert_eq!(age(Some(line.as_bytes())), expected, "{line}");
+        }
+        assert_eq!(age(None), 0);
     }
 }

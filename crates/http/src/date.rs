@@ -6,10 +6,39 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub const DATE_BYTES: usize = 29;
 
 /// Seconds since 1970-01-01T00:00:00Z; `None` if the text is no date.
+///
+/// Names are read in any case, and a day of the week that is not the date's is overlooked, as nginx
+/// does; a zone other than GMT makes it no date (RFC 9110, section 5.6.7).
 pub fn parse(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?.trim();
-    let time = httpdate::parse_http_date(text).ok()?;
+    let time = httpdate::parse_http_date(text).ok().or_else(|| parse_leniently(text))?;
     time.duration_since(UNIX_EPOCH).ok().and_then(|since| since.as_secs().try_into().ok())
+}
+
+/// Writes the names as the crate wants them, and tries every day of the week.
+fn parse_leniently(text: &str) -> Option<SystemTime> {
+    const DAYS: [&str; 7] =
+        ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+    let names_end = text.find(|c: char| !c.is_ascii_alphabetic())?;
+    let (day, rest) = text.split_at(names_end);
+    let is_known = DAYS
+        .iter()
+        .any(|known| known.eq_ignore_ascii_case(day) || known[..3].eq_ignore_ascii_case(day));
+    if !is_known || !rest.is_ascii() {
+        return None;
+    }
+    let mut rest = rest.to_ascii_lowercase().into_bytes();
+    for at in 1..rest.len() {
+        if rest[at].is_ascii_lowercase() && !rest[at - 1].is_ascii_alphabetic() {
+            rest[at] = rest[at].to_ascii_uppercase();
+        }
+    }
+    let mut rest = String::from_utf8(rest).ok()?;
+    if let Some(date) = rest.strip_suffix(" Gmt") {
+        rest = format!("{date} GMT");
+    }
+    let name = |known: &'static str| if day.len() == 3 { &known[..3] } else { known };
+    DAYS.iter().find_map(|known| httpdate::parse_http_date(&format!("{}{rest}", name(known))).ok())
 }
 
 /// IMF-fixdate (`Sun, 06 Nov 1994 08:49:37 GMT`) of a time in seconds since 1970.
@@ -34,10 +63,24 @@ mod tests {
             "Sun, 06 Nov 1994 08:49:37 GMT",
             "Sunday, 06-Nov-94 08:49:37 GMT",
             "Sun Nov  6 08:49:37 1994",
+            "sun, 06 nOV 1994 08:49:37 gMT",
+            "Monday, 06-Nov-94 08:49:37 GMT",
+            "Tue Nov  6 08:49:37 1994",
         ] {
             assert_eq!(parse(text.as_bytes()), Some(784_111_777), "{text}");
         }
-        assert_eq!(parse(b"yesterday"), None);
+        for text in [
+            "yesterday",
+            "",
+            "0",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "Sun, 06 Nov 1994 08:49:37 AEST",
+            "Sun, 06 Nov 1994 8:49:37 GMT",
+            "Sun, 06 Nov 1994, 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        }
         assert_eq!(format(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(format(-5), "Thu, 01 Jan 1970 00:00:00 GMT");
     }

@@ -8,6 +8,23 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|member| !member.is_empty())
 }
 
+/// As [`list`], where a comma inside a quoted string parts nothing.
+pub fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    value
+        .split(move |byte| {
+            let is_plain = !std::mem::take(&mut is_escaped);
+            match byte {
+                b'\\' if is_quoted && is_plain => is_escaped = true,
+                b'"' if is_plain => is_quoted = !is_quoted,
+                _ => {}
+            }
+            *byte == b',' && !is_quoted
+        })
+        .map(<[u8]>::trim_ascii)
+        .filter(|member| !member.is_empty())
+}
+
 /// Does the list hold `token`, compared without case?
 pub fn list_has(value: &[u8], token: &[u8]) -> bool {
     list(value).any(|member| member.eq_ignore_ascii_case(token))
@@ -51,6 +68,12 @@ mod tests {
         assert_eq!(argument(b"x=1&yy=2&y=3", b"y"), Some(&b"3"[..]));
         assert_eq!(argument(b"x", b"x"), None);
         assert_eq!(argument(b"", b"x"), None);
+    }
+
+    #[test]
+    fn quoted_commas_part_nothing() {
+        let found: Vec<&[u8]> = members(br#"a="b,\",c" , d"#).collect();
+        assert_eq!(found, [&br#"a="b,\",c""#[..], b"d"]);
     }
 
     #[test]

@@ -15,3 +15,4 @@ pub mod negotiation;
 pub mod range;
 pub mod status;
 pub mod uri;
+pub mod vary;

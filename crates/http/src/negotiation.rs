@@ -24,6 +24,11 @@ pub fn weight(accept_encoding: &[u8], coding: &[u8]) -> Option<u16> {
     found.filter(|weight| *weight > 0)
 }
 
+/// The weight of one member of an `Accept-…` list, in thousandths.
+pub(crate) fn quality(member: &[u8]) -> u16 {
+    member.split(|byte| *byte == b';').skip(1).find_map(thousandths).unwrap_or(1000)
+}
+
 /// `q=0.5` as 500; `None` for another parameter.
 fn thousandths(parameter: &[u8]) -> Option<u16> {
     let (name, value) = parameter.trim_ascii().split_at_checked(2)?;

@@ -3,7 +3,8 @@
 use crate::logging::error::{Context, Level};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
-use yorozu_cache::{Entry, EntryHead, FillGuard, Key, Spool, StoreError, Zone};
+use std::time::Instant;
+use yorozu_cache::{Entry, EntryBody, EntryHead, FillGuard, Key, Spool, StoreError, Zone};
 
 /// A response on its way into a zone.
 pub struct Collector {
@@ -13,8 +14,10 @@ pub struct Collector {
     bytes: u64,
     hasher: crc32fast::Hasher,
     spool: Option<Spool>,
-    /// Waiters are woken when this is dropped, after the entry is in place.
-    _guard: Option<FillGuard>,
+    /// Waiters read along, and are woken when the entry is in place.
+    guard: Option<FillGuard>,
+    /// When the request for it looked first.
+    begun: Instant,
     context: Context,
 }
 
@@ -23,6 +26,7 @@ impl Collector {
         zone: Arc<Zone>,
         head: EntryHead,
         guard: Option<FillGuard>,
+        begun: Instant,
         context: Context,
     ) -> Self {
         Self {
@@ -32,8 +36,23 @@ impl Collector {
             bytes: 0,
             hasher: crc32fast::Hasher::new(),
             spool: None,
-            _guard: guard,
+            guard,
+            begun,
             context,
+        }
+    }
+
+    /// The body takes time: those who wait for it read along from here on. `announced`: its length, if
+    /// the origin said it.
+    pub fn let_others_read(&mut self, announced: Option<u64>) {
+        if let Some(guard) = &mut self.guard {
+            guard.begin(self.head.clone(), announced);
+            for chunk in &self.chunks {
+                guard.push(chunk);
+            }
+            if let Some(spool) = &self.spool {
+                guard.move_to(spool.file(), self.bytes);
+            }
         }
     }
 
@@ -45,8 +64,19 @@ impl Collector {
             spool.write(bytes)
         } else {
             self.chunks.push(bytes.clone());
-            if self.bytes > self.zone.memory_body_max() { self.move_to_disk() } else { Ok(()) }
+            if self.bytes > self.zone.memory_body_max() {
+                return self.logged(Self::move_to_disk);
+            }
+            Ok(())
         };
+        if let Some(guard) = self.guard.as_ref().filter(|_| result.is_ok()) {
+            guard.push(bytes);
+        }
+        self.logged(|_| result)
+    }
+
+    fn logged(&mut self, step: impl FnOnce(&mut Self) -> Result<(), StoreError>) -> bool {
+        let result = step(self);
         if let Err(problem) = &result {
             self.context.upstream(Level::Crit, &problem.to_string(), None);
         }
@@ -58,11 +88,15 @@ impl Collector {
         for chunk in self.chunks.drain(..) {
             spool.write(&chunk)?;
         }
+        if let Some(guard) = &self.guard {
+            guard.move_to(spool.file(), self.bytes);
+        }
         self.spool = Some(spool);
         Ok(())
     }
 
-    /// The body is whole: the entry is a hit from here on; its file is written behind it.
+    /// The body is whole: the entry is a hit from here on; its file is written behind it. `now` in
+    /// seconds since 1970.
     pub fn finish(mut self, now: i64) {
         let head = EntryHead {
             body_bytes: self.bytes,
@@ -70,25 +104,37 @@ impl Collector {
             ..std::mem::take(&mut self.head)
         };
         let body = match self.spool.take() {
-            Some(spool) => match spool.into_body() {
-                Ok(body) => body,
-                Err(problem) => {
-                    return self.context.upstream(Level::Crit, &problem.to_string(), None);
-                }
-            },
-            None => yorozu_cache::EntryBody::Memory(joined(std::mem::take(&mut self.chunks))),
+            Some(spool) => spool.into_body(),
+            None => EntryBody::Memory(joined(std::mem::take(&mut self.chunks))),
         };
         let entry = Arc::new(Entry::new(head, body, now));
-        store(Arc::clone(&self.zone), entry, now, self.context.clone());
+        let made = Made { entry, begun: self.begun, guard: self.guard.take() };
+        store(Arc::clone(&self.zone), made, now, self.context.clone());
     }
 }
 
-/// Puts an entry into its place: a hit from here on; its file is written behind it.
-pub fn store(zone: Arc<Zone>, entry: Arc<Entry>, now: i64, context: Context) {
+/// An entry that is whole.
+pub struct Made {
+    pub entry: Arc<Entry>,
+    /// When the request for it looked first.
+    pub begun: Instant,
+    /// The claim, for those who wait.
+    pub guard: Option<FillGuard>,
+}
+
+/// Puts an entry into its place: a hit from here on; its file is written behind it. `now` in seconds
+/// since 1970.
+pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
+    let Made { entry, begun, guard } = made;
     // The entry's own key: a variant does not take the place of the first one.
     let key = Key::primary(entry.head.key.clone());
-    zone.insert(&key, Arc::clone(&entry));
-    let written = tokio::task::spawn_blocking(move || zone.write(&key, &entry, now));
+    if !zone.insert(&key, Arc::clone(&entry), begun) {
+        return;
+    }
+    if let Some(guard) = guard {
+        guard.stored(Arc::clone(&entry));
+    }
+    let written = tokio::task::spawn_blocking(move || zone.write(&key, &entry, now, begun));
     tokio::task::spawn_local(async move {
         if let Ok(Err(problem)) = written.await {
             context.upstream(Level::Crit, &problem.to_string(), None);

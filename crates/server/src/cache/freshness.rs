@@ -2,91 +2,264 @@
 
 use crate::handlers::gateway::directives::IgnoreHeaders;
 use crate::handlers::gateway::{Conf, Head};
-use yorozu_http::cache_control::CacheControl;
+use yorozu_http::cache_control::{self, CacheControl};
 use yorozu_http::{date, field};
 
-/// Until when an answer is fresh and may be stale. Times are seconds since 1970.
+/// Until when an answer is fresh and may be stale. Times are milliseconds since 1970.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Freshness {
+    /// When the answer was made, `Age` counted in.
+    pub born_at: i64,
     pub fresh_until: i64,
     pub stale_updating_until: i64,
     pub stale_error_until: i64,
+    /// Its origin forbids its use once it is not fresh.
+    pub must_revalidate: bool,
+    /// `X-Accel-Expires` or `*_cache_valid` said it.
+    pub is_by_operator: bool,
 }
 
-/// When the answer becomes stale; `None` if it must not be stored.
+/// Why an answer is not stored; words of `$cache_detail`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotStored {
+    SetCookie,
+    Vary,
+    /// `X-Accel-Expires: 0`
+    AccelExpires,
+    NoStore,
+    NoCache,
+    Private,
+    /// Nothing says how long it is fresh, or it is not at all.
+    NoLifetime,
+    /// Its `Age` or `Expires` says that it is stale already.
+    Expired,
+    /// Asked for with `Authorization`, and not said to be for all.
+    Authorization,
+    /// `*_no_cache`
+    Forbidden,
+    /// A part of a page that nobody asked for, or a page being validated.
+    Partial,
+    /// `*_cache_min_uses`
+    MinUses,
+    /// Waited for another maker in vain (`*_cache_lock_timeout`).
+    LockTimeout,
+    /// The answer to a HEAD, under a key that a GET has too.
+    Head,
+    /// A range far behind the start (`*_cache_max_range_offset`).
+    RangeOffset,
+}
+
+impl NotStored {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SetCookie => "set-cookie",
+            Self::Vary => "vary",
+            Self::AccelExpires => "x-accel-expires",
+            Self::NoStore => "no-store",
+            Self::NoCache => "no-cache",
+            Self::Private => "private",
+            Self::NoLifetime => "no-lifetime",
+            Self::Expired => "expired",
+            Self::Authorization => "authorization",
+            Self::Forbidden => "forbidden",
+            Self::Partial => "partial",
+            Self::MinUses => "min-uses",
+            Self::LockTimeout => "lock-timeout",
+            Self::Head => "head",
+            Self::RangeOffset => "range-offset",
+        }
+    }
+}
+
+/// When the answer becomes stale. `now` is when it arrived, in milliseconds since 1970; `is_authorized`:
+/// the request had `Authorization` and the key does not tell such requests apart.
 ///
-/// `X-Accel-Expires`, then `Cache-Control`, then `Expires`, then `*_cache_valid`.
+/// `X-Accel-Expires`, then `CDN-Cache-Control`, `Cache-Control` and `Expires`, then `*_cache_valid`, then
+/// `*_cache_heuristic`.
 ///
-/// # Source
-/// nginx, `fastcgi_cache_valid`.
-pub fn freshness(head: &Head, conf: &Conf, now: i64) -> Option<Freshness> {
+/// # Errors
+/// Why it must not be stored.
+///
+/// # Sources
+/// nginx, `fastcgi_cache_valid`; RFC 9111, sections 3 and 4.2; RFC 9213.
+pub fn freshness(
+    head: &Head,
+    conf: &Conf,
+    now: i64,
+    is_authorized: bool,
+) -> Result<Freshness, NotStored> {
     let ignored = conf.ignore_headers;
-    let values = |name: &'static [u8]| {
-        head.fields.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..])
-    };
-    if !ignored.has(IgnoreHeaders::SET_COOKIE) && values(b"set-cookie").next().is_some() {
-        return None;
+    if !ignored.has(IgnoreHeaders::SET_COOKIE) && head.field(b"set-cookie").is_some() {
+        return Err(NotStored::SetCookie);
     }
     if !ignored.has(IgnoreHeaders::VARY)
-        && values(b"vary").any(|value| field::list(value).any(|name| name == b"*"))
+        && head.values(b"vary").any(|value| field::list(value).any(|name| name == b"*"))
     {
-        return None;
+        return Err(NotStored::Vary);
     }
-    let control = if ignored.has(IgnoreHeaders::CACHE_CONTROL) {
-        CacheControl::default()
-    } else {
-        values(b"cache-control")
-            .map(CacheControl::parse)
-            .fold(CacheControl::default(), CacheControl::merge)
-    };
-    let accel = if ignored.has(IgnoreHeaders::X_ACCEL_EXPIRES) {
-        None
-    } else {
-        values(b"x-accel-expires").next()
-    };
-    let from = |seconds: Option<u64>, start: i64| {
-        seconds
-            .map_or(0, |seconds| start.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)))
-    };
-    // As nginx: an absolute time that is over stores an expired page, for failures to come.
-    let is_absolute = accel.is_some_and(|value| value.starts_with(b"@"));
-    let until = match accel.and_then(|value| accel_expires(value, now)) {
-        Some(until) => until?,
-        None => {
-            if control.forbids_store {
-                return None;
-            }
-            match control.max_age {
-                Some(0) => return None,
-                Some(age) => from(Some(age), now),
-                None => expires_or_valid(head, conf, now, values(b"expires").next())?,
-            }
-        }
-    };
-    (until > now || is_absolute).then(|| Freshness {
-        fresh_until: until,
-        stale_updating_until: from(control.stale_while_revalidate, until),
-        stale_error_until: from(control.stale_if_error, until),
-    })
+    let accel =
+        head.field(b"x-accel-expires").filter(|_| !ignored.has(IgnoreHeaders::X_ACCEL_EXPIRES));
+    if let Some(until) = accel.and_then(|value| accel_expires(value, now)) {
+        let until = until.ok_or(NotStored::AccelExpires)?;
+        // As nginx: an absolute time that is over stores an expired page, for failures to come.
+        return Ok(Freshness {
+            born_at: now,
+            fresh_until: until,
+            stale_updating_until: 0,
+            stale_error_until: 0,
+            must_revalidate: false,
+            is_by_operator: true,
+        });
+    }
+    let control = Control::of(head, conf);
+    let found = control.judge(head, conf, now)?;
+    let is_shared = control.said.shares_authorized() || ignored.has(IgnoreHeaders::AUTHORIZATION);
+    if is_authorized && !is_shared { Err(NotStored::Authorization) } else { Ok(found) }
 }
 
 /// `Some(None)`: not to be stored; `None`: malformed, as if absent.
 fn accel_expires(value: &[u8], now: i64) -> Option<Option<i64>> {
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
     match value.strip_prefix(b"@") {
-        Some(absolute) => number(absolute).map(Some),
-        None => number(value).map(|seconds| (seconds > 0).then(|| now.saturating_add(seconds))),
+        Some(absolute) => number(absolute).map(|at| Some(at.saturating_mul(1000))),
+        None => number(value).map(|seconds| (seconds > 0).then(|| later(now, Some(seconds)))),
     }
 }
 
-fn expires_or_valid(head: &Head, conf: &Conf, now: i64, expires: Option<&[u8]>) -> Option<i64> {
-    if let Some(expires) = expires.filter(|_| !conf.ignore_headers.has(IgnoreHeaders::EXPIRES)) {
-        // As nginx: a date that cannot be read, or lies in the past, forbids storing.
-        return date::parse(expires).filter(|until| *until > now);
+fn later(start: i64, seconds: Option<i64>) -> i64 {
+    seconds.map_or(0, |seconds| start.saturating_add(seconds.saturating_mul(1000)))
+}
+
+fn signed(seconds: Option<u64>) -> Option<i64> {
+    seconds.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX))
+}
+
+/// What standard fields say.
+struct Control {
+    said: CacheControl,
+    /// A field for caches like this one says it: `Expires` does not count then.
+    is_targeted: bool,
+}
+
+impl Control {
+    fn of(head: &Head, conf: &Conf) -> Self {
+        if conf.ignore_headers.has(IgnoreHeaders::CACHE_CONTROL) {
+            return Self { said: CacheControl::default(), is_targeted: false };
+        }
+        let lines = |name| head.values(name).map(|value| &value[..]);
+        match CacheControl::parse_targeted(lines(b"cdn-cache-control")) {
+            Some(said) => Self { said, is_targeted: true },
+            None => Self { said: CacheControl::parse(lines(b"cache-control")), is_targeted: false },
+        }
     }
-    let lifetime = conf.cache_valid.lifetime(head.status)?;
-    let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
-    Some(now.saturating_add(seconds))
+
+    fn judge(&self, head: &Head, conf: &Conf, now: i64) -> Result<Freshness, NotStored> {
+        let said = &self.said;
+        if said.private {
+            return Err(NotStored::Private);
+        }
+        if said.no_store && !(said.must_understand && is_understood(head.status)) {
+            return Err(NotStored::NoStore);
+        }
+        let age = cache_control::age(head.field(b"age").map(|value| &value[..]));
+        let born_at = now.saturating_sub(later(0, signed(Some(age))));
+        if said.no_cache {
+            // With a validator it can be asked for at each use (RFC 9111, section 5.2.2.4).
+            let may_ask = conf.cache_revalidate && head.status == 200 && has_validator(head);
+            return if may_ask {
+                Ok(self.by_field(born_at, born_at))
+            } else {
+                Err(NotStored::NoCache)
+            };
+        }
+        let expires = head
+            .field(b"expires")
+            .filter(|_| !self.is_targeted && !conf.ignore_headers.has(IgnoreHeaders::EXPIRES));
+        let until = match (said.lifetime(), expires) {
+            (Some(0), _) => return Err(NotStored::NoLifetime),
+            (Some(lifetime), _) => later(born_at, signed(Some(lifetime))),
+            // As nginx: a date that cannot be read, or lies in the past, forbids storing.
+            (None, Some(expires)) => {
+                let until = date::parse(expires).ok_or(NotStored::Expired)?;
+                later(born_at, Some(until - sent_at(head, now)))
+            }
+            (None, None) => return self.by_configuration(head, conf, now, born_at),
+        };
+        if until > now { Ok(self.by_field(born_at, until)) } else { Err(NotStored::Expired) }
+    }
+
+    fn by_field(&self, born_at: i64, fresh_until: i64) -> Freshness {
+        let said = &self.said;
+        // `s-maxage` forbids stale answers but for those that are allowed beside it.
+        let is_strict = said.must_revalidate || said.proxy_revalidate || said.no_cache;
+        let window = |seconds: Option<u64>| {
+            later(fresh_until, signed(seconds.filter(|_| !is_strict)).filter(|s| *s > 0))
+        };
+        Freshness {
+            born_at,
+            fresh_until,
+            stale_updating_until: window(said.stale_while_revalidate),
+            stale_error_until: window(said.stale_if_error),
+            must_revalidate: said.forbids_stale(),
+            is_by_operator: false,
+        }
+    }
+
+    /// No field says it: the configuration does.
+    fn by_configuration(
+        &self,
+        head: &Head,
+        conf: &Conf,
+        now: i64,
+        born_at: i64,
+    ) -> Result<Freshness, NotStored> {
+        if let Some(lifetime) = conf.cache_valid.lifetime(head.status) {
+            let until = later(now, signed(Some(lifetime.as_secs())));
+            let found = Freshness {
+                must_revalidate: false,
+                is_by_operator: true,
+                ..self.by_field(born_at, until)
+            };
+            return if until > now { Ok(found) } else { Err(NotStored::NoLifetime) };
+        }
+        let until = later(born_at, Some(self.heuristic(head, conf, now)));
+        if until > now { Ok(self.by_field(born_at, until)) } else { Err(NotStored::NoLifetime) }
+    }
+
+    /// Seconds guessed from how long the page had not changed (RFC 9111, section 4.2.2).
+    fn heuristic(&self, head: &Head, conf: &Conf, now: i64) -> i64 {
+        /// Longest guess; chosen: a day, as Apache's default.
+        const SECONDS_MAX: i64 = 24 * 3600;
+        let may_guess = is_heuristically_cacheable(head.status) || self.said.public;
+        let modified = head.field(b"last-modified").and_then(|value| date::parse(value));
+        match (modified, conf.cache_heuristic.percent()) {
+            (Some(modified), Some(percent)) if may_guess => {
+                let unchanged = sent_at(head, now) - modified;
+                (unchanged.saturating_mul(percent) / 100).clamp(0, SECONDS_MAX)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// `Date`, or when it arrived; in seconds.
+fn sent_at(head: &Head, now: i64) -> i64 {
+    head.field(b"date").and_then(|value| date::parse(value)).unwrap_or(now / 1000)
+}
+
+fn has_validator(head: &Head) -> bool {
+    head.field(b"etag").is_some()
+        || head.field(b"last-modified").is_some_and(|value| date::parse(value).is_some())
+}
+
+/// Statuses whose caching rules are known here (RFC 9111, section 5.2.2.3).
+fn is_understood(status: u16) -> bool {
+    !yorozu_http::status::reason(status).is_empty() && status != 206 && status != 304
+}
+
+/// RFC 9110, section 15.1.
+fn is_heuristically_cacheable(status: u16) -> bool {
+    matches!(status, 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
 #[cfg(test)]
@@ -94,7 +267,17 @@ mod tests {
     use super::*;
     use bytes::Bytes;
 
-    fn until(conf: &str, status: u16, fields: &[(&str, &str)]) -> Option<i64> {
+    /// Seconds at which the answer arrives.
+    const NOW: i64 = 1000;
+
+    type Fields<'a> = &'a [(&'a str, &'a str)];
+
+    fn judged(
+        conf: &str,
+        status: u16,
+        fields: Fields<'_>,
+        is_authorized: bool,
+    ) -> Result<Freshness, NotStored> {
         let text = format!("http {{ server {{ location / {{ {conf} }} }} }}");
         let config = crate::testing::config(&text);
         let location = config.locations.iter().find(|location| &location.name[..] == b"/").unwrap();
@@ -105,19 +288,25 @@ mod tests {
             })
             .collect();
         let head = Head { status, reason: None, fields: std::rc::Rc::new(fields) };
-        freshness(&head, &location.fastcgi.gateway, 1000).map(|found| found.fresh_until)
+        freshness(&head, &location.fastcgi.gateway, NOW * 1000, is_authorized)
     }
+
+    fn until(conf: &str, status: u16, fields: Fields<'_>) -> Option<i64> {
+        judged(conf, status, fields, false).ok().map(|found| found.fresh_until / 1000)
+    }
+
+    const VALID: &str =
+        "fastcgi_cache_valid 200 302 1h; fastcgi_cache_valid 301 1d; fastcgi_cache_valid any 1m;";
 
     #[test]
     fn the_lifetime_comes_from_the_strongest_authority() {
-        const VALID: &str = "fastcgi_cache_valid 200 302 1h; fastcgi_cache_valid 301 1d; fastcgi_cache_valid any 1m;";
-        type Row<'a> = (u16, &'a [(&'a str, &'a str)], Option<i64>);
-        let table: &[Row<'_>] = &[
+        let table: &[(u16, Fields<'_>, Option<i64>)] = &[
             (200, &[], Some(4600)),
             (301, &[], Some(87_400)),
             (404, &[], Some(1060)),
             (200, &[("Cache-Control", "max-age=5")], Some(1005)),
             (200, &[("cache-control", "max-age=5, s-maxage=7")], Some(1007)),
+            (200, &[("cache-control", "max-age=9"), ("Cache-Control", "s-maxage=7")], Some(1007)),
             (200, &[("Cache-Control", "max-age=0")], None),
             (200, &[("Cache-Control", "private")], None),
             (200, &[("Cache-Control", "no-cache"), ("X-Accel-Expires", "9")], Some(1009)),
@@ -139,5 +328,80 @@ mod tests {
             "fastcgi_cache_valid 1m; fastcgi_ignore_headers Set-Cookie Cache-Control Expires;";
         let fields = [("Set-Cookie", "a"), ("Cache-Control", "private"), ("Expires", "0")];
         assert_eq!(until(ignoring, 200, &fields), Some(1060));
+    }
+
+    #[test]
+    fn fields_of_the_standard_count_as_it_says() {
+        const SENT: (&str, &str) = ("Date", "Thu, 01 Jan 1970 00:10:00 GMT");
+        const EXPIRES: (&str, &str) = ("Expires", "Thu, 01 Jan 1970 00:10:20 GMT");
+        let table: &[(u16, Fields<'_>, Result<i64, NotStored>)] = &[
+            (200, &[("Cache-Control", "max-age=60"), ("Age", "20")], Ok(1040)),
+            (200, &[("Cache-Control", "max-age=60"), ("Age", "70")], Err(NotStored::Expired)),
+            (200, &[EXPIRES, SENT], Ok(1020)),
+            (200, &[EXPIRES, SENT, ("Age", "25")], Err(NotStored::Expired)),
+            (200, &[("CDN-Cache-Control", "max-age=9"), EXPIRES], Ok(1009)),
+            (200, &[("CDN-Cache-Control", "max-age=9"), ("Cache-Control", "no-store")], Ok(1009)),
+            (
+                200,
+                &[("CDN-Cache-Control", "no-store"), ("Cache-Control", "max-age=9")],
+                Err(NotStored::NoStore),
+            ),
+            (
+                200,
+                &[("CDN-Cache-Control", "max-age=9, &"), ("Cache-Control", "private")],
+                Err(NotStored::Private),
+            ),
+            (200, &[("Cache-Control", "no-store, must-understand, max-age=9")], Ok(1009)),
+            (
+                599,
+                &[("Cache-Control", "no-store, must-understand, max-age=9")],
+                Err(NotStored::NoStore),
+            ),
+            (200, &[("Cache-Control", "no-cache"), ("ETag", "\"a\"")], Err(NotStored::NoCache)),
+        ];
+        for (status, fields, expected) in table {
+            let found = judged("", *status, fields, false).map(|found| found.fresh_until / 1000);
+            assert_eq!(found, *expected, "{status} {fields:?}");
+        }
+        let validated = "fastcgi_cache_revalidate on;";
+        let fields = [("Cache-Control", "no-cache"), ("ETag", "\"a\"")];
+        let found = judged(validated, 200, &fields, false).unwrap();
+        assert!(found.fresh_until <= NOW * 1000 && found.must_revalidate);
+    }
+
+    #[test]
+    fn stale_answers_are_forbidden_by_the_origin_and_not_where_the_operator_spoke() {
+        let found = |fields: Fields<'_>| judged(VALID, 200, fields, false).unwrap();
+        assert!(found(&[("Cache-Control", "max-age=9, must-revalidate")]).must_revalidate);
+        assert!(found(&[("Cache-Control", "s-maxage=9")]).must_revalidate);
+        assert!(!found(&[("Cache-Control", "must-revalidate")]).must_revalidate);
+        let both = found(&[("Cache-Control", "s-maxage=9, stale-while-revalidate=5")]);
+        assert_eq!((both.stale_updating_until, both.stale_error_until), (1_014_000, 0));
+        let strict =
+            found(&[("Cache-Control", "max-age=9, proxy-revalidate, stale-while-revalidate=5")]);
+        assert_eq!(strict.stale_updating_until, 0);
+    }
+
+    #[test]
+    fn what_was_asked_with_credentials_is_stored_only_if_it_is_for_all() {
+        let stored = |conf: &str, fields: Fields<'_>| judged(conf, 200, fields, true).is_ok();
+        assert!(!stored(VALID, &[]));
+        assert!(!stored(VALID, &[("Cache-Control", "max-age=9")]));
+        assert!(stored("", &[("Cache-Control", "max-age=9, public")]));
+        assert!(stored("", &[("Cache-Control", "max-age=9, must-revalidate")]));
+        assert!(stored("", &[("Cache-Control", "s-maxage=9")]));
+        assert!(stored("", &[("X-Accel-Expires", "9")]));
+        assert!(stored("fastcgi_cache_valid 1m; fastcgi_ignore_headers Authorization;", &[]));
+    }
+
+    #[test]
+    fn guesses_are_made_only_when_asked_for_and_from_a_date() {
+        const GUESS: &str = "fastcgi_cache_heuristic 10%;";
+        let changed = ("Last-Modified", "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(until("", 200, &[changed]), None);
+        assert_eq!(until(GUESS, 200, &[changed]), Some(1100));
+        assert_eq!(until(GUESS, 200, &[]), None);
+        assert_eq!(until(GUESS, 503, &[changed]), None);
+        assert_eq!(until(GUESS, 599, &[changed, ("Cache-Control", "public")]), Some(1100));
     }
 }

@@ -7,107 +7,110 @@
 //! # Invariants
 //! - A response that sets a cookie, or says no-store, no-cache, private or `Vary: *`, is stored only
 //!   if `*_ignore_headers` names that field.
-//! - Only whole responses are stored.
+//! - What was asked for with `Authorization` is stored only if the answer says that it is for all.
+//! - Only whole responses are stored, and parts that say which part they are.
 //! - The answer to a HEAD is stored only under a key that holds the method.
 //!
 //! # Sources
 //! nginx, `fastcgi_cache` and its relatives; RFC 9111; RFC 5861.
 
+pub mod answer;
 pub mod collector;
 pub mod directives;
+pub mod early;
 pub mod freshness;
+pub mod invalidate;
+pub mod key;
+pub mod report;
 
+pub use answer::{answer, answer_stale, revalidated};
 pub use collector::Collector;
+pub use report::{CacheStatus, Forward, Report};
 
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
-use crate::exchange::response::{Body, Response, Segment, StoredPage};
-use crate::handlers::gateway::Protocol;
 use crate::handlers::gateway::directives::Failures;
-use crate::handlers::gateway::{self, Conf};
+use crate::handlers::gateway::{self, Conf, Protocol};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
-use std::rc::Rc;
+use freshness::NotStored;
 use std::sync::Arc;
 use std::time::Instant;
-use yorozu_cache::{Claim, Entry, EntryBody, FillGuard, Key, Zone};
-
-/// What the cache did for a request; `$upstream_cache_status`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum CacheStatus {
-    Bypass,
-    Expired,
-    Hit,
-    Miss,
-    Revalidated,
-    Stale,
-    Updating,
-}
-
-impl CacheStatus {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bypass => "BYPASS",
-            Self::Expired => "EXPIRED",
-            Self::Hit => "HIT",
-            Self::Miss => "MISS",
-            Self::Revalidated => "REVALIDATED",
-            Self::Stale => "STALE",
-            Self::Updating => "UPDATING",
-        }
-    }
-}
+use yorozu_cache::{Claim, Entry, FillGuard, Key, Waiter, Woken, Zone};
 
 /// What the cache knows about the request under way.
 pub struct Plan {
     pub zone: Arc<Zone>,
     /// Key of the first variant.
     pub key: Key,
+    /// The first variant, if it is stored.
+    pub first: Option<Arc<Entry>>,
     /// An expired entry: may answer if the origin fails, and may be validated.
     pub stale: Option<Arc<Entry>>,
-    /// May the answer be stored?
-    pub may_store: bool,
+    /// A stored start of the page; the origin is asked for the rest (`*_cache_complete_partial`).
+    pub start: Option<Arc<Entry>>,
+    /// Why the answer may not be stored.
+    pub not_stored: Option<NotStored>,
     /// Held while this request makes the page.
     pub guard: Option<FillGuard>,
     pub is_bypassed: bool,
+    /// When the request looked first: a removal after that keeps its page from being stored.
+    pub begun: Instant,
+}
+
+impl Plan {
+    /// Nothing is known yet of what is stored under `key`.
+    pub fn new(zone: Arc<Zone>, key: Key, begun: Instant) -> Self {
+        Self {
+            zone,
+            key,
+            first: None,
+            stale: None,
+            start: None,
+            not_stored: None,
+            guard: None,
+            is_bypassed: false,
+            begun,
+        }
+    }
+
+    /// What a request of its own needs to refresh the page; the claim goes with it.
+    pub fn for_refresh(&mut self) -> Self {
+        Self {
+            first: self.first.clone(),
+            stale: self.stale.clone(),
+            not_stored: self.not_stored,
+            guard: self.guard.take(),
+            ..Self::new(Arc::clone(&self.zone), self.key.clone(), Instant::now())
+        }
+    }
 }
 
 /// Looks into the memory tier. `None`: something has to be waited for.
 pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     if !conf.cache_methods.admits(exchange.request.method_text()) {
+        exchange.cache_report.forward = Some(Forward::Method);
         return None;
     }
-    let zone = match zone(exchange, conf) {
+    let zone = match key::zone(exchange, conf) {
         Ok(zone) => zone?,
         Err(status) => return Some(Outcome::Status(status)),
     };
-    let mut key = Vec::with_capacity(128);
-    let mut has_method = false;
-    match &conf.cache_key {
-        Some(template) => {
-            template.append(exchange, &mut key);
-            has_method = template.has_request_method();
-        }
-        None => default_key(exchange, &mut key),
-    }
-    let mut plan = Plan {
-        zone,
-        key: Key::primary(key.into()),
-        stale: None,
-        may_store: exchange.request.method != Method::Head
-            || has_method
-            || is_asked_as_get(exchange),
-        guard: None,
-        is_bypassed: false,
-    };
+    let has_method = conf.cache_key.as_ref().is_some_and(|key| key.has_request_method());
+    let is_head_of_get =
+        exchange.request.method == Method::Head && !has_method && !is_asked_as_get(exchange);
+    let key = key::primary(exchange, conf);
+    let mut plan = Plan::new(zone, key, exchange.started);
+    plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     if conf.cache_bypass.0.iter().any(|value| value.is_true(exchange)) {
         plan.is_bypassed = true;
         exchange.cache_status = Some(CacheStatus::Bypass);
+        exchange.cache_report.forward = Some(Forward::Bypass);
         exchange.cache = Some(plan);
         return None;
     }
-    let entry = find_in_memory(exchange, &plan);
+    let entry = find_in_memory(exchange, conf, &mut plan);
     exchange.cache = Some(plan);
     judge(exchange, conf, &entry?)
 }
@@ -119,80 +122,39 @@ fn is_asked_as_get(exchange: &Exchange) -> bool {
         && location.proxy.proxy_cache_convert_head
 }
 
-/// The zone the location names.
-///
-/// # Errors
-/// The status the client gets for a name that variables spell and no zone has.
-fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u16> {
-    let Some(name) = conf.cache.zone() else { return Ok(None) };
-    let name = name.value(exchange);
-    if name.is_empty() || &name[..] == b"off" {
-        return Ok(None);
-    }
-    let name = String::from_utf8_lossy(&name);
-    match exchange.conf.zones.get(&*name) {
-        Some(zone) => Ok(Some(Arc::clone(zone))),
-        None => {
-            error::request(exchange, Level::Error, &format!("cache \"{name}\" not found"));
-            Err(500)
+fn find_in_memory(exchange: &Exchange, conf: &Conf, plan: &mut Plan) -> Option<Arc<Entry>> {
+    let entry = plan.zone.peek(&plan.key)?;
+    match key::variant(exchange, conf, plan, &entry) {
+        None => Some(entry),
+        Some(key) => {
+            let found = plan.zone.peek(&key).filter(|found| is_of_family(found, &entry));
+            plan.first = Some(entry);
+            found
         }
     }
 }
 
-/// A proxy's own key; for others nginx would mix every page, and this keeps them apart.
-fn default_key(exchange: &mut Exchange, key: &mut Vec<u8>) {
-    let conf = Rc::clone(&exchange.conf);
-    let location = conf.location(exchange.location);
-    if let Handler::Gateway(Protocol::Proxy(pass)) = &location.handler {
-        return pass.default_key(exchange, location, key);
-    }
-    key.extend_from_slice(b"http");
-    key.extend_from_slice(exchange.request.method_text());
-    key.extend_from_slice(&exchange.request.host);
-    key.extend_from_slice(exchange.request.target());
-}
-
-/// The variant of a varying response that the request selects.
-fn variant_key(exchange: &Exchange, plan: &Plan, entry: &Entry) -> Option<Key> {
-    if entry.head.vary.is_empty() {
-        return None;
-    }
-    let id = variant_id(exchange, &entry.head.vary);
-    (id != entry.head.variant).then(|| plan.key.variant(&id))
-}
-
-/// Digest of the request fields that `vary` names.
-pub fn variant_id(exchange: &Exchange, vary: &[u8]) -> yorozu_cache::VariantId {
-    let names: Vec<&[u8]> = yorozu_http::field::list(vary).collect();
-    let values: Vec<Vec<u8>> = names
-        .iter()
-        .map(|name| {
-            let mut value = Vec::new();
-            let values = exchange.request.values(name);
-            crate::exchange::request::append_joined(values, b",", &mut value);
-            value
-        })
-        .collect();
-    Key::variant_id(names.into_iter().zip(values.iter().map(Vec::as_slice)))
-}
-
-fn find_in_memory(exchange: &Exchange, plan: &Plan) -> Option<Arc<Entry>> {
-    let entry = plan.zone.peek(&plan.key)?;
-    match variant_key(exchange, plan, &entry) {
-        None => Some(entry),
-        Some(key) => plan.zone.peek(&key),
-    }
+/// Was it stored as a variant of `first`, and not of one that is gone?
+fn is_of_family(entry: &Entry, first: &Entry) -> bool {
+    entry.head.family == first.head.family
 }
 
 /// Answers from an entry if that may be done without waiting.
 fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Outcome> {
-    let now = exchange.now();
-    if now < entry.head.fresh_until {
+    let now = exchange.now_millis();
+    if entry.head.part.is_some() {
+        return judge_part(exchange, conf, entry);
+    }
+    if entry.head.is_fresh(now) {
+        if conf.cache_early_refresh.is_due(entry, now) {
+            refresh_early(exchange, conf, entry);
+        }
         return Some(answer(exchange, entry, CacheStatus::Hit));
     }
-    let may_answer =
-        conf.cache_use_stale.has(Failures::UPDATING) || now < entry.head.stale_updating_until;
+    let may_answer = (conf.cache_use_stale.has(Failures::UPDATING) && !entry.head.must_revalidate)
+        || now < entry.head.stale_updating_until;
     exchange.cache_status = Some(CacheStatus::Expired);
+    exchange.cache_report.forward = Some(Forward::Stale);
     let plan = exchange.cache.as_mut().expect("set by lookup");
     plan.stale = Some(Arc::clone(entry));
     if !may_answer || plan.guard.is_some() {
@@ -211,6 +173,36 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Out
     }
 }
 
+/// `*_cache_early_refresh`: has one request make a page anew that is still fresh.
+fn refresh_early(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) {
+    let plan = exchange.cache.as_mut().expect("set by lookup");
+    if plan.guard.is_some() {
+        return;
+    }
+    if let Claim::Maker(guard) = plan.zone.claim(&plan.key, Instant::now(), conf.cache_lock_age) {
+        plan.guard = Some(guard);
+        plan.stale = Some(Arc::clone(entry));
+        gateway::run::refresh_in_background(exchange);
+        exchange.cache.as_mut().expect("set by lookup").stale = None;
+    }
+}
+
+/// Answers from a stored part, if the request asks for no more than it holds.
+fn judge_part(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Outcome> {
+    let is_fresh = entry.head.is_fresh(exchange.now_millis());
+    let range = is_fresh.then(|| answer::covered(exchange, entry)).flatten();
+    if let Some(range) = range {
+        return Some(answer::answer_part(exchange, entry, &range));
+    }
+    exchange.cache_report.forward = Some(Forward::Partial);
+    let is_start = entry.head.part.as_ref().is_some_and(|part| part.first == 0);
+    let wants_all = exchange.request.known.range.is_none();
+    if is_fresh && is_start && wants_all && conf.cache_complete_partial {
+        exchange.cache.as_mut()?.start = Some(Arc::clone(entry));
+    }
+    None
+}
+
 /// Looks where waiting may be needed: the disk tier, and other makers. `None`: fetch it.
 ///
 /// # Cancel safety
@@ -220,21 +212,32 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     if plan.is_bypassed || plan.stale.is_some() {
         return None;
     }
-    if let Some(entry) = load(exchange).await {
-        return judge(exchange, conf, &entry);
+    if let Some(entry) = load(exchange, conf).await {
+        let outcome = judge(exchange, conf, &entry);
+        if outcome.is_some() || exchange.cache.as_ref()?.stale.is_some() {
+            return outcome;
+        }
     }
+    let is_partial = exchange.cache_report.forward == Some(Forward::Partial);
     let plan = exchange.cache.as_mut()?;
     if conf.cache_min_uses > 1 && plan.zone.count_use(&plan.key) < conf.cache_min_uses {
         // As nginx: before it is used often enough there is no status at all.
-        plan.may_store = false;
+        plan.not_stored = Some(NotStored::MinUses);
+        exchange.cache_report.forward = Some(Forward::UriMiss);
         return None;
     }
+    let is_known = plan.first.is_some();
     exchange.cache_status = Some(CacheStatus::Miss);
+    exchange.cache_report.forward = Some(match is_partial {
+        true => Forward::Partial,
+        false if is_known => Forward::VaryMiss,
+        false => Forward::UriMiss,
+    });
     if is_range_beyond(exchange, conf) {
-        exchange.cache.as_mut()?.may_store = false;
+        exchange.cache.as_mut()?.not_stored = Some(NotStored::RangeOffset);
         return None;
     }
-    if conf.cache_lock { wait_for_maker(exchange, conf).await } else { None }
+    if conf.cache_lock && !is_partial { wait_for_maker(exchange, conf).await } else { None }
 }
 
 /// `cache_max_range_offset`: is a range asked for whose start lies so far in the page that the
@@ -251,54 +254,100 @@ fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     yorozu_conf::value::number(digits).is_none_or(|start| max.0 == 0 || start > max.0)
 }
 
-/// With `cache_lock`: claims the page, or waits for the one who did.
+/// With `cache_lock`: claims the page, or waits for the one who did, and reads along.
 async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
+    let plan = exchange.cache.as_ref()?;
+    // Of a page whose variants are known each has a maker of its own.
+    let first = plan.first.clone();
+    let mut key = first.and_then(|first| key::variant(exchange, conf, plan, &first));
     loop {
         let plan = exchange.cache.as_mut()?;
-        match plan.zone.claim(&plan.key, Instant::now(), conf.cache_lock_age) {
+        let claimed = key.as_ref().unwrap_or(&plan.key);
+        let waiter = match plan.zone.claim(claimed, Instant::now(), conf.cache_lock_age) {
             Claim::Maker(guard) => {
                 plan.guard = Some(guard);
                 return None;
             }
-            Claim::Taken(fill) => {
-                let age = tokio::time::sleep(conf.cache_lock_age);
-                tokio::select! {
-                    () = fill.ended() => {}
-                    () = age => {}
-                    () = tokio::time::sleep_until(deadline) => {
-                        // As nginx: who waited in vain fetches, and does not store.
-                        exchange.cache.as_mut()?.may_store = false;
-                        return None;
-                    }
+            Claim::Taken(waiter) => waiter,
+        };
+        match wait(&waiter, conf, deadline).await {
+            Waited::Overdue => {}
+            Waited::InVain => {
+                // As nginx: who waited in vain fetches, and does not store.
+                exchange.cache.as_mut()?.not_stored = Some(NotStored::LockTimeout);
+                return None;
+            }
+            Waited::Woken(Woken::Free) => {
+                // Another zone's worth of time has passed: it may have come by another way.
+                let mut plan = exchange.cache.take()?;
+                let found = find_in_memory(exchange, conf, &mut plan);
+                exchange.cache = Some(plan);
+                if let Some(outcome) = found.and_then(|entry| judge(exchange, conf, &entry)) {
+                    return Some(outcome);
                 }
             }
-        }
-        let found = find_in_memory(exchange, exchange.cache.as_ref()?);
-        if let Some(entry) = found {
-            let outcome = judge(exchange, conf, &entry);
-            if outcome.is_some() {
-                return outcome;
+            Waited::Woken(Woken::Stored(entry)) => {
+                let plan = exchange.cache.as_ref()?;
+                match key::variant(exchange, conf, plan, &entry) {
+                    None => {
+                        exchange.cache_report.is_collapsed = true;
+                        let outcome = judge(exchange, conf, &entry);
+                        if outcome.is_some() || exchange.cache.as_ref()?.stale.is_some() {
+                            return outcome;
+                        }
+                    }
+                    Some(other) => key = Some(other),
+                }
+            }
+            Waited::Woken(Woken::Flowing(flow)) => {
+                let plan = exchange.cache.as_ref()?;
+                match key::other_variant(exchange, conf, plan, &flow.head) {
+                    None => {
+                        exchange.cache_report.is_collapsed = true;
+                        return Some(answer::answer_along(exchange, flow));
+                    }
+                    Some(other) => key = Some(other),
+                }
             }
         }
     }
 }
 
+/// How the waiting for a maker ended.
+enum Waited {
+    Woken(Woken),
+    /// The maker takes longer than `*_cache_lock_age`.
+    Overdue,
+    /// `*_cache_lock_timeout` is over.
+    InVain,
+}
+
+async fn wait(waiter: &Waiter, conf: &Conf, deadline: tokio::time::Instant) -> Waited {
+    tokio::select! {
+        biased;
+        woken = waiter.woken() => Waited::Woken(woken),
+        () = tokio::time::sleep_until(deadline) => Waited::InVain,
+        () = tokio::time::sleep(conf.cache_lock_age) => Waited::Overdue,
+    }
+}
+
 /// Looks into memory again, then into the disk tier, on a thread that may block.
-async fn load(exchange: &mut Exchange) -> Option<Arc<Entry>> {
+async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
     let plan = exchange.cache.as_ref()?;
     let entry = match plan.zone.peek(&plan.key) {
         Some(entry) => entry,
         None => load_key(exchange, plan.key.clone()).await?,
     };
     let plan = exchange.cache.as_ref()?;
-    match variant_key(exchange, plan, &entry) {
-        None => Some(entry),
-        Some(key) => match plan.zone.peek(&key) {
-            Some(entry) => Some(entry),
-            None => load_key(exchange, key).await,
-        },
-    }
+    let Some(key) = key::variant(exchange, conf, plan, &entry) else { return Some(entry) };
+    let found = match plan.zone.peek(&key) {
+        Some(entry) => Some(entry),
+        None => load_key(exchange, key).await,
+    };
+    let found = found.filter(|found| is_of_family(found, &entry));
+    exchange.cache.as_mut()?.first = Some(entry);
+    found
 }
 
 async fn load_key(exchange: &Exchange, key: Key) -> Option<Arc<Entry>> {
@@ -315,68 +364,6 @@ async fn load_key(exchange: &Exchange, key: Key) -> Option<Arc<Entry>> {
             None
         }
     }
-}
-
-/// A response made from an entry.
-pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) -> Outcome {
-    exchange.cache_status = Some(status);
-    entry.touch(exchange.now());
-    let head = &entry.head;
-    let location = exchange.conf.location(exchange.location);
-    if let Some(status) = gateway::answer::intercepted(exchange, location.gateway(), head.status) {
-        return Outcome::Status(status);
-    }
-    let mut response = Response::new(head.status);
-    response.content_type = head.content_type.clone();
-    response.content_length = Some(head.body_bytes);
-    response.last_modified = head.last_modified;
-    response.etag = head.etag.clone();
-    response.body = match &entry.body {
-        EntryBody::Memory(bytes) => Body::Memory(bytes.clone()),
-        EntryBody::File(file, offset) => {
-            let range = *offset..*offset + head.body_bytes;
-            Body::Segments(vec![Segment::File(Arc::clone(file), range)])
-        }
-    };
-    let location = exchange.conf.location(exchange.location);
-    let gateway = location.gateway();
-    response.stored = Some(Arc::clone(entry));
-    response.allow_ranges = gateway.force_ranges
-        || response
-            .field(b"accept-ranges")
-            .is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
-    response.has_own_date = response.field(b"date").is_some();
-    response.has_own_server = response.field(b"server").is_some();
-    if let Some(plan) = &exchange.cache {
-        let key = variant_key(exchange, plan, entry).unwrap_or_else(|| plan.key.clone());
-        let zone = Arc::clone(&plan.zone);
-        response.stored_page = Some(StoredPage { zone, key, entry: Arc::clone(entry) });
-    }
-    Outcome::Respond(Box::new(response))
-}
-
-/// A stale entry in place of a failure, if `*_cache_use_stale` or the entry itself allows it.
-pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: u32) -> Option<Outcome> {
-    let now = exchange.now();
-    let entry = exchange.cache.as_ref()?.stale.clone()?;
-    let is_allowed = conf.cache_use_stale.has(failure) || now < entry.head.stale_error_until;
-    is_allowed.then(|| answer(exchange, &entry, CacheStatus::Stale))
-}
-
-/// The upstream says the expired entry is still good.
-pub fn revalidated(exchange: &mut Exchange, fresh_until: Option<i64>) -> Option<Outcome> {
-    let now = exchange.now();
-    let plan = exchange.cache.as_mut()?;
-    let entry = plan.stale.clone()?;
-    let mut head = entry.head.clone();
-    head.fresh_until = fresh_until.unwrap_or(head.fresh_until);
-    let renewed = Arc::new(Zone::renewed(&entry, head, now));
-    if fresh_until.is_some() {
-        let zone = Arc::clone(&plan.zone);
-        let context = error::Context::of(exchange);
-        collector::store(zone, Arc::clone(&renewed), now, context);
-    }
-    Some(answer(exchange, &renewed, CacheStatus::Revalidated))
 }
 
 /// Is the client's field of this name for the stored page, and not for the one who makes it? In any
@@ -396,10 +383,17 @@ pub fn is_for_stored_page(name: &[u8]) -> bool {
 /// Validators of the expired entry, for a conditional request to the upstream.
 pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
     let stale = exchange.cache.as_ref().and_then(|plan| plan.stale.as_ref());
-    match stale.filter(|_| conf.cache_revalidate) {
+    // As nginx: other statuses are fetched anew.
+    match stale.filter(|entry| conf.cache_revalidate && entry.head.status == 200) {
         None => (None, Bytes::new()),
         Some(entry) => {
             (entry.head.last_modified.map(yorozu_http::date::format), entry.head.etag.clone())
         }
     }
+}
+
+/// The range to ask the upstream for, where the start of the page is stored already.
+pub fn missing_range(exchange: &Exchange) -> Option<String> {
+    let start = exchange.cache.as_ref()?.start.as_ref()?;
+    Some(format!("bytes={}-", start.head.body_bytes))
 }

@@ -67,6 +67,13 @@ impl Template {
         self.parts.iter().any(|part| matches!(part, Part::Variable(v) if v.is_request_method()))
     }
 
+    /// Does it hold `$http_name`? `name` with dashes, lower-case.
+    pub fn has_field(&self, name: &[u8]) -> bool {
+        let is_it =
+            |variable: &Variable| matches!(variable, Variable::RequestField(n) if **n == *name);
+        self.parts.iter().any(|part| matches!(part, Part::Variable(v) if is_it(v)))
+    }
+
     /// Appends the text with its values.
     pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) {
         for part in &self.parts {

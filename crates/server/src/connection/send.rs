@@ -131,6 +131,9 @@ pub(super) fn last_fields(
     for (name, value) in response.all_fields() {
         put(name, value);
     }
+    if let Some(age) = response.age {
+        put(b"Age", decimal(age, &mut [0; 20]));
+    }
     for (name, value) in &exchange.accel_fields {
         if response.field(name).is_none() && !name.eq_ignore_ascii_case(b"content-type") {
             put(name, value);
@@ -147,6 +150,7 @@ pub(super) fn keep_sent(exchange: &mut Exchange, response: Response, is_chunked:
         last_modified: response.last_modified,
         etag: response.etag,
         location: response.location.unwrap_or_default(),
+        age: response.age,
         fields: response.fields,
         stored: response.stored,
         is_chunked,

@@ -189,6 +189,8 @@ pub struct Exchange {
     pub is_complete: bool,
     pub attempts: Vec<UpstreamAttempt>,
     pub cache_status: Option<CacheStatus>,
+    /// What the cache did, and why.
+    pub cache_report: crate::cache::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
     pub upstream_fields: Rc<Vec<(Bytes, Bytes)>>,
     /// Fields behind the upstream's body, for `$upstream_trailer_*`.
@@ -247,6 +249,7 @@ impl Exchange {
             is_complete: false,
             attempts: Vec::new(),
             cache_status: None,
+            cache_report: crate::cache::Report::default(),
             upstream_fields: Rc::default(),
             upstream_trailers: Vec::new(),
             sent: response::SentHead::default(),
@@ -260,7 +263,7 @@ impl Exchange {
 
     /// May the upstream's answer be stored?
     pub fn is_cacheable(&self) -> bool {
-        self.cache.as_ref().is_some_and(|plan| plan.may_store)
+        self.cache.as_ref().is_some_and(|plan| plan.not_stored.is_none())
     }
 
     /// The type of content that an `X-Accel-Redirect` answer handed on.
@@ -273,6 +276,11 @@ impl Exchange {
     /// Seconds since 1970 when the request began.
     pub fn now(&self) -> i64 {
         unix_seconds(self.started_wall)
+    }
+
+    /// Milliseconds since 1970 when the request began.
+    pub fn now_millis(&self) -> i64 {
+        unix_millis(self.started_wall)
     }
 
     pub fn request_time(&self) -> Duration {
@@ -293,6 +301,12 @@ impl Exchange {
         self.is_uri_as_sent = false;
         self.uri = uri;
     }
+}
+
+/// Milliseconds since 1970; 0 for a clock before it.
+pub fn unix_millis(time: SystemTime) -> i64 {
+    let millis = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
 /// Seconds since 1970; 0 for a clock before it.

@@ -80,6 +80,8 @@ pub struct Response {
     pub last_modified: Option<i64>,
     /// Empty for none.
     pub etag: Bytes,
+    /// Seconds since a stored page was made.
+    pub age: Option<u64>,
     /// Field lines in order.
     pub fields: Vec<(Bytes, Bytes)>,
     /// A stored entry whose field lines go before `fields`.
@@ -116,6 +118,7 @@ impl Response {
             content_length: None,
             last_modified: None,
             etag: Bytes::new(),
+            age: None,
             fields: Vec::new(),
             stored: None,
             trailers: Vec::new(),
@@ -193,6 +196,7 @@ pub struct SentHead {
     pub last_modified: Option<i64>,
     pub etag: Bytes,
     pub location: Bytes,
+    pub age: Option<u64>,
     pub fields: Vec<(Bytes, Bytes)>,
     pub stored: Option<Arc<Entry>>,
     pub trailers: Vec<(Bytes, Bytes)>,

@@ -307,6 +307,7 @@ fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
             .last_modified
             .is_some_and(|time| put(out, yorozu_http::date::format(time).as_bytes())),
         b"etag" if !sent.etag.is_empty() => put(out, &sent.etag),
+        b"age" if sent.age.is_some() => put_number(out, sent.age.unwrap_or(0)),
         b"location" if !sent.location.is_empty() => put(out, &sent.location),
         b"connection" => put(out, if sent.is_keep_alive { b"keep-alive" } else { b"close" }),
         b"transfer-encoding" => sent.is_chunked && put(out, b"chunked"),
@@ -551,6 +552,8 @@ fn upstream_getter(name: &str) -> Option<Getter> {
         "upstream_response_length" => {
             |ex, out| attempts(ex, out, |a, out| put_number(out, a.response_bytes))
         }
+        "cache_detail" => crate::cache::report::append_detail,
+        "cache_status" => crate::cache::report::append_status,
         "upstream_cache_status" => {
             |ex, out| ex.cache_status.is_some_and(|status| put(out, status.name().as_bytes()))
         }

@@ -161,6 +161,12 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             add(response, &header.name, value);
         }
     }
+    let name = &conf.location(exchange.location).gateway().cache_status.0;
+    if let Some(name) = name.as_ref().filter(|_| exchange.cache_report.is_made()) {
+        let mut value = Vec::with_capacity(64);
+        exchange.cache_report.append(name, &mut value);
+        response.add(Bytes::from_static(b"Cache-Status"), value);
+    }
     for trailer in &settings.add_trailer {
         if is_safe || trailer.is_always {
             let value = trailer.value.value(exchange);
@@ -242,6 +248,8 @@ fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Exp
     };
     response.remove(b"expires");
     response.remove(b"cache-control");
+    // The time that is given counts from now.
+    response.age = None;
     response.add(Bytes::from_static(b"Expires"), date::format(until));
     response.add(Bytes::from_static(b"Cache-Control"), control);
 }

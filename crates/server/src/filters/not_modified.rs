@@ -39,6 +39,8 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     if since.is_none() && tags.is_none() {
         return;
     }
+    // Unlike nginx: with tags the time does not count (RFC 9110, section 13.2.2).
+    let since = since.filter(|_| tags.is_none());
     if since.is_some_and(|since| is_modified(exchange, response, since)) {
         return;
     }

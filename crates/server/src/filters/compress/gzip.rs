@@ -177,7 +177,7 @@ fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxie
         return word(b"no-cache", Proxied::NO_CACHE)
             || word(b"no-store", Proxied::NO_STORE)
             || word(b"private", Proxied::PRIVATE)
-            || (has(Proxied::EXPIRED) && CacheControl::parse(control).max_age == Some(0));
+            || (has(Proxied::EXPIRED) && CacheControl::parse([&control[..]]).max_age == Some(0));
     }
     (has(Proxied::NO_LAST_MODIFIED) && response.last_modified.is_none())
         || (has(Proxied::NO_ETAG) && response.etag.is_empty())

@@ -86,5 +86,8 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
         if !etag.is_empty() {
             pair(params, b"HTTP_IF_NONE_MATCH", &etag);
         }
+        if let Some(range) = cache::missing_range(exchange) {
+            pair(params, b"HTTP_RANGE", range.as_bytes());
+        }
     }
 }

@@ -6,17 +6,20 @@ use super::store::Saver;
 use super::stream::{self, PumpEnd, ReadAhead};
 use super::tunnel::Tunnel;
 use super::{Conf, Head, Protocol};
-use crate::cache::{self, Collector, freshness};
+use crate::cache::freshness::{self, NotStored};
+use crate::cache::{self, Collector};
 use crate::config::compiled::LocationConf;
-use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
+use crate::exchange::{Exchange, unix_millis, unix_seconds};
 use crate::handlers::{Handler, Outcome, error_page, static_file};
 use crate::logging::error::{self, Context, Level};
+use crate::process::turn;
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
-use yorozu_cache::EntryHead;
+use yorozu_cache::{EntryBody, EntryHead, Part};
+use yorozu_http::field;
 
 /// Fields of an answer that are for the server, not the client.
 const HIDDEN: [&[u8]; 5] = [
@@ -31,8 +34,13 @@ const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encodin
 
 /// Turns what was fetched into an outcome; the body goes on arriving.
 pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) -> Outcome {
-    let head = std::mem::take(&mut fetched.head);
+    let (head, before) = completed(exchange, std::mem::take(&mut fetched.head));
     exchange.upstream_fields = Rc::clone(&head.fields);
+    exchange.cache_report.forward_status = Some(head.status);
+    if !exchange.request.method.is_get_or_head() && conf.cache.zone().is_some() {
+        Box::pin(cache::invalidate::after(exchange, conf, head.status)).await;
+        cache::invalidate::plan_for_get(exchange, conf, &head);
+    }
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
     let is_memcached = matches!(location.handler, Handler::Gateway(Protocol::Memcached(_)));
@@ -62,7 +70,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         // Its values say nothing about their type.
         response.content_type = static_file::content_type(exchange, location);
     }
-    let collector = collector(exchange, conf, &head, &response);
+    let collector = collector(exchange, conf, &head, &response, fetched.started);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, conf, head.status, response.last_modified);
     let is_buffered = match head.field(b"x-accel-buffering") {
@@ -76,8 +84,47 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         _ => conf.buffering,
     };
     let keepers = Keepers { collector, saver };
+    fetched.before = before;
     attach_body(exchange, conf, fetched, keepers, is_buffered, &mut response).await;
     Outcome::Respond(Box::new(response))
+}
+
+/// Is `head` no rest of a page whose start is stored, or the rest that fits it?
+///
+/// # Source
+/// RFC 9110, section 15.3.7.3: only parts with the same strong validator are joined.
+pub fn completes(exchange: &Exchange, head: &Head) -> bool {
+    let Some(start) = exchange.cache.as_ref().and_then(|plan| plan.start.as_ref()) else {
+        return true;
+    };
+    let etag = &start.head.etag;
+    let is_same = !etag.is_empty()
+        && !etag.starts_with(b"W/")
+        && head.field(b"etag").is_some_and(|found| found == etag);
+    let (Some(part), bytes) = (&start.head.part, start.head.body_bytes) else { return false };
+    let total = part.total;
+    let rest = format!("bytes {bytes}-{}/{total}", total.saturating_sub(1));
+    let fits = head.field(b"content-range").is_some_and(|range| range[..] == *rest.as_bytes());
+    is_same && fits && matches!(start.body, EntryBody::Memory(_))
+}
+
+/// Joins the rest of a page with its stored start: the head of the whole, and the bytes before.
+fn completed(exchange: &mut Exchange, head: Head) -> (Head, Option<Bytes>) {
+    let start = exchange.cache.as_mut().and_then(|plan| plan.start.take());
+    let Some((start, part)) = start.as_ref().and_then(|s| Some((s, s.head.part.as_ref()?))) else {
+        return (head, None);
+    };
+    let EntryBody::Memory(bytes) = &start.body else { return (head, None) };
+    if head.status != 206 {
+        return (head, None);
+    }
+    let is_of_part = |name: &[u8]| {
+        name.eq_ignore_ascii_case(b"content-range") || name.eq_ignore_ascii_case(b"content-length")
+    };
+    let mut fields: Vec<_> =
+        head.fields.iter().filter(|(name, _)| !is_of_part(name)).cloned().collect();
+    fields.push((Bytes::from_static(b"Content-Length"), part.total.to_string().into()));
+    (Head { status: 200, reason: None, fields: Rc::new(fields) }, Some(bytes.clone()))
 }
 
 /// Longest body whose end is waited for before its head is sent; chosen: a page in one write, which is
@@ -156,7 +203,7 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
 /// upstream is not asked again for as long.
 async fn keep_intercepted(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched) {
     let mut response = response(exchange, conf, head);
-    match collector(exchange, conf, head, &response) {
+    match collector(exchange, conf, head, &response, fetched.started) {
         None => abandon(fetched),
         Some(collector) => {
             let keepers = Keepers { collector: Some(collector), saver: None };
@@ -165,7 +212,8 @@ async fn keep_intercepted(exchange: &mut Exchange, conf: &Conf, head: &Head, fet
     }
 }
 
-fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
+/// The upstream's head as the client shall see it.
+pub fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
     let config = Rc::clone(&exchange.conf);
     let Handler::Gateway(protocol) = &config.location(exchange.location).handler else {
         unreachable!("only gateways have answers")
@@ -173,7 +221,8 @@ fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
     let mut response = Response::new(head.status);
     response.reason.clone_from(&head.reason);
     for (name, value) in head.fields.iter() {
-        if is_hidden(protocol, conf, name) {
+        let is_of_connection = head.status != 101 && is_of_connection(head, name);
+        if is_hidden(protocol, conf, name) || is_of_connection {
             continue;
         }
         match protocol.rewritten(exchange, name, value) {
@@ -194,6 +243,14 @@ fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
     response.has_own_date |= is_passed(b"date");
     response.has_own_server |= is_passed(b"server");
     response
+}
+
+/// Does `Connection` name the field (RFC 9110, section 7.6.1)?
+fn is_of_connection(head: &Head, name: &[u8]) -> bool {
+    // What tells where the message ends, and what was hidden before, is not its to name.
+    const NOT_ITS: [&[u8]; 2] = [b"content-length", b"content-type"];
+    head.values(b"connection").any(|options| field::list_has(options, name))
+        && !NOT_ITS.iter().any(|kept| kept.eq_ignore_ascii_case(name))
 }
 
 fn is_hidden(protocol: &Protocol, conf: &Conf, name: &[u8]) -> bool {
@@ -234,53 +291,119 @@ fn place(response: &mut Response, name: &Bytes, value: &Bytes) {
     }
 }
 
-/// Prepares to store the answer, if it may be stored.
+/// Prepares to store the answer, if it may be stored; `started`: when the upstream was asked.
 fn collector(
     exchange: &mut Exchange,
     conf: &Conf,
     head: &Head,
     response: &Response,
+    started: std::time::Instant,
 ) -> Option<Collector> {
     let mut plan = exchange.cache.take()?;
-    let is_forbidden = conf.no_cache.0.iter().any(|value| value.is_true(exchange));
-    let now = exchange.now();
-    if !plan.may_store || is_forbidden || head.status == 206 || head.status == 304 {
-        return None;
-    }
-    let fresh = freshness::freshness(head, conf, now)?;
-    let vary = match head.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")) {
-        _ if conf.ignore_headers.has(IgnoreHeaders::VARY) => Bytes::new(),
-        values => {
-            Bytes::from(values.map(|(_, value)| &value[..]).collect::<Vec<_>>().join(&b", "[..]))
+    match entry_head(exchange, conf, head, response, &plan) {
+        Ok(mut entry) => {
+            entry.made_in = u32::try_from(started.elapsed().as_millis()).unwrap_or(u32::MAX);
+            exchange.cache_report.is_stored = true;
+            let context = Context::of(exchange);
+            Some(Collector::new(plan.zone, entry, plan.guard.take(), plan.begun, context))
         }
+        Err(why) => {
+            exchange.cache_report.not_stored = Some(why);
+            None
+        }
+    }
+}
+
+/// What is stored about the answer beside its body.
+fn entry_head(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    head: &Head,
+    response: &Response,
+    plan: &cache::Plan,
+) -> Result<EntryHead, NotStored> {
+    if let Some(why) = plan.not_stored {
+        return Err(why);
+    }
+    if conf.no_cache.0.iter().any(|value| value.is_true(exchange)) {
+        return Err(NotStored::Forbidden);
+    }
+    let part = match head.status {
+        206 => Some(part(exchange, head, plan).ok_or(NotStored::Partial)?),
+        304 => return Err(NotStored::Partial),
+        _ => None,
     };
-    let variant = if vary.is_empty() { [0; 16] } else { cache::variant_id(exchange, &vary) };
-    let has_other_variant = plan.zone.peek(&plan.key).is_some_and(|entry| {
-        !vary.is_empty() && entry.head.vary == vary && entry.head.variant != variant
-    });
-    let key = if has_other_variant { plan.key.variant(&variant) } else { plan.key.clone() };
-    let entry = EntryHead {
+    let tells_credentials =
+        conf.cache_key.as_ref().is_some_and(|key| key.has_field(b"authorization"));
+    let is_authorized = exchange.request.known.authorization.is_some() && !tells_credentials;
+    let now = unix_millis(turn::now());
+    let fresh = freshness::freshness(head, conf, now, is_authorized)?;
+    let vary = if conf.ignore_headers.has(IgnoreHeaders::VARY) {
+        Bytes::new()
+    } else {
+        let values: Vec<_> = head.values(b"vary").map(|value| &value[..]).collect();
+        Bytes::from(values.join(&b", "[..]))
+    };
+    let variant =
+        if vary.is_empty() { [0; 16] } else { cache::key::variant_id(exchange, conf, &vary) };
+    // The first variant keeps its place as long as the origin varies by the same fields.
+    let first = plan.first.as_ref().or(plan.stale.as_ref());
+    let first = first.filter(|first| !vary.is_empty() && first.head.vary == vary);
+    let is_other = first.is_some_and(|first| first.head.variant != variant)
+        || plan.first.as_ref().is_some_and(|first| first.head.vary == vary);
+    let key = if is_other { plan.key.variant(&variant) } else { plan.key.clone() };
+    Ok(EntryHead {
         key: Bytes::copy_from_slice(key.as_bytes()),
         status: head.status,
         content_type: response.content_type.clone(),
-        fields: stored_fields(response),
+        fields: stored_fields(response, part.is_some()),
         stored_at: now,
+        born_at: fresh.born_at,
         fresh_until: fresh.fresh_until,
         stale_updating_until: fresh.stale_updating_until,
         stale_error_until: fresh.stale_error_until,
+        must_revalidate: fresh.must_revalidate,
+        is_by_operator: fresh.is_by_operator,
         last_modified: response.last_modified,
         etag: response.etag.clone(),
         vary,
         variant,
+        family: first.map_or_else(|| fastrand::u64(..), |first| first.head.family),
+        part,
         ..EntryHead::default()
-    };
-    let context = Context::of(exchange);
-    Some(Collector::new(plan.zone, entry, plan.guard.take(), context))
+    })
+}
+
+/// Which part a 206 holds, if the client asked for it and no whole page has its place.
+fn part(exchange: &Exchange, head: &Head, plan: &cache::Plan) -> Option<Part> {
+    if plan.stale.as_ref().is_some_and(|stale| stale.head.part.is_none()) {
+        return None;
+    }
+    let asked = exchange.request.known(exchange.request.known.range)?;
+    let text = std::str::from_utf8(head.field(b"content-range")?).ok()?;
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+    let total: u64 = total.parse().ok()?;
+    let is_sound = first <= last && last < total;
+    is_sound.then(|| Part {
+        first,
+        total,
+        is_to_end: last + 1 == total,
+        asked: Bytes::copy_from_slice(asked),
+    })
 }
 
 /// Fields as a later client shall get them.
-fn stored_fields(response: &Response) -> Vec<(Bytes, Bytes)> {
-    let mut fields = response.fields.clone();
+fn stored_fields(response: &Response, is_part: bool) -> Vec<(Bytes, Bytes)> {
+    // These are made anew for each answer.
+    let is_kept = |name: &[u8]| {
+        let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+        let is_anew = is(b"age") || (is_part && is(b"content-range"));
+        !is_anew
+    };
+    let kept = response.fields.iter().filter(|(name, _)| is_kept(name));
+    let mut fields: Vec<_> = kept.cloned().collect();
     if let Some(location) = &response.location {
         fields.push((Bytes::from_static(b"Location"), location.clone()));
     }
@@ -318,9 +441,9 @@ async fn attach_body(
     is_buffered: bool,
     response: &mut Response,
 ) {
-    let Fetched { mut source, lease, started, received, scheme, .. } = fetched;
+    let Fetched { mut source, lease, started, received, scheme, before, .. } = fetched;
     let has_no_content = exchange.request.method == Method::Head && keepers.is_empty();
-    let mut pieces = Vec::new();
+    let mut pieces: Vec<Bytes> = before.into_iter().collect();
     let mut is_whole = source.arrived(&mut pieces);
     let may_wait = is_buffered && is_short(response) && !has_no_content && source.upload.is_none();
     if matches!(is_whole, Ok(false)) && may_wait {
@@ -342,6 +465,9 @@ async fn attach_body(
         return;
     }
     let temp_bytes_max = conf.max_temp_file_size.0;
+    if let Some(collector) = &mut keepers.collector {
+        collector.let_others_read(response.content_length);
+    }
     let file =
         (is_buffered && temp_bytes_max > 0).then(|| (conf.temp_path.0.clone(), temp_bytes_max));
     let ahead = ReadAhead {
@@ -387,7 +513,7 @@ fn finish_whole(
 ) {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if let Some(collector) = keepers.collector {
-        collector.finish(exchange.now());
+        collector.finish(unix_seconds(turn::now()));
     }
     if let Some(saver) = keepers.saver {
         saver.finish();

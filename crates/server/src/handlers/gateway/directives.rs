@@ -2,6 +2,9 @@
 
 use super::store::{Store, StoreAccess};
 use crate::cache::directives::*;
+use crate::cache::early::{EarlyRefresh, Heuristic};
+use crate::cache::invalidate::Invalidate;
+use crate::cache::report::StatusName;
 use crate::config::block::Block;
 use crate::config::directive::*;
 use crate::config::template::Template;
@@ -98,7 +101,8 @@ impl Setting for Failures {
     }
 }
 
-/// Fields of the upstream's answer that are not acted on.
+/// Fields of the upstream's answer that are not acted on; `Authorization` is the request's, whose answers
+/// are stored like others then.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Default)]
 pub struct IgnoreHeaders(pub u32);
 
@@ -112,6 +116,7 @@ impl IgnoreHeaders {
     pub const CACHE_CONTROL: u32 = 1 << 6;
     pub const SET_COOKIE: u32 = 1 << 7;
     pub const VARY: u32 = 1 << 8;
+    pub const AUTHORIZATION: u32 = 1 << 9;
 
     pub fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
@@ -130,6 +135,7 @@ impl Setting for IgnoreHeaders {
             ("Cache-Control", Self::CACHE_CONTROL),
             ("Set-Cookie", Self::SET_COOKIE),
             ("Vary", Self::VARY),
+            ("Authorization", Self::AUTHORIZATION),
         ];
         word_bits(args, &known).map(Self)
     }
@@ -238,10 +244,23 @@ family_settings! {
     busy_buffers_size: Option<Size> = none, ONE;
     /// Zone of the page cache; `off` for none.
     cache: CacheZoneName = "off", ONE;
+    /// Whether stored pages say how old they are (`Age`).
+    cache_age: bool = "on", ONE;
     /// Whether expired pages answer while they are refreshed in the background.
     cache_background_update: bool = "off", ONE;
     /// Values that, if neither empty nor 0, keep the cache from answering.
     cache_bypass: Templates = none, ONE_OR_MORE;
+    /// Whether the answer to a POST that names the request's URL in Content-Location is stored for GET.
+    cache_content_location: bool = "off", ONE;
+    /// Whether the rest of a page whose start is stored is asked for alone.
+    cache_complete_partial: bool = "off", ONE;
+    /// How eagerly pages that are asked for often are made anew before they expire.
+    cache_early_refresh: EarlyRefresh = "off", ONE;
+    /// Share of its age for which a page is fresh that says nothing but when it changed.
+    cache_heuristic: Heuristic = "off", ONE;
+    /// Which stored pages an answer to a method that may change them removes: none, those whose fields
+    /// say how long they are fresh, or all.
+    cache_invalidate: Invalidate = "fields", ONE;
     /// The key of a stored page.
     cache_key: Option<Template> = none, ONE;
     /// Whether one request at a time makes a missing page.
@@ -258,10 +277,14 @@ family_settings! {
     cache_min_uses: u64 = "1", ONE;
     /// Whether expired pages are validated instead of fetched.
     cache_revalidate: bool = "off", ONE;
+    /// Name of the cache in the Cache-Status field of its answers.
+    cache_status: StatusName = "off", ONE;
     /// Failures that let a stale page answer.
     cache_use_stale: Failures = "off", ONE_OR_MORE;
     /// How long pages are fresh, by status.
     cache_valid: CacheValid = none, ONE_OR_MORE;
+    /// Whether languages of one weight have no order, and a page in the language wanted most answers.
+    cache_vary_language: bool = "off", ONE;
     /// Time to establish a connection.
     connect_timeout: Duration = "60s", ONE;
     /// Whether ranges are served though the upstream does not say it has them.

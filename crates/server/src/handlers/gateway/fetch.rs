@@ -67,6 +67,8 @@ pub struct Fetched {
     pub received: u64,
     /// `fastcgi://`, for messages.
     pub scheme: &'static str,
+    /// Bytes that go before the body: the start of a page whose rest was asked for.
+    pub before: Option<Bytes>,
 }
 
 /// A failed conversation: whose fault, and how many bytes of an answer had come.
@@ -256,7 +258,7 @@ impl Job {
         let codec = Box::new(memcached::ValueCodec { body: Some(body) });
         let source = Source { connection: None, codec, input: BytesMut::new(), upload: None };
         let scheme = self.call.scheme;
-        Ok(Fetched { head, source, lease, started: begun, received, scheme })
+        Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
     }
 
     fn pipeline_fault(&self, fault: &PipelineFault, peer: &Peer) -> Fault {
@@ -374,7 +376,7 @@ impl Job {
         let Talk { connection, codec, input, upload, received, .. } = talk;
         let source = Source { connection: Some(connection), codec, input, upload };
         let (received, scheme) = (received as u64, self.call.scheme);
-        Ok(Fetched { head, source, lease, started: begun, received, scheme })
+        Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
     }
 
     /// Sends what the socket takes at once; the rest, if any, is left to the upload returned.

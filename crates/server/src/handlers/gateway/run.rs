@@ -5,6 +5,7 @@ use super::fetch::{Fetched, Job, fetch};
 use super::pools::PoolKey;
 use super::{Conf, Fault, Protocol, Target};
 use crate::cache;
+use crate::cache::answer::Failure;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, Origin, RequestBody};
 use crate::exchange::Exchange;
@@ -50,7 +51,20 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         Ok(job) => job,
         Err(status) => return Outcome::Status(status),
     };
-    let Some(result) = fetch_for_client(exchange, gateway, &job).await else {
+    let mut result = fetch_for_client(exchange, gateway, &job).await;
+    if let Some(Ok(fetched)) = &result {
+        if fetched.head.status == 206 && !answer::completes(exchange, &fetched.head) {
+            // The rest does not fit the start that is stored: all of it is asked for.
+            let plan = exchange.cache.as_mut().expect("has a start");
+            plan.start = None;
+            let job = match self::job(exchange, location, protocol, false).await {
+                Ok(job) => job,
+                Err(status) => return Outcome::Status(status),
+            };
+            result = fetch_for_client(exchange, gateway, &job).await;
+        }
+    }
+    let Some(result) = result else {
         error::request(
             exchange,
             Level::Info,
@@ -173,12 +187,11 @@ async fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fa
             let failure = super::directives::Failures::of_status(status);
             let has_stale = exchange.cache.as_ref().is_some_and(|plan| plan.stale.is_some());
             if has_stale && status == 304 && conf.cache_revalidate {
-                let fresh = cache::freshness::freshness(&fetched.head, conf, exchange.now());
-                drop(fetched);
-                return cache::revalidated(exchange, fresh.map(|fresh| fresh.fresh_until))
+                return cache::revalidated(exchange, conf, &fetched.head)
                     .expect("there is a stale entry");
             }
             if has_stale && failure != 0 {
+                let failure = Failure { bit: failure, is_status: true };
                 if let Some(outcome) = cache::answer_stale(exchange, conf, failure) {
                     return outcome;
                 }
@@ -187,7 +200,8 @@ async fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fa
         }
         Err(fault) => fault,
     };
-    if let Some(outcome) = cache::answer_stale(exchange, conf, fault.failure()) {
+    let failure = Failure { bit: fault.failure(), is_status: false };
+    if let Some(outcome) = cache::answer_stale(exchange, conf, failure) {
         return outcome;
     }
     // Unlike nginx, our own 502 and 504 are never stored: a dead PHP would be remembered beyond its
@@ -198,15 +212,7 @@ async fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fa
 
 /// Refreshes an expired entry in a task of its own, independent of the client that noticed.
 pub fn refresh_in_background(exchange: &mut Exchange) {
-    let plan = exchange.cache.as_mut().expect("only cached requests refresh");
-    let plan = cache::Plan {
-        zone: Arc::clone(&plan.zone),
-        key: plan.key.clone(),
-        stale: plan.stale.clone(),
-        may_store: plan.may_store,
-        guard: plan.guard.take(),
-        is_bypassed: false,
-    };
+    let plan = exchange.cache.as_mut().expect("only cached requests refresh").for_refresh();
     let mut shadow = exchange.shadow();
     shadow.cache = Some(plan);
     tokio::task::spawn_local(async move {

@@ -31,6 +31,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Notify;
+use yorozu_cache::{Broken, Flow, Piece, Place};
 use yorozu_upstream::Connection;
 
 /// The body ended before its end.
@@ -76,6 +77,8 @@ pub struct Stream {
     pub announced: Option<u64>,
     /// Is the body stored as a page on its way?
     pub is_collected: bool,
+    /// Of a page another request makes, with how far it was read along; the queue stays empty then.
+    along: Option<(Arc<Flow>, Place)>,
     /// Bytes taken from the queue so far.
     taken: u64,
     /// Bytes in and out of a filter that compresses, once it has ended.
@@ -91,9 +94,18 @@ impl Stream {
             window: None,
             announced: None,
             is_collected: false,
+            along: None,
             taken: 0,
             coded_bytes: None,
         }
+    }
+
+    /// A page that another request makes.
+    pub fn along(flow: Arc<Flow>) -> Self {
+        let mut stream = Self::new(Rc::default());
+        stream.is_collected = true;
+        stream.along = Some((flow, Place::default()));
+        stream
     }
 
     /// The next piece; `None` at the end.
@@ -130,11 +142,12 @@ impl Stream {
                 };
                 self.uncoded = in_memory(piece).map_err(|_| Torn)?;
             }
+            let is_last = self.is_waiting();
             let Some(coder) = &mut self.coder else { continue };
             let count = self.uncoded.len().min(coder.takes());
             let bytes = self.uncoded.split_to(count);
             // Nothing more waits: let the client have what there is.
-            let is_flushed = self.uncoded.is_empty() && self.shared.state.borrow().queue.is_empty();
+            let is_flushed = self.uncoded.is_empty() && is_last;
             let coded = coder.write(&bytes, is_flushed).map_err(|_| Torn)?;
             if !coded.is_empty() {
                 return Ok(Some(Segment::Memory(coded)));
@@ -158,6 +171,15 @@ impl Stream {
     }
 
     async fn plain(&mut self) -> Result<Option<Segment>, Torn> {
+        if let Some((flow, place)) = &mut self.along {
+            return match flow.next(place).await {
+                Ok(piece) => Ok(piece.map(|piece| match piece {
+                    Piece::Memory(bytes) => Segment::Memory(bytes),
+                    Piece::File(file, range) => Segment::File(file, range),
+                })),
+                Err(Broken) => Err(Torn),
+            };
+        }
         loop {
             let waiting = self.shared.readable.notified();
             {
@@ -179,6 +201,9 @@ impl Stream {
 
     /// Would the next piece have to be waited for?
     pub fn is_waiting(&self) -> bool {
+        if let Some((flow, place)) = &self.along {
+            return flow.is_waiting(place);
+        }
         self.shared.state.borrow().queue.is_empty()
     }
 

@@ -104,6 +104,9 @@ pub(super) fn make(
     }
     if exchange.is_cacheable() {
         validators(exchange, conf, &mut out);
+        if let Some(range) = cache::missing_range(exchange) {
+            let _ = write!(out, "Range: {range}\r\n");
+        }
     }
     out.extend_from_slice(b"\r\n");
     let mut sends_body = false;

@@ -1,0 +1,104 @@
+//! Invalidation: what a request that may have changed a page does to the stored one.
+
+use super::{Plan, key};
+use crate::config::types::word_enum;
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::handlers::gateway::{Conf, Head};
+use crate::logging::error::{self, Level};
+use std::sync::Arc;
+use std::time::Instant;
+
+word_enum! {
+    /// `*_cache_invalidate`
+    Invalidate {
+        /// None.
+        Off = "off",
+        /// Those whose own fields say how long they are fresh, as RFC 9111 has it. Where the operator or
+        /// the application said so in nginx's terms, anybody's POST would empty the cache against it.
+        Fields = "fields",
+        /// All.
+        On = "on",
+    }
+}
+
+/// Removes the stored page of the request's URL after the upstream answered `status` to a method that is
+/// not known to be safe; all variants, under GET and HEAD.
+///
+/// # Source
+/// RFC 9111, section 4.4. nginx does not do it.
+pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
+    let method = exchange.request.method_text();
+    let is_unsafe = !is_safe(method) && !conf.cache_methods.admits(method);
+    let is_asked = conf.cache_invalidate != Invalidate::Off;
+    if !is_asked || !is_unsafe || !(200..400).contains(&status) {
+        return;
+    }
+    let Ok(Some(zone)) = key::zone(exchange, conf) else { return };
+    let has_method = conf.cache_key.as_ref().is_none_or(|key| key.has_request_method());
+    let methods: &[&'static [u8]] = if has_method { &[b"GET", b"HEAD"] } else { &[b"GET"] };
+    for method in methods {
+        let key = key::with_method(exchange, conf, method);
+        if zone.peek(&key).is_none() && !zone.may_be_on_disk(&key) {
+            continue;
+        }
+        let (zone, now) = (Arc::clone(&zone), exchange.now());
+        let takes_all = conf.cache_invalidate == Invalidate::On;
+        let removed = tokio::task::spawn_blocking(move || {
+            let found = match zone.peek(&key) {
+                None => zone.load(&key, now)?,
+                found => found,
+            };
+            match found {
+                Some(entry) if takes_all || !entry.head.is_by_operator => zone.remove(&key),
+                _ => Ok(false),
+            }
+        });
+        if let Ok(Err(problem)) = removed.await {
+            error::request(exchange, Level::Crit, &problem.to_string());
+        }
+    }
+}
+
+/// `*_cache_content_location`: lets the answer to a POST be stored for GET, if it says that it is the page
+/// of the request's own URL.
+///
+/// # Source
+/// RFC 9110, section 9.3.3; RFC 9111, section 3.
+pub fn plan_for_get(exchange: &mut Exchange, conf: &Conf, head: &Head) {
+    let is_asked = conf.cache_content_location && exchange.request.method == Method::Post;
+    if !is_asked || head.status != 200 || !is_of_own_url(exchange, head) {
+        return;
+    }
+    let Ok(Some(zone)) = key::zone(exchange, conf) else { return };
+    let key = key::with_method(exchange, conf, b"GET");
+    exchange.cache = Some(Plan::new(zone, key, Instant::now()));
+}
+
+/// Does `Content-Location` name the request's own URL?
+fn is_of_own_url(exchange: &Exchange, head: &Head) -> bool {
+    let Some(location) = head.field(b"content-location") else { return false };
+    let target = exchange.request.target();
+    let path = match location.strip_prefix(b"//").or_else(|| {
+        let rest = location.strip_prefix(exchange.client.scheme())?;
+        rest.strip_prefix(b"://")
+    }) {
+        None => &location[..],
+        Some(rest) => {
+            let slash = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+            let authority = exchange.request.field(b"host").unwrap_or_default();
+            if !rest[..slash].eq_ignore_ascii_case(authority) {
+                return false;
+            }
+            &rest[slash..]
+        }
+    };
+    path == target
+}
+
+/// RFC 9110, section 9.2.1; RFC 4918; RFC 3253, section 3.6; RFC 5323. Any other may change something.
+fn is_safe(method: &[u8]) -> bool {
+    const SAFE: [&[u8]; 7] =
+        [b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PROPFIND", b"REPORT", b"SEARCH"];
+    SAFE.contains(&method)
+}

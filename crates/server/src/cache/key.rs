@@ -1,0 +1,114 @@
+//! What a request's page is found by: the zone, the key, the variant.
+
+use super::Plan;
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::handlers::Handler;
+use crate::handlers::gateway::{Conf, Protocol};
+use crate::logging::error::{self, Level};
+use std::rc::Rc;
+use std::sync::Arc;
+use yorozu_cache::{Entry, EntryHead, Key, VariantId, Zone};
+use yorozu_http::{field, vary};
+
+/// The zone the location names.
+///
+/// # Errors
+/// The status the client gets for a name that variables spell and no zone has.
+pub(super) fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u16> {
+    let Some(name) = conf.cache.zone() else { return Ok(None) };
+    let name = name.value(exchange);
+    if name.is_empty() || &name[..] == b"off" {
+        return Ok(None);
+    }
+    let name = String::from_utf8_lossy(&name);
+    match exchange.conf.zones.get(&*name) {
+        Some(zone) => Ok(Some(Arc::clone(zone))),
+        None => {
+            error::request(exchange, Level::Error, &format!("cache \"{name}\" not found"));
+            Err(500)
+        }
+    }
+}
+
+/// The key of the first variant.
+pub(super) fn primary(exchange: &mut Exchange, conf: &Conf) -> Key {
+    let mut key = Vec::with_capacity(128);
+    match &conf.cache_key {
+        Some(template) => template.append(exchange, &mut key),
+        None => default_key(exchange, &mut key),
+    }
+    Key::primary(key.into())
+}
+
+/// The key the request would have with another method.
+pub(super) fn with_method(exchange: &mut Exchange, conf: &Conf, method: &'static [u8]) -> Key {
+    let kept = (exchange.request.method, exchange.request.method_override);
+    exchange.request.method = Method::parse(method);
+    exchange.request.method_override = Some(method);
+    let key = primary(exchange, conf);
+    (exchange.request.method, exchange.request.method_override) = kept;
+    key
+}
+
+/// A proxy's own key; for others nginx would mix every page, and this keeps them apart.
+fn default_key(exchange: &mut Exchange, key: &mut Vec<u8>) {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    if let Handler::Gateway(Protocol::Proxy(pass)) = &location.handler {
+        return pass.default_key(exchange, location, key);
+    }
+    key.extend_from_slice(b"http");
+    key.extend_from_slice(exchange.request.method_text());
+    key.extend_from_slice(&exchange.request.host);
+    key.extend_from_slice(exchange.request.target());
+}
+
+/// Digest of the request fields that `vary` names.
+pub fn variant_id(exchange: &Exchange, conf: &Conf, vary: &[u8]) -> VariantId {
+    let mut selecting = Vec::with_capacity(64);
+    for name in field::list(vary) {
+        selecting.extend(name.iter().map(u8::to_ascii_lowercase));
+        selecting.push(b':');
+        let lines = exchange.request.values(name);
+        vary::append_selecting(name, lines, conf.cache_vary_language, &mut selecting);
+        selecting.extend_from_slice(b"\r\n");
+    }
+    Key::variant_id(&selecting)
+}
+
+/// The key of the variant that the request selects, if it is not `entry` itself.
+pub(super) fn variant(exchange: &Exchange, conf: &Conf, plan: &Plan, entry: &Entry) -> Option<Key> {
+    other_variant(exchange, conf, plan, &entry.head)
+}
+
+/// As [`variant`], of a page that may still be on its way.
+pub(super) fn other_variant(
+    exchange: &Exchange,
+    conf: &Conf,
+    plan: &Plan,
+    head: &EntryHead,
+) -> Option<Key> {
+    if head.vary.is_empty() {
+        return None;
+    }
+    let id = variant_id(exchange, conf, &head.vary);
+    if id == head.variant || is_in_language(exchange, conf, head) {
+        return None;
+    }
+    Some(plan.key.variant(&id))
+}
+
+/// With `*_cache_vary_language`: is the page in the language the request likes best, where nothing else
+/// tells variants apart?
+fn is_in_language(exchange: &Exchange, conf: &Conf, head: &EntryHead) -> bool {
+    let varies_by_language_alone = || head.vary.eq_ignore_ascii_case(b"accept-language");
+    if !conf.cache_vary_language || !varies_by_language_alone() {
+        return false;
+    }
+    let mut fields = head.fields.iter();
+    let language = fields.find(|(name, _)| name.eq_ignore_ascii_case(b"content-language"));
+    let wanted = exchange.request.field(b"accept-language");
+    matches!((wanted, language), (Some(wanted), Some((_, language)))
+        if vary::is_preferred_language(wanted, language))
+}

@@ -99,19 +99,16 @@ pub fn freshness(
     }
     let accel =
         head.field(b"x-accel-expires").filter(|_| !ignored.has(IgnoreHeaders::X_ACCEL_EXPIRES));
+    let control = Control::of(head, conf);
     if let Some(until) = accel.and_then(|value| accel_expires(value, now)) {
         let until = until.ok_or(NotStored::AccelExpires)?;
         // As nginx: an absolute time that is over stores an expired page, for failures to come.
         return Ok(Freshness {
-            born_at: now,
-            fresh_until: until,
-            stale_updating_until: 0,
-            stale_error_until: 0,
             must_revalidate: false,
             is_by_operator: true,
+            ..control.by_field(now, until)
         });
     }
-    let control = Control::of(head, conf);
     let found = control.judge(head, conf, now)?;
     let is_shared = control.said.shares_authorized() || ignored.has(IgnoreHeaders::AUTHORIZATION);
     if is_authorized && !is_shared { Err(NotStored::Authorization) } else { Ok(found) }

@@ -164,11 +164,17 @@ impl FillGuard {
             flow.end(Ok(()));
         }
         let mut under_way = self.fills.lock();
-        self.fill.state().stage = Stage::Stored(entry);
+        self.fill.state().stage = Stage::Stored(Arc::clone(&entry));
         self.fills.forget(&mut under_way, &self.key, &self.fill);
         self.is_stored = true;
+        // Those who wait for another maker, who took over from this one, have it too.
+        let other = under_way.get(&self.key).cloned();
         drop(under_way);
         self.fill.changed.notify_waiters();
+        if let Some(other) = other {
+            other.state().stage = Stage::Stored(entry);
+            other.changed.notify_waiters();
+        }
     }
 }
 

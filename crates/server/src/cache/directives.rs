@@ -57,7 +57,11 @@ pub struct CacheValid(Vec<(Option<u16>, Duration)>);
 impl CacheValid {
     /// The lifetime for a status.
     pub fn lifetime(&self, status: u16) -> Option<Duration> {
-        let found = self.0.iter().find(|(code, _)| code.is_none_or(|code| code == status));
+        let means = |code: &Option<u16>| match code {
+            Some(code) => *code == status,
+            None => !super::unkeyed::is_of_request(status),
+        };
+        let found = self.0.iter().find(|(code, _)| means(code));
         found.map(|(_, time)| *time)
     }
 }

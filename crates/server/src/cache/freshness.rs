@@ -47,6 +47,12 @@ pub enum NotStored {
     Head,
     /// A range far behind the start (`*_cache_max_range_offset`).
     RangeOffset,
+    /// A GET with content.
+    Body,
+    /// Fields that name another URL, method or host than the key.
+    Unkeyed,
+    /// A redirect to the request's own URL.
+    Loop,
 }
 
 impl NotStored {
@@ -67,6 +73,9 @@ impl NotStored {
             Self::LockTimeout => "lock-timeout",
             Self::Head => "head",
             Self::RangeOffset => "range-offset",
+            Self::Body => "body",
+            Self::Unkeyed => "unkeyed",
+            Self::Loop => "loop",
         }
     }
 }

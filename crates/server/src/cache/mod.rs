@@ -22,6 +22,7 @@ pub mod freshness;
 pub mod invalidate;
 pub mod key;
 pub mod report;
+pub mod unkeyed;
 
 pub use answer::{answer, answer_stale, revalidated};
 pub use collector::Collector;

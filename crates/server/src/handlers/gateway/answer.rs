@@ -328,6 +328,9 @@ fn entry_head(
     if conf.no_cache.0.iter().any(|value| value.is_true(exchange)) {
         return Err(NotStored::Forbidden);
     }
+    if let Some(why) = cache::unkeyed::refusal(exchange, conf, head) {
+        return Err(why);
+    }
     let part = match head.status {
         206 => Some(part(exchange, head, plan).ok_or(NotStored::Partial)?),
         304 => return Err(NotStored::Partial),

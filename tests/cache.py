@@ -1,0 +1,356 @@
+#!/usr/bin/env python3
+"""The page cache with PHP behind FastCGI and behind Apache: one maker, nothing stored that must not be,
+nothing lost.
+
+  tests/cache.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import contextlib, hashlib, http.client, os, pathlib, random, select, shutil, signal, socket, subprocess
+import sys, threading, time
+from peers import NGINX, YOROZU, Apache, Folder, Fpm, Process, Server, free_port, run, until
+from gateways import FASTCGI, equal, get
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KEY = '"$scheme$request_method$host$request_uri"'
+
+# What each path does. Every run leaves a line, so that runs can be counted.
+PHP = r'''<?php
+$path = parse_url($_SERVER['REQUEST_URI'], PHP_URL_PATH);
+file_put_contents(__DIR__ . '/runs', $_SERVER['REQUEST_METHOD'] . ' ' . $_SERVER['REQUEST_URI'] . "\n",
+                  FILE_APPEND | LOCK_EX);
+parse_str($_SERVER['QUERY_STRING'] ?? '', $query);
+if (isset($query['wait'])) usleep(1000 * (int) $query['wait']);
+foreach ((array) ($query['h'] ?? []) as $field) header($field, false);
+if (isset($query['status'])) http_response_code((int) $query['status']);
+if (isset($query['to_itself'])) header("Location: http://$_SERVER[HTTP_HOST]/self?to_itself=1", true, 301);
+if (isset($query['session'])) { session_start(); echo session_id(); }
+if (isset($query['login'])) echo 'user ', $_SERVER['HTTP_AUTHORIZATION'] ?? $_SERVER['PHP_AUTH_USER'] ?? 'nobody', "\n";
+if (isset($query['reflect'])) echo $_SERVER['HTTP_X_FORWARDED_HOST'] ?? 'none', $_SERVER['HTTP_X_ORIGINAL_URL'] ?? '';
+if (isset($query['body'])) echo file_get_contents('php://input');
+if (isset($query['slow'])) {
+    @ini_set('zlib.output_compression', 0);
+    while (ob_get_level()) ob_end_flush();
+    ob_implicit_flush(true);
+    for ($n = 0; $n < (int) $query['slow']; $n++) { echo str_repeat("part $n ", 2000), "\n"; flush(); usleep(100000); }
+}
+if (isset($query['kill'])) {
+    header('Content-Length: 100000');
+    echo str_repeat('half ', 5000);
+    while (ob_get_level()) ob_end_flush();
+    flush();
+    posix_kill(getmypid(), 9);
+}
+if (isset($query['fatal'])) { echo 'before'; undefined_function(); }
+if (isset($query['big'])) echo str_repeat(md5($_SERVER['REQUEST_URI']), (int) $query['big'] * 32);
+echo 'page ', $_SERVER['REQUEST_URI'], ' ', hash('sha256', $_SERVER['REQUEST_URI']), "\n";
+'''
+
+
+class Site:
+    """PHP, and yorozu in front of it by FastCGI or by way of Apache."""
+
+    def __init__(self, folder, kind, more='', http='', zone='keys_zone=z:1m', **server):
+        (folder / 'www').mkdir(exist_ok=True)
+        (folder / 'www').chmod(0o777)
+        (folder / 'www/index.php').write_text(PHP)
+        self.folder, self.kind, self.stack = folder, kind, contextlib.ExitStack()
+        if kind == 'fastcgi':
+            self.php = self.stack.enter_context(Fpm(folder, children=8))
+            to = f'{FASTCGI} {folder}/www/index.php; fastcgi_pass unix:{self.php.socket};'
+        else:
+            self.php = self.stack.enter_context(Apache(folder, folder / 'www'))
+            to = f'rewrite ^(.*)$ /index.php$1 break; proxy_pass http://127.0.0.1:{self.php.port}; ' \
+                'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;'
+        conf = f'''{kind}_cache_path {folder}/pages levels=1:2 {zone}; {http}
+            server {{ listen 127.0.0.1:$port; server_name site.example;
+              location / {{ {to} {kind}_cache z; {kind}_cache_key {KEY};
+                {kind}_cache_lock on; add_header X-Cache $upstream_cache_status always;
+                add_header X-Detail $cache_detail always; {more.replace('CACHE', kind + '_cache')} }} }}'''
+        self.server = self.stack.enter_context(Server(folder, conf, **server))
+        self.port = self.server.port
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def get(self, path, method='GET', body=None, **fields):
+        return get(self.port, path, method, body, **{'Host': 'site.example', **fields})
+
+    def runs(self, path=None):
+        file = self.folder / 'www/runs'
+        lines = file.read_text().splitlines() if file.exists() else []
+        if self.kind == 'proxy':
+            lines = [line.replace(' /index.php/', ' /', 1) for line in lines]
+        return len([line for line in lines if path is None or line.endswith(' ' + path)])
+
+
+def both(test, **more):
+    for kind in ('fastcgi', 'proxy'):
+        with Folder() as folder, Site(folder, kind, **more) as site:
+            test(site)
+            assert 'panic' not in site.server.log(), site.server.log()
+
+
+def crowd(port, path, count):
+    """`count` clients, connected beforehand, ask at once; their answers and the seconds each took."""
+    clients = []
+    for _ in range(count):
+        client = socket.create_connection(('127.0.0.1', port))
+        client.setblocking(False)
+        clients.append(client)
+    poll, answers, begun = select.epoll(), {}, {}
+    request = f'GET {path} HTTP/1.1\r\nHost: site.example\r\nConnection: close\r\n\r\n'.encode()
+    for client in clients:
+        begun[client.fileno()] = time.monotonic()
+        client.send(request)
+        poll.register(client, select.EPOLLIN)
+        answers[client.fileno()] = b''
+    files, times = {client.fileno(): client for client in clients}, []
+    end = time.monotonic() + 60
+    while files and time.monotonic() < end:
+        for number, _ in poll.poll(1):
+            piece = files[number].recv(1 << 20)
+            answers[number] += piece
+            if not piece:
+                times.append(time.monotonic() - begun[number])
+                poll.unregister(number)
+                files.pop(number).close()
+    assert not files, f'{len(files)} of {count} clients have no whole answer'
+    return [answer.partition(b'\r\n\r\n')[::2] for answer in answers.values()], times
+
+
+# --- one maker -----------------------------------------------------------------------------------
+
+def test_a_thousand_clients_cost_one_run():
+    def check(site):
+        path = '/crowd?wait=300&h[]=Cache-Control:max-age=60'
+        answers, times = crowd(site.port, path, 1000)
+        equal(site.runs(path), 1, 'runs of PHP')
+        heads, bodies = zip(*answers)
+        equal(len(set(bodies)), 1)
+        assert path.encode() in bodies[0]
+        print(f'        {site.kind}: slowest of 1,000 clients {1000 * max(times):.0f} ms, the page takes 300')
+    both(check)
+
+
+def test_waiters_read_along():
+    def check(site):
+        path = '/along?slow=8&h[]=Cache-Control:max-age=60'
+        seen = []
+        def read():
+            client = socket.create_connection(('127.0.0.1', site.port))
+            client.sendall(f'GET {path} HTTP/1.1\r\nHost: site.example\r\nConnection: close\r\n\r\n'.encode())
+            first, out = None, b''
+            while piece := client.recv(65536):
+                out += piece
+                if first is None and b'part 0' in out:
+                    first = time.monotonic()
+            seen.append((first, time.monotonic(), hashlib.sha256(
+                b''.join(line for line in out.partition(b'\r\n\r\n')[2].split(b'\n') if b'part' in line)).digest()))
+        threads = [threading.Thread(target=read) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        equal(site.runs(path), 1, 'runs of PHP')
+        for first, last, _ in seen:
+            assert last - first > 0.3, f'the first byte came {last - first:.3f} s before the last'
+        assert b'part 7' in site.get(path).content
+        equal(site.get(path).headers['X-Cache'], 'HIT')
+    both(check)
+
+
+def test_a_body_beyond_memory_is_read_along_too():
+    def check(site):
+        path = '/large?big=900&slow=3&h[]=Cache-Control:max-age=60'
+        answers, _ = crowd(site.port, path, 30)
+        equal(site.runs(path), 1, 'runs of PHP')
+        whole = site.get(path)
+        equal(whole.headers['X-Cache'], 'HIT')
+        wanted = whole.content
+        assert len(wanted) > 900_000
+        for head, body in answers:
+            if b'chunked' in head:
+                plain, rest = b'', body
+                while rest:
+                    size, _, rest = rest.partition(b'\r\n')
+                    if not int(size, 16):
+                        break
+                    plain, rest = plain + rest[:int(size, 16)], rest[int(size, 16) + 2:]
+                body = plain
+            assert body == wanted, (len(body), len(wanted))
+    both(check, zone='keys_zone=z:1m memory=1m')
+
+
+class Origin:
+    """A scripted origin that counts how many requests it has at once."""
+
+    def __init__(self, answer, seconds):
+        self.listener = socket.create_server(('127.0.0.1', 0), backlog=1024)
+        self.port, self.answer, self.seconds = self.listener.getsockname()[1], answer, seconds
+        self.now = self.most = self.total = 0
+        self.lock = threading.Lock()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.serve, args=self.listener.accept()[:1], daemon=True).start()
+
+    def serve(self, client):
+        with client:
+            client.recv(65536)
+            with self.lock:
+                self.now, self.total = self.now + 1, self.total + 1
+                self.most = max(self.most, self.now)
+            time.sleep(self.seconds)
+            with self.lock:
+                self.now -= 1
+            client.sendall(self.answer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Wakes the thread that accepts.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+def locked(origin, more=''):
+    return f'''proxy_cache_path $dir/pages keys_zone=z:1m; server {{ listen 127.0.0.1:$port;
+        location / {{ proxy_pass http://127.0.0.1:{origin.port}; proxy_cache z; proxy_cache_lock on;
+          proxy_cache_key $uri; proxy_cache_valid 200 1m; {more} }} }}'''
+
+
+def test_a_maker_that_fails_or_may_not_store_is_followed_by_one_waiter_at_a_time():
+    for answer in (b'', b'HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 2\r\n\r\nhi'):
+        with Folder() as folder, Origin(answer, 0.02) as origin, Server(folder, locked(origin)) as server:
+            begun = time.monotonic()
+            answers, _ = crowd(server.port, '/', 60)
+            # Without polling: sixty turns of 20 ms, and not of the 500 ms of a timer.
+            assert time.monotonic() - begun < 4.5, f'{time.monotonic() - begun:.1f} s for 60 turns'
+            equal((origin.most, origin.total), (1, 60), f'requests at once and in all, {answer}')
+
+
+def test_waiters_have_patience_for_lock_timeout():
+    page = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi'
+    more = 'proxy_cache_lock_timeout 300ms; proxy_cache_lock_age 10s;'
+    with Folder() as folder, Origin(page, 1) as origin, Server(folder, locked(origin, more)) as server:
+        crowd(server.port, '/', 5)
+        equal((origin.most, origin.total), (5, 5), 'each goes by itself once its patience is over')
+    more = 'proxy_cache_lock_timeout 10s; proxy_cache_lock_age 300ms;'
+    with Folder() as folder, Origin(page, 0.8) as origin, Server(folder, locked(origin, more)) as server:
+        crowd(server.port, '/', 5)
+        assert 2 <= origin.total <= 4, f'{origin.total} makers: one more after each age'
+
+
+def test_a_refresh_is_not_tied_to_the_client_who_caused_it():
+    def check(site):
+        path = '/tied?wait=300&h[]=Cache-Control:max-age=1,stale-while-revalidate=60'
+        equal(site.get(path).headers['X-Cache'], 'MISS')
+        time.sleep(1.1)  # what is waited for is the page's expiry
+        with socket.create_connection(('127.0.0.1', site.port)) as client:
+            client.sendall(f'GET {path} HTTP/1.1\r\nHost: site.example\r\n\r\n'.encode())
+            assert b'X-Cache: STALE' in client.recv(65536)
+        until('the refresh', lambda: site.get(path).headers['X-Cache'] == 'HIT')
+        equal(site.runs(path), 2)
+    both(check, more='CACHE_background_update on;', zone='keys_zone=z:1m')
+
+
+def test_hot_pages_are_made_anew_before_they_expire():
+    def check(site):
+        path = '/hot?wait=200&h[]=Cache-Control:max-age=2'
+        site.get(path)
+        seen, end = set(), time.monotonic() + 5
+        while time.monotonic() < end:
+            seen.add(site.get(path).headers['X-Cache'])
+        equal(seen, {'HIT'}, 'nobody waits')
+        assert site.runs(path) >= 3, site.runs(path)
+    both(check, more='CACHE_early_refresh on;')
+
+
+# --- what must not be stored ------------------------------------------------------------------------
+
+# Each: path, fields of the first request, and the reason; cached generously by the configuration.
+NEVER = [
+    ('/c?h[]=Set-Cookie:a=b', {}, 'set-cookie'),
+    ('/s?session=1', {}, None),
+    ('/p?h[]=Cache-Control:private', {}, 'private'),
+    ('/n?h[]=Cache-Control:no-store', {}, 'no-store'),
+    ('/v?h[]=Vary:*', {}, 'vary'),
+    ('/a?login=1', {'Authorization': 'Basic dTpw'}, 'authorization'),
+    ('/a?login=1&h[]=Cache-Control:max-age=60', {'Authorization': 'Basic dTpw'}, 'authorization'),
+    ('/account.php/x.css?session=1', {}, None),
+    ('/account.php%2Fx.css?session=1', {}, None),
+    ('/r?reflect=1', {'X-Forwarded-Host': 'evil.example'}, 'unkeyed'),
+    ('/r?reflect=2', {'X-Original-URL': '/admin'}, 'unkeyed'),
+    ('/r?reflect=3', {'X-HTTP-Method-Override': 'DELETE'}, 'unkeyed'),
+    ('/e?status=400', {}, 'no-lifetime'),
+    ('/e?status=429', {}, 'no-lifetime'),
+    ('/e?status=431', {}, 'no-lifetime'),
+]
+
+
+def test_what_is_one_visitors_or_one_requests_is_not_stored():
+    def check(site):
+        for path, fields, why in NEVER:
+            first = site.get(path, **fields)
+            if why:
+                equal(first.headers['X-Detail'], why, path)
+            again = site.get(path)
+            equal(again.headers['X-Cache'], 'MISS', f'{path} {fields}')
+        equal(site.get('/b?body=1', 'GET', 'evil').headers['X-Detail'], 'body')
+        assert b'evil' not in site.get('/b?body=1').content
+        # Redirects to themselves would be loops for everybody.
+        equal(site.get('/self?to_itself=1').headers['X-Detail'], 'loop')
+        own = f'/loop?status=301&h[]=Location:http://site.example/other'
+        equal(site.get(own).status, 301)
+        equal(site.get(own).headers['X-Cache'], 'HIT', 'a redirect elsewhere is stored')
+    both(check, more='CACHE_valid any 1m; CACHE_valid 200 301 1m;')
+
+
+def test_the_host_is_the_keys_whatever_its_spelling():
+    def check(site):
+        ask = lambda host: site.get('/host', Host=host).headers['X-Cache']
+        equal([ask('Site.Example'), ask('site.example'), ask('SITE.EXAMPLE')], ['MISS', 'HIT', 'HIT'])
+        equal(ask('other.example'), 'MISS')
+        equal(site.get('/host', Host='site.example\t').status in (200, 400), True)
+        for broken in ('a b', 'a/b', 'a@b'):
+            equal(site.get('/host', Host=broken).status, 400, broken)
+    both(check, more='CACHE_valid any 1m;')
+
+
+def test_a_head_beyond_the_origins_bounds_leaves_nothing():
+    with Folder() as folder, Site(folder, 'proxy', more='CACHE_valid any 1m;',
+                                  http='large_client_header_buffers 4 32k;') as site:
+        equal(site.get('/big', X_Large='x' * 12000).status, 400, 'Apache takes no such field')
+        equal((site.get('/big').status, site.get('/big').headers['X-Cache']), (200, 'HIT'))
+
+
+def test_partial_output_is_never_stored():
+    def check(site):
+        for path in ('/kill?kill=1', '/fatal?fatal=1'):
+            for _ in range(2):
+                try:
+                    answer = site.get(path)
+                    # PHP answers a fatal error with 500 by itself.
+                    assert answer.status in (500, 502), (path, answer.status)
+                except (http.client.IncompleteRead, ConnectionError):
+                    pass
+            equal(site.runs(path), 2, path)
+        # A client that leaves does not cut the page short.
+        path = '/left?slow=4'
+        with socket.create_connection(('127.0.0.1', site.port)) as client:
+            client.sendall(f'GET {path} HTTP/1.1\r\nHost: site.example\r\n\r\n'.encode())
+            client.recv(100)
+        until('the page', lambda: site.get(path).headers['X-Cache'] == 'HIT')
+        assert b'part 3' in site.get(path).content
+        equal(site.runs(path), 1)
+    both(check, more='CACHE_valid 200 1m;')
+
+
+if __name__ == '__main__':
+    sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')},
+                 sys.argv[1:]))

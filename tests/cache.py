@@ -351,6 +351,121 @@ def test_partial_output_is_never_stored():
     both(check, more='CACHE_valid 200 1m;')
 
 
+# --- nothing lost, nothing torn ------------------------------------------------------------------------
+
+def page_of(path):
+    """What PHP makes of a path, without asking it."""
+    big = int(dict(part.split('=') for part in path.partition('?')[2].split('&')).get('big', 0))
+    return (hashlib.md5(path.encode()).hexdigest() * 32 * big).encode() + \
+        f'page {path} {hashlib.sha256(path.encode()).hexdigest()}\n'.encode()
+
+
+def load(site, paths, seconds, wrong):
+    """Clients that ask for random pages and compare every one; a server that dies is no error."""
+    end = time.monotonic() + seconds
+    def client():
+        while time.monotonic() < end:
+            path = random.choice(paths)
+            try:
+                answer = site.get(path)
+            except (OSError, http.client.HTTPException):
+                continue
+            if answer.status != 200 or answer.content != page_of(path):
+                wrong.append((path, answer.status, len(answer.content)))
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_kill_9_under_load_loses_and_tears_nothing():
+    paths = [f'/page{n}?big={n % 40}' for n in range(300)]
+    with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h; gzip on;', zone='keys_zone=z:1m memory=2m') as site:
+        wrong = []
+        for round in range(6):
+            threads = load(site, paths, 1.2, wrong)
+            time.sleep(random.uniform(0.3, 0.9))  # the kill comes at any time
+            settled = [path for path in paths[:20] if site.get(path).headers['X-Cache'] == 'HIT']
+            before = site.runs()
+            site.server.kill()
+            for thread in threads:
+                thread.join()
+            site.server.start()
+            site.server.wait_for(lambda: socket.socket().connect_ex(('127.0.0.1', site.port)) == 0)
+            again = [site.get(path).headers['X-Cache'] for path in settled]
+            # What was a hit shortly before may be on its way to the disk, and no more than that.
+            assert again.count('HIT') >= len(settled) - 8, (round, again)
+            equal(wrong, [])
+        site.php.stop()
+        answers = [site.get(path) for path in paths]
+        hits = [path for path, answer in zip(paths, answers) if answer.status == 200]
+        assert len(hits) > 250, f'{len(hits)} of {len(paths)} pages are left though PHP is dead'
+        for path, answer in zip(paths, answers):
+            assert answer.status == 502 or answer.content == page_of(path), path
+        equal(list((folder / 'pages').glob('tmp.*')), [])
+
+
+def test_the_folder_may_be_removed_under_load():
+    paths = [f'/page{n}?big=2' for n in range(100)]
+    with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h;') as site:
+        wrong = []
+        threads = load(site, paths, 3, wrong)
+        for _ in range(5):
+            time.sleep(0.3)
+            shutil.rmtree(folder / 'pages', ignore_errors=True)
+        for thread in threads:
+            thread.join()
+        equal(wrong, [])
+        until('the line', lambda: 'was removed: its pages are forgotten' in site.server.log())
+        site.get('/new?big=1')
+        until('a new file', lambda: any(path.is_file() for path in (folder / 'pages').glob('*/*/*')))
+
+
+def test_a_full_disk_is_said_and_pages_are_served():
+    if os.geteuid():
+        return print('        not run: needs root for a file system of its own')
+    with Folder() as folder:
+        (folder / 'pages').mkdir()
+        subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', folder / 'pages'], check=True)
+        try:
+            paths = [f'/page{n}?big=40' for n in range(60)]
+            with Site(folder, 'fastcgi', more='CACHE_valid 200 1h;') as site:
+                for path in paths + paths:
+                    equal(site.get(path).content, page_of(path), path)
+                until('the line', lambda: 'No space left on device' in site.server.log())
+                equal(site.runs(), 60, 'memory holds what the disk cannot')
+                site.server.kill()
+                site.server.start()
+                site.server.wait_for(lambda: socket.socket().connect_ex(('127.0.0.1', site.port)) == 0)
+                for path in paths:
+                    equal(site.get(path).content, page_of(path), path)
+        finally:
+            subprocess.run(['umount', '-l', folder / 'pages'], check=True)
+
+
+def test_two_servers_on_one_folder_are_warned_and_serve_whole_pages():
+    paths = [f'/page{n}?big={n % 10}' for n in range(50)]
+    with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h;') as site:
+        conf = (site.server.folder / 'nginx.conf').read_text()
+        port = free_port()
+        other = folder / 'other'
+        (other / 'logs').mkdir(parents=True)
+        conf = conf.replace(f':{site.port};', f':{port};').replace(f'{site.server.folder}/pid', f'{other}/pid')
+        (other / 'nginx.conf').write_text(conf.replace(f'{site.server.folder}/logs', f'{other}/logs'))
+        second = Process([YOROZU, '-p', f'{other}/', '-c', other / 'nginx.conf'], other / 'out')
+        with second:
+            second.wait_for(lambda: socket.socket().connect_ex(('127.0.0.1', port)) == 0)
+            until('the warning', lambda: 'is used by another process' in (other / 'logs/error.log').read_text())
+            assert 'is used by another process' not in site.server.log()
+            wrong = []
+            class Second:
+                get = staticmethod(lambda path: get(port, path, Host='site.example'))
+            threads = load(site, paths, 1.5, wrong) + load(Second, paths, 1.5, wrong)
+            for thread in threads:
+                thread.join()
+            equal(wrong, [])
+
+
 if __name__ == '__main__':
     sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')},
                  sys.argv[1:]))

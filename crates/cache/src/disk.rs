@@ -8,17 +8,18 @@
 //!   know yet is found all the same.
 
 use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, decode_forms, encode_form};
+use crate::files;
+use crate::index::{Digest, Index, Known};
 use crate::{Key, StoreError};
 use bytes::Bytes;
-use std::collections::HashMap;
+use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-type Digest = [u8; 16];
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Folder depth: up to three levels of one or two hexadecimal digits each.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -59,6 +60,51 @@ impl Levels {
     }
 }
 
+/// How much is done at once, and how long is paused after it.
+///
+/// # Source
+/// nginx, `loader_files` and `manager_files` of `fastcgi_cache_path` and their relatives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Pace {
+    /// Files of one step.
+    pub files: usize,
+    /// Pause between steps.
+    pub sleep: Duration,
+    /// Longest step.
+    pub threshold: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) }
+    }
+}
+
+/// Counts the files of a step, and pauses after it.
+struct Steps<'a> {
+    pace: Pace,
+    files: usize,
+    begun: Instant,
+    is_wanted: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Steps<'a> {
+    fn new(pace: Pace, is_wanted: &'a dyn Fn() -> bool) -> Self {
+        Self { pace, files: 0, begun: Instant::now(), is_wanted }
+    }
+
+    /// One more file is done; `false` if no more is wanted.
+    fn next(&mut self) -> bool {
+        self.files += 1;
+        if self.files < self.pace.files && self.begun.elapsed() < self.pace.threshold {
+            return true;
+        }
+        std::thread::sleep(self.pace.sleep);
+        (self.files, self.begun) = (0, Instant::now());
+        (self.is_wanted)()
+    }
+}
+
 /// Where and how much.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskOptions {
@@ -74,20 +120,18 @@ pub struct DiskOptions {
     pub files_max: usize,
     /// Seconds without use after which a file goes.
     pub inactive: i64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    bytes: u64,
-    last_used: i64,
+    /// How the folder is read after a start.
+    pub loader: Pace,
+    /// How files are removed.
+    pub manager: Pace,
 }
 
 /// The files of one zone.
 #[derive(Debug)]
 pub(crate) struct Disk {
     options: DiskOptions,
-    index: Mutex<HashMap<Digest, Record>>,
-    index_bytes: AtomicU64,
+    index: Index,
+    lock: Lock,
     is_scanned: AtomicBool,
     temporary: AtomicU64,
     /// Held while a file gets its name or loses it, so that what is written again behind a purge or a
@@ -101,35 +145,34 @@ fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreErr
 
 impl Disk {
     pub(crate) fn new(options: DiskOptions) -> Result<Self, StoreError> {
-        fs::create_dir_all(&options.path).map_err(failed("mkdir()", &options.path))?;
+        files::make_folder(&options.path).map_err(failed("mkdir()", &options.path))?;
+        let lock = Lock::new(&options.path)?;
         Ok(Self {
             options,
-            index: Mutex::default(),
-            index_bytes: AtomicU64::new(0),
+            index: Index::new(),
+            lock,
             is_scanned: AtomicBool::new(false),
             temporary: AtomicU64::new(0),
             names: Mutex::default(),
         })
     }
 
-    fn index(&self) -> MutexGuard<'_, HashMap<Digest, Record>> {
-        // Each use is one call on the map: a panic elsewhere cannot leave it half changed.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Is the folder no other process's?
+    pub(crate) fn is_alone(&self) -> bool {
+        !matches!(self.lock, Lock::Foreign)
     }
 
     pub(crate) fn usage(&self) -> (usize, u64) {
-        (self.index().len(), self.index_bytes.load(Ordering::Relaxed))
+        self.index.usage()
     }
 
     /// May the key's file exist? `false` is certain only once the first scan has ended.
     pub(crate) fn may_hold(&self, key: &Key) -> bool {
-        !self.is_scanned.load(Ordering::Acquire) || self.index().contains_key(&key.digest())
+        !self.is_scanned.load(Ordering::Acquire) || self.index.holds(&key.digest())
     }
 
     pub(crate) fn touch(&self, key: &Key, now: i64) {
-        if let Some(record) = self.index().get_mut(&key.digest()) {
-            record.last_used = record.last_used.max(now);
-        }
+        self.index.touch(&key.digest(), now);
     }
 
     /// Reads and verifies the key's file; bodies above `memory_max` stay in the file.
@@ -144,18 +187,18 @@ impl Disk {
     ) -> Result<Option<Entry>, StoreError> {
         let digest = key.digest();
         let path = self.options.levels.path(&self.options.path, &digest);
-        let mut file = match File::open(&path) {
+        let file = match files::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.forget(&digest);
+                self.index.forget(&digest);
                 return Ok(None);
             }
             Err(error) => return Err(failed("open()", &path)(error)),
         };
-        match self.decode(&mut file, &path, key, memory_max, now) {
+        match self.decode(&file, &path, key, memory_max, now) {
             Err(error @ StoreError::Damaged { .. }) => {
                 let _ = fs::remove_file(&path);
-                self.forget(&digest);
+                self.index.forget(&digest);
                 Err(error)
             }
             other => other,
@@ -164,7 +207,7 @@ impl Disk {
 
     fn decode(
         &self,
-        file: &mut File,
+        file: &File,
         path: &Path,
         key: &Key,
         memory_max: u64,
@@ -172,11 +215,17 @@ impl Disk {
     ) -> Result<Option<Entry>, StoreError> {
         let damaged = |what| StoreError::Damaged { path: path.to_owned(), what };
         let mut prefix = [0; PREFIX_BYTES];
-        file.read_exact(&mut prefix).map_err(|_| damaged("shorter than its prefix"))?;
+        let read = |buffer: &mut [u8], what| {
+            files::read_exact(file, buffer).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => damaged(what),
+                _ => failed("read()", path)(error),
+            })
+        };
+        read(&mut prefix, "shorter than its prefix")?;
         let (head_bytes, crc) =
             EntryHead::prefix(&prefix).ok_or_else(|| damaged("unknown format"))?;
         let mut head = vec![0; head_bytes];
-        file.read_exact(&mut head).map_err(|_| damaged("shorter than its head"))?;
+        read(&mut head, "shorter than its head")?;
         let head = EntryHead::decode(&head, crc).ok_or_else(|| damaged("head checksum"))?;
         if head.key != key.as_bytes() {
             return Ok(None);
@@ -189,7 +238,7 @@ impl Disk {
         let body = if head.body_bytes <= memory_max {
             let room = usize::try_from(file_bytes - body_at).unwrap_or(0);
             let mut body = Vec::with_capacity(room);
-            file.read_to_end(&mut body).map_err(failed("read()", path))?;
+            files::read_to_end(file, &mut body).map_err(failed("read()", path))?;
             let mut body = Bytes::from(body);
             let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
             if body.len() < body_bytes {
@@ -203,13 +252,13 @@ impl Disk {
         } else if rest_bytes > 0 {
             return Err(damaged("length"));
         } else {
-            if crc_of_rest(file).map_err(failed("read()", path))? != head.body_crc {
+            if crc_from(file, body_at).map_err(failed("read()", path))? != head.body_crc {
                 return Err(damaged("body checksum"));
             }
             let file = file.try_clone().map_err(failed("dup()", path))?;
             EntryBody::File(Arc::new(file), body_at)
         };
-        self.remember(key.digest(), file_bytes, now);
+        self.index.remember(key.digest(), file_bytes, now);
         let entry = Entry::new(head, body, now);
         decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
         Ok(Some(entry))
@@ -228,19 +277,41 @@ impl Disk {
         let path = self.options.levels.path(&self.options.path, &digest);
         let temporary = self.temporary_path();
         let written = write_file(&temporary, entry).and_then(|bytes| {
+            if !self.make_room(&digest, bytes)? {
+                return Ok(None);
+            }
             make_folders(&path)?;
             let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
             if !is_current() {
                 return Ok(None);
             }
-            fs::rename(&temporary, &path).map_err(failed("rename()", &path))?;
-            self.remember(digest, bytes, now);
+            files::rename(&temporary, &path).map_err(failed("rename()", &path))?;
+            self.index.remember(digest, bytes, now);
             Ok(Some(()))
         });
         if !matches!(written, Ok(Some(()))) {
             let _ = fs::remove_file(&temporary);
         }
         written.map(|_| ())
+    }
+
+    /// Removes what is longest unused until a file of `bytes` fits the bounds; `false` if it never does.
+    fn make_room(&self, digest: &Digest, bytes: u64) -> Result<bool, StoreError> {
+        if self.options.max_size.is_some_and(|max| bytes > max) {
+            return Ok(false);
+        }
+        while self.is_above(bytes, usize::from(!self.index.holds(digest))) {
+            let Some(oldest) = self.index.oldest() else { break };
+            self.remove_digest(&oldest.digest)?;
+        }
+        Ok(true)
+    }
+
+    /// Would so much more be above the bounds?
+    fn is_above(&self, more_bytes: u64, more_files: usize) -> bool {
+        let (files, bytes) = self.index.usage();
+        files + more_files > self.options.files_max
+            || self.options.max_size.is_some_and(|max| bytes + more_bytes > max)
     }
 
     /// A name of its own inside the cache's folder, so that `rename` never crosses file systems.
@@ -255,82 +326,102 @@ impl Disk {
 
     fn remove_digest(&self, digest: &Digest) -> Result<bool, StoreError> {
         let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        self.forget(digest);
+        self.index.forget(digest);
         let path = self.options.levels.path(&self.options.path, digest);
-        match fs::remove_file(&path) {
+        match files::remove(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(failed("unlink()", &path)(error)),
         }
     }
 
-    fn remember(&self, digest: Digest, bytes: u64, now: i64) {
-        let mut index = self.index();
-        let old = index.insert(digest, Record { bytes, last_used: now });
-        self.index_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.index_bytes.fetch_sub(old.map_or(0, |old| old.bytes), Ordering::Relaxed);
+    /// Walks the folder once, for the accounting; removes temporary files that dead processes left. Ends
+    /// early when it `is_wanted` no more.
+    pub(crate) fn scan(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
+        if self.is_scanned.load(Ordering::Acquire) {
+            return;
+        }
+        let mut steps = Steps::new(self.options.loader, is_wanted);
+        let folder = self.options.path.clone();
+        if self.scan_folder(&folder, self.options.levels.depth(), now, &mut steps) {
+            self.is_scanned.store(true, Ordering::Release);
+        }
     }
 
-    fn forget(&self, digest: &Digest) {
-        let old = self.index().remove(digest);
-        self.index_bytes.fetch_sub(old.map_or(0, |old| old.bytes), Ordering::Relaxed);
-    }
-
-    /// Walks the folder once, for the accounting; removes temporary files other processes left.
-    pub(crate) fn scan(&self, now: i64) {
-        self.scan_folder(&self.options.path, self.options.levels.depth(), now);
-        self.is_scanned.store(true, Ordering::Release);
-    }
-
-    fn scan_folder(&self, folder: &Path, depth: usize, now: i64) {
+    /// `false` if it was ended early.
+    fn scan_folder(&self, folder: &Path, depth: usize, now: i64, steps: &mut Steps<'_>) -> bool {
         // A folder that vanishes under the scan has nothing to account for.
         for item in fs::read_dir(folder).into_iter().flatten().flatten() {
             let (path, name) = (item.path(), item.file_name());
             let Some(name) = name.to_str() else { continue };
             let Ok(metadata) = item.metadata() else { continue };
             if metadata.is_dir() {
-                if depth > 0 {
-                    self.scan_folder(&path, depth - 1, now);
+                if depth > 0 && !self.scan_folder(&path, depth - 1, now, steps) {
+                    return false;
                 }
-            } else if is_foreign_temporary(name) {
-                let _ = fs::remove_file(&path);
+                continue;
+            }
+            if is_foreign_temporary(name) {
+                // Of a process that lives and shares the folder it may be in use.
+                if self.is_alone() {
+                    let _ = fs::remove_file(&path);
+                }
             } else if let (0, Some(digest)) = (depth, parse_digest(name)) {
-                let is_known = self.index().contains_key(&digest);
-                if !is_known {
-                    self.remember(digest, metadata.len(), now);
+                if !self.index.holds(&digest) {
+                    self.index.remember(digest, metadata.len(), now);
                 }
             }
+            if !steps.next() {
+                return false;
+            }
         }
+        true
     }
 
-    /// Removes what is unused too long, then the longest unused above the bounds.
-    /// Returns how many files went, and calls `gone` with each one's digest.
+    /// Removes what is unused too long, then the longest unused above the bounds. Returns how many files
+    /// went; ends early when it `is_wanted` no more.
     pub(crate) fn evict(
         &self,
         now: i64,
-        mut gone: impl FnMut(&Digest),
+        is_wanted: &dyn Fn() -> bool,
     ) -> Result<usize, StoreError> {
-        let mut by_age: Vec<(i64, Digest, u64)> = {
-            let index = self.index();
-            index.iter().map(|(digest, record)| (record.last_used, *digest, record.bytes)).collect()
-        };
-        by_age.sort_unstable();
-        let mut left = by_age.len();
-        let mut bytes = self.index_bytes.load(Ordering::Relaxed);
+        self.check_folder()?;
+        let mut steps = Steps::new(self.options.manager, is_wanted);
         let mut removed = 0;
-        for (last_used, digest, file_bytes) in by_age {
-            let is_unused = now - last_used > self.options.inactive;
-            let is_above = left > self.options.files_max
-                || self.options.max_size.is_some_and(|max| bytes > max)
-                || self.is_disk_tight();
-            if !is_unused && !is_above {
+        loop {
+            let unused = self.index.unused_since(now - self.options.inactive, steps.pace.files);
+            let count = unused.len();
+            for Known { digest, .. } in unused {
+                self.remove_digest(&digest)?;
+                removed += 1;
+                if !steps.next() {
+                    return Ok(removed);
+                }
+            }
+            if count < steps.pace.files {
                 break;
             }
-            self.remove_digest(&digest)?;
-            gone(&digest);
-            (left, bytes, removed) = (left - 1, bytes.saturating_sub(file_bytes), removed + 1);
+        }
+        while self.is_above(0, 0) || self.is_disk_tight() {
+            let Some(oldest) = self.index.oldest() else { break };
+            self.remove_digest(&oldest.digest)?;
+            removed += 1;
+            if !steps.next() {
+                break;
+            }
         }
         Ok(removed)
+    }
+
+    /// Makes the folder again if somebody removed it.
+    fn check_folder(&self) -> Result<(), StoreError> {
+        let path = &self.options.path;
+        if path.exists() {
+            return Ok(());
+        }
+        self.index.clear();
+        files::make_folder(path).map_err(failed("mkdir()", path))?;
+        Err(StoreError::Vanished { path: path.clone() })
     }
 
     fn is_disk_tight(&self) -> bool {
@@ -341,6 +432,49 @@ impl Disk {
 }
 
 const TEMPORARY_PREFIX: &str = "tmp.";
+/// Locked by the process whose folder it is.
+const LOCK_NAME: &str = "yorozu.lock";
+
+/// Folders whose lock this process holds: zones of an old configuration may still be in use beside those of
+/// the new one.
+static OURS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A folder's lock.
+#[derive(Debug)]
+enum Lock {
+    /// Held until it is dropped; a process that is killed has it no more.
+    Held(#[allow(dead_code, reason = "held, not used")] Flock<File>, PathBuf),
+    /// Held by another zone of this process.
+    Shared,
+    /// Another process has the folder.
+    Foreign,
+}
+
+impl Lock {
+    fn new(folder: &Path) -> Result<Self, StoreError> {
+        let path = folder.join(LOCK_NAME);
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(failed("open()", &path))?;
+        let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => {
+                ours.push(path.clone());
+                Ok(Self::Held(lock, path))
+            }
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) if ours.contains(&path) => Ok(Self::Shared),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(Self::Foreign),
+            Err((_, error)) => Err(failed("flock()", &path)(error.into())),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Self::Held(_, path) = self {
+            OURS.lock().unwrap_or_else(PoisonError::into_inner).retain(|ours| ours != path);
+        }
+    }
+}
 
 fn is_foreign_temporary(name: &str) -> bool {
     let own = format!("{TEMPORARY_PREFIX}{}.", std::process::id());
@@ -360,25 +494,25 @@ fn parse_digest(name: &str) -> Option<Digest> {
 
 fn make_folders(path: &Path) -> Result<(), StoreError> {
     let folder = path.parent().unwrap_or(path);
-    fs::create_dir_all(folder).map_err(failed("mkdir()", folder))
+    files::make_folder(folder).map_err(failed("mkdir()", folder))
 }
 
 /// Writes a whole entry; its length.
 fn write_file(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
     if let Some(folder) = path.parent() {
         // The folder may have been removed by hand while we run.
-        fs::create_dir_all(folder).map_err(failed("mkdir()", folder))?;
+        files::make_folder(folder).map_err(failed("mkdir()", folder))?;
     }
-    let mut file = File::create_new(path).map_err(failed("open()", path))?;
+    let file = files::create(path).map_err(failed("open()", path))?;
     let write =
-        |mut file: &File, bytes: &[u8]| file.write_all(bytes).map_err(failed("write()", path));
+        |file: &File, bytes: &[u8]| files::write(file, bytes).map_err(failed("write()", path));
     let head = entry.head.encode();
     write(&file, &head)?;
     let mut length = head.len() as u64 + entry.head.body_bytes;
     match &entry.body {
         EntryBody::Memory(bytes) => write(&file, bytes)?,
         EntryBody::File(source, offset) => {
-            copy_from(source, *offset, &mut file).map_err(failed("write()", path))?;
+            copy_from(source, *offset, &file).map_err(failed("write()", path))?;
             return Ok(length);
         }
     }
@@ -392,30 +526,30 @@ fn write_file(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
     Ok(length)
 }
 
-fn copy_from(source: &File, offset: u64, target: &mut File) -> io::Result<()> {
+fn copy_from(source: &File, offset: u64, target: &File) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut at = offset;
     loop {
-        let count = source.read_at(&mut buffer, at)?;
+        let count = files::read_at(source, &mut buffer, at)?;
         if count == 0 {
             return Ok(());
         }
-        target.write_all(&buffer[..count])?;
+        files::write(target, &buffer[..count])?;
         at += count as u64;
     }
 }
 
-fn crc_of_rest(file: &mut File) -> io::Result<u32> {
+fn crc_from(file: &File, offset: u64) -> io::Result<u32> {
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 64 * 1024];
-    let start = file.stream_position()?;
+    let mut at = offset;
     loop {
-        let count = file.read(&mut buffer)?;
+        let count = files::read_at(file, &mut buffer, at)?;
         if count == 0 {
-            file.seek(io::SeekFrom::Start(start))?;
             return Ok(hasher.finalize());
         }
         hasher.update(&buffer[..count]);
+        at += count as u64;
     }
 }
 
@@ -430,14 +564,9 @@ pub struct Spool {
 impl Spool {
     pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(failed("mkdir()", folder))?;
+            files::make_folder(folder).map_err(failed("mkdir()", folder))?;
         }
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(failed("open()", &path))?;
+        let file = files::create(&path).map_err(failed("open()", &path))?;
         Ok(Self { file: Arc::new(file), path, bytes: 0 })
     }
 
@@ -446,7 +575,7 @@ impl Spool {
     /// # Errors
     /// [`StoreError::Io`], also for a full disk.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        (&*self.file).write_all(bytes).map_err(failed("write()", &self.path))?;
+        files::write(&self.file, bytes).map_err(failed("write()", &self.path))?;
         self.bytes += bytes.len() as u64;
         Ok(())
     }

@@ -20,12 +20,16 @@
 
 mod disk;
 mod entry;
+mod files;
 mod fill;
 mod flow;
+mod index;
 mod key;
 mod zone;
+#[cfg(test)]
+mod zone_faults;
 
-pub use disk::{DiskOptions, Levels, Spool};
+pub use disk::{DiskOptions, Levels, Pace, Spool};
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Flow, Piece, Place};
@@ -45,6 +49,12 @@ pub enum StoreError {
         path: std::path::PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The folder was removed while it was used.
+    #[error("cache folder \"{path}\" was removed: its pages are forgotten, and it is made again")]
+    Vanished {
+        /// The folder.
+        path: std::path::PathBuf,
     },
     /// A file is not what was written: cut short, bits flipped, or of another program.
     #[error("cache file \"{path}\" is damaged ({what}), it is removed")]

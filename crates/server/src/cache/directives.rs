@@ -6,7 +6,7 @@ use crate::config::env::CacheZone;
 use crate::config::template::Template;
 use bytes::Bytes;
 use std::time::Duration;
-use yorozu_cache::{DiskOptions, Levels, ZoneOptions};
+use yorozu_cache::{DiskOptions, Levels, Pace, ZoneOptions};
 use yorozu_conf::value;
 
 /// `*_cache zone | off`; the name may hold variables, and then spell `off` or nothing too.
@@ -101,6 +101,14 @@ const MEMORY_DEFAULT: u64 = 64 << 20;
 /// Files per byte of `keys_zone`: nginx stores about 8,000 keys in a megabyte.
 const KEYS_PER_MEGABYTE: u64 = 8000;
 
+fn pace<'a>(disk: &'a mut DiskOptions, name: &str) -> &'a mut Pace {
+    if name.starts_with("loader") { &mut disk.loader } else { &mut disk.manager }
+}
+
+fn time(text: &str) -> Option<Duration> {
+    value::time(text.as_bytes())
+}
+
 /// `*_cache_path path keys_zone=name:size [parameters]`
 ///
 /// # Errors
@@ -113,6 +121,8 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         min_free: None,
         files_max: 0,
         inactive: 600,
+        loader: Pace::default(),
+        manager: Pace::default(),
     };
     let mut memory_bytes = MEMORY_DEFAULT;
     let mut zone = None;
@@ -147,11 +157,20 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
                 // Temporary files always lie in the cache's own folder.
                 value::switch(argument.as_bytes()).ok_or_else(|| broken("use_temp_path"))?;
             }
-            "manager_files" | "loader_files" | "purger_files" => {
-                value::number(argument.as_bytes()).ok_or_else(|| broken(name))?;
+            "manager_files" | "loader_files" => {
+                let files = value::number(argument.as_bytes()).filter(|files| *files > 0);
+                let files = files.and_then(|files| usize::try_from(files).ok());
+                let files = files.ok_or_else(|| broken(name))?;
+                pace(&mut disk, name).files = files;
             }
-            "manager_sleep" | "manager_threshold" | "loader_sleep" | "loader_threshold" => {
-                value::time(argument.as_bytes()).ok_or_else(|| broken(name))?;
+            "manager_sleep" | "loader_sleep" => {
+                pace(&mut disk, name).sleep = time(argument).ok_or_else(|| broken(name))?;
+            }
+            "manager_threshold" | "loader_threshold" => {
+                pace(&mut disk, name).threshold = time(argument).ok_or_else(|| broken(name))?;
+            }
+            "purger_files" => {
+                value::number(argument.as_bytes()).ok_or_else(|| broken(name))?;
             }
             _ => return Err(args.invalid_parameter(word)),
         }

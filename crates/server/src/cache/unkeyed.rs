@@ -36,8 +36,8 @@ pub fn refusal(exchange: &Exchange, conf: &Conf, head: &Head) -> Option<NotStore
             continue;
         }
         let is = |known: &&[u8]| known.eq_ignore_ascii_case(name);
-        let is_misleading = OVERRIDES.iter().any(is)
-            || (HOSTS.iter().any(is) && !value.eq_ignore_ascii_case(host));
+        let is_misleading =
+            OVERRIDES.iter().any(is) || (HOSTS.iter().any(is) && !value.eq_ignore_ascii_case(host));
         if is_misleading && !is_keyed(&name.to_ascii_lowercase()) {
             return Some(NotStored::Unkeyed);
         }

@@ -18,7 +18,7 @@ use crate::logging::error::{self, Level};
 use nix::sys::resource::{Resource, setrlimit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use worker::Command;
 
@@ -228,14 +228,51 @@ impl CacheManager {
     }
 }
 
+/// Notices a system clock that is set back: stored pages from its future are made anew then.
+struct Clock {
+    wall: SystemTime,
+    steady: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { wall: SystemTime::now(), steady: Instant::now() }
+    }
+
+    /// What to say about it; once for each step back.
+    fn check(&mut self) -> Option<String> {
+        /// Smaller steps are adjustments.
+        const SLACK: Duration = Duration::from_secs(2);
+        let expected = self.wall + self.steady.elapsed();
+        *self = Self::new();
+        let back = expected.duration_since(self.wall).ok().filter(|back| *back > SLACK)?;
+        let seconds = back.as_secs();
+        Some(format!(
+            "the system clock was set back by {seconds} s: pages stored in its future count as expired"
+        ))
+    }
+}
+
 fn manage(config: &Config, is_current: &AtomicBool) {
     let now = || crate::exchange::unix_seconds(SystemTime::now());
-    for zone in config.zones.values() {
-        zone.scan(now());
+    let is_wanted = || is_current.load(Ordering::Relaxed);
+    for (name, zone) in &config.zones {
+        if !zone.is_alone() {
+            let folder = zone.options().disk.path.display();
+            let text = format!(
+                "cache folder \"{folder}\" of zone \"{name}\" is used by another process: give each its own"
+            );
+            error::process(config, Level::Warn, &text);
+        }
+        zone.scan(now(), &is_wanted);
     }
-    while is_current.load(Ordering::Relaxed) {
+    let mut clock = Clock::new();
+    while is_wanted() {
+        if let Some(text) = clock.check() {
+            error::process(config, Level::Warn, &text);
+        }
         for zone in config.zones.values() {
-            if let Err(problem) = zone.evict(now()) {
+            if let Err(problem) = zone.evict(now(), &is_wanted) {
                 error::process(config, Level::Crit, &problem.to_string());
             }
         }

@@ -1,0 +1,139 @@
+//! The system calls of the disk tier, in one place, where tests make them fail.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+/// `mkdir -p`
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+    call("mkdir()")?;
+    fs::create_dir_all(path)
+}
+
+/// A new file, to read and write.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    call("open()")?;
+    File::options().read(true).write(true).create_new(true).open(path)
+}
+
+/// An existing file, to read.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    call("open()")?;
+    File::open(path)
+}
+
+/// Writes all of `bytes` where the file stands.
+pub(crate) fn write(mut file: &File, bytes: &[u8]) -> io::Result<()> {
+    if let Some(count) = cut_short("write()", bytes.len())? {
+        file.write_all(&bytes[..count])?;
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all(bytes)
+}
+
+/// Fills `buffer` from where the file stands.
+pub(crate) fn read_exact(mut file: &File, buffer: &mut [u8]) -> io::Result<()> {
+    call("read()")?;
+    file.read_exact(buffer)
+}
+
+/// The rest of the file.
+pub(crate) fn read_to_end(mut file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    call("read()")?;
+    file.read_to_end(buffer)
+}
+
+/// Bytes at `offset`; 0 at the end.
+pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    call("read()")?;
+    file.read_at(buffer, offset)
+}
+
+/// Gives a file its name.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    call("rename()")?;
+    fs::rename(from, to)
+}
+
+/// Removes a file.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    call("unlink()")?;
+    fs::remove_file(path)
+}
+
+#[cfg(not(test))]
+fn call(_: &'static str) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(test))]
+fn cut_short(_: &'static str, _: usize) -> io::Result<Option<usize>> {
+    Ok(None)
+}
+
+#[cfg(test)]
+use faults::{call, cut_short};
+
+#[cfg(test)]
+pub(crate) mod faults {
+    use super::io;
+    use std::cell::Cell;
+
+    /// What happens to a call.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub(crate) enum Fault {
+        /// It fails with this error number, and so do no others.
+        Once(i32),
+        /// A write comes to its half before the disk is full; another call fails.
+        Short,
+        /// The process ends here: nothing after it happens.
+        Crash,
+    }
+
+    thread_local! {
+        static PLAN: Cell<Option<(u32, Fault)>> = const { Cell::new(None) };
+    }
+
+    /// Makes the `nth` call of this thread from now on fail; 0 is the next.
+    pub(crate) fn plan(nth: u32, fault: Fault) {
+        PLAN.set(Some((nth, fault)));
+    }
+
+    /// No more faults. `true` if the planned one happened.
+    pub(crate) fn clear() -> bool {
+        let happened = !matches!(PLAN.get(), Some((1.., _) | (0, Fault::Once(_) | Fault::Short)));
+        PLAN.set(None);
+        happened
+    }
+
+    fn due() -> Option<Fault> {
+        let (nth, fault) = PLAN.get()?;
+        if nth > 0 {
+            PLAN.set(Some((nth - 1, fault)));
+            return None;
+        }
+        if fault != Fault::Crash {
+            PLAN.set(None);
+        }
+        Some(fault)
+    }
+
+    pub(super) fn call(_: &'static str) -> io::Result<()> {
+        match due() {
+            None => Ok(()),
+            Some(Fault::Once(number)) => Err(io::Error::from_raw_os_error(number)),
+            Some(Fault::Short | Fault::Crash) => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    pub(super) fn cut_short(_: &'static str, bytes: usize) -> io::Result<Option<usize>> {
+        match due() {
+            None => Ok(None),
+            Some(Fault::Once(number)) => Err(io::Error::from_raw_os_error(number)),
+            // A crash in the middle leaves a part, too.
+            Some(Fault::Short) => Ok(Some(bytes / 2)),
+            Some(Fault::Crash) => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+}

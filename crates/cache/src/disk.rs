@@ -378,6 +378,33 @@ impl Disk {
         true
     }
 
+    /// Where the key's file lies, if there is one.
+    pub(crate) fn path(&self, key: &Key) -> PathBuf {
+        self.options.levels.path(&self.options.path, &key.digest())
+    }
+
+    /// The heads of all files, until `wants_more` is false.
+    pub(crate) fn heads(&self, mut wants_more: impl FnMut(EntryHead) -> bool) {
+        self.heads_below(&self.options.path, &mut wants_more);
+    }
+
+    fn heads_below(&self, folder: &Path, wants_more: &mut impl FnMut(EntryHead) -> bool) -> bool {
+        for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = item.path();
+            let goes_on = if path.is_dir() {
+                self.heads_below(&path, wants_more)
+            } else {
+                let is_entry = item.file_name().to_str().is_some_and(|n| parse_digest(n).is_some());
+                let head = is_entry.then(|| read_head(&path)).flatten();
+                head.is_none_or(&mut *wants_more)
+            };
+            if !goes_on {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Removes what is unused too long, then the longest unused above the bounds. Returns how many files
     /// went; ends early when it `is_wanted` no more.
     pub(crate) fn evict(
@@ -453,7 +480,8 @@ enum Lock {
 impl Lock {
     fn new(folder: &Path) -> Result<Self, StoreError> {
         let path = folder.join(LOCK_NAME);
-        let file = File::options().create(true).append(true).open(&path);
+        // To read is enough for a lock; another user may have made the file.
+        let file = File::open(&path).or_else(|_| File::create(&path));
         let file = file.map_err(failed("open()", &path))?;
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -474,6 +502,17 @@ impl Drop for Lock {
             OURS.lock().unwrap_or_else(PoisonError::into_inner).retain(|ours| ours != path);
         }
     }
+}
+
+/// The head of an entry's file; `None` if it is damaged or gone.
+fn read_head(path: &Path) -> Option<EntryHead> {
+    let file = files::open(path).ok()?;
+    let mut prefix = [0; PREFIX_BYTES];
+    files::read_exact(&file, &mut prefix).ok()?;
+    let (head_bytes, crc) = EntryHead::prefix(&prefix)?;
+    let mut head = vec![0; head_bytes];
+    files::read_exact(&file, &mut head).ok()?;
+    EntryHead::decode(&head, crc)
 }
 
 fn is_foreign_temporary(name: &str) -> bool {

@@ -262,6 +262,31 @@ impl Zone {
         self.disk.evict(now, is_wanted)
     }
 
+    /// Where the key's file lies, if there is one.
+    pub fn path(&self, key: &Key) -> std::path::PathBuf {
+        self.disk.path(key)
+    }
+
+    /// Heads of up to `limit` stored responses whose key begins with `prefix`. Blocks: files are read.
+    pub fn list(&self, prefix: &[u8], limit: usize) -> Vec<EntryHead> {
+        let mut found: Vec<EntryHead> = Vec::new();
+        for (key, kept) in self.memory.iter() {
+            if found.len() < limit && key.as_bytes().starts_with(prefix) {
+                found.push(kept.entry.head.clone());
+            }
+        }
+        let known: std::collections::HashSet<_> =
+            found.iter().map(|head| head.key.clone()).collect();
+        self.disk.heads(|head| {
+            if head.key.starts_with(prefix) && !known.contains(&head.key) && found.len() < limit {
+                found.push(head);
+            }
+            found.len() < limit
+        });
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        found
+    }
+
     /// How full the zone is.
     pub fn usage(&self) -> ZoneUsage {
         let (disk_files, disk_bytes) = self.disk.usage();

@@ -82,7 +82,7 @@ pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, C
     let file: Arc<Path> = Path::new("command line").into();
     let mut text = text.as_bytes().to_vec();
     // nginx lets the last directive of -g go without its semicolon.
-    if !text.trim_ascii_end().ends_with(b";") {
+    if !matches!(text.trim_ascii_end().last(), Some(b';' | b'}')) {
         text.push(b';');
     }
     let mut lexer = Lexer::new(&text, &file);

@@ -42,6 +42,8 @@ pub mod filters;
 
 pub mod logging;
 
+pub mod control;
+
 #[cfg(test)]
 mod testing;
 

@@ -48,6 +48,7 @@ pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
         address,
         listen: Cell::new(0),
         tls: OnceCell::new(),
+        is_tls_assumed: false,
         asked_name: OnceCell::new(),
         proxied: OnceCell::new(),
     };

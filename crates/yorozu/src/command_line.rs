@@ -1,5 +1,6 @@
 //! Options of the command line.
 
+use crate::cache::Command;
 use lexopt::prelude::*;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
@@ -7,14 +8,18 @@ use yorozu_server::NGINX_VERSION;
 use yorozu_server::config::load::Request;
 
 /// What is asked for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Action {
     Build,
+    /// `cache …`; `None`: its help.
+    Cache(Option<Command>),
     Directives,
     Help,
     Serve,
     Signal(Signal),
-    Test { is_dumped: bool },
+    Test {
+        is_dumped: bool,
+    },
     Version,
 }
 
@@ -49,6 +54,8 @@ Options:
   -e filename   : set error log file (default: logs/error.log)
   -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
   -g directives : set global directives out of configuration file
+
+  cache COMMAND : what is stored, and what would become of a request: see yorozu cache -h
 ";
 
 /// The text of `-v`.
@@ -125,6 +132,9 @@ impl Options {
             OwnedArg::Short('c') => self.file = Some(value('c', "file name")?.into()),
             OwnedArg::Short('g') => {
                 self.global = Some(value('g', "parameter")?.to_string_lossy().into_owned());
+            }
+            OwnedArg::Other(text) if text == "cache" => {
+                self.action = Action::Cache(Command::parse(parser)?);
             }
             OwnedArg::Other(text) if text == "--directives" => self.action = Action::Directives,
             OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),

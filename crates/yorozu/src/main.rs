@@ -1,6 +1,7 @@
 //! The command line, as nginx's: `-?hvVtTq`, `-s signal`, `-p prefix`, `-c file`, `-e file`, `-g
 //! directives`.
 
+mod cache;
 mod command_line;
 
 use command_line::{Action, Options};
@@ -21,7 +22,12 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(problem) => return fail(&problem),
     };
-    let result = match options.action {
+    let result = match &options.action {
+        Action::Cache(None) => {
+            print!("{}", cache::HELP);
+            Ok(())
+        }
+        Action::Cache(Some(command)) => command.run(&options),
         Action::Help => {
             print!("{}", command_line::HELP);
             Ok(())
@@ -38,8 +44,8 @@ fn main() -> ExitCode {
             print!("{}", yorozu_server::config::manual::markdown());
             Ok(())
         }
-        Action::Test { is_dumped } => test(&options, is_dumped),
-        Action::Signal(signal) => send(&options, signal),
+        Action::Test { is_dumped } => test(&options, *is_dumped),
+        Action::Signal(signal) => send(&options, *signal),
         Action::Serve => serve(&options),
     };
     match result {

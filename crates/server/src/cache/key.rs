@@ -15,7 +15,7 @@ use yorozu_http::{field, vary};
 ///
 /// # Errors
 /// The status the client gets for a name that variables spell and no zone has.
-pub(super) fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u16> {
+pub fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u16> {
     let Some(name) = conf.cache.zone() else { return Ok(None) };
     let name = name.value(exchange);
     if name.is_empty() || &name[..] == b"off" {
@@ -32,7 +32,7 @@ pub(super) fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zo
 }
 
 /// The key of the first variant.
-pub(super) fn primary(exchange: &mut Exchange, conf: &Conf) -> Key {
+pub fn primary(exchange: &mut Exchange, conf: &Conf) -> Key {
     let mut key = Vec::with_capacity(128);
     match &conf.cache_key {
         Some(template) => template.append(exchange, &mut key),

@@ -334,7 +334,7 @@ async fn wait(waiter: &Waiter, conf: &Conf, deadline: tokio::time::Instant) -> W
 }
 
 /// Looks into memory again, then into the disk tier, on a thread that may block.
-async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
+pub async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
     let plan = exchange.cache.as_ref()?;
     let entry = match plan.zone.peek(&plan.key) {
         Some(entry) => entry,

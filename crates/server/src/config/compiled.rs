@@ -55,6 +55,8 @@ pub struct ListenOptions {
     pub deferred: bool,
     pub ipv6only: Option<bool>,
     pub keepalive: Option<bool>,
+    /// The control socket: only its owner may open it, and the server runs without it, too.
+    pub is_control: bool,
     /// Any socket option was written: two such lines for one address are refused.
     pub is_set: bool,
 }
@@ -173,7 +175,7 @@ impl LocationConf {
             Handler::Gateway(Protocol::Fastcgi(_)) => &self.fastcgi.gateway,
             Handler::Gateway(Protocol::Proxy(_)) => &self.proxy.gateway,
             Handler::Gateway(Protocol::Memcached(_)) => &self.memcached_gateway,
-            Handler::Files | Handler::StubStatus => &self.fastcgi.gateway,
+            Handler::Files | Handler::StubStatus | Handler::Control => &self.fastcgi.gateway,
         }
     }
 

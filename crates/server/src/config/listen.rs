@@ -52,6 +52,7 @@ fn parameter(
         ("bind" | "reuseport" | "multipath", None) => {}
         ("setfib" | "fastopen" | "accept_filter", Some(_)) => {}
         ("deferred", None) => options.deferred = true,
+        ("control", None) => options.is_control = true,
         ("backlog", Some(number)) => {
             let backlog = number.parse().ok().filter(|backlog| *backlog > 0);
             options.backlog = Some(backlog.ok_or(None)?);

@@ -97,6 +97,7 @@ pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     }
     let tree = yorozu_conf::parse(&source, &request.file)?;
     loader.walk(&mut main, &tree.directives)?;
+    crate::control::add(&mut loader, &mut main, &source)?;
     let config = Compiler::new(&env).config(main, request, kept)?;
     Ok(Loaded { config, tree })
 }

@@ -2,6 +2,7 @@
 
 use super::directive::*;
 use super::types::{Offset, PrefixPath, Words, word_enum};
+use crate::control::ControlSocket;
 use crate::logging::error::ErrorLogs;
 use bytes::Bytes;
 use std::time::Duration;
@@ -77,6 +78,8 @@ settings! {
     worker_processes: Workers = "1", ONE, MAIN;
     /// File that holds the process id.
     pid: Option<PrefixPath> = none, ONE, MAIN;
+    /// Socket for `yorozu cache …`: a path, or off; the pid file's with .sock behind it where it says nothing.
+    control: Option<ControlSocket> = none, ONE, MAIN;
     /// Limit of open files (RLIMIT_NOFILE).
     worker_rlimit_nofile: Option<u64> = none, ONE, MAIN;
     /// Limit of a core file (RLIMIT_CORE).

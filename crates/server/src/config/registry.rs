@@ -3,6 +3,7 @@
 use super::directive::Directive;
 use super::{http_core, main_core};
 use crate::connection::h2;
+use crate::control;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::headers;
 use crate::handlers::gateway;
@@ -30,6 +31,7 @@ pub fn modules() -> Vec<Module> {
         ("http_index", index::DIRECTIVES.to_vec()),
         ("http_autoindex", autoindex::DIRECTIVES.to_vec()),
         ("http_stub_status", stub_status::DIRECTIVES.to_vec()),
+        ("control", control::DIRECTIVES.to_vec()),
         ("http_upstream", upstream::DIRECTIVES.to_vec()),
         ("http_proxy", proxy::rows()),
         ("http_memcached", memcached::rows()),

@@ -4,7 +4,7 @@ use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use crate::filters;
 use crate::find_config;
-use crate::handlers::{self, Outcome, Progress, gateway};
+use crate::handlers::{self, Outcome, Progress};
 use crate::logging::error::{self, Level};
 use crate::tls::client_auth::Judgement;
 
@@ -30,7 +30,7 @@ pub(super) fn begin(exchange: &mut Exchange, refusal: Option<(u16, String)>) -> 
 /// The part of a request that waits.
 pub(super) async fn wait(exchange: &mut Exchange) -> Answer {
     loop {
-        let outcome = gateway::run(exchange).await;
+        let outcome = handlers::run(exchange).await;
         let progress = handlers::resume(exchange, outcome);
         if let Begun::Done(answer) = settle(exchange, progress) {
             return answer;

@@ -186,6 +186,19 @@ fn fill_line(request: &mut Request, line: &RequestLine) {
 }
 
 /// Reads the fields and judges what two readers could disagree on.
+/// Reads a head that is all there.
+pub fn read(head: Bytes, bounds: &Bounds) -> Received {
+    let (mut line, mut searched) = (None, 0);
+    match progress(&head, &mut line, &mut searched, bounds) {
+        Ok(Some(end)) => {
+            let line = line.expect("a complete head has a line");
+            interpret(head.slice(..end), &line, bounds)
+        }
+        Ok(None) => Received::Closed,
+        Err((status, text)) => Received::Bad { status, text, request: Request::unread(head) },
+    }
+}
+
 pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Received {
     let mut request = Request::unread(head);
     fill_line(&mut request, line);

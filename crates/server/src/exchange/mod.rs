@@ -67,13 +67,15 @@ pub struct Client {
     pub tls: OnceCell<Session>,
     /// What a proxy in front said of it (`listen … proxy_protocol`).
     pub proxied: OnceCell<ProxyHeader>,
+    /// A request that is only asked about: it counts as one over TLS.
+    pub is_tls_assumed: bool,
     /// The name a client asks for in a handshake under way.
     pub asked_name: OnceCell<Bytes>,
 }
 
 impl Client {
     pub fn is_tls(&self) -> bool {
-        self.tls.get().is_some()
+        self.is_tls_assumed || self.tls.get().is_some()
     }
 
     /// `http` or `https`.
@@ -189,6 +191,8 @@ pub struct Exchange {
     pub is_complete: bool,
     pub attempts: Vec<UpstreamAttempt>,
     pub cache_status: Option<CacheStatus>,
+    /// Is it only asked about? Then no gateway and no cache is.
+    pub is_dry: bool,
     /// What the cache did, and why.
     pub cache_report: crate::cache::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
@@ -249,6 +253,7 @@ impl Exchange {
             is_complete: false,
             attempts: Vec::new(),
             cache_status: None,
+            is_dry: false,
             cache_report: crate::cache::Report::default(),
             upstream_fields: Rc::default(),
             upstream_trailers: Vec::new(),

@@ -11,6 +11,7 @@ pub mod static_file;
 pub mod stub_status;
 pub mod upstream;
 
+use crate::control;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::Response;
@@ -27,6 +28,8 @@ pub enum Handler {
     Gateway(gateway::Protocol),
     /// `stub_status`
     StubStatus,
+    /// `control_api`
+    Control,
 }
 
 /// What a phase or handler decided.
@@ -101,8 +104,15 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     match &location.handler {
         Handler::Gateway(_) => gateway::respond(exchange),
         Handler::StubStatus => stub_status::respond(exchange),
+        Handler::Control => control::respond(exchange),
         Handler::Files => files(exchange),
     }
+}
+
+/// The part of the content phase that waits.
+pub async fn run(exchange: &mut Exchange) -> Outcome {
+    let is_control = matches!(exchange.conf.location(exchange.location).handler, Handler::Control);
+    if is_control { Box::pin(control::run(exchange)).await } else { gateway::run(exchange).await }
 }
 
 fn files(exchange: &mut Exchange) -> Outcome {

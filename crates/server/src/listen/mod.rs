@@ -54,7 +54,8 @@ pub fn bind(
                 })
                 .map_err(failed("bind()"))?;
             // As nginx: anybody may connect; the folder's rights protect it.
-            let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666));
+            let mode = if options.is_control { 0o600 } else { 0o666 };
+            let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
             listener.set_nonblocking(true).map_err(failed("ioctl(FIONBIO)"))?;
             let clones = (0..count).map(|_| listener.try_clone().map(Listener::Unix));
             clones.collect::<Result<_, _>>().map_err(failed("dup()"))

@@ -111,8 +111,14 @@ type PerWorker = Vec<Vec<(ListenAddress, Listener)>>;
 fn bind_all(config: &Config, old: &[ListenAddress], count: usize) -> Result<PerWorker, String> {
     let mut per_worker: PerWorker = (0..count).map(|_| Vec::new()).collect();
     for socket in config.sockets.iter().filter(|socket| !old.contains(&socket.address)) {
-        let listeners =
-            listen::bind(&socket.address, &socket.options, count).map_err(|e| e.to_string())?;
+        let listeners = match listen::bind(&socket.address, &socket.options, count) {
+            Ok(listeners) => listeners,
+            Err(problem) if socket.options.is_control => {
+                error::process(config, Level::Warn, &format!("no control socket: {problem}"));
+                continue;
+            }
+            Err(problem) => return Err(problem.to_string()),
+        };
         for (list, listener) in per_worker.iter_mut().zip(listeners) {
             list.push((socket.address.clone(), listener));
         }

@@ -308,6 +308,7 @@ fn begin(
         address: address.clone(),
         listen: Cell::new(0),
         tls: OnceCell::new(),
+        is_tls_assumed: false,
         asked_name: OnceCell::new(),
         proxied: OnceCell::new(),
     });

@@ -262,7 +262,7 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         }
     }
     let gateway = location.gateway();
-    if gateway.cache.zone().is_none() {
+    if gateway.cache.zone().is_none() || exchange.is_dry {
         return Outcome::Gateway;
     }
     cache::lookup(exchange, gateway).unwrap_or(Outcome::Gateway)

@@ -1,0 +1,233 @@
+//! `yorozu cache explain URL`: what would become of a request, and why; nothing is asked of an upstream.
+
+use super::list::{show_key, size};
+use crate::cache::{self, Plan};
+use crate::config::compiled::ListenAddress;
+use crate::connection::body::RequestBody;
+use crate::connection::head::{self, Bounds, Received};
+use crate::exchange::{Client, Exchange, Remote};
+use crate::handlers::gateway::directives::Failures;
+use crate::handlers::gateway::{Conf, Protocol};
+use crate::handlers::{self, Handler, Progress};
+use crate::{find_config, limits};
+use bytes::Bytes;
+use std::cell::{Cell, OnceCell};
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use yorozu_cache::Entry;
+
+/// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
+/// asked about.
+pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
+    let conf = Rc::clone(&exchange.conf);
+    let core = &conf.location(exchange.location).http_core;
+    exchange.body.read_all(core).await.map_err(|_| "no request to explain".to_owned())?;
+    let content = Bytes::copy_from_slice(exchange.body.in_memory().unwrap_or_default());
+    let mut asked = asked(exchange, &content)?;
+    let mut out = String::new();
+    asked.server = find_config::server(&mut asked);
+    asked.location = conf.server(asked.server).conf;
+    let merges = conf.location(asked.location).http_core.merge_slashes;
+    let target = yorozu_http::uri::normalize(asked.request.target(), merges);
+    let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
+    (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
+    row(&mut out, "url", &url(&asked));
+    asked.is_dry = true;
+    match handlers::start(&mut asked) {
+        Progress::Gateway => {}
+        Progress::Ready(response) => {
+            row(&mut out, "location", &location(&asked));
+            row(&mut out, "answer", &format!("status {}, made without a gateway", response.status));
+            return Ok(out);
+        }
+        Progress::Close(status) => {
+            row(&mut out, "answer", &format!("the connection is closed (status {status})"));
+            return Ok(out);
+        }
+    }
+    row(&mut out, "location", &location(&asked));
+    let location = conf.location(asked.location);
+    let Handler::Gateway(protocol) = &location.handler else {
+        row(&mut out, "answer", "made by the server itself");
+        return Ok(out);
+    };
+    let prefix = match protocol {
+        Protocol::Fastcgi(_) => "fastcgi",
+        Protocol::Proxy(_) => "proxy",
+        Protocol::Memcached(_) => "memcached",
+    };
+    row(&mut out, "gateway", &format!("{prefix}_pass, {}", protocol.scheme()));
+    of_gateway(&mut asked, location.gateway(), prefix, &mut out).await;
+    Ok(out)
+}
+
+fn row(out: &mut String, name: &str, value: &str) {
+    let _ = writeln!(out, "{name:<10} {value}");
+}
+
+fn url(asked: &Exchange) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (scheme, host) = (text(asked.client.scheme()), text(&asked.request.host));
+    format!(
+        "{} {scheme}://{host}{}",
+        text(asked.request.method_text()),
+        text(asked.request.target())
+    )
+}
+
+fn location(asked: &Exchange) -> String {
+    let name = &asked.conf.location(asked.location).name;
+    let name = if name.is_empty() { "(server)".into() } else { String::from_utf8_lossy(name) };
+    format!("{name}, as {}", String::from_utf8_lossy(&asked.uri))
+}
+
+/// The request that is asked about, as a client of the socket that takes its port.
+fn asked(exchange: &Exchange, content: &Bytes) -> Result<Exchange, String> {
+    let conf = Rc::clone(&exchange.conf);
+    let end = content.iter().position(|byte| *byte == b'\n').ok_or("no request to explain")?;
+    let first = String::from_utf8_lossy(&content[..end]).into_owned();
+    let (scheme, port) = first.trim().split_once(' ').ok_or("expected a scheme and a port")?;
+    let port: u16 = port.parse().map_err(|_| format!("invalid port \"{port}\""))?;
+    let is_tls = scheme == "https";
+    let takes = |address: &ListenAddress| match address {
+        ListenAddress::Tcp(address) => address.port() == port,
+        ListenAddress::Unix(_) => false,
+    };
+    let sockets = || conf.sockets.iter().enumerate().filter(|(_, socket)| socket.is_tls == is_tls);
+    let found = sockets()
+        .find(|(_, socket)| takes(&socket.address))
+        .or_else(|| sockets().find(|(_, socket)| matches!(socket.address, ListenAddress::Tcp(_))));
+    let (listen, socket) =
+        found.ok_or_else(|| format!("nothing listens for {scheme}, port {port}"))?;
+    let bounds = Bounds::of(&conf.location(conf.server(socket.default_server).conf).http_core);
+    let request = match head::read(content.slice(end + 1..), &bounds) {
+        Received::Request(request) => request,
+        Received::Bad { status, text, .. } => return Err(format!("{text} (status {status})")),
+        _ => return Err("the request's head has no end".to_owned()),
+    };
+    let local = match socket.address {
+        ListenAddress::Tcp(address) => Some(address),
+        ListenAddress::Unix(_) => None,
+    };
+    let client = Client {
+        remote: Rc::new(Remote::of(Some(([127, 0, 0, 1], 0).into()))),
+        local,
+        number: 0,
+        since: Instant::now(),
+        requests: Cell::new(1),
+        address: socket.address.clone(),
+        listen: Cell::new(listen),
+        tls: OnceCell::new(),
+        is_tls_assumed: is_tls,
+        asked_name: OnceCell::new(),
+        proxied: OnceCell::new(),
+    };
+    let mut asked = Exchange::new(Rc::clone(&conf), Rc::new(client), request, RequestBody::none());
+    asked.uri_changes_left = limits::URI_CHANGES_MAX;
+    Ok(asked)
+}
+
+async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut String) {
+    let method = String::from_utf8_lossy(asked.request.method_text()).into_owned();
+    if conf.cache.zone().is_none() {
+        return row(out, "answer", &format!("the upstream's: no \"{prefix}_cache\" here"));
+    }
+    if !conf.cache_methods.admits(method.as_bytes()) {
+        let why = format!("the upstream's: {method} is not in \"{prefix}_cache_methods\"");
+        return row(out, "answer", &why);
+    }
+    let Ok(Some(zone)) = cache::key::zone(asked, conf) else {
+        return row(out, "answer", &format!("the upstream's: \"{prefix}_cache\" is off for it"));
+    };
+    let key = cache::key::primary(asked, conf);
+    let name = asked.conf.zones.iter().find(|(_, other)| Arc::ptr_eq(other, &zone));
+    row(out, "zone", name.map_or("?", |(name, _)| name));
+    row(out, "key", &show_key(key.as_bytes()));
+    row(out, "file", &zone.path(&key).display().to_string());
+    for (what, values) in [("cache_bypass", &conf.cache_bypass), ("no_cache", &conf.no_cache)] {
+        for (number, value) in values.0.iter().enumerate() {
+            let text = value.value(asked);
+            if !text.is_empty() && &text[..] != b"0" {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let rule = format!("argument {} of \"{prefix}_{what}\" is \"{text}\"", number + 1);
+                row(out, if what == "no_cache" { "not stored" } else { "bypass" }, &rule);
+            }
+        }
+    }
+    let is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(asked));
+    asked.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), Instant::now()));
+    let is_in_memory = zone.peek(&key).is_some();
+    let entry = cache::load(asked, conf).await;
+    let first = asked.cache.as_ref().and_then(|plan| plan.first.clone());
+    let Some(entry) = entry else {
+        let why = match (is_bypassed, first) {
+            (true, _) => "the upstream's (BYPASS)",
+            (false, Some(_)) => "the upstream's (MISS): no variant for these fields is stored",
+            (false, None) => "the upstream's (MISS): nothing is stored under the key",
+        };
+        return row(out, "answer", why);
+    };
+    of_entry(asked, &entry, is_in_memory, out);
+    let answer = if is_bypassed {
+        "the upstream's (BYPASS)".to_owned()
+    } else {
+        verdict(asked, conf, prefix, &entry)
+    };
+    row(out, "answer", &answer);
+}
+
+fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut String) {
+    let (head, now) = (&entry.head, asked.now_millis());
+    row(out, "tier", if is_in_memory { "memory" } else { "disk" });
+    let (age, made_in) = (head.age(now), head.made_in);
+    let length = size(head.body_bytes);
+    let text = format!("status {}, {length}, {age} s old, made in {made_in} ms", head.status);
+    row(out, "stored", &text);
+    let left = head.fresh_until - now;
+    let by = if head.is_by_operator {
+        "the configuration or X-Accel-Expires"
+    } else {
+        "the page's fields"
+    };
+    let fresh = if head.is_fresh(now) {
+        format!("for {} s more, by {by}", left / 1000)
+    } else {
+        format!("no, since {} s, by {by}", -left / 1000)
+    };
+    row(out, "fresh", &fresh);
+    if !head.vary.is_empty() {
+        row(out, "varies by", &String::from_utf8_lossy(&head.vary));
+    }
+    let forms = entry.forms.iter().zip(["gzip", "br", "zstd"]);
+    let forms: Vec<_> =
+        forms.filter(|(form, _)| form.made().is_some()).map(|(_, name)| name).collect();
+    let forms = if forms.is_empty() { "none kept".to_owned() } else { forms.join(", ") };
+    row(out, "codings", &forms);
+}
+
+fn verdict(asked: &Exchange, conf: &Conf, prefix: &str, entry: &Entry) -> String {
+    let (head, now) = (&entry.head, asked.now_millis());
+    if head.part.is_some() {
+        return "the stored part, for the ranges it holds; else the upstream's".to_owned();
+    }
+    if head.is_fresh(now) {
+        return "the stored page (HIT)".to_owned();
+    }
+    let by_directive = conf.cache_use_stale.has(Failures::UPDATING) && !head.must_revalidate;
+    let by_field = now < head.stale_updating_until;
+    let refreshed = if conf.cache_revalidate { "validated" } else { "made anew" };
+    match (by_directive || by_field, conf.cache_background_update) {
+        (true, true) => {
+            format!("the stored page (STALE) while it is {refreshed} in the background")
+        }
+        (true, false) => {
+            "the upstream's (EXPIRED); the stored page for others meanwhile".to_owned()
+        }
+        (false, _) if head.must_revalidate => {
+            "the upstream's (EXPIRED): its fields forbid to use it stale".to_owned()
+        }
+        (false, _) => format!("the upstream's (EXPIRED): no \"{prefix}_cache_use_stale updating\""),
+    }
+}

@@ -1,0 +1,106 @@
+//! `yorozu cache stat` and `yorozu cache ls`.
+
+use crate::config::compiled::Config;
+use crate::exchange::{Exchange, unix_millis};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::SystemTime;
+use yorozu_cache::EntryHead;
+use yorozu_http::field::argument;
+
+/// Pages listed where no `limit` says.
+const LIMIT: usize = 1000;
+
+/// `ZONE memory ENTRIES BYTES of BYTES disk FILES BYTES of BYTES FOLDER`
+pub(super) fn stat(config: &Config) -> String {
+    let mut out = String::new();
+    for (name, zone) in &config.zones {
+        let (usage, options) = (zone.usage(), zone.options());
+        let _ = write!(
+            out,
+            "{name}: memory {} pages, {} of {}; disk {} pages of {}, {}",
+            usage.memory_entries,
+            size(usage.memory_bytes),
+            size(options.memory_bytes),
+            usage.disk_files,
+            options.disk.files_max,
+            size(usage.disk_bytes),
+        );
+        if let Some(max) = options.disk.max_size {
+            let _ = write!(out, " of {}", size(max));
+        }
+        let _ = writeln!(out, "; {}", options.disk.path.display());
+    }
+    out
+}
+
+pub(super) fn size(bytes: u64) -> String {
+    let (mut rest, mut unit) = (bytes, "B");
+    for next in ["KB", "MB", "GB", "TB"] {
+        if rest < 10 * 1024 {
+            break;
+        }
+        (rest, unit) = (rest / 1024, next);
+    }
+    format!("{rest} {unit}")
+}
+
+/// One line for each page: zone, state, seconds, status, bytes, key.
+pub(super) async fn ls(exchange: &Exchange) -> Result<String, String> {
+    let text = |name: &[u8]| {
+        let value = argument(&exchange.args, name)?;
+        let value = yorozu_http::uri::unescape(value);
+        Some(String::from_utf8_lossy(&value).into_owned())
+    };
+    let limit = match text(b"limit") {
+        None => LIMIT,
+        Some(limit) => {
+            limit.parse().map_err(|_| format!("invalid limit \"{limit}\", expected a number"))?
+        }
+    };
+    let prefix = text(b"prefix").unwrap_or_default();
+    let wanted = text(b"zone");
+    let zones = &exchange.conf.zones;
+    if let Some(name) = wanted.as_ref().filter(|name| !zones.contains_key(*name)) {
+        let known = zones.keys().cloned().collect::<Vec<_>>().join(", ");
+        return Err(format!("cache zone \"{name}\" is unknown, expected one of: {known}"));
+    }
+    let now = unix_millis(SystemTime::now());
+    let mut out = String::new();
+    let mut left = limit;
+    for (name, zone) in zones {
+        if wanted.as_ref().is_some_and(|wanted| wanted != name) {
+            continue;
+        }
+        let (zone, prefix) = (Arc::clone(zone), prefix.clone());
+        let heads = tokio::task::spawn_blocking(move || zone.list(prefix.as_bytes(), left)).await;
+        let heads = heads.unwrap_or_default();
+        left -= heads.len();
+        for head in heads {
+            line(&mut out, name, &head, now);
+        }
+    }
+    if left == 0 {
+        let _ = writeln!(out, "... the first {limit} are shown; ask for more with a limit");
+    }
+    Ok(out)
+}
+
+fn line(out: &mut String, zone: &str, head: &EntryHead, now: i64) {
+    let left = (head.fresh_until - now).div_euclid(1000);
+    let state =
+        if head.is_fresh(now) { format!("fresh {left}s") } else { format!("stale {}s", -left) };
+    let key = show_key(&head.key);
+    let _ = writeln!(out, "{zone}\t{state}\t{}\t{}\t{key}", head.status, head.body_bytes);
+}
+
+/// A key as a person reads it; that of a further variant holds a digest behind a NUL.
+pub(super) fn show_key(key: &[u8]) -> String {
+    match key.iter().position(|byte| *byte == 0) {
+        None => String::from_utf8_lossy(key).into_owned(),
+        Some(at) => {
+            let digest: String = key[at + 1..].iter().take(4).map(|b| format!("{b:02x}")).collect();
+            format!("{} (variant {digest})", String::from_utf8_lossy(&key[..at]))
+        }
+    }
+}

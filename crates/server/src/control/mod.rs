@@ -1,0 +1,124 @@
+//! The control socket: what `yorozu cache …` asks a running server.
+//!
+//! A Unix socket beside the pid file, `nginx.pid` with `.sock` behind it, which only the server's own user
+//! and root may open. It is a server of the configuration like any other, written by [`add`], whose one
+//! location answers with [`respond`].
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `GET /cache/stat` | a line of figures for each zone |
+//! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line for each stored page |
+//! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what would become of the request |
+
+mod explain;
+mod list;
+
+use crate::config::block::Block;
+use crate::config::directive::*;
+use crate::config::load::{self, Loader};
+use crate::exchange::Exchange;
+use crate::exchange::response::Response;
+use crate::handlers::{Handler, Outcome};
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use yorozu_conf::{ConfError, Source};
+
+pub const DIRECTIVES: &[Directive] = &[Directive::row(
+    "control_api",
+    LOCATION,
+    Arity::NONE,
+    Action::Set(|block, _| {
+        block.handler = Some(Handler::Control);
+        Ok(())
+    }),
+    "Answers `yorozu cache …`; the control socket does so by itself.",
+)];
+
+/// `control path | off`
+#[derive(Clone, Debug)]
+pub struct ControlSocket(pub Option<PathBuf>);
+
+impl Setting for ControlSocket {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(match args.word(0) {
+            b"off" => Self(None),
+            _ => Self(Some(args.env.prefix_path(&args.text(0)))),
+        })
+    }
+}
+
+/// Longest path of a Unix socket, its final zero not counted (`unix(7)`).
+const PATH_BYTES_MAX: usize = 107;
+
+/// The socket beside a pid file.
+pub fn beside(pid: &Path) -> PathBuf {
+    let mut path = pid.as_os_str().to_owned();
+    path.push(".sock");
+    path.into()
+}
+
+/// Where the control socket of a running server is.
+///
+/// # Errors
+/// The configuration has none.
+pub fn path(config: &crate::config::compiled::Config) -> Result<PathBuf, String> {
+    let mut sockets = config.sockets.iter().filter(|socket| socket.options.is_control);
+    match sockets.next().map(|socket| &socket.address) {
+        Some(crate::config::compiled::ListenAddress::Unix(path)) => Ok(path.clone()),
+        _ => Err("the configuration has no control socket: write \"control PATH;\"".to_owned()),
+    }
+}
+
+/// Adds the control socket's server to a configuration that has others.
+///
+/// # Errors
+/// None but for a fault of this program.
+pub fn add(
+    loader: &mut Loader<'_>,
+    main: &mut Block,
+    source: &dyn Source,
+) -> Result<(), ConfError> {
+    let pid = main.main.pid.written().cloned().flatten();
+    let pid = pid.map_or_else(|| loader.env.prefix_path("logs/nginx.pid"), |pid| pid.0);
+    let path = match main.main.control.written().and_then(Option::as_ref) {
+        Some(ControlSocket(None)) => return Ok(()),
+        Some(ControlSocket(Some(path))) => path.clone(),
+        None => beside(&pid),
+    };
+    // Quoting knows no other way to write these.
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"'\\$;{}".contains(byte);
+    let text = path.to_string_lossy();
+    if main.servers.is_empty()
+        || text.len() > PATH_BYTES_MAX
+        || !text.as_bytes().iter().all(is_plain)
+    {
+        return Ok(());
+    }
+    let text = format!(
+        "server {{ listen unix:{text} control; access_log off; location / {{ control_api; }} }}"
+    );
+    for line in yorozu_conf::parse_global(source, &text)? {
+        load::server(loader, main, &line)?;
+    }
+    Ok(())
+}
+
+/// Answers need files to be read: they are made by [`run`].
+pub fn respond(_: &mut Exchange) -> Outcome {
+    Outcome::Gateway
+}
+
+/// Answers a request to the control socket.
+pub async fn run(exchange: &mut Exchange) -> Outcome {
+    let text = match &exchange.uri[..] {
+        b"/cache/stat" => Ok(list::stat(&exchange.conf)),
+        b"/cache/ls" => list::ls(exchange).await,
+        b"/cache/explain" => explain::explain(exchange).await,
+        _ => return Outcome::Status(404),
+    };
+    let (status, text) = match text {
+        Ok(text) => (200, text),
+        Err(problem) => (400, problem + "\n"),
+    };
+    Outcome::Respond(Box::new(Response::with_body(status, Bytes::from_static(b"text/plain"), text)))
+}

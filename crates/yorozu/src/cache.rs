@@ -1,0 +1,175 @@
+//! `yorozu cache …`: asks the running server about its cache, over its control socket.
+
+use crate::command_line::Options;
+use lexopt::prelude::*;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use yorozu_server::config::load::{Kept, load};
+use yorozu_server::control;
+
+/// The text of `yorozu cache -h`.
+pub(crate) const HELP: &str = "\
+Usage: yorozu [-p prefix] [-c filename] cache COMMAND
+
+Commands:
+  stat                              : how full each zone is
+  ls [ZONE] [--prefix KEY] [--limit N]
+                                    : stored pages: zone, state, status, bytes, key
+  explain [-X METHOD] [-H 'NAME: VALUE'] URL
+                                    : what would become of a request, and why; the upstream is not asked
+";
+
+/// A request to the control socket.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Command {
+    method: &'static str,
+    target: String,
+    content: String,
+}
+
+impl Command {
+    /// Reads what follows `cache`; `None`: help is wanted.
+    ///
+    /// # Errors
+    /// What is wrong, and what was expected.
+    pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
+        let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+        let (mut words, mut fields) = (Vec::new(), String::new());
+        let (mut method, mut query) = ("GET".to_owned(), String::new());
+        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
+            match argument {
+                Short('h' | '?') | Long("help") => return Ok(None),
+                Short('X') => method = text(parser.value().map_err(|p| p.to_string())?),
+                Short('H') => {
+                    let field = text(parser.value().map_err(|p| p.to_string())?);
+                    if !field.contains(':') || field.contains(['\r', '\n']) {
+                        return Err(format!("invalid field \"{field}\", expected \"Name: value\""));
+                    }
+                    fields += &format!("{field}\r\n");
+                }
+                Long(name @ ("prefix" | "limit")) => {
+                    let name = name.to_owned();
+                    let value = text(parser.value().map_err(|p| p.to_string())?);
+                    query += &format!("&{name}={}", escape(&value));
+                }
+                Value(word) => words.push(text(word)),
+                other => return Err(other.unexpected().to_string()),
+            }
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let get = |target: String| Ok(Some(Self { method: "GET", target, content: String::new() }));
+        match words[..] {
+            ["stat"] => get("/cache/stat".to_owned()),
+            ["ls"] => get(format!("/cache/ls?{query}")),
+            ["ls", zone] => get(format!("/cache/ls?zone={}{query}", escape(zone))),
+            ["explain", url] => {
+                let content = head(url, &method, &fields)?;
+                Ok(Some(Self { method: "POST", target: "/cache/explain".to_owned(), content }))
+            }
+            ["explain"] => Err("\"cache explain\" needs a URL".to_owned()),
+            [] => Err("\"cache\" needs a command: stat, ls or explain".to_owned()),
+            [other, ..] => {
+                Err(format!("invalid cache command \"{other}\", expected stat, ls or explain"))
+            }
+        }
+    }
+
+    /// Asks the server and prints its answer.
+    ///
+    /// # Errors
+    /// It cannot be reached, or refuses.
+    pub(crate) fn run(&self, options: &Options) -> Result<(), String> {
+        let loaded = load(&options.request(), &Kept::default()).map_err(|p| p.to_string())?;
+        let path = control::path(&loaded.config)?;
+        let failed = |what: &str, problem: std::io::Error| {
+            format!("{what} \"{}\" failed ({problem}), is the server running?", path.display())
+        };
+        let mut socket = UnixStream::connect(&path).map_err(|p| failed("connect() to", p))?;
+        let request = format!(
+            "{} {} HTTP/1.0\r\nHost: control\r\nContent-Length: {}\r\n\r\n{}",
+            self.method,
+            self.target,
+            self.content.len(),
+            self.content
+        );
+        socket.write_all(request.as_bytes()).map_err(|p| failed("write() to", p))?;
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).map_err(|p| failed("read() from", p))?;
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+        let (head, content) = answer.split_at(end.map_or(answer.len(), |end| end + 4));
+        let content = String::from_utf8_lossy(content);
+        if head.starts_with(b"HTTP/1.1 200 ") {
+            print!("{content}");
+            return Ok(());
+        }
+        let status =
+            String::from_utf8_lossy(head.split(|byte| *byte == b'\r').next().unwrap_or(b""));
+        Err(if head.starts_with(b"HTTP/1.1 400 ") {
+            content.trim().to_owned()
+        } else {
+            status.into()
+        })
+    }
+}
+
+/// The content of an explanation's request: `SCHEME PORT` and a head.
+fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
+    let expected =
+        || format!("invalid URL \"{url}\", expected http://HOST/PATH or https://HOST/PATH");
+    let (scheme, rest) = url.split_once("://").ok_or_else(expected)?;
+    let default = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return Err(expected()),
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let path = path.split('#').next().unwrap_or_default();
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let port = match authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+        None => default,
+        Some((_, port)) => port.parse::<u16>().map_err(|_| expected())?,
+    };
+    if authority.is_empty() || url.contains(|c: char| c.is_ascii_whitespace() || c.is_control()) {
+        return Err(expected());
+    }
+    Ok(format!("{scheme} {port}\n{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n"))
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(byte.into());
+            }
+            other => out += &format!("%{other:02X}"),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Option<Command>, String> {
+        Command::parse(&mut lexopt::Parser::from_args(words))
+    }
+
+    #[test]
+    fn commands_become_requests() {
+        let target = |words: &[&str]| parse(words).map(|found| found.unwrap().target);
+        assert_eq!(target(&["stat"]).unwrap(), "/cache/stat");
+        assert_eq!(target(&["ls", "a b", "--limit", "5"]).unwrap(), "/cache/ls?zone=a%20b&limit=5");
+        assert!(target(&["purge"]).unwrap_err().contains("expected stat, ls or explain"));
+        assert_eq!(parse(&["-h"]), Ok(None));
+        let explain =
+            parse(&["explain", "-H", "Cookie: a=b", "https://h:8443/x?y#z"]).unwrap().unwrap();
+        assert_eq!(
+            explain.content,
+            "https 8443\nGET /x?y HTTP/1.1\r\nHost: h:8443\r\nCookie: a=b\r\n\r\n"
+        );
+        assert!(parse(&["explain", "h/x"]).unwrap_err().contains("expected http://"));
+        assert!(parse(&["explain", "http://h/a b"]).is_err());
+    }
+}

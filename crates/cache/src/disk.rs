@@ -10,9 +10,9 @@
 use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, decode_forms, encode_form};
 use crate::files;
 use crate::index::{Digest, Index, Known};
+use crate::lock::Lock;
 use crate::{Key, StoreError};
 use bytes::Bytes;
-use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -139,7 +139,7 @@ pub(crate) struct Disk {
     names: Mutex<()>,
 }
 
-fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+pub(crate) fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { call, path: path.to_owned(), source }
 }
 
@@ -459,51 +459,6 @@ impl Disk {
 }
 
 const TEMPORARY_PREFIX: &str = "tmp.";
-/// Locked by the process whose folder it is.
-const LOCK_NAME: &str = "yorozu.lock";
-
-/// Folders whose lock this process holds: zones of an old configuration may still be in use beside those of
-/// the new one.
-static OURS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// A folder's lock.
-#[derive(Debug)]
-enum Lock {
-    /// Held until it is dropped; a process that is killed has it no more.
-    Held(#[allow(dead_code, reason = "held, not used")] Flock<File>, PathBuf),
-    /// Held by another zone of this process.
-    Shared,
-    /// Another process has the folder.
-    Foreign,
-}
-
-impl Lock {
-    fn new(folder: &Path) -> Result<Self, StoreError> {
-        let path = folder.join(LOCK_NAME);
-        // To read is enough for a lock; another user may have made the file.
-        let file = File::open(&path).or_else(|_| File::create(&path));
-        let file = file.map_err(failed("open()", &path))?;
-        let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => {
-                ours.push(path.clone());
-                Ok(Self::Held(lock, path))
-            }
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) if ours.contains(&path) => Ok(Self::Shared),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(Self::Foreign),
-            Err((_, error)) => Err(failed("flock()", &path)(error.into())),
-        }
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        if let Self::Held(_, path) = self {
-            OURS.lock().unwrap_or_else(PoisonError::into_inner).retain(|ours| ours != path);
-        }
-    }
-}
-
 /// The head of an entry's file; `None` if it is damaged or gone.
 fn read_head(path: &Path) -> Option<EntryHead> {
     let file = files::open(path).ok()?;
@@ -589,50 +544,6 @@ fn crc_from(file: &File, offset: u64) -> io::Result<u32> {
         }
         hasher.update(&buffer[..count]);
         at += count as u64;
-    }
-}
-
-/// A body being collected that outgrew memory: written to a temporary file as it arrives.
-#[derive(Debug)]
-pub struct Spool {
-    file: Arc<File>,
-    path: PathBuf,
-    bytes: u64,
-}
-
-impl Spool {
-    pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
-        if let Some(folder) = path.parent() {
-            files::make_folder(folder).map_err(failed("mkdir()", folder))?;
-        }
-        let file = files::create(&path).map_err(failed("open()", &path))?;
-        Ok(Self { file: Arc::new(file), path, bytes: 0 })
-    }
-
-    /// Appends to the file.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`], also for a full disk.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        files::write(&self.file, bytes).map_err(failed("write()", &self.path))?;
-        self.bytes += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// The file, from whose start the body lies in it.
-    pub fn file(&self) -> Arc<File> {
-        Arc::clone(&self.file)
-    }
-
-    /// The bytes as a body, readable though the temporary name is gone.
-    pub fn into_body(self) -> EntryBody {
-        EntryBody::File(self.file(), 0)
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 

@@ -25,15 +25,18 @@ mod fill;
 mod flow;
 mod index;
 mod key;
+mod lock;
+mod spool;
 mod zone;
 #[cfg(test)]
 mod zone_faults;
 
-pub use disk::{DiskOptions, Levels, Pace, Spool};
+pub use disk::{DiskOptions, Levels, Pace};
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Flow, Piece, Place};
 pub use key::{Key, VariantId};
+pub use spool::Spool;
 pub use zone::{Zone, ZoneOptions, ZoneUsage};
 
 /// Why the disk tier could not do what was asked. The memory tier goes on.

@@ -1,8 +1,9 @@
 //! A zone: both tiers and the fills, shared by all workers, kept over a reload.
 
-use crate::disk::{Disk, DiskOptions, Spool, body_bytes};
+use crate::disk::{Disk, DiskOptions, body_bytes};
 use crate::entry::{Entry, EntryBody, EntryHead};
 use crate::fill::{Claim, Fills};
+use crate::spool::Spool;
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::Weighter;
@@ -563,5 +564,72 @@ mod tests {
         }
         let usage = zone.usage();
         assert!(usage.memory_bytes <= 1 << 20 && usage.memory_entries > 30, "{usage:?}");
+    }
+
+    /// Numbers from 0 to 1, the same in each run.
+    struct Draw(u64);
+
+    impl Draw {
+        fn next(&mut self) -> f64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            f64::from(u32::try_from(self.0 >> 32).unwrap()) / f64::from(u32::MAX)
+        }
+    }
+
+    /// Requests for `pages` pages whose popularity follows Zipf's law, and between them, a third of all,
+    /// requests for pages that nobody asks for again.
+    fn trace(pages: u32, requests: u32) -> Vec<u32> {
+        let mut sums = vec![0.0];
+        for rank in 1..=pages {
+            sums.push(sums.last().unwrap() + 1.0 / f64::from(rank).powf(0.9));
+        }
+        let (mut draw, total) = (Draw(88_172_645_463_325_252), *sums.last().unwrap());
+        let page = |number: u32, draw: &mut Draw| {
+            if draw.next() < 1.0 / 3.0 {
+                return pages + number;
+            }
+            let wanted = draw.next() * total;
+            u32::try_from(sums.partition_point(|sum| *sum < wanted)).unwrap()
+        };
+        (0..requests).map(|number| page(number, &mut draw)).collect()
+    }
+
+    #[test]
+    fn pages_asked_for_once_do_not_push_out_those_asked_for_often() {
+        let (folder, body) = (Folder::new(), [b'x'; 1024]);
+        let zone = folder.zone();
+        let text = |number: u32| format!("http://GETsite/{number:08}");
+        let page_bytes = {
+            zone.insert(&key(&text(0)), entry(&text(0), &body), Instant::now());
+            zone.usage().memory_bytes
+        };
+        let room = usize::try_from(zone.options().memory_bytes / page_bytes).unwrap();
+        let trace = trace(5000, 60_000);
+        let mut hits = 0;
+        for number in &trace {
+            let key = key(&text(*number));
+            match zone.peek(&key) {
+                Some(_) => hits += 1,
+                None => _ = zone.insert(&key, entry(&text(*number), &body), Instant::now()),
+            }
+        }
+        // The least recently used first, in the same room.
+        let (mut lru, mut lru_hits) = (std::collections::VecDeque::new(), 0);
+        for number in &trace {
+            match lru.iter().position(|kept| kept == number) {
+                Some(at) => {
+                    lru_hits += 1;
+                    lru.remove(at);
+                }
+                None if lru.len() == room => _ = lru.pop_front(),
+                None => {}
+            }
+            lru.push_back(*number);
+        }
+        assert!(zone.usage().memory_bytes <= zone.options().memory_bytes);
+        println!("{hits} hits, {lru_hits} with LRU, of {}, room for {room}", trace.len());
+        assert!(hits * 100 > lru_hits * 110, "{hits} hits, {lru_hits} with LRU");
     }
 }

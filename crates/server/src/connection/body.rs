@@ -3,7 +3,7 @@
 use super::h2;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
-use crate::handlers::gateway::stream::unnamed_file;
+use crate::exchange::temporary::unnamed_file;
 use crate::logging::error::os_error;
 use ::h2::RecvStream;
 use bytes::{Bytes, BytesMut};

@@ -5,6 +5,7 @@
 
 pub mod request;
 pub mod response;
+pub mod temporary;
 pub mod variables;
 
 use crate::cache::{CacheStatus, Plan};

@@ -16,6 +16,7 @@ use super::upload::Upload;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collector;
 use crate::exchange::response::{Body, Segment};
+use crate::exchange::temporary::unnamed_file;
 use crate::exchange::unix_seconds;
 use crate::filters::compress::{Coder, Coding};
 use crate::logging::error::{Context, Level, os_error};
@@ -26,7 +27,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -576,26 +577,6 @@ impl Pump {
         state.queue.push_back(Segment::File(Arc::clone(file), range));
         self.shared.readable.notify_one();
         Ok(true)
-    }
-}
-
-/// A file without a name: it is gone when it is closed, whatever happens to us.
-pub fn unnamed_file(folder: &Path) -> io::Result<File> {
-    use nix::fcntl::OFlag;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    std::fs::create_dir_all(folder)?;
-    let mut options = File::options();
-    options.read(true).write(true).mode(0o600);
-    match options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(folder) {
-        Ok(file) => Ok(file),
-        Err(_) => {
-            // Not every file system has O_TMPFILE.
-            let number = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-            let path = folder.join(format!("{}.{number}", std::process::id()));
-            let file = options.create_new(true).open(&path)?;
-            std::fs::remove_file(&path)?;
-            Ok(file)
-        }
     }
 }
 

@@ -382,6 +382,15 @@ mod tests {
     }
 
     #[test]
+    fn a_page_from_the_future_is_not_fresh() {
+        let head = EntryHead { stored_at: 100_000, fresh_until: 160_000, ..EntryHead::default() };
+        assert!(head.is_fresh(100_000) && head.is_fresh(159_999) && !head.is_fresh(160_000));
+        // The clock was set back by a minute.
+        assert!(!head.is_fresh(40_000));
+        assert_eq!((head.age(40_000), EntryHead::default().age(2999)), (40, 2));
+    }
+
+    #[test]
     fn heads_are_read_back() {
         assert_eq!(decode(&head().encode()), Some(head()));
         let bare = EntryHead { last_modified: None, ..EntryHead::default() };

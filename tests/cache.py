@@ -4,7 +4,7 @@ nothing lost.
 
   tests/cache.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import contextlib, hashlib, http.client, os, pathlib, random, select, shutil, signal, socket, subprocess
+import contextlib, hashlib, http.client, json, os, pathlib, random, select, shutil, signal, socket, subprocess
 import sys, threading, time
 from peers import NGINX, YOROZU, Apache, Folder, Fpm, Process, Server, free_port, run, until
 from gateways import FASTCGI, equal, get
@@ -48,7 +48,7 @@ echo 'page ', $_SERVER['REQUEST_URI'], ' ', hash('sha256', $_SERVER['REQUEST_URI
 class Site:
     """PHP, and yorozu in front of it by FastCGI or by way of Apache."""
 
-    def __init__(self, folder, kind, more='', http='', zone='keys_zone=z:1m', **server):
+    def __init__(self, folder, kind, more='', http='', zone='keys_zone=z:1m', in_server='', **server):
         (folder / 'www').mkdir(exist_ok=True)
         (folder / 'www').chmod(0o777)
         (folder / 'www/index.php').write_text(PHP)
@@ -61,7 +61,7 @@ class Site:
             to = f'rewrite ^(.*)$ /index.php$1 break; proxy_pass http://127.0.0.1:{self.php.port}; ' \
                 'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;'
         conf = f'''{kind}_cache_path {folder}/pages levels=1:2 {zone}; {http}
-            server {{ listen 127.0.0.1:$port; server_name site.example;
+            server {{ listen 127.0.0.1:$port; server_name site.example; {in_server}
               location / {{ {to} {kind}_cache z; {kind}_cache_key {KEY};
                 {kind}_cache_lock on; add_header X-Cache $upstream_cache_status always;
                 add_header X-Detail $cache_detail always; {more.replace('CACHE', kind + '_cache')} }} }}'''
@@ -394,6 +394,151 @@ def test_the_running_server_explains_itself():
         equal(site.get('/c?h[]=Set-Cookie:a=b').headers['Cache-Status'],
               'edge; fwd=uri-miss; fwd-status=200; detail=set-cookie')
     both(check, more='CACHE_valid 200 1m; CACHE_bypass $cookie_skip; CACHE_status edge;')
+
+
+# --- purge -----------------------------------------------------------------------------------------------
+
+def purge(site, *words):
+    command = [YOROZU, '-p', f'{site.server.folder}/', '-c', site.server.folder / 'nginx.conf', 'purge', *words]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def state(site, path, **fields):
+    return site.get(path, **fields).headers['X-Cache']
+
+
+def test_purge_by_the_third_party_modules_location():
+    """The published configuration: a location for purges, which plugins ask by GET."""
+    def check(site):
+        for path in ('/a', '/blog/1', '/blog/2', '/blog2'):
+            state(site, path)
+            equal(state(site, path), 'HIT')
+        equal(site.get('/purge/a').status, 200)
+        equal(site.get('/purge/a').status, 412, 'it is not there any more')
+        equal((state(site, '/a'), state(site, '/blog/1')), ('MISS', 'HIT'))
+        equal(site.get('/purge/blog/*').status, 200)
+        equal([state(site, path) for path in ('/blog/1', '/blog/2', '/blog2')], ['MISS', 'MISS', 'HIT'])
+        # Not everybody may, though the configuration says nothing about it.
+        answer = site.get('/purge/blog2', X_Real_IP='203.0.113.5')
+        equal((answer.status, state(site, '/blog2')), (403, 'HIT'))
+        assert 'purge refused' in site.server.log()
+    for kind in ('fastcgi', 'proxy'):
+        server = f'set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP; location ~ /purge(/.*) {{ ' \
+            f'{kind}_cache_purge z "$scheme$request_method$host$1"; }}'
+        with Folder() as folder, Site(folder, kind, more='CACHE_valid 200 1m;', in_server=server) as site:
+            check(site)
+
+
+def test_purge_by_a_method_and_by_a_flag():
+    def check(site):
+        for path in ('/a', '/b', '/c'):
+            site.get(path)
+            site.get(path, 'HEAD')
+        equal(site.get('/a', 'PURGE').status, 200)
+        equal((state(site, '/a'), state(site, '/b')), ('MISS', 'HIT'))
+        equal(site.get('/x', 'PURGE').status, 412)
+        equal(site.get('/b', 'PURGE', X_Real_IP='203.0.113.5').status, 403)
+    both(check, more='CACHE_valid 200 1m; CACHE_purge PURGE from 127.0.0.0/8;',
+         in_server='set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP;')
+    def flags(site):
+        state(site, '/a?x'), state(site, '/b?x')
+        equal((site.get('/a?x', 'PURGE').status, state(site, '/a?x')), (204, 'MISS'))
+        equal(site.get('/z', 'PURGE').status, 404)
+        equal(site.get('/*', 'PURGE').status, 204)
+        equal((state(site, '/a?x'), state(site, '/b?x')), ('MISS', 'MISS'))
+    both(flags, more='CACHE_valid 200 1m; CACHE_purge $purges;', http='map $request_method $purges { PURGE 1; default 0; }')
+
+
+def test_all_variants_of_a_page_go_together():
+    def check(site):
+        path = '/v?h[]=Vary:X-Kind'
+        ask = lambda kind, method='GET': site.get(path, method, X_Kind=kind).headers['X-Cache']
+        equal([ask(kind) for kind in 'abcabc'], ['MISS'] * 3 + ['HIT'] * 3)
+        ask('a', 'HEAD')
+        assert purge(site, f'http://site.example:{site.port}{path}')['purged'] >= 3
+        equal([ask(kind) for kind in 'abc'], ['MISS'] * 3)
+        equal(ask('a', 'HEAD'), 'MISS')
+    both(check, more='CACHE_valid 200 1m;')
+
+
+def tagged(path, *tags):
+    return f'{path}?h[]=Surrogate-Key:{"%20".join(tags)}'
+
+
+def test_purge_by_tag_prefix_host_and_all_from_the_shell():
+    def check(site):
+        url = f'http://site.example:{site.port}'
+        one, two = tagged('/1', 'post-1', 'home'), tagged('/2', 'post-2', 'home')
+        for path in (one, two, '/3'):
+            answer = site.get(path)
+            equal(answer.headers['Surrogate-Key'], None, 'it is for the server alone')
+        site.get(one, Host='other.example')
+        equal(purge(site, '--tag', 'post-1', '--host', 'site.example')['tags'], {'post-1': 1})
+        equal((state(site, one), state(site, two), state(site, one, Host='other.example')), ('MISS', 'HIT', 'HIT'))
+        equal(purge(site, '--tag', 'home')['purged'], 3, 'on every host')
+        equal((state(site, one), state(site, two), state(site, '/3')), ('MISS', 'MISS', 'HIT'))
+        equal(purge(site, f'{url}/1*', f'{url}/none')['urls'], {f'{url}/1*': 1, f'{url}/none': 0})
+        equal((state(site, one), state(site, two)), ('MISS', 'HIT'))
+        assert purge(site, '--all')['purged'] >= 3
+        equal((state(site, two), state(site, '/3')), ('MISS', 'MISS'))
+        assert 'tags       post-2 home' in asks(site, 'explain', f'{url}{two}')[0]
+    both(check, more='CACHE_valid 200 1m;')
+
+
+def test_a_soft_purge_answers_once_more():
+    def check(site):
+        path = tagged('/soft', 'x') + '&wait=200'
+        site.get(path)
+        equal(purge(site, '--soft', '--tag', 'x')['purged'], 1)
+        begun = time.monotonic()
+        equal(state(site, path), 'STALE')
+        assert time.monotonic() - begun < 0.15, 'nobody waits'
+        until('the refresh', lambda: state(site, path) == 'HIT')
+        equal(site.runs(path), 2)
+        purge(site, '--soft', '--tag', 'x')
+        site.server.kill()
+        site.server.start()
+        site.server.wait_for(lambda: socket.socket().connect_ex(('127.0.0.1', site.port)) == 0)
+        equal(state(site, path), 'MISS', 'it does not come back')
+    both(check, more='CACHE_valid 200 1m;')
+
+
+def test_a_page_that_was_begun_before_its_purge_is_not_stored():
+    def check(site):
+        path = tagged('/late', 'late') + '&wait=400'
+        for words in (['--tag', 'late'], [f'http://site.example:{site.port}{path}'], [f'http://site.example:{site.port}/la*'], ['--all']):
+            runs = site.runs(path)
+            maker = threading.Thread(target=site.get, args=(path,))
+            maker.start()
+            until('the maker', lambda: site.runs(path) == runs + 1)
+            purge(site, *words)
+            maker.join()
+            equal(state(site, path), 'MISS', words)
+            purge(site, '--all')
+    both(check, more='CACHE_valid 200 1m;')
+
+
+def test_purged_pages_stay_purged_after_a_crash():
+    """Also those whose files nobody has read since the start."""
+    pages = [tagged(f'/page{number}', f'tag-{number % 10}') for number in range(100)]
+    slow = 'keys_zone=z:1m loader_files=1 loader_sleep=1s'
+    with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h;', zone=slow) as site:
+        def again():
+            site.server.kill()
+            site.server.start()
+            site.server.wait_for(lambda: socket.socket().connect_ex(('127.0.0.1', site.port)) == 0)
+        for page in pages:
+            site.get(page)
+        until('the files', lambda: len([f for f in (folder / 'pages').glob('*/*/*') if f.is_file()]) == 100)
+        again()
+        purge(site, '--tag', 'tag-3')
+        purge(site, f'http://site.example:{site.port}/page11*')
+        again()
+        gone = [state(site, page) == 'MISS' for number, page in enumerate(pages) if number % 10 == 3 or number == 11]
+        assert all(gone), gone
+        equal(state(site, pages[12]), 'HIT')
 
 
 # --- nothing lost, nothing torn ------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def configuration(program):
     http = http.replace('proxy_cache_valid 200 301 10m;', 'proxy_cache_valid 200 301 2s;')
     if program == NGINX:
         http = http.replace(' memory=256m', '')
-        http = re.sub(r'keepalive_ready \d+;', '', http)
+        http = re.sub(r'keepalive_ready \d+;|proxy_cache_(early_refresh|status) on;', '', http)
     return http
 
 

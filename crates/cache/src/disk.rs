@@ -7,6 +7,7 @@
 //! - The index is accounting for `max_size` and `inactive`, never the truth: a file it does not
 //!   know yet is found all the same.
 
+use crate::catalog::Name;
 use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, decode_forms, encode_form};
 use crate::files;
 use crate::index::{Digest, Index, Known};
@@ -105,6 +106,13 @@ impl<'a> Steps<'a> {
     }
 }
 
+/// A walk through the folder.
+struct Scan<'a> {
+    now: i64,
+    name: &'a dyn Fn(&EntryHead) -> Option<Name>,
+    steps: Steps<'a>,
+}
+
 /// Where and how much.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskOptions {
@@ -127,7 +135,6 @@ pub struct DiskOptions {
 }
 
 /// The files of one zone.
-#[derive(Debug)]
 pub(crate) struct Disk {
     options: DiskOptions,
     index: Index,
@@ -137,7 +144,11 @@ pub(crate) struct Disk {
     /// Held while a file gets its name or loses it, so that what is written again behind a purge or a
     /// newer page cannot take their place.
     names: Mutex<()>,
+    gone: Box<Gone>,
 }
+
+/// Told which key has no file any more.
+type Gone = dyn Fn(&Name) + Send + Sync;
 
 pub(crate) fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { call, path: path.to_owned(), source }
@@ -154,7 +165,34 @@ impl Disk {
             is_scanned: AtomicBool::new(false),
             temporary: AtomicU64::new(0),
             names: Mutex::default(),
+            gone: Box::new(|_| {}),
         })
+    }
+
+    /// Has `gone` told of each key whose file goes.
+    pub(crate) fn when_gone(&mut self, gone: impl Fn(&Name) + Send + Sync + 'static) {
+        self.gone = Box::new(gone);
+    }
+
+    fn forget(&self, digest: &Digest) {
+        if let Some(name) = self.index.forget(digest) {
+            (self.gone)(&name);
+        }
+    }
+
+    /// Has every file been read since the start?
+    pub(crate) fn is_scanned(&self) -> bool {
+        self.is_scanned.load(Ordering::Acquire)
+    }
+
+    /// Is there a file of the key, as far as is known?
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        self.index.holds(&key.digest())
+    }
+
+    /// Notes the name of the key whose file was read.
+    pub(crate) fn name(&self, key: &Key, name: Name) {
+        self.index.name(&key.digest(), name);
     }
 
     /// Is the folder no other process's?
@@ -190,7 +228,7 @@ impl Disk {
         let file = match files::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.index.forget(&digest);
+                self.forget(&digest);
                 return Ok(None);
             }
             Err(error) => return Err(failed("open()", &path)(error)),
@@ -198,7 +236,7 @@ impl Disk {
         match self.decode(&file, &path, key, memory_max, now) {
             Err(error @ StoreError::Damaged { .. }) => {
                 let _ = fs::remove_file(&path);
-                self.index.forget(&digest);
+                self.forget(&digest);
                 Err(error)
             }
             other => other,
@@ -258,20 +296,20 @@ impl Disk {
             let file = file.try_clone().map_err(failed("dup()", path))?;
             EntryBody::File(Arc::new(file), body_at)
         };
-        self.index.remember(key.digest(), file_bytes, now);
+        self.index.remember(key.digest(), file_bytes, now, None);
         let entry = Entry::new(head, body, now);
         decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
         Ok(Some(entry))
     }
 
-    /// Writes an entry, if it `is_current` once all is written; readers see the old file or the new
+    /// Writes an entry, if it has a `current` name once all is written; readers see the old file or the new
     /// one, never a mixture.
     pub(crate) fn write(
         &self,
         key: &Key,
         entry: &Entry,
         now: i64,
-        is_current: impl FnOnce() -> bool,
+        current: impl FnOnce() -> Option<Name>,
     ) -> Result<(), StoreError> {
         let digest = key.digest();
         let path = self.options.levels.path(&self.options.path, &digest);
@@ -282,11 +320,9 @@ impl Disk {
             }
             make_folders(&path)?;
             let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            if !is_current() {
-                return Ok(None);
-            }
+            let Some(name) = current() else { return Ok(None) };
             files::rename(&temporary, &path).map_err(failed("rename()", &path))?;
-            self.index.remember(digest, bytes, now);
+            self.index.remember(digest, bytes, now, Some(name));
             Ok(Some(()))
         });
         if !matches!(written, Ok(Some(()))) {
@@ -326,7 +362,7 @@ impl Disk {
 
     fn remove_digest(&self, digest: &Digest) -> Result<bool, StoreError> {
         let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        self.index.forget(digest);
+        self.forget(digest);
         let path = self.options.levels.path(&self.options.path, digest);
         match files::remove(&path) {
             Ok(()) => Ok(true),
@@ -337,26 +373,35 @@ impl Disk {
 
     /// Walks the folder once, for the accounting; removes temporary files that dead processes left. Ends
     /// early when it `is_wanted` no more.
-    pub(crate) fn scan(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
-        if self.is_scanned.load(Ordering::Acquire) {
-            return;
+    /// `name` gives each stored response its name; without one its file is removed. `true` once all are
+    /// known.
+    pub(crate) fn scan(
+        &self,
+        now: i64,
+        is_wanted: &dyn Fn() -> bool,
+        name: &dyn Fn(&EntryHead) -> Option<Name>,
+    ) -> bool {
+        if self.is_scanned() {
+            return true;
         }
-        let mut steps = Steps::new(self.options.loader, is_wanted);
+        let mut scan = Scan { now, name, steps: Steps::new(self.options.loader, is_wanted) };
         let folder = self.options.path.clone();
-        if self.scan_folder(&folder, self.options.levels.depth(), now, &mut steps) {
-            self.is_scanned.store(true, Ordering::Release);
+        if !self.scan_folder(&folder, self.options.levels.depth(), &mut scan) {
+            return false;
         }
+        self.is_scanned.store(true, Ordering::Release);
+        true
     }
 
     /// `false` if it was ended early.
-    fn scan_folder(&self, folder: &Path, depth: usize, now: i64, steps: &mut Steps<'_>) -> bool {
+    fn scan_folder(&self, folder: &Path, depth: usize, scan: &mut Scan<'_>) -> bool {
         // A folder that vanishes under the scan has nothing to account for.
         for item in fs::read_dir(folder).into_iter().flatten().flatten() {
             let (path, name) = (item.path(), item.file_name());
             let Some(name) = name.to_str() else { continue };
             let Ok(metadata) = item.metadata() else { continue };
             if metadata.is_dir() {
-                if depth > 0 && !self.scan_folder(&path, depth - 1, now, steps) {
+                if depth > 0 && !self.scan_folder(&path, depth - 1, scan) {
                     return false;
                 }
                 continue;
@@ -367,11 +412,9 @@ impl Disk {
                     let _ = fs::remove_file(&path);
                 }
             } else if let (0, Some(digest)) = (depth, parse_digest(name)) {
-                if !self.index.holds(&digest) {
-                    self.index.remember(digest, metadata.len(), now);
-                }
+                self.scan_file(&path, digest, metadata.len(), scan);
             }
-            if !steps.next() {
+            if !scan.steps.next() {
                 return false;
             }
         }
@@ -403,6 +446,19 @@ impl Disk {
             }
         }
         true
+    }
+
+    fn scan_file(&self, path: &Path, digest: Digest, bytes: u64, scan: &Scan<'_>) {
+        if self.index.holds(&digest) {
+            return;
+        }
+        match read_head(path).map(|head| (scan.name)(&head)) {
+            Some(Some(name)) => self.index.remember(digest, bytes, scan.now, Some(name)),
+            // Purged, though nobody had read it yet.
+            Some(None) => _ = fs::remove_file(path),
+            // Whatever it is: it is damaged when it is asked for, and has its bytes until then.
+            None => self.index.remember(digest, bytes, scan.now, None),
+        }
     }
 
     /// Removes what is unused too long, then the longest unused above the bounds. Returns how many files
@@ -446,7 +502,9 @@ impl Disk {
         if path.exists() {
             return Ok(());
         }
-        self.index.clear();
+        for name in self.index.clear() {
+            (self.gone)(&name);
+        }
         files::make_folder(path).map_err(failed("mkdir()", path))?;
         Err(StoreError::Vanished { path: path.clone() })
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use crate::key::VariantId;
 
 /// First bytes of an entry's file; the digit is the format's version.
-const MAGIC: &[u8; 8] = b"yorozu-2";
+const MAGIC: &[u8; 8] = b"yorozu-3";
 /// Bytes before the head.
 pub(crate) const PREFIX_BYTES: usize = 16;
 /// First bytes of a form behind the body.
@@ -76,6 +76,10 @@ pub struct EntryHead {
     pub family: u64,
     /// For a stored 206.
     pub part: Option<Part>,
+    /// What it can be purged by (`Surrogate-Key` and its like).
+    pub tags: Vec<Bytes>,
+    /// A soft purge met it: it answers once more while it is made anew. Never in a file.
+    pub is_purged: bool,
     /// Length of the body.
     pub body_bytes: u64,
     /// CRC-32 of the body.
@@ -137,9 +141,14 @@ impl EntryHead {
         u64::try_from((now - self.born_at) / 1000).unwrap_or(0)
     }
 
+    /// When its making began, in milliseconds since 1970.
+    pub fn begun_at(&self) -> i64 {
+        self.stored_at.saturating_sub(self.made_in.into())
+    }
+
     /// Is it fresh at `now`, in milliseconds? One from the future is not: a clock was set back.
     pub fn is_fresh(&self, now: i64) -> bool {
-        now < self.fresh_until && now >= self.stored_at - CLOCK_SLACK
+        now < self.fresh_until && !self.is_purged && now >= self.stored_at - CLOCK_SLACK
     }
 }
 
@@ -171,12 +180,14 @@ impl Entry {
         // Measured with a heap profile of typical WordPress heads: struct, map slot, allocations.
         const OVERHEAD: u64 = 512;
         let fields: usize = self.head.fields.iter().map(|(n, v)| n.len() + v.len() + 64).sum();
+        // In the catalog, too: the tag's place there and the key's place with it.
+        let tags: usize = self.head.tags.iter().map(|tag| tag.len() + 128).sum();
         let body = match &self.body {
             EntryBody::Memory(bytes) => bytes.len(),
             EntryBody::File(..) => 0,
         };
         let forms: usize = self.forms.iter().map(|form| form.made().map_or(0, |f| f.1.len())).sum();
-        OVERHEAD + (fields + body + forms + self.head.key.len()) as u64
+        OVERHEAD + (fields + tags + body + forms + self.head.key.len()) as u64
     }
 }
 
@@ -249,6 +260,10 @@ impl EntryHead {
             out.push(u8::from(part.is_to_end));
             put_bytes(&mut out, &part.asked);
         }
+        out.extend(length(self.tags.len()));
+        for tag in &self.tags {
+            put_bytes(&mut out, tag);
+        }
         out.extend(self.body_bytes.to_le_bytes());
         out.extend(self.body_crc.to_le_bytes());
         out.extend(length(self.fields.len()));
@@ -296,6 +311,8 @@ impl EntryHead {
             variant: take(&mut input)?,
             family: u64::from_le_bytes(take(&mut input)?),
             part: if take_flag(&mut input)? { Some(take_part(&mut input)?) } else { None },
+            tags: take_list(&mut input)?,
+            is_purged: false,
             body_bytes: u64::from_le_bytes(take(&mut input)?),
             body_crc: u32::from_le_bytes(take(&mut input)?),
             fields: take_fields(&mut input)?,
@@ -343,6 +360,16 @@ fn take_bytes(input: &mut &[u8]) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(bytes))
 }
 
+fn take_list(input: &mut &[u8]) -> Option<Vec<Bytes>> {
+    let count = u32::from_le_bytes(take(input)?);
+    // No capacity from an untrusted count: the loop ends at the first missing byte.
+    let mut list = Vec::new();
+    for _ in 0..count {
+        list.push(take_bytes(input)?);
+    }
+    Some(list)
+}
+
 fn take_fields(input: &mut &[u8]) -> Option<Vec<(Bytes, Bytes)>> {
     let count = u32::from_le_bytes(take(input)?);
     // No capacity from an untrusted count: the loop ends at the first missing byte.
@@ -368,6 +395,7 @@ mod tests {
             etag: Bytes::from_static(b"\"e\""),
             must_revalidate: true,
             family: 7,
+            tags: vec!["post-1".into(), "home".into()],
             part: Some(Part { first: 4, total: 9, is_to_end: true, asked: "bytes=-5".into() }),
             body_bytes: 4,
             body_crc: 9,

@@ -251,6 +251,22 @@ impl Fills {
         Claim::Maker(FillGuard { fills, key: key.clone(), fill, flow: None, is_stored: false })
     }
 
+    /// Whoever asks for a key that `is_met` from here on has it made anew, and those who wait go on so.
+    pub(crate) fn cancel(&self, is_met: impl Fn(&Key) -> bool) {
+        let mut cancelled = Vec::new();
+        self.lock().retain(|key, fill| {
+            let is_kept = !is_met(key);
+            if !is_kept {
+                cancelled.push(Arc::clone(fill));
+            }
+            is_kept
+        });
+        for fill in cancelled {
+            fill.state().stage = Stage::Free;
+            fill.changed.notify_waiters();
+        }
+    }
+
     pub(crate) fn is_claimed(&self, key: &Key) -> bool {
         self.lock().get(key).is_some_and(|fill| !matches!(fill.state().stage, Stage::Free))
     }

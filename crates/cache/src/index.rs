@@ -1,5 +1,6 @@
 //! What is known of the files of a zone: accounting for its bounds, never the truth.
 
+use crate::catalog::Name;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,11 +11,13 @@ pub(crate) type Digest = [u8; 16];
 /// million files leave 16,000 in each.
 const PARTS: usize = 64;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Record {
     bytes: u64,
     /// Seconds since 1970; of four bytes, for there may be millions.
     last_used: u32,
+    /// Its key, as the catalog has it; `None` before the file was read.
+    name: Option<Name>,
 }
 
 /// A file as the eviction sees it; ordered by its last use.
@@ -73,9 +76,11 @@ impl Index {
         }
     }
 
-    pub(crate) fn remember(&self, digest: Digest, bytes: u64, now: i64) {
-        let record = Record { bytes, last_used: seconds(now) };
-        let old = self.part_of(&digest).insert(digest, record);
+    pub(crate) fn remember(&self, digest: Digest, bytes: u64, now: i64, name: Option<Name>) {
+        let mut part = self.part_of(&digest);
+        let name = name.or_else(|| part.get(&digest)?.name.clone());
+        let old = part.insert(digest, Record { bytes, last_used: seconds(now), name });
+        drop(part);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         match old {
             Some(old) => _ = self.bytes.fetch_sub(old.bytes, Ordering::Relaxed),
@@ -83,21 +88,31 @@ impl Index {
         }
     }
 
-    pub(crate) fn forget(&self, digest: &Digest) {
-        let old = self.part_of(digest).remove(digest);
-        if let Some(old) = old {
-            self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
-            self.files.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// Forgets a file; its key's name, if it was known.
+    pub(crate) fn forget(&self, digest: &Digest) -> Option<Name> {
+        let old = self.part_of(digest).remove(digest)?;
+        self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+        self.files.fetch_sub(1, Ordering::Relaxed);
+        old.name
     }
 
-    /// Forgets all of it.
-    pub(crate) fn clear(&self) {
+    /// Forgets all of it; the names that were known.
+    pub(crate) fn clear(&self) -> Vec<Name> {
+        let mut names = Vec::new();
         for at in 0..PARTS {
             let old = std::mem::take(&mut *self.part(at));
             let bytes: u64 = old.values().map(|record| record.bytes).sum();
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.files.fetch_sub(old.len(), Ordering::Relaxed);
+            names.extend(old.into_values().filter_map(|record| record.name));
+        }
+        names
+    }
+
+    /// Notes the name of a file's key.
+    pub(crate) fn name(&self, digest: &Digest, name: Name) {
+        if let Some(record) = self.part_of(digest).get_mut(digest) {
+            record.name = Some(name);
         }
     }
 
@@ -148,9 +163,9 @@ mod tests {
         let index = Index::new();
         let digest = |number: u8| [number; 16];
         for number in 0..200 {
-            index.remember(digest(number), 10, 1000 + i64::from(number));
+            index.remember(digest(number), 10, 1000 + i64::from(number), None);
         }
-        index.remember(digest(7), 30, 1007);
+        index.remember(digest(7), 30, 1007, None);
         assert_eq!(index.usage(), (200, 2020));
         index.forget(&digest(7));
         index.forget(&digest(7));

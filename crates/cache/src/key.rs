@@ -29,6 +29,20 @@ impl Key {
         Self(text.into())
     }
 
+    /// The key of the first variant.
+    #[must_use]
+    pub fn page(&self) -> Self {
+        match self.0.iter().position(|byte| *byte == 0) {
+            Some(at) => Self(self.0.slice(..at)),
+            None => self.clone(),
+        }
+    }
+
+    /// What the keys of further variants begin with.
+    pub(crate) fn variants_prefix(&self) -> Vec<u8> {
+        [&self.0[..], b"\0"].concat()
+    }
+
     /// The bytes of the key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

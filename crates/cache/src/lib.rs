@@ -18,6 +18,7 @@
 //! - Both tiers are bounded in bytes.
 //! - Policy (freshness, bypass, what may be stored) is the caller's.
 
+mod catalog;
 mod disk;
 mod entry;
 mod files;
@@ -26,6 +27,7 @@ mod flow;
 mod index;
 mod key;
 mod lock;
+mod purge;
 mod spool;
 mod zone;
 #[cfg(test)]
@@ -36,6 +38,7 @@ pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Flow, Piece, Place};
 pub use key::{Key, VariantId};
+pub use purge::{Depth, Purge};
 pub use spool::Spool;
 pub use zone::{Zone, ZoneOptions, ZoneUsage};
 

@@ -1,15 +1,16 @@
 //! A zone: both tiers and the fills, shared by all workers, kept over a reload.
 
+use crate::catalog::Catalog;
 use crate::disk::{Disk, DiskOptions, body_bytes};
 use crate::entry::{Entry, EntryBody, EntryHead};
 use crate::fill::{Claim, Fills};
+use crate::purge::{Depth, Marks, Purge};
 use crate::spool::Spool;
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a zone is made from.
@@ -60,13 +61,15 @@ impl InMemory {
 /// One `keys_zone`.
 pub struct Zone {
     options: ZoneOptions,
-    memory: Cache<Key, InMemory, ByBytes>,
+    memory: Arc<Memory>,
     uses: Cache<Key, u64>,
     disk: Disk,
     fills: Arc<Fills>,
-    /// When keys were removed: what was begun before is not stored any more.
-    removals: Mutex<HashMap<Key, Instant>>,
+    catalog: Arc<Catalog>,
+    marks: Marks,
 }
+
+type Memory = Cache<Key, InMemory, ByBytes>;
 
 impl std::fmt::Debug for Zone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -78,8 +81,6 @@ impl std::fmt::Debug for Zone {
 const MEMORY_SHARE: u64 = 8;
 /// Body size assumed when sizing the memory tier's table; chosen near a small page.
 const TYPICAL_ENTRY_BYTES: u64 = 16 * 1024;
-/// How long a removal is remembered; chosen above what making a page may take.
-const REMOVAL_KEPT: Duration = Duration::from_secs(900);
 /// Keys counted for `min_uses` at once.
 const USES_MAX: usize = 16 * 1024;
 
@@ -91,12 +92,22 @@ impl Zone {
     pub fn open(options: ZoneOptions) -> Result<Self, StoreError> {
         let items =
             usize::try_from(options.memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
+        let memory = Arc::new(Cache::with_weighter(items, options.memory_bytes, ByBytes));
+        let catalog = Arc::new(Catalog::default());
+        let (kept, listed) = (Arc::clone(&memory), Arc::clone(&catalog));
+        let mut disk = Disk::new(options.disk.clone())?;
+        disk.when_gone(move |name| {
+            if kept.peek(&Key::primary(Bytes::copy_from_slice(name))).is_none() {
+                listed.remove(name);
+            }
+        });
         Ok(Self {
-            memory: Cache::with_weighter(items, options.memory_bytes, ByBytes),
+            memory,
             uses: Cache::new(USES_MAX),
-            disk: Disk::new(options.disk.clone())?,
             fills: Arc::default(),
-            removals: Mutex::default(),
+            marks: Marks::open(&options.disk.path),
+            catalog,
+            disk,
             options,
         })
     }
@@ -130,24 +141,25 @@ impl Zone {
             return Ok(None);
         };
         let entry = Arc::new(entry);
-        self.memory.insert(key.clone(), InMemory::new(Arc::clone(&entry)));
-        Ok(Some(entry))
-    }
-
-    fn removals(&self) -> MutexGuard<'_, HashMap<Key, Instant>> {
-        // Each use is one call on the map: a panic elsewhere cannot leave it half changed.
-        self.removals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts an entry into the memory tier; from here on it is a hit. `false`: its key was removed since
-    /// its making had `begun`.
-    pub fn insert(&self, key: &Key, entry: Arc<Entry>, begun: Instant) -> bool {
-        let removals = self.removals();
-        let is_wanted = removals.get(key).is_none_or(|removed| *removed < begun);
-        if is_wanted {
-            self.memory.insert(key.clone(), InMemory::new(entry));
+        let head = &entry.head;
+        let is_there = self.marks.unless_met(key, &head.tags, head.begun_at(), || {
+            self.disk.name(key, self.catalog.add(key, &head.tags));
+            self.memory.insert(key.clone(), InMemory::new(Arc::clone(&entry)));
+        });
+        if !is_there {
+            self.disk.remove(key)?;
         }
-        is_wanted
+        Ok(is_there.then_some(entry))
+    }
+
+    /// Puts an entry into the memory tier; from here on it is a hit. `false`: a purge met it since its
+    /// making had `begun`, in milliseconds since 1970.
+    pub fn insert(&self, key: &Key, entry: Arc<Entry>, begun: i64) -> bool {
+        let tags = entry.head.tags.clone();
+        self.marks.unless_met(key, &tags, begun, || {
+            self.catalog.add(key, &tags);
+            self.memory.insert(key.clone(), InMemory::new(entry));
+        })
     }
 
     fn is_current(&self, key: &Key, entry: &Arc<Entry>) -> bool {
@@ -167,11 +179,14 @@ impl Zone {
     /// # Errors
     /// A full disk and the like; what was written before stays.
     pub fn rewrite(&self, key: &Key, entry: &Arc<Entry>, now: i64) -> Result<(), StoreError> {
-        self.disk.write(key, entry, now, || self.is_current(key, entry))
+        self.disk.write(key, entry, now, || {
+            let is_wanted = self.is_current(key, entry) && !entry.head.is_purged;
+            is_wanted.then(|| self.catalog.add(key, &entry.head.tags))
+        })
     }
 
-    /// Writes an entry to the disk tier, unless its key was removed since its making had `begun`, or a
-    /// newer one took its place. Blocks.
+    /// Writes an entry to the disk tier, unless a purge met it since its making had `begun`, or a newer
+    /// one took its place. Blocks.
     ///
     /// # Errors
     /// A full disk and the like; the memory tier keeps the entry.
@@ -180,14 +195,16 @@ impl Zone {
         key: &Key,
         entry: &Arc<Entry>,
         now: i64,
-        begun: Instant,
+        begun: i64,
     ) -> Result<(), StoreError> {
         self.disk.write(key, entry, now, || {
             let is_newest = self.memory.peek(key).is_none_or(|found| {
                 Arc::ptr_eq(&found.entry, entry)
                     || found.entry.head.stored_at <= entry.head.stored_at
             });
-            is_newest && self.removals().get(key).is_none_or(|removed| *removed < begun)
+            let tags = &entry.head.tags;
+            let is_wanted = is_newest && !self.marks.meet(key, tags, begun);
+            is_wanted.then(|| self.catalog.add(key, tags))
         })
     }
 
@@ -199,21 +216,60 @@ impl Zone {
         Spool::create(self.disk.temporary_path())
     }
 
-    /// Removes an entry from both tiers, and keeps what is being made for its key from being stored.
-    /// Blocks. `true` if there was one.
+    /// Purges, at a time in milliseconds since 1970: what was begun before it is not served when this has
+    /// returned, also after a crash. Blocks. How many stored responses it met, variants counted.
     ///
     /// # Errors
-    /// The file cannot be removed.
-    pub fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        let was_in_memory = self.forget(key);
-        Ok(self.disk.remove(key)? || was_in_memory)
+    /// A file that cannot be removed, or the note that it shall be.
+    pub fn purge(&self, purge: &Purge, depth: Depth, at: i64) -> Result<usize, StoreError> {
+        self.marks.add(purge, at, !self.disk.is_scanned())?;
+        let keys = match purge {
+            Purge::Page(page) => {
+                let mut keys = self.catalog.of_page(page);
+                if keys.is_empty() && self.disk.may_hold(page) {
+                    // Its file may not have been read yet.
+                    keys.push(page.clone());
+                }
+                keys
+            }
+            Purge::Prefix(prefix) => self.catalog.with_prefix(prefix),
+            Purge::Tag(tag) => self.catalog.with_tag(tag),
+            Purge::All => self.catalog.with_prefix(b""),
+        };
+        self.fills.cancel(|key| match purge {
+            Purge::Page(page) => key.page() == *page,
+            Purge::Prefix(prefix) => key.as_bytes().starts_with(prefix),
+            Purge::Tag(_) => keys.contains(key),
+            Purge::All => true,
+        });
+        // From memory first: files that still lie there meet the mark.
+        let were_there = keys.iter().map(|key| match depth {
+            Depth::Hard => self.memory.remove(key).is_some(),
+            Depth::Soft => self.make_stale(key),
+        });
+        let were_there: Vec<bool> = were_there.collect();
+        let mut count = 0;
+        for (key, was_there) in keys.iter().zip(were_there) {
+            // With its file a stale page would come back after a restart.
+            let had_file = self.disk.remove(key)?;
+            count += usize::from(was_there || had_file);
+            if self.memory.peek(key).is_none() {
+                self.catalog.remove(key.as_bytes());
+            }
+        }
+        Ok(count)
     }
 
-    /// [`Zone::remove`]'s part that does not block; the file, if there is one, still answers.
-    pub fn forget(&self, key: &Key) -> bool {
-        let mut removals = self.removals();
-        removals.insert(key.clone(), Instant::now());
-        self.memory.remove(key).is_some()
+    /// Lets a page in memory answer once more while it is made anew.
+    fn make_stale(&self, key: &Key) -> bool {
+        let Some(kept) = self.memory.peek(key) else { return false };
+        if kept.entry.head.must_revalidate {
+            return self.memory.remove(key).is_some();
+        }
+        let head = EntryHead { is_purged: true, ..kept.entry.head.clone() };
+        let stale = Self::renewed(&kept.entry, head, kept.entry.last_used());
+        self.memory.insert(key.clone(), InMemory::new(Arc::new(stale)));
+        true
     }
 
     /// Claims the making of the response for `key`; an older claim than `age_max` is taken over.
@@ -242,7 +298,14 @@ impl Zone {
     /// Reads the folder once for the accounting, while it `is_wanted`. Blocks, for long in a large
     /// folder.
     pub fn scan(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
-        self.disk.scan(now, is_wanted);
+        let all = self.disk.scan(now, is_wanted, &|head| {
+            let key = Key::primary(head.key.clone());
+            let is_met = self.marks.meet(&key, &head.tags, head.begun_at());
+            (!is_met).then(|| self.catalog.add(&key, &head.tags))
+        });
+        if all {
+            self.marks.all_files_are_known();
+        }
     }
 
     /// Keeps the zone within `inactive`, `max_size` and `min_free`, while it `is_wanted`. Blocks.
@@ -251,7 +314,7 @@ impl Zone {
     /// A file that cannot be removed, or the folder is gone.
     pub fn evict(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> Result<usize, StoreError> {
         let inactive = self.options.disk.inactive;
-        self.removals().retain(|_, removed| removed.elapsed() < REMOVAL_KEPT);
+        self.marks.expire(now.saturating_mul(1000));
         // Uses in memory are not written through; carry them over before judging the files.
         for (key, kept) in self.memory.iter() {
             let last_used = kept.entry.last_used();
@@ -260,7 +323,18 @@ impl Zone {
                 self.memory.remove(&key);
             }
         }
+        self.prune();
         self.disk.evict(now, is_wanted)
+    }
+
+    /// Takes out of the catalog what is in neither tier: pages whose file could not be written.
+    fn prune(&self) {
+        /// So many are not worth the walk.
+        const SLACK: usize = 1000;
+        let (files, _) = self.disk.usage();
+        if self.catalog.len() > files + self.memory.len() + SLACK {
+            self.catalog.retain(|key| self.memory.peek(key).is_some() || self.disk.holds(key));
+        }
     }
 
     /// Where the key's file lies, if there is one.
@@ -337,6 +411,9 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    /// When pages of these tests are begun.
+    const BEGUN: i64 = 1000;
+
     struct Folder(PathBuf);
 
     impl Folder {
@@ -366,7 +443,7 @@ mod tests {
                 for item in fs::read_dir(folder).unwrap().flatten() {
                     if item.path().is_dir() {
                         walk(&item.path(), out);
-                    } else if item.file_name() != "yorozu.lock" {
+                    } else if !item.file_name().to_string_lossy().starts_with("yorozu.") {
                         out.push(item.path());
                     }
                 }
@@ -403,7 +480,7 @@ mod tests {
     #[test]
     fn entries_survive_the_process_without_a_scan() {
         let folder = Folder::new();
-        folder.zone().write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
+        folder.zone().write(&key("a"), &entry("a", b"page"), 0, BEGUN).unwrap();
         let next = folder.zone();
         assert!(next.peek(&key("a")).is_none());
         assert_eq!(read(&next, "a").as_deref(), Some(&b"page"[..]));
@@ -415,7 +492,7 @@ mod tests {
     fn a_damaged_file_is_a_miss_and_goes() {
         let folder = Folder::new();
         let zone = folder.zone();
-        zone.write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
+        zone.write(&key("a"), &entry("a", b"page"), 0, BEGUN).unwrap();
         let [file] = &folder.files()[..] else { panic!("one file") };
         let whole = fs::read(file).unwrap();
         for at in 0..whole.len() {
@@ -436,8 +513,8 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         let page = entry("a", b"page");
-        zone.insert(&key("a"), Arc::clone(&page), Instant::now());
-        zone.write(&key("a"), &page, 0, Instant::now()).unwrap();
+        zone.insert(&key("a"), Arc::clone(&page), BEGUN);
+        zone.write(&key("a"), &page, 0, BEGUN).unwrap();
         page.forms[2].keep(5, Bytes::from_static(b"zipped"));
         assert!(page.forms[0].claim() && !page.forms[0].claim() && !page.forms[2].claim());
         zone.rewrite(&key("a"), &page, 0).unwrap();
@@ -465,14 +542,14 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         let old = entry("a", b"old");
-        zone.insert(&key("a"), Arc::clone(&old), Instant::now());
-        zone.write(&key("a"), &old, 0, Instant::now()).unwrap();
+        zone.insert(&key("a"), Arc::clone(&old), BEGUN);
+        zone.write(&key("a"), &old, 0, BEGUN).unwrap();
         let new = entry("a", b"new");
-        zone.insert(&key("a"), Arc::clone(&new), Instant::now());
-        zone.write(&key("a"), &new, 0, Instant::now()).unwrap();
+        zone.insert(&key("a"), Arc::clone(&new), BEGUN);
+        zone.write(&key("a"), &new, 0, BEGUN).unwrap();
         zone.rewrite(&key("a"), &old, 0).unwrap();
         assert_eq!(read(&folder.zone(), "a").as_deref(), Some(&b"new"[..]));
-        zone.remove(&key("a")).unwrap();
+        zone.purge(&Purge::Page(key("a")), Depth::Hard, BEGUN).unwrap();
         zone.rewrite(&key("a"), &new, 0).unwrap();
         assert_eq!(folder.files().len(), 0);
     }
@@ -491,7 +568,7 @@ mod tests {
             body_crc: crc32fast::hash(&large),
             ..EntryHead::default()
         };
-        zone.write(&key("a"), &Arc::new(Entry::new(head, body, 0)), 0, Instant::now()).unwrap();
+        zone.write(&key("a"), &Arc::new(Entry::new(head, body, 0)), 0, BEGUN).unwrap();
         assert_eq!(folder.files().len(), 1, "no temporary file is left");
         let found = zone.load(&key("a"), 0).unwrap().unwrap();
         assert!(matches!(found.body, EntryBody::File(..)));
@@ -503,15 +580,15 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         let first = entry("a", b"page");
-        zone.insert(&key("a"), Arc::clone(&first), Instant::now());
+        zone.insert(&key("a"), Arc::clone(&first), BEGUN);
         let alone = zone.usage().memory_bytes;
         first.forms[0].keep(1, Bytes::from_static(&[0; 100]));
         zone.reweigh(&key("a"), &first);
         assert_eq!(zone.usage().memory_bytes, alone + 100);
         let second = entry("a", b"page");
-        zone.insert(&key("a"), Arc::clone(&second), Instant::now());
+        zone.insert(&key("a"), Arc::clone(&second), BEGUN);
         second.forms[0].keep(1, Bytes::from_static(&[0; 100]));
-        zone.remove(&key("a")).unwrap();
+        zone.purge(&Purge::Page(key("a")), Depth::Hard, BEGUN).unwrap();
         assert_eq!(zone.usage().memory_bytes, 0);
     }
 
@@ -520,7 +597,7 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         fs::remove_dir_all(&folder.0).unwrap();
-        zone.write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
+        zone.write(&key("a"), &entry("a", b"page"), 0, BEGUN).unwrap();
         assert!(read(&zone, "a").is_some());
     }
 
@@ -532,7 +609,7 @@ mod tests {
         let zone = Zone::open(options).unwrap();
         for (time, text) in ["a", "b", "c", "d"].iter().enumerate() {
             let now = i64::try_from(time).unwrap();
-            zone.write(&key(text), &entry(text, &[b'x'; 100]), now, Instant::now()).unwrap();
+            zone.write(&key(text), &entry(text, &[b'x'; 100]), now, BEGUN).unwrap();
             assert!(zone.usage().disk_bytes <= 600, "never above its size");
         }
         assert!(zone.usage().disk_files >= 2);
@@ -545,7 +622,7 @@ mod tests {
     #[test]
     fn a_scan_accounts_and_clears_what_a_killed_process_left() {
         let folder = Folder::new();
-        folder.zone().write(&key("a"), &entry("a", b"page"), 0, Instant::now()).unwrap();
+        folder.zone().write(&key("a"), &entry("a", b"page"), 0, BEGUN).unwrap();
         fs::write(folder.0.join("tmp.1.7"), b"torn").unwrap();
         let zone = folder.zone();
         assert!(zone.may_be_on_disk(&key("b")));
@@ -560,7 +637,7 @@ mod tests {
         let zone = folder.zone();
         for number in 0..200 {
             let text = format!("k{number}");
-            zone.insert(&key(&text), entry(&text, &[b'x'; 16 * 1024]), Instant::now());
+            zone.insert(&key(&text), entry(&text, &[b'x'; 16 * 1024]), BEGUN);
         }
         let usage = zone.usage();
         assert!(usage.memory_bytes <= 1 << 20 && usage.memory_entries > 30, "{usage:?}");
@@ -602,7 +679,7 @@ mod tests {
         let zone = folder.zone();
         let text = |number: u32| format!("http://GETsite/{number:08}");
         let page_bytes = {
-            zone.insert(&key(&text(0)), entry(&text(0), &body), Instant::now());
+            zone.insert(&key(&text(0)), entry(&text(0), &body), BEGUN);
             zone.usage().memory_bytes
         };
         let room = usize::try_from(zone.options().memory_bytes / page_bytes).unwrap();
@@ -612,7 +689,7 @@ mod tests {
             let key = key(&text(*number));
             match zone.peek(&key) {
                 Some(_) => hits += 1,
-                None => _ = zone.insert(&key, entry(&text(*number), &body), Instant::now()),
+                None => _ = zone.insert(&key, entry(&text(*number), &body), BEGUN),
             }
         }
         // The least recently used first, in the same room.

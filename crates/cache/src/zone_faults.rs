@@ -4,12 +4,11 @@
 use crate::disk::{DiskOptions, Levels, Pace};
 use crate::entry::{Entry, EntryHead};
 use crate::files::faults::{self, Fault};
-use crate::{Key, Zone, ZoneOptions};
+use crate::{Depth, Key, Purge, Zone, ZoneOptions};
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 struct Folder(PathBuf);
 
@@ -71,8 +70,8 @@ fn store(zone: &Zone, number: u32, version: u32) {
         crate::EntryBody::Memory(bytes)
     };
     let entry = Arc::new(Entry::new(head, body, 0));
-    zone.insert(&key(number), Arc::clone(&entry), Instant::now());
-    let _ = zone.write(&key(number), &entry, version.into(), Instant::now());
+    zone.insert(&key(number), Arc::clone(&entry), i64::from(version));
+    let _ = zone.write(&key(number), &entry, version.into(), i64::from(version));
     if number == 1 {
         entry.forms[0].keep(1, Bytes::from(format!("coded {version}")));
         let _ = zone.rewrite(&key(number), &entry, version.into());
@@ -85,7 +84,8 @@ fn work(zone: &Zone) {
         for number in 0..6 {
             store(zone, number, version);
         }
-        let _ = zone.remove(&key(2));
+        let _ = zone.purge(&Purge::Page(key(2)), Depth::Hard, version.into());
+        let _ = zone.purge(&Purge::Prefix("http://GETsite/4".into()), Depth::Soft, version.into());
         for number in 0..6 {
             let _ = zone.load(&key(number), 5);
         }

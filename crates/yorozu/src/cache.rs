@@ -19,6 +19,20 @@ Commands:
                                     : what would become of a request, and why; the upstream is not asked
 ";
 
+/// The text of `yorozu purge -h`.
+pub(crate) const PURGE_HELP: &str = "\
+Usage: yorozu [-p prefix] [-c filename] purge [OPTION ...] [URL ...]
+
+Removes stored pages, all their variants, from memory and disk. A URL that ends with * means all that begin so.
+
+Options:
+  --tag NAME    : pages with this tag (Surrogate-Key, Cache-Tag, xkey); may be repeated
+  --host NAME   : the host whose tags are meant; all hosts' without it
+  --zone NAME   : the zone whose tags, or all pages, are meant; all zones without it
+  --all         : all pages
+  --soft        : pages answer once more while they are made anew
+";
+
 /// A request to the control socket.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Command {
@@ -63,7 +77,7 @@ impl Command {
             ["ls"] => get(format!("/cache/ls?{query}")),
             ["ls", zone] => get(format!("/cache/ls?zone={}{query}", escape(zone))),
             ["explain", url] => {
-                let content = head(url, &method, &fields)?;
+                let content = control::head(url, &method, &fields)?;
                 Ok(Some(Self { method: "POST", target: "/cache/explain".to_owned(), content }))
             }
             ["explain"] => Err("\"cache explain\" needs a URL".to_owned()),
@@ -72,6 +86,43 @@ impl Command {
                 Err(format!("invalid cache command \"{other}\", expected stat, ls or explain"))
             }
         }
+    }
+
+    /// Reads what follows `purge`; `None`: help is wanted.
+    ///
+    /// # Errors
+    /// What is wrong, and what was expected.
+    pub(crate) fn parse_purge(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
+        let (mut urls, mut tags) = (Vec::new(), Vec::new());
+        let mut batch = serde_json::Map::new();
+        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
+            match argument {
+                Short('h' | '?') | Long("help") => return Ok(None),
+                Long(name @ ("soft" | "all")) => _ = batch.insert(name.to_owned(), true.into()),
+                Long(name @ ("tag" | "host" | "zone")) => {
+                    let name = name.to_owned();
+                    let value = parser.value().map_err(|p| p.to_string())?;
+                    let value = value.to_string_lossy().into_owned();
+                    match &*name {
+                        "tag" => tags.push(value),
+                        _ => _ = batch.insert(name, value.into()),
+                    }
+                }
+                Value(url) => {
+                    let url = url.to_string_lossy().into_owned();
+                    control::head(&url, "GET", "")?;
+                    urls.push(url);
+                }
+                other => return Err(other.unexpected().to_string()),
+            }
+        }
+        if urls.is_empty() && tags.is_empty() && !batch.contains_key("all") {
+            return Err("\"purge\" needs a URL, --tag NAME or --all".to_owned());
+        }
+        batch.insert("urls".to_owned(), urls.into());
+        batch.insert("tags".to_owned(), tags.into());
+        let content = serde_json::Value::from(batch).to_string();
+        Ok(Some(Self { method: "POST", target: "/cache/purge".to_owned(), content }))
     }
 
     /// Asks the server and prints its answer.
@@ -112,29 +163,6 @@ impl Command {
     }
 }
 
-/// The content of an explanation's request: `SCHEME PORT` and a head.
-fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
-    let expected =
-        || format!("invalid URL \"{url}\", expected http://HOST/PATH or https://HOST/PATH");
-    let (scheme, rest) = url.split_once("://").ok_or_else(expected)?;
-    let default = match scheme {
-        "http" => 80,
-        "https" => 443,
-        _ => return Err(expected()),
-    };
-    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    let path = path.split('#').next().unwrap_or_default();
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let port = match authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
-        None => default,
-        Some((_, port)) => port.parse::<u16>().map_err(|_| expected())?,
-    };
-    if authority.is_empty() || url.contains(|c: char| c.is_ascii_whitespace() || c.is_control()) {
-        return Err(expected());
-    }
-    Ok(format!("{scheme} {port}\n{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n"))
-}
-
 fn escape(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -169,6 +197,10 @@ mod tests {
             explain.content,
             "https 8443\nGET /x?y HTTP/1.1\r\nHost: h:8443\r\nCookie: a=b\r\n\r\n"
         );
+        let purge = |words: &[&str]| Command::parse_purge(&mut lexopt::Parser::from_args(words));
+        let found = purge(&["--soft", "--tag", "a", "http://h/x*"]).unwrap().unwrap();
+        assert_eq!(found.content, r#"{"soft":true,"tags":["a"],"urls":["http://h/x*"]}"#);
+        assert!(purge(&["--soft"]).unwrap_err().contains("needs a URL"));
         assert!(parse(&["explain", "h/x"]).unwrap_err().contains("expected http://"));
         assert!(parse(&["explain", "http://h/a b"]).is_err());
     }

@@ -13,6 +13,8 @@ pub(crate) enum Action {
     Build,
     /// `cache …`; `None`: its help.
     Cache(Option<Command>),
+    /// `purge …`; `None`: its help.
+    Purge(Option<Command>),
     Directives,
     Help,
     Serve,
@@ -56,6 +58,7 @@ Options:
   -g directives : set global directives out of configuration file
 
   cache COMMAND : what is stored, and what would become of a request: see yorozu cache -h
+  purge URL ... : removes stored pages: see yorozu purge -h
 ";
 
 /// The text of `-v`.
@@ -135,6 +138,9 @@ impl Options {
             }
             OwnedArg::Other(text) if text == "cache" => {
                 self.action = Action::Cache(Command::parse(parser)?);
+            }
+            OwnedArg::Other(text) if text == "purge" => {
+                self.action = Action::Purge(Command::parse_purge(parser)?);
             }
             OwnedArg::Other(text) if text == "--directives" => self.action = Action::Directives,
             OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),

@@ -27,7 +27,11 @@ fn main() -> ExitCode {
             print!("{}", cache::HELP);
             Ok(())
         }
-        Action::Cache(Some(command)) => command.run(&options),
+        Action::Purge(None) => {
+            print!("{}", cache::PURGE_HELP);
+            Ok(())
+        }
+        Action::Cache(Some(command)) | Action::Purge(Some(command)) => command.run(&options),
         Action::Help => {
             print!("{}", command_line::HELP);
             Ok(())

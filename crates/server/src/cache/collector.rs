@@ -3,7 +3,6 @@
 use crate::logging::error::{Context, Level};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
-use std::time::Instant;
 use yorozu_cache::{Entry, EntryBody, EntryHead, FillGuard, Key, Spool, StoreError, Zone};
 
 /// A response on its way into a zone.
@@ -17,7 +16,7 @@ pub struct Collector {
     /// Waiters read along, and are woken when the entry is in place.
     guard: Option<FillGuard>,
     /// When the request for it looked first.
-    begun: Instant,
+    begun: i64,
     context: Context,
 }
 
@@ -26,7 +25,7 @@ impl Collector {
         zone: Arc<Zone>,
         head: EntryHead,
         guard: Option<FillGuard>,
-        begun: Instant,
+        begun: i64,
         context: Context,
     ) -> Self {
         Self {
@@ -117,7 +116,7 @@ impl Collector {
 pub struct Made {
     pub entry: Arc<Entry>,
     /// When the request for it looked first.
-    pub begun: Instant,
+    pub begun: i64,
     /// The claim, for those who wait.
     pub guard: Option<FillGuard>,
 }

@@ -53,6 +53,8 @@ pub enum NotStored {
     Unkeyed,
     /// A redirect to the request's own URL.
     Loop,
+    /// More tags than can be kept: it could not be purged.
+    Tags,
 }
 
 impl NotStored {
@@ -76,6 +78,7 @@ impl NotStored {
             Self::Body => "body",
             Self::Unkeyed => "unkeyed",
             Self::Loop => "loop",
+            Self::Tags => "tags",
         }
     }
 }

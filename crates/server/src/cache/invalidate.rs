@@ -2,12 +2,13 @@
 
 use super::{Plan, key};
 use crate::config::types::word_enum;
-use crate::exchange::Exchange;
 use crate::exchange::request::Method;
+use crate::exchange::{Exchange, unix_millis};
 use crate::handlers::gateway::{Conf, Head};
 use crate::logging::error::{self, Level};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::SystemTime;
+use yorozu_cache::{Depth, Purge};
 
 word_enum! {
     /// `*_cache_invalidate`
@@ -50,8 +51,11 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
                 found => found,
             };
             match found {
-                Some(entry) if takes_all || !entry.head.is_by_operator => zone.remove(&key),
-                _ => Ok(false),
+                Some(entry) if takes_all || !entry.head.is_by_operator => {
+                    let at = unix_millis(SystemTime::now());
+                    zone.purge(&Purge::Page(key), Depth::Hard, at)
+                }
+                _ => Ok(0),
             }
         });
         if let Ok(Err(problem)) = removed.await {
@@ -72,7 +76,7 @@ pub fn plan_for_get(exchange: &mut Exchange, conf: &Conf, head: &Head) {
     }
     let Ok(Some(zone)) = key::zone(exchange, conf) else { return };
     let key = key::with_method(exchange, conf, b"GET");
-    exchange.cache = Some(Plan::new(zone, key, Instant::now()));
+    exchange.cache = Some(Plan::new(zone, key, exchange.now_millis()));
 }
 
 /// Does `Content-Location` name the request's own URL?

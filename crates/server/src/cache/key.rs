@@ -42,7 +42,7 @@ pub fn primary(exchange: &mut Exchange, conf: &Conf) -> Key {
 }
 
 /// The key the request would have with another method.
-pub(super) fn with_method(exchange: &mut Exchange, conf: &Conf, method: &'static [u8]) -> Key {
+pub fn with_method(exchange: &mut Exchange, conf: &Conf, method: &'static [u8]) -> Key {
     let kept = (exchange.request.method, exchange.request.method_override);
     exchange.request.method = Method::parse(method);
     exchange.request.method_override = Some(method);

@@ -21,6 +21,7 @@ pub mod early;
 pub mod freshness;
 pub mod invalidate;
 pub mod key;
+pub mod purge;
 pub mod report;
 pub mod unkeyed;
 
@@ -28,12 +29,13 @@ pub use answer::{answer, answer_stale, revalidated};
 pub use collector::Collector;
 pub use report::{CacheStatus, Forward, Report};
 
-use crate::exchange::Exchange;
 use crate::exchange::request::Method;
+use crate::exchange::{Exchange, unix_millis};
 use crate::handlers::gateway::directives::Failures;
 use crate::handlers::gateway::{self, Conf, Protocol};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Level};
+use crate::process::turn;
 use bytes::Bytes;
 use freshness::NotStored;
 use std::sync::Arc;
@@ -56,13 +58,14 @@ pub struct Plan {
     /// Held while this request makes the page.
     pub guard: Option<FillGuard>,
     pub is_bypassed: bool,
-    /// When the request looked first: a removal after that keeps its page from being stored.
-    pub begun: Instant,
+    /// When the request looked first, in milliseconds since 1970: a purge after that keeps its page from
+    /// being stored.
+    pub begun: i64,
 }
 
 impl Plan {
     /// Nothing is known yet of what is stored under `key`.
-    pub fn new(zone: Arc<Zone>, key: Key, begun: Instant) -> Self {
+    pub fn new(zone: Arc<Zone>, key: Key, begun: i64) -> Self {
         Self {
             zone,
             key,
@@ -83,7 +86,7 @@ impl Plan {
             stale: self.stale.clone(),
             not_stored: self.not_stored,
             guard: self.guard.take(),
-            ..Self::new(Arc::clone(&self.zone), self.key.clone(), Instant::now())
+            ..Self::new(Arc::clone(&self.zone), self.key.clone(), unix_millis(turn::now()))
         }
     }
 }
@@ -102,7 +105,7 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     let is_head_of_get =
         exchange.request.method == Method::Head && !has_method && !is_asked_as_get(exchange);
     let key = key::primary(exchange, conf);
-    let mut plan = Plan::new(zone, key, exchange.started);
+    let mut plan = Plan::new(zone, key, exchange.now_millis());
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     if conf.cache_bypass.0.iter().any(|value| value.is_true(exchange)) {
         plan.is_bypassed = true;
@@ -152,7 +155,10 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Out
         }
         return Some(answer(exchange, entry, CacheStatus::Hit));
     }
-    let may_answer = (conf.cache_use_stale.has(Failures::UPDATING) && !entry.head.must_revalidate)
+    // A soft purge lets it answer once more, whatever the configuration says of stale pages.
+    let is_purged = entry.head.is_purged;
+    let may_answer = is_purged
+        || (conf.cache_use_stale.has(Failures::UPDATING) && !entry.head.must_revalidate)
         || now < entry.head.stale_updating_until;
     exchange.cache_status = Some(CacheStatus::Expired);
     exchange.cache_report.forward = Some(Forward::Stale);
@@ -165,7 +171,7 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Out
         Claim::Taken(_) => Some(answer(exchange, entry, CacheStatus::Updating)),
         Claim::Maker(guard) => {
             plan.guard = Some(guard);
-            if !conf.cache_background_update {
+            if !conf.cache_background_update && !is_purged {
                 return None;
             }
             gateway::run::refresh_in_background(exchange);

@@ -551,6 +551,11 @@ fn check_gateway(
             env.warn(format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\""));
         }
     }
+    if let Some(zone) = conf.cache_purge.zone() {
+        if !env.zones.borrow().contains_key(zone) {
+            return Err(ValueError(format!("\"{prefix}_cache_purge\" zone \"{zone}\" is unknown")));
+        }
+    }
     let (busy, buffer) = (conf.busy_buffers_size, conf.buffer_size.0);
     if busy.is_some_and(|busy| busy.0 < buffer.max(conf.buffers.size)) {
         return Err(ValueError(format!(

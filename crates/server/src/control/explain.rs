@@ -2,7 +2,7 @@
 
 use super::list::{show_key, size};
 use crate::cache::{self, Plan};
-use crate::config::compiled::ListenAddress;
+use crate::config::compiled::{ListenAddress, WorkerConf};
 use crate::connection::body::RequestBody;
 use crate::connection::head::{self, Bounds, Received};
 use crate::exchange::{Client, Exchange, Remote};
@@ -24,15 +24,9 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
     let conf = Rc::clone(&exchange.conf);
     let core = &conf.location(exchange.location).http_core;
     exchange.body.read_all(core).await.map_err(|_| "no request to explain".to_owned())?;
-    let content = Bytes::copy_from_slice(exchange.body.in_memory().unwrap_or_default());
-    let mut asked = asked(exchange, &content)?;
+    let mut asked = asked(&conf, exchange.body.in_memory().unwrap_or_default())?;
     let mut out = String::new();
-    asked.server = find_config::server(&mut asked);
-    asked.location = conf.server(asked.server).conf;
-    let merges = conf.location(asked.location).http_core.merge_slashes;
-    let target = yorozu_http::uri::normalize(asked.request.target(), merges);
-    let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
-    (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
+    find_server(&mut asked)?;
     row(&mut out, "url", &url(&asked));
     asked.is_dry = true;
     match handlers::start(&mut asked) {
@@ -63,6 +57,18 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
     Ok(out)
 }
 
+/// Chooses the server and normalises the path.
+pub(super) fn find_server(asked: &mut Exchange) -> Result<(), String> {
+    let conf = Rc::clone(&asked.conf);
+    asked.server = find_config::server(asked);
+    asked.location = conf.server(asked.server).conf;
+    let merges = conf.location(asked.location).http_core.merge_slashes;
+    let target = yorozu_http::uri::normalize(asked.request.target(), merges);
+    let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
+    (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
+    Ok(())
+}
+
 fn row(out: &mut String, name: &str, value: &str) {
     let _ = writeln!(out, "{name:<10} {value}");
 }
@@ -83,9 +89,34 @@ fn location(asked: &Exchange) -> String {
     format!("{name}, as {}", String::from_utf8_lossy(&asked.uri))
 }
 
+/// A request for a URL: `SCHEME PORT`, a line end, and its head; `fields` are lines.
+///
+/// # Errors
+/// It is no URL.
+pub fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
+    let expected =
+        || format!("invalid URL \"{url}\", expected http://HOST/PATH or https://HOST/PATH");
+    let (scheme, rest) = url.split_once("://").ok_or_else(expected)?;
+    let default = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return Err(expected()),
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let path = path.split('#').next().unwrap_or_default();
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let port = match authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+        None => default,
+        Some((_, port)) => port.parse::<u16>().map_err(|_| expected())?,
+    };
+    if authority.is_empty() || url.contains(|c: char| c.is_ascii_whitespace() || c.is_control()) {
+        return Err(expected());
+    }
+    Ok(format!("{scheme} {port}\n{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n"))
+}
+
 /// The request that is asked about, as a client of the socket that takes its port.
-fn asked(exchange: &Exchange, content: &Bytes) -> Result<Exchange, String> {
-    let conf = Rc::clone(&exchange.conf);
+pub(super) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, String> {
     let end = content.iter().position(|byte| *byte == b'\n').ok_or("no request to explain")?;
     let first = String::from_utf8_lossy(&content[..end]).into_owned();
     let (scheme, port) = first.trim().split_once(' ').ok_or("expected a scheme and a port")?;
@@ -102,7 +133,7 @@ fn asked(exchange: &Exchange, content: &Bytes) -> Result<Exchange, String> {
     let (listen, socket) =
         found.ok_or_else(|| format!("nothing listens for {scheme}, port {port}"))?;
     let bounds = Bounds::of(&conf.location(conf.server(socket.default_server).conf).http_core);
-    let request = match head::read(content.slice(end + 1..), &bounds) {
+    let request = match head::read(Bytes::copy_from_slice(&content[end + 1..]), &bounds) {
         Received::Request(request) => request,
         Received::Bad { status, text, .. } => return Err(format!("{text} (status {status})")),
         _ => return Err("the request's head has no end".to_owned()),
@@ -124,7 +155,7 @@ fn asked(exchange: &Exchange, content: &Bytes) -> Result<Exchange, String> {
         asked_name: OnceCell::new(),
         proxied: OnceCell::new(),
     };
-    let mut asked = Exchange::new(Rc::clone(&conf), Rc::new(client), request, RequestBody::none());
+    let mut asked = Exchange::new(Rc::clone(conf), Rc::new(client), request, RequestBody::none());
     asked.uri_changes_left = limits::URI_CHANGES_MAX;
     Ok(asked)
 }
@@ -157,7 +188,7 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
         }
     }
     let is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(asked));
-    asked.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), Instant::now()));
+    asked.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), asked.now_millis()));
     let is_in_memory = zone.peek(&key).is_some();
     let entry = cache::load(asked, conf).await;
     let first = asked.cache.as_ref().and_then(|plan| plan.first.clone());
@@ -199,6 +230,13 @@ fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut Strin
     row(out, "fresh", &fresh);
     if !head.vary.is_empty() {
         row(out, "varies by", &String::from_utf8_lossy(&head.vary));
+    }
+    if !head.tags.is_empty() {
+        let tag = |tag: &Bytes| {
+            let name = tag.split(|byte| *byte == 0).next_back().unwrap_or_default();
+            String::from_utf8_lossy(name).into_owned()
+        };
+        row(out, "tags", &head.tags.iter().map(tag).collect::<Vec<_>>().join(" "));
     }
     let forms = entry.forms.iter().zip(["gzip", "br", "zstd"]);
     let forms: Vec<_> =

@@ -8,10 +8,14 @@
 //! | --- | --- |
 //! | `GET /cache/stat` | a line of figures for each zone |
 //! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line for each stored page |
+//! | `POST /cache/purge`, content: JSON | what was purged, as JSON |
 //! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what would become of the request |
 
 mod explain;
 mod list;
+mod purge;
+
+pub use explain::head;
 
 use crate::config::block::Block;
 use crate::config::directive::*;
@@ -114,6 +118,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         b"/cache/stat" => Ok(list::stat(&exchange.conf)),
         b"/cache/ls" => list::ls(exchange).await,
         b"/cache/explain" => explain::explain(exchange).await,
+        b"/cache/purge" => purge::run(exchange).await,
         _ => return Outcome::Status(404),
     };
     let (status, text) = match text {

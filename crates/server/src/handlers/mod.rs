@@ -11,6 +11,7 @@ pub mod static_file;
 pub mod stub_status;
 pub mod upstream;
 
+use crate::cache::purge;
 use crate::control;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
@@ -99,6 +100,9 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
 
 /// The content phase.
 pub fn respond(exchange: &mut Exchange) -> Outcome {
+    if purge::is_asked(exchange) {
+        return Outcome::Gateway;
+    }
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     match &location.handler {
@@ -112,7 +116,13 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
 /// The part of the content phase that waits.
 pub async fn run(exchange: &mut Exchange) -> Outcome {
     let is_control = matches!(exchange.conf.location(exchange.location).handler, Handler::Control);
-    if is_control { Box::pin(control::run(exchange)).await } else { gateway::run(exchange).await }
+    if is_control {
+        Box::pin(control::run(exchange)).await
+    } else if purge::is_asked(exchange) {
+        Box::pin(purge::run(exchange)).await
+    } else {
+        gateway::run(exchange).await
+    }
 }
 
 fn files(exchange: &mut Exchange) -> Outcome {

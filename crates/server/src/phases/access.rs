@@ -63,6 +63,13 @@ pub const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
+impl Conf {
+    /// Does it say anything?
+    pub fn is_set(&self) -> bool {
+        !self.rules.is_empty()
+    }
+}
+
 /// Does the first rule that matches the client refuse it?
 pub fn is_denied(exchange: &Exchange, conf: &Conf) -> bool {
     let peer = exchange.remote.ip();

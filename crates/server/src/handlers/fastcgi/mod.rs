@@ -156,13 +156,6 @@ pub const OTHERS: &[Directive] = &[
         Action::Set(pass),
         "Address of the FastCGI server, or the name of an upstream block.",
     ),
-    Directive::row(
-        "fastcgi_cache_purge",
-        HTTP_SERVER_LOCATION,
-        Arity::ONE_OR_MORE,
-        Action::Refused("purging is not there yet"),
-        "Removes stored pages.",
-    ),
 ];
 
 fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {

@@ -257,7 +257,8 @@ fn is_hidden(protocol: &Protocol, conf: &Conf, name: &[u8]) -> bool {
     let is = |found: &[u8]| found.eq_ignore_ascii_case(name);
     let by_default = || {
         let own = protocol.hidden().iter();
-        HIDDEN.iter().chain(own).any(|hidden| is(hidden))
+        let tags = cache::purge::TAG_FIELDS.iter().filter(|_| conf.cache.zone().is_some());
+        HIDDEN.iter().chain(own).chain(tags).any(|hidden| is(hidden))
             && !conf.pass_header.iter().any(|passed| is(passed))
     };
     HOP_BY_HOP.iter().any(|hop| is(hop))
@@ -341,6 +342,9 @@ fn entry_head(
     let is_authorized = exchange.request.known.authorization.is_some() && !tells_credentials;
     let now = unix_millis(turn::now());
     let fresh = freshness::freshness(head, conf, now, is_authorized)?;
+    let lines = cache::purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
+    let tags = cache::purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
+    let tags = tags.ok_or(NotStored::Tags)?;
     let vary = if conf.ignore_headers.has(IgnoreHeaders::VARY) {
         Bytes::new()
     } else {
@@ -373,6 +377,7 @@ fn entry_head(
         variant,
         family: first.map_or_else(|| fastrand::u64(..), |first| first.head.family),
         part,
+        tags,
         ..EntryHead::default()
     })
 }

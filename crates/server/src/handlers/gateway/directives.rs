@@ -4,6 +4,7 @@ use super::store::{Store, StoreAccess};
 use crate::cache::directives::*;
 use crate::cache::early::{EarlyRefresh, Heuristic};
 use crate::cache::invalidate::Invalidate;
+use crate::cache::purge::PurgeRule;
 use crate::cache::report::StatusName;
 use crate::config::block::Block;
 use crate::config::directive::*;
@@ -275,6 +276,8 @@ family_settings! {
     cache_methods: CacheMethods = "GET HEAD", ONE_OR_MORE;
     /// Requests after which a page is stored.
     cache_min_uses: u64 = "1", ONE;
+    /// Which requests remove stored pages.
+    cache_purge: PurgeRule = "off", ONE_OR_MORE;
     /// Whether expired pages are validated instead of fetched.
     cache_revalidate: bool = "off", ONE;
     /// Name of the cache in the Cache-Status field of its answers.

@@ -234,13 +234,6 @@ const OTHERS: &[Directive] = &[
         "URL of the HTTP upstream; a path in it takes the place of the location's prefix.",
     ),
     Directive::row(
-        "proxy_cache_purge",
-        HTTP_SERVER_LOCATION,
-        Arity::ONE_OR_MORE,
-        Action::Refused("purging is not there yet"),
-        "Removes stored pages.",
-    ),
-    Directive::row(
         "proxy_headers_hash_bucket_size",
         HTTP_SERVER_LOCATION,
         Arity::ONE,

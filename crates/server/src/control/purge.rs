@@ -1,0 +1,185 @@
+//! `POST /cache/purge`: many purges in one request.
+//!
+//! ```json
+//! {"urls": ["https://www.example.com/a", "https://www.example.com/blog/*"],
+//!  "tags": ["post-1", "home"], "host": "www.example.com", "zone": "fscgi",
+//!  "all": false, "soft": true}
+//! ```
+//! A URL that ends with `*` stands for whatever begins so. Tags belong to `host`, to every host without it. `zone`
+//! narrows tags and `all` to one zone. The answer has counts of stored responses, variants counted.
+
+use super::explain;
+use crate::cache::{key, purge};
+use crate::config::compiled::WorkerConf;
+use crate::exchange::Exchange;
+use crate::handlers::{self, Handler, Progress};
+use serde_json::{Map, Value, json};
+use std::rc::Rc;
+use std::sync::Arc;
+use yorozu_cache::{Depth, Purge, Zone};
+
+/// Most purges of one request.
+const PURGES_MAX: usize = 10_000;
+
+/// What is asked for.
+struct Batch {
+    urls: Vec<String>,
+    tags: Vec<String>,
+    host: String,
+    zone: Option<String>,
+    all: bool,
+    depth: Depth,
+}
+
+impl Batch {
+    fn parse(text: &[u8]) -> Result<Self, String> {
+        let value: Value =
+            serde_json::from_slice(text).map_err(|p| format!("invalid JSON: {p}"))?;
+        let Value::Object(fields) = value else { return Err("expected a JSON object".to_owned()) };
+        const KNOWN: [&str; 6] = ["urls", "tags", "host", "zone", "all", "soft"];
+        if let Some(name) = fields.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+            return Err(format!(
+                "unknown member \"{name}\", expected one of: {}",
+                KNOWN.join(", ")
+            ));
+        }
+        let batch = Self {
+            urls: strings(&fields, "urls")?,
+            tags: strings(&fields, "tags")?,
+            host: string(&fields, "host")?.unwrap_or_default().to_lowercase(),
+            zone: string(&fields, "zone")?,
+            all: switch(&fields, "all")?,
+            depth: if switch(&fields, "soft")? { Depth::Soft } else { Depth::Hard },
+        };
+        let count = batch.urls.len() + batch.tags.len();
+        if count == 0 && !batch.all {
+            return Err("nothing to purge: expected \"urls\", \"tags\" or \"all\"".to_owned());
+        }
+        if count > PURGES_MAX {
+            return Err(format!("{count} purges in one request, {PURGES_MAX} are allowed"));
+        }
+        Ok(batch)
+    }
+}
+
+fn strings(fields: &Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
+    let expected = || format!("\"{name}\" must be a list of strings");
+    match fields.get(name) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(items)) => {
+            let text = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(expected);
+            items.iter().map(text).collect()
+        }
+        Some(_) => Err(expected()),
+    }
+}
+
+fn string(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(format!("\"{name}\" must be a string")),
+    }
+}
+
+fn switch(fields: &Map<String, Value>, name: &str) -> Result<bool, String> {
+    match fields.get(name) {
+        None => Ok(false),
+        Some(Value::Bool(on)) => Ok(*on),
+        Some(_) => Err(format!("\"{name}\" must be true or false")),
+    }
+}
+
+pub(super) async fn run(exchange: &mut Exchange) -> Result<String, String> {
+    let conf = Rc::clone(&exchange.conf);
+    let core = &conf.location(exchange.location).http_core;
+    exchange.body.read_all(core).await.map_err(|_| "no content".to_owned())?;
+    let batch = Batch::parse(exchange.body.in_memory().unwrap_or_default())?;
+    let zones = zones(&conf, batch.zone.as_deref())?;
+    let (mut urls, mut tags, mut total) = (Map::new(), Map::new(), 0);
+    for url in &batch.urls {
+        let count = match of_url(&conf, url)? {
+            None => 0,
+            Some((zone, purges)) => purge::purge(&zone, purges, batch.depth).await?,
+        };
+        total += count;
+        urls.insert(url.clone(), json!(count));
+    }
+    for name in &batch.tags {
+        let mut count = 0;
+        for zone in &zones {
+            let tag = purge::tag(batch.host.as_bytes(), name.as_bytes());
+            count += purge::purge(zone, vec![Purge::Tag(tag)], batch.depth).await?;
+        }
+        total += count;
+        tags.insert(name.clone(), json!(count));
+    }
+    for zone in zones.iter().filter(|_| batch.all) {
+        total += purge::purge(zone, vec![Purge::All], batch.depth).await?;
+    }
+    Ok(format!("{}\n", json!({ "purged": total, "urls": urls, "tags": tags })))
+}
+
+fn zones(conf: &WorkerConf, name: Option<&str>) -> Result<Vec<Arc<Zone>>, String> {
+    match name {
+        None => Ok(conf.zones.values().cloned().collect()),
+        Some(name) => match conf.zones.get(name) {
+            Some(zone) => Ok(vec![Arc::clone(zone)]),
+            None => {
+                let known = conf.zones.keys().cloned().collect::<Vec<_>>().join(", ");
+                Err(format!("cache zone \"{name}\" is unknown, expected one of: {known}"))
+            }
+        },
+    }
+}
+
+/// A zone and what is to be purged in it.
+type InZone = (Arc<Zone>, Vec<Purge>);
+
+/// Zone and keys of a URL; `None` if no cache stands there.
+fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
+    let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
+    explain::find_server(&mut asked)?;
+    asked.is_dry = true;
+    if !matches!(handlers::start(&mut asked), Progress::Gateway) {
+        return Ok(None);
+    }
+    let location = conf.location(asked.location);
+    if !matches!(location.handler, Handler::Gateway(_)) {
+        return Ok(None);
+    }
+    let gateway = location.gateway();
+    let Ok(Some(zone)) = key::zone(&mut asked, gateway) else { return Ok(None) };
+    let mut purges = Vec::new();
+    for method in [&b"GET"[..], b"HEAD"] {
+        let key = key::with_method(&mut asked, gateway, method);
+        let meant = purge::of_key(&key);
+        if url.ends_with('*') && !matches!(meant, Purge::Prefix(_)) {
+            return Err(format!(
+                "\"{url}\": the cache key does not end with the URL, purge by tag"
+            ));
+        }
+        if !purges.contains(&meant) {
+            purges.push(meant);
+        }
+    }
+    Ok(Some((zone, purges)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let error = |text: &str| Batch::parse(text.as_bytes()).err().unwrap_or_default();
+        assert!(error("{").starts_with("invalid JSON"));
+        assert!(error("[]").contains("expected a JSON object"));
+        assert!(error("{}").contains("nothing to purge"));
+        assert!(error(r#"{"url": []}"#).contains("unknown member \"url\""));
+        assert!(error(r#"{"urls": "a"}"#).contains("must be a list of strings"));
+        assert!(error(r#"{"all": 1}"#).contains("must be true or false"));
+        let batch = Batch::parse(br#"{"tags": ["a"], "host": "WWW.x", "soft": true}"#).unwrap();
+        assert_eq!((batch.host.as_str(), batch.depth), ("www.x", Depth::Soft));
+    }
+}

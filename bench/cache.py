@@ -1,5 +1,5 @@
 """Rows about the page cache: stampede, expiry, restart, and the cost of a hit against the number of pages."""
-import os, pathlib, re, select, shutil, signal, socket, statistics, subprocess, sys, time
+import json, os, pathlib, re, select, signal, socket, statistics, subprocess, sys, threading, time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / 'tests'))
@@ -22,7 +22,9 @@ class Origin:
             {user} daemon off; pid {self.folder}/pid; error_log {self.folder}/log;
             events {{ worker_connections 4096; }}
             http {{ access_log off; keepalive_requests 1000000000;
+              map $uri $group {{ "~(?<last>[0-9][0-9])$" "g$last"; default few; }}
               server {{ listen 127.0.0.1:{self.port}; add_header Cache-Control max-age=86400;
+                add_header Surrogate-Key $group;
                 location / {{ return 200 "{'x' * PAGE_BYTES}"; }} }} }}""")
         self.process = subprocess.Popen(['taskset', '-c', '1', '/usr/sbin/nginx', '-c', self.folder / 'conf',
                                          '-e', self.folder / 'log'])
@@ -73,6 +75,7 @@ class Cache:
                 location /plain {{ fastcgi_pass unix:{php_socket}; fastcgi_cache_valid 1h; }}
                 location /second {{ fastcgi_pass unix:{php_socket}; fastcgi_cache_valid 1s;
                   fastcgi_cache_use_stale updating; fastcgi_cache_background_update on; }}
+                add_header X-Cache $upstream_cache_status;
                 location /many {{ proxy_pass http://origin; proxy_http_version 1.1;
                   proxy_set_header Connection ""; proxy_cache many; proxy_cache_key $uri; }} }} }}""")
         self.start()
@@ -253,6 +256,62 @@ def entries_rows(caches, rounds, seconds):
     print_cells('resident memory for each of them once they are known', resident, 'wanted: under 200')
 
 
+def purge(cache, **batch):
+    """A purge over the control socket; how many pages it met."""
+    content = json.dumps(batch).encode()
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(str(cache.folder / 'pid.sock'))
+        control.sendall(b'POST /cache/purge HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' % (len(content), content))
+        answer = b''
+        while piece := control.recv(65536):
+            answer += piece
+    return json.loads(answer.partition(b'\r\n\r\n')[2])['purged']
+
+
+def purge_rows(cache, rounds, seconds):
+    """nginx has nothing to compare with."""
+    fill(cache, 0, 100_000)
+    until, whole = [], []
+    for number in range(rounds):
+        tag = f'g{number:02}'
+        thread = threading.Thread(target=lambda: (whole.append(time.monotonic()), purge(cache, tags=[tag]),
+                                                  whole.append(time.monotonic())))
+        cache.ask(f'/many/1{number:02}')
+        begun = time.monotonic()
+        thread.start()
+        while b'X-Cache: HIT' in cache.ask(f'/many/1{number:02}'):
+            pass
+        until.append(time.monotonic() - begun)
+        thread.join()
+    took = statistics.median(end - start for start, end in zip(whole[::2], whole[1::2]))
+    print_cells('purge of a tag of 1,000 among 100,000 pages: until the first new answer, and until all files are gone',
+                {'nginx': '-', 'yorozu': f'{1000 * statistics.median(until):.1f} ms, {1000 * took:.0f} ms'},
+                'wanted: under 5 ms')
+    script = cache.folder / 'hot.lua'
+    script.write_text('local n = 0\nfunction request() n = (n + 1) % 50 '
+                      'return wrk.format("GET", "/many/" .. (n * 100 + n)) end')
+    def hits(purging):
+        stop = threading.Event()
+        def purges():
+            number = 0
+            while not stop.wait(0.01):
+                number += 1
+                purge(cache, tags=[f'g{50 + number % 50}'])
+        thread = threading.Thread(target=purges)
+        if purging:
+            thread.start()
+        out = subprocess.run(['taskset', '-c', '1', 'wrk', '-t1', '-c50', f'-d{seconds}s', '-s', script,
+                              f'http://127.0.0.1:{cache.port}'], capture_output=True, text=True).stdout
+        stop.set()
+        if purging:
+            thread.join()
+        return float(re.search(r'Requests/sec:\s+([\d.]+)', out)[1])
+    hits(False)
+    ratio = statistics.median(hits(True) / hits(False) for _ in range(rounds))
+    print_cells('hits per second during 100 tag purges per second, against without', {'nginx': '-', 'yorozu': f'{ratio:.2f}'},
+                'wanted: at least 0.9')
+
+
 def restart_row(caches):
     cells = {}
     for cache in caches:
@@ -283,6 +342,8 @@ def rows(folder, php_socket, programs, only, rounds, seconds):
             expiry_row(caches, rounds, seconds)
         if not only or 'restart' in only:
             restart_row([cache for cache in caches])
+        if not only or 'purge' in only:
+            purge_rows(caches[-1], rounds, seconds)
         if not only or 'entries' in only:
             entries_rows(caches, rounds, seconds)
     finally:

@@ -487,6 +487,40 @@ def test_purge_by_tag_prefix_host_and_all_from_the_shell():
     both(check, more='CACHE_valid 200 1m;')
 
 
+TOKEN = 'a-token-of-the-site'
+
+
+def test_a_site_purges_its_own_pages_with_its_token_and_by_its_answers():
+    def check(site):
+        def batch(token=TOKEN, host='site.example', **content):
+            return site.get('/.purge', 'POST', json.dumps(content), Host=host, Authorization=f'Bearer {token}')
+        one, two = tagged('/1', 'post-1', 'home'), tagged('/2', 'post-2', 'home')
+        def fill():
+            for path in (one, two, '/3'):
+                site.get(path)
+            site.get(one, Host='other.example')
+        fill()
+        answer = batch(tags=['post-1', 'none'], urls=['/3', 'http://site.example/4'])
+        counts = json.loads(answer.content)
+        equal((answer.status, counts['purged'], counts['tags']), (200, 2, {'post-1': 1, 'none': 0}))
+        equal([state(site, path) for path in (one, two, '/3')], ['MISS', 'HIT', 'MISS'])
+        equal(state(site, one, Host='other.example'), 'HIT', 'another site')
+        for refused in (batch(token='another-token-0000', tags=['home']), batch(urls=['http://other.example/1']),
+                        batch(all=True)):
+            equal(refused.status, 403, refused.content)
+        equal(batch(tags='home').status, 400)
+        equal(site.get('/.purge').status, 405)
+        equal([state(site, path) for path in (one, two)], ['HIT', 'HIT'])
+        # The answer to a POST, say, by which a page was changed.
+        answer = site.get('/save?h[]=X-Accel-Purge:tag%3Dhome,%20url%3D/3', 'POST', 'x')
+        equal((answer.status, answer.headers['X-Accel-Purge']), (200, None))
+        equal([state(site, path) for path in (one, two, '/3')], ['MISS'] * 3)
+        equal(state(site, one, Host='other.example'), 'HIT', 'another site')
+        site.get('/save?h[]=X-Accel-Purge:url%3Dhttp://other.example/1,what', 'POST', 'x')
+        assert 'X-Accel-Purge: invalid "what"' in site.server.log()
+    both(check, more='CACHE_valid 200 1m;', in_server=f'location = /.purge {{ cache_purge_api token={TOKEN}; }}')
+
+
 def test_a_soft_purge_answers_once_more():
     def check(site):
         path = tagged('/soft', 'x') + '&wait=200'

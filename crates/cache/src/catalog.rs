@@ -8,12 +8,15 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The bytes of a key, shared by all that name it.
-pub(crate) type Name = Arc<[u8]>;
+type Name = Arc<[u8]>;
+/// The tags of a key; a small pointer, for there may be millions without any.
+#[allow(clippy::box_collection, reason = "a third of the size")]
+type Tags = Option<Box<Vec<Bytes>>>;
 
 #[derive(Debug, Default)]
 struct Lists {
     /// Tags of each key; none for most.
-    keys: BTreeMap<Name, Option<Box<[Bytes]>>>,
+    keys: BTreeMap<Name, Tags>,
     tags: HashMap<Bytes, HashSet<Name>>,
     /// What stood before a NUL in any tag: the hosts that tags belong to.
     hosts: BTreeSet<Bytes>,
@@ -31,14 +34,14 @@ impl Catalog {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a key with the tags it has now; its name, shared.
-    pub(crate) fn add(&self, key: &Key, tags: &[Bytes]) -> Name {
+    /// Notes a key with the tags it has now.
+    pub(crate) fn add(&self, key: &Key, tags: &[Bytes]) {
         let mut lists = self.lists();
         let known = lists.keys.get_key_value(key.as_bytes());
         let name = known.map_or_else(|| Name::from(key.as_bytes()), |(name, _)| Arc::clone(name));
-        let new = (!tags.is_empty()).then(|| tags.to_vec().into_boxed_slice());
+        let new = (!tags.is_empty()).then(|| Box::new(tags.to_vec()));
         let old = lists.keys.insert(Arc::clone(&name), new).flatten();
-        for tag in old.iter().flatten().filter(|tag| !tags.contains(tag)) {
+        for tag in old.iter().flat_map(|old| old.iter()).filter(|tag| !tags.contains(tag)) {
             lists.untag(tag, &name);
         }
         for tag in tags {
@@ -49,14 +52,13 @@ impl Catalog {
             }
             lists.tags.entry(tag.clone()).or_default().insert(Arc::clone(&name));
         }
-        name
     }
 
     /// Forgets a key.
     pub(crate) fn remove(&self, key: &[u8]) {
         let mut lists = self.lists();
         if let Some((name, tags)) = lists.keys.remove_entry(key) {
-            for tag in tags.iter().flatten() {
+            for tag in tags.iter().flat_map(|tags| tags.iter()) {
                 lists.untag(tag, &name);
             }
         }

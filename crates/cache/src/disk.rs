@@ -7,11 +7,11 @@
 //! - The index is accounting for `max_size` and `inactive`, never the truth: a file it does not
 //!   know yet is found all the same.
 
-use crate::catalog::Name;
 use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, decode_forms, encode_form};
 use crate::files;
 use crate::index::{Digest, Index, Known};
 use crate::lock::Lock;
+use crate::pace::{Pace, Steps};
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use std::fs::{self, File};
@@ -20,7 +20,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 /// Folder depth: up to three levels of one or two hexadecimal digits each.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -61,55 +60,10 @@ impl Levels {
     }
 }
 
-/// How much is done at once, and how long is paused after it.
-///
-/// # Source
-/// nginx, `loader_files` and `manager_files` of `fastcgi_cache_path` and their relatives.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Pace {
-    /// Files of one step.
-    pub files: usize,
-    /// Pause between steps.
-    pub sleep: Duration,
-    /// Longest step.
-    pub threshold: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) }
-    }
-}
-
-/// Counts the files of a step, and pauses after it.
-struct Steps<'a> {
-    pace: Pace,
-    files: usize,
-    begun: Instant,
-    is_wanted: &'a dyn Fn() -> bool,
-}
-
-impl<'a> Steps<'a> {
-    fn new(pace: Pace, is_wanted: &'a dyn Fn() -> bool) -> Self {
-        Self { pace, files: 0, begun: Instant::now(), is_wanted }
-    }
-
-    /// One more file is done; `false` if no more is wanted.
-    fn next(&mut self) -> bool {
-        self.files += 1;
-        if self.files < self.pace.files && self.begun.elapsed() < self.pace.threshold {
-            return true;
-        }
-        std::thread::sleep(self.pace.sleep);
-        (self.files, self.begun) = (0, Instant::now());
-        (self.is_wanted)()
-    }
-}
-
 /// A walk through the folder.
 struct Scan<'a> {
     now: i64,
-    name: &'a dyn Fn(&EntryHead) -> Option<Name>,
+    is_kept: &'a dyn Fn(&EntryHead) -> bool,
     steps: Steps<'a>,
 }
 
@@ -147,8 +101,8 @@ pub(crate) struct Disk {
     gone: Box<Gone>,
 }
 
-/// Told which key has no file any more.
-type Gone = dyn Fn(&Name) + Send + Sync;
+/// Told which key has no file any more; `None`: none has.
+type Gone = dyn Fn(Option<&Key>) + Send + Sync;
 
 pub(crate) fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { call, path: path.to_owned(), source }
@@ -170,14 +124,13 @@ impl Disk {
     }
 
     /// Has `gone` told of each key whose file goes.
-    pub(crate) fn when_gone(&mut self, gone: impl Fn(&Name) + Send + Sync + 'static) {
+    pub(crate) fn when_gone(&mut self, gone: impl Fn(Option<&Key>) + Send + Sync + 'static) {
         self.gone = Box::new(gone);
     }
 
-    fn forget(&self, digest: &Digest) {
-        if let Some(name) = self.index.forget(digest) {
-            (self.gone)(&name);
-        }
+    fn forget(&self, key: &Key) {
+        self.index.forget(&key.digest());
+        (self.gone)(Some(key));
     }
 
     /// Has every file been read since the start?
@@ -188,11 +141,6 @@ impl Disk {
     /// Is there a file of the key, as far as is known?
     pub(crate) fn holds(&self, key: &Key) -> bool {
         self.index.holds(&key.digest())
-    }
-
-    /// Notes the name of the key whose file was read.
-    pub(crate) fn name(&self, key: &Key, name: Name) {
-        self.index.name(&key.digest(), name);
     }
 
     /// Is the folder no other process's?
@@ -228,7 +176,7 @@ impl Disk {
         let file = match files::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.forget(&digest);
+                self.forget(key);
                 return Ok(None);
             }
             Err(error) => return Err(failed("open()", &path)(error)),
@@ -236,7 +184,7 @@ impl Disk {
         match self.decode(&file, &path, key, memory_max, now) {
             Err(error @ StoreError::Damaged { .. }) => {
                 let _ = fs::remove_file(&path);
-                self.forget(&digest);
+                self.forget(key);
                 Err(error)
             }
             other => other,
@@ -296,20 +244,20 @@ impl Disk {
             let file = file.try_clone().map_err(failed("dup()", path))?;
             EntryBody::File(Arc::new(file), body_at)
         };
-        self.index.remember(key.digest(), file_bytes, now, None);
+        self.index.remember(key.digest(), file_bytes, now);
         let entry = Entry::new(head, body, now);
         decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
         Ok(Some(entry))
     }
 
-    /// Writes an entry, if it has a `current` name once all is written; readers see the old file or the new
+    /// Writes an entry, if it `is_current` once all is written; readers see the old file or the new
     /// one, never a mixture.
     pub(crate) fn write(
         &self,
         key: &Key,
         entry: &Entry,
         now: i64,
-        current: impl FnOnce() -> Option<Name>,
+        is_current: impl FnOnce() -> bool,
     ) -> Result<(), StoreError> {
         let digest = key.digest();
         let path = self.options.levels.path(&self.options.path, &digest);
@@ -320,9 +268,11 @@ impl Disk {
             }
             make_folders(&path)?;
             let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(name) = current() else { return Ok(None) };
+            if !is_current() {
+                return Ok(None);
+            }
             files::rename(&temporary, &path).map_err(failed("rename()", &path))?;
-            self.index.remember(digest, bytes, now, Some(name));
+            self.index.remember(digest, bytes, now);
             Ok(Some(()))
         });
         if !matches!(written, Ok(Some(()))) {
@@ -338,7 +288,7 @@ impl Disk {
         }
         while self.is_above(bytes, usize::from(!self.index.holds(digest))) {
             let Some(oldest) = self.index.oldest() else { break };
-            self.remove_digest(&oldest.digest)?;
+            self.remove_oldest(&oldest.digest)?;
         }
         Ok(true)
     }
@@ -357,12 +307,24 @@ impl Disk {
     }
 
     pub(crate) fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        self.remove_digest(&key.digest())
+        let removed = self.remove_digest(&key.digest());
+        (self.gone)(Some(key));
+        removed
+    }
+
+    /// Removes a file of which only the name is known; whose it is, its head says.
+    fn remove_oldest(&self, digest: &Digest) -> Result<(), StoreError> {
+        let head = read_head(&self.options.levels.path(&self.options.path, digest));
+        self.remove_digest(digest)?;
+        if let Some(head) = head {
+            (self.gone)(Some(&Key::primary(head.key)));
+        }
+        Ok(())
     }
 
     fn remove_digest(&self, digest: &Digest) -> Result<bool, StoreError> {
         let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        self.forget(digest);
+        self.index.forget(digest);
         let path = self.options.levels.path(&self.options.path, digest);
         match files::remove(&path) {
             Ok(()) => Ok(true),
@@ -373,18 +335,18 @@ impl Disk {
 
     /// Walks the folder once, for the accounting; removes temporary files that dead processes left. Ends
     /// early when it `is_wanted` no more.
-    /// `name` gives each stored response its name; without one its file is removed. `true` once all are
+    /// The file of a stored response that is not kept is removed. `true` once all are
     /// known.
     pub(crate) fn scan(
         &self,
         now: i64,
         is_wanted: &dyn Fn() -> bool,
-        name: &dyn Fn(&EntryHead) -> Option<Name>,
+        is_kept: &dyn Fn(&EntryHead) -> bool,
     ) -> bool {
         if self.is_scanned() {
             return true;
         }
-        let mut scan = Scan { now, name, steps: Steps::new(self.options.loader, is_wanted) };
+        let mut scan = Scan { now, is_kept, steps: Steps::new(self.options.loader, is_wanted) };
         let folder = self.options.path.clone();
         if !self.scan_folder(&folder, self.options.levels.depth(), &mut scan) {
             return false;
@@ -452,12 +414,12 @@ impl Disk {
         if self.index.holds(&digest) {
             return;
         }
-        match read_head(path).map(|head| (scan.name)(&head)) {
-            Some(Some(name)) => self.index.remember(digest, bytes, scan.now, Some(name)),
+        // Whatever cannot be read: it is damaged when it is asked for, and has its bytes until then.
+        if read_head(path).is_none_or(|head| (scan.is_kept)(&head)) {
+            self.index.remember(digest, bytes, scan.now);
+        } else {
             // Purged, though nobody had read it yet.
-            Some(None) => _ = fs::remove_file(path),
-            // Whatever it is: it is damaged when it is asked for, and has its bytes until then.
-            None => self.index.remember(digest, bytes, scan.now, None),
+            let _ = fs::remove_file(path);
         }
     }
 
@@ -475,7 +437,7 @@ impl Disk {
             let unused = self.index.unused_since(now - self.options.inactive, steps.pace.files);
             let count = unused.len();
             for Known { digest, .. } in unused {
-                self.remove_digest(&digest)?;
+                self.remove_oldest(&digest)?;
                 removed += 1;
                 if !steps.next() {
                     return Ok(removed);
@@ -487,7 +449,7 @@ impl Disk {
         }
         while self.is_above(0, 0) || self.is_disk_tight() {
             let Some(oldest) = self.index.oldest() else { break };
-            self.remove_digest(&oldest.digest)?;
+            self.remove_oldest(&oldest.digest)?;
             removed += 1;
             if !steps.next() {
                 break;
@@ -502,9 +464,8 @@ impl Disk {
         if path.exists() {
             return Ok(());
         }
-        for name in self.index.clear() {
-            (self.gone)(&name);
-        }
+        self.index.clear();
+        (self.gone)(None);
         files::make_folder(path).map_err(failed("mkdir()", path))?;
         Err(StoreError::Vanished { path: path.clone() })
     }

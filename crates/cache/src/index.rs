@@ -1,6 +1,5 @@
 //! What is known of the files of a zone: accounting for its bounds, never the truth.
 
-use crate::catalog::Name;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,13 +10,11 @@ pub(crate) type Digest = [u8; 16];
 /// million files leave 16,000 in each.
 const PARTS: usize = 64;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Record {
     bytes: u64,
     /// Seconds since 1970; of four bytes, for there may be millions.
     last_used: u32,
-    /// Its key, as the catalog has it; `None` before the file was read.
-    name: Option<Name>,
 }
 
 /// A file as the eviction sees it; ordered by its last use.
@@ -76,11 +73,9 @@ impl Index {
         }
     }
 
-    pub(crate) fn remember(&self, digest: Digest, bytes: u64, now: i64, name: Option<Name>) {
-        let mut part = self.part_of(&digest);
-        let name = name.or_else(|| part.get(&digest)?.name.clone());
-        let old = part.insert(digest, Record { bytes, last_used: seconds(now), name });
-        drop(part);
+    pub(crate) fn remember(&self, digest: Digest, bytes: u64, now: i64) {
+        let record = Record { bytes, last_used: seconds(now) };
+        let old = self.part_of(&digest).insert(digest, record);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         match old {
             Some(old) => _ = self.bytes.fetch_sub(old.bytes, Ordering::Relaxed),
@@ -88,31 +83,21 @@ impl Index {
         }
     }
 
-    /// Forgets a file; its key's name, if it was known.
-    pub(crate) fn forget(&self, digest: &Digest) -> Option<Name> {
-        let old = self.part_of(digest).remove(digest)?;
-        self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
-        self.files.fetch_sub(1, Ordering::Relaxed);
-        old.name
+    pub(crate) fn forget(&self, digest: &Digest) {
+        let old = self.part_of(digest).remove(digest);
+        if let Some(old) = old {
+            self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+            self.files.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
-    /// Forgets all of it; the names that were known.
-    pub(crate) fn clear(&self) -> Vec<Name> {
-        let mut names = Vec::new();
+    /// Forgets all of it.
+    pub(crate) fn clear(&self) {
         for at in 0..PARTS {
             let old = std::mem::take(&mut *self.part(at));
             let bytes: u64 = old.values().map(|record| record.bytes).sum();
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.files.fetch_sub(old.len(), Ordering::Relaxed);
-            names.extend(old.into_values().filter_map(|record| record.name));
-        }
-        names
-    }
-
-    /// Notes the name of a file's key.
-    pub(crate) fn name(&self, digest: &Digest, name: Name) {
-        if let Some(record) = self.part_of(digest).get_mut(digest) {
-            record.name = Some(name);
         }
     }
 
@@ -163,9 +148,9 @@ mod tests {
         let index = Index::new();
         let digest = |number: u8| [number; 16];
         for number in 0..200 {
-            index.remember(digest(number), 10, 1000 + i64::from(number), None);
+            index.remember(digest(number), 10, 1000 + i64::from(number));
         }
-        index.remember(digest(7), 30, 1007, None);
+        index.remember(digest(7), 30, 1007);
         assert_eq!(index.usage(), (200, 2020));
         index.forget(&digest(7));
         index.forget(&digest(7));

@@ -27,17 +27,19 @@ mod flow;
 mod index;
 mod key;
 mod lock;
+mod pace;
 mod purge;
 mod spool;
 mod zone;
 #[cfg(test)]
 mod zone_faults;
 
-pub use disk::{DiskOptions, Levels, Pace};
+pub use disk::{DiskOptions, Levels};
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Flow, Piece, Place};
 pub use key::{Key, VariantId};
+pub use pace::Pace;
 pub use purge::{Depth, Purge};
 pub use spool::Spool;
 pub use zone::{Zone, ZoneOptions, ZoneUsage};

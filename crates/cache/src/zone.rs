@@ -96,10 +96,10 @@ impl Zone {
         let catalog = Arc::new(Catalog::default());
         let (kept, listed) = (Arc::clone(&memory), Arc::clone(&catalog));
         let mut disk = Disk::new(options.disk.clone())?;
-        disk.when_gone(move |name| {
-            if kept.peek(&Key::primary(Bytes::copy_from_slice(name))).is_none() {
-                listed.remove(name);
-            }
+        disk.when_gone(move |key| match key {
+            Some(key) if kept.peek(key).is_none() => listed.remove(key.as_bytes()),
+            Some(_) => {}
+            None => listed.retain(|key| kept.peek(key).is_some()),
         });
         Ok(Self {
             memory,
@@ -143,7 +143,7 @@ impl Zone {
         let entry = Arc::new(entry);
         let head = &entry.head;
         let is_there = self.marks.unless_met(key, &head.tags, head.begun_at(), || {
-            self.disk.name(key, self.catalog.add(key, &head.tags));
+            self.catalog.add(key, &head.tags);
             self.memory.insert(key.clone(), InMemory::new(Arc::clone(&entry)));
         });
         if !is_there {
@@ -181,7 +181,10 @@ impl Zone {
     pub fn rewrite(&self, key: &Key, entry: &Arc<Entry>, now: i64) -> Result<(), StoreError> {
         self.disk.write(key, entry, now, || {
             let is_wanted = self.is_current(key, entry) && !entry.head.is_purged;
-            is_wanted.then(|| self.catalog.add(key, &entry.head.tags))
+            if is_wanted {
+                self.catalog.add(key, &entry.head.tags);
+            }
+            is_wanted
         })
     }
 
@@ -204,7 +207,10 @@ impl Zone {
             });
             let tags = &entry.head.tags;
             let is_wanted = is_newest && !self.marks.meet(key, tags, begun);
-            is_wanted.then(|| self.catalog.add(key, tags))
+            if is_wanted {
+                self.catalog.add(key, tags);
+            }
+            is_wanted
         })
     }
 
@@ -300,8 +306,11 @@ impl Zone {
     pub fn scan(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
         let all = self.disk.scan(now, is_wanted, &|head| {
             let key = Key::primary(head.key.clone());
-            let is_met = self.marks.meet(&key, &head.tags, head.begun_at());
-            (!is_met).then(|| self.catalog.add(&key, &head.tags))
+            let is_kept = !self.marks.meet(&key, &head.tags, head.begun_at());
+            if is_kept {
+                self.catalog.add(&key, &head.tags);
+            }
+            is_kept
         });
         if all {
             self.marks.all_files_are_known();
@@ -314,7 +323,9 @@ impl Zone {
     /// A file that cannot be removed, or the folder is gone.
     pub fn evict(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> Result<usize, StoreError> {
         let inactive = self.options.disk.inactive;
-        self.marks.expire(now.saturating_mul(1000));
+        if self.disk.is_scanned() {
+            self.marks.expire(now.saturating_mul(1000));
+        }
         // Uses in memory are not written through; carry them over before judging the files.
         for (key, kept) in self.memory.iter() {
             let last_used = kept.entry.last_used();
@@ -406,7 +417,8 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{Levels, Pace};
+    use crate::disk::Levels;
+    use crate::pace::Pace;
     use std::fs;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use yorozu_cache::{Depth, Key, Purge, Zone};
 
 /// `*_cache_purge`
@@ -245,7 +245,15 @@ pub async fn purge(zone: &Arc<Zone>, purges: Vec<Purge>, depth: Depth) -> Result
     let work = move || {
         let at = unix_millis(SystemTime::now());
         let counts = purges.iter().map(|purge| zone.purge(purge, depth, at));
-        counts.sum::<Result<usize, _>>()
+        let sum = counts.sum::<Result<usize, _>>();
+        // Times are compared in milliseconds: who is told of the purge comes after it.
+        for _ in 0..20 {
+            if unix_millis(SystemTime::now()) != at {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        sum
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(count)) => Ok(count),

@@ -175,7 +175,7 @@ impl LocationConf {
             Handler::Gateway(Protocol::Fastcgi(_)) => &self.fastcgi.gateway,
             Handler::Gateway(Protocol::Proxy(_)) => &self.proxy.gateway,
             Handler::Gateway(Protocol::Memcached(_)) => &self.memcached_gateway,
-            Handler::Files | Handler::StubStatus | Handler::Control => &self.fastcgi.gateway,
+            Handler::Files | Handler::StubStatus | Handler::Control(_) => &self.fastcgi.gateway,
         }
     }
 

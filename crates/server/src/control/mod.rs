@@ -16,6 +16,7 @@ mod list;
 mod purge;
 
 pub use explain::head;
+pub use purge::by_answer;
 
 use crate::config::block::Block;
 use crate::config::directive::*;
@@ -23,20 +24,58 @@ use crate::config::load::{self, Loader};
 use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use crate::handlers::{Handler, Outcome};
+use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use yorozu_conf::{ConfError, Source};
 
-pub const DIRECTIVES: &[Directive] = &[Directive::row(
-    "control_api",
-    LOCATION,
-    Arity::NONE,
-    Action::Set(|block, _| {
-        block.handler = Some(Handler::Control);
-        Ok(())
-    }),
-    "Answers `yorozu cache …`; the control socket does so by itself.",
-)];
+pub const DIRECTIVES: &[Directive] = &[
+    Directive::row(
+        "control_api",
+        LOCATION,
+        Arity::NONE,
+        Action::Set(|block, _| {
+            block.handler = Some(Handler::Control(Access::All));
+            Ok(())
+        }),
+        "Answers `yorozu cache …`; the control socket does so by itself.",
+    ),
+    Directive::row(
+        "cache_purge_api",
+        LOCATION,
+        Arity::ONE,
+        Action::Set(|block, args| {
+            block.handler = Some(Handler::Control(Access::from_args(args)?));
+            Ok(())
+        }),
+        "Takes batches of purges for the site's own host from whoever knows the token.",
+    ),
+];
+
+/// Who may ask, and for what.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Everything.
+    All,
+    /// Purges of the request's own host, with this token.
+    Site(Bytes),
+}
+
+/// Shortest token: sixteen letters and digits are beyond guessing over a network.
+const TOKEN_BYTES_MIN: usize = 16;
+
+impl Setting for Access {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let token = args.word(0).strip_prefix(b"token=").ok_or_else(|| {
+            ValueError(format!("invalid parameter \"{}\", expected token=SECRET", args.text(0)))
+        })?;
+        if token.len() < TOKEN_BYTES_MIN {
+            let text = format!("the token has {} bytes, {TOKEN_BYTES_MIN} are needed", token.len());
+            return Err(ValueError(text));
+        }
+        Ok(Self::Site(Bytes::copy_from_slice(token)))
+    }
+}
 
 /// `control path | off`
 #[derive(Clone, Debug)]
@@ -112,8 +151,17 @@ pub fn respond(_: &mut Exchange) -> Outcome {
     Outcome::Gateway
 }
 
-/// Answers a request to the control socket.
-pub async fn run(exchange: &mut Exchange) -> Outcome {
+/// Answers a request to the control socket, or for purges to a site.
+pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
+    if let Access::Site(token) = access {
+        return match purge::for_site(exchange, token).await {
+            Ok(text) => answer(200, b"application/json", text),
+            Err((status, problem)) => {
+                error::request(exchange, Level::Error, &format!("purge refused: {problem}"));
+                answer(status, b"text/plain", problem + "\n")
+            }
+        };
+    }
     let text = match &exchange.uri[..] {
         b"/cache/stat" => Ok(list::stat(&exchange.conf)),
         b"/cache/ls" => list::ls(exchange).await,
@@ -121,9 +169,12 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         b"/cache/purge" => purge::run(exchange).await,
         _ => return Outcome::Status(404),
     };
-    let (status, text) = match text {
-        Ok(text) => (200, text),
-        Err(problem) => (400, problem + "\n"),
-    };
-    Outcome::Respond(Box::new(Response::with_body(status, Bytes::from_static(b"text/plain"), text)))
+    match text {
+        Ok(text) => answer(200, b"text/plain", text),
+        Err(problem) => answer(400, b"text/plain", problem + "\n"),
+    }
+}
+
+fn answer(status: u16, content_type: &'static [u8], text: String) -> Outcome {
+    Outcome::Respond(Box::new(Response::with_body(status, Bytes::from_static(content_type), text)))
 }

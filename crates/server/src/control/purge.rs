@@ -12,11 +12,16 @@ use super::explain;
 use crate::cache::{key, purge};
 use crate::config::compiled::WorkerConf;
 use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::handlers::gateway::Head;
 use crate::handlers::{self, Handler, Progress};
+use crate::logging::error::{self, Level};
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Depth, Purge, Zone};
+use yorozu_http::field;
 
 /// Most purges of one request.
 const PURGES_MAX: usize = 10_000;
@@ -90,15 +95,109 @@ fn switch(fields: &Map<String, Value>, name: &str) -> Result<bool, String> {
     }
 }
 
+/// `yorozu purge`
 pub(super) async fn run(exchange: &mut Exchange) -> Result<String, String> {
+    let conf = Rc::clone(&exchange.conf);
+    let batch = Batch::parse(content(exchange).await?)?;
+    perform(&conf, &batch).await.map(|counts| format!("{counts}\n"))
+}
+
+async fn content(exchange: &mut Exchange) -> Result<&[u8], String> {
     let conf = Rc::clone(&exchange.conf);
     let core = &conf.location(exchange.location).http_core;
     exchange.body.read_all(core).await.map_err(|_| "no content".to_owned())?;
-    let batch = Batch::parse(exchange.body.in_memory().unwrap_or_default())?;
-    let zones = zones(&conf, batch.zone.as_deref())?;
+    Ok(exchange.body.in_memory().unwrap_or_default())
+}
+
+/// `cache_purge_api`: a batch of the site itself.
+///
+/// # Errors
+/// The status, and what is wrong.
+pub(super) async fn for_site(
+    exchange: &mut Exchange,
+    token: &[u8],
+) -> Result<String, (u16, String)> {
+    if exchange.request.method != Method::Post {
+        return Err((405, "expected a POST".to_owned()));
+    }
+    let said = exchange.request.known(exchange.request.known.authorization);
+    let said = said.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    if aws_lc_rs::constant_time::verify_slices_are_equal(said, token).is_err() {
+        return Err((403, "the token is missing or wrong".to_owned()));
+    }
+    let bad = |problem| (400, problem);
+    let mut batch = Batch::parse(content(exchange).await.map_err(bad)?).map_err(bad)?;
+    confine(exchange, &mut batch).map_err(|problem| (403, problem))?;
+    let conf = Rc::clone(&exchange.conf);
+    perform(&conf, &batch).await.map(|counts| format!("{counts}\n")).map_err(bad)
+}
+
+/// `X-Accel-Purge`: an answer's own purges, of its own host: `tag=NAME`, `url=/PATH`, `soft`, parted by
+/// commas.
+pub async fn by_answer(exchange: &mut Exchange, head: &Head) {
+    let mut batch = Batch {
+        urls: Vec::new(),
+        tags: Vec::new(),
+        host: String::new(),
+        zone: None,
+        all: false,
+        depth: Depth::Hard,
+    };
+    let values: Vec<Bytes> = head.values(b"x-accel-purge").cloned().collect();
+    let mut problem = None;
+    for item in values.iter().flat_map(|value| field::list(value)) {
+        let text = String::from_utf8_lossy(item).into_owned();
+        match text.split_once('=') {
+            Some(("tag", tag)) => batch.tags.push(tag.to_owned()),
+            Some(("url", url)) => batch.urls.push(url.to_owned()),
+            None if text == "soft" => batch.depth = Depth::Soft,
+            _ => {
+                problem = Some(format!("invalid \"{text}\", expected tag=NAME, url=/PATH or soft"));
+            }
+        }
+    }
+    let done = match confine(exchange, &mut batch) {
+        Ok(()) => perform(&Rc::clone(&exchange.conf), &batch).await.map(|_| ()),
+        Err(refused) => Err(refused),
+    };
+    if let Some(text) = problem.or(done.err()) {
+        error::request(exchange, Level::Error, &format!("X-Accel-Purge: {text}"));
+    }
+}
+
+/// Bounds a batch to the host of the request.
+fn confine(exchange: &Exchange, batch: &mut Batch) -> Result<(), String> {
+    if batch.all {
+        let text =
+            "\"all\" means every site's pages: purge by a tag that all pages of the site have";
+        return Err(text.to_owned());
+    }
+    let own = String::from_utf8_lossy(&exchange.request.host).into_owned();
+    if !batch.host.is_empty() && batch.host != own {
+        return Err(format!("host \"{}\" is not \"{own}\"", batch.host));
+    }
+    let authority = exchange.request.field(b"host").unwrap_or(&exchange.request.host);
+    let authority = String::from_utf8_lossy(authority);
+    let scheme = String::from_utf8_lossy(exchange.client.scheme());
+    for url in &mut batch.urls {
+        if url.starts_with('/') {
+            *url = format!("{scheme}://{authority}{url}");
+        }
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        let named = rest.split(['/', '?', ':']).next().unwrap_or_default();
+        if !named.eq_ignore_ascii_case(&own) {
+            return Err(format!("\"{url}\" is not of host \"{own}\""));
+        }
+    }
+    batch.host = own;
+    Ok(())
+}
+
+async fn perform(conf: &Rc<WorkerConf>, batch: &Batch) -> Result<Value, String> {
+    let zones = zones(conf, batch.zone.as_deref())?;
     let (mut urls, mut tags, mut total) = (Map::new(), Map::new(), 0);
     for url in &batch.urls {
-        let count = match of_url(&conf, url)? {
+        let count = match of_url(conf, url)? {
             None => 0,
             Some((zone, purges)) => purge::purge(&zone, purges, batch.depth).await?,
         };
@@ -117,7 +216,7 @@ pub(super) async fn run(exchange: &mut Exchange) -> Result<String, String> {
     for zone in zones.iter().filter(|_| batch.all) {
         total += purge::purge(zone, vec![Purge::All], batch.depth).await?;
     }
-    Ok(format!("{}\n", json!({ "purged": total, "urls": urls, "tags": tags })))
+    Ok(json!({ "purged": total, "urls": urls, "tags": tags }))
 }
 
 fn zones(conf: &WorkerConf, name: Option<&str>) -> Result<Vec<Arc<Zone>>, String> {

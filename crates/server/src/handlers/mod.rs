@@ -29,8 +29,8 @@ pub enum Handler {
     Gateway(gateway::Protocol),
     /// `stub_status`
     StubStatus,
-    /// `control_api`
-    Control,
+    /// `control_api`, `cache_purge_api`
+    Control(control::Access),
 }
 
 /// What a phase or handler decided.
@@ -108,16 +108,16 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     match &location.handler {
         Handler::Gateway(_) => gateway::respond(exchange),
         Handler::StubStatus => stub_status::respond(exchange),
-        Handler::Control => control::respond(exchange),
+        Handler::Control(_) => control::respond(exchange),
         Handler::Files => files(exchange),
     }
 }
 
 /// The part of the content phase that waits.
 pub async fn run(exchange: &mut Exchange) -> Outcome {
-    let is_control = matches!(exchange.conf.location(exchange.location).handler, Handler::Control);
-    if is_control {
-        Box::pin(control::run(exchange)).await
+    let conf = Rc::clone(&exchange.conf);
+    if let Handler::Control(access) = &conf.location(exchange.location).handler {
+        Box::pin(control::run(exchange, access)).await
     } else if purge::is_asked(exchange) {
         Box::pin(purge::run(exchange)).await
     } else {

@@ -22,7 +22,8 @@ use yorozu_cache::{EntryBody, EntryHead, Part};
 use yorozu_http::field;
 
 /// Fields of an answer that are for the server, not the client.
-const HIDDEN: [&[u8]; 5] = [
+const HIDDEN: [&[u8]; 6] = [
+    b"x-accel-purge",
     b"x-accel-expires",
     b"x-accel-redirect",
     b"x-accel-limit-rate",
@@ -40,6 +41,10 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
     if !exchange.request.method.is_get_or_head() && conf.cache.zone().is_some() {
         Box::pin(cache::invalidate::after(exchange, conf, head.status)).await;
         cache::invalidate::plan_for_get(exchange, conf, &head);
+    }
+    let may_purge = !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_PURGE);
+    if may_purge && head.field(b"x-accel-purge").is_some() {
+        Box::pin(crate::control::by_answer(exchange, &head)).await;
     }
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);

@@ -118,6 +118,7 @@ impl IgnoreHeaders {
     pub const SET_COOKIE: u32 = 1 << 7;
     pub const VARY: u32 = 1 << 8;
     pub const AUTHORIZATION: u32 = 1 << 9;
+    pub const X_ACCEL_PURGE: u32 = 1 << 10;
 
     pub fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
@@ -137,6 +138,7 @@ impl Setting for IgnoreHeaders {
             ("Set-Cookie", Self::SET_COOKIE),
             ("Vary", Self::VARY),
             ("Authorization", Self::AUTHORIZATION),
+            ("X-Accel-Purge", Self::X_ACCEL_PURGE),
         ];
         word_bits(args, &known).map(Self)
     }

@@ -39,7 +39,11 @@ if (isset($query['kill'])) {
     flush();
     posix_kill(getmypid(), 9);
 }
-if (isset($query['fatal'])) { echo 'before'; undefined_function(); }
+if (isset($query['fatal'])) {
+    echo 'before';
+    if ($query['fatal'] == 'late') { while (ob_get_level()) ob_end_flush(); flush(); }
+    undefined_function();
+}
 if (isset($query['big'])) echo str_repeat(md5($_SERVER['REQUEST_URI']), (int) $query['big'] * 32);
 echo 'page ', $_SERVER['REQUEST_URI'], ' ', hash('sha256', $_SERVER['REQUEST_URI']), "\n";
 '''
@@ -331,12 +335,14 @@ def test_a_head_beyond_the_origins_bounds_leaves_nothing():
 
 def test_partial_output_is_never_stored():
     def check(site):
-        for path in ('/kill?kill=1', '/fatal?fatal=1'):
+        for path in ('/kill?kill=1', '/fatal?fatal=early', '/fatal?fatal=late'):
+            if site.kind == 'proxy' and 'late' in path:
+                continue  # Apache says nothing of how its PHP ended
             for _ in range(2):
                 try:
                     answer = site.get(path)
-                    # PHP answers a fatal error with 500 by itself.
-                    assert answer.status in (500, 502), (path, answer.status)
+                    # PHP answers a fatal error with 500 by itself, if nothing was sent before.
+                    assert answer.status in (500, 502) or 'early' not in path, (path, answer.status)
                 except (http.client.IncompleteRead, ConnectionError):
                     pass
             equal(site.runs(path), 2, path)

@@ -333,10 +333,8 @@ impl Disk {
         }
     }
 
-    /// Walks the folder once, for the accounting; removes temporary files that dead processes left. Ends
-    /// early when it `is_wanted` no more.
-    /// The file of a stored response that is not kept is removed. `true` once all are
-    /// known.
+    /// Walks the folder once, for the accounting, while it `is_wanted`. Removes temporary files that dead
+    /// processes left, and stored responses that are not kept. `true` once all files are known.
     pub(crate) fn scan(
         &self,
         now: i64,

@@ -57,7 +57,7 @@ impl Fill {
 /// The fills of one zone.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
-    under_way: Mutex<HashMap<Key, Arc<Fill>>>,
+    under_way: Mutex<UnderWay>,
 }
 
 /// Answer to a claim.
@@ -117,7 +117,7 @@ impl Drop for Waiter {
         let is_last = state.waiters == 0;
         drop(state);
         if is_free && is_last {
-            self.fills.forget(&mut under_way, &self.key, &self.fill);
+            forget(&mut under_way, &self.key, &self.fill);
         } else if is_free {
             // It may have been the one whose turn it was.
             self.fill.changed.notify_one();
@@ -165,7 +165,7 @@ impl FillGuard {
         }
         let mut under_way = self.fills.lock();
         self.fill.state().stage = Stage::Stored(Arc::clone(&entry));
-        self.fills.forget(&mut under_way, &self.key, &self.fill);
+        forget(&mut under_way, &self.key, &self.fill);
         self.is_stored = true;
         // Those who wait for another maker, who took over from this one, have it too.
         let other = under_way.get(&self.key).cloned();
@@ -193,7 +193,7 @@ impl Drop for FillGuard {
         let has_waiters = state.waiters > 0;
         drop(state);
         if !has_waiters {
-            self.fills.forget(&mut under_way, &self.key, &self.fill);
+            forget(&mut under_way, &self.key, &self.fill);
         }
         drop(under_way);
         if is_current {
@@ -207,17 +207,17 @@ impl Drop for FillGuard {
 
 type UnderWay = HashMap<Key, Arc<Fill>>;
 
+/// Takes `fill` out, unless another one has its place.
+fn forget(under_way: &mut UnderWay, key: &Key, fill: &Arc<Fill>) {
+    if under_way.get(key).is_some_and(|found| Arc::ptr_eq(found, fill)) {
+        under_way.remove(key);
+    }
+}
+
 impl Fills {
     fn lock(&self) -> MutexGuard<'_, UnderWay> {
         // A panic while the map was held cannot leave it half changed: each use is one call.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[allow(clippy::unused_self, reason = "says whose map it is")]
-    fn forget(&self, under_way: &mut UnderWay, key: &Key, fill: &Arc<Fill>) {
-        if under_way.get(key).is_some_and(|found| Arc::ptr_eq(found, fill)) {
-            under_way.remove(key);
-        }
     }
 
     pub(crate) fn claim(self: &Arc<Self>, key: &Key, now: Instant, age_max: Duration) -> Claim {

@@ -10,7 +10,7 @@ use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a zone is made from.
@@ -67,6 +67,7 @@ pub struct Zone {
     fills: Arc<Fills>,
     catalog: Arc<Catalog>,
     marks: Marks,
+    purging: Mutex<()>,
 }
 
 type Memory = Cache<Key, InMemory, ByBytes>;
@@ -106,6 +107,7 @@ impl Zone {
             uses: Cache::new(USES_MAX),
             fills: Arc::default(),
             marks: Marks::open(&options.disk.path),
+            purging: Mutex::default(),
             catalog,
             disk,
             options,
@@ -140,11 +142,17 @@ impl Zone {
         let Some(entry) = self.disk.read(key, self.memory_body_max(), now)? else {
             return Ok(None);
         };
-        let entry = Arc::new(entry);
-        let head = &entry.head;
-        let is_there = self.marks.unless_met(key, &head.tags, head.begun_at(), || {
-            self.catalog.add(key, &head.tags);
-            self.memory.insert(key.clone(), InMemory::new(Arc::clone(&entry)));
+        let mut entry = Arc::new(entry);
+        let (tags, begun) = (entry.head.tags.clone(), entry.head.begun_at());
+        let is_there = self.marks.unless_met(key, &tags, begun, || {
+            self.catalog.add(key, &tags);
+            match self.memory.peek(key) {
+                // One that was made while the file was read.
+                Some(kept) if kept.entry.head.stored_at >= entry.head.stored_at => {
+                    entry = kept.entry;
+                }
+                _ => self.memory.insert(key.clone(), InMemory::new(Arc::clone(&entry))),
+            }
         });
         if !is_there {
             self.disk.remove(key)?;
@@ -168,9 +176,12 @@ impl Zone {
 
     /// Weighs an entry again after one of [`Entry::forms`] was made.
     pub fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
-        if self.is_current(key, entry) {
-            self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
-        }
+        let head = &entry.head;
+        self.marks.unless_met(key, &head.tags, head.begun_at(), || {
+            if self.is_current(key, entry) {
+                self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
+            }
+        });
     }
 
     /// Writes an entry again with the forms it has now, unless another has taken its place or it was
@@ -249,11 +260,15 @@ impl Zone {
             Purge::All => true,
         });
         // From memory first: files that still lie there meet the mark.
-        let were_there = keys.iter().map(|key| match depth {
-            Depth::Hard => self.memory.remove(key).is_some(),
-            Depth::Soft => self.make_stale(key),
-        });
-        let were_there: Vec<bool> = were_there.collect();
+        let were_there = {
+            // A soft purge takes out and puts in: a hard one must not come between.
+            let _alone = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
+            let were_there = keys.iter().map(|key| match depth {
+                Depth::Hard => self.memory.remove(key).is_some(),
+                Depth::Soft => self.make_stale(key),
+            });
+            were_there.collect::<Vec<bool>>()
+        };
         let mut count = 0;
         for (key, was_there) in keys.iter().zip(were_there) {
             // With its file a stale page would come back after a restart.

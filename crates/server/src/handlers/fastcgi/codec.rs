@@ -26,8 +26,15 @@ struct FastcgiCodec {
     /// Body bytes still to come, when the application announced a length.
     length_left: Option<u64>,
     is_ended: bool,
+    /// What END_REQUEST says: four bytes of the application's status, one of the protocol's, three unused.
+    end: Vec<u8>,
+    /// Did a message tell of a fatal error?
+    has_failed: bool,
     stderr: Vec<u8>,
 }
+
+/// How PHP's messages of errors that end a page begin.
+const FATAL: &[u8] = b"PHP Fatal error: ";
 
 /// Makes codecs for one location.
 pub(super) fn codec(head_bytes_max: usize) -> impl Fn() -> Box<dyn Codec> {
@@ -39,6 +46,8 @@ pub(super) fn codec(head_bytes_max: usize) -> impl Fn() -> Box<dyn Codec> {
             has_head: false,
             length_left: None,
             is_ended: false,
+            end: Vec::new(),
+            has_failed: false,
             stderr: Vec::new(),
         })
     }
@@ -79,8 +88,9 @@ impl FastcgiCodec {
                     RecordKind::Stderr => {
                         let room = STDERR_BYTES_MAX.saturating_sub(self.stderr.len());
                         self.stderr.extend_from_slice(&content[..content.len().min(room)]);
+                        self.has_failed |= memchr::memmem::find(&self.stderr, FATAL).is_some();
                     }
-                    _ => {}
+                    _ => self.end.extend_from_slice(&content),
                 }
                 continue;
             }
@@ -159,6 +169,11 @@ impl Codec for FastcgiCodec {
 
     fn is_reusable(&self) -> bool {
         self.is_ended && self.record.is_none()
+    }
+
+    fn may_be_stored(&self) -> bool {
+        // PHP says 0 even after a fatal error in the middle of a page; its message tells.
+        !self.has_failed && self.end.iter().take(5).all(|byte| *byte == 0)
     }
 
     fn closed_early(&self) -> &'static str {
@@ -265,6 +280,23 @@ mod tests {
         stream(&mut short, RecordKind::Stdout, b"Content-Length: 9\r\n\r\nbody");
         end(&mut short);
         assert!(matches!(run(&short, 7), Err(CodecError::Incomplete)));
+    }
+
+    #[test]
+    fn what_ended_badly_may_not_be_stored() {
+        let ended = |application: u8, protocol: u8, message: &[u8]| {
+            let mut bytes = Vec::new();
+            stream(&mut bytes, RecordKind::Stdout, b"A: b\r\n\r\nbody");
+            stream(&mut bytes, RecordKind::Stderr, message);
+            bytes.extend([1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, application, protocol, 7, 7, 7]);
+            let (mut codec, mut input) = (codec(4096)(), BytesMut::from(&bytes[..]));
+            codec.read_head(&mut input).unwrap().unwrap();
+            while !matches!(codec.read_body(&mut input).unwrap(), BodyStep::End) {}
+            codec.may_be_stored()
+        };
+        assert!(ended(0, 0, b"PHP message: PHP Warning:  x"));
+        assert!(!ended(255, 0, b"-") && !ended(0, 1, b"-"));
+        assert!(!ended(0, 0, b"PHP message: PHP Fatal error:  Uncaught Error"));
     }
 
     #[test]

@@ -466,6 +466,7 @@ async fn attach_body(
         keepers.push(piece);
     }
     if matches!(is_whole, Ok(true)) {
+        keepers.collector.take_if(|_| !source.codec.may_be_stored());
         finish_whole(exchange, pieces, keepers, response, started);
         place_trailers(exchange, source.codec.take_trailers(), response);
         let (connection, is_reusable) = source.into_connection(true);

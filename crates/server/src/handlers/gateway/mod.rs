@@ -221,6 +221,11 @@ pub trait Codec {
     /// May the connection serve another request? Asked after the end of the body.
     fn is_reusable(&self) -> bool;
 
+    /// Does the application say that its answer is as it should be? Asked after the end of the body.
+    fn may_be_stored(&self) -> bool {
+        true
+    }
+
     /// Text the application wrote for the log since the last call.
     fn take_stderr(&mut self) -> Option<Bytes> {
         None

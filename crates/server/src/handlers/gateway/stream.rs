@@ -445,6 +445,7 @@ impl Pump {
             end.context.upstream(Level::Error, text, Some(&end.peer));
         }
         if is_whole {
+            end.collector.take_if(|_| !source.codec.may_be_stored());
             if let Some(collector) = end.collector.take() {
                 collector.finish(unix_seconds(SystemTime::now()));
             }

@@ -30,26 +30,37 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
     if let Some(status) = gateway::answer::intercepted(exchange, gateway, head.status) {
         return Outcome::Status(status);
     }
-    let mut response = Response::new(head.status);
-    response.content_type = head.content_type.clone();
+    let mut response = head_only(head, gateway, now);
     response.content_length = Some(head.body_bytes);
-    response.last_modified = head.last_modified;
-    response.etag = head.etag.clone();
-    response.age = gateway.cache_age.then(|| head.age(now));
     response.body = body(entry, 0..head.body_bytes);
     response.stored = Some(Arc::clone(entry));
-    response.allow_ranges = gateway.force_ranges
-        || response
-            .field(b"accept-ranges")
-            .is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
-    response.has_own_date = response.field(b"date").is_some();
-    response.has_own_server = response.field(b"server").is_some();
+    settle_fields(&mut response, gateway);
     if let Some(plan) = &exchange.cache {
         let key = key::variant(exchange, gateway, plan, entry).unwrap_or_else(|| plan.key.clone());
         let zone = Arc::clone(&plan.zone);
         response.stored_page = Some(StoredPage { zone, key, entry: Arc::clone(entry) });
     }
     Outcome::Respond(Box::new(response))
+}
+
+/// What of a stored head has a place of its own in a response.
+fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
+    let mut response = Response::new(head.status);
+    response.content_type = head.content_type.clone();
+    response.last_modified = head.last_modified;
+    response.etag = head.etag.clone();
+    response.age = conf.cache_age.then(|| head.age(now));
+    response
+}
+
+/// Acts on the stored fields that the server acts on.
+fn settle_fields(response: &mut Response, conf: &Conf) {
+    response.allow_ranges = conf.force_ranges
+        || response
+            .field(b"accept-ranges")
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
+    response.has_own_date = response.field(b"date").is_some();
+    response.has_own_server = response.field(b"server").is_some();
 }
 
 fn body(entry: &Entry, range: Range<u64>) -> Body {
@@ -75,19 +86,10 @@ pub fn answer_along(exchange: &mut Exchange, flow: Arc<Flow>) -> Outcome {
     if let Some(status) = gateway::answer::intercepted(exchange, gateway, head.status) {
         return Outcome::Status(status);
     }
-    let mut response = Response::new(head.status);
-    response.content_type = head.content_type.clone();
+    let mut response = head_only(head, gateway, exchange.now_millis());
     response.content_length = flow.announced;
-    response.last_modified = head.last_modified;
-    response.etag = head.etag.clone();
-    response.age = gateway.cache_age.then(|| head.age(exchange.now_millis()));
     response.fields.clone_from(&head.fields);
-    response.allow_ranges = gateway.force_ranges
-        || response
-            .field(b"accept-ranges")
-            .is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
-    response.has_own_date = response.field(b"date").is_some();
-    response.has_own_server = response.field(b"server").is_some();
+    settle_fields(&mut response, gateway);
     response.body = Body::Stream(Box::new(Stream::along(flow)));
     Outcome::Respond(Box::new(response))
 }

@@ -43,12 +43,21 @@ pub fn primary(exchange: &mut Exchange, conf: &Conf) -> Key {
 
 /// The key the request would have with another method.
 pub fn with_method(exchange: &mut Exchange, conf: &Conf, method: &'static [u8]) -> Key {
+    as_method(exchange, method, |exchange| primary(exchange, conf))
+}
+
+/// Does `work` while the request has another method.
+pub fn as_method<T>(
+    exchange: &mut Exchange,
+    method: &'static [u8],
+    work: impl FnOnce(&mut Exchange) -> T,
+) -> T {
     let kept = (exchange.request.method, exchange.request.method_override);
     exchange.request.method = Method::parse(method);
     exchange.request.method_override = Some(method);
-    let key = primary(exchange, conf);
+    let done = work(exchange);
     (exchange.request.method, exchange.request.method_override) = kept;
-    key
+    done
 }
 
 /// A proxy's own key; for others nginx would mix every page, and this keeps them apart.

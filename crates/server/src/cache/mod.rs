@@ -286,7 +286,7 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome>
                 return None;
             }
             Waited::Woken(Woken::Free) => {
-                // Another zone's worth of time has passed: it may have come by another way.
+                // It may have been stored by another way meanwhile.
                 let mut plan = exchange.cache.take()?;
                 let found = find_in_memory(exchange, conf, &mut plan);
                 exchange.cache = Some(plan);

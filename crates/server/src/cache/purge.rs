@@ -15,7 +15,6 @@ use super::report::Report;
 use crate::config::directive::*;
 use crate::config::network::Network;
 use crate::config::template::Template;
-use crate::exchange::request::Method;
 use crate::exchange::response::Response;
 use crate::exchange::{Exchange, unix_millis};
 use crate::handlers::Outcome;
@@ -197,9 +196,9 @@ fn purges(exchange: &mut Exchange, conf: &Conf) -> (Vec<Purge>, String) {
     let (mut found, mut shown) = (Vec::new(), String::new());
     for method in [&b"GET"[..], b"HEAD"] {
         let key = match &conf.cache_purge {
-            PurgeRule::Key { key, .. } => as_method(exchange, method, |exchange| {
+            PurgeRule::Key { key: template, .. } => key::as_method(exchange, method, |exchange| {
                 let mut out = Vec::with_capacity(128);
-                key.append(exchange, &mut out);
+                template.append(exchange, &mut out);
                 Key::primary(out.into())
             }),
             _ => key::with_method(exchange, conf, method),
@@ -213,19 +212,6 @@ fn purges(exchange: &mut Exchange, conf: &Conf) -> (Vec<Purge>, String) {
         }
     }
     (found, shown)
-}
-
-fn as_method<T>(
-    exchange: &mut Exchange,
-    method: &'static [u8],
-    work: impl FnOnce(&mut Exchange) -> T,
-) -> T {
-    let kept = (exchange.request.method, exchange.request.method_override);
-    exchange.request.method = Method::parse(method);
-    exchange.request.method_override = Some(method);
-    let done = work(exchange);
-    (exchange.request.method, exchange.request.method_override) = kept;
-    done
 }
 
 /// A page, or with `*` at its end every key that begins so.

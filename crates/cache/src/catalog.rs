@@ -3,21 +3,96 @@
 
 use crate::Key;
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use slab::Slab;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The bytes of a key, shared by all that name it.
-type Name = Arc<[u8]>;
-/// The tags of a key; a small pointer, for there may be millions without any.
-#[allow(clippy::box_collection, reason = "a third of the size")]
-type Tags = Option<Box<Vec<Bytes>>>;
+/// The place of a tag in [`Lists::tags`].
+type TagId = u32;
+
+const TAG_ID_BYTES: usize = size_of::<TagId>();
+
+/// A key and its tags in one piece, for there may be millions: the bytes of the key, the places of its
+/// tags, and their number. Shared by all that name it; equal and in order by the key alone.
+#[derive(Clone, Debug)]
+struct Name(Arc<[u8]>);
+
+impl Name {
+    fn new(key: &[u8], tags: &[TagId]) -> Self {
+        // Far fewer tags fit into the longest response head.
+        let count = u16::try_from(tags.len()).unwrap_or(u16::MAX);
+        let mut bytes = Vec::with_capacity(key.len() + tags.len() * TAG_ID_BYTES + 2);
+        bytes.extend_from_slice(key);
+        for tag in tags.iter().take(count.into()) {
+            bytes.extend_from_slice(&tag.to_le_bytes());
+        }
+        bytes.extend_from_slice(&count.to_le_bytes());
+        Self(bytes.into())
+    }
+
+    fn parts(&self) -> (&[u8], &[u8]) {
+        let (rest, count) = self.0.split_last_chunk().unwrap_or((&[], &[0; 2]));
+        let tags = usize::from(u16::from_le_bytes(*count)) * TAG_ID_BYTES;
+        rest.split_at(rest.len() - tags)
+    }
+
+    fn key(&self) -> &[u8] {
+        self.parts().0
+    }
+
+    fn tags(&self) -> impl Iterator<Item = TagId> + '_ {
+        let (ids, _) = self.parts().1.as_chunks();
+        ids.iter().map(|id| TagId::from_le_bytes(*id))
+    }
+}
+
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        self.key()
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Name {}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(other.key())
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+#[derive(Debug)]
+struct Tag {
+    text: Bytes,
+    names: HashSet<Name>,
+}
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// Tags of each key; none for most.
-    keys: BTreeMap<Name, Tags>,
-    tags: HashMap<Bytes, HashSet<Name>>,
+    names: BTreeSet<Name>,
+    tags: Slab<Tag>,
+    tag_ids: HashMap<Bytes, TagId>,
     /// What stood before a NUL in any tag: the hosts that tags belong to.
     hosts: BTreeSet<Bytes>,
 }
@@ -37,45 +112,37 @@ impl Catalog {
     /// Notes a key with the tags it has now.
     pub(crate) fn add(&self, key: &Key, tags: &[Bytes]) {
         let mut lists = self.lists();
-        let known = lists.keys.get_key_value(key.as_bytes());
-        let name = known.map_or_else(|| Name::from(key.as_bytes()), |(name, _)| Arc::clone(name));
-        let new = (!tags.is_empty()).then(|| Box::new(tags.to_vec()));
-        let old = lists.keys.insert(Arc::clone(&name), new).flatten();
-        for tag in old.iter().flat_map(|old| old.iter()).filter(|tag| !tags.contains(tag)) {
-            lists.untag(tag, &name);
+        if lists.names.get(key.as_bytes()).is_some_and(|name| lists.is_tagged(name, tags)) {
+            return;
         }
-        for tag in tags {
-            if let Some(at) = host_end(tag) {
-                if !lists.hosts.contains(&tag[..at]) {
-                    lists.hosts.insert(Bytes::copy_from_slice(&tag[..at]));
-                }
+        lists.remove(key.as_bytes());
+        let ids: Vec<TagId> = tags.iter().filter_map(|tag| lists.tag_id(tag)).collect();
+        let name = Name::new(key.as_bytes(), &ids);
+        for id in name.tags() {
+            if let Some(tag) = lists.tags.get_mut(id as usize) {
+                tag.names.insert(name.clone());
             }
-            lists.tags.entry(tag.clone()).or_default().insert(Arc::clone(&name));
         }
+        lists.names.insert(name);
     }
 
     /// Forgets a key.
     pub(crate) fn remove(&self, key: &[u8]) {
-        let mut lists = self.lists();
-        if let Some((name, tags)) = lists.keys.remove_entry(key) {
-            for tag in tags.iter().flat_map(|tags| tags.iter()) {
-                lists.untag(tag, &name);
-            }
-        }
+        self.lists().remove(key);
     }
 
     /// The keys that begin with `prefix`.
     pub(crate) fn with_prefix(&self, prefix: &[u8]) -> Vec<Key> {
         let lists = self.lists();
         let range = (Bound::Included(prefix), Bound::Unbounded);
-        let found = lists.keys.range::<[u8], _>(range).map(|(name, _)| name);
-        found.take_while(|name| name.starts_with(prefix)).map(key).collect()
+        let found = lists.names.range::<[u8], _>(range);
+        found.take_while(|name| name.key().starts_with(prefix)).map(key).collect()
     }
 
     /// The keys with `tag`; one that begins with a NUL means that of every host.
     pub(crate) fn with_tag(&self, tag: &[u8]) -> Vec<Key> {
         let lists = self.lists();
-        let with = |tag: &[u8]| lists.tags.get(tag).into_iter().flatten().map(key).collect();
+        let with = |tag: &[u8]| lists.with_tag(tag).map(key).collect();
         if tag.first() != Some(&0) {
             return with(tag);
         }
@@ -86,7 +153,7 @@ impl Catalog {
     /// A key and its further variants.
     pub(crate) fn of_page(&self, page: &Key) -> Vec<Key> {
         let mut found = self.with_prefix(&page.variants_prefix());
-        if self.lists().keys.contains_key(page.as_bytes()) {
+        if self.lists().names.contains(page.as_bytes()) {
             found.push(page.clone());
         }
         found
@@ -94,14 +161,56 @@ impl Catalog {
 
     /// How many keys are known.
     pub(crate) fn len(&self) -> usize {
-        self.lists().keys.len()
+        self.lists().names.len()
     }
 
     /// Forgets the keys that `is_kept` does not want.
     pub(crate) fn retain(&self, mut is_kept: impl FnMut(&Key) -> bool) {
-        let names: Vec<Name> = self.lists().keys.keys().map(Arc::clone).collect();
+        let names: Vec<Name> = self.lists().names.iter().cloned().collect();
         for name in names.iter().filter(|name| !is_kept(&key(name))) {
-            self.remove(name);
+            self.remove(name.key());
+        }
+    }
+}
+
+impl Lists {
+    fn is_tagged(&self, name: &Name, tags: &[Bytes]) -> bool {
+        let has = name.tags().map(|id| self.tags.get(id as usize).map(|tag| &tag.text));
+        has.eq(tags.iter().map(Some))
+    }
+
+    fn with_tag(&self, tag: &[u8]) -> impl Iterator<Item = &Name> {
+        let tag = self.tag_ids.get(tag).and_then(|id| self.tags.get(*id as usize));
+        tag.into_iter().flat_map(|tag| &tag.names)
+    }
+
+    /// The place of a tag, a new one if it has none; none is left after four thousand million.
+    fn tag_id(&mut self, text: &Bytes) -> Option<TagId> {
+        if let Some(id) = self.tag_ids.get(text) {
+            return Some(*id);
+        }
+        let id = TagId::try_from(self.tags.vacant_key()).ok()?;
+        // A copy, so that the head it came from is not kept.
+        let text = Bytes::copy_from_slice(text);
+        self.tags.insert(Tag { text: text.clone(), names: HashSet::new() });
+        self.tag_ids.insert(text.clone(), id);
+        if let Some(at) = host_end(&text) {
+            if !self.hosts.contains(&text[..at]) {
+                self.hosts.insert(Bytes::copy_from_slice(&text[..at]));
+            }
+        }
+        Some(id)
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        let Some(name) = self.names.take(key) else { return };
+        for id in name.tags() {
+            let Some(tag) = self.tags.get_mut(id as usize) else { continue };
+            tag.names.remove(key);
+            if tag.names.is_empty() {
+                let tag = self.tags.remove(id as usize);
+                self.tag_ids.remove(&tag.text);
+            }
         }
     }
 }
@@ -112,18 +221,7 @@ pub(crate) fn host_end(tag: &[u8]) -> Option<usize> {
 }
 
 fn key(name: &Name) -> Key {
-    Key::primary(Bytes::copy_from_slice(name))
-}
-
-impl Lists {
-    fn untag(&mut self, tag: &Bytes, name: &Name) {
-        if let Some(names) = self.tags.get_mut(tag) {
-            names.remove(name);
-            if names.is_empty() {
-                self.tags.remove(tag);
-            }
-        }
-    }
+    Key::primary(Bytes::copy_from_slice(name.key()))
 }
 
 #[cfg(test)]

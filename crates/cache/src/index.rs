@@ -1,6 +1,6 @@
 //! What is known of the files of a zone: accounting for its bounds, never the truth.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,10 +25,11 @@ pub(crate) struct Known {
     pub(crate) bytes: u64,
 }
 
-/// Files by the digest of their key.
+/// Files by the digest of their key. Trees and not hash tables, for these leave half of their places empty
+/// after each growth, and the tables they grew out of behind; no hit of the memory tier looks here.
 #[derive(Debug)]
 pub(crate) struct Index {
-    parts: [Mutex<HashMap<Digest, Record>>; PARTS],
+    parts: [Mutex<BTreeMap<Digest, Record>>; PARTS],
     files: AtomicUsize,
     bytes: AtomicU64,
     /// Where the search for old files goes on.
@@ -49,12 +50,12 @@ impl Index {
         }
     }
 
-    fn part(&self, at: usize) -> MutexGuard<'_, HashMap<Digest, Record>> {
+    fn part(&self, at: usize) -> MutexGuard<'_, BTreeMap<Digest, Record>> {
         // Each use is one call on the map: a panic elsewhere cannot leave it half changed.
         self.parts[at % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn part_of(&self, digest: &Digest) -> MutexGuard<'_, HashMap<Digest, Record>> {
+    fn part_of(&self, digest: &Digest) -> MutexGuard<'_, BTreeMap<Digest, Record>> {
         self.part(usize::from(digest[0]))
     }
 

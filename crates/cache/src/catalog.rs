@@ -45,8 +45,8 @@ impl Name {
     }
 
     fn tags(&self) -> impl Iterator<Item = TagId> + '_ {
-        let (ids, _) = self.parts().1.as_chunks();
-        ids.iter().map(|id| TagId::from_le_bytes(*id))
+        let ids = self.parts().1.chunks_exact(TAG_ID_BYTES).filter_map(<[u8]>::first_chunk);
+        ids.map(|id| TagId::from_le_bytes(*id))
     }
 }
 

@@ -487,6 +487,9 @@ def test_purge_by_tag_prefix_host_and_all_from_the_shell():
         equal((state(site, one), state(site, two), state(site, '/3')), ('MISS', 'MISS', 'HIT'))
         equal(purge(site, f'{url}/1*', f'{url}/none')['urls'], {f'{url}/1*': 1, f'{url}/none': 0})
         equal((state(site, one), state(site, two)), ('MISS', 'HIT'))
+        state(site, two)
+        equal(purge(site, f'//site.example:{site.port}{two}')['purged'], 1, 'with any scheme')
+        state(site, two)
         assert purge(site, '--all')['purged'] >= 3
         equal((state(site, two), state(site, '/3')), ('MISS', 'MISS'))
         assert 'tags       post-2 home' in asks(site, 'explain', f'{url}{two}')[0]
@@ -515,9 +518,17 @@ def test_a_site_purges_its_own_pages_with_its_token_and_by_its_answers():
                         batch(all=True)):
             equal(refused.status, 403, refused.content)
         equal(batch(tags='home').status, 400)
-        equal(site.get('/.purge').status, 405)
+        equal([site.get('/.purge', method).status for method in ('GET', 'PUT')], [403, 403])
+        figures = json.loads(site.get('/.purge', Authorization=f'Bearer {TOKEN}').content)['zones']['z']
+        assert figures['memory']['pages'] >= 2 and figures['disk']['pages_max'] == 8000, figures
+        # Soft and hard in one request; what is refused keeps nothing else from being purged.
+        several = json.dumps([{'tags': ['post-2'], 'soft': True}, {'tags': ['post-1']}])
+        answer = site.get('/.purge', 'POST', several, Host='site.example', Authorization=f'Bearer {TOKEN}')
+        equal([one['purged'] for one in json.loads(answer.content)], [1, 1])
+        equal([state(site, path) for path in (one, two)], ['MISS', 'STALE'])
         equal([state(site, path) for path in (one, two)], ['HIT', 'HIT'])
         # The answer to a POST, say, by which a page was changed.
+        fill()
         answer = site.get('/save?h[]=X-Accel-Purge:tag%3Dhome,%20url%3D/3', 'POST', 'x')
         equal((answer.status, answer.headers['X-Accel-Purge']), (200, None))
         equal([state(site, path) for path in (one, two, '/3')], ['MISS'] * 3)
@@ -557,6 +568,26 @@ def test_a_page_that_was_begun_before_its_purge_is_not_stored():
             maker.join()
             equal(state(site, path), 'MISS', words)
             purge(site, '--all')
+    both(check, more='CACHE_valid 200 1m;')
+
+
+def test_who_reads_along_with_a_purged_page_gets_all_of_it():
+    def check(site):
+        path, found = tagged('/along', 'along') + '&slow=6', []
+        def ask():
+            found.append(site.get(path))
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        threads[0].start()
+        until('the maker', lambda: site.runs(path) == 1)
+        for thread in threads[1:]:
+            thread.start()
+        time.sleep(0.2)  # They read; nothing shows it.
+        purge(site, '--all')
+        for thread in threads:
+            thread.join()
+        equal({(answer.status, len(answer.content)) for answer in found}, {(200, len(found[0].content))})
+        assert found[0].content.endswith(b'\n') and b'part 5' in found[0].content
+        equal(state(site, path), 'MISS')
     both(check, more='CACHE_valid 200 1m;')
 
 

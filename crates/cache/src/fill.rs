@@ -158,6 +158,13 @@ impl FillGuard {
         }
     }
 
+    /// The response is whole, but a purge met it: who reads along gets all of it, others have it made anew.
+    pub fn purged(self) {
+        if let Some(flow) = &self.flow {
+            flow.end(Ok(()));
+        }
+    }
+
     /// The response is whole and stored: everybody who waits has it.
     pub fn stored(mut self, entry: Arc<Entry>) {
         if let Some(flow) = self.flow.take() {
@@ -368,6 +375,21 @@ mod tests {
         assert!(flow.is_waiting(&place));
         let (next, ()) = tokio::join!(flow.next(&mut place), async { drop(guard) });
         assert!(matches!(next, Err(Broken)));
+        assert!(matches!(waiter.woken().await, Woken::Free));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_reads_along_with_a_purged_response_gets_all_of_it() {
+        let fills = Arc::new(Fills::default());
+        let (mut guard, waiter) = (maker(&fills), waiter(&fills));
+        guard.begin(EntryHead::default(), None);
+        let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
+        fills.cancel(|_| true);
+        guard.push(&Bytes::from_static(b"abc"));
+        guard.purged();
+        let mut place = Place::default();
+        assert!(matches!(flow.next(&mut place).await, Ok(Some(Piece::Memory(_)))));
+        assert!(matches!(flow.next(&mut place).await, Ok(None)));
         assert!(matches!(waiter.woken().await, Woken::Free));
     }
 }

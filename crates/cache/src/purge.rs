@@ -28,9 +28,10 @@ pub enum Purge {
 }
 
 /// What becomes of a purged page.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Depth {
     /// It is gone.
+    #[default]
     Hard,
     /// It answers once more while it is made anew, if it is in memory; else it is gone.
     Soft,

@@ -23,7 +23,8 @@ Commands:
 pub(crate) const PURGE_HELP: &str = "\
 Usage: yorozu [-p prefix] [-c filename] purge [OPTION ...] [URL ...]
 
-Removes stored pages, all their variants, from memory and disk. A URL that ends with * means all that begin so.
+Removes stored pages, all their variants, from memory and disk. A URL that ends with * means all that begin so,
+one without a scheme, //HOST/PATH, means http and https.
 
 Options:
   --tag NAME    : pages with this tag (Surrogate-Key, Cache-Tag, xkey); may be repeated
@@ -110,7 +111,8 @@ impl Command {
                 }
                 Value(url) => {
                     let url = url.to_string_lossy().into_owned();
-                    control::head(&url, "GET", "")?;
+                    let scheme = if url.starts_with("//") { "http:" } else { "" };
+                    control::head(&format!("{scheme}{url}"), "GET", "")?;
                     urls.push(url);
                 }
                 other => return Err(other.unexpected().to_string()),

@@ -226,8 +226,14 @@ fn renewed_freshness(
     renewed: &EntryHead,
     now: i64,
 ) -> Result<freshness::Freshness, NotStored> {
-    const DECIDING: [&[u8]; 5] =
-        [b"x-accel-expires", b"cdn-cache-control", b"cache-control", b"expires", b"set-cookie"];
+    const DECIDING: [&[u8]; 6] = [
+        b"x-accel-expires",
+        b"x-accel-expires-max",
+        b"cdn-cache-control",
+        b"cache-control",
+        b"expires",
+        b"set-cookie",
+    ];
     let is_decided = DECIDING.iter().any(|name| head.field(name).is_some());
     let lifetime = renewed.fresh_until - renewed.stored_at;
     if !is_decided && lifetime > 0 {

@@ -128,6 +128,9 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
     // The entry's own key: a variant does not take the place of the first one.
     let key = Key::primary(entry.head.key.clone());
     if !zone.insert(&key, Arc::clone(&entry), begun) {
+        if let Some(guard) = guard {
+            guard.purged();
+        }
         return;
     }
     if let Some(guard) = guard {

@@ -87,7 +87,7 @@ impl NotStored {
 /// the request had `Authorization` and the key does not tell such requests apart.
 ///
 /// `X-Accel-Expires`, then `CDN-Cache-Control`, `Cache-Control` and `Expires`, then `*_cache_valid`, then
-/// `*_cache_heuristic`.
+/// `*_cache_heuristic`; whatever of them it is, `X-Accel-Expires-Max` bounds it, in seconds.
 ///
 /// # Errors
 /// Why it must not be stored.
@@ -95,6 +95,25 @@ impl NotStored {
 /// # Sources
 /// nginx, `fastcgi_cache_valid`; RFC 9111, sections 3 and 4.2; RFC 9213.
 pub fn freshness(
+    head: &Head,
+    conf: &Conf,
+    now: i64,
+    is_authorized: bool,
+) -> Result<Freshness, NotStored> {
+    let found = unbounded(head, conf, now, is_authorized)?;
+    let is_ignored = conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_EXPIRES);
+    let max = head.field(b"x-accel-expires-max").filter(|_| !is_ignored);
+    let Some(until) = max.and_then(|value| accel_expires(value, now)) else { return Ok(found) };
+    let until = until.ok_or(NotStored::AccelExpires)?;
+    Ok(Freshness {
+        fresh_until: found.fresh_until.min(until),
+        stale_updating_until: found.stale_updating_until.min(until),
+        stale_error_until: found.stale_error_until.min(until),
+        ..found
+    })
+}
+
+fn unbounded(
     head: &Head,
     conf: &Conf,
     now: i64,
@@ -322,6 +341,10 @@ mod tests {
             (200, &[("X-Accel-Expires", "0")], None),
             (200, &[("X-Accel-Expires", "@1500")], Some(1500)),
             (200, &[("X-Accel-Expires", "@900")], Some(900)),
+            (200, &[("X-Accel-Expires-Max", "9")], Some(1009)),
+            (200, &[("X-Accel-Expires-Max", "90000000")], Some(1060)),
+            (200, &[("X-Accel-Expires-Max", "0")], None),
+            (200, &[("X-Accel-Expires-Max", "9"), ("X-Accel-Expires", "5")], Some(1005)),
             (200, &[("Expires", "Thu, 01 Jan 1970 00:20:00 GMT")], Some(1200)),
             (200, &[("Expires", "Thu, 01 Jan 1970 00:10:00 GMT")], None),
             (200, &[("Expires", "0")], None),

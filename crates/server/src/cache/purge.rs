@@ -151,7 +151,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     let Some(zone) = zone else { return Outcome::Status(404) };
     let (purges, shown) = purges(exchange, conf);
     let count = match purge(&zone, purges, Depth::Hard).await {
-        Ok(count) => count,
+        Ok(counts) => counts.iter().sum(),
         Err(problem) => {
             error::request(exchange, Level::Crit, &problem);
             return Outcome::Status(500);
@@ -222,16 +222,20 @@ pub fn of_key(key: &Key) -> Purge {
     }
 }
 
-/// Purges one after the other, on a thread that may block; how many stored responses were met.
+/// Purges one after the other, on a thread that may block; how many stored responses each met.
 ///
 /// # Errors
 /// A line for the log: a file could not be removed.
-pub async fn purge(zone: &Arc<Zone>, purges: Vec<Purge>, depth: Depth) -> Result<usize, String> {
+pub async fn purge(
+    zone: &Arc<Zone>,
+    purges: Vec<Purge>,
+    depth: Depth,
+) -> Result<Vec<usize>, String> {
     let zone = Arc::clone(zone);
     let work = move || {
         let at = unix_millis(SystemTime::now());
         let counts = purges.iter().map(|purge| zone.purge(purge, depth, at));
-        let sum = counts.sum::<Result<usize, _>>();
+        let counts = counts.collect::<Result<Vec<usize>, _>>();
         // Times are compared in milliseconds: who is told of the purge comes after it.
         for _ in 0..20 {
             if unix_millis(SystemTime::now()) != at {
@@ -239,10 +243,10 @@ pub async fn purge(zone: &Arc<Zone>, purges: Vec<Purge>, depth: Depth) -> Result
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        sum
+        counts
     };
     match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(count)) => Ok(count),
+        Ok(Ok(counts)) => Ok(counts),
         Ok(Err(problem)) => Err(problem.to_string()),
         Err(_) => Err("the purge was interrupted".to_owned()),
     }

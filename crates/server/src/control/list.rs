@@ -2,6 +2,7 @@
 
 use crate::config::compiled::Config;
 use crate::exchange::{Exchange, unix_millis};
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -32,6 +33,22 @@ pub(super) fn stat(config: &Config) -> String {
         let _ = writeln!(out, "; {}", options.disk.path.display());
     }
     out
+}
+
+/// What `stat` says, as JSON.
+pub(super) fn figures(config: &Config) -> Value {
+    let zones = config.zones.iter().map(|(name, zone)| {
+        let (usage, options) = (zone.usage(), zone.options());
+        let memory = json!({
+            "pages": usage.memory_entries, "bytes": usage.memory_bytes, "bytes_max": options.memory_bytes,
+        });
+        let disk = json!({
+            "pages": usage.disk_files, "pages_max": options.disk.files_max,
+            "bytes": usage.disk_bytes, "bytes_max": options.disk.max_size,
+        });
+        (name.clone(), json!({ "memory": memory, "disk": disk }))
+    });
+    json!({ "server": "yorozu", "zones": zones.collect::<Map<_, _>>() })
 }
 
 pub(super) fn size(bytes: u64) -> String {

@@ -48,7 +48,7 @@ pub const DIRECTIVES: &[Directive] = &[
             block.handler = Some(Handler::Control(Access::from_args(args)?));
             Ok(())
         }),
-        "Takes batches of purges for the site's own host from whoever knows the token.",
+        "Takes batches of purges for the site's own host from whoever knows the token; GET: figures.",
     ),
 ];
 

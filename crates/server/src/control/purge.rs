@@ -5,10 +5,11 @@
 //!  "tags": ["post-1", "home"], "host": "www.example.com", "zone": "fscgi",
 //!  "all": false, "soft": true}
 //! ```
-//! A URL that ends with `*` stands for whatever begins so. Tags belong to `host`, to every host without it. `zone`
-//! narrows tags and `all` to one zone. The answer has counts of stored responses, variants counted.
+//! A URL that ends with `*` stands for whatever begins so, one without a scheme (`//www.example.com/a`) for http and
+//! https. Tags belong to `host`, to every host without it. `zone` narrows tags and `all` to one zone. The answer has
+//! counts of stored responses, variants counted. A list of such objects is answered with a list.
 
-use super::explain;
+use super::{explain, list};
 use crate::cache::{key, purge};
 use crate::config::compiled::WorkerConf;
 use crate::exchange::Exchange;
@@ -27,6 +28,7 @@ use yorozu_http::field;
 const PURGES_MAX: usize = 10_000;
 
 /// What is asked for.
+#[derive(Default)]
 struct Batch {
     urls: Vec<String>,
     tags: Vec<String>,
@@ -36,10 +38,38 @@ struct Batch {
     depth: Depth,
 }
 
-impl Batch {
+/// One or more batches, and whether they came as a list.
+struct Batches(Vec<Batch>, bool);
+
+impl Batches {
     fn parse(text: &[u8]) -> Result<Self, String> {
         let value: Value =
             serde_json::from_slice(text).map_err(|p| format!("invalid JSON: {p}"))?;
+        let (batches, is_list) = match value {
+            Value::Array(items) => {
+                (items.into_iter().map(Batch::read).collect::<Result<Vec<_>, _>>()?, true)
+            }
+            other => (vec![Batch::read(other)?], false),
+        };
+        let count: usize = batches.iter().map(|batch| batch.urls.len() + batch.tags.len()).sum();
+        if count > PURGES_MAX {
+            return Err(format!("{count} purges in one request, {PURGES_MAX} are allowed"));
+        }
+        Ok(Self(batches, is_list))
+    }
+
+    async fn perform(&self, conf: &Rc<WorkerConf>) -> Result<String, String> {
+        let mut answers = Vec::new();
+        for batch in &self.0 {
+            answers.push(perform(conf, batch).await?);
+        }
+        let answer = if self.1 { Value::Array(answers) } else { answers.remove(0) };
+        Ok(format!("{answer}\n"))
+    }
+}
+
+impl Batch {
+    fn read(value: Value) -> Result<Self, String> {
         let Value::Object(fields) = value else { return Err("expected a JSON object".to_owned()) };
         const KNOWN: [&str; 6] = ["urls", "tags", "host", "zone", "all", "soft"];
         if let Some(name) = fields.keys().find(|name| !KNOWN.contains(&name.as_str())) {
@@ -56,12 +86,8 @@ impl Batch {
             all: switch(&fields, "all")?,
             depth: if switch(&fields, "soft")? { Depth::Soft } else { Depth::Hard },
         };
-        let count = batch.urls.len() + batch.tags.len();
-        if count == 0 && !batch.all {
+        if batch.urls.is_empty() && batch.tags.is_empty() && !batch.all {
             return Err("nothing to purge: expected \"urls\", \"tags\" or \"all\"".to_owned());
-        }
-        if count > PURGES_MAX {
-            return Err(format!("{count} purges in one request, {PURGES_MAX} are allowed"));
         }
         Ok(batch)
     }
@@ -98,8 +124,7 @@ fn switch(fields: &Map<String, Value>, name: &str) -> Result<bool, String> {
 /// `yorozu purge`
 pub(super) async fn run(exchange: &mut Exchange) -> Result<String, String> {
     let conf = Rc::clone(&exchange.conf);
-    let batch = Batch::parse(content(exchange).await?)?;
-    perform(&conf, &batch).await.map(|counts| format!("{counts}\n"))
+    Batches::parse(content(exchange).await?)?.perform(&conf).await
 }
 
 async fn content(exchange: &mut Exchange) -> Result<&[u8], String> {
@@ -109,7 +134,7 @@ async fn content(exchange: &mut Exchange) -> Result<&[u8], String> {
     Ok(exchange.body.in_memory().unwrap_or_default())
 }
 
-/// `cache_purge_api`: a batch of the site itself.
+/// `cache_purge_api`: batches of the site itself; the zones' figures for a GET.
 ///
 /// # Errors
 /// The status, and what is wrong.
@@ -117,32 +142,28 @@ pub(super) async fn for_site(
     exchange: &mut Exchange,
     token: &[u8],
 ) -> Result<String, (u16, String)> {
-    if exchange.request.method != Method::Post {
-        return Err((405, "expected a POST".to_owned()));
-    }
     let said = exchange.request.known(exchange.request.known.authorization);
     let said = said.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
     if aws_lc_rs::constant_time::verify_slices_are_equal(said, token).is_err() {
         return Err((403, "the token is missing or wrong".to_owned()));
     }
+    match exchange.request.method {
+        Method::Get => return Ok(format!("{}\n", list::figures(&exchange.conf))),
+        Method::Post => {}
+        _ => return Err((405, "expected a POST, or a GET for figures".to_owned())),
+    }
     let bad = |problem| (400, problem);
-    let mut batch = Batch::parse(content(exchange).await.map_err(bad)?).map_err(bad)?;
-    confine(exchange, &mut batch).map_err(|problem| (403, problem))?;
-    let conf = Rc::clone(&exchange.conf);
-    perform(&conf, &batch).await.map(|counts| format!("{counts}\n")).map_err(bad)
+    let mut batches = Batches::parse(content(exchange).await.map_err(bad)?).map_err(bad)?;
+    for batch in &mut batches.0 {
+        confine(exchange, batch).map_err(|problem| (403, problem))?;
+    }
+    batches.perform(&Rc::clone(&exchange.conf)).await.map_err(bad)
 }
 
 /// `X-Accel-Purge`: an answer's own purges, of its own host: `tag=NAME`, `url=/PATH`, `soft`, parted by
 /// commas.
 pub async fn by_answer(exchange: &mut Exchange, head: &Head) {
-    let mut batch = Batch {
-        urls: Vec::new(),
-        tags: Vec::new(),
-        host: String::new(),
-        zone: None,
-        all: false,
-        depth: Depth::Hard,
-    };
+    let mut batch = Batch::default();
     let values: Vec<Bytes> = head.values(b"x-accel-purge").cloned().collect();
     let mut problem = None;
     for item in values.iter().flat_map(|value| field::list(value)) {
@@ -178,12 +199,11 @@ fn confine(exchange: &Exchange, batch: &mut Batch) -> Result<(), String> {
     }
     let authority = exchange.request.field(b"host").unwrap_or(&exchange.request.host);
     let authority = String::from_utf8_lossy(authority);
-    let scheme = String::from_utf8_lossy(exchange.client.scheme());
     for url in &mut batch.urls {
-        if url.starts_with('/') {
-            *url = format!("{scheme}://{authority}{url}");
+        if url.starts_with('/') && !url.starts_with("//") {
+            *url = format!("//{authority}{url}");
         }
-        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        let rest = url.split_once("//").map_or("", |(_, rest)| rest);
         let named = rest.split(['/', '?', ':']).next().unwrap_or_default();
         if !named.eq_ignore_ascii_case(&own) {
             return Err(format!("\"{url}\" is not of host \"{own}\""));
@@ -196,25 +216,34 @@ fn confine(exchange: &Exchange, batch: &mut Batch) -> Result<(), String> {
 async fn perform(conf: &Rc<WorkerConf>, batch: &Batch) -> Result<Value, String> {
     let zones = zones(conf, batch.zone.as_deref())?;
     let (mut urls, mut tags, mut total) = (Map::new(), Map::new(), 0);
+    // All tags of a zone at once: each call waits for the next millisecond.
+    let tag = |name: &String| Purge::Tag(purge::tag(batch.host.as_bytes(), name.as_bytes()));
+    let mut of_tags = vec![0; batch.tags.len()];
+    for zone in &zones {
+        let mut purges: Vec<Purge> = batch.tags.iter().map(tag).collect();
+        purges.extend(batch.all.then_some(Purge::All));
+        if purges.is_empty() {
+            continue;
+        }
+        let counts = purge::purge(zone, purges, batch.depth).await?;
+        total += counts.iter().sum::<usize>();
+        for (sum, count) in of_tags.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    // After the tags: one of them may be refused.
     for url in &batch.urls {
-        let count = match of_url(conf, url)? {
-            None => 0,
-            Some((zone, purges)) => purge::purge(&zone, purges, batch.depth).await?,
-        };
+        let mut count = 0;
+        for url in with_schemes(conf, url) {
+            if let Some((zone, purges)) = of_url(conf, &url)? {
+                count += purge::purge(&zone, purges, batch.depth).await?.iter().sum::<usize>();
+            }
+        }
         total += count;
         urls.insert(url.clone(), json!(count));
     }
-    for name in &batch.tags {
-        let mut count = 0;
-        for zone in &zones {
-            let tag = purge::tag(batch.host.as_bytes(), name.as_bytes());
-            count += purge::purge(zone, vec![Purge::Tag(tag)], batch.depth).await?;
-        }
-        total += count;
+    for (name, count) in batch.tags.iter().zip(of_tags) {
         tags.insert(name.clone(), json!(count));
-    }
-    for zone in zones.iter().filter(|_| batch.all) {
-        total += purge::purge(zone, vec![Purge::All], batch.depth).await?;
     }
     Ok(json!({ "purged": total, "urls": urls, "tags": tags }))
 }
@@ -230,6 +259,20 @@ fn zones(conf: &WorkerConf, name: Option<&str>) -> Result<Vec<Arc<Zone>>, String
             }
         },
     }
+}
+
+/// Itself; of a URL without a scheme what it is with each that is listened for.
+fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
+    if !url.starts_with("//") {
+        return vec![url.to_owned()];
+    }
+    let is_served = |is_tls: bool| {
+        let mut sockets = conf.sockets.iter().filter(|socket| !socket.options.is_control);
+        sockets.any(|socket| socket.is_tls == is_tls)
+    };
+    let schemes = [("http:", false), ("https:", true)];
+    let served = schemes.iter().filter(|(_, is_tls)| is_served(*is_tls));
+    served.map(|(scheme, _)| format!("{scheme}{url}")).collect()
 }
 
 /// A zone and what is to be purged in it.
@@ -271,14 +314,19 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let error = |text: &str| Batch::parse(text.as_bytes()).err().unwrap_or_default();
+        let error = |text: &str| Batches::parse(text.as_bytes()).err().unwrap_or_default();
         assert!(error("{").starts_with("invalid JSON"));
-        assert!(error("[]").contains("expected a JSON object"));
+        assert!(error("[7]").contains("expected a JSON object"));
         assert!(error("{}").contains("nothing to purge"));
         assert!(error(r#"{"url": []}"#).contains("unknown member \"url\""));
         assert!(error(r#"{"urls": "a"}"#).contains("must be a list of strings"));
         assert!(error(r#"{"all": 1}"#).contains("must be true or false"));
-        let batch = Batch::parse(br#"{"tags": ["a"], "host": "WWW.x", "soft": true}"#).unwrap();
-        assert_eq!((batch.host.as_str(), batch.depth), ("www.x", Depth::Soft));
+        let soft = r#"{"tags": ["a"], "host": "WWW.x", "soft": true}"#;
+        let Batches(one, _) = Batches::parse(soft.as_bytes()).unwrap();
+        assert_eq!((one[0].host.as_str(), one[0].depth), ("www.x", Depth::Soft));
+        let list = format!(r#"[{soft}, {{"urls": ["/"]}}]"#);
+        assert!(
+            matches!(Batches::parse(list.as_bytes()), Ok(Batches(all, true)) if all.len() == 2)
+        );
     }
 }

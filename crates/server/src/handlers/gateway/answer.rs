@@ -22,9 +22,10 @@ use yorozu_cache::{EntryBody, EntryHead, Part};
 use yorozu_http::field;
 
 /// Fields of an answer that are for the server, not the client.
-const HIDDEN: [&[u8]; 6] = [
+const HIDDEN: [&[u8]; 7] = [
     b"x-accel-purge",
     b"x-accel-expires",
+    b"x-accel-expires-max",
     b"x-accel-redirect",
     b"x-accel-limit-rate",
     b"x-accel-buffering",

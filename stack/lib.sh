@@ -291,6 +291,7 @@ make_site() {
     if [ ! -e "$data/db-password" ]; then
         (umask 077; random_word >"$data/db-password"; random_word >"$data/admin-password")
     fi
+    [ -e "$data/purge-token" ] || (umask 077; random_word >"$data/purge-token")
     password=$(cat "$data/db-password")
     if [ ! -e "$www/.complete" ]; then
         step "copying WordPress"
@@ -306,8 +307,11 @@ make_site() {
     fi
     sed -e "s|@PASSWORD@|$password|" -e "s|@SOCKET@|$sockets/db/db.sock|" \
         -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
-        "$here/stack/wp-config.php" >"$www/wp-config.php"
+        -e "s|@TOKEN@|$(cat "$data/purge-token")|" "$here/stack/wp-config.php" >"$www/wp-config.php"
     cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
+    rm -rf "$www/wp-content/plugins/yorozu"
+    mkdir -p "$www/wp-content/plugins"
+    cp -R "$here/wordpress/yorozu" "$www/wp-content/plugins/yorozu"
     [ -e "$data/keys.php" ] || { echo '<?php'; for key in AUTH SECURE_AUTH LOGGED_IN NONCE; do
         printf "define('%s_KEY', '%s');\ndefine('%s_SALT', '%s');\n" \
             $key "$(random_word)" $key "$(random_word)"
@@ -315,7 +319,18 @@ make_site() {
     cp "$data/keys.php" "$www/wp-keys.php"
     is_root && chown $php_user "$www/wp-config.php" "$www/wp-keys.php"
     chmod 640 "$www/wp-config.php" "$www/wp-keys.php"
-    [ -e "$data/installed" ] && return
+    [ -e "$data/installed" ] || install_wordpress
+    [ -e "$data/plugin" ] && return
+    as_php php -d display_errors=stderr -r 'require $argv[1] . "/wp-load.php";
+        require ABSPATH . "wp-admin/includes/plugin.php";
+        $problem = activate_plugin("yorozu/yorozu.php", "", false, true);
+        if (is_wp_error($problem)) { fwrite(STDERR, $problem->get_error_message()); exit(1); }' \
+        "$www" >"$data/log/plugin.out" 2>&1 9>&- ||
+        die "activating the plugin failed: $(tail -n 1 "$data/log/plugin.out")"
+    touch "$data/plugin"
+}
+
+install_wordpress() {
     step "installing WordPress"
     sql -e "CREATE DATABASE IF NOT EXISTS wordpress;
         CREATE OR REPLACE USER wordpress@localhost IDENTIFIED BY '$password';
@@ -358,6 +373,7 @@ start_yorozu() {
         -e "s|\.\./fastcgi_params|$data/conf/fastcgi_params|" \
         -e "s|://\$host\$uri/|://\$host:$port\$uri/|" \
         -e "s|/run/php/wordpress.sock|$php_socket|" \
+        -e "s|# \(location = /.purge .*token=\)[^;]*|\1$(cat "$data/purge-token")|" \
         "$preset/wordpress/wordpress.conf" >"$data/conf/wordpress.conf"
     cp "$preset/mime.types" "$preset/fastcgi_params" "$data/conf/"
     step "starting yorozu"

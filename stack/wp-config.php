@@ -10,6 +10,9 @@ define( 'DB_COLLATE', '' );
 define( 'WP_REDIS_SOCKET', '@REDIS@' );
 define( 'WP_CACHE_KEY_SALT', 'wordpress' );
 
+define( 'YOROZU_URL', '@ADDRESS@/.purge' );
+define( 'YOROZU_TOKEN', '@TOKEN@' );
+
 define( 'WP_HOME', '@ADDRESS@' );
 define( 'WP_SITEURL', '@ADDRESS@' );
 define( 'WP_HTTP_BLOCK_EXTERNAL', true );

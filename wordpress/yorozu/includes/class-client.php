@@ -1,0 +1,99 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/** Asks the server: one request, as fast as it goes, and no more than a line about it when nobody answers. */
+final class Client {
+	/** Seconds to wait for a connection, and for the answer: a post is not saved later than that. */
+	const CONNECT_SECONDS = 0.5;
+	const ANSWER_SECONDS  = 3;
+
+	/** Is there an address to ask at? */
+	public static function is_configured(): bool {
+		return defined( 'YOROZU_URL' ) && defined( 'YOROZU_TOKEN' );
+	}
+
+	/** Did the server hand this request to PHP? */
+	public static function is_behind_server(): bool {
+		return isset( $_SERVER['SERVER_SOFTWARE'] ) && 0 === strpos( $_SERVER['SERVER_SOFTWARE'], 'yorozu' );
+	}
+
+	/**
+	 * Purges.
+	 *
+	 * @param array $batches Each with `tags` and `urls`, lists of strings, and `soft`.
+	 * @return int Stored responses that were met.
+	 * @throws \RuntimeException Nobody answers, or refuses; the message is for the log, the code the status.
+	 */
+	public static function purge( array $batches ): int {
+		$counts = array_column( self::ask( 'POST', wp_json_encode( $batches ) ), 'purged' );
+		return array_sum( $counts );
+	}
+
+	/**
+	 * How full the zones are.
+	 *
+	 * @return array Zones by name, each with `memory` and `disk`.
+	 * @throws \RuntimeException Nobody answers, or refuses.
+	 */
+	public static function figures(): array {
+		$answer = self::ask( 'GET', '' );
+		return isset( $answer['zones'] ) && is_array( $answer['zones'] ) ? $answer['zones'] : array();
+	}
+
+	private static function ask( string $method, string $content ): array {
+		if ( ! self::is_configured() ) {
+			throw new \RuntimeException( 'YOROZU_URL and YOROZU_TOKEN are not defined in wp-config.php' );
+		}
+		$url = wp_parse_url( \YOROZU_URL );
+		if ( empty( $url['host'] ) ) {
+			throw new \RuntimeException( 'YOROZU_URL is no URL' );
+		}
+		$is_tls = 'https' === $url['scheme'];
+		$port   = $url['port'] ?? ( $is_tls ? 443 : 80 );
+		// The server on this machine may be asked by an address that its certificate does not name.
+		$context = stream_context_create(
+			array( 'ssl' => array( 'verify_peer' => false, 'verify_peer_name' => false, 'peer_name' => self::host() ) )
+		);
+		$address = ( $is_tls ? 'ssl://' : 'tcp://' ) . $url['host'] . ':' . $port;
+		// phpcs:ignore WordPress.PHP.NoSilencedErrors -- what it would print is in $problem.
+		$socket = @stream_socket_client( $address, $number, $problem, self::CONNECT_SECONDS, STREAM_CLIENT_CONNECT, $context );
+		if ( ! $socket ) {
+			throw new \RuntimeException( "no connection to $address ($problem)" );
+		}
+		stream_set_timeout( $socket, self::ANSWER_SECONDS );
+		$request = "$method " . ( $url['path'] ?? '/' ) . " HTTP/1.0\r\nHost: " . self::authority() . "\r\n"
+			. 'Authorization: Bearer ' . \YOROZU_TOKEN . "\r\nContent-Length: " . strlen( $content ) . "\r\n\r\n";
+		fwrite( $socket, $request . $content );
+		$answer = (string) stream_get_contents( $socket );
+		$is_late = stream_get_meta_data( $socket )['timed_out'];
+		fclose( $socket );
+		return self::read( $answer, $is_late );
+	}
+
+	private static function read( string $answer, bool $is_late ): array {
+		$parts = explode( "\r\n\r\n", $answer, 2 );
+		$line  = strtok( $parts[0], "\r\n" );
+		$body  = trim( $parts[1] ?? '' );
+		if ( $is_late || ! preg_match( '~^HTTP/1\.\d (\d{3})~', (string) $line, $found ) ) {
+			throw new \RuntimeException( 'no answer from ' . \YOROZU_URL );
+		}
+		$value = json_decode( $body, true );
+		if ( '200' !== $found[1] || ! is_array( $value ) ) {
+			$said = '200' !== $found[1] && strlen( $body ) < 200 ? $body : 'this is no yorozu';
+			throw new \RuntimeException( "status {$found[1]} from " . \YOROZU_URL . ": $said", (int) $found[1] );
+		}
+		return $value;
+	}
+
+	/** The site's host, whose pages are meant. */
+	private static function host(): string {
+		return (string) wp_parse_url( home_url(), PHP_URL_HOST );
+	}
+
+	private static function authority(): string {
+		$port = wp_parse_url( home_url(), PHP_URL_PORT );
+		return self::host() . ( $port ? ":$port" : '' );
+	}
+}

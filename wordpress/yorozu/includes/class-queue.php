@@ -1,0 +1,188 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/** Collects what a request changes, and purges it in one go when the request ends. */
+final class Queue {
+	/** More than so many tags mean the whole site: an import, a bulk edit. */
+	const TAGS_MAX = 300;
+	const LOG_MAX  = 100;
+
+	/** @var array<string, bool> Tags; true: hard. */
+	private static $tags = array();
+	/** @var array<string, bool> Paths; true: hard. */
+	private static $urls = array();
+	/** @var array<string, bool> What happened, for the log. */
+	private static $reasons = array();
+
+	public static function register(): void {
+		// Before WordPress ends its output buffers at 1: a field of the answer can still be set.
+		add_action( 'shutdown', array( self::class, 'flush' ), 0 );
+		// For what others do at shutdown.
+		add_action( 'shutdown', array( self::class, 'flush' ), PHP_INT_MAX );
+		add_action( 'yorozu_retry', array( self::class, 'retry' ) );
+	}
+
+	/**
+	 * Notes tags to purge.
+	 *
+	 * @param string   $reason  What happened.
+	 * @param string[] $tags    Tags of this site, without its prefix.
+	 * @param bool     $is_hard Gone at once; else pages answer once more while they are made anew.
+	 */
+	public static function tags( string $reason, array $tags, bool $is_hard = false ): void {
+		self::$reasons[ $reason ] = true;
+		foreach ( $tags as $tag ) {
+			self::$tags[ $tag ] = $is_hard || ! empty( self::$tags[ $tag ] );
+		}
+	}
+
+	/** Notes a page to purge; `*` at its end means all that begin so. */
+	public static function url( string $reason, string $url, bool $is_hard = true ): void {
+		$parts = wp_parse_url( $url );
+		if ( ! $parts ) {
+			return;
+		}
+		$path = ( $parts['path'] ?? '/' ) . ( isset( $parts['query'] ) ? '?' . $parts['query'] : '' );
+		self::$reasons[ $reason ] = true;
+		self::$urls[ $path ]      = $is_hard || ! empty( self::$urls[ $path ] );
+	}
+
+	/** Notes the whole site. */
+	public static function all( string $reason ): void {
+		self::tags( $reason, array( 'site' ), true );
+	}
+
+	/**
+	 * Purges what was noted.
+	 *
+	 * @param mixed $by_hand True: whatever the settings say.
+	 * @return int|null How many stored responses were met; null: nothing could be purged, or nobody tells.
+	 */
+	public static function flush( $by_hand = false ): ?int {
+		if ( ! self::$tags && ! self::$urls ) {
+			return 0;
+		}
+		/**
+		 * Filters the tags to purge: names, true for hard.
+		 *
+		 * @param array $tags Tags without the prefix of a site of a network.
+		 */
+		$tags = apply_filters( 'yorozu_purge_tags', self::$tags );
+		if ( count( $tags ) > self::TAGS_MAX || ! empty( $tags['site'] ) ) {
+			$tags = array( 'site' => true );
+		}
+		foreach ( Settings::extra_urls() as $url ) {
+			self::$urls[ $url ] = self::$urls[ $url ] ?? true;
+		}
+		$urls    = self::$urls;
+		$reasons = array_keys( self::$reasons );
+		self::$tags    = array();
+		self::$urls    = array();
+		self::$reasons = array();
+		if ( true !== $by_hand && ! Settings::is_on() ) {
+			return null;
+		}
+		return self::send( self::batches( $tags, $urls ), $reasons, count( $tags ) + count( $urls ) );
+	}
+
+	/** What could not be purged is tried again by WP-Cron. */
+	public static function retry(): void {
+		$pending = get_option( 'yorozu_pending' );
+		delete_option( 'yorozu_pending' );
+		if ( is_array( $pending ) && $pending ) {
+			self::send( $pending, array( 'again' ), count( $pending ) );
+		}
+	}
+
+	/**
+	 * @param array<string, bool> $tags
+	 * @param array<string, bool> $urls
+	 */
+	private static function batches( array $tags, array $urls ): array {
+		$batches = array();
+		foreach ( array( true, false ) as $is_hard ) {
+			$batch = array(
+				'tags' => Tags::for_purge( array_keys( $tags, $is_hard, true ) ),
+				'urls' => array_map( 'strval', array_keys( $urls, $is_hard, true ) ),
+				'soft' => ! $is_hard,
+			);
+			if ( $batch['tags'] || $batch['urls'] ) {
+				$batches[] = $batch;
+			}
+		}
+		return $batches;
+	}
+
+	private static function send( array $batches, array $reasons, int $count ): ?int {
+		$begun  = microtime( true );
+		$purged = null;
+		try {
+			if ( Client::is_configured() ) {
+				$purged = Client::purge( $batches );
+				$result = sprintf( 'purged %d in %.1f ms', $purged, ( microtime( true ) - $begun ) * 1000 );
+			} elseif ( Client::is_behind_server() && ! headers_sent() ) {
+				self::by_answer( $batches );
+				$result = 'sent with the answer';
+			} else {
+				// No yorozu here, or no way to it: there is nothing to keep right.
+				return null;
+			}
+		} catch ( \RuntimeException $problem ) {
+			$result = $problem->getMessage();
+			// What is refused once is refused again.
+			if ( $problem->getCode() < 400 || $problem->getCode() >= 500 ) {
+				self::keep( $batches );
+			}
+		}
+		self::log( $reasons, $count, $result );
+		return $purged;
+	}
+
+	/** Without an address the server takes purges from the answer's own head. */
+	private static function by_answer( array $batches ): void {
+		foreach ( $batches as $batch ) {
+			foreach ( $batch['tags'] as $tag ) {
+				$items[] = "tag=$tag";
+			}
+			foreach ( $batch['urls'] as $url ) {
+				$items[] = 'url=' . str_replace( ',', '%2C', $url );
+			}
+		}
+		// One depth for all of a head: what must go at once decides.
+		if ( ! array_filter( $batches, fn( $batch ) => ! $batch['soft'] ) ) {
+			$items[] = 'soft';
+		}
+		header( 'X-Accel-Purge: ' . implode( ', ', $items ) );
+	}
+
+	private static function keep( array $batches ): void {
+		$pending = get_option( 'yorozu_pending' );
+		$pending = is_array( $pending ) ? $pending : array();
+		if ( count( $pending ) > 20 ) {
+			$pending = array();
+			$batches = self::batches( array( 'site' => true ), array() );
+		}
+		update_option( 'yorozu_pending', array_merge( $pending, $batches ), false );
+		if ( ! wp_next_scheduled( 'yorozu_retry' ) ) {
+			wp_schedule_single_event( time() + MINUTE_IN_SECONDS, 'yorozu_retry' );
+		}
+	}
+
+	private static function log( array $reasons, int $count, string $result ): void {
+		$log = get_option( 'yorozu_log' );
+		$log = is_array( $log ) ? $log : array();
+		array_unshift(
+			$log,
+			array(
+				'time'   => time(),
+				'user'   => get_current_user_id(),
+				'reason' => implode( ', ', array_slice( $reasons, 0, 5 ) ),
+				'count'  => $count,
+				'result' => $result,
+			)
+		);
+		update_option( 'yorozu_log', array_slice( $log, 0, self::LOG_MAX ), false );
+	}
+}

@@ -1,0 +1,47 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/** What the settings page can change; the option `yorozu_settings`. */
+final class Settings {
+	const DEFAULTS = array(
+		'is_on' => 1,
+		'urls'  => '',
+	);
+
+	private static function all(): array {
+		$set = get_option( 'yorozu_settings' );
+		return array_merge( self::DEFAULTS, is_array( $set ) ? $set : array() );
+	}
+
+	/** Is the cache purged when something changes? */
+	public static function is_on(): bool {
+		return (bool) self::all()['is_on'];
+	}
+
+	/** @return string[] Paths to purge with every change; `*` at the end stands for whatever follows. */
+	public static function extra_urls(): array {
+		$lines = preg_split( '/\s+/', self::all()['urls'], -1, PREG_SPLIT_NO_EMPTY );
+		return array_values( array_filter( $lines, fn( $line ) => '/' === $line[0] ) );
+	}
+
+	/** @param mixed $given What the form sent. */
+	public static function sanitize( $given ): array {
+		$given = is_array( $given ) ? $given : array();
+		$urls  = preg_split( '/\s+/', (string) ( $given['urls'] ?? '' ), -1, PREG_SPLIT_NO_EMPTY );
+		$wrong = array_filter( $urls, fn( $url ) => '/' !== $url[0] );
+		if ( $wrong ) {
+			$text = sprintf(
+				/* translators: %s: what was written */
+				__( 'Left out: %s - expected paths like /shop/ or /shop/*', 'yorozu' ),
+				implode( ' ', $wrong )
+			);
+			add_settings_error( 'yorozu_settings', 'urls', $text );
+		}
+		return array(
+			'is_on' => empty( $given['is_on'] ) ? 0 : 1,
+			'urls'  => implode( "\n", array_map( 'esc_url_raw', array_diff( $urls, $wrong ) ) ),
+		);
+	}
+}

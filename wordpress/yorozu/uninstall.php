@@ -1,0 +1,6 @@
+<?php
+defined( 'WP_UNINSTALL_PLUGIN' ) || exit;
+
+foreach ( array( 'yorozu_log', 'yorozu_pending', 'yorozu_settings' ) as $yorozu_option ) {
+	delete_option( $yorozu_option );
+}

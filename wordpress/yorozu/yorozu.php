@@ -1,0 +1,49 @@
+<?php
+/**
+ * Plugin Name:       yorozu
+ * Description:       Keeps yorozu's page cache right: tags each page with what is on it, purges exactly what a change touches.
+ * Version:           1.0.0
+ * Requires at least: 5.9
+ * Requires PHP:      7.4
+ * License:           GPL-2.0-or-later
+ * License URI:       https://www.gnu.org/licenses/gpl-2.0.html
+ * Text Domain:       yorozu
+ *
+ * In wp-config.php, what `cache_purge_api token=…` of the server says:
+ *
+ *     define( 'YOROZU_URL', 'http://127.0.0.1/.purge' );
+ *     define( 'YOROZU_TOKEN', '…' );
+ *
+ * Without them purges go as a field of PHP's own answer, `X-Accel-Purge`, where its head is not out yet.
+ */
+
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+const VERSION = '1.0.0';
+
+require __DIR__ . '/includes/class-settings.php';
+require __DIR__ . '/includes/class-client.php';
+require __DIR__ . '/includes/class-queue.php';
+require __DIR__ . '/includes/class-tags.php';
+require __DIR__ . '/includes/class-changes.php';
+require __DIR__ . '/includes/class-admin.php';
+
+Tags::register();
+Changes::register();
+Queue::register();
+Admin::register();
+
+// Pages stored until now have no tags.
+register_activation_hook(
+	__FILE__,
+	function () {
+		Queue::url( 'activated', home_url( '/' ) . '*' );
+	}
+);
+
+if ( defined( 'WP_CLI' ) && \WP_CLI ) {
+	require __DIR__ . '/includes/class-command.php';
+	\WP_CLI::add_command( 'yorozu', Command::class );
+}

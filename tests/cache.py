@@ -526,6 +526,7 @@ def test_a_site_purges_its_own_pages_with_its_token_and_by_its_answers():
         answer = site.get('/.purge', 'POST', several, Host='site.example', Authorization=f'Bearer {TOKEN}')
         equal([one['purged'] for one in json.loads(answer.content)], [1, 1])
         equal([state(site, path) for path in (one, two)], ['MISS', 'STALE'])
+        until('the refresh', lambda: state(site, two) == 'HIT')
         equal([state(site, path) for path in (one, two)], ['HIT', 'HIT'])
         # The answer to a POST, say, by which a page was changed.
         fill()

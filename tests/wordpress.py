@@ -42,6 +42,10 @@ class Site:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
+    def end(self):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def get(self, path, method='GET', body=None, **fields):
         connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=60)
         headers = {name.replace('_', '-'): value for name, value in fields.items()}
@@ -110,7 +114,6 @@ def main(names):
                 failed += 1
                 print(f'FAILED {name}\n{traceback.format_exc()}', flush=True)
     finally:
-        site.stop()
-        shutil.rmtree(site.folder, ignore_errors=True)
+        site.end()
     print(f'{len(tests) - failed} passed, {failed} failed')
     sys.exit(failed > 0)

@@ -208,7 +208,8 @@ def test_terms(site):
     changed = after(site, 'category', rename % (ids['hill'], 'category', 'Mountain'),
                     touched=['/wp-json/wp/v2/posts'])
     assert {'/category/hill/', '/post-one/'} <= changed, changed
-    changed = after(site, 'count', f"wp_set_post_categories({ids['one']}, array({ids['sea']}, {ids['hill']}));")
+    changed = after(site, 'count', f"wp_set_post_categories({ids['one']}, array({ids['sea']}, {ids['hill']}));",
+                    touched=['/post-one/feed/'])
     assert '/about/' in changed, changed
     after(site, 'deleted', f"wp_delete_term({ids['bay']}, 'category');", is_hard=True, touched=PATHS)
 
@@ -299,6 +300,29 @@ def test_no_stale_page_after_a_hard_purge_under_load(site):
         for thread in threads:
             thread.join()
     equal(problems, [])
+
+
+def test_warm(site):
+    ids = content(site)
+    sitemap = site.url + '/wp-sitemap.xml'
+    counts = lambda text: [int(number) for number in re.findall(r'(\d+) (?:pages|made|fresh|not stored|failed)', text)]
+    site.yorozu('purge', '--all')
+    pages, made, fresh, not_stored, failed = counts(site.yorozu('warm', sitemap))
+    assert made == pages > 10 and not (fresh or not_stored or failed), (pages, made)
+    runs = site.php_runs()
+    # Nothing is made twice, and the codings that visitors take are there.
+    equal(counts(site.yorozu('warm', '--jobs', '1', site.url + '/post-two/', site.url + '/')), [2, 0, 2, 0, 0])
+    equal(site.get('/post-two/', Accept_Encoding='gzip').fields['content-encoding'], 'gzip')
+    equal(site.php_runs(), runs)
+    assert 'codings    gzip' in site.explain('/post-two/'), site.explain('/post-two/')
+    # After a purge only what it took.
+    said = site.yorozu('purge', '--tag', f"link-{ids['two']}", '--warm', sitemap)
+    purged, again = json.loads(said.splitlines()[0])['purged'], counts(said.splitlines()[1])
+    assert 0 < again[1] <= purged and again[1] + again[2] == pages, said
+    problem = site.yorozu('warm', site.url + '/nothing-here/', site.url + '/wp-login.php', is_failing=True)
+    assert '1 not stored, 1 failed' in problem and '/nothing-here/: status 404' in problem, problem
+    site.script('no.xml', '<html></html>')
+    assert 'it is no sitemap: <html>' in site.yorozu('warm', site.url + '/no.xml', is_failing=True)
 
 
 # --- the server away, an import, WP-CLI ----------------------------------------------------------

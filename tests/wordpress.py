@@ -74,9 +74,15 @@ class Site:
         assert done.returncode == 0 and not done.stderr, done.stderr + done.stdout
         return done.stdout
 
+    def yorozu(self, *words, is_failing=False):
+        """What the command line says, of a server that runs."""
+        command = [ROOT / 'target/release/yorozu', '-p', f'{self.folder}/', '-c', 'conf/nginx.conf', *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        assert (done.returncode != 0) == is_failing, done.stdout
+        return done.stdout
+
     def explain(self, path):
-        return subprocess.run([ROOT / 'target/release/yorozu', '-p', f'{self.folder}/', '-c', 'conf/nginx.conf', 'cache',
-                               'explain', self.url + path], capture_output=True, text=True, check=True).stdout
+        return self.yorozu('cache', 'explain', self.url + path)
 
     def pid(self):
         return int((self.folder / 'yorozu.pid').read_text())

@@ -1,9 +1,11 @@
 //! `yorozu cache …`: asks the running server about its cache, over its control socket.
 
 use crate::command_line::Options;
+use crate::warm::Warm;
 use lexopt::prelude::*;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use yorozu_server::config::load::{Kept, load};
 use yorozu_server::control;
 
@@ -32,6 +34,7 @@ Options:
   --zone NAME   : the zone whose tags, or all pages, are meant; all zones without it
   --all         : all pages
   --soft        : pages answer once more while they are made anew
+  --warm URL    : what is missing then of this page, or of a sitemap's pages, is made: see yorozu warm -h
 ";
 
 /// A request to the control socket.
@@ -89,17 +92,24 @@ impl Command {
         }
     }
 
-    /// Reads what follows `purge`; `None`: help is wanted.
+    /// Reads what follows `purge`, and what is to be warmed then; `None`: help is wanted.
     ///
     /// # Errors
     /// What is wrong, and what was expected.
-    pub(crate) fn parse_purge(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
+    pub(crate) fn parse_purge(
+        parser: &mut lexopt::Parser,
+    ) -> Result<Option<(Self, Option<Warm>)>, String> {
         let (mut urls, mut tags) = (Vec::new(), Vec::new());
+        let mut warm = Vec::new();
         let mut batch = serde_json::Map::new();
         while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
             match argument {
                 Short('h' | '?') | Long("help") => return Ok(None),
                 Long(name @ ("soft" | "all")) => _ = batch.insert(name.to_owned(), true.into()),
+                Long("warm") => {
+                    let url = parser.value().map_err(|p| p.to_string())?;
+                    warm.push(url.to_string_lossy().into_owned());
+                }
                 Long(name @ ("tag" | "host" | "zone")) => {
                     let name = name.to_owned();
                     let value = parser.value().map_err(|p| p.to_string())?;
@@ -124,7 +134,9 @@ impl Command {
         batch.insert("urls".to_owned(), urls.into());
         batch.insert("tags".to_owned(), tags.into());
         let content = serde_json::Value::from(batch).to_string();
-        Ok(Some(Self { method: "POST", target: "/cache/purge".to_owned(), content }))
+        let warm = if warm.is_empty() { None } else { Some(Warm::of(warm)?) };
+        let command = Self { method: "POST", target: "/cache/purge".to_owned(), content };
+        Ok(Some((command, warm)))
     }
 
     /// Asks the server and prints its answer.
@@ -132,37 +144,51 @@ impl Command {
     /// # Errors
     /// It cannot be reached, or refuses.
     pub(crate) fn run(&self, options: &Options) -> Result<(), String> {
-        let loaded = load(&options.request(), &Kept::default()).map_err(|p| p.to_string())?;
-        let path = control::path(&loaded.config)?;
-        let failed = |what: &str, problem: std::io::Error| {
-            format!("{what} \"{}\" failed ({problem}), is the server running?", path.display())
-        };
-        let mut socket = UnixStream::connect(&path).map_err(|p| failed("connect() to", p))?;
-        let request = format!(
-            "{} {} HTTP/1.0\r\nHost: control\r\nContent-Length: {}\r\n\r\n{}",
-            self.method,
-            self.target,
-            self.content.len(),
-            self.content
-        );
-        socket.write_all(request.as_bytes()).map_err(|p| failed("write() to", p))?;
-        let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).map_err(|p| failed("read() from", p))?;
-        let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-        let (head, content) = answer.split_at(end.map_or(answer.len(), |end| end + 4));
-        let content = String::from_utf8_lossy(content);
-        if head.starts_with(b"HTTP/1.1 200 ") {
-            print!("{content}");
-            return Ok(());
-        }
-        let status =
-            String::from_utf8_lossy(head.split(|byte| *byte == b'\r').next().unwrap_or(b""));
-        Err(if head.starts_with(b"HTTP/1.1 400 ") {
-            content.trim().to_owned()
-        } else {
-            status.into()
-        })
+        let content = ask(&socket(options)?, self.method, &self.target, &self.content)?;
+        print!("{}", String::from_utf8_lossy(&content));
+        Ok(())
     }
+}
+
+/// Where the control socket is, by the configuration.
+///
+/// # Errors
+/// The configuration cannot be read or has none.
+pub(crate) fn socket(options: &Options) -> Result<PathBuf, String> {
+    let loaded = load(&options.request(), &Kept::default()).map_err(|p| p.to_string())?;
+    control::path(&loaded.config)
+}
+
+/// Asks the server; its answer's content.
+///
+/// # Errors
+/// It cannot be reached, or refuses.
+pub(crate) fn ask(
+    path: &Path,
+    method: &str,
+    target: &str,
+    content: &str,
+) -> Result<Vec<u8>, String> {
+    let failed = |what: &str, problem: std::io::Error| {
+        format!("{what} \"{}\" failed ({problem}), is the server running?", path.display())
+    };
+    let mut socket = UnixStream::connect(path).map_err(|p| failed("connect() to", p))?;
+    let length = content.len();
+    let request = format!(
+        "{method} {target} HTTP/1.0\r\nHost: control\r\nContent-Length: {length}\r\n\r\n{content}"
+    );
+    socket.write_all(request.as_bytes()).map_err(|p| failed("write() to", p))?;
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).map_err(|p| failed("read() from", p))?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let content = answer.split_off(end.map_or(answer.len(), |end| end + 4));
+    if answer.starts_with(b"HTTP/1.1 200 ") {
+        return Ok(content);
+    }
+    let status = answer.split(|byte| *byte == b'\r').next().unwrap_or(b"");
+    let is_explained = answer.starts_with(b"HTTP/1.1 400 ");
+    let text = String::from_utf8_lossy(if is_explained { &content } else { status });
+    Err(text.trim().to_owned())
 }
 
 fn escape(text: &str) -> String {
@@ -200,7 +226,8 @@ mod tests {
             "https 8443\nGET /x?y HTTP/1.1\r\nHost: h:8443\r\nCookie: a=b\r\n\r\n"
         );
         let purge = |words: &[&str]| Command::parse_purge(&mut lexopt::Parser::from_args(words));
-        let found = purge(&["--soft", "--tag", "a", "http://h/x*"]).unwrap().unwrap();
+        let (found, warm) = purge(&["--soft", "--tag", "a", "http://h/x*"]).unwrap().unwrap();
+        assert_eq!(warm, None);
         assert_eq!(found.content, r#"{"soft":true,"tags":["a"],"urls":["http://h/x*"]}"#);
         assert!(purge(&["--soft"]).unwrap_err().contains("needs a URL"));
         assert!(parse(&["explain", "h/x"]).unwrap_err().contains("expected http://"));

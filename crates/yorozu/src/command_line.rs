@@ -1,6 +1,7 @@
 //! Options of the command line.
 
 use crate::cache::Command;
+use crate::warm::Warm;
 use lexopt::prelude::*;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
@@ -13,8 +14,10 @@ pub(crate) enum Action {
     Build,
     /// `cache …`; `None`: its help.
     Cache(Option<Command>),
-    /// `purge …`; `None`: its help.
-    Purge(Option<Command>),
+    /// `purge …`, and what is warmed then; `None`: its help.
+    Purge(Option<(Command, Option<Warm>)>),
+    /// `warm …`; `None`: its help.
+    Warm(Option<Warm>),
     Directives,
     Help,
     Serve,
@@ -59,6 +62,7 @@ Options:
 
   cache COMMAND : what is stored, and what would become of a request: see yorozu cache -h
   purge URL ... : removes stored pages: see yorozu purge -h
+  warm URL ...  : makes pages before visitors come for them: see yorozu warm -h
 ";
 
 /// The text of `-v`.
@@ -141,6 +145,9 @@ impl Options {
             }
             OwnedArg::Other(text) if text == "purge" => {
                 self.action = Action::Purge(Command::parse_purge(parser)?);
+            }
+            OwnedArg::Other(text) if text == "warm" => {
+                self.action = Action::Warm(Warm::parse(parser)?);
             }
             OwnedArg::Other(text) if text == "--directives" => self.action = Action::Directives,
             OwnedArg::Short(other) => return Err(format!("invalid option: \"{other}\"")),

@@ -3,6 +3,7 @@
 
 mod cache;
 mod command_line;
+mod warm;
 
 use command_line::{Action, Options};
 use nix::sys::signal::{Signal, kill};
@@ -31,7 +32,15 @@ fn main() -> ExitCode {
             print!("{}", cache::PURGE_HELP);
             Ok(())
         }
-        Action::Cache(Some(command)) | Action::Purge(Some(command)) => command.run(&options),
+        Action::Warm(None) => {
+            print!("{}", warm::HELP);
+            Ok(())
+        }
+        Action::Cache(Some(command)) => command.run(&options),
+        Action::Purge(Some((command, warm))) => command
+            .run(&options)
+            .and_then(|()| warm.as_ref().map_or(Ok(()), |warm| warm.run(&options))),
+        Action::Warm(Some(warm)) => warm.run(&options),
         Action::Help => {
             print!("{}", command_line::HELP);
             Ok(())

@@ -19,6 +19,7 @@ use crate::process::worker::Worker;
 use crate::tls::handshake::{NoSession, handshake};
 use crate::tls::stream::Tls;
 use bytes::BytesMut;
+pub(crate) use send::read_file;
 use std::cell::Cell;
 use std::rc::Rc;
 use transport::Transport;

@@ -30,7 +30,7 @@ pub(super) enum Sent {
 }
 
 /// Why a body was not sent whole.
-pub(super) enum Stop {
+pub(crate) enum Stop {
     Failed(io::Error),
     TimedOut,
     Torn,
@@ -224,7 +224,7 @@ pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
 }
 
 /// Reads a part of a file: from the page cache if it is there, else on a thread that may block.
-pub(super) async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes, Stop> {
+pub(crate) async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes, Stop> {
     let mut buffer = vec![0; length];
     // Files of a page cache are nearly always in memory; a cold read moves to another thread.
     let read = file.read_at(&mut buffer, at)?;

@@ -10,10 +10,12 @@
 //! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line for each stored page |
 //! | `POST /cache/purge`, content: JSON | what was purged, as JSON |
 //! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what would become of the request |
+//! | `POST /cache/warm`, content: the same | what became of it: `STATUS CACHE CODING BYTES`, with `?content` what was sent |
 
 mod explain;
 mod list;
 mod purge;
+mod warm;
 
 pub use explain::head;
 pub use purge::by_answer;
@@ -167,6 +169,12 @@ pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
         b"/cache/ls" => list::ls(exchange).await,
         b"/cache/explain" => explain::explain(exchange).await,
         b"/cache/purge" => purge::run(exchange).await,
+        b"/cache/warm" => {
+            return match Box::pin(warm::warm(exchange)).await {
+                Ok(content) => answer(200, b"application/octet-stream", content),
+                Err(problem) => answer(400, b"text/plain", problem + "\n"),
+            };
+        }
         _ => return Outcome::Status(404),
     };
     match text {
@@ -175,6 +183,6 @@ pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
     }
 }
 
-fn answer(status: u16, content_type: &'static [u8], text: String) -> Outcome {
+fn answer(status: u16, content_type: &'static [u8], text: impl Into<Bytes>) -> Outcome {
     Outcome::Respond(Box::new(Response::with_body(status, Bytes::from_static(content_type), text)))
 }

@@ -1,0 +1,393 @@
+//! `yorozu warm`: has the running server make pages before visitors come for them.
+
+use crate::cache::{ask, socket};
+use crate::command_line::Options;
+use flate2::read::GzDecoder;
+use lexopt::prelude::*;
+use quick_xml::events::Event;
+use std::collections::HashSet;
+use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use yorozu_server::control;
+
+/// The text of `yorozu warm -h`.
+pub(crate) const HELP: &str = "\
+Usage: yorozu [-p prefix] [-c filename] warm [OPTION ...] SITEMAP|URL ...
+
+Has the running server make pages that are missing or stale, each coding that it compresses them with included. What
+ends with .xml or .xml.gz is a sitemap, or a list of sitemaps; - reads URLs from standard input, one a line.
+
+Options:
+  --jobs N      : pages made at once (default: 4)
+  --no-codings  : only as clients see them that take no compression
+";
+
+/// Pages made at once where nothing else is said: few enough for PHP to have time for visitors.
+const JOBS: usize = 4;
+const JOBS_MAX: usize = 256;
+/// Sitemaps of sitemaps, and pages; sitemaps.org allows 50,000 of each in one file.
+const SITEMAPS_MAX: usize = 1000;
+const PAGES_MAX: usize = 1_000_000;
+/// Most bytes of a sitemap when it is unpacked (sitemaps.org).
+const SITEMAP_BYTES_MAX: u64 = 50 * 1024 * 1024;
+
+/// What is to be warmed, and how.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Warm {
+    urls: Vec<String>,
+    jobs: usize,
+    has_codings: bool,
+}
+
+/// What became of a page.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Became {
+    /// It was missing or stale, and is stored now.
+    Made,
+    /// It was there.
+    Fresh,
+    /// It is made, but not for others.
+    NotStored,
+}
+
+/// The server's answer about one request.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    cache: String,
+    content: Vec<u8>,
+}
+
+impl Warm {
+    /// Pages and sitemaps, in the usual way.
+    ///
+    /// # Errors
+    /// Something that is no URL.
+    pub(crate) fn of(urls: Vec<String>) -> Result<Self, String> {
+        for url in urls.iter().filter(|url| *url != "-") {
+            control::head(url, "GET", "")?;
+        }
+        Ok(Self { urls, jobs: JOBS, has_codings: true })
+    }
+
+    /// Reads what follows `warm`; `None`: help is wanted.
+    ///
+    /// # Errors
+    /// What is wrong, and what was expected.
+    pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
+        let (mut urls, mut jobs, mut has_codings) = (Vec::new(), JOBS, true);
+        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
+            match argument {
+                Short('h' | '?') | Long("help") => return Ok(None),
+                Long("no-codings") => has_codings = false,
+                Long("jobs") => {
+                    let text = parser.value().map_err(|p| p.to_string())?;
+                    let number = text.to_str().and_then(|text| text.parse().ok());
+                    jobs =
+                        number.filter(|jobs| (1..=JOBS_MAX).contains(jobs)).ok_or_else(|| {
+                            let text = text.to_string_lossy();
+                            format!("invalid number \"{text}\" of jobs, expected 1 to {JOBS_MAX}")
+                        })?;
+                }
+                Value(url) => urls.push(url.to_string_lossy().into_owned()),
+                other => return Err(other.unexpected().to_string()),
+            }
+        }
+        if urls.is_empty() {
+            return Err("\"warm\" needs a sitemap or a URL".to_owned());
+        }
+        Ok(Some(Self { jobs, has_codings, ..Self::of(urls)? }))
+    }
+
+    /// Asks for each page, and says how it went.
+    ///
+    /// # Errors
+    /// The server cannot be reached, a sitemap cannot be read, or a page failed.
+    pub(crate) fn run(&self, options: &Options) -> Result<(), String> {
+        let path = socket(options)?;
+        let begun = Instant::now();
+        let pages = self.pages(&path)?;
+        let progress = Progress::new(pages.len());
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.min(pages.len()) {
+                scope.spawn(|| {
+                    while let Some(url) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        progress.note(url, self.page(&path, url));
+                    }
+                });
+            }
+        });
+        progress.end(begun.elapsed())
+    }
+
+    /// Asks for one page, in each coding.
+    fn page(&self, path: &Path, url: &str) -> Result<Became, String> {
+        let first = request(path, url, None, false)?;
+        if !(200..400).contains(&first.status) {
+            return Err(format!("status {}", first.status));
+        }
+        let mut again = None;
+        for coding in ["gzip", "br", "zstd"].iter().filter(|_| self.has_codings) {
+            again = Some(request(path, url, Some(coding), false)?.cache);
+        }
+        let again = match (again, first.cache.as_str()) {
+            (Some(cache), _) => cache,
+            (None, "MISS") => request(path, url, None, false)?.cache,
+            (None, cache) => cache.to_owned(),
+        };
+        Ok(match (first.cache.as_str(), again.as_str()) {
+            ("HIT", _) => Became::Fresh,
+            ("MISS", "MISS") | ("-" | "BYPASS", _) => Became::NotStored,
+            _ => Became::Made,
+        })
+    }
+
+    /// The pages that are meant, each once, in their order.
+    fn pages(&self, path: &Path) -> Result<Vec<String>, String> {
+        let mut found = Found::default();
+        for url in &self.urls {
+            if url == "-" {
+                for line in std::io::stdin().lock().lines() {
+                    let line = line.map_err(|problem| format!("standard input: {problem}"))?;
+                    let line = line.trim();
+                    if !line.is_empty() {
+                        control::head(line, "GET", "")?;
+                        found.add(line.to_owned(), &found_host(line))?;
+                    }
+                }
+            } else {
+                found.add(url.clone(), &found_host(url))?;
+            }
+        }
+        let mut read = 0;
+        while let Some(url) = found.sitemaps.get(read).cloned() {
+            read += 1;
+            let host = found_host(&url);
+            let text = sitemap(path, &url).map_err(|problem| format!("{url}: {problem}"))?;
+            for url in locations(&text).map_err(|problem| format!("{url}: {problem}"))? {
+                found.add(url, &host)?;
+            }
+        }
+        if found.foreign > 0 {
+            eprintln!("yorozu: {} URLs of other hosts in sitemaps are left out", found.foreign);
+        }
+        Ok(found.pages)
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    known: HashSet<String>,
+    pages: Vec<String>,
+    sitemaps: Vec<String>,
+    /// URLs that a sitemap of another host named.
+    foreign: usize,
+}
+
+impl Found {
+    fn add(&mut self, url: String, host: &str) -> Result<(), String> {
+        if found_host(&url) != host {
+            self.foreign += 1;
+            return Ok(());
+        }
+        if !self.known.insert(url.clone()) {
+            return Ok(());
+        }
+        let path = url.split(['?', '#']).next().unwrap_or_default();
+        let is_sitemap = path.ends_with(".xml") || path.ends_with(".xml.gz");
+        let (list, max) = if is_sitemap {
+            (&mut self.sitemaps, SITEMAPS_MAX)
+        } else {
+            (&mut self.pages, PAGES_MAX)
+        };
+        list.push(url);
+        let what = if is_sitemap { "sitemaps" } else { "pages" };
+        if list.len() > max { Err(format!("more than {max} {what}")) } else { Ok(()) }
+    }
+}
+
+/// `host:port` of a URL.
+fn found_host(url: &str) -> String {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    rest.split(['/', '?', '#']).next().unwrap_or_default().to_lowercase()
+}
+
+/// The text of a sitemap, unpacked.
+fn sitemap(path: &Path, url: &str) -> Result<String, String> {
+    let answer = request(path, url, None, true)?;
+    if answer.status != 200 {
+        return Err(format!("status {}", answer.status));
+    }
+    let mut text = Vec::new();
+    let unpacked = match answer.content.starts_with(&[0x1f, 0x8b]) {
+        true => GzDecoder::new(&answer.content[..]).take(SITEMAP_BYTES_MAX).read_to_end(&mut text),
+        false => (&answer.content[..]).read_to_end(&mut text),
+    };
+    unpacked.map_err(|problem| problem.to_string())?;
+    String::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())
+}
+
+/// The `<loc>` of every page or sitemap (sitemaps.org).
+fn locations(text: &str) -> Result<Vec<String>, String> {
+    let invalid = |problem: &dyn std::fmt::Display| format!("it is no sitemap: {problem}");
+    let mut reader = quick_xml::Reader::from_str(text);
+    let (mut found, mut current, mut is_root_known) = (Vec::new(), None::<String>, false);
+    loop {
+        match reader.read_event().map_err(|problem| invalid(&problem))? {
+            Event::Start(tag) if !is_root_known => {
+                is_root_known = true;
+                let name = tag.local_name();
+                if !matches!(name.as_ref(), b"urlset" | b"sitemapindex") {
+                    let name = String::from_utf8_lossy(name.as_ref()).into_owned();
+                    return Err(invalid(&format!("<{name}>, expected <urlset> or <sitemapindex>")));
+                }
+            }
+            Event::Start(tag) if tag.name().as_ref() == b"loc" => current = Some(String::new()),
+            Event::Text(part) => {
+                if let Some(url) = &mut current {
+                    *url += &part.decode().map_err(|problem| invalid(&problem))?;
+                }
+            }
+            Event::CData(part) => {
+                if let Some(url) = &mut current {
+                    *url += &part.decode().map_err(|problem| invalid(&problem))?;
+                }
+            }
+            Event::GeneralRef(name) => {
+                if let Some(url) = &mut current {
+                    let name = name.decode().map_err(|problem| invalid(&problem))?;
+                    let text = format!("&{name};");
+                    *url += &quick_xml::escape::unescape(&text).map_err(|p| invalid(&p))?;
+                }
+            }
+            Event::End(tag) if tag.name().as_ref() == b"loc" => {
+                let url = current.take().unwrap_or_default();
+                control::head(url.trim(), "GET", "")?;
+                found.push(url.trim().to_owned());
+            }
+            Event::Eof if is_root_known => return Ok(found),
+            Event::Eof => return Err(invalid(&"it is empty")),
+            _ => {}
+        }
+    }
+}
+
+fn request(
+    path: &Path,
+    url: &str,
+    coding: Option<&str>,
+    is_content_wanted: bool,
+) -> Result<Answer, String> {
+    let coding = coding.map_or_else(String::new, |name| format!("Accept-Encoding: {name}\r\n"));
+    let head = control::head(url, "GET", &format!("User-Agent: yorozu warm\r\n{coding}"))?;
+    let target = if is_content_wanted { "/cache/warm?content=1" } else { "/cache/warm" };
+    let mut answer = ask(path, "POST", target, &head)?;
+    let end = answer.iter().position(|byte| *byte == b'\n').unwrap_or(answer.len());
+    let content = answer.split_off((end + 1).min(answer.len()));
+    let line = String::from_utf8_lossy(&answer);
+    let mut words = line.split_ascii_whitespace();
+    let status = words.next().and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| format!("unexpected answer \"{}\"", line.trim()))?;
+    Ok(Answer { status, cache: words.next().unwrap_or("-").to_owned(), content })
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    made: usize,
+    fresh: usize,
+    not_stored: usize,
+    failed: usize,
+}
+
+/// Counts, and on a terminal a bar.
+struct Progress {
+    all: usize,
+    counts: Mutex<Counts>,
+    is_terminal: bool,
+}
+
+impl Progress {
+    fn new(all: usize) -> Self {
+        Self { all, counts: Mutex::default(), is_terminal: std::io::stderr().is_terminal() }
+    }
+
+    fn note(&self, url: &str, became: Result<Became, String>) {
+        let mut counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match became {
+            Ok(Became::Made) => counts.made += 1,
+            Ok(Became::Fresh) => counts.fresh += 1,
+            Ok(Became::NotStored) => counts.not_stored += 1,
+            Err(problem) => {
+                counts.failed += 1;
+                let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
+                eprintln!("{clear}{url}: {problem}");
+            }
+        }
+        if self.is_terminal {
+            /// Places of the bar.
+            const WIDTH: usize = 30;
+            let done = counts.made + counts.fresh + counts.not_stored + counts.failed;
+            let filled = WIDTH * done / self.all.max(1);
+            let bar = format!("{}{}", "#".repeat(filled), " ".repeat(WIDTH - filled));
+            eprint!("\r\x1b[K[{bar}] {done}/{}  made {}", self.all, counts.made);
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn end(self, took: Duration) -> Result<(), String> {
+        let counts = self.counts.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if self.is_terminal {
+            eprint!("\r\x1b[K");
+        }
+        let Counts { made, fresh, not_stored, failed } = counts;
+        println!(
+            "{} pages in {:.1} s: {made} made, {fresh} fresh, {not_stored} not stored, {failed} failed",
+            self.all,
+            took.as_secs_f64()
+        );
+        if failed > 0 { Err(format!("{failed} pages failed")) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sitemaps_are_read_and_what_is_none_is_refused() {
+        let map = "<?xml version='1.0'?><!-- x --><urlset xmlns='y'><url><loc> https://h/a?b=1&amp;c=&#50;\n</loc>\
+                   <image:loc>http://h/i.png</image:loc></url><url><loc><![CDATA[http://h/<]]></loc></url></urlset>";
+        assert_eq!(locations(map).unwrap(), ["https://h/a?b=1&c=2", "http://h/<"]);
+        let error = |text: &str| locations(text).unwrap_err();
+        assert!(error("<html><body>").contains("<html>, expected <urlset>"));
+        assert!(error("").contains("it is empty"));
+        assert!(error("<urlset><url></wrong></urlset>").contains("it is no sitemap"));
+        assert!(error("<urlset><url><loc>no url</loc></url></urlset>").contains("invalid URL"));
+    }
+
+    #[test]
+    fn pages_are_told_from_sitemaps_and_taken_once() {
+        let mut found = Found::default();
+        let urls =
+            ["http://h/a", "http://h/a", "http://h/s.xml?x", "http://other/", "http://h/t.xml.gz"];
+        for url in urls {
+            found.add(url.to_owned(), "h").unwrap();
+        }
+        assert_eq!((found.pages.len(), found.sitemaps.len(), found.foreign), (1, 2, 1));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_checked() {
+        let parse = |words: &[&str]| Warm::parse(&mut lexopt::Parser::from_args(words));
+        assert_eq!(parse(&["-h"]), Ok(None));
+        assert!(parse(&[]).unwrap_err().contains("needs a sitemap"));
+        assert!(parse(&["--jobs", "0", "http://h/"]).unwrap_err().contains("expected 1 to 256"));
+        assert!(parse(&["h/"]).unwrap_err().contains("expected http://HOST/PATH"));
+        let warm = parse(&["--no-codings", "--jobs", "9", "http://h/"]).unwrap().unwrap();
+        assert_eq!((warm.jobs, warm.has_codings), (9, false));
+    }
+}

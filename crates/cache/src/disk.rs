@@ -18,8 +18,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Folder depth: up to three levels of one or two hexadecimal digits each.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -99,7 +99,14 @@ pub(crate) struct Disk {
     /// newer page cannot take their place.
     names: Mutex<()>,
     gone: Box<Gone>,
+    /// Files of purged pages: no page any more, but not removed yet.
+    doomed: Mutex<Vec<Doomed>>,
+    doomed_files: AtomicUsize,
+    doomed_bytes: AtomicU64,
 }
+
+/// A file that is to be removed, and its bytes.
+type Doomed = (Digest, u64);
 
 /// Told which key has no file any more; `None`: none has.
 type Gone = dyn Fn(Option<&Key>) + Send + Sync;
@@ -119,6 +126,9 @@ impl Disk {
             is_scanned: AtomicBool::new(false),
             temporary: AtomicU64::new(0),
             names: Mutex::default(),
+            doomed: Mutex::default(),
+            doomed_files: AtomicUsize::new(0),
+            doomed_bytes: AtomicU64::new(0),
             gone: Box::new(|_| {}),
         })
     }
@@ -287,6 +297,9 @@ impl Disk {
             return Ok(false);
         }
         while self.is_above(bytes, usize::from(!self.index.holds(digest))) {
+            if self.remove_doomed()? {
+                continue;
+            }
             let Some(oldest) = self.index.oldest() else { break };
             self.remove_oldest(&oldest.digest)?;
         }
@@ -296,6 +309,8 @@ impl Disk {
     /// Would so much more be above the bounds?
     fn is_above(&self, more_bytes: u64, more_files: usize) -> bool {
         let (files, bytes) = self.index.usage();
+        let files = files + self.doomed_files.load(Ordering::Relaxed);
+        let bytes = bytes + self.doomed_bytes.load(Ordering::Relaxed);
         files + more_files > self.options.files_max
             || self.options.max_size.is_some_and(|max| bytes + more_bytes > max)
     }
@@ -312,6 +327,52 @@ impl Disk {
         removed
     }
 
+    fn doomed(&self) -> MutexGuard<'_, Vec<Doomed>> {
+        self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a purged page's file out of the accounts, to be removed later: until then the purge's mark keeps it
+    /// from being served. Was there one?
+    pub(crate) fn doom(&self, key: &Key) -> bool {
+        let digest = key.digest();
+        let found = self.index.forget(&digest);
+        if let Some(bytes) = found {
+            self.doomed().push((digest, bytes));
+            self.doomed_files.fetch_add(1, Ordering::Relaxed);
+            self.doomed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        (self.gone)(Some(key));
+        found.is_some()
+    }
+
+    /// Removes one file of a purged page; `false` if there is none.
+    fn remove_doomed(&self) -> Result<bool, StoreError> {
+        let Some((digest, bytes)) = self.doomed().pop() else { return Ok(false) };
+        let removed = {
+            let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            // A page that was stored since has the name now.
+            match self.index.holds(&digest) {
+                true => Ok(false),
+                false => self.unlink(&digest),
+            }
+        };
+        self.doomed_files.fetch_sub(1, Ordering::Relaxed);
+        self.doomed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        removed.map(|_| true)
+    }
+
+    /// Removes the files of purged pages at the manager's pace, while it `is_wanted`.
+    pub(crate) fn sweep(&self, is_wanted: &dyn Fn() -> bool) -> Result<(), StoreError> {
+        let mut steps = Steps::new(self.options.manager, is_wanted);
+        while self.remove_doomed()? && steps.next() {}
+        Ok(())
+    }
+
+    /// Are files of purged pages left?
+    pub(crate) fn has_doomed(&self) -> bool {
+        self.doomed_files.load(Ordering::Relaxed) > 0
+    }
+
     /// Removes a file of which only the name is known; whose it is, its head says.
     fn remove_oldest(&self, digest: &Digest) -> Result<(), StoreError> {
         let head = read_head(&self.options.levels.path(&self.options.path, digest));
@@ -325,6 +386,10 @@ impl Disk {
     fn remove_digest(&self, digest: &Digest) -> Result<bool, StoreError> {
         let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         self.index.forget(digest);
+        self.unlink(digest)
+    }
+
+    fn unlink(&self, digest: &Digest) -> Result<bool, StoreError> {
         let path = self.options.levels.path(&self.options.path, digest);
         match files::remove(&path) {
             Ok(()) => Ok(true),

@@ -84,12 +84,12 @@ impl Index {
         }
     }
 
-    pub(crate) fn forget(&self, digest: &Digest) {
-        let old = self.part_of(digest).remove(digest);
-        if let Some(old) = old {
-            self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
-            self.files.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// Forgets a file; its bytes, if it was known.
+    pub(crate) fn forget(&self, digest: &Digest) -> Option<u64> {
+        let old = self.part_of(digest).remove(digest)?;
+        self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+        self.files.fetch_sub(1, Ordering::Relaxed);
+        Some(old.bytes)
     }
 
     /// Forgets all of it.

@@ -2,7 +2,9 @@
 //!
 //! What the catalog knows is removed at once, from both tiers. What it does not know - files not yet read
 //! after a start, and pages being made - meets the purge's mark: a page that was begun before the
-//! purge is not stored, and not brought into memory. Marks lie in a file too, until every file is known.
+//! purge is not stored, and not brought into memory. Marks lie in a file too, until every file is known. Where
+//! many pages are purged their files are known to nobody from then on, and are removed by the manager; the marks
+//! are kept for as long.
 
 use crate::catalog::host_end;
 use crate::{Key, StoreError};
@@ -145,15 +147,16 @@ impl Marks {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a purge; in the file, too, while there are files that nobody has read.
+    /// Notes a purge: what was begun before it is not stored from here on.
+    pub(crate) fn note(&self, purge: &Purge, at: i64) {
+        self.times().note(purge, at);
+    }
+
+    /// Writes a purge into the file, for as long as there are files that it concerns.
     ///
     /// # Errors
-    /// The file cannot be written: a crash before all files are read would bring the pages back.
-    pub(crate) fn add(&self, purge: &Purge, at: i64, is_written: bool) -> Result<(), StoreError> {
-        self.times().note(purge, at);
-        if !is_written {
-            return Ok(());
-        }
+    /// The file cannot be written: a crash before those are removed would bring the pages back.
+    pub(crate) fn write(&self, purge: &Purge, at: i64) -> Result<(), StoreError> {
         let write = || {
             let mut file = File::options().create(true).append(true).open(&self.path)?;
             file.write_all(line(purge, at).as_bytes())
@@ -183,7 +186,8 @@ impl Marks {
         self.times().meet(key, tags, begun)
     }
 
-    /// Every file has been read: only pages being made may meet a mark from here on.
+    /// Every file has been read, and those of purged pages are removed: only pages being made may meet a mark from
+    /// here on.
     pub(crate) fn all_files_are_known(&self) {
         let _ = std::fs::remove_file(&self.path);
     }

@@ -10,7 +10,7 @@ use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a zone is made from.
@@ -68,9 +68,42 @@ pub struct Zone {
     catalog: Arc<Catalog>,
     marks: Marks,
     purging: Mutex<()>,
+    purges: UnderWay,
 }
 
 type Memory = Cache<Key, InMemory, ByBytes>;
+
+/// How many purges are being done.
+#[derive(Debug, Default)]
+struct UnderWay(Mutex<usize>);
+
+impl UnderWay {
+    fn count(&self) -> MutexGuard<'_, usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) -> OnePurge<'_> {
+        *self.count() += 1;
+        OnePurge(self)
+    }
+
+    /// Does `work` before another one begins, unless one is being done.
+    fn if_none(&self, work: impl FnOnce()) {
+        let count = self.count();
+        if *count == 0 {
+            work();
+        }
+    }
+}
+
+/// A purge, while it is being done.
+struct OnePurge<'a>(&'a UnderWay);
+
+impl Drop for OnePurge<'_> {
+    fn drop(&mut self) {
+        *self.0.count() -= 1;
+    }
+}
 
 impl std::fmt::Debug for Zone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -82,6 +115,8 @@ impl std::fmt::Debug for Zone {
 const MEMORY_SHARE: u64 = 8;
 /// Body size assumed when sizing the memory tier's table; chosen near a small page.
 const TYPICAL_ENTRY_BYTES: u64 = 16 * 1024;
+/// Files that a purge removes before it answers; chosen: a millisecond's work.
+const REMOVED_AT_ONCE: usize = 32;
 /// Keys counted for `min_uses` at once.
 const USES_MAX: usize = 16 * 1024;
 
@@ -108,6 +143,7 @@ impl Zone {
             fills: Arc::default(),
             marks: Marks::open(&options.disk.path),
             purging: Mutex::default(),
+            purges: UnderWay::default(),
             catalog,
             disk,
             options,
@@ -239,7 +275,12 @@ impl Zone {
     /// # Errors
     /// A file that cannot be removed, or the note that it shall be.
     pub fn purge(&self, purge: &Purge, depth: Depth, at: i64) -> Result<usize, StoreError> {
-        self.marks.add(purge, at, !self.disk.is_scanned())?;
+        let _under_way = self.purges.begin();
+        // First of all: what is stored from here on meets it.
+        self.marks.note(purge, at);
+        if !self.disk.is_scanned() {
+            self.marks.write(purge, at)?;
+        }
         let keys = match purge {
             Purge::Page(page) => {
                 let mut keys = self.catalog.of_page(page);
@@ -253,6 +294,8 @@ impl Zone {
             Purge::Tag(tag) => self.catalog.with_tag(tag),
             Purge::All => self.catalog.with_prefix(b""),
         };
+        // Many files are removed later, by the manager; should it not come to that, the mark tells.
+        let is_later = keys.len() > REMOVED_AT_ONCE && self.marks.write(purge, at).is_ok();
         self.fills.cancel(|key| match purge {
             Purge::Page(page) => key.page() == *page,
             Purge::Prefix(prefix) => key.as_bytes().starts_with(prefix),
@@ -272,7 +315,7 @@ impl Zone {
         let mut count = 0;
         for (key, was_there) in keys.iter().zip(were_there) {
             // With its file a stale page would come back after a restart.
-            let had_file = self.disk.remove(key)?;
+            let had_file = if is_later { self.disk.doom(key) } else { self.disk.remove(key)? };
             count += usize::from(was_there || had_file);
             if self.memory.peek(key).is_none() {
                 self.catalog.remove(key.as_bytes());
@@ -328,7 +371,7 @@ impl Zone {
             is_kept
         });
         if all {
-            self.marks.all_files_are_known();
+            self.forget_marks();
         }
     }
 
@@ -338,7 +381,9 @@ impl Zone {
     /// A file that cannot be removed, or the folder is gone.
     pub fn evict(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> Result<usize, StoreError> {
         let inactive = self.options.disk.inactive;
-        if self.disk.is_scanned() {
+        self.disk.sweep(is_wanted)?;
+        self.forget_marks();
+        if self.disk.is_scanned() && !self.disk.has_doomed() {
             self.marks.expire(now.saturating_mul(1000));
         }
         // Uses in memory are not written through; carry them over before judging the files.
@@ -351,6 +396,15 @@ impl Zone {
         }
         self.prune();
         self.disk.evict(now, is_wanted)
+    }
+
+    /// Removes the marks' file once no file of a purged page is left.
+    fn forget_marks(&self) {
+        self.purges.if_none(|| {
+            if self.disk.is_scanned() && !self.disk.has_doomed() {
+                self.marks.all_files_are_known();
+            }
+        });
     }
 
     /// Takes out of the catalog what is in neither tier: pages whose file could not be written.
@@ -579,6 +633,49 @@ mod tests {
         zone.purge(&Purge::Page(key("a")), Depth::Hard, BEGUN).unwrap();
         zone.rewrite(&key("a"), &new, 0).unwrap();
         assert_eq!(folder.files().len(), 0);
+    }
+
+    #[test]
+    fn files_of_many_purged_pages_go_later_and_never_come_back() {
+        let folder = Folder::new();
+        let tag = Bytes::from_static(b"h\0all");
+        let put = |zone: &Zone, number: usize, begun: i64| {
+            let key = key(&format!("k{number}"));
+            let head = EntryHead {
+                key: Bytes::copy_from_slice(key.as_bytes()),
+                stored_at: begun,
+                tags: vec![tag.clone()],
+                ..EntryHead::default()
+            };
+            let entry = Arc::new(Zone::seal(head, Bytes::from_static(b"x"), 0));
+            zone.insert(&key, Arc::clone(&entry), begun);
+            zone.write(&key, &entry, 0, begun).unwrap();
+        };
+        let zone = folder.zone();
+        zone.scan(0, &|| true);
+        (0..100).for_each(|number| put(&zone, number, BEGUN));
+        let purge = Purge::Tag(tag.clone());
+        assert_eq!(zone.purge(&purge, Depth::Hard, BEGUN + 1).unwrap(), 100);
+        assert_eq!((zone.usage().disk_files, folder.files().len()), (0, 100));
+        assert!(zone.load(&key("k7"), 1).unwrap().is_none());
+        // One of them is made anew before its old file is removed.
+        put(&zone, 8, BEGUN + 5);
+        assert!(folder.0.join("yorozu.purges").exists());
+        drop(zone);
+        // The process ends before the files are removed.
+        let zone = folder.zone();
+        assert!(zone.load(&key("k9"), 1).unwrap().is_none());
+        assert!(zone.load(&key("k8"), 1).unwrap().is_some());
+        zone.scan(0, &|| true);
+        assert_eq!(folder.files().len(), 1);
+        // And once more, with the manager.
+        (0..100).for_each(|number| put(&zone, number, BEGUN + 6));
+        zone.purge(&purge, Depth::Hard, BEGUN + 7).unwrap();
+        put(&zone, 8, BEGUN + 9);
+        zone.evict(0, &|| true).unwrap();
+        assert_eq!((zone.usage().disk_files, folder.files().len()), (1, 1));
+        assert!(!folder.0.join("yorozu.purges").exists());
+        assert_eq!(zone.load(&key("k8"), 1).unwrap().unwrap().head.stored_at, BEGUN + 9);
     }
 
     #[test]

@@ -237,11 +237,12 @@ pub async fn purge(
         let counts = purges.iter().map(|purge| zone.purge(purge, depth, at));
         let counts = counts.collect::<Result<Vec<usize>, _>>();
         // Times are compared in milliseconds: who is told of the purge comes after it.
-        for _ in 0..20 {
-            if unix_millis(SystemTime::now()) != at {
-                break;
-            }
-            std::thread::sleep(Duration::from_micros(100));
+        while unix_millis(SystemTime::now()) == at {
+            let since =
+                SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            std::thread::sleep(Duration::from_micros(
+                1000 - u64::from(since.subsec_micros() % 1000),
+            ));
         }
         counts
     };

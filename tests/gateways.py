@@ -3,7 +3,7 @@
 
   tests/gateways.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import concurrent.futures, gzip, hashlib, http.client, json, os, pathlib, random, signal, socket
+import base64, concurrent.futures, gzip, hashlib, http.client, json, os, pathlib, random, signal, socket
 import struct, subprocess, sys, threading, time
 from peers import NGINX, Apache, Folder, Fpm, Memcached, Process, Server, free_port, run, until
 
@@ -428,6 +428,53 @@ def test_uploads_that_go_wrong():
         upload(port, '/', {b'a': b'and again'})
         equal(site.server.files(), [])
         assert 'panic' not in site.server.log()
+
+
+# --- limits and passwords ----------------------------------------------------------------------------
+
+def test_limits_count_what_is_under_way_also_over_a_reload():
+    with Folder() as folder, Fpm(folder, children=8) as fpm:
+        (folder / 'wait.php').write_text('<?php usleep(700000); echo "done";')
+        http = f"""limit_conn_zone $arg_who zone=who:1m; limit_conn_zone $server_name zone=all:1m;
+            server {{ listen 127.0.0.1:$port; server_name a; limit_conn who 2; limit_conn all 5; limit_conn_status 429;
+                location / {{ {FASTCGI} {folder}/wait.php; fastcgi_pass unix:{fpm.socket};
+                    add_header X-Limit $limit_conn_status always; }} }}"""
+        with Server(folder, http) as server:
+            asked = lambda who: get(server.port, f'/?who={who}')
+            with concurrent.futures.ThreadPoolExecutor(20) as pool:
+                statuses = lambda names: sorted(answer.status for answer in pool.map(asked, names))
+                equal(statuses('aaaa'), [200, 200, 429, 429])
+                equal(statuses('aabbcd'), [200] * 5 + [429], 'five of all')
+                equal(statuses('aa'), [200, 200], 'they ended')
+                equal(asked('a').headers['X-Limit'], 'PASSED')
+                # What is under way counts on in the next configuration.
+                under_way = [pool.submit(asked, 'a') for _ in range(2)]
+                until('two under way', lambda: asked('a').status == 429)
+                os.kill(server.process.pid, signal.SIGHUP)
+                until('the reload', lambda: 'reconfiguring' in server.log())
+                equal(asked('a').status, 429)
+                equal([one.result().status for one in under_way], [200, 200])
+                equal(asked('a').status, 200)
+            assert 'limiting connections by zone "who"' in server.log()
+
+
+def test_passwords_of_htpasswd():
+    with Folder() as folder:
+        users = folder / 'users'
+        for number, flag in enumerate(['-m', '-B', '-s', '-d', '-2', '-5', '-p']):
+            subprocess.run(['htpasswd', '-b', *(['-c'] if number == 0 else []), flag, users, f'user{flag}', 'sesame'],
+                           check=True, capture_output=True)
+        http = f"""server {{ listen 127.0.0.1:$port; location / {{ auth_basic realm; auth_basic_user_file {users};
+            return 200 $remote_user; }} location /in {{ auth_basic realm; auth_basic_user_file {users}; alias {users}; }} }}"""
+        with Server(folder, http) as server:
+            def status(user, password):
+                words = base64.b64encode(f'{user}:{password}'.encode()).decode()
+                return get(server.port, '/in', Authorization=f'Basic {words}').status
+            for flag in ['-m', '-B', '-s', '-d', '-2', '-5']:
+                equal((status(f'user{flag}', 'sesame'), status(f'user{flag}', 'Sesame')), (200, 401), flag)
+            # nginx takes plain text only where {PLAIN} says so.
+            equal((status('user-p', 'sesame'), status('nobody', 'sesame')), (401, 401))
+            assert 'user "user-p": password mismatch' in server.log() and 'user "nobody" was not found in' in server.log()
 
 
 def test_a_full_disk_while_a_body_is_spooled():

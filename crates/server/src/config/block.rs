@@ -9,7 +9,9 @@ use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::headers;
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
-use crate::phases::{access, realip, rewrite};
+use crate::phases::{
+    access, auth_basic, auth_request, limit_conn, limit_req, realip, referer, rewrite, secure_link,
+};
 use crate::tls;
 use bytes::Bytes;
 use yorozu_conf::Position;
@@ -50,6 +52,12 @@ pub struct Block {
     pub error_log: Option<ErrorLogs>,
     pub http_core: http_core::Draft,
     pub access: access::Draft,
+    pub auth_basic: auth_basic::Draft,
+    pub auth_request: auth_request::Draft,
+    pub limit_conn: limit_conn::Draft,
+    pub limit_req: limit_req::Draft,
+    pub referer: referer::Draft,
+    pub secure_link: secure_link::Draft,
     pub autoindex: autoindex::Draft,
     pub fastcgi: fastcgi::Draft,
     pub gzip: gzip::Draft,
@@ -90,6 +98,12 @@ impl Block {
             error_log: None,
             http_core: http_core::Draft::default(),
             access: access::Draft::default(),
+            auth_basic: auth_basic::Draft::default(),
+            auth_request: auth_request::Draft::default(),
+            limit_conn: limit_conn::Draft::default(),
+            limit_req: limit_req::Draft::default(),
+            referer: referer::Draft::default(),
+            secure_link: secure_link::Draft::default(),
             autoindex: autoindex::Draft::default(),
             fastcgi: fastcgi::Draft::default(),
             gzip: gzip::Draft::default(),
@@ -125,6 +139,12 @@ impl Block {
         }
         self.http_core.inherit(&outer.http_core);
         self.access.inherit(&outer.access);
+        self.auth_basic.inherit(&outer.auth_basic);
+        self.auth_request.inherit(&outer.auth_request);
+        self.limit_conn.inherit(&outer.limit_conn);
+        self.limit_req.inherit(&outer.limit_req);
+        self.referer.inherit(&outer.referer);
+        secure_link::inherit(&mut self.secure_link, &outer.secure_link);
         self.autoindex.inherit(&outer.autoindex);
         self.fastcgi.inherit(&outer.fastcgi);
         self.gzip.inherit(&outer.gzip);

@@ -4,15 +4,18 @@ use super::env::Upstream;
 use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::connection::h2;
+use crate::exchange::variables::Computed;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::headers;
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
 use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
-use crate::phases::map::Map;
 use crate::phases::rewrite::Instruction;
-use crate::phases::{access, realip, rewrite};
+use crate::phases::{
+    Limits, access, auth_basic, auth_request, limit_conn, limit_req, realip, referer, rewrite,
+    secure_link,
+};
 use crate::tls::server::ServerTls;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -150,6 +153,12 @@ pub struct LocationConf {
 
     pub http_core: http_core::Conf,
     pub access: access::Conf,
+    pub auth_basic: auth_basic::Conf,
+    pub auth_request: auth_request::Conf,
+    pub limit_conn: limit_conn::Conf,
+    pub limit_req: limit_req::Conf,
+    pub referer: referer::Conf,
+    pub secure_link: secure_link::Conf,
     pub autoindex: autoindex::Conf,
     pub fastcgi: fastcgi::Conf,
     pub http2: h2::Conf,
@@ -175,7 +184,9 @@ impl LocationConf {
             Handler::Gateway(Protocol::Fastcgi(_)) => &self.fastcgi.gateway,
             Handler::Gateway(Protocol::Proxy(_)) => &self.proxy.gateway,
             Handler::Gateway(Protocol::Memcached(_)) => &self.memcached_gateway,
-            Handler::Files | Handler::StubStatus | Handler::Control(_) => &self.fastcgi.gateway,
+            Handler::Files | Handler::EmptyGif | Handler::StubStatus | Handler::Control(_) => {
+                &self.fastcgi.gateway
+            }
         }
     }
 
@@ -202,9 +213,10 @@ pub struct Config {
     pub servers: Vec<ServerConf>,
     pub locations: Vec<LocationConf>,
     /// By slot of the variable.
-    pub maps: Vec<Option<Map>>,
+    pub computed: Vec<Option<Box<dyn Computed>>>,
     pub variable_names: Vec<String>,
     pub zones: BTreeMap<String, Arc<Zone>>,
+    pub limits: Limits,
     pub upstreams: BTreeMap<String, Arc<Upstream>>,
     pub hostname: String,
     /// Some `*_bind` is transparent.

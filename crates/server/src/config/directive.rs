@@ -41,6 +41,7 @@ impl Arity {
     pub const NONE: Self = Self { min: 0, max: 0 };
     pub const ONE: Self = Self { min: 1, max: 1 };
     pub const TWO: Self = Self { min: 2, max: 2 };
+    pub const THREE: Self = Self { min: 3, max: 3 };
     pub const ONE_OR_TWO: Self = Self { min: 1, max: 2 };
     pub const TWO_OR_THREE: Self = Self { min: 2, max: 3 };
     pub const ONE_TO_FOUR: Self = Self { min: 1, max: 4 };

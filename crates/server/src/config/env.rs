@@ -6,6 +6,7 @@ use crate::exchange::variables::{Definition, VariableNames};
 use crate::handlers::upstream::resolve::Names;
 use crate::logging::access::FormatTable;
 use crate::logging::file::LogFiles;
+use crate::phases::Limits;
 use crate::tls::pem::PemFiles;
 use crate::tls::tickets::Sessions;
 use std::cell::{Cell, RefCell};
@@ -37,6 +38,8 @@ pub struct Env {
     pub formats: RefCell<FormatTable>,
     /// Cache zones by name.
     pub zones: RefCell<BTreeMap<String, CacheZone>>,
+    /// `limit_req_zone`s and `limit_conn_zone`s by name.
+    pub limits: RefCell<Limits>,
     /// `upstream` blocks, and groups made of addresses written in `*_pass`.
     pub upstreams: RefCell<BTreeMap<String, Arc<Upstream>>>,
     /// Lines for `-t` and the error log that do not refuse the configuration.
@@ -93,6 +96,7 @@ impl Env {
             logs,
             formats: RefCell::default(),
             zones: RefCell::default(),
+            limits: RefCell::default(),
             upstreams: RefCell::default(),
             warnings: RefCell::default(),
             is_transparent: Cell::new(false),

@@ -17,7 +17,10 @@ use crate::filters::headers;
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
-use crate::phases::{access, realip, rewrite};
+use crate::phases::{
+    Limits, access, auth_basic, auth_request, limit_conn, limit_req, realip, referer, rewrite,
+    secure_link,
+};
 use crate::tls::server::ServerTls;
 use crate::tls::tickets::Sessions;
 use bytes::Bytes;
@@ -48,6 +51,7 @@ pub struct Request {
 pub struct Kept {
     pub logs: Arc<LogFiles>,
     pub zones: BTreeMap<String, Arc<Zone>>,
+    pub limits: Limits,
     pub sessions: Arc<Sessions>,
 }
 
@@ -347,9 +351,9 @@ impl<'a> Compiler<'a> {
         }
         drop(names);
         let variable_names = std::mem::take(&mut *env.variables.borrow_mut()).into_names();
-        let mut maps: Vec<_> = variable_names.iter().map(|_| None).collect();
+        let mut computed: Vec<_> = variable_names.iter().map(|_| None).collect();
         for definition in env.definitions.borrow_mut().drain(..) {
-            maps[usize::from(definition.slot)] = Some(definition.map);
+            computed[usize::from(definition.slot)] = Some(definition.source);
         }
         let upstreams = env.upstreams.take();
         crate::handlers::upstream::resolve::check(&upstreams, resolver.as_ref()).map_err(whole)?;
@@ -360,9 +364,10 @@ impl<'a> Compiler<'a> {
             sockets,
             servers,
             locations: self.locations.into_iter().map(|l| l.expect("every id is filled")).collect(),
-            maps,
+            computed,
             variable_names,
             zones: zones(env, kept)?,
+            limits: env.limits.take().going_on(&kept.limits),
             upstreams,
             is_transparent: env.is_transparent.get(),
             hostname: nix::unistd::gethostname()
@@ -411,6 +416,23 @@ impl<'a> Compiler<'a> {
     }
 
     /// Compiles a block with everything in it.
+    /// The methods that `limit_except` does not concern, and what holds for others.
+    fn limit_except(
+        &mut self,
+        limit: Option<Box<(Vec<Bytes>, Block)>>,
+        outer: &Block,
+        at: &Position,
+    ) -> Result<Option<(Vec<Bytes>, LocationId)>, ConfError> {
+        let Some(limit) = limit else { return Ok(None) };
+        let (methods, mut inner) = *limit;
+        inner.inherit(outer);
+        if inner.handler.is_none() {
+            inner.handler.clone_from(&outer.handler);
+        }
+        inner.name = outer.name.clone();
+        Ok(Some((methods, self.location(inner, at)?)))
+    }
+
     fn location(&mut self, mut block: Block, at: &Position) -> Result<LocationId, ConfError> {
         let id = LocationId(u32::try_from(self.locations.len()).expect("few locations"));
         self.locations.push(None);
@@ -419,18 +441,7 @@ impl<'a> Compiler<'a> {
         let limit_except = block.limit_except.take();
         let locations = self.set(nested, &without_try_files(&block))?;
         let script = self.script(script, &block)?;
-        let limit_except = match limit_except {
-            None => None,
-            Some(limit) => {
-                let (methods, mut inner) = *limit;
-                inner.inherit(&block);
-                if inner.handler.is_none() {
-                    inner.handler.clone_from(&block.handler);
-                }
-                inner.name = block.name.clone();
-                Some((methods, self.location(inner, at)?))
-            }
-        };
+        let limit_except = self.limit_except(limit_except, &block, at)?;
         let env = self.env;
         let fail = |error: ValueError| error.at(at);
         let handler = block.handler.clone().unwrap_or(Handler::Files);
@@ -457,6 +468,12 @@ impl<'a> Compiler<'a> {
             limit_except,
             http_core: http_core::Conf::compile(&block.http_core, env).map_err(fail)?,
             access: access::Conf::compile(&block.access, env).map_err(fail)?,
+            auth_basic: auth_basic::Conf::compile(&block.auth_basic, env).map_err(fail)?,
+            auth_request: auth_request::Conf::compile(&block.auth_request, env).map_err(fail)?,
+            limit_conn: limit_conn::Conf::compile(&block.limit_conn, env).map_err(fail)?,
+            limit_req: limit_req::Conf::compile(&block.limit_req, env).map_err(fail)?,
+            referer: referer::Conf::compile(&block.referer, env).map_err(fail)?,
+            secure_link: secure_link::Conf::compile(&block.secure_link, env).map_err(fail)?,
             autoindex: autoindex::Conf::compile(&block.autoindex, env).map_err(fail)?,
             fastcgi,
             http2: h2::Conf::compile(&block.http2, env).map_err(fail)?,
@@ -525,6 +542,8 @@ fn resolver_of_http(http: &Block, env: &Env) -> Result<Option<(Resolver, Duratio
 
 /// Checks that concern several directives of one block.
 fn check(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
+    limit_req::check(&conf.limit_req, env)?;
+    limit_conn::check(&conf.limit_conn, env)?;
     let is_gateway = matches!(conf.handler, Handler::Gateway(_));
     for (prefix, gateway) in conf.gateways() {
         let is_used = is_gateway && std::ptr::eq(gateway, conf.gateway());

@@ -7,9 +7,14 @@ use crate::control;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::headers;
 use crate::handlers::gateway;
-use crate::handlers::{autoindex, fastcgi, index, memcached, proxy, stub_status, upstream};
+use crate::handlers::{
+    autoindex, empty_gif, fastcgi, index, memcached, proxy, stub_status, upstream,
+};
 use crate::logging::access as access_log;
-use crate::phases::{access, map, realip, rewrite};
+use crate::phases::{
+    access, auth_basic, auth_request, geo, limit_conn, limit_req, map, realip, referer, rewrite,
+    secure_link, split_clients,
+};
 use crate::tls;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -27,7 +32,16 @@ pub fn modules() -> Vec<Module> {
         ("http_realip", realip::DIRECTIVES.to_vec()),
         ("http_map", map::DIRECTIVES.to_vec()),
         ("http_rewrite", [rewrite::DIRECTIVES, rewrite::OTHERS].concat()),
+        ("http_geo", geo::DIRECTIVES.to_vec()),
+        ("http_split_clients", split_clients::DIRECTIVES.to_vec()),
+        ("http_limit_req", [limit_req::DIRECTIVES, limit_req::OTHERS].concat()),
+        ("http_limit_conn", [limit_conn::DIRECTIVES, limit_conn::OTHERS].concat()),
         ("http_access", access::DIRECTIVES.to_vec()),
+        ("http_auth_basic", auth_basic::DIRECTIVES.to_vec()),
+        ("http_auth_request", auth_request::DIRECTIVES.to_vec()),
+        ("http_referer", referer::DIRECTIVES.to_vec()),
+        ("http_secure_link", secure_link::DIRECTIVES.to_vec()),
+        ("http_empty_gif", empty_gif::DIRECTIVES.to_vec()),
         ("http_index", index::DIRECTIVES.to_vec()),
         ("http_autoindex", autoindex::DIRECTIVES.to_vec()),
         ("http_stub_status", stub_status::DIRECTIVES.to_vec()),
@@ -70,7 +84,6 @@ pub fn rows(name: &str) -> &'static [Directive] {
 /// Settings that are read and checked, and change nothing, with the reason. Those whose words are
 /// given have no effect only when written so.
 const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
-    ("auth_delay", &[], "there is no authentication yet"),
     ("client_body_in_single_buffer", &[], "a body in memory is always in one buffer"),
     ("directio", &[], "files are read through the page cache"),
     ("env", &[], "the whole environment is kept"),

@@ -2,6 +2,7 @@
 
 use super::directive::{Args, Setting, ValueError};
 use super::template::Template;
+use crate::logging::error::Level;
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -112,6 +113,35 @@ impl<T: Setting> Setting for Option<T> {
         match self {
             Some(value) => value.again(args),
             None => Err(args.duplicate()),
+        }
+    }
+}
+
+/// A status of refusals, 400 to 599.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Status(pub u16);
+
+impl Setting for Status {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let number =
+            value::number(args.word(0)).ok_or_else(|| ValueError::new("invalid number"))?;
+        let status = u16::try_from(number).ok().filter(|status| (400..600).contains(status));
+        status.map(Self).ok_or_else(|| ValueError::new("value must be between 400 and 599"))
+    }
+}
+
+/// The level of what is logged about refusals.
+impl Setting for Level {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match args.word(0) {
+            b"info" => Ok(Self::Info),
+            b"notice" => Ok(Self::Notice),
+            b"warn" => Ok(Self::Warn),
+            b"error" => Ok(Self::Error),
+            other => {
+                let expected = "\"info\", \"notice\", \"warn\" or \"error\"";
+                Err(args.invalid_value_must_be(other, expected))
+            }
         }
     }
 }

@@ -24,7 +24,6 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     ("http_addition", &["add_before_body", "add_after_body", "addition_types"]),
     ("http_api", &["api", "status_zone"]),
-    ("http_auth_basic", &["auth_basic", "auth_basic_user_file"]),
     (
         "http_auth_jwt",
         &[
@@ -39,7 +38,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "auth_jwt_require",
         ],
     ),
-    ("http_auth_request", &["auth_request", "auth_request_set"]),
     ("http_auth_require", &["auth_require"]),
     (
         "http_browser",
@@ -51,14 +49,12 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     ("http_core", &["error_log_tag"]),
     ("http_dav", &["create_full_put_path", "dav_access", "dav_methods", "min_delete_depth"]),
-    ("http_empty_gif", &["empty_gif"]),
     ("http_f4f", &["f4f", "f4f_buffer_size"]),
     (
         "http_fastcgi",
         &["fastcgi_allow_upstream", "fastcgi_bind_dynamic", "fastcgi_request_dynamic"],
     ),
     ("http_flv", &["flv"]),
-    ("http_geo", &["geo"]),
     (
         "http_geoip",
         &["geoip_country", "geoip_city", "geoip_org", "geoip_proxy", "geoip_proxy_recursive"],
@@ -161,27 +157,7 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
     ("http_keyval", &["keyval", "keyval_zone"]),
-    (
-        "http_limit_conn",
-        &[
-            "limit_conn",
-            "limit_conn_dry_run",
-            "limit_conn_log_level",
-            "limit_conn_status",
-            "limit_conn_zone",
-            "limit_zone",
-        ],
-    ),
-    (
-        "http_limit_req",
-        &[
-            "limit_req",
-            "limit_req_dry_run",
-            "limit_req_log_level",
-            "limit_req_status",
-            "limit_req_zone",
-        ],
-    ),
+    ("http_limit_conn", &["limit_zone"]),
     ("http_memcached", &["memcached_allow_upstream", "memcached_bind_dynamic"]),
     ("http_mirror", &["mirror", "mirror_request_body"]),
     (
@@ -232,7 +208,6 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
     ("http_random_index", &["random_index"]),
-    ("http_referer", &["referer_hash_bucket_size", "referer_hash_max_size", "valid_referers"]),
     (
         "http_scgi",
         &[
@@ -288,10 +263,8 @@ const MISSING: &[(&str, &[&str])] = &[
             "scgi_temp_path",
         ],
     ),
-    ("http_secure_link", &["secure_link", "secure_link_md5", "secure_link_secret"]),
     ("http_session_log", &["session_log", "session_log_format", "session_log_zone"]),
     ("http_slice", &["slice"]),
-    ("http_split_clients", &["split_clients"]),
     (
         "http_ssi",
         &[

@@ -3,9 +3,9 @@
 use super::explain;
 use crate::connection::read_file;
 use crate::exchange::Exchange;
-use crate::exchange::response::{Body, Response, Segment};
+use crate::exchange::response::{Body, Segment};
 use crate::filters;
-use crate::handlers::{self, Progress};
+use crate::handlers;
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_http::field::argument;
@@ -23,7 +23,8 @@ pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
     exchange.body.read_all(core).await.map_err(|_| "no request to make".to_owned())?;
     let mut asked = explain::asked(&conf, exchange.body.in_memory().unwrap_or_default())?;
     explain::find_server(&mut asked)?;
-    let mut response = respond(&mut asked).await?;
+    let closed = |status| format!("the connection is closed (status {status})");
+    let mut response = handlers::whole(&mut asked).await.map_err(closed)?;
     filters::apply(&mut asked, &mut response);
     let coding = response.field(b"content-encoding");
     let coding = coding.map_or("-".into(), |coding| String::from_utf8_lossy(coding));
@@ -33,22 +34,6 @@ pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
     let body = std::mem::replace(&mut response.body, Body::empty());
     let (bytes, content) = drain(body, is_wanted).await?;
     Ok([format!("{start} {bytes}\n").as_bytes(), &content].concat())
-}
-
-async fn respond(asked: &mut Exchange) -> Result<Box<Response>, String> {
-    let mut progress = handlers::start(asked);
-    loop {
-        progress = match progress {
-            Progress::Ready(response) => return Ok(response),
-            Progress::Close(status) => {
-                return Err(format!("the connection is closed (status {status})"));
-            }
-            Progress::Gateway => {
-                let outcome = handlers::run(asked).await;
-                handlers::resume(asked, outcome)
-            }
-        };
-    }
 }
 
 /// Reads a body to its end; its bytes, and if they are wanted the content.

@@ -14,6 +14,7 @@ use crate::connection::body::RequestBody;
 use crate::filters::compress::Coding;
 use crate::handlers::proxy::Destination;
 use crate::limits;
+use crate::phases::{Pending, limit_conn, limit_req};
 use crate::process::turn;
 use crate::tls::session::Session;
 use bytes::Bytes;
@@ -194,6 +195,16 @@ pub struct Exchange {
     pub cache_status: Option<CacheStatus>,
     /// Is it only asked about? Then no gateway and no cache is.
     pub is_dry: bool,
+    /// Is it made for another request's sake?
+    pub is_subrequest: bool,
+    /// What it waits for between two phases.
+    pub pending: Option<Pending>,
+    pub limit_req_status: Option<limit_req::Verdict>,
+    pub limit_conn_status: Option<limit_conn::Verdict>,
+    /// What `limit_conn` counts until the response is sent.
+    pub leases: Vec<limit_conn::Lease>,
+    /// Values of `WWW-Authenticate` for an answer 401.
+    pub challenges: Vec<Bytes>,
     /// What the cache did, and why.
     pub cache_report: crate::cache::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
@@ -255,6 +266,12 @@ impl Exchange {
             attempts: Vec::new(),
             cache_status: None,
             is_dry: false,
+            is_subrequest: false,
+            pending: None,
+            limit_req_status: None,
+            limit_conn_status: None,
+            leases: Vec::new(),
+            challenges: Vec::new(),
             cache_report: crate::cache::Report::default(),
             upstream_fields: Rc::default(),
             upstream_trailers: Vec::new(),

@@ -5,7 +5,7 @@ use crate::config::compiled::Config;
 use crate::exchange::request::{Request, append_joined};
 use crate::filters::compress::Coding;
 use crate::logging::clock;
-use crate::phases::map::Map;
+use crate::phases::{referer, secure_link};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -27,6 +27,8 @@ pub enum Variable {
     Args,
     /// `$limit_rate`, which `set` may change.
     LimitRate,
+    /// Computed from texts that hold variables themselves.
+    OfTexts(fn(&mut Exchange) -> Option<Bytes>),
     /// `$request_method`, which decides what a cache key keeps apart.
     RequestMethod,
     /// One the configuration defines.
@@ -51,11 +53,21 @@ pub enum Variable {
     ProxyField(Box<str>),
 }
 
+/// A variable that a block of the configuration computes: `map`, `geo`, `split_clients`.
+pub trait Computed: std::fmt::Debug + Send + Sync {
+    fn value(&self, exchange: &mut Exchange) -> Bytes;
+
+    /// Is it computed anew at each use?
+    fn is_volatile(&self) -> bool {
+        false
+    }
+}
+
 /// What gives a slot its value, besides `set` and captures.
 #[derive(Debug)]
 pub struct Definition {
     pub slot: u16,
-    pub map: Map,
+    pub source: Box<dyn Computed>,
 }
 
 /// Names that the configuration uses or defines.
@@ -143,6 +155,7 @@ impl Variable {
     pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) -> bool {
         match self {
             Self::Builtin(getter) => getter(exchange, out),
+            Self::OfTexts(getter) => getter(exchange).is_some_and(|value| put(out, &value)),
             Self::Args => put(out, &exchange.args),
             Self::RequestMethod => put(out, exchange.request.method_text()),
             Self::LimitRate => put_number(out, exchange.limit_rate.unwrap_or(0)),
@@ -206,12 +219,12 @@ fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
     }
     let conf = std::rc::Rc::clone(&exchange.conf);
     let config: &Config = &conf;
-    let Some(map) = config.maps.get(usize::from(slot)).and_then(Option::as_ref) else {
+    let Some(source) = config.computed.get(usize::from(slot)).and_then(Option::as_ref) else {
         return false;
     };
-    let value = map.value(exchange);
+    let value = source.value(exchange);
     out.extend_from_slice(&value);
-    if !map.is_volatile {
+    if !source.is_volatile() {
         exchange.variables.set(slot, Some(value));
     }
     true
@@ -349,6 +362,8 @@ fn builtin(name: &str) -> Option<Variable> {
     let getter: Getter = match name {
         "args" | "query_string" => return Some(Variable::Args),
         "limit_rate" => return Some(Variable::LimitRate),
+        "secure_link" => return Some(Variable::OfTexts(secure_link::value)),
+        "secure_link_expires" => return Some(Variable::OfTexts(secure_link::expires)),
         "request_method" => return Some(Variable::RequestMethod),
         "cookie_" | "arg_" => return None,
         _ => core_getter(name)
@@ -414,6 +429,13 @@ fn core_getter(name: &str) -> Option<Getter> {
             let path = crate::handlers::static_file::path(ex);
             put(out, &path)
         },
+        "limit_req_status" => {
+            |ex, out| ex.limit_req_status.is_some_and(|verdict| put(out, verdict.name().as_bytes()))
+        }
+        "limit_conn_status" => |ex, out| {
+            ex.limit_conn_status.is_some_and(|verdict| put(out, verdict.name().as_bytes()))
+        },
+        "invalid_referer" => |ex, out| referer::is_invalid(ex) && put(out, b"1"),
         "request_id" => request_id,
         "request_length" => |ex, out| put_number(out, ex.request_bytes + ex.body.received()),
         "request_uri" => |ex, out| put(out, ex.request.target()),

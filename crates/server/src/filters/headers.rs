@@ -177,6 +177,15 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
 }
 
+/// Puts the challenges of an authentication into an answer 401 (RFC 9110, section 11.6.1).
+pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
+    if response.status == 401 {
+        for value in std::mem::take(&mut exchange.challenges) {
+            response.add(Bytes::from_static(b"WWW-Authenticate"), value);
+        }
+    }
+}
+
 /// Makes room for fields behind the content: it has to come in chunks or frames then.
 pub fn make_room_for_trailers(exchange: &mut Exchange, response: &mut Response) {
     if response.trailers.is_empty() {

@@ -11,8 +11,9 @@ use crate::exchange::response::Response;
 type Filter = fn(&mut Exchange, &mut Response);
 
 /// Response filters in the order a head passes them.
-pub const ORDER: [Filter; 6] = [
+pub const ORDER: [Filter; 7] = [
     not_modified::filter,     // first: a 304 has no body, later work would be wasted
+    headers::challenge,       // before `add_header`, as nginx has it
     headers::filter,          // sees the final status; `add_header` depends on it
     compress::gunzip::filter, // before what compresses: its content has no coding after it
     compress::filter,         // withdraws ranges: byte positions of the coded body are not stable

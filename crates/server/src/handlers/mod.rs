@@ -1,6 +1,7 @@
 //! Who makes the response: the content phase, and the pages for errors and redirects.
 
 pub mod autoindex;
+pub mod empty_gif;
 pub mod error_page;
 pub mod fastcgi;
 pub mod gateway;
@@ -27,6 +28,8 @@ pub enum Handler {
     Files,
     /// `fastcgi_pass`, `proxy_pass`, `memcached_pass`
     Gateway(gateway::Protocol),
+    /// `empty_gif`
+    EmptyGif,
     /// `stub_status`
     StubStatus,
     /// `control_api`, `cache_purge_api`
@@ -98,6 +101,21 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
     }
 }
 
+/// The response, however long it takes; the status under which a connection would close without one.
+pub async fn whole(exchange: &mut Exchange) -> Result<Box<Response>, u16> {
+    let mut progress = start(exchange);
+    loop {
+        progress = match progress {
+            Progress::Ready(response) => return Ok(response),
+            Progress::Close(status) => return Err(status),
+            Progress::Gateway => {
+                let outcome = run(exchange).await;
+                resume(exchange, outcome)
+            }
+        };
+    }
+}
+
 /// The content phase.
 pub fn respond(exchange: &mut Exchange) -> Outcome {
     if purge::is_asked(exchange) {
@@ -107,14 +125,18 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     let location = conf.location(exchange.location);
     match &location.handler {
         Handler::Gateway(_) => gateway::respond(exchange),
+        Handler::EmptyGif => empty_gif::respond(exchange),
         Handler::StubStatus => stub_status::respond(exchange),
         Handler::Control(_) => control::respond(exchange),
         Handler::Files => files(exchange),
     }
 }
 
-/// The part of the content phase that waits.
+/// The part of a request that waits: between two phases, or for its content.
 pub async fn run(exchange: &mut Exchange) -> Outcome {
+    if let Some(pending) = exchange.pending.take() {
+        return Box::pin(phases::wait(exchange, pending)).await;
+    }
     let conf = Rc::clone(&exchange.conf);
     if let Handler::Control(access) = &conf.location(exchange.location).handler {
         Box::pin(control::run(exchange, access)).await

@@ -46,6 +46,11 @@ impl Level {
         Self::NAMES[self as usize].0
     }
 
+    /// The next level of less weight.
+    pub fn below(self) -> Self {
+        Self::NAMES.get(self as usize + 1).map_or(self, |(_, level)| *level)
+    }
+
     fn parse(text: &[u8]) -> Option<Self> {
         Self::NAMES.into_iter().find(|(name, _)| name.as_bytes() == text).map(|(_, level)| level)
     }

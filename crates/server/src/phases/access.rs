@@ -70,25 +70,30 @@ impl Conf {
     }
 }
 
-/// Does the first rule that matches the client refuse it?
-pub fn is_denied(exchange: &Exchange, conf: &Conf) -> bool {
+/// Does the first rule that matches the client admit it? `None`: none matches.
+pub fn judge(exchange: &Exchange, conf: &Conf) -> Option<bool> {
     let peer = exchange.remote.ip();
-    let rule = conf.rules.iter().find(|rule| rule.network.matches(peer));
-    rule.is_some_and(|rule| !rule.is_allow)
+    conf.rules.iter().find(|rule| rule.network.matches(peer)).map(|rule| rule.is_allow)
 }
 
 /// The user name of a `Basic` authorization.
 pub fn basic_user(value: &[u8]) -> Option<Vec<u8>> {
+    basic_credentials(value).map(|(user, _)| user)
+}
+
+/// Name and password of a `Basic` authorization (RFC 7617).
+pub fn basic_credentials(value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, token) = value.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
     }
     let decoded = decode_base64(token.trim_ascii())?;
     let colon = decoded.iter().position(|byte| *byte == b':')?;
-    (colon > 0).then(|| decoded[..colon].to_vec())
+    (colon > 0).then(|| (decoded[..colon].to_vec(), decoded[colon + 1..].to_vec()))
 }
 
-fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+/// What base64, of either alphabet, spells; `None` for other letters.
+pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| {
         Some(u32::from(match byte {
             b'A'..=b'Z' => byte - b'A',

@@ -6,7 +6,7 @@ use crate::config::load::Loader;
 use crate::config::regex::Regex;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
-use crate::exchange::variables::{Definition, VariableNames};
+use crate::exchange::variables::{Computed, Definition, VariableNames};
 use crate::find_config::hosts::Hosts;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -23,8 +23,7 @@ pub struct Map {
     default: Template,
     /// Names of hosts: a dot at the end does not count.
     has_hostnames: bool,
-    /// Computed anew at each use.
-    pub is_volatile: bool,
+    is_volatile: bool,
 }
 
 pub const DIRECTIVES: &[Directive] = &[Directive::row(
@@ -35,9 +34,8 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
     "A variable whose value depends on another text.",
 )];
 
-impl Map {
-    /// The value for the exchange.
-    pub fn value(&self, exchange: &mut Exchange) -> Bytes {
+impl Computed for Map {
+    fn value(&self, exchange: &mut Exchange) -> Bytes {
         let subject = self.source.value(exchange);
         let lower = subject.to_ascii_lowercase();
         let host = lower.strip_suffix(b".").filter(|_| self.has_hostnames).unwrap_or(&lower);
@@ -47,6 +45,10 @@ impl Map {
             regexes.find(|(regex, _)| regex.matches(&subject, exchange)).map(|(_, value)| value)
         });
         found.unwrap_or(&self.default).value(exchange)
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.is_volatile
     }
 }
 
@@ -85,7 +87,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             _ => return Err(at(ValueError::new("invalid number of the map parameters"))),
         }
     }
-    env.definitions.borrow_mut().push(Definition { slot, map });
+    env.definitions.borrow_mut().push(Definition { slot, source: Box::new(map) });
     Ok(())
 }
 

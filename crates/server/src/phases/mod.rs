@@ -1,21 +1,71 @@
 //! The phases of a request, in nginx's order; the first with an outcome ends the pass.
 //!
-//! post_read (realip) > server_rewrite > find_config > rewrite > access > precontent (try_files) > content
+//! post_read (realip) > server_rewrite > find_config > rewrite > preaccess (limit_req, limit_conn) > access (access,
+//! auth_basic, auth_request) > precontent (try_files) > content
 
 pub mod access;
+pub mod auth_basic;
+pub mod auth_request;
+pub mod geo;
+pub mod limit_conn;
+pub mod limit_req;
 pub mod map;
 pub mod realip;
+pub mod referer;
 pub mod rewrite;
+pub mod secure_link;
+pub mod split_clients;
 pub mod try_files;
 
-use crate::config::compiled::LocationConf;
+use crate::config::http_core::Satisfy;
 use crate::exchange::Exchange;
 use crate::find_config::{self, Found};
 use crate::handlers::{self, Outcome};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use rewrite::Verdict;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// The zones of `limit_req` and `limit_conn`, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    pub req: BTreeMap<String, limit_req::Zone>,
+    pub conn: BTreeMap<String, limit_conn::Zone>,
+}
+
+impl Limits {
+    /// With the states of an earlier configuration, where a zone was written the same.
+    #[must_use]
+    pub fn going_on(mut self, old: &Self) -> Self {
+        for (name, zone) in &mut self.req {
+            old.req.get(name).into_iter().for_each(|old| zone.keep(old));
+        }
+        for (name, zone) in &mut self.conn {
+            old.conn.get(name).into_iter().for_each(|old| zone.keep(old));
+        }
+        self
+    }
+}
+
+/// What a phase decided.
+#[derive(Debug)]
+pub enum Step {
+    Next,
+    Done(Outcome),
+    /// Next, but later.
+    Delay(Duration),
+}
+
+/// What a request waits for between two phases.
+#[derive(Clone, Copy, Debug)]
+pub enum Pending {
+    /// `limit_req`
+    Delay(Duration),
+    /// `auth_basic`, `auth_request`; with the status that `deny` has for it where one of them suffices.
+    Authentication { denied: Option<u16> },
+}
 
 /// One pass from the server's script on.
 pub fn pass(exchange: &mut Exchange) -> Outcome {
@@ -115,23 +165,104 @@ fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
 
 fn after_rewrite(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
-    let location = conf.location(exchange.location);
-    realip::apply(exchange, &location.realip);
-    if let Some(outcome) = check_access(exchange, location) {
-        return outcome;
+    realip::apply(exchange, &conf.location(exchange.location).realip);
+    // Who asks for another request's sake was let in with that one.
+    if exchange.is_dry || exchange.is_subrequest {
+        return content(exchange);
     }
+    for phase in [limit_req::pass, limit_conn::pass] {
+        match phase(exchange) {
+            Step::Next => {}
+            Step::Done(outcome) => return outcome,
+            Step::Delay(time) => {
+                exchange.pending = Some(Pending::Delay(time));
+                return Outcome::Gateway;
+            }
+        }
+    }
+    access(exchange)
+}
+
+/// The access phase, as far as it needs no waiting.
+fn access(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let is_any = matches!(location.http_core.satisfy, Satisfy::Any);
+    let judged = access::judge(exchange, &location.access);
+    let denied = (judged == Some(false)).then_some(403);
+    let is_asked = location.auth_basic.is_on() || location.auth_request.is_on();
+    let is_settled = match judged {
+        Some(true) => is_any,
+        Some(false) => !is_any,
+        None => false,
+    };
+    if is_asked && !is_settled {
+        exchange.pending = Some(Pending::Authentication { denied });
+        return Outcome::Gateway;
+    }
+    match denied {
+        Some(status) => {
+            error::request(exchange, Level::Error, "access forbidden by rule");
+            Outcome::Status(status)
+        }
+        None => content(exchange),
+    }
+}
+
+fn content(exchange: &mut Exchange) -> Outcome {
     match try_files::choose(exchange) {
         Some(outcome) => outcome,
         None => handlers::respond(exchange),
     }
 }
 
-fn check_access(exchange: &Exchange, location: &LocationConf) -> Option<Outcome> {
-    // As nginx: access was checked before an internal redirect only if the first pass came so far;
-    // each pass checks anew.
-    if access::is_denied(exchange, &location.access) {
-        error::request(exchange, Level::Error, "access forbidden by rule");
-        return Some(Outcome::Status(403));
+/// Waits, and goes on with the phases behind.
+pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
+    match pending {
+        Pending::Delay(time) => {
+            tokio::time::sleep(time).await;
+            match limit_conn::pass(exchange) {
+                Step::Done(outcome) => outcome,
+                Step::Next | Step::Delay(_) => access(exchange),
+            }
+        }
+        Pending::Authentication { denied } => match authenticate(exchange, denied).await {
+            None => content(exchange),
+            Some(status) => {
+                if status == 401 {
+                    let conf = Rc::clone(&exchange.conf);
+                    let delay = conf.location(exchange.location).http_core.auth_delay;
+                    tokio::time::sleep(delay).await;
+                }
+                Outcome::Status(status)
+            }
+        },
     }
-    None
+}
+
+/// Asks for name and password, and the location that decides; the status of a refusal.
+async fn authenticate(exchange: &mut Exchange, mut denied: Option<u16>) -> Option<u16> {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let is_any = matches!(location.http_core.satisfy, Satisfy::Any);
+    for is_basic in [true, false] {
+        let found = match is_basic {
+            true if !location.auth_basic.is_on() => continue,
+            true => auth_basic::check(exchange).await,
+            false if !location.auth_request.is_on() => continue,
+            false => Box::pin(auth_request::check(exchange)).await,
+        };
+        match found {
+            None if is_any => {
+                exchange.challenges.clear();
+                return None;
+            }
+            None => {}
+            // As nginx: that a password is wanted is said whatever else refused.
+            Some(401 | 403) if is_any && denied == Some(401) => {}
+            Some(status @ (401 | 403)) if is_any => denied = Some(status),
+            Some(status) => return Some(status),
+        }
+    }
+    denied
 }

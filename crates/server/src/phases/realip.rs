@@ -91,7 +91,7 @@ pub fn apply(exchange: &mut Exchange, conf: &Conf) {
 }
 
 /// An address with or without a port; the port is 0 without.
-fn parse(text: &[u8]) -> Option<SocketAddr> {
+pub fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return Some((ip, 0).into());

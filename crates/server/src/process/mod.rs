@@ -50,6 +50,7 @@ pub fn run(
     let signals = signals::Signals::install()
         .map_err(|problem| format!("sigaction() failed ({})", error::os_error(&problem)))?;
     kept.zones.clone_from(&config.zones);
+    kept.limits.clone_from(&config.limits);
     for warning in &config.warnings {
         error::process(&config, Level::Warn, warning);
     }
@@ -180,6 +181,7 @@ impl Server {
         let stays = |address: &ListenAddress| config.sockets.iter().any(|s| s.address == *address);
         listen::remove(old.into_iter().filter(|address| !stays(address)));
         self.kept.zones.clone_from(&config.zones);
+        self.kept.limits.clone_from(&config.limits);
         self.manager.replace(&config);
         self.config = config;
         error::process(&self.config, Level::Notice, "reconfigured");

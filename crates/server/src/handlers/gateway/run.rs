@@ -234,8 +234,16 @@ async fn refresh(exchange: &mut Exchange) {
     drop(settle(exchange, location.gateway(), result).await);
 }
 
-/// An exchange's request without its client, for work that outlives it.
+/// An exchange's request without its client, for work that outlives it or goes beside it.
 impl Exchange {
+    /// A request of this one's own for another location.
+    pub fn subrequest(&self, uri: &[u8]) -> Self {
+        let mut asked = self.shadow();
+        asked.is_subrequest = true;
+        asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
+        asked
+    }
+
     pub fn shadow(&self) -> Self {
         let mut shadow = Self::new(
             Rc::clone(&self.conf),

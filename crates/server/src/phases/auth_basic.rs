@@ -1,0 +1,250 @@
+//! `auth_basic`: a name and a password, by a file of them (RFC 7617).
+
+use super::access::basic_credentials;
+use crate::config::directive::*;
+use crate::config::env::join;
+use crate::config::template::Template;
+use crate::exchange::Exchange;
+use crate::logging::error::{self, Level};
+use bytes::Bytes;
+use md5::{Digest as _, Md5};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// `auth_basic string | off`
+#[derive(Clone, Debug)]
+pub struct Realm(Option<Template>);
+
+impl Setting for Realm {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(match args.word(0) {
+            b"off" => None,
+            text => Some(Template::compile(text, args.env)?),
+        }))
+    }
+}
+
+/// `auth_basic_user_file`; relative to the configuration's folder.
+#[derive(Clone, Debug)]
+pub struct UserFile {
+    name: Template,
+    folder: PathBuf,
+}
+
+impl Setting for UserFile {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let name = Template::compile(args.word(0), args.env)?;
+        Ok(Self { name, folder: args.env.conf_prefix.clone() })
+    }
+}
+
+const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LIMIT_EXCEPT;
+
+settings! {
+    in auth_basic;
+    /// The realm a visitor must give a name and a password for.
+    auth_basic: Realm = "off", ONE, CONTEXTS;
+    /// Names and passwords, a line each.
+    auth_basic_user_file: Option<UserFile> = none, ONE, CONTEXTS;
+}
+
+impl Conf {
+    /// Is anything asked for?
+    pub fn is_on(&self) -> bool {
+        self.auth_basic.0.is_some() && self.auth_basic_user_file.is_some()
+    }
+}
+
+/// What a file says about a name and password.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Found {
+    Match,
+    Mismatch,
+    /// The name stands nowhere.
+    NoUser,
+    NoFile,
+    Unreadable,
+}
+
+/// Admits the request (`None`), or the status it gets.
+///
+/// # Source
+/// nginx, `ngx_http_auth_basic_module`.
+pub async fn check(exchange: &mut Exchange) -> Option<u16> {
+    let config = Rc::clone(&exchange.conf);
+    let conf = &config.location(exchange.location).auth_basic;
+    let (Some(realm), Some(file)) = (&conf.auth_basic.0, &conf.auth_basic_user_file) else {
+        return None;
+    };
+    let realm = realm.value(exchange);
+    if &realm[..] == b"off" {
+        return None;
+    }
+    let name = file.name.value(exchange);
+    let path = join(&file.folder, &String::from_utf8_lossy(&name));
+    let said = exchange.request.known(exchange.request.known.authorization);
+    let Some((user, password)) = said.and_then(basic_credentials) else {
+        let text = "no user/password was provided for basic authentication";
+        error::request(exchange, Level::Info, text);
+        return Some(challenge(exchange, &realm));
+    };
+    let shown = (String::from_utf8_lossy(&user).into_owned(), path.display().to_string());
+    // A good hash takes long, on purpose.
+    let work = move || look_up(&path, &user, &password);
+    let found = tokio::task::spawn_blocking(work).await.unwrap_or(Found::Unreadable);
+    let (user, path) = shown;
+    match found {
+        Found::Match => return None,
+        Found::NoFile => {
+            let text = format!("open() \"{path}\" failed (2: No such file or directory)");
+            error::request(exchange, Level::Error, &text);
+            return Some(403);
+        }
+        Found::Unreadable => {
+            error::request(exchange, Level::Crit, &format!("open() \"{path}\" failed"));
+            return Some(500);
+        }
+        Found::NoUser => {
+            let text = format!("user \"{user}\" was not found in \"{path}\"");
+            error::request(exchange, Level::Error, &text);
+        }
+        Found::Mismatch => {
+            let text = format!("user \"{user}\": password mismatch");
+            error::request(exchange, Level::Error, &text);
+        }
+    }
+    Some(challenge(exchange, &realm))
+}
+
+fn challenge(exchange: &mut Exchange, realm: &[u8]) -> u16 {
+    let value = [b"Basic realm=\"", realm, b"\""].concat();
+    exchange.challenges = vec![value.into()];
+    401
+}
+
+fn look_up(path: &std::path::Path, user: &[u8], password: &[u8]) -> Found {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => return Found::NoFile,
+        Err(_) => return Found::Unreadable,
+    };
+    for line in text.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let mut parts = line.splitn(3, |byte| *byte == b':');
+        let (name, hash) = (parts.next().unwrap_or_default(), parts.next());
+        if name.starts_with(b"#") || name != user {
+            continue;
+        }
+        let Some(hash) = hash else { continue };
+        return if is_password(password, hash) { Found::Match } else { Found::Mismatch };
+    }
+    Found::NoUser
+}
+
+/// Does the password have this hash? `$apr1$`, `{PLAIN}`, `{SHA}`, `{SSHA}` as nginx has them, and those of
+/// crypt(3) but yescrypt.
+fn is_password(password: &[u8], hash: &[u8]) -> bool {
+    let same = |a: &[u8], b: &[u8]| aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok();
+    let sha1 = |parts: &[&[u8]]| {
+        let algorithm = &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY;
+        aws_lc_rs::digest::digest(algorithm, &parts.concat())
+    };
+    if let Some(plain) = hash.strip_prefix(b"{PLAIN}") {
+        return same(password, plain);
+    }
+    if let Some(encoded) = hash.strip_prefix(b"{SHA}") {
+        let wanted = super::access::decode_base64(encoded).unwrap_or_default();
+        return same(sha1(&[password]).as_ref(), &wanted);
+    }
+    if let Some(encoded) = hash.strip_prefix(b"{SSHA}") {
+        let wanted = super::access::decode_base64(encoded).unwrap_or_default();
+        let Some((digest, salt)) = wanted.split_at_checked(20) else { return false };
+        return same(sha1(&[password, salt]).as_ref(), digest);
+    }
+    if let Some(rest) = hash.strip_prefix(b"$apr1$") {
+        let salt = rest.split(|byte| *byte == b'$').next().unwrap_or_default();
+        return same(&apr1(password, &salt[..salt.len().min(8)]), hash);
+    }
+    std::str::from_utf8(hash).is_ok_and(|hash| pwhash::unix::verify(password, hash))
+}
+
+/// Apache's variant of the MD5 crypt: `$apr1$salt$digest`.
+///
+/// # Source
+/// Poul-Henning Kamp's md5crypt with the magic `$apr1$` (Apache, `apr_md5.c`; nginx, `ngx_crypt_apr1`).
+fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
+    const MAGIC: &[u8] = b"$apr1$";
+    const LETTERS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let inner = Md5::new().chain_update(password).chain_update(salt).chain_update(password);
+    let inner = inner.finalize();
+    let mut first = Md5::new().chain_update(password).chain_update(MAGIC).chain_update(salt);
+    for (index, _) in password.iter().enumerate() {
+        first.update([inner[index % 16]]);
+    }
+    let mut left = password.len();
+    while left > 0 {
+        let nothing = left & 1 == 1;
+        first.update([if nothing { 0 } else { password[0] }]);
+        left >>= 1;
+    }
+    let mut digest = first.finalize();
+    for round in 0..1000 {
+        let mut next = Md5::new();
+        next.update(if round % 2 == 1 { password } else { &digest[..] });
+        if round % 3 != 0 {
+            next.update(salt);
+        }
+        if round % 7 != 0 {
+            next.update(password);
+        }
+        next.update(if round % 2 == 1 { &digest[..] } else { password });
+        digest = next.finalize();
+    }
+    let mut out = [MAGIC, salt, b"$"].concat();
+    let mut letters = |bytes: [u8; 3], count: usize| {
+        let mut value = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
+        for _ in 0..count {
+            out.push(LETTERS[(value & 63) as usize]);
+            value >>= 6;
+        }
+    };
+    for at in 0..5 {
+        let last = if at == 4 { 5 } else { at + 12 };
+        letters([digest[at], digest[at + 6], digest[last]], 4);
+    }
+    letters([0, 0, digest[11]], 2);
+    out
+}
+
+/// Field values of the challenges, for an answer 401.
+pub fn challenges(exchange: &Exchange, status: u16) -> &[Bytes] {
+    if status == 401 { &exchange.challenges } else { &[] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_in_every_form_are_known() {
+        // Made by htpasswd, openssl passwd and crypt(3), all of "secret".
+        let hashes = [
+            "{PLAIN}secret",
+            "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+            "{SSHA}gVK8WC9YyFT1gMsQHTGCgT3sSv5zYWx0",
+            "$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0",
+            "$1$saltsalt$9xy1btjgzLYfb7hivXtC//",
+            "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA",
+            "$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1",
+            "$2y$05$29nHkV/8DltVEzee13D1XeZboM/1fOjhjcNoZyw0/lodd/wQ6LmgC",
+            "abNANd1rDfiNc",
+        ];
+        for hash in hashes {
+            assert!(is_password(b"secret", hash.as_bytes()), "{hash}");
+            assert!(!is_password(b"Secret", hash.as_bytes()), "{hash}");
+            assert!(!is_password(b"", hash.as_bytes()), "{hash}");
+        }
+        assert!(!is_password(b"secret", b""));
+        assert!(!is_password(b"secret", b"{SSHA}short"));
+    }
+}

@@ -1,0 +1,100 @@
+//! `auth_request`: another location decides by its status whether a request may pass.
+
+use super::map;
+use crate::config::directive::*;
+use crate::config::template::Template;
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::handlers;
+use crate::logging::error::{self, Level};
+use bytes::Bytes;
+use std::rc::Rc;
+
+/// `auth_request uri | off`
+#[derive(Clone, Debug, Default)]
+pub struct Asked(Option<Bytes>);
+
+impl Setting for Asked {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(match args.word(0) {
+            b"off" => None,
+            _ => Some(args.words[0].clone()),
+        }))
+    }
+}
+
+/// `auth_request_set $variable value`
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    slot: u16,
+    value: Template,
+}
+
+impl Setting for Assignment {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let slot = map::define(&args.words[0], args.env)?;
+        Ok(Self { slot, value: Template::compile(args.word(1), args.env)? })
+    }
+}
+
+settings! {
+    in auth_request;
+    /// Where it is asked whether a request may pass: 2xx says yes, 401 and 403 no.
+    auth_request: Asked = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Sets a variable when that is known, from what was answered.
+    auth_request_set: Vec<Assignment> = none, TWO, HTTP_SERVER_LOCATION;
+}
+
+impl Conf {
+    /// Is anything asked?
+    pub fn is_on(&self) -> bool {
+        self.auth_request.0.is_some()
+    }
+}
+
+/// Admits the request (`None`), or the status it gets.
+///
+/// # Source
+/// nginx, `ngx_http_auth_request_module`.
+pub async fn check(exchange: &mut Exchange) -> Option<u16> {
+    let config = Rc::clone(&exchange.conf);
+    let conf = &config.location(exchange.location).auth_request;
+    let uri = conf.auth_request.0.as_ref()?;
+    let mut asked = exchange.subrequest(uri);
+    asked.request.method = Method::Get;
+    asked.request.method_override = Some(b"GET");
+    let status = match handlers::whole(&mut asked).await {
+        Ok(response) => {
+            let fields = response.fields.iter();
+            let challenges = fields.filter(|(name, _)| is_challenge(name));
+            exchange.challenges.extend(challenges.map(|(_, value)| value.clone()));
+            if exchange.challenges.is_empty() {
+                exchange.challenges.append(&mut asked.challenges);
+            }
+            response.status
+        }
+        Err(status) => status,
+    };
+    for assignment in &conf.auth_request_set {
+        let value = assignment.value.value(&mut asked);
+        asked.variables.set(assignment.slot, Some(value));
+    }
+    // Variables are of both, as nginx has it.
+    exchange.variables = std::mem::take(&mut asked.variables);
+    match status {
+        200..=299 => {
+            exchange.challenges.clear();
+            None
+        }
+        401 | 403 => Some(status),
+        other => {
+            let text = format!("auth request unexpected status: {other}");
+            error::request(exchange, Level::Error, &text);
+            Some(500)
+        }
+    }
+}
+
+fn is_challenge(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"www-authenticate")
+}

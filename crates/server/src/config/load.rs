@@ -5,6 +5,7 @@
 //! a directive's name.
 
 use super::block::{Block, LocationName};
+use super::check;
 use super::compiled::*;
 use super::directive::*;
 use super::env::Env;
@@ -14,7 +15,7 @@ use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::headers;
-use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
+use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
 use crate::phases::{
@@ -492,7 +493,7 @@ impl<'a> Compiler<'a> {
             rewrite: rewrite::Conf::compile(&block.rewrite, env).map_err(fail)?,
             realip: realip::Conf::compile(&block.realip, env).map_err(fail)?,
         };
-        check(&conf, env).map_err(fail)?;
+        check::location(&conf, env).map_err(fail)?;
         self.locations[id.0 as usize] = Some(conf);
         Ok(id)
     }
@@ -538,50 +539,6 @@ fn without_try_files(block: &Block) -> Block {
 fn resolver_of_http(http: &Block, env: &Env) -> Result<Option<(Resolver, Duration)>, ValueError> {
     let core = http_core::Conf::compile(&http.http_core, env)?;
     Ok(core.resolver.map(|resolver| (resolver, core.resolver_timeout)))
-}
-
-/// Checks that concern several directives of one block.
-fn check(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
-    limit_req::check(&conf.limit_req, env)?;
-    limit_conn::check(&conf.limit_conn, env)?;
-    let is_gateway = matches!(conf.handler, Handler::Gateway(_));
-    for (prefix, gateway) in conf.gateways() {
-        let is_used = is_gateway && std::ptr::eq(gateway, conf.gateway());
-        check_gateway(prefix, gateway, is_used, env)?;
-    }
-    Ok(())
-}
-
-fn check_gateway(
-    prefix: &str,
-    conf: &gateway::Conf,
-    is_used: bool,
-    env: &Env,
-) -> Result<(), ValueError> {
-    if let Some(zone) = conf.cache.zone() {
-        // A name with variables is looked up with each request.
-        if let Some(zone) = zone.as_literal() {
-            let zone = String::from_utf8_lossy(&zone).into_owned();
-            if !env.zones.borrow().contains_key(&zone) {
-                return Err(ValueError(format!("\"{prefix}_cache\" zone \"{zone}\" is unknown")));
-            }
-        }
-        if is_used && conf.cache_key.is_none() && prefix != "proxy" {
-            env.warn(format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\""));
-        }
-    }
-    if let Some(zone) = conf.cache_purge.zone() {
-        if !env.zones.borrow().contains_key(zone) {
-            return Err(ValueError(format!("\"{prefix}_cache_purge\" zone \"{zone}\" is unknown")));
-        }
-    }
-    let (busy, buffer) = (conf.busy_buffers_size, conf.buffer_size.0);
-    if busy.is_some_and(|busy| busy.0 < buffer.max(conf.buffers.size)) {
-        return Err(ValueError(format!(
-            "\"{prefix}_busy_buffers_size\" must be equal to or greater than the maximum of the value of \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""
-        )));
-    }
-    Ok(())
 }
 
 /// Opens the cache zones; a zone whose options did not change is kept with what it holds.

@@ -1,6 +1,7 @@
 //! Configuration: rows of directives, drafts of blocks, the compiled form, and the door from text.
 
 pub mod block;
+mod check;
 pub mod compiled;
 pub mod directive;
 pub mod env;

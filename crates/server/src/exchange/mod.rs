@@ -5,6 +5,7 @@
 
 pub mod request;
 pub mod response;
+pub mod slots;
 pub mod temporary;
 pub mod variables;
 
@@ -19,13 +20,13 @@ use crate::process::turn;
 use crate::tls::session::Session;
 use bytes::Bytes;
 use request::Request;
+use slots::Slots;
 use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use variables::Slots;
 use yorozu_wire::proxy_protocol::ProxyHeader;
 
 /// Who asks, as far as known.

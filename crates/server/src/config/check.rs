@@ -10,7 +10,7 @@ use crate::phases::{limit_conn, limit_req};
 ///
 /// # Errors
 /// What does not fit together.
-pub fn location(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
+pub(super) fn location(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
     limit_req::check(&conf.limit_req, env)?;
     limit_conn::check(&conf.limit_conn, env)?;
     let is_gateway = matches!(conf.handler, Handler::Gateway(_));

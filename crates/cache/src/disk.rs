@@ -10,6 +10,7 @@
 use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, decode_forms, encode_form};
 use crate::files;
 use crate::index::{Digest, Index, Known};
+use crate::levels::{Levels, parse_digest};
 use crate::lock::Lock;
 use crate::pace::{Pace, Steps};
 use crate::{Key, StoreError};
@@ -20,45 +21,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Folder depth: up to three levels of one or two hexadecimal digits each.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Levels {
-    digits: [u8; 3],
-}
-
-impl Levels {
-    /// Reads `1:2` and the like.
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut digits = [0; 3];
-        for (count, level) in text.split(':').enumerate() {
-            *digits.get_mut(count)? = match level {
-                "1" => 1,
-                "2" => 2,
-                _ => return None,
-            };
-        }
-        Some(Self { digits })
-    }
-
-    /// `c/29/b7f54b2df7773722d382f4809d65029c` for levels `1:2`: digits are taken from the end.
-    fn path(self, root: &Path, digest: &Digest) -> PathBuf {
-        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut path = root.to_owned();
-        let mut end = name.len();
-        for digits in self.digits.into_iter().filter(|digits| *digits > 0) {
-            let start = end - usize::from(digits);
-            path.push(&name[start..end]);
-            end = start;
-        }
-        path.push(name);
-        path
-    }
-
-    fn depth(self) -> usize {
-        self.digits.iter().filter(|digits| **digits > 0).count()
-    }
-}
 
 /// A walk through the folder.
 struct Scan<'a> {
@@ -557,17 +519,6 @@ fn is_foreign_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY_PREFIX) && !name.starts_with(&own)
 }
 
-fn parse_digest(name: &str) -> Option<Digest> {
-    let mut digest = [0; 16];
-    if name.len() != 32 || !name.is_ascii() {
-        return None;
-    }
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&name[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(digest)
-}
-
 fn make_folders(path: &Path) -> Result<(), StoreError> {
     let folder = path.parent().unwrap_or(path);
     files::make_folder(folder).map_err(failed("mkdir()", folder))
@@ -638,26 +589,5 @@ pub(crate) fn body_bytes(body: &EntryBody, length: u64) -> io::Result<Bytes> {
             file.read_exact_at(&mut bytes, *offset)?;
             Ok(bytes.into())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_lie_where_nginx_lays_them() {
-        // The example of nginx's documentation of proxy_cache_path.
-        let digest = parse_digest("b7f54b2df7773722d382f4809d65029c").unwrap();
-        let path = |levels: &str| {
-            let levels = Levels::parse(levels).unwrap();
-            levels.path(Path::new("/c"), &digest).display().to_string()
-        };
-        assert_eq!(path("1:2"), "/c/c/29/b7f54b2df7773722d382f4809d65029c");
-        assert_eq!(path("2:1:2"), "/c/9c/2/50/b7f54b2df7773722d382f4809d65029c");
-        let flat = Levels::default().path(Path::new("/c"), &digest);
-        assert_eq!(flat, Path::new("/c/b7f54b2df7773722d382f4809d65029c"));
-        assert_eq!(Levels::parse("3"), None);
-        assert_eq!(Levels::parse("1:1:1:1"), None);
     }
 }

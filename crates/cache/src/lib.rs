@@ -26,6 +26,7 @@ mod fill;
 mod flow;
 mod index;
 mod key;
+mod levels;
 mod lock;
 mod pace;
 mod purge;
@@ -34,11 +35,12 @@ mod zone;
 #[cfg(test)]
 mod zone_faults;
 
-pub use disk::{DiskOptions, Levels};
+pub use disk::DiskOptions;
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Flow, Piece, Place};
 pub use key::{Key, VariantId};
+pub use levels::Levels;
 pub use pace::Pace;
 pub use purge::{Depth, Purge};
 pub use spool::Spool;

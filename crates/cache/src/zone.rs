@@ -486,7 +486,7 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::Levels;
+    use crate::levels::Levels;
     use crate::pace::Pace;
     use std::fs;
     use std::path::PathBuf;

@@ -1,9 +1,10 @@
 //! Fault injection: whatever call of the disk tier fails, and wherever the process ends, what a zone
 //! serves afterwards is whole.
 
-use crate::disk::{DiskOptions, Levels};
+use crate::disk::DiskOptions;
 use crate::entry::{Entry, EntryHead};
 use crate::files::faults::{self, Fault};
+use crate::levels::Levels;
 use crate::pace::Pace;
 use crate::{Depth, Key, Purge, Zone, ZoneOptions};
 use bytes::Bytes;

@@ -75,7 +75,7 @@ pub(crate) fn version() -> String {
 
 /// The text of `-V`: what is here, and what of nginx is missing.
 pub(crate) fn build() -> String {
-    const MISSING: &str = "charset ssi userid mirror uwsgi scgi grpc browser upstream_least_time upstream_sticky \
+    const MISSING: &str = "ssi userid mirror uwsgi scgi grpc browser upstream_least_time upstream_sticky \
         tunnel";
     let missing: String = MISSING
         .split_ascii_whitespace()

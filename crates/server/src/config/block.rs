@@ -6,7 +6,7 @@ use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::headers;
+use crate::filters::{charset, headers};
 use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::{
@@ -65,6 +65,7 @@ pub struct Block {
     pub zstd: zstd::Draft,
     pub gunzip: gunzip::Draft,
     pub precompressed: precompressed::Draft,
+    pub charset: charset::Draft,
     pub headers: headers::Draft,
     pub index: index::Draft,
     pub memcached: memcached::Draft,
@@ -111,6 +112,7 @@ impl Block {
             zstd: zstd::Draft::default(),
             gunzip: gunzip::Draft::default(),
             precompressed: precompressed::Draft::default(),
+            charset: charset::Draft::default(),
             headers: headers::Draft::default(),
             index: index::Draft::default(),
             memcached: memcached::Draft::default(),
@@ -152,6 +154,7 @@ impl Block {
         self.zstd.inherit(&outer.zstd);
         self.gunzip.inherit(&outer.gunzip);
         self.precompressed.inherit(&outer.precompressed);
+        self.charset.inherit(&outer.charset);
         headers::inherit(&mut self.headers, &outer.headers);
         self.index.inherit(&outer.index);
         self.memcached.inherit(&outer.memcached);

@@ -6,7 +6,7 @@ use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::exchange::variables::Computed;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::headers;
+use crate::filters::{charset, headers};
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
 use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
@@ -167,6 +167,7 @@ pub struct LocationConf {
     pub zstd: zstd::Conf,
     pub gunzip: gunzip::Conf,
     pub precompressed: precompressed::Conf,
+    pub charset: charset::Conf,
     pub headers: headers::Conf,
     pub index: index::Conf,
     pub memcached: memcached::Conf,

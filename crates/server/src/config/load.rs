@@ -14,7 +14,7 @@ use super::registry;
 use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::headers;
+use crate::filters::{charset, headers};
 use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
@@ -483,6 +483,7 @@ impl<'a> Compiler<'a> {
             zstd: zstd::Conf::compile(&block.zstd, env).map_err(fail)?,
             gunzip: gunzip::Conf::compile(&block.gunzip, env).map_err(fail)?,
             precompressed: precompressed::Conf::compile(&block.precompressed, env).map_err(fail)?,
+            charset: charset::Conf::compile(&block.charset, env).map_err(fail)?,
             headers: headers::Conf::compile(&block.headers, env).map_err(fail)?,
             index: index::Conf::compile(&block.index, env).map_err(fail)?,
             memcached: memcached::Conf::compile(&block.memcached, env).map_err(fail)?,

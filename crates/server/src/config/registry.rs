@@ -5,7 +5,7 @@ use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::control;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::headers;
+use crate::filters::{charset, headers};
 use crate::handlers::gateway;
 use crate::handlers::{
     autoindex, empty_gif, fastcgi, index, memcached, proxy, stub_status, upstream,
@@ -55,6 +55,7 @@ pub fn modules() -> Vec<Module> {
             rows.extend_from_slice(fastcgi::OTHERS);
             rows
         }),
+        ("http_charset", charset::DIRECTIVES.to_vec()),
         ("http_headers", headers::DIRECTIVES.to_vec()),
         ("http_gzip", gzip::DIRECTIVES.to_vec()),
         ("http_brotli", brotli::DIRECTIVES.to_vec()),

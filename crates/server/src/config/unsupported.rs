@@ -43,10 +43,7 @@ const MISSING: &[(&str, &[&str])] = &[
         "http_browser",
         &["ancient_browser", "ancient_browser_value", "modern_browser", "modern_browser_value"],
     ),
-    (
-        "http_charset",
-        &["charset", "charset_map", "charset_types", "override_charset", "source_charset"],
-    ),
+    ("http_charset", &["charset_map"]),
     ("http_core", &["error_log_tag"]),
     ("http_dav", &["create_full_put_path", "dav_access", "dav_methods", "min_delete_depth"]),
     ("http_f4f", &["f4f", "f4f_buffer_size"]),

@@ -1,5 +1,6 @@
 //! What happens to a response between its handler and the connection.
 
+pub mod charset;
 pub mod compress;
 pub mod headers;
 pub mod not_modified;
@@ -11,8 +12,9 @@ use crate::exchange::response::Response;
 type Filter = fn(&mut Exchange, &mut Response);
 
 /// Response filters in the order a head passes them.
-pub const ORDER: [Filter; 7] = [
+pub const ORDER: [Filter; 8] = [
     not_modified::filter,     // first: a 304 has no body, later work would be wasted
+    charset::filter,          // before what looks at the type
     headers::challenge,       // before `add_header`, as nginx has it
     headers::filter,          // sees the final status; `add_header` depends on it
     compress::gunzip::filter, // before what compresses: its content has no coding after it

@@ -12,6 +12,7 @@ use crate::config::compiled::LocationConf;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
 use crate::exchange::{Exchange, unix_millis, unix_seconds};
+use crate::filters::charset;
 use crate::handlers::{Handler, Outcome, error_page, static_file};
 use crate::logging::error::{self, Context, Level};
 use crate::process::turn;
@@ -239,6 +240,12 @@ pub fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
             }
             Some(value) => place(&mut response, name, &value),
             None => place(&mut response, name, value),
+        }
+    }
+    let is_ignored = conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_CHARSET);
+    if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
+        if !response.content_type.is_empty() {
+            response.content_type = charset::with_charset(&response.content_type, charset);
         }
     }
     // As nginx: who passes the origin's own ones on adds none where it sent none.

@@ -3,6 +3,7 @@
 use super::compiled::LocationConf;
 use super::directive::ValueError;
 use super::env::Env;
+use crate::filters::charset;
 use crate::handlers::{Handler, gateway};
 use crate::phases::{limit_conn, limit_req};
 
@@ -11,6 +12,7 @@ use crate::phases::{limit_conn, limit_req};
 /// # Errors
 /// What does not fit together.
 pub(super) fn location(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
+    charset::check(&conf.charset)?;
     limit_req::check(&conf.limit_req, env)?;
     limit_conn::check(&conf.limit_conn, env)?;
     let is_gateway = matches!(conf.handler, Handler::Gateway(_));

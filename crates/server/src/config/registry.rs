@@ -94,6 +94,7 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("brotli_buffers", &[], "memory is taken as needed"),
     ("gunzip_buffers", &[], "memory is taken as needed"),
     ("gzip_buffers", &[], "memory is taken as needed"),
+    ("override_charset", &[], "nothing is converted, so that what an answer says of itself stays"),
     ("master_process", &[], "one process does both jobs"),
     ("memcached_buffer_size", &[], "a value is read whole"),
     ("memcached_send_timeout", &[], "questions wait with others' and count into the read timeout"),

@@ -36,6 +36,7 @@ struct Geo {
     ranges: BTreeMap<u32, (u32, Bytes)>,
     proxies: Vec<Network>,
     is_proxy_recursive: bool,
+    is_volatile: bool,
 }
 
 pub const DIRECTIVES: &[Directive] = &[Directive::row(
@@ -50,6 +51,10 @@ impl Computed for Geo {
     fn value(&self, exchange: &mut Exchange) -> Bytes {
         let found = self.address(exchange).and_then(|address| self.find(address));
         found.unwrap_or(&self.default).clone()
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.is_volatile
     }
 }
 
@@ -113,7 +118,9 @@ impl Geo {
         if first > last {
             return Err(invalid());
         }
-        let touched = self.ranges.range(..=last).filter(|(_, (end, _))| *end >= first);
+        // They do not overlap, so those that reach into this one are the last ones before its end.
+        let before = self.ranges.range(..=last).rev();
+        let touched = before.take_while(|(_, (end, _))| *end >= first);
         let touched: Vec<u32> = touched.map(|(start, _)| *start).collect();
         for start in touched {
             let Some((end, value)) = self.ranges.remove(&start) else { continue };
@@ -147,6 +154,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         ranges: BTreeMap::new(),
         proxies: Vec::new(),
         is_proxy_recursive: false,
+        is_volatile: false,
     };
     let mut has_ranges = false;
     for row in line.block.as_deref().unwrap_or_default() {
@@ -158,6 +166,10 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             }
             [] if name == "proxy_recursive" => {
                 geo.is_proxy_recursive = true;
+                continue;
+            }
+            [] if name == "volatile" => {
+                geo.is_volatile = true;
                 continue;
             }
             [one] => one.clone(),

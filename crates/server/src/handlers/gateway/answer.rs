@@ -244,9 +244,7 @@ pub fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
     }
     let is_ignored = conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_CHARSET);
     if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
-        if !response.content_type.is_empty() {
-            response.content_type = charset::with_charset(&response.content_type, charset);
-        }
+        charset::complete(&mut response.content_type, charset);
     }
     // As nginx: who passes the origin's own ones on adds none where it sent none.
     let is_passed = |name: &[u8]| {

@@ -167,6 +167,8 @@ pub struct Exchange {
     pub is_uri_as_sent: bool,
     /// May a gateway put another prefix in the place of the location's? Not after `rewrite … break`.
     pub is_uri_in_location: bool,
+    /// Did `try_files` find the path below the `alias` of a regex?
+    pub is_uri_below_alias: bool,
     /// Is this pass caused by the configuration rather than the client?
     pub is_internal: bool,
     /// Internal redirects and rewrites still allowed.
@@ -251,6 +253,7 @@ impl Exchange {
             args: Vec::new(),
             is_uri_as_sent: true,
             is_uri_in_location: true,
+            is_uri_below_alias: false,
             is_internal: false,
             uri_changes_left: limits::URI_CHANGES_MAX,
             captures: Captures::default(),
@@ -318,6 +321,7 @@ impl Exchange {
             self.args = args;
         }
         self.is_uri_in_location = true;
+        self.is_uri_below_alias = false;
         self.is_internal = true;
     }
 

@@ -28,7 +28,7 @@ settings! {
     /// The charset that is added to `Content-Type`.
     charset: Charset = "off", ONE, CONTEXTS;
     /// Types of content, besides `text/html`, to which it is added.
-    charset_types: MimeTypes = "text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    charset_types: MimeTypes = "text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml", ONE_OR_MORE, HTTP_SERVER_LOCATION;
     /// Whether answers are converted to it that say another one; needs a `charset_map`, which there is not.
     override_charset: bool = "off", ONE, CONTEXTS;
     /// The charset that texts are in; one that differs from `charset` would need a conversion, which there is not.

@@ -77,13 +77,20 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
             Outcome::Gateway => return Progress::Gateway,
             Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
                 Some(next) => next,
-                None => return Progress::Ready(error_page::redirect(exchange, &response)),
+                None => {
+                    // As nginx: what goes on behind an `error_page` is told by its own status.
+                    exchange.error_status = None;
+                    return Progress::Ready(error_page::redirect(exchange, &response));
+                }
             },
             // As nginx: these are for clients that are not listening, or shall not be answered.
             Outcome::Status(status @ (408 | 444 | 499)) => return Progress::Close(status),
             Outcome::Status(status) => match error_page::find(exchange, status) {
                 Some(next) => next,
-                None => return Progress::Ready(Box::new(error_page::standard(exchange, status))),
+                None => {
+                    exchange.error_status = None;
+                    return Progress::Ready(Box::new(error_page::standard(exchange, status)));
+                }
             },
             Outcome::Internal { uri, args } => match phases::count_uri_change(exchange) {
                 Some(cycle) => cycle,

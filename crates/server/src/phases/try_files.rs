@@ -14,6 +14,7 @@ pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
     for file in &try_files.files {
         if let Some(uri) = found(exchange, file) {
             exchange.set_uri(uri);
+            exchange.is_uri_below_alias = static_file::is_alias_whole(exchange);
             return None;
         }
     }
@@ -34,6 +35,10 @@ fn found(exchange: &mut Exchange, file: &TryFile) -> Option<Vec<u8>> {
     let mut uri = Vec::new();
     file.path.append(exchange, &mut uri);
     let mut path = static_file::path_of(exchange, &uri);
+    if static_file::is_alias_whole(exchange) {
+        // As nginx: the files to try lie below the alias of a regex.
+        path.extend_from_slice(&uri);
+    }
     if file.is_folder {
         path.push(b'/');
     }
@@ -41,8 +46,6 @@ fn found(exchange: &mut Exchange, file: &TryFile) -> Option<Vec<u8>> {
     if files::kind(&path) != Some(wanted) {
         return None;
     }
-    if file.is_folder {
-        uri.push(b'/');
-    }
+    // As nginx: the slash that asks for a folder is not the path's. A folder without its own is redirected to.
     Some(uri)
 }

@@ -29,16 +29,26 @@ pub fn path(exchange: &Exchange) -> Vec<u8> {
     path_of(exchange, &exchange.uri)
 }
 
+/// Does `alias` name one file, whatever the path is? So it does with a regex.
+pub fn is_alias_whole(exchange: &Exchange) -> bool {
+    let root = &exchange.conf.location(exchange.location).http_core.root;
+    root.is_alias && root.alias_bytes == usize::MAX
+}
+
 /// The file that `uri` names in the exchange's location.
 pub fn path_of(exchange: &Exchange, uri: &[u8]) -> Vec<u8> {
     let conf = Rc::clone(&exchange.conf);
     let root_conf = &conf.location(exchange.location).http_core.root;
     let root = root(exchange);
     let rest = if root_conf.is_alias {
-        if root_conf.alias_bytes == usize::MAX {
+        if root_conf.alias_bytes == usize::MAX && !exchange.is_uri_below_alias {
             return root.to_vec();
         }
-        uri.get(root_conf.alias_bytes..).unwrap_or_default()
+        uri.get(root_conf.alias_bytes..).unwrap_or(if exchange.is_uri_below_alias {
+            uri
+        } else {
+            b""
+        })
     } else {
         uri
     };

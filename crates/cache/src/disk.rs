@@ -318,9 +318,14 @@ impl Disk {
                 false => self.unlink(&digest),
             }
         };
+        if let Err(problem) = removed {
+            // Not forgotten, so that its mark is kept as long as it.
+            self.doomed().push((digest, bytes));
+            return Err(problem);
+        }
         self.doomed_files.fetch_sub(1, Ordering::Relaxed);
         self.doomed_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        removed.map(|_| true)
+        Ok(true)
     }
 
     /// Removes the files of purged pages at the manager's pace, while it `is_wanted`.

@@ -278,7 +278,8 @@ impl Zone {
         let _under_way = self.purges.begin();
         // First of all: what is stored from here on meets it.
         self.marks.note(purge, at);
-        if !self.disk.is_scanned() {
+        let is_marked = !self.disk.is_scanned();
+        if is_marked {
             self.marks.write(purge, at)?;
         }
         let keys = match purge {
@@ -295,7 +296,8 @@ impl Zone {
             Purge::All => self.catalog.with_prefix(b""),
         };
         // Many files are removed later, by the manager; should it not come to that, the mark tells.
-        let is_later = keys.len() > REMOVED_AT_ONCE && self.marks.write(purge, at).is_ok();
+        let is_later =
+            keys.len() > REMOVED_AT_ONCE && (is_marked || self.marks.write(purge, at).is_ok());
         self.fills.cancel(|key| match purge {
             Purge::Page(page) => key.page() == *page,
             Purge::Prefix(prefix) => key.as_bytes().starts_with(prefix),

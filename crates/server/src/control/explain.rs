@@ -22,9 +22,7 @@ use yorozu_cache::Entry;
 /// asked about.
 pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
     let conf = Rc::clone(&exchange.conf);
-    let core = &conf.location(exchange.location).http_core;
-    exchange.body.read_all(core).await.map_err(|_| "no request to explain".to_owned())?;
-    let mut asked = asked(&conf, exchange.body.in_memory().unwrap_or_default())?;
+    let mut asked = asked(&conf, super::content(exchange).await?)?;
     let mut out = String::new();
     find_server(&mut asked)?;
     row(&mut out, "url", &url(&asked));

@@ -29,6 +29,7 @@ use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use yorozu_conf::{ConfError, Source};
 
 pub const DIRECTIVES: &[Directive] = &[
@@ -181,6 +182,14 @@ pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
         Ok(text) => answer(200, b"text/plain", text),
         Err(problem) => answer(400, b"text/plain", problem + "\n"),
     }
+}
+
+/// What a request to the control socket says.
+async fn content(exchange: &mut Exchange) -> Result<&[u8], String> {
+    let conf = Rc::clone(&exchange.conf);
+    let core = &conf.location(exchange.location).http_core;
+    exchange.body.read_all(core).await.map_err(|_| "no content".to_owned())?;
+    Ok(exchange.body.in_memory().unwrap_or_default())
 }
 
 fn answer(status: u16, content_type: &'static [u8], text: impl Into<Bytes>) -> Outcome {

@@ -124,14 +124,7 @@ fn switch(fields: &Map<String, Value>, name: &str) -> Result<bool, String> {
 /// `yorozu purge`
 pub(super) async fn run(exchange: &mut Exchange) -> Result<String, String> {
     let conf = Rc::clone(&exchange.conf);
-    Batches::parse(content(exchange).await?)?.perform(&conf).await
-}
-
-async fn content(exchange: &mut Exchange) -> Result<&[u8], String> {
-    let conf = Rc::clone(&exchange.conf);
-    let core = &conf.location(exchange.location).http_core;
-    exchange.body.read_all(core).await.map_err(|_| "no content".to_owned())?;
-    Ok(exchange.body.in_memory().unwrap_or_default())
+    Batches::parse(super::content(exchange).await?)?.perform(&conf).await
 }
 
 /// `cache_purge_api`: batches of the site itself; the zones' figures for a GET.
@@ -153,7 +146,7 @@ pub(super) async fn for_site(
         _ => return Err((405, "expected a POST, or a GET for figures".to_owned())),
     }
     let bad = |problem| (400, problem);
-    let mut batches = Batches::parse(content(exchange).await.map_err(bad)?).map_err(bad)?;
+    let mut batches = Batches::parse(super::content(exchange).await.map_err(bad)?).map_err(bad)?;
     for batch in &mut batches.0 {
         confine(exchange, batch).map_err(|problem| (403, problem))?;
     }

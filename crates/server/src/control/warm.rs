@@ -19,9 +19,7 @@ const PIECE: u64 = 64 * 1024;
 /// `?content` the content.
 pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
     let conf = Rc::clone(&exchange.conf);
-    let core = &conf.location(exchange.location).http_core;
-    exchange.body.read_all(core).await.map_err(|_| "no request to make".to_owned())?;
-    let mut asked = explain::asked(&conf, exchange.body.in_memory().unwrap_or_default())?;
+    let mut asked = explain::asked(&conf, super::content(exchange).await?)?;
     explain::find_server(&mut asked)?;
     let closed = |status| format!("the connection is closed (status {status})");
     let mut response = handlers::whole(&mut asked).await.map_err(closed)?;

@@ -64,20 +64,13 @@ impl Geo {
             let text = source.value(exchange);
             return std::str::from_utf8(&text).ok()?.parse().ok();
         }
-        let mut address = exchange.remote.ip()?;
+        let address = exchange.remote.ip()?;
         let is_proxy = |address: IpAddr| self.proxies.iter().any(|one| one.matches(Some(address)));
         if !is_proxy(address) {
             return Some(address);
         }
-        let values: Vec<&[u8]> = exchange.request.values(b"x-forwarded-for").collect();
-        for text in values.join(&b","[..]).rsplit(|byte| *byte == b',') {
-            let Some(found) = realip::parse(text.trim_ascii()) else { break };
-            address = found.ip();
-            if !self.is_proxy_recursive || !is_proxy(address) {
-                break;
-            }
-        }
-        Some(address)
+        let named = realip::named(exchange, b"x-forwarded-for", self.is_proxy_recursive, is_proxy);
+        Some(named.map_or(address, |named| named.ip()))
     }
 
     fn find(&self, address: IpAddr) -> Option<&Bytes> {

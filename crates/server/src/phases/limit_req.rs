@@ -43,8 +43,7 @@ pub struct Zone {
 impl Zone {
     /// Goes on with the states of a zone that was written the same before.
     pub fn keep(&mut self, old: &Self) {
-        let is_same = |a: &Self, b: &Self| (&a.key_text, a.bytes) == (&b.key_text, b.bytes);
-        if is_same(self, old) {
+        if (&self.key_text, self.bytes) == (&old.key_text, old.bytes) {
             self.states = Arc::clone(&old.states);
         }
     }

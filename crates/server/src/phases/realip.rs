@@ -67,31 +67,40 @@ pub fn apply(exchange: &mut Exchange, conf: &Conf) {
     if !is_trusted(exchange.remote.ip()) {
         return;
     }
-    let mut found = None;
-    match &conf.real_ip_header {
-        Source::ProxyProtocol => {
-            found = exchange.client.proxied.get().and_then(|header| header.source);
-        }
+    let found = match &conf.real_ip_header {
+        Source::ProxyProtocol => exchange.client.proxied.get().and_then(|header| header.source),
         Source::Field(name) => {
-            let values: Vec<&[u8]> = exchange.request.values(name).collect();
-            let listed = values.join(&b","[..]);
-            // From the proxy nearest to us to the farthest.
-            for text in listed.rsplit(|byte| *byte == b',') {
-                let Some(address) = parse(text.trim_ascii()) else { break };
-                found = Some(address);
-                if !conf.real_ip_recursive || !is_trusted(Some(address.ip())) {
-                    break;
-                }
-            }
+            named(exchange, name, conf.real_ip_recursive, |ip| is_trusted(Some(ip)))
         }
-    }
+    };
     if let Some(address) = found {
         exchange.remote = Rc::new(Remote::of(Some(address)));
     }
 }
 
+/// The address that a field like `X-Forwarded-For` names last; if it `is_recursive`, the last one that is no trusted
+/// proxy's.
+pub fn named(
+    exchange: &Exchange,
+    field: &[u8],
+    is_recursive: bool,
+    is_trusted: impl Fn(IpAddr) -> bool,
+) -> Option<SocketAddr> {
+    let values: Vec<&[u8]> = exchange.request.values(field).collect();
+    let mut found = None;
+    // From the proxy nearest to us to the farthest.
+    for text in values.join(&b","[..]).rsplit(|byte| *byte == b',') {
+        let Some(address) = parse(text.trim_ascii()) else { break };
+        found = Some(address);
+        if !is_recursive || !is_trusted(address.ip()) {
+            break;
+        }
+    }
+    found
+}
+
 /// An address with or without a port; the port is 0 without.
-pub fn parse(text: &[u8]) -> Option<SocketAddr> {
+fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return Some((ip, 0).into());

@@ -37,9 +37,9 @@ pub fn find_ignore_case(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 
 /// The value of one cookie in a `Cookie` field.
 ///
-/// nginx compares names without case, takes the first match and cuts at `;` or `,`.
+/// nginx compares names without case, takes the first match and cuts at `;`.
 pub fn cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    field.split(|byte| matches!(byte, b';' | b',')).find_map(|pair| {
+    field.split(|byte| *byte == b';').find_map(|pair| {
         let pair = pair.trim_ascii_start();
         let (found, rest) = pair.split_at_checked(name.len())?;
         let value = rest.trim_ascii_start().strip_prefix(b"=")?;

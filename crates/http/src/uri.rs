@@ -161,6 +161,8 @@ pub enum Escape {
     Path,
     /// An argument value: also `&`, `+` and `;`.
     Args,
+    /// A link in HTML.
+    Html,
     /// A key in memcached's text protocol: control bytes, space and `%`.
     Memcached,
 }
@@ -182,6 +184,7 @@ fn must_escape(byte: u8, escape: Escape) -> bool {
     let by_use: &[u8] = match escape {
         Escape::Path => b"#%?\"<>\\^`{|}",
         Escape::Args => b"#%&+;?\"<>\\^`{|}",
+        Escape::Html => b"#%\"'",
         Escape::Memcached => return byte <= b' ' || byte == b'%' || byte == 0x7f,
     };
     never_plain || by_use.contains(&byte)

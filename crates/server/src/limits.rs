@@ -24,6 +24,10 @@ pub const TYPES_MAX: usize = 65_536;
 pub const READ_BYTES: usize = 64 * 1024;
 /// Bytes of a file read and written at once without sendfile; nginx's output_buffers hold as much.
 pub const FILE_CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes that wait in a body which is made of others (`ssi`, `add_before_body`, `slice`); chosen, as above.
+pub const MADE_AHEAD_BYTES: usize = 64 * 1024;
+/// How deep subrequests make others; as nginx.
+pub const SUBREQUESTS_DEEP: u32 = 50;
 /// Access-log bytes of one worker before they are written without waiting for the turn's end.
 pub const LOG_BATCH_BYTES: usize = 64 * 1024;
 /// Connections waiting to be accepted; the kernel lowers it to net.core.somaxconn.

@@ -98,9 +98,9 @@ pub fn answer_along(exchange: &mut Exchange, flow: Arc<Flow>) -> Outcome {
 pub(super) fn covered(exchange: &Exchange, entry: &Entry) -> Option<Range<u64>> {
     let (request, head) = (&exchange.request, &entry.head);
     let part = head.part.as_ref()?;
-    let asked = request.known(request.known.range)?;
-    // A condition on the range is the origin's to judge.
-    if request.known.if_range.is_some() {
+    let asked = &*exchange.asked_range()?;
+    // A condition on the range is the origin's to judge; that on slices is judged here.
+    if request.known.if_range.is_some() && exchange.slice.get().is_none() {
         return None;
     }
     if asked == &part.asked[..] {

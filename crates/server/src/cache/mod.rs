@@ -203,7 +203,7 @@ fn judge_part(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Optio
     }
     exchange.cache_report.forward = Some(Forward::Partial);
     let is_start = entry.head.part.as_ref().is_some_and(|part| part.first == 0);
-    let wants_all = exchange.request.known.range.is_none();
+    let wants_all = exchange.asked_range().is_none();
     if is_fresh && is_start && wants_all && conf.cache_complete_partial {
         exchange.cache.as_mut()?.start = Some(Arc::clone(entry));
     }
@@ -257,6 +257,9 @@ fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     };
     let Some(start) = range.strip_prefix(b"bytes=") else { return false };
     let digits = start.split(|byte| *byte == b'-').next().unwrap_or_default();
+    if exchange.slice.get().is_some() {
+        return false;
+    }
     // From the end: that is beyond whatever comes first.
     yorozu_conf::value::number(digits).is_none_or(|start| max.0 == 0 || start > max.0)
 }

@@ -6,11 +6,14 @@ use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::{charset, headers};
-use crate::handlers::{Handler, autoindex, fastcgi, gateway, index, memcached, proxy};
+use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
+use crate::handlers::{
+    Handler, autoindex, fastcgi, gateway, index, memcached, proxy, random_index,
+};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::{
-    access, auth_basic, auth_request, limit_conn, limit_req, realip, referer, rewrite, secure_link,
+    access, auth_basic, auth_request, browser, limit_conn, limit_req, mirror, realip, referer,
+    rewrite, secure_link,
 };
 use crate::tls;
 use bytes::Bytes;
@@ -66,6 +69,14 @@ pub struct Block {
     pub gunzip: gunzip::Draft,
     pub precompressed: precompressed::Draft,
     pub charset: charset::Draft,
+    pub slice: slice::Draft,
+    pub userid: userid::Draft,
+    pub random_index: random_index::Draft,
+    pub browser: browser::Draft,
+    pub mirror: mirror::Draft,
+    pub ssi: ssi::Draft,
+    pub addition: addition::Draft,
+    pub sub: sub::Draft,
     pub headers: headers::Draft,
     pub index: index::Draft,
     pub memcached: memcached::Draft,
@@ -113,6 +124,14 @@ impl Block {
             gunzip: gunzip::Draft::default(),
             precompressed: precompressed::Draft::default(),
             charset: charset::Draft::default(),
+            slice: slice::Draft::default(),
+            userid: userid::Draft::default(),
+            random_index: random_index::Draft::default(),
+            browser: browser::Draft::default(),
+            mirror: mirror::Draft::default(),
+            ssi: ssi::Draft::default(),
+            addition: addition::Draft::default(),
+            sub: sub::Draft::default(),
             headers: headers::Draft::default(),
             index: index::Draft::default(),
             memcached: memcached::Draft::default(),
@@ -155,6 +174,14 @@ impl Block {
         self.gunzip.inherit(&outer.gunzip);
         self.precompressed.inherit(&outer.precompressed);
         self.charset.inherit(&outer.charset);
+        self.slice.inherit(&outer.slice);
+        self.userid.inherit(&outer.userid);
+        self.random_index.inherit(&outer.random_index);
+        self.browser.inherit(&outer.browser);
+        self.mirror.inherit(&outer.mirror);
+        self.ssi.inherit(&outer.ssi);
+        self.addition.inherit(&outer.addition);
+        self.sub.inherit(&outer.sub);
         headers::inherit(&mut self.headers, &outer.headers);
         self.index.inherit(&outer.index);
         self.memcached.inherit(&outer.memcached);

@@ -12,7 +12,7 @@ use crate::phases::{limit_conn, limit_req};
 /// # Errors
 /// What does not fit together.
 pub(super) fn location(conf: &LocationConf, env: &Env) -> Result<(), ValueError> {
-    charset::check(&conf.charset)?;
+    charset::check(&conf.charset, env)?;
     limit_req::check(&conf.limit_req, env)?;
     limit_conn::check(&conf.limit_conn, env)?;
     let is_gateway = matches!(conf.handler, Handler::Gateway(_));

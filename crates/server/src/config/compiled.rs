@@ -5,16 +5,17 @@ use super::regex::Regex;
 use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::exchange::variables::Computed;
+use crate::filters::charset::map::Tables;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::{charset, headers};
+use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
-use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
+use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy, random_index};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::rewrite::Instruction;
 use crate::phases::{
-    Limits, access, auth_basic, auth_request, limit_conn, limit_req, realip, referer, rewrite,
-    secure_link,
+    Limits, access, auth_basic, auth_request, browser, limit_conn, limit_req, mirror, realip,
+    referer, rewrite, secure_link,
 };
 use crate::tls::server::ServerTls;
 use bytes::Bytes;
@@ -168,6 +169,14 @@ pub struct LocationConf {
     pub gunzip: gunzip::Conf,
     pub precompressed: precompressed::Conf,
     pub charset: charset::Conf,
+    pub slice: slice::Conf,
+    pub userid: userid::Conf,
+    pub random_index: random_index::Conf,
+    pub browser: browser::Conf,
+    pub mirror: mirror::Conf,
+    pub ssi: ssi::Conf,
+    pub addition: addition::Conf,
+    pub sub: sub::Conf,
     pub headers: headers::Conf,
     pub index: index::Conf,
     pub memcached: memcached::Conf,
@@ -218,6 +227,8 @@ pub struct Config {
     pub variable_names: Vec<String>,
     pub zones: BTreeMap<String, Arc<Zone>>,
     pub limits: Limits,
+    /// `charset_map`s.
+    pub charsets: Tables,
     pub upstreams: BTreeMap<String, Arc<Upstream>>,
     pub hostname: String,
     /// Some `*_bind` is transparent.

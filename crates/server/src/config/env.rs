@@ -3,6 +3,7 @@
 
 use crate::config::template::Template;
 use crate::exchange::variables::{Definition, VariableNames};
+use crate::filters::charset::map::Tables;
 use crate::handlers::upstream::resolve::Names;
 use crate::logging::access::FormatTable;
 use crate::logging::file::LogFiles;
@@ -40,6 +41,8 @@ pub struct Env {
     pub zones: RefCell<BTreeMap<String, CacheZone>>,
     /// `limit_req_zone`s and `limit_conn_zone`s by name.
     pub limits: RefCell<Limits>,
+    /// `charset_map`s.
+    pub charsets: RefCell<Tables>,
     /// `upstream` blocks, and groups made of addresses written in `*_pass`.
     pub upstreams: RefCell<BTreeMap<String, Arc<Upstream>>>,
     /// Lines for `-t` and the error log that do not refuse the configuration.
@@ -97,6 +100,7 @@ impl Env {
             formats: RefCell::default(),
             zones: RefCell::default(),
             limits: RefCell::default(),
+            charsets: RefCell::default(),
             upstreams: RefCell::default(),
             warnings: RefCell::default(),
             is_transparent: Cell::new(false),

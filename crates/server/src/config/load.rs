@@ -14,13 +14,13 @@ use super::registry;
 use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::{charset, headers};
-use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy};
+use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
+use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy, random_index};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
 use crate::phases::{
-    Limits, access, auth_basic, auth_request, limit_conn, limit_req, realip, referer, rewrite,
-    secure_link,
+    Limits, access, auth_basic, auth_request, browser, limit_conn, limit_req, mirror, realip,
+    referer, rewrite, secure_link,
 };
 use crate::tls::server::ServerTls;
 use crate::tls::tickets::Sessions;
@@ -369,6 +369,7 @@ impl<'a> Compiler<'a> {
             variable_names,
             zones: zones(env, kept)?,
             limits: env.limits.take().going_on(&kept.limits),
+            charsets: env.charsets.take(),
             upstreams,
             is_transparent: env.is_transparent.get(),
             hostname: nix::unistd::gethostname()
@@ -484,6 +485,14 @@ impl<'a> Compiler<'a> {
             gunzip: gunzip::Conf::compile(&block.gunzip, env).map_err(fail)?,
             precompressed: precompressed::Conf::compile(&block.precompressed, env).map_err(fail)?,
             charset: charset::Conf::compile(&block.charset, env).map_err(fail)?,
+            slice: slice::Conf::compile(&block.slice, env).map_err(fail)?,
+            userid: userid::Conf::compile(&block.userid, env).map_err(fail)?,
+            random_index: random_index::Conf::compile(&block.random_index, env).map_err(fail)?,
+            browser: browser::Conf::compile(&block.browser, env).map_err(fail)?,
+            mirror: mirror::Conf::compile(&block.mirror, env).map_err(fail)?,
+            ssi: ssi::Conf::compile(&block.ssi, env).map_err(fail)?,
+            addition: addition::Conf::compile(&block.addition, env).map_err(fail)?,
+            sub: sub::Conf::compile(&block.sub, env).map_err(fail)?,
             headers: headers::Conf::compile(&block.headers, env).map_err(fail)?,
             index: index::Conf::compile(&block.index, env).map_err(fail)?,
             memcached: memcached::Conf::compile(&block.memcached, env).map_err(fail)?,

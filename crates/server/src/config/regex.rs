@@ -20,18 +20,8 @@ struct Inner {
     named: Vec<(usize, u16)>,
 }
 
-impl fmt::Debug for Regex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "/{}/", self.inner.source)
-    }
-}
-
-impl Regex {
-    /// Compiles `source`; named groups become variables.
-    ///
-    /// # Errors
-    /// nginx's `pcre2_compile() failed` with the expression and the position.
-    pub fn compile(source: &[u8], caseless: bool, env: &Env) -> Result<Self, ValueError> {
+impl Inner {
+    fn compile(source: &[u8], caseless: bool) -> Result<Self, ValueError> {
         let text = std::str::from_utf8(source).map_err(|_| {
             ValueError(format!("regex \"{}\" is not UTF-8", String::from_utf8_lossy(source)))
         })?;
@@ -45,13 +35,44 @@ impl Regex {
                 });
                 ValueError(format!("pcre2_compile() failed: {error} in \"{text}\"{at}"))
             })?;
+        Ok(Self { source: text.to_owned(), regex, named: Vec::new() })
+    }
+}
+
+impl fmt::Debug for Regex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/", self.inner.source)
+    }
+}
+
+impl Regex {
+    /// Compiles `source`; named groups become variables.
+    ///
+    /// # Errors
+    /// nginx's `pcre2_compile() failed` with the expression and the position.
+    pub fn compile(source: &[u8], caseless: bool, env: &Env) -> Result<Self, ValueError> {
+        let mut compiled = Inner::compile(source, caseless)?;
         let mut named = Vec::new();
-        for (group, name) in regex.capture_names().iter().enumerate() {
+        for (group, name) in compiled.regex.capture_names().iter().enumerate() {
             if let Some(name) = name {
                 named.push((group, env.variables.borrow_mut().define(name)));
             }
         }
-        Ok(Self { inner: Arc::new(Inner { source: text.to_owned(), regex, named }) })
+        compiled.named = named;
+        Ok(Self { inner: Arc::new(compiled) })
+    }
+
+    /// Compiles what is no part of the configuration.
+    ///
+    /// # Errors
+    /// As [`Regex::compile`].
+    pub fn plain(source: &[u8]) -> Result<Self, ValueError> {
+        Ok(Self { inner: Arc::new(Inner::compile(source, false)?) })
+    }
+
+    /// The names of its groups.
+    pub fn names(&self) -> &[Option<String>] {
+        self.inner.regex.capture_names()
     }
 
     /// How many groups it captures, the whole match not counted.

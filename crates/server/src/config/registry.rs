@@ -5,15 +5,15 @@ use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::control;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::{charset, headers};
+use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
 use crate::handlers::gateway;
 use crate::handlers::{
-    autoindex, empty_gif, fastcgi, index, memcached, proxy, stub_status, upstream,
+    autoindex, empty_gif, fastcgi, index, memcached, proxy, random_index, stub_status, upstream,
 };
 use crate::logging::access as access_log;
 use crate::phases::{
-    access, auth_basic, auth_request, geo, limit_conn, limit_req, map, realip, referer, rewrite,
-    secure_link, split_clients,
+    access, auth_basic, auth_request, browser, geo, limit_conn, limit_req, map, mirror, realip,
+    referer, rewrite, secure_link, split_clients,
 };
 use crate::tls;
 use std::collections::HashMap;
@@ -39,9 +39,12 @@ pub fn modules() -> Vec<Module> {
         ("http_access", access::DIRECTIVES.to_vec()),
         ("http_auth_basic", auth_basic::DIRECTIVES.to_vec()),
         ("http_auth_request", auth_request::DIRECTIVES.to_vec()),
+        ("http_mirror", mirror::DIRECTIVES.to_vec()),
+        ("http_browser", browser::DIRECTIVES.to_vec()),
         ("http_referer", referer::DIRECTIVES.to_vec()),
         ("http_secure_link", secure_link::DIRECTIVES.to_vec()),
         ("http_empty_gif", empty_gif::DIRECTIVES.to_vec()),
+        ("http_random_index", random_index::DIRECTIVES.to_vec()),
         ("http_index", index::DIRECTIVES.to_vec()),
         ("http_autoindex", autoindex::DIRECTIVES.to_vec()),
         ("http_stub_status", stub_status::DIRECTIVES.to_vec()),
@@ -55,7 +58,12 @@ pub fn modules() -> Vec<Module> {
             rows.extend_from_slice(fastcgi::OTHERS);
             rows
         }),
-        ("http_charset", charset::DIRECTIVES.to_vec()),
+        ("http_sub", sub::DIRECTIVES.to_vec()),
+        ("http_addition", addition::DIRECTIVES.to_vec()),
+        ("http_ssi", ssi::DIRECTIVES.to_vec()),
+        ("http_userid", userid::DIRECTIVES.to_vec()),
+        ("http_slice", slice::DIRECTIVES.to_vec()),
+        ("http_charset", [charset::DIRECTIVES, charset::map::DIRECTIVES].concat()),
         ("http_headers", headers::DIRECTIVES.to_vec()),
         ("http_gzip", gzip::DIRECTIVES.to_vec()),
         ("http_brotli", brotli::DIRECTIVES.to_vec()),
@@ -94,7 +102,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("brotli_buffers", &[], "memory is taken as needed"),
     ("gunzip_buffers", &[], "memory is taken as needed"),
     ("gzip_buffers", &[], "memory is taken as needed"),
-    ("override_charset", &[], "nothing is converted, so that what an answer says of itself stays"),
     ("master_process", &[], "one process does both jobs"),
     ("memcached_buffer_size", &[], "a value is read whole"),
     ("memcached_send_timeout", &[], "questions wait with others' and count into the read timeout"),

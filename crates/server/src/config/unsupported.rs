@@ -22,7 +22,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "acme_certificate",
         ],
     ),
-    ("http_addition", &["add_before_body", "add_after_body", "addition_types"]),
     ("http_api", &["api", "status_zone"]),
     (
         "http_auth_jwt",
@@ -39,11 +38,6 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
     ("http_auth_require", &["auth_require"]),
-    (
-        "http_browser",
-        &["ancient_browser", "ancient_browser_value", "modern_browser", "modern_browser_value"],
-    ),
-    ("http_charset", &["charset_map"]),
     ("http_core", &["error_log_tag"]),
     ("http_dav", &["create_full_put_path", "dav_access", "dav_methods", "min_delete_depth"]),
     ("http_f4f", &["f4f", "f4f_buffer_size"]),
@@ -156,7 +150,6 @@ const MISSING: &[(&str, &[&str])] = &[
     ("http_keyval", &["keyval", "keyval_zone"]),
     ("http_limit_conn", &["limit_zone"]),
     ("http_memcached", &["memcached_allow_upstream", "memcached_bind_dynamic"]),
-    ("http_mirror", &["mirror", "mirror_request_body"]),
     (
         "http_mp4",
         &[
@@ -204,7 +197,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "proxy_ssl_key_log",
         ],
     ),
-    ("http_random_index", &["random_index"]),
     (
         "http_scgi",
         &[
@@ -261,27 +253,11 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
     ("http_session_log", &["session_log", "session_log_format", "session_log_zone"]),
-    ("http_slice", &["slice"]),
-    (
-        "http_ssi",
-        &[
-            "ssi",
-            "ssi_last_modified",
-            "ssi_min_file_chunk",
-            "ssi_silent_errors",
-            "ssi_types",
-            "ssi_value_length",
-        ],
-    ),
     (
         "http_ssl",
         &["ssl_ech_file", "ssl_key_log", "ssl_ocsp", "ssl_ocsp_cache", "ssl_ocsp_responder"],
     ),
     ("http_status", &["status", "status_format", "status_zone"]),
-    (
-        "http_sub",
-        &["sub_filter", "sub_filter_last_modified", "sub_filter_once", "sub_filter_types"],
-    ),
     (
         "http_tunnel",
         &[
@@ -305,20 +281,6 @@ const MISSING: &[(&str, &[&str])] = &[
     ("http_upstream", &["state", "ntlm", "least_time", "queue", "sticky"]),
     ("http_upstream_conf", &["upstream_conf"]),
     ("http_upstream_hc", &["health_check", "match"]),
-    (
-        "http_userid",
-        &[
-            "userid",
-            "userid_domain",
-            "userid_expires",
-            "userid_flags",
-            "userid_mark",
-            "userid_name",
-            "userid_p3p",
-            "userid_path",
-            "userid_service",
-        ],
-    ),
     (
         "http_uwsgi",
         &[

@@ -42,7 +42,8 @@ fn settle(exchange: &mut Exchange, progress: Progress) -> Begun {
     Begun::Done(match progress {
         Progress::Ready(mut response) => {
             filters::apply(exchange, &mut response);
-            Ok(response)
+            // Under this status in the log: the client gets none.
+            if exchange.is_given_up { Err(exchange.status) } else { Ok(response) }
         }
         Progress::Close(status) => Err(status),
         Progress::Gateway => return Begun::Waits,

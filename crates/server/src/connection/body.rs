@@ -234,6 +234,18 @@ impl RequestBody {
         }
     }
 
+    /// The same body for another request, as far as it was read and kept.
+    pub fn copy(&self) -> Self {
+        let stored = match &self.stored {
+            Stored::Nothing => Stored::Nothing,
+            Stored::Memory(bytes) => Stored::Memory(bytes.clone()),
+            Stored::File { file, bytes, .. } => {
+                Stored::File { file: Arc::clone(file), bytes: *bytes, path: None }
+            }
+        };
+        Self { stored, received: self.received, ..Self::none() }
+    }
+
     /// Where others can read the body while the request lasts.
     pub fn file_path(&self) -> Option<PathBuf> {
         match &self.stored {

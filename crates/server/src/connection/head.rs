@@ -299,6 +299,7 @@ struct Seen {
 fn known_fields(request: &mut Request) -> Result<Seen, Refusal> {
     let mut known = KnownFields::default();
     let mut seen = Seen::default();
+    let mut content_range = None;
     for (index, field) in request.fields.iter().enumerate() {
         let name = request.name(field);
         let index = u16::try_from(index)
@@ -314,7 +315,10 @@ fn known_fields(request: &mut Request) -> Result<Seen, Refusal> {
         match name.len() {
             3 if is("via") => known.via = Some(index),
             4 if is("host") => seen.hosts += 1,
-            5 if is("range") => unique(&mut known.range)?,
+            // As nginx: of these the first counts.
+            5 if is("range") => {
+                known.range.get_or_insert(index);
+            }
             6 if is("cookie") => {
                 known.cookie.get_or_insert(index);
             }
@@ -324,8 +328,11 @@ fn known_fields(request: &mut Request) -> Result<Seen, Refusal> {
             10 if is("connection") => {
                 known.connection.get_or_insert(index);
             }
-            10 if is("user-agent") => unique(&mut known.user_agent)?,
+            10 if is("user-agent") => {
+                known.user_agent.get_or_insert(index);
+            }
             13 if is("authorization") => unique(&mut known.authorization)?,
+            13 if is("content-range") => unique(&mut content_range)?,
             13 if is("if-none-match") => unique(&mut known.if_none_match)?,
             14 if is("content-length") => seen.content_lengths += 1,
             15 if is("accept-encoding") => {

@@ -5,6 +5,7 @@ use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Response, SentHead};
 use crate::exchange::variables::decimal;
+use crate::filters::headers;
 use crate::handlers::error_page::server_name;
 use crate::handlers::gateway::stream::{Stream, Torn};
 use crate::logging::clock;
@@ -155,7 +156,8 @@ pub(super) fn keep_sent(exchange: &mut Exchange, response: Response, is_chunked:
         stored: response.stored,
         is_chunked,
         is_keep_alive: exchange.keep_alive,
-        trailers: response.trailers,
+        trailers: Vec::new(),
+        has_trailers: response.has_trailers,
     };
 }
 
@@ -221,6 +223,7 @@ pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
     if exchange.conf.location(exchange.location).proxy.proxy_pass_trailers {
         exchange.sent.trailers.extend(exchange.upstream_trailers.iter().cloned());
     }
+    headers::add_trailers(exchange);
 }
 
 /// Reads a part of a file: from the page cache if it is there, else on a thread that may block.

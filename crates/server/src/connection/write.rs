@@ -136,11 +136,6 @@ fn head(
         out.extend_from_slice(b"Connection: close\r\n");
     }
     last_fields(exchange, response, |name, value| line(out, name, value));
-    if !response.trailers.is_empty() && framing == Framing::Chunked {
-        for (name, _) in &response.trailers {
-            line(out, b"Trailer", name);
-        }
-    }
     out.extend_from_slice(b"\r\n");
 }
 

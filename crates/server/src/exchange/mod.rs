@@ -13,6 +13,7 @@ use crate::cache::{CacheStatus, Plan};
 use crate::config::compiled::{ListenAddress, LocationId, ServerId, WorkerConf};
 use crate::connection::body::RequestBody;
 use crate::filters::compress::Coding;
+use crate::filters::{slice, ssi, userid};
 use crate::handlers::proxy::Destination;
 use crate::limits;
 use crate::phases::{Pending, limit_conn, limit_req};
@@ -21,7 +22,8 @@ use crate::tls::session::Session;
 use bytes::Bytes;
 use request::Request;
 use slots::Slots;
-use std::cell::{Cell, OnceCell};
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
@@ -200,6 +202,18 @@ pub struct Exchange {
     pub is_dry: bool,
     /// Is it made for another request's sake?
     pub is_subrequest: bool,
+    /// The slice that its upstream is asked for.
+    pub slice: Cell<Option<slice::Slice>>,
+    /// Must the connection end without an answer?
+    pub is_given_up: bool,
+    /// What `userid` knows of the client.
+    pub uid: Cell<Option<userid::Known>>,
+    /// The encoding of the text that is answered, where one is wanted.
+    pub charset: Option<Bytes>,
+    /// What the pages of one answer with server side includes share.
+    pub ssi: Option<Rc<RefCell<ssi::Shared>>>,
+    /// How deep subrequests may still make others.
+    pub subrequests_left: u32,
     /// What it waits for between two phases.
     pub pending: Option<Pending>,
     pub limit_req_status: Option<limit_req::Verdict>,
@@ -271,6 +285,12 @@ impl Exchange {
             cache_status: None,
             is_dry: false,
             is_subrequest: false,
+            slice: Cell::new(None),
+            is_given_up: false,
+            uid: Cell::new(None),
+            charset: None,
+            ssi: None,
+            subrequests_left: limits::SUBREQUESTS_DEEP,
             pending: None,
             limit_req_status: None,
             limit_conn_status: None,
@@ -288,6 +308,18 @@ impl Exchange {
         }
     }
 
+    /// `$request_id`, 16 random bytes: keys that the standard library draws for hash tables.
+    pub fn id(&self) -> &[u8; 16] {
+        use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+        let draw = || RandomState::new().build_hasher().finish().to_be_bytes();
+        self.request_id.get_or_init(|| {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&draw());
+            id[8..].copy_from_slice(&draw());
+            id
+        })
+    }
+
     /// May the upstream's answer be stored?
     pub fn is_cacheable(&self) -> bool {
         self.cache.as_ref().is_some_and(|plan| plan.not_stored.is_none())
@@ -298,6 +330,14 @@ impl Exchange {
         let mut fields = self.accel_fields.iter();
         let found = fields.rfind(|(name, _)| name.eq_ignore_ascii_case(b"content-type"))?;
         Some(found.1.clone())
+    }
+
+    /// The part that the upstream is asked for: a slice, or what the client wants.
+    pub fn asked_range(&self) -> Option<Cow<'_, [u8]>> {
+        match self.slice.get() {
+            Some(slice) => Some(slice.range().into_bytes().into()),
+            None => self.request.known(self.request.known.range).map(Cow::Borrowed),
+        }
     }
 
     /// Seconds since 1970 when the request began.

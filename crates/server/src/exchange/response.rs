@@ -1,5 +1,6 @@
 //! The response on its way from a handler through the filters to the connection.
 
+use crate::filters::compress::Coder;
 use crate::handlers::gateway::stream::Stream;
 use crate::handlers::gateway::tunnel::Tunnel;
 use bytes::Bytes;
@@ -86,12 +87,15 @@ pub struct Response {
     pub fields: Vec<(Bytes, Bytes)>,
     /// A stored entry whose field lines go before `fields`.
     pub stored: Option<Arc<Entry>>,
-    pub trailers: Vec<(Bytes, Bytes)>,
+    /// Are fields added behind the content?
+    pub has_trailers: bool,
     pub body: Body,
     /// May the range filter cut it?
     pub allow_ranges: bool,
     /// The stored page it is, with which compressed forms can be kept.
     pub stored_page: Option<StoredPage>,
+    /// Changes the encoding byte for byte, when it is known which bytes are sent.
+    pub recoder: Option<Box<Coder>>,
     /// `Vary: Accept-Encoding` is due.
     pub vary_encoding: bool,
     /// `Date` and `Server` come from the origin (`fastcgi_pass_header`).
@@ -121,10 +125,11 @@ impl Response {
             age: None,
             fields: Vec::new(),
             stored: None,
-            trailers: Vec::new(),
+            has_trailers: false,
             body: Body::empty(),
             allow_ranges: false,
             stored_page: None,
+            recoder: None,
             vary_encoding: false,
             has_own_date: false,
             has_own_server: false,
@@ -181,10 +186,56 @@ impl Response {
         matches!(&self.body, Body::Stream(stream) if stream.is_collected)
     }
 
+    /// Applies a change of encoding that waited.
+    pub fn settle_recoding(&mut self) {
+        if let Some(recoder) = self.recoder.take() {
+            let body = std::mem::replace(&mut self.body, Body::empty());
+            self.body = body.changed(*recoder);
+        }
+    }
+
+    /// The content to make another of; no length is known any more.
+    pub fn take_stream(&mut self) -> Stream {
+        self.settle_recoding();
+        let mut stream = std::mem::replace(&mut self.body, Body::empty()).into_stream();
+        stream.announced = stream.announced.or(self.content_length);
+        self.forget_length();
+        stream
+    }
+
+    /// Changes the content while it is sent.
+    pub fn change(&mut self, coder: Coder) {
+        self.settle_recoding();
+        let mut body = std::mem::replace(&mut self.body, Body::empty());
+        if let Body::Stream(stream) = &mut body {
+            // So that one which breaks off is not taken for whole.
+            stream.announced = stream.announced.or(self.content_length);
+        }
+        self.body = body.changed(coder);
+        self.forget_length();
+    }
+
     /// No byte position or length of the content is known any more.
     pub fn forget_length(&mut self) {
         self.content_length = None;
         self.allow_ranges = false;
+    }
+}
+
+impl SentHead {
+    /// What a response would say that is not sent yet.
+    pub fn preview(response: &Response) -> Self {
+        Self {
+            content_type: response.content_type.clone(),
+            content_length: response.content_length,
+            last_modified: response.last_modified,
+            etag: response.etag.clone(),
+            location: response.location.clone().unwrap_or_default(),
+            age: response.age,
+            fields: response.fields.clone(),
+            stored: response.stored.clone(),
+            ..Self::default()
+        }
     }
 }
 
@@ -200,6 +251,7 @@ pub struct SentHead {
     pub fields: Vec<(Bytes, Bytes)>,
     pub stored: Option<Arc<Entry>>,
     pub trailers: Vec<(Bytes, Bytes)>,
+    pub has_trailers: bool,
     pub is_chunked: bool,
     pub is_keep_alive: bool,
 }

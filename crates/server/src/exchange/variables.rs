@@ -4,8 +4,9 @@ use super::{Exchange, UpstreamAttempt};
 use crate::config::compiled::Config;
 use crate::exchange::request::{Request, append_joined};
 use crate::filters::compress::Coding;
+use crate::filters::{slice, ssi, userid};
 use crate::logging::clock;
-use crate::phases::{referer, secure_link};
+use crate::phases::{browser, referer, secure_link};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -340,6 +341,7 @@ fn builtin(name: &str) -> Option<Variable> {
     let getter: Getter = match name {
         "args" | "query_string" => return Some(Variable::Args),
         "limit_rate" => return Some(Variable::LimitRate),
+        "uid_set" => return Some(Variable::OfTexts(userid::set)),
         "secure_link" => return Some(Variable::OfTexts(secure_link::value)),
         "secure_link_expires" => return Some(Variable::OfTexts(secure_link::expires)),
         "request_method" => return Some(Variable::RequestMethod),
@@ -364,9 +366,7 @@ fn core_getter(name: &str) -> Option<Getter> {
             (None, Some(length)) if ex.request.is_chunked => put_number(out, length),
             _ => false,
         },
-        "content_type" => {
-            |ex, out| ex.request.field(b"content-type").is_some_and(|value| put(out, value))
-        }
+        "content_type" => |ex, out| append_joined(ex.request.values(b"content-type"), b", ", out),
         "http2" => |ex, out| {
             let is_h2 = ex.request.version == Version::V20;
             is_h2 && put(out, if ex.client.is_tls() { b"h2" } else { b"h2c" })
@@ -413,6 +413,11 @@ fn core_getter(name: &str) -> Option<Getter> {
         "limit_conn_status" => |ex, out| {
             ex.limit_conn_status.is_some_and(|verdict| put(out, verdict.name().as_bytes()))
         },
+        "slice_range" => slice::range,
+        "uid_got" => userid::got,
+        "modern_browser" => browser::modern,
+        "ancient_browser" => browser::ancient,
+        "msie" => browser::msie,
         "invalid_referer" => |ex, out| referer::is_invalid(ex) && put(out, b"1"),
         "request_id" => request_id,
         "request_length" => |ex, out| put_number(out, ex.request_bytes + ex.body.received()),
@@ -443,24 +448,22 @@ fn response_getter(name: &str) -> Option<Getter> {
     })
 }
 
+/// The variable of a name that a page says, if the server knows it.
+pub fn by_name(config: &Config, name: &str) -> Option<Variable> {
+    let slot = config.variable_names.iter().position(|known| known == name);
+    let slot = slot.and_then(|slot| u16::try_from(slot).ok());
+    slot.map(Variable::Slot).or_else(|| builtin(name)).or_else(|| prefixed(name))
+}
+
 /// A value of a template that only reads the exchange (`root` with variables).
 pub fn value_of(template: &crate::config::template::Template, exchange: &Exchange) -> Bytes {
     template.value(&mut exchange.shadow())
 }
 
-/// 16 random bytes: keys that the standard library draws for hash tables.
+/// Written in hexadecimal.
 fn request_id(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
-    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-    let draw = || RandomState::new().build_hasher().finish().to_be_bytes();
-    let id = exchange.request_id.get_or_init(|| {
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(&draw());
-        id[8..].copy_from_slice(&draw());
-        id
-    });
-    id.iter().all(|byte| write!(out, "{byte:02x}").is_ok())
+    exchange.id().iter().all(|byte| write!(out, "{byte:02x}").is_ok())
 }
-
 fn remote_user(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let value = exchange.request.known(exchange.request.known.authorization);
     let user = value.and_then(crate::phases::access::basic_user);
@@ -503,6 +506,8 @@ fn connection_getter(name: &str) -> Option<Getter> {
 
 fn time_getter(name: &str) -> Option<Getter> {
     Some(match name {
+        "date_local" => |ex, out| put(out, ssi::time(ssi::TIME_FORMAT, ex.now(), true).as_bytes()),
+        "date_gmt" => |ex, out| put(out, ssi::time(ssi::TIME_FORMAT, ex.now(), false).as_bytes()),
         "msec" => |_, out| {
             let now = std::time::SystemTime::now();
             put_seconds(out, now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default())

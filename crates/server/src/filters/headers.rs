@@ -5,7 +5,7 @@ use crate::config::template::Template;
 use crate::config::types::word_enum;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
-use crate::exchange::response::{Body, Response};
+use crate::exchange::response::{Body, Response, SentHead};
 use crate::handlers::gateway::stream;
 use bytes::Bytes;
 use std::rc::Rc;
@@ -20,6 +20,8 @@ pub struct AddHeader {
     name: Bytes,
     value: Template,
     is_always: bool,
+    /// Does it speak of the answer's own fields?
+    is_of_sent: bool,
 }
 
 impl Setting for AddHeader {
@@ -33,6 +35,7 @@ impl Setting for AddHeader {
             name: args.words[0].clone(),
             value: Template::compile(args.word(1), args.env)?,
             is_always,
+            is_of_sent: args.text(1).contains("sent_http_"),
         })
     }
 }
@@ -157,6 +160,9 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     for header in &settings.add_header {
         if is_safe || header.is_always {
+            if header.is_of_sent {
+                exchange.sent = SentHead::preview(response);
+            }
             let value = header.value.value(exchange);
             add(response, &header.name, value);
         }
@@ -167,12 +173,23 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         exchange.cache_report.append(name, &mut value);
         response.add(Bytes::from_static(b"Cache-Status"), value);
     }
-    for trailer in &settings.add_trailer {
-        if is_safe || trailer.is_always {
-            let value = trailer.value.value(exchange);
-            if !value.is_empty() {
-                response.trailers.push((trailer.name.clone(), value));
-            }
+    response.has_trailers = settings.add_trailer.iter().any(|add| is_safe || add.is_always);
+}
+
+/// Computes what is added behind the content, when that was sent.
+pub fn add_trailers(exchange: &mut Exchange) {
+    if !exchange.sent.has_trailers {
+        return;
+    }
+    let conf = Rc::clone(&exchange.conf);
+    let is_safe = is_safe(exchange.status);
+    for trailer in &conf.location(exchange.location).headers.add_trailer {
+        let value = match is_safe || trailer.is_always {
+            true => trailer.value.value(exchange),
+            false => continue,
+        };
+        if !value.is_empty() {
+            exchange.sent.trailers.push((trailer.name.clone(), value));
         }
     }
 }
@@ -188,11 +205,12 @@ pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
 
 /// Makes room for fields behind the content: it has to come in chunks or frames then.
 pub fn make_room_for_trailers(exchange: &mut Exchange, response: &mut Response) {
-    if response.trailers.is_empty() {
-        return;
-    }
-    if exchange.request.version < Version::V11 {
-        response.trailers.clear();
+    let conf = &exchange.conf.location(exchange.location).http_core;
+    response.has_trailers &= match exchange.request.version {
+        Version::V11 => conf.chunked_transfer_encoding,
+        version => version > Version::V11,
+    };
+    if !response.has_trailers {
         return;
     }
     let has_content = has_content(response.status) && exchange.request.method != Method::Head;

@@ -33,9 +33,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     let wanted = match wanted {
         // Of a page that still arrives only one piece can be cut, and only if its end is waited
         // for anyway.
-        Wanted::Parts(parts)
-            if whole.is_none() && (parts.len() > 1 || !response.is_collected()) =>
-        {
+        Wanted::Parts(parts) if whole.is_none() && (parts.len() > 1 || !may_be_cut(response)) => {
             Wanted::Whole
         }
         wanted => wanted,
@@ -72,6 +70,11 @@ fn segments(response: &Response) -> Option<Vec<Segment>> {
         Body::Memory(bytes) => Some(vec![Segment::Memory(bytes.clone())]),
         Body::Stream(_) | Body::Tunnel(_) => None,
     }
+}
+
+/// Is it worth while to cut a body that still arrives?
+fn may_be_cut(response: &Response) -> bool {
+    response.is_collected() || matches!(&response.body, Body::Stream(stream) if stream.is_sliced())
 }
 
 /// `If-Range`: does the client's copy have the same validator?
@@ -112,7 +115,7 @@ fn single(response: &mut Response, whole: &[Segment], part: &Range<u64>, length:
 
 fn streamed(response: &mut Response, part: &Range<u64>, length: u64) {
     if let Body::Stream(stream) = &mut response.body {
-        stream.window = Some(part.clone());
+        stream.cut(part.clone());
     }
     response.add(Bytes::from_static(b"Content-Range"), content_range(part, length));
     response.content_length = Some(part.end - part.start);

@@ -8,6 +8,7 @@ pub mod gateway;
 pub mod index;
 pub mod memcached;
 pub mod proxy;
+pub mod random_index;
 pub mod static_file;
 pub mod stub_status;
 pub mod upstream;
@@ -110,7 +111,11 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
 
 /// The response, however long it takes; the status under which a connection would close without one.
 pub async fn whole(exchange: &mut Exchange) -> Result<Box<Response>, u16> {
-    let mut progress = start(exchange);
+    let progress = start(exchange);
+    settled(exchange, progress).await
+}
+
+async fn settled(exchange: &mut Exchange, mut progress: Progress) -> Result<Box<Response>, u16> {
     loop {
         progress = match progress {
             Progress::Ready(response) => return Ok(response),
@@ -121,6 +126,16 @@ pub async fn whole(exchange: &mut Exchange) -> Result<Box<Response>, u16> {
             }
         };
     }
+}
+
+/// The response once more, from the content phase of the exchange's location on.
+///
+/// # Errors
+/// As [`whole`].
+pub async fn content_again(exchange: &mut Exchange) -> Result<Box<Response>, u16> {
+    let outcome = respond(exchange);
+    let progress = resume(exchange, outcome);
+    settled(exchange, progress).await
 }
 
 /// The content phase.
@@ -157,6 +172,9 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
 fn files(exchange: &mut Exchange) -> Outcome {
     let method = exchange.request.method;
     if exchange.uri.ends_with(b"/") && (method.is_get_or_head() || method == Method::Post) {
+        if let Some(outcome) = random_index::respond(exchange) {
+            return outcome;
+        }
         if let Some(outcome) = index::respond(exchange) {
             return outcome;
         }

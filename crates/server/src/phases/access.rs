@@ -114,6 +114,18 @@ pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Base64 of `bytes`, without padding.
+pub fn encode_base64(bytes: &[u8]) -> Vec<u8> {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = Vec::with_capacity(bytes.len() * 4 / 3 + 2);
+    for group in bytes.chunks(3) {
+        let value = group.iter().fold(0usize, |value, byte| value << 8 | usize::from(*byte));
+        let value = value << (8 * (3 - group.len()));
+        out.extend((0..=group.len()).map(|place| LETTERS[value >> (18 - 6 * place) & 63]));
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

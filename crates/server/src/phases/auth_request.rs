@@ -4,7 +4,6 @@ use super::map;
 use crate::config::directive::*;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
-use crate::exchange::request::Method;
 use crate::handlers;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
@@ -61,8 +60,6 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     let conf = &config.location(exchange.location).auth_request;
     let uri = conf.auth_request.0.as_ref()?;
     let mut asked = exchange.subrequest(uri);
-    asked.request.method = Method::Get;
-    asked.request.method_override = Some(b"GET");
     let status = match handlers::whole(&mut asked).await {
         Ok(response) => {
             let fields = response.fields.iter();

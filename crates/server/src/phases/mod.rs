@@ -1,15 +1,17 @@
 //! The phases of a request, in nginx's order; the first with an outcome ends the pass.
 //!
 //! post_read (realip) > server_rewrite > find_config > rewrite > preaccess (limit_req, limit_conn) > access (access,
-//! auth_basic, auth_request) > precontent (try_files) > content
+//! auth_basic, auth_request) > precontent (try_files, mirror) > content
 
 pub mod access;
 pub mod auth_basic;
 pub mod auth_request;
+pub mod browser;
 pub mod geo;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod map;
+pub mod mirror;
 pub mod realip;
 pub mod referer;
 pub mod rewrite;
@@ -65,6 +67,8 @@ pub enum Pending {
     Delay(Duration),
     /// `auth_basic`, `auth_request`; with the status that `deny` has for it where one of them suffices.
     Authentication { denied: Option<u16> },
+    /// `mirror` wants the request's body.
+    Mirror,
 }
 
 /// One pass from the server's script on.
@@ -210,10 +214,15 @@ fn access(exchange: &mut Exchange) -> Outcome {
 }
 
 fn content(exchange: &mut Exchange) -> Outcome {
-    match try_files::choose(exchange) {
-        Some(outcome) => outcome,
-        None => handlers::respond(exchange),
+    if let Some(outcome) = try_files::choose(exchange) {
+        return outcome;
     }
+    if mirror::waits(exchange) {
+        exchange.pending = Some(Pending::Mirror);
+        return Outcome::Gateway;
+    }
+    mirror::start(exchange);
+    handlers::respond(exchange)
 }
 
 /// Waits, and goes on with the phases behind.
@@ -226,6 +235,13 @@ pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
                 Step::Next | Step::Delay(_) => access(exchange),
             }
         }
+        Pending::Mirror => match mirror::read_body(exchange).await {
+            Some(outcome) => outcome,
+            None => {
+                mirror::start(exchange);
+                handlers::respond(exchange)
+            }
+        },
         Pending::Authentication { denied } => match authenticate(exchange, denied).await {
             None => content(exchange),
             Some(status) => {

@@ -128,6 +128,8 @@ settings! {
     open_file_cache_valid: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
     /// Above this size files are read past the page cache; accepted, not done.
     directio: OffOrSize = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Whether subrequests are written to the access log, too.
+    log_subrequest: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// Values that, if none is empty or 0, let 103 answers of upstreams pass to the client.
     early_hints: Templates = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
@@ -145,7 +147,6 @@ pub const IGNORED: &[Directive] = ignored! {
     "connection_pool_size", HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a connection.";
     "directio_alignment", HTTP_SERVER_LOCATION, ONE, "directio is not done", "Alignment for directio.";
     "keepalive_min_timeout", HTTP_SERVER_LOCATION, ONE, "idle connections are closed by keepalive_timeout alone", "Least life of idle connections.";
-    "log_subrequest", HTTP_SERVER_LOCATION, ONE, "there are no logged subrequests", "Logs subrequests.";
     "output_buffers", HTTP_SERVER_LOCATION, TWO, "files are read in pieces of a fixed size", "Buffers for reading files.";
     "postpone_output", HTTP_SERVER_LOCATION, ONE, "output is written as soon as it is known", "Least bytes before a write.";
     "read_ahead", HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Read-ahead of files.";

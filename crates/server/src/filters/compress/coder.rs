@@ -42,11 +42,21 @@ pub struct Coder {
     pub bytes_out: u64,
 }
 
+/// A change of content, piece by piece, that is no coding.
+pub trait Rewrite {
+    /// Takes a piece; appends what is ready. What must wait for more is kept.
+    fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>);
+
+    /// Appends what was kept.
+    fn finish(&mut self, out: &mut Vec<u8>);
+}
+
 enum Inner {
     Gzip(Gzip),
     Brotli(Box<CompressorWriter<Vec<u8>>>),
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
     Gunzip(MultiGzDecoder<Vec<u8>>),
+    Rewrite(Box<dyn Rewrite>),
 }
 
 impl std::fmt::Debug for Coder {
@@ -75,6 +85,12 @@ impl Coder {
     /// One that undoes gzip.
     pub fn gunzip() -> Self {
         let inner = Inner::Gunzip(MultiGzDecoder::new(Vec::new()));
+        Self { inner, coding: None, bytes_in: 0, bytes_out: 0 }
+    }
+
+    /// One that rewrites.
+    pub fn rewrite(rewrite: impl Rewrite + 'static) -> Self {
+        let inner = Inner::Rewrite(Box::new(rewrite));
         Self { inner, coding: None, bytes_in: 0, bytes_out: 0 }
     }
 
@@ -113,6 +129,11 @@ impl Coder {
                 gunzip.flush()?;
                 std::mem::take(gunzip.get_mut()).into()
             }
+            Inner::Rewrite(rewrite) => {
+                let mut out = Vec::with_capacity(bytes.len());
+                rewrite.write(bytes, &mut out);
+                out.into()
+            }
         };
         self.bytes_out += out.len() as u64;
         Ok(out)
@@ -130,6 +151,11 @@ impl Coder {
             Inner::Brotli(brotli) => brotli.into_inner().into(),
             Inner::Zstd(zstd) => zstd.finish()?.into(),
             Inner::Gunzip(gunzip) => gunzip.finish()?.into(),
+            Inner::Rewrite(mut rewrite) => {
+                let mut out = Vec::new();
+                rewrite.finish(&mut out);
+                out.into()
+            }
         };
         self.bytes_out += out.len() as u64;
         Ok(out)

@@ -4,8 +4,7 @@ use super::{Coder, gzip};
 use crate::config::directive::*;
 use crate::config::types::Buffers;
 use crate::exchange::Exchange;
-use crate::exchange::response::{Body, Response};
-use crate::handlers::gateway::stream;
+use crate::exchange::response::Response;
 use std::rc::Rc;
 use yorozu_http::conditional;
 use yorozu_http::negotiation::accepts;
@@ -37,18 +36,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     {
         return;
     }
-    let coder = Coder::gunzip();
-    response.body = match std::mem::replace(&mut response.body, Body::empty()) {
-        Body::Stream(mut stream) => {
-            stream.coder = Some(Box::new(coder));
-            Body::Stream(stream)
-        }
-        Body::Memory(bytes) if bytes.is_empty() => Body::Memory(bytes),
-        Body::Memory(bytes) => Body::Stream(Box::new(stream::of_memory(bytes, coder))),
-        Body::Segments(segments) => Body::Stream(Box::new(stream::of_segments(segments, coder))),
-        tunnel @ Body::Tunnel(_) => tunnel,
-    };
-    response.forget_length();
+    response.change(Coder::gunzip());
     response.remove(b"accept-ranges");
     response.remove(b"content-encoding");
     response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();

@@ -8,13 +8,12 @@ pub mod gzip;
 pub mod precompressed;
 pub mod zstd;
 
-pub use coder::{Coder, compress};
+pub use coder::{Coder, Rewrite, compress};
 
 use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response, StoredPage};
-use crate::handlers::gateway::stream;
 use crate::limits;
 use bytes::Bytes;
 use std::rc::Rc;
@@ -111,12 +110,8 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     response.vary_encoding = location.gzip.gzip_vary;
     let Some(effort) = chosen(exchange, response, location, possible) else { return };
     let is_head = exchange.request.method == Method::Head;
+    response.settle_recoding();
     match std::mem::replace(&mut response.body, Body::empty()) {
-        Body::Stream(mut stream) => {
-            stream.coder = Some(Box::new(Coder::new(effort)));
-            response.body = Body::Stream(stream);
-            response.forget_length();
-        }
         tunnel @ Body::Tunnel(_) => response.body = tunnel,
         Body::Memory(bytes) => {
             let stored = response.stored_page.take();
@@ -135,10 +130,9 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
                 }
             }
         }
-        Body::Segments(segments) => {
-            let coder = Coder::new(effort);
-            response.body = Body::Stream(Box::new(stream::of_segments(segments, coder)));
-            response.forget_length();
+        body => {
+            response.body = body;
+            response.change(Coder::new(effort));
         }
     }
     response.remove(b"accept-ranges");

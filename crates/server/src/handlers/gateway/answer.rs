@@ -2,8 +2,9 @@
 
 use super::directives::IgnoreHeaders;
 use super::fetch::Fetched;
+use super::pump::{self, PumpEnd, ReadAhead};
 use super::store::Saver;
-use super::stream::{self, PumpEnd, ReadAhead};
+use super::stream;
 use super::tunnel::Tunnel;
 use super::{Conf, Head, Protocol};
 use crate::cache::freshness::{self, NotStored};
@@ -398,7 +399,7 @@ fn part(exchange: &Exchange, head: &Head, plan: &cache::Plan) -> Option<Part> {
     if plan.stale.as_ref().is_some_and(|stale| stale.head.part.is_none()) {
         return None;
     }
-    let asked = exchange.request.known(exchange.request.known.range)?;
+    let asked = exchange.asked_range()?;
     let text = std::str::from_utf8(head.field(b"content-range")?).ok()?;
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -409,7 +410,7 @@ fn part(exchange: &Exchange, head: &Head, plan: &cache::Plan) -> Option<Part> {
         first,
         total,
         is_to_end: last + 1 == total,
-        asked: Bytes::copy_from_slice(asked),
+        asked: Bytes::copy_from_slice(&asked),
     })
 }
 
@@ -508,7 +509,7 @@ async fn attach_body(
         started,
         lease,
     };
-    let stream = stream::start_with(pieces, source, ahead, end, received);
+    let stream = pump::start_with(pieces, source, ahead, end, received);
     response.body = Body::Stream(Box::new(stream));
 }
 

@@ -2,7 +2,7 @@
 
 use super::directives::Failures;
 use super::pools::{self, Lease, PoolKey};
-use super::stream::{Source, stderr_text};
+use super::pump::{Source, stderr_text};
 use super::upload::{self, Upload, UploadFault, Uploaded};
 use super::{Call, CodecError, Conf, Fault, Head};
 use crate::config::compiled::{LocationId, WorkerConf};

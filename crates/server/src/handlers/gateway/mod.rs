@@ -2,7 +2,7 @@
 //!
 //! Way through: [`respond`] (cache, never waits) -> [`run`] (waits: disk, another maker, the request
 //! body, the peer) -> [`fetch`] (peers, one after another) -> [`answer`] (head to response, what is
-//! stored) -> [`stream`] (the body, read ahead of the client).
+//! stored) -> [`pump`] (the body, read ahead of the client).
 //!
 //! A protocol brings its directives, a [`Call`] (what it makes of the exchange) and a [`Codec`].
 
@@ -11,6 +11,7 @@ pub mod call;
 pub mod directives;
 pub mod fetch;
 pub mod pools;
+pub mod pump;
 pub mod run;
 pub mod store;
 pub mod stream;

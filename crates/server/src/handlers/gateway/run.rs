@@ -9,6 +9,7 @@ use crate::cache::answer::Failure;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, Origin, RequestBody};
 use crate::exchange::Exchange;
+use crate::exchange::request::Method;
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
 use std::cell::{Cell, RefCell};
@@ -240,6 +241,10 @@ impl Exchange {
     pub fn subrequest(&self, uri: &[u8]) -> Self {
         let mut asked = self.shadow();
         asked.is_subrequest = true;
+        asked.request_id = (*self.id()).into();
+        asked.subrequests_left = self.subrequests_left.saturating_sub(1);
+        asked.request.method = Method::Get;
+        asked.request.method_override = Some(b"GET");
         asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
         asked
     }
@@ -252,6 +257,8 @@ impl Exchange {
             RequestBody::none(),
         );
         shadow.server = self.server;
+        shadow.is_subrequest = self.is_subrequest;
+        shadow.subrequests_left = self.subrequests_left;
         shadow.location = self.location;
         shadow.uri.clone_from(&self.uri);
         shadow.is_uri_as_sent = self.is_uri_as_sent;

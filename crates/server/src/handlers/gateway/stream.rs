@@ -1,39 +1,28 @@
-//! A response body that arrives while it is sent: a pump reads ahead of the client, into memory and
-//! then into a temporary file, as far as the location's buffers allow.
+//! A response body that arrives while it is sent.
 //!
 //! | who | ends when |
 //! | --- | --- |
-//! | pump (a task of the worker) | the body ended, failed, or nobody wants it any more |
+//! | pump, or another task of the worker ([`Sink`]) | the body ended, failed, or nobody wants it any more |
 //! | [`Stream`] (the client's side) | everything queued was taken, or it is dropped |
 //!
 //! # Invariants
-//! - A pump with a [`Collector`] goes on though its client is gone.
+//! - A pump with a [`crate::cache::Collector`] goes on though its client is gone.
 //! - A body that ends early is reported as torn and never stored.
 
-use super::pools::Lease;
-use super::store::Saver;
-use super::upload::Upload;
-use super::{BodyStep, Codec, CodecError};
-use crate::cache::Collector;
 use crate::exchange::response::{Body, Segment};
-use crate::exchange::temporary::unnamed_file;
-use crate::exchange::unix_seconds;
 use crate::filters::compress::{Coder, Coding};
-use crate::logging::error::{Context, Level, os_error};
-use bytes::{Bytes, BytesMut};
-use std::cell::RefCell;
+use crate::limits;
+use bytes::Bytes;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 use tokio::sync::Notify;
 use yorozu_cache::{Broken, Flow, Piece, Place};
-use yorozu_upstream::Connection;
 
 /// The body ended before its end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -47,39 +36,59 @@ pub struct Totals {
     pub time: Duration,
 }
 
+/// What waits for the client, and how it stands.
 #[derive(Debug, Default)]
-struct State {
-    queue: VecDeque<Segment>,
-    memory_bytes: usize,
-    ended: Option<Result<(), Torn>>,
-    is_abandoned: bool,
-    totals: Totals,
-    trailers: Vec<(Bytes, Bytes)>,
+pub(super) struct State {
+    pub(super) queue: VecDeque<Segment>,
+    pub(super) memory_bytes: usize,
+    pub(super) ended: Option<Result<(), Torn>>,
+    pub(super) is_abandoned: bool,
+    pub(super) totals: Totals,
+    pub(super) trailers: Vec<(Bytes, Bytes)>,
 }
 
+/// Between who fills a stream and who reads it.
 #[derive(Debug, Default)]
-struct Shared {
-    state: RefCell<State>,
-    readable: Notify,
-    writable: Notify,
+pub(super) struct Shared {
+    pub(super) state: RefCell<State>,
+    pub(super) readable: Notify,
+    pub(super) writable: Notify,
+}
+
+/// What a stream's bytes come from.
+#[derive(Debug)]
+enum Feed {
+    Queue(Rc<Shared>),
+    /// A page another request makes, with how far it was read along.
+    Along(Arc<Flow>, Place),
+    /// A stream that is changed once more.
+    Changed(Box<Stream>),
+}
+
+/// What who makes a body of slices is told.
+#[derive(Debug)]
+pub struct Slices {
+    /// First byte that is wanted, and the byte behind the last.
+    pub wanted: Rc<Cell<(u64, u64)>>,
+    /// Length of a slice.
+    pub bytes: u64,
 }
 
 /// The client's side.
 #[derive(Debug)]
 pub struct Stream {
-    shared: Rc<Shared>,
-    /// Set by the filters that compress, and that undo it.
-    pub coder: Option<Box<Coder>>,
+    feed: Feed,
+    /// Set by a filter that changes the content.
+    coder: Option<Box<Coder>>,
     /// Read and not coded yet.
     uncoded: Bytes,
     /// The part of the body the client wants; all without.
-    pub window: Option<Range<u64>>,
+    window: Option<Range<u64>>,
+    slices: Option<Slices>,
     /// What is left of the length the client was told; `None` if it was told none.
     pub announced: Option<u64>,
     /// Is the body stored as a page on its way?
     pub is_collected: bool,
-    /// Of a page another request makes, with how far it was read along; the queue stays empty then.
-    along: Option<(Arc<Flow>, Place)>,
     /// Bytes taken from the queue so far.
     taken: u64,
     /// Bytes in and out of a filter that compresses, once it has ended.
@@ -87,15 +96,19 @@ pub struct Stream {
 }
 
 impl Stream {
-    fn new(shared: Rc<Shared>) -> Self {
+    pub(super) fn new(shared: Rc<Shared>) -> Self {
+        Self::of(Feed::Queue(shared))
+    }
+
+    fn of(feed: Feed) -> Self {
         Self {
-            shared,
+            feed,
             coder: None,
             uncoded: Bytes::new(),
             window: None,
+            slices: None,
             announced: None,
             is_collected: false,
-            along: None,
             taken: 0,
             coded_bytes: None,
         }
@@ -103,9 +116,39 @@ impl Stream {
 
     /// A page that another request makes.
     pub fn along(flow: Arc<Flow>) -> Self {
-        let mut stream = Self::new(Rc::default());
+        let mut stream = Self::of(Feed::Along(flow, Place::default()));
         stream.is_collected = true;
-        stream.along = Some((flow, Place::default()));
+        stream
+    }
+
+    /// It is made of slices, the first of which begins where the wanted part does.
+    pub fn slice(&mut self, slices: Slices) {
+        self.taken = slices.wanted.get().0;
+        self.slices = Some(slices);
+    }
+
+    pub fn is_sliced(&self) -> bool {
+        self.slices.is_some()
+    }
+
+    /// Lets through what of the whole lies in `window`.
+    pub fn cut(&mut self, window: Range<u64>) {
+        if let Some(Slices { wanted, bytes }) = &self.slices {
+            if window.start >= self.taken + bytes {
+                self.taken = window.start / bytes * bytes;
+            }
+            wanted.set((window.start, window.end));
+        }
+        self.window = Some(window);
+    }
+
+    /// The same with its content changed by `coder`, after what changes it already.
+    fn changed(self, coder: Coder) -> Self {
+        let mut stream = match self.coder {
+            None if self.announced.is_none() => self,
+            _ => Self::of(Feed::Changed(Box::new(self))),
+        };
+        stream.coder = Some(Box::new(coder));
         stream
     }
 
@@ -126,6 +169,17 @@ impl Stream {
             }
         }
         Ok(piece)
+    }
+
+    /// As [`Stream::next`], read into memory.
+    ///
+    /// # Errors
+    /// As [`Stream::next`], or a file of it cannot be read.
+    pub async fn next_bytes(&mut self) -> Result<Option<Bytes>, Torn> {
+        match self.next().await? {
+            Some(segment) => in_memory(segment).map(Some).map_err(|_| Torn),
+            None => Ok(None),
+        }
     }
 
     /// The next piece, through the filter that compresses.
@@ -172,24 +226,28 @@ impl Stream {
     }
 
     async fn plain(&mut self) -> Result<Option<Segment>, Torn> {
-        if let Some((flow, place)) = &mut self.along {
-            return match flow.next(place).await {
-                Ok(piece) => Ok(piece.map(|piece| match piece {
-                    Piece::Memory(bytes) => Segment::Memory(bytes),
-                    Piece::File(file, range) => Segment::File(file, range),
-                })),
-                Err(Broken) => Err(Torn),
-            };
-        }
+        let shared = match &mut self.feed {
+            Feed::Queue(shared) => shared,
+            Feed::Changed(stream) => return Box::pin(stream.next()).await,
+            Feed::Along(flow, place) => {
+                return match flow.next(place).await {
+                    Ok(piece) => Ok(piece.map(|piece| match piece {
+                        Piece::Memory(bytes) => Segment::Memory(bytes),
+                        Piece::File(file, range) => Segment::File(file, range),
+                    })),
+                    Err(Broken) => Err(Torn),
+                };
+            }
+        };
         loop {
-            let waiting = self.shared.readable.notified();
+            let waiting = shared.readable.notified();
             {
-                let mut state = self.shared.state.borrow_mut();
+                let mut state = shared.state.borrow_mut();
                 if let Some(segment) = state.queue.pop_front() {
                     if let Segment::Memory(bytes) = &segment {
                         state.memory_bytes -= bytes.len();
                     }
-                    self.shared.writable.notify_one();
+                    shared.writable.notify_one();
                     return Ok(Some(segment));
                 }
                 if let Some(ended) = state.ended {
@@ -202,19 +260,28 @@ impl Stream {
 
     /// Would the next piece have to be waited for?
     pub fn is_waiting(&self) -> bool {
-        if let Some((flow, place)) = &self.along {
-            return flow.is_waiting(place);
+        match &self.feed {
+            Feed::Queue(shared) => shared.state.borrow().queue.is_empty(),
+            Feed::Along(flow, place) => flow.is_waiting(place),
+            Feed::Changed(stream) => stream.uncoded.is_empty() && stream.is_waiting(),
         }
-        self.shared.state.borrow().queue.is_empty()
     }
 
     /// Fields behind the body, once it has ended.
     pub fn take_trailers(&mut self) -> Vec<(Bytes, Bytes)> {
-        std::mem::take(&mut self.shared.state.borrow_mut().trailers)
+        match &mut self.feed {
+            Feed::Queue(shared) => std::mem::take(&mut shared.state.borrow_mut().trailers),
+            Feed::Along(..) => Vec::new(),
+            Feed::Changed(stream) => stream.take_trailers(),
+        }
     }
 
     pub fn totals(&self) -> Totals {
-        self.shared.state.borrow().totals
+        match &self.feed {
+            Feed::Queue(shared) => shared.state.borrow().totals,
+            Feed::Along(..) => Totals::default(),
+            Feed::Changed(stream) => stream.totals(),
+        }
     }
 }
 
@@ -232,151 +299,11 @@ fn in_memory(segment: Segment) -> io::Result<Bytes> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.shared.state.borrow_mut().is_abandoned = true;
-        self.shared.writable.notify_one();
-    }
-}
-
-/// A connection in the middle of a response.
-pub struct Source {
-    /// `None`: the whole answer is in the codec.
-    pub connection: Option<Rc<Connection>>,
-    pub codec: Box<dyn Codec>,
-    pub input: BytesMut,
-    /// The request, while it is still on its way.
-    pub upload: Option<Upload>,
-}
-
-impl Source {
-    /// The next piece of the body; `None` at its end.
-    ///
-    /// # Errors
-    /// The peer closed early, broke the protocol, or the connection failed.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, CodecError> {
-        loop {
-            match self.codec.read_body(&mut self.input)? {
-                BodyStep::Data(bytes) => return Ok(Some(bytes)),
-                BodyStep::End => return Ok(None),
-                BodyStep::NeedMore => {}
-            }
-            if !matches!(self.read().await, Ok(count) if count > 0) {
-                return if self.codec.is_whole_at_close() {
-                    Ok(None)
-                } else {
-                    Err(CodecError::Incomplete)
-                };
-            }
+        if let Feed::Queue(shared) = &self.feed {
+            shared.state.borrow_mut().is_abandoned = true;
+            shared.writable.notify_one();
         }
     }
-
-    /// Reads, while the request may still be on its way.
-    async fn read(&mut self) -> io::Result<usize> {
-        let Some(connection) = &self.connection else { return Ok(0) };
-        if let Some(upload) = &mut self.upload {
-            tokio::select! {
-                biased;
-                read = connection.read(&mut self.input) => return read,
-                // Whatever became of it: the answer has begun and decides.
-                _ = upload => {}
-            }
-            self.upload = None;
-        }
-        connection.read(&mut self.input).await
-    }
-
-    /// Takes what has arrived of the body; `true` if that was all of it.
-    ///
-    /// # Errors
-    /// The peer broke the protocol, or ended too early.
-    pub fn arrived(&mut self, pieces: &mut Vec<Bytes>) -> Result<bool, CodecError> {
-        loop {
-            match self.codec.read_body(&mut self.input)? {
-                BodyStep::Data(piece) => pieces.push(piece),
-                BodyStep::End => return Ok(true),
-                BodyStep::NeedMore => return Ok(false),
-            }
-        }
-    }
-
-    /// As [`Source::arrived`], with what arrives within `longest`.
-    ///
-    /// # Errors
-    /// As [`Source::arrived`].
-    pub async fn gather(
-        &mut self,
-        pieces: &mut Vec<Bytes>,
-        longest: Duration,
-    ) -> Result<bool, CodecError> {
-        let deadline = tokio::time::Instant::now() + longest;
-        while !self.arrived(pieces)? {
-            let read = tokio::time::timeout_at(deadline, self.read()).await;
-            if !matches!(read, Ok(Ok(count)) if count > 0) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The connection for another request, and whether it can serve one.
-    pub fn into_connection(self, is_whole: bool) -> (Option<Connection>, bool) {
-        let is_reusable =
-            is_whole && self.upload.is_none() && self.input.is_empty() && self.codec.is_reusable();
-        drop(self.upload);
-        (self.connection.and_then(Rc::into_inner), is_reusable)
-    }
-}
-
-/// How far the pump may read ahead.
-#[derive(Clone, Debug)]
-pub struct ReadAhead {
-    pub read_timeout: Duration,
-    pub memory_bytes_max: usize,
-    /// `*_limit_rate`, in bytes per second; 0 for none.
-    pub rate: u64,
-    /// Folder and bound of the temporary file; `None` for none.
-    pub file: Option<(PathBuf, u64)>,
-}
-
-/// What happens around the pump.
-pub struct PumpEnd {
-    pub collector: Option<Collector>,
-    pub saver: Option<Saver>,
-    pub context: Context,
-    pub peer: String,
-    pub started: Instant,
-    /// The peer, until the connection goes back, whole or not.
-    pub lease: Lease,
-}
-
-impl PumpEnd {
-    /// Is the body wanted though its client is gone?
-    fn is_kept(&self) -> bool {
-        self.collector.is_some() || self.saver.is_some()
-    }
-}
-
-/// Starts a pump and returns the client's side of it; `pieces` came with the head.
-pub fn start_with(
-    pieces: Vec<Bytes>,
-    source: Source,
-    ahead: ReadAhead,
-    end: PumpEnd,
-    received: u64,
-) -> Stream {
-    let shared = Rc::new(Shared::default());
-    {
-        let mut state = shared.state.borrow_mut();
-        let bytes: usize = pieces.iter().map(Bytes::len).sum();
-        state.totals = Totals { body_bytes: bytes as u64, received, time: Duration::ZERO };
-        state.memory_bytes = bytes;
-        state.queue = pieces.into_iter().map(Segment::Memory).collect();
-    }
-    let is_collected = end.collector.is_some();
-    let pump = Pump { shared: Rc::clone(&shared), ahead, file: None };
-    tokio::task::spawn_local(pump.run(source, end));
-    let mut stream = Stream::new(shared);
-    stream.is_collected = is_collected;
-    stream
 }
 
 /// A body that is known whole, with fields behind it.
@@ -385,6 +312,7 @@ pub fn of_whole(body: Body, trailers: Vec<(Bytes, Bytes)>) -> Stream {
     {
         let mut state = shared.state.borrow_mut();
         state.queue = match body {
+            Body::Memory(bytes) if bytes.is_empty() => VecDeque::new(),
             Body::Memory(bytes) => VecDeque::from([Segment::Memory(bytes)]),
             Body::Segments(segments) => segments.into_iter().flat_map(pieces).collect(),
             Body::Stream(_) | Body::Tunnel(_) => unreachable!("not known whole"),
@@ -396,23 +324,102 @@ pub fn of_whole(body: Body, trailers: Vec<(Bytes, Bytes)>) -> Stream {
     Stream::new(shared)
 }
 
-/// A body in memory, coded piece by piece.
-pub fn of_memory(bytes: Bytes, coder: Coder) -> Stream {
-    of_segments(vec![Segment::Memory(bytes)], coder)
+impl Body {
+    /// The content, changed by `coder` while it is sent.
+    #[must_use]
+    pub fn changed(self, coder: Coder) -> Self {
+        match self {
+            Self::Memory(bytes) if bytes.is_empty() => Self::Memory(bytes),
+            tunnel @ Self::Tunnel(_) => tunnel,
+            body => Self::Stream(Box::new(body.into_stream().changed(coder))),
+        }
+    }
+
+    /// The content piece by piece; none of a tunnel.
+    pub fn into_stream(self) -> Stream {
+        match self {
+            Self::Stream(stream) => *stream,
+            Self::Tunnel(_) => of_whole(Self::empty(), Vec::new()),
+            whole => of_whole(whole, Vec::new()),
+        }
+    }
 }
 
-/// A body that is known whole, coded piece by piece.
-pub fn of_segments(segments: Vec<Segment>, coder: Coder) -> Stream {
+/// A body that `make` writes into the [`Sink`] it gets, as a task of the worker.
+pub fn made_by<F>(make: impl FnOnce(Sink) -> F) -> Stream
+where
+    F: Future<Output = Result<(), Torn>> + 'static,
+{
     let shared = Rc::new(Shared::default());
-    {
-        let mut state = shared.state.borrow_mut();
-        state.queue = segments.into_iter().flat_map(pieces).collect();
-        state.memory_bytes = usize::MAX;
-        state.ended = Some(Ok(()));
-    }
-    let mut stream = Stream::new(shared);
-    stream.coder = Some(Box::new(coder));
+    let made = make(Sink { shared: Rc::clone(&shared) });
+    let stream = Stream::new(Rc::clone(&shared));
+    tokio::task::spawn_local(async move {
+        let ended = made.await;
+        shared.state.borrow_mut().ended = Some(ended);
+        shared.readable.notify_one();
+    });
     stream
+}
+
+/// Where a task puts the body it makes.
+#[derive(Debug)]
+pub struct Sink {
+    shared: Rc<Shared>,
+}
+
+impl Sink {
+    /// Waits until there is room, then queues `bytes`.
+    ///
+    /// # Errors
+    /// Nobody reads any more.
+    pub async fn put(&self, bytes: Bytes) -> Result<(), Torn> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        loop {
+            {
+                let mut state = self.shared.state.borrow_mut();
+                if state.is_abandoned {
+                    return Err(Torn);
+                }
+                if state.queue.is_empty() || state.memory_bytes < limits::MADE_AHEAD_BYTES {
+                    state.memory_bytes += bytes.len();
+                    state.queue.push_back(Segment::Memory(bytes));
+                    self.shared.readable.notify_one();
+                    return Ok(());
+                }
+            }
+            self.shared.writable.notified().await;
+        }
+    }
+
+    /// Queues a body to its end.
+    ///
+    /// # Errors
+    /// It broke off, or nobody reads any more.
+    pub async fn append(&self, stream: &mut Stream) -> Result<(), Torn> {
+        while let Some(bytes) = stream.next_bytes().await? {
+            self.put(bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// As [`Sink::append`], of the body that is the request's own.
+    ///
+    /// # Errors
+    /// As [`Sink::append`].
+    pub async fn put_all(&self, stream: &mut Stream) -> Result<(), Torn> {
+        let result = self.append(stream).await;
+        self.note(stream);
+        result
+    }
+
+    /// Takes over what the log and the client get to know behind the body.
+    pub fn note(&self, stream: &mut Stream) {
+        let mut state = self.shared.state.borrow_mut();
+        state.trailers = stream.take_trailers();
+        state.totals = stream.totals();
+    }
 }
 
 /// Cuts a segment so that no piece is large in memory.
@@ -420,7 +427,7 @@ fn pieces(segment: Segment) -> Vec<Segment> {
     match segment {
         Segment::Memory(_) => vec![segment],
         Segment::File(file, range) => {
-            let step = crate::limits::FILE_CHUNK_BYTES;
+            let step = limits::FILE_CHUNK_BYTES;
             let starts = range.clone().step_by(step);
             starts
                 .map(|start| {
@@ -428,220 +435,5 @@ fn pieces(segment: Segment) -> Vec<Segment> {
                 })
                 .collect()
         }
-    }
-}
-
-struct Pump {
-    shared: Rc<Shared>,
-    ahead: ReadAhead,
-    file: Option<(Arc<File>, u64)>,
-}
-
-impl Pump {
-    async fn run(mut self, mut source: Source, mut end: PumpEnd) {
-        let result = self.transfer(&mut source, &mut end).await;
-        let is_whole = matches!(result, Ok(true));
-        if let Err(text) = &result {
-            end.context.upstream(Level::Error, text, Some(&end.peer));
-        }
-        if is_whole {
-            end.collector.take_if(|_| !source.codec.may_be_stored());
-            if let Some(collector) = end.collector.take() {
-                collector.finish(unix_seconds(SystemTime::now()));
-            }
-            if let Some(saver) = end.saver.take() {
-                saver.finish();
-            }
-        }
-        drop(end.collector);
-        let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
-        let (connection, is_reusable) = source.into_connection(is_whole);
-        end.lease.release(connection, is_reusable);
-        let mut state = self.shared.state.borrow_mut();
-        state.trailers = trailers;
-        state.totals.time = end.started.elapsed();
-        state.ended = Some(if is_whole { Ok(()) } else { Err(Torn) });
-        self.shared.readable.notify_one();
-    }
-
-    /// `Ok(false)`: nobody wants the rest.
-    async fn transfer(&mut self, source: &mut Source, end: &mut PumpEnd) -> Result<bool, String> {
-        let begun = Instant::now();
-        loop {
-            self.slow_down(begun).await;
-            let next = if self.shared.state.borrow().is_abandoned || end.is_kept() {
-                tokio::time::timeout(self.ahead.read_timeout, source.next()).await
-            } else {
-                tokio::select! {
-                    next = tokio::time::timeout(self.ahead.read_timeout, source.next()) => next,
-                    () = self.abandoned() => return Ok(false),
-                }
-            };
-            let piece = match next {
-                Ok(Ok(Some(piece))) => piece,
-                Ok(Ok(None)) => return Ok(true),
-                Ok(Err(CodecError::Incomplete)) => {
-                    return Err(format!("{} while reading upstream", source.codec.closed_early()));
-                }
-                Ok(Err(error)) => return Err(error.to_string()),
-                Err(_) => {
-                    return Err(
-                        "upstream timed out (110: Connection timed out) while reading upstream"
-                            .to_owned(),
-                    );
-                }
-            };
-            if let Some(text) = source.codec.take_stderr() {
-                end.context.upstream(Level::Error, &stderr_text(&text), Some(&end.peer));
-            }
-            if end.saver.as_mut().is_some_and(|saver| !saver.push(&piece)) {
-                end.saver = None;
-            }
-            if end.collector.as_mut().is_some_and(|collector| !collector.push(&piece)) {
-                end.collector = None;
-            }
-            if !self
-                .queue(piece, end.collector.is_some())
-                .await
-                .map_err(|error| os_error(&error))?
-                && !end.is_kept()
-            {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// With `*_limit_rate`: waits until the next piece is due.
-    async fn slow_down(&self, begun: Instant) {
-        let Some(millis) =
-            (self.shared.state.borrow().totals.received * 1000).checked_div(self.ahead.rate)
-        else {
-            return;
-        };
-        let ahead = Duration::from_millis(millis).saturating_sub(begun.elapsed());
-        if !ahead.is_zero() {
-            tokio::time::sleep(ahead).await;
-        }
-    }
-
-    async fn abandoned(&self) {
-        while !self.shared.state.borrow().is_abandoned {
-            self.shared.writable.notified().await;
-        }
-    }
-
-    /// Hands a piece to the client's side; `false` if it is gone.
-    async fn queue(&mut self, piece: Bytes, is_collected: bool) -> io::Result<bool> {
-        loop {
-            {
-                let mut state = self.shared.state.borrow_mut();
-                if state.is_abandoned {
-                    return Ok(false);
-                }
-                // A collected body is in memory anyway: waiting would only keep PHP busy.
-                let has_room = state.memory_bytes + piece.len() <= self.ahead.memory_bytes_max
-                    || state.queue.is_empty()
-                    || is_collected;
-                state.totals.received += if has_room { piece.len() as u64 } else { 0 };
-                if has_room {
-                    state.totals.body_bytes += piece.len() as u64;
-                    state.memory_bytes += piece.len();
-                    state.queue.push_back(Segment::Memory(piece));
-                    self.shared.readable.notify_one();
-                    return Ok(true);
-                }
-            }
-            if self.spill(&piece)? {
-                return Ok(true);
-            }
-            self.shared.writable.notified().await;
-        }
-    }
-
-    /// Puts a piece into the temporary file, if there is one with room.
-    fn spill(&mut self, piece: &Bytes) -> io::Result<bool> {
-        let Some((folder, bytes_max)) = &self.ahead.file else { return Ok(false) };
-        let used = self.file.as_ref().map_or(0, |(_, used)| *used);
-        if used + piece.len() as u64 > *bytes_max {
-            return Ok(false);
-        }
-        if self.file.is_none() {
-            self.file = Some((Arc::new(unnamed_file(folder)?), 0));
-        }
-        let (file, used) = self.file.as_mut().expect("just made");
-        file.write_all_at(piece, *used)?;
-        let range = *used..*used + piece.len() as u64;
-        *used = range.end;
-        let mut state = self.shared.state.borrow_mut();
-        state.totals.received += piece.len() as u64;
-        state.totals.body_bytes += piece.len() as u64;
-        state.queue.push_back(Segment::File(Arc::clone(file), range));
-        self.shared.readable.notify_one();
-        Ok(true)
-    }
-}
-
-/// nginx's wording for what an application wrote to its standard error.
-pub fn stderr_text(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text.trim_ascii_end()).into_owned();
-    format!("FastCGI sent in stderr: \"{text}\" while reading response header from upstream")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::handlers::memcached::ValueCodec;
-    use yorozu_upstream::{PeerAddress, SocketOptions};
-
-    struct NeverWhole;
-
-    impl Codec for NeverWhole {
-        fn read_head(
-            &mut self,
-            _: &mut BytesMut,
-        ) -> Result<Option<super::super::Head>, CodecError> {
-            Ok(None)
-        }
-
-        fn read_body(&mut self, _: &mut BytesMut) -> Result<BodyStep, CodecError> {
-            Ok(BodyStep::NeedMore)
-        }
-
-        fn is_whole_at_close(&self) -> bool {
-            false
-        }
-
-        fn is_reusable(&self) -> bool {
-            false
-        }
-    }
-
-    /// What gathering from a peer that says nothing yields, and how long it takes.
-    async fn gather(codec: Box<dyn Codec>) -> (bool, usize, Duration) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = PeerAddress::Tcp(listener.local_addr().unwrap());
-        let connection = Connection::open(&address, SocketOptions::default()).await.unwrap();
-        let _silent = listener.accept().await.unwrap();
-        let connection = Some(Rc::new(connection));
-        let mut source = Source { connection, codec, input: BytesMut::new(), upload: None };
-        let (mut pieces, begun) = (Vec::new(), tokio::time::Instant::now());
-        tokio::time::pause();
-        let is_whole = source.gather(&mut pieces, Duration::from_millis(2)).await.unwrap();
-        (is_whole, pieces.len(), begun.elapsed())
-    }
-
-    #[tokio::test]
-    async fn a_body_that_is_whole_is_not_waited_for() {
-        let codec = ValueCodec { body: Some(Bytes::from_static(b"page")) };
-        let (is_whole, pieces, time) = gather(Box::new(codec)).await;
-        assert_eq!((is_whole, pieces), (true, 1));
-        assert!(time < Duration::from_millis(2), "{time:?}");
-    }
-
-    #[tokio::test]
-    async fn a_body_that_does_not_come_is_waited_for_so_long() {
-        let (is_whole, pieces, time) = gather(Box::new(NeverWhole)).await;
-        assert_eq!((is_whole, pieces), (false, 0));
-        assert!(time >= Duration::from_millis(2), "{time:?}");
     }
 }

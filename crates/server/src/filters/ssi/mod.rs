@@ -1,0 +1,77 @@
+//! `ssi`: commands in a page that include other pages, print variables and decide what is shown.
+
+mod parse;
+mod run;
+
+use super::compress::gzip::MimeTypes;
+use crate::config::directive::*;
+use crate::config::types::Size;
+use crate::exchange::Exchange;
+use crate::exchange::request::Method;
+use crate::exchange::response::{Body, Response};
+use crate::handlers::gateway::stream;
+use bytes::Bytes;
+use jiff::tz::TimeZone;
+use std::rc::Rc;
+use yorozu_http::conditional;
+
+pub use run::{Page, Shared};
+
+const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LOCATION_IF;
+
+settings! {
+    in ssi;
+    /// Whether commands in pages are carried out.
+    ssi: bool = "off", ONE, CONTEXTS;
+    /// Whether `Last-Modified` stays; without, `ETag` goes too.
+    ssi_last_modified: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Least size of parts sent from a file; accepted, pages are read.
+    ssi_min_file_chunk: Size = "1k", ONE, HTTP_SERVER_LOCATION;
+    /// Whether nothing is shown in the place of a command that failed.
+    ssi_silent_errors: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Types of content, besides `text/html`, in which commands are carried out.
+    ssi_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Longest value of a parameter.
+    ssi_value_length: Size = "256", ONE, HTTP_SERVER_LOCATION;
+}
+
+/// nginx's form of a time until `config timefmt` says another one.
+pub const TIME_FORMAT: &str = "%A, %d-%b-%Y %H:%M:%S %Z";
+
+/// A time as `timefmt` has it; empty if that is no form.
+pub fn time(form: &str, seconds: i64, is_local: bool) -> String {
+    let zone = if is_local { TimeZone::system() } else { TimeZone::UTC };
+    let Ok(time) = jiff::Timestamp::from_second(seconds) else { return String::new() };
+    let form = if is_local { form.to_owned() } else { form.replace("%Z", "GMT") };
+    jiff::fmt::strtime::format(&form, &time.to_zoned(zone)).unwrap_or_default()
+}
+
+/// Carries out the commands.
+///
+/// # Source
+/// nginx, `ngx_http_ssi_filter_module`.
+pub fn filter(exchange: &mut Exchange, response: &mut Response) {
+    let config = Rc::clone(&exchange.conf);
+    let conf = &config.location(exchange.location).ssi;
+    if !conf.ssi
+        || response.content_length == Some(0)
+        || !conf.ssi_types.has(&response.content_type)
+    {
+        return;
+    }
+    response.remove(b"accept-ranges");
+    if conf.ssi_last_modified {
+        response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
+    } else {
+        response.last_modified = None;
+        response.etag = Bytes::new();
+    }
+    if exchange.request.method == Method::Head && !exchange.is_subrequest {
+        response.forget_length();
+        return;
+    }
+    let content = response.take_stream();
+    let page = Page::new(exchange, conf);
+    let made = stream::made_by(|sink| page.run(content, sink));
+    response.body = Body::Stream(Box::new(made));
+}

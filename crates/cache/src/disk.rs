@@ -54,7 +54,7 @@ pub struct DiskOptions {
 pub(crate) struct Disk {
     options: DiskOptions,
     index: Index,
-    lock: Lock,
+    lock: Mutex<Lock>,
     is_scanned: AtomicBool,
     temporary: AtomicU64,
     /// Held while a file gets its name or loses it, so that what is written again behind a purge or a
@@ -84,7 +84,7 @@ impl Disk {
         Ok(Self {
             options,
             index: Index::new(),
-            lock,
+            lock: Mutex::new(lock),
             is_scanned: AtomicBool::new(false),
             temporary: AtomicU64::new(0),
             names: Mutex::default(),
@@ -117,7 +117,7 @@ impl Disk {
 
     /// Is the folder no other process's?
     pub(crate) fn is_alone(&self) -> bool {
-        !matches!(self.lock, Lock::Foreign)
+        Lock::is_ours(&self.lock, &self.options.path)
     }
 
     pub(crate) fn usage(&self) -> (usize, u64) {

@@ -26,6 +26,17 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
+    /// Is the folder no other process's? One that was may have ended since.
+    pub(crate) fn is_ours(lock: &Mutex<Self>, folder: &Path) -> bool {
+        let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*lock, Self::Foreign) {
+            if let Ok(again) = Self::new(folder) {
+                *lock = again;
+            }
+        }
+        !matches!(*lock, Self::Foreign)
+    }
+
     pub(crate) fn new(folder: &Path) -> Result<Self, StoreError> {
         let path = folder.join(LOCK_NAME);
         // To read is enough for a lock; another user may have made the file.

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use yorozu_server::config::findings;
 use yorozu_server::config::load::{Kept, Loaded, Request, load};
-use yorozu_server::process::{self, daemon, pid};
+use yorozu_server::process::{self, daemon, handover, pid};
 
 /// Threads that free what others made, and buffers of many sizes: measured in docs/decisions.
 #[global_allocator]
@@ -123,7 +123,7 @@ fn serve(options: &Options) -> Result<(), String> {
     let request = options.request();
     let kept = Kept::default();
     let loaded = read(&request, &kept)?;
-    if loaded.config.main.daemon && !daemon::is_detached() {
+    if loaded.config.main.daemon && !daemon::is_detached() && !handover::is_upgrade() {
         return daemon::detach();
     }
     process::run(request, loaded.config, kept, || {

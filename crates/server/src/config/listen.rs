@@ -87,8 +87,25 @@ pub fn address(text: &str, default_port: u16) -> Result<Vec<ListenAddress>, Valu
             .ok_or_else(|| broken("invalid port"))?;
         return Ok(vec![ListenAddress::Tcp((Ipv4Addr::UNSPECIFIED, port).into())]);
     }
+    if let Some((host, first, last)) = port_range(text) {
+        if first == 0 || first > last {
+            return Err(broken("invalid port range"));
+        }
+        let mut addresses = Vec::new();
+        for port in first..=last {
+            addresses.extend(resolve(host, port).map_err(broken)?);
+        }
+        return Ok(addresses.into_iter().map(ListenAddress::Tcp).collect());
+    }
     let addresses = resolve(text, default_port).map_err(broken)?;
     Ok(addresses.into_iter().map(ListenAddress::Tcp).collect())
+}
+
+/// The host, `*` for none, and the ports of `[host:]first-last`.
+fn port_range(text: &str) -> Option<(&str, u16, u16)> {
+    let (host, ports) = text.rsplit_once(':').unwrap_or(("*", text));
+    let (first, last) = ports.split_once('-')?;
+    Some((host, first.parse().ok()?, last.parse().ok()?))
 }
 
 /// Socket addresses of `host[:port]`; `*` is every IPv4 address.

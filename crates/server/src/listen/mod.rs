@@ -16,6 +16,19 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
+impl Listener {
+    /// Another handle on the same socket.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(listener) => Self::Tcp(listener.try_clone()?),
+            Self::Unix(listener) => Self::Unix(listener.try_clone()?),
+        })
+    }
+}
+
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("{call} to {address} failed ({})", crate::logging::error::os_error(.source))]
@@ -23,6 +36,17 @@ pub struct ListenError {
     call: &'static str,
     address: String,
     source: io::Error,
+}
+
+/// Is the address free? SO_REUSEPORT would let a second server slip in beside the first: without it a taken port
+/// is noticed.
+///
+/// # Errors
+/// It is taken, or not ours.
+pub fn check(address: &ListenAddress, options: &ListenOptions) -> Result<(), ListenError> {
+    let ListenAddress::Tcp(tcp_address) = address else { return Ok(()) };
+    let failed = |source| ListenError { call: "bind()", address: address.to_string(), source };
+    tcp(*tcp_address, options, false).map(drop).map_err(failed)
 }
 
 /// Opens a socket for `count` workers.
@@ -61,9 +85,6 @@ pub fn bind(
             clones.collect::<Result<_, _>>().map_err(failed("dup()"))
         }
         ListenAddress::Tcp(address) => {
-            // SO_REUSEPORT would let a second server slip in beside the first: without it a taken
-            // port is noticed.
-            tcp(*address, options, false).map_err(failed("bind()"))?;
             let sockets = (0..count).map(|_| tcp(*address, options, true).map(Listener::Tcp));
             sockets.collect::<Result<_, _>>().map_err(failed("bind()"))
         }

@@ -3,6 +3,7 @@
 //! Way through: load -> bind -> pid file -> drop rights -> workers -> signals until the end.
 
 pub mod daemon;
+pub mod handover;
 pub mod pid;
 mod rights;
 mod signals;
@@ -15,7 +16,10 @@ use crate::config::main_core::Workers;
 use crate::limits;
 use crate::listen::{self, Listener};
 use crate::logging::error::{self, Level};
+use handover::Inherited;
 use nix::sys::resource::{Resource, setrlimit};
+use sd_notify::NotifyState;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -28,6 +32,13 @@ pub struct Server {
     config: Arc<Config>,
     kept: Kept,
     workers: Vec<WorkerHandle>,
+    /// Every socket, for a new binary and for workers that start again.
+    sockets: Vec<(ListenAddress, Listener)>,
+    /// The new binary, between SIGUSR2 and its end.
+    successor: Option<Child>,
+    /// Have the workers ended, and the process stays (SIGWINCH)?
+    is_resting: bool,
+    pid: pid::PidFile,
     manager: CacheManager,
 }
 
@@ -56,9 +67,11 @@ pub fn run(
     }
     apply_limits(&config)?;
     let count = worker_count(&config);
-    let listeners = bind_all(&config, &[], count).inspect_err(|error| {
+    let mut inherited = Inherited::take();
+    let sockets = bind_all(&config, &[], count, &mut inherited).inspect_err(|error| {
         error::process(&config, Level::Emerg, error);
     })?;
+    drop(inherited);
     let pid = pid::PidFile::write(&pid::path(&config))?;
     rights::drop_to_user(&config, &kept)?;
     let mut server = Server {
@@ -67,13 +80,20 @@ pub fn run(
         config,
         kept,
         workers: Vec::new(),
+        sockets,
+        successor: None,
+        is_resting: false,
+        pid,
     };
-    server.start_workers(listeners)?;
+    server.start_workers()?;
     error::process(&server.config, Level::Notice, "start worker threads");
     on_ready();
+    tell_systemd(&[NotifyState::Ready]);
     signals.serve(&mut server);
-    listen::remove(server.config.sockets.iter().map(|socket| socket.address.clone()));
-    drop(pid);
+    // As nginx: another process that has the sockets goes on with them.
+    if server.successor.is_none() && !handover::has_predecessor() {
+        listen::remove(server.config.sockets.iter().map(|socket| socket.address.clone()));
+    }
     Ok(())
 }
 
@@ -106,30 +126,83 @@ fn apply_limits(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-type PerWorker = Vec<Vec<(ListenAddress, Listener)>>;
-
-/// Binds every socket of `config` that is not in `old`; one list per worker.
-fn bind_all(config: &Config, old: &[ListenAddress], count: usize) -> Result<PerWorker, String> {
-    let mut per_worker: PerWorker = (0..count).map(|_| Vec::new()).collect();
+/// Opens every socket of `config` that is not in `old`, for `count` workers; those that were handed over are open.
+fn bind_all(
+    config: &Config,
+    old: &[ListenAddress],
+    count: usize,
+    inherited: &mut Inherited,
+) -> Result<Vec<(ListenAddress, Listener)>, String> {
+    let mut opened = Vec::new();
+    let mut wanted = Vec::new();
     for socket in config.sockets.iter().filter(|socket| !old.contains(&socket.address)) {
-        let listeners = match listen::bind(&socket.address, &socket.options, count) {
-            Ok(listeners) => listeners,
+        let claimed = inherited.claim(&socket.address);
+        if claimed.is_empty() {
+            wanted.push(socket);
+        }
+        opened.extend(claimed.into_iter().map(|listener| (socket.address.clone(), listener)));
+    }
+    // Before any is opened: our own are no obstacle to each other, `*:80` and `127.0.0.1:80` can be together.
+    for socket in wanted.iter().filter(|socket| !overlaps(&socket.address, old)) {
+        listen::check(&socket.address, &socket.options).map_err(|problem| problem.to_string())?;
+    }
+    for socket in wanted {
+        match listen::bind(&socket.address, &socket.options, count) {
+            Ok(listeners) => {
+                opened.extend(listeners.into_iter().map(|it| (socket.address.clone(), it)));
+            }
             Err(problem) if socket.options.is_control => {
                 error::process(config, Level::Warn, &format!("no control socket: {problem}"));
-                continue;
             }
             Err(problem) => return Err(problem.to_string()),
-        };
-        for (list, listener) in per_worker.iter_mut().zip(listeners) {
-            list.push((socket.address.clone(), listener));
+        }
+    }
+    Ok(opened)
+}
+
+/// Has one of `others` the same port on all addresses, or is this such a one?
+fn overlaps(address: &ListenAddress, others: &[ListenAddress]) -> bool {
+    let ListenAddress::Tcp(address) = address else { return false };
+    others.iter().any(|other| match other {
+        ListenAddress::Tcp(other) => {
+            other.port() == address.port()
+                && (other.ip().is_unspecified() || address.ip().is_unspecified())
+        }
+        ListenAddress::Unix(_) => false,
+    })
+}
+
+/// Copies of `sockets` for each of `count` workers: every worker hears of each address, and every socket is heard.
+fn distribute(
+    sockets: &[(ListenAddress, Listener)],
+    count: usize,
+) -> std::io::Result<Vec<Vec<(ListenAddress, Listener)>>> {
+    let mut addresses: Vec<&ListenAddress> = sockets.iter().map(|(address, _)| address).collect();
+    addresses.sort_unstable_by_key(|address| address.to_string());
+    addresses.dedup();
+    let mut per_worker: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
+    for address in addresses {
+        let of_it: Vec<_> = sockets.iter().filter(|(at, _)| at == address).collect();
+        for place in 0..of_it.len().max(count) {
+            let (_, listener) = of_it[place % of_it.len()];
+            per_worker[place % count].push((address.clone(), listener.try_clone()?));
         }
     }
     Ok(per_worker)
 }
 
+/// Tells systemd how the service stands, if it wants to know (`Type=notify`).
+fn tell_systemd(state: &[NotifyState<'_>]) {
+    // Nobody is there to be told of a failure.
+    let _ = sd_notify::notify(state);
+}
+
 impl Server {
-    fn start_workers(&mut self, listeners: PerWorker) -> Result<(), String> {
-        for (index, listeners) in listeners.into_iter().enumerate() {
+    fn start_workers(&mut self) -> Result<(), String> {
+        let count = worker_count(&self.config);
+        let lists = distribute(&self.sockets, count)
+            .map_err(|problem| format!("dup() failed ({})", error::os_error(&problem)))?;
+        for (index, listeners) in lists.into_iter().enumerate() {
             let (sender, receiver) = mpsc::unbounded_channel();
             let config = Arc::clone(&self.config);
             let log = Arc::clone(&self.config);
@@ -155,6 +228,15 @@ impl Server {
     fn reload(&mut self) {
         let log = |level, text: &str| error::process(&self.config, level, text);
         log(Level::Notice, "signal 1 (SIGHUP) received, reconfiguring");
+        if let Ok(time) = NotifyState::monotonic_usec_now() {
+            tell_systemd(&[NotifyState::Reloading, time]);
+        }
+        self.read_again();
+        tell_systemd(&[NotifyState::Ready]);
+    }
+
+    fn read_again(&mut self) {
+        let log = |level, text: &str| error::process(&self.config, level, text);
         let reading = rights::Reading::begin();
         let loaded = load(&self.request, &self.kept);
         drop(reading);
@@ -164,8 +246,14 @@ impl Server {
         };
         let config = Arc::new(loaded.config);
         let old: Vec<_> = self.config.sockets.iter().map(|socket| socket.address.clone()).collect();
-        let added = match bind_all(&config, &old, self.workers.len()) {
-            Ok(added) => added,
+        let count = self.workers.len();
+        let opened = bind_all(&config, &old, count, &mut Inherited::default());
+        let lists = opened.and_then(|opened| match distribute(&opened, count) {
+            Ok(lists) => Ok((opened, lists)),
+            Err(problem) => Err(format!("dup() failed ({})", error::os_error(&problem))),
+        });
+        let (opened, added) = match lists {
+            Ok(lists) => lists,
             Err(problem) => return log(Level::Emerg, &problem),
         };
         if worker_count(&config) != self.workers.len() {
@@ -180,11 +268,80 @@ impl Server {
         }
         let stays = |address: &ListenAddress| config.sockets.iter().any(|s| s.address == *address);
         listen::remove(old.into_iter().filter(|address| !stays(address)));
+        self.sockets.extend(opened);
+        self.sockets.retain(|(address, _)| stays(address));
         self.kept.zones.clone_from(&config.zones);
         self.kept.limits.clone_from(&config.limits);
         self.manager.replace(&config);
         self.config = config;
         error::process(&self.config, Level::Notice, "reconfigured");
+    }
+
+    /// Starts a new binary beside this one (SIGUSR2).
+    fn upgrade(&mut self) {
+        let log = |level, text: &str| error::process(&self.config, level, text);
+        if self.successor.is_some() || handover::has_predecessor() {
+            let text = "the changing binary signal is ignored: you should shutdown or terminate before either old or new binary's process";
+            return log(Level::Notice, text);
+        }
+        log(Level::Notice, "signal 12 (SIGUSR2) received, changing binary");
+        if let Err(problem) = self.pid.step_aside() {
+            log(
+                Level::Warn,
+                &format!("rename() of the pid file failed ({})", error::os_error(&problem)),
+            );
+        }
+        match handover::start(&self.sockets) {
+            Ok(successor) => {
+                log(Level::Notice, &format!("start new binary process {}", successor.id()));
+                tell_systemd(&[NotifyState::MainPid(successor.id())]);
+                self.successor = Some(successor);
+            }
+            Err(problem) => {
+                log(Level::Alert, &format!("execve() failed ({})", error::os_error(&problem)));
+                let _ = self.pid.step_back();
+            }
+        }
+    }
+
+    /// Looks whether the new binary has ended; then this one goes on alone.
+    fn look_after_successor(&mut self) {
+        let Some(successor) = &mut self.successor else { return };
+        let Ok(Some(status)) = successor.try_wait() else { return };
+        let text = format!("new binary process {} ended ({status})", successor.id());
+        error::process(&self.config, Level::Notice, &text);
+        self.successor = None;
+        if let Err(problem) = self.pid.step_back() {
+            let text = format!("rename() of the pid file failed ({})", error::os_error(&problem));
+            error::process(&self.config, Level::Alert, &text);
+        }
+        tell_systemd(&[NotifyState::MainPid(std::process::id())]);
+        self.wake();
+    }
+
+    /// Ends the workers, and waits for what comes (SIGWINCH): a new binary serves in the meantime.
+    fn rest(&mut self) {
+        self.is_resting = true;
+        self.tell(|| Command::Quit);
+    }
+
+    /// Starts workers again after a [`Server::rest`].
+    fn wake(&mut self) {
+        if !std::mem::take(&mut self.is_resting) {
+            return;
+        }
+        self.workers.retain(|worker| !worker.thread.is_finished());
+        if let Err(problem) = self.start_workers() {
+            error::process(&self.config, Level::Alert, &problem);
+        }
+    }
+
+    /// No connection is taken any more.
+    fn end(&mut self, command: impl Fn() -> Command) {
+        tell_systemd(&[NotifyState::Stopping]);
+        self.is_resting = false;
+        self.sockets.clear();
+        self.tell(command);
     }
 
     /// Opens the logs again.
@@ -265,7 +422,7 @@ fn manage(config: &Config, is_current: &AtomicBool) {
     let now = || crate::exchange::unix_seconds(SystemTime::now());
     let is_wanted = || is_current.load(Ordering::Relaxed);
     for (name, zone) in &config.zones {
-        if !zone.is_alone() {
+        if !zone.is_alone() && !handover::has_predecessor() {
             let folder = zone.options().disk.path.display();
             let text = format!(
                 "cache folder \"{folder}\" of zone \"{name}\" is used by another process: give each its own"

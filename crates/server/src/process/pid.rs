@@ -3,7 +3,7 @@
 use crate::config::compiled::Config;
 use crate::logging::error::os_error;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Written at start, removed at the end.
@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct PidFile {
     path: PathBuf,
     file: fs::File,
+    /// Is it a new binary's, because it could not be renamed?
+    is_given_away: bool,
 }
 
 /// Where it is: `pid`, or `logs/nginx.pid` below the prefix.
@@ -23,6 +25,41 @@ pub fn path(config: &Config) -> PathBuf {
 }
 
 impl PidFile {
+    fn old(&self) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(".oldbin");
+        path.into()
+    }
+
+    /// Makes room for a new binary's: ours gets the name with `.oldbin`.
+    ///
+    /// # Errors
+    /// It cannot be renamed: the new binary writes its id into the same file.
+    pub fn step_aside(&mut self) -> io::Result<()> {
+        let renamed = fs::rename(&self.path, self.old());
+        self.is_given_away = renamed.is_err();
+        if renamed.is_ok() {
+            self.path = self.old();
+        }
+        renamed
+    }
+
+    /// The new binary has ended: ours gets its name back.
+    ///
+    /// # Errors
+    /// As the system has it.
+    pub fn step_back(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.is_given_away) {
+            self.file.set_len(0)?;
+            self.file.rewind()?;
+            return writeln!(self.file, "{}", std::process::id());
+        }
+        let path = self.path.with_extension("");
+        fs::rename(&self.path, &path)?;
+        self.path = path;
+        Ok(())
+    }
+
     /// Writes our own process id.
     ///
     /// # Errors
@@ -36,12 +73,15 @@ impl PidFile {
         let file = write().map_err(|problem: io::Error| {
             format!("open() \"{}\" failed ({})", path.display(), os_error(&problem))
         })?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, is_given_away: false })
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
+        if self.is_given_away {
+            return;
+        }
         if fs::remove_file(&self.path).is_err() {
             // The folder belongs to root, which we were when we made it: at least it names nobody.
             let _ = self.file.set_len(0);

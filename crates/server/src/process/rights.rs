@@ -1,6 +1,7 @@
 //! Giving up root: what was bound and opened stays, the right to bind low ports at a reload too. The main thread
 //! can take up the right to read any file again, and does so while a reload reads keys: they are root's alone.
 
+use super::handover;
 use crate::config::compiled::Config;
 use crate::config::load::Kept;
 use crate::logging::error::{self, Level};
@@ -18,7 +19,10 @@ const NOBODY: &str = "nobody";
 pub(super) fn drop_to_user(config: &Config, kept: &Kept) -> Result<(), String> {
     let wanted = config.main.user.as_ref();
     if !nix::unistd::geteuid().is_root() {
-        if wanted.is_some() {
+        // Of what the process before lent, one right is for the moment it is needed.
+        drop(Lent);
+        drop(Reading);
+        if wanted.is_some() && !handover::has_predecessor() {
             error::process(
                 config,
                 Level::Warn,
@@ -94,6 +98,30 @@ impl Reading {
         // Without it files that `user` may read still are.
         let _ = caps::raise(None, CapSet::Effective, READS_ALL);
         Self
+    }
+}
+
+/// While it lives, programs that this thread starts get the rights that were kept.
+pub(super) struct Lent;
+
+const LENT: [Capability; 3] =
+    [Capability::CAP_NET_BIND_SERVICE, Capability::CAP_NET_RAW, READS_ALL];
+
+impl Lent {
+    pub(super) fn begin() -> Self {
+        for right in LENT {
+            // One that was not kept cannot be lent.
+            let _ = caps::raise(None, CapSet::Inheritable, right);
+            let _ = caps::raise(None, CapSet::Ambient, right);
+        }
+        Self
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let _ = caps::clear(None, CapSet::Ambient);
+        let _ = caps::clear(None, CapSet::Inheritable);
     }
 }
 

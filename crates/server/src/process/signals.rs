@@ -1,4 +1,4 @@
-//! Signals: HUP reload, USR1 reopen logs, QUIT finish, TERM and INT stop.
+//! Signals: HUP reload, USR1 reopen logs, USR2 start a new binary, WINCH let it serve, QUIT finish, TERM and INT stop.
 
 use super::Server;
 use super::worker::Command;
@@ -54,31 +54,35 @@ async fn run(server: &mut Server, streams: [Signal; 7]) {
     // A thread's end has no event of its own.
     let mut look = tokio::time::interval(Duration::from_millis(20));
     let mut is_ending = false;
-    while !server.is_ended() {
+    while server.is_resting || !server.is_ended() {
         let log = |text: &str| error::process(&server.config, Level::Notice, text);
         tokio::select! {
-            _ = hangup.recv() => server.reload(),
+            // As nginx: who rests behind a new binary takes up work as it was.
+            _ = hangup.recv() => if server.is_resting { server.wake() } else { server.reload() },
             _ = reopen.recv() => server.reopen(),
             _ = quit.recv() => {
                 log("signal 3 (SIGQUIT) received, shutting down");
                 is_ending = true;
-                server.tell(|| Command::Quit);
+                server.end(|| Command::Quit);
             }
             _ = terminate.recv() => {
                 log("signal 15 (SIGTERM) received, exiting");
                 is_ending = true;
-                server.tell(|| Command::Stop);
+                server.end(|| Command::Stop);
             }
             _ = interrupt.recv() => {
                 log("signal 2 (SIGINT) received, exiting");
                 is_ending = true;
-                server.tell(|| Command::Stop);
+                server.end(|| Command::Stop);
             }
-            _ = upgrade.recv() => {
-                log("signal 12 (SIGUSR2) received: upgrading the binary is not supported");
+            _ = upgrade.recv() => server.upgrade(),
+            _ = window.recv() => {
+                log("signal 28 (SIGWINCH) received, gracefully shutting down the workers");
+                server.rest();
             }
-            _ = window.recv() => log("signal 28 (SIGWINCH) received, ignored"),
-            _ = look.tick(), if is_ending => {}
+            _ = look.tick(), if is_ending || server.successor.is_some() => {
+                server.look_after_successor();
+            }
         }
     }
     error::process(&server.config, Level::Notice, "exit");

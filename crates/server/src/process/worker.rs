@@ -21,7 +21,7 @@ use std::io;
 use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -83,6 +83,19 @@ impl Worker {
         }
     }
 
+    /// As nginx: what is connected when the configuration is read again may stay so for
+    /// `worker_shutdown_timeout`, where it is set. Without, for as long as it likes.
+    fn end_old_connections(&self) {
+        let Some(timeout) = self.conf.borrow().main.worker_shutdown_timeout else { return };
+        let old: Vec<_> = self.connections.borrow().values().map(Rc::downgrade).collect();
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(timeout).await;
+            for connection in old.iter().filter_map(Weak::upgrade) {
+                connection.io.shutdown(Shutdown::Both);
+            }
+        });
+    }
+
     /// Room for one more connection; makes some by ending an idle one.
     async fn wait_for_room(&self) {
         loop {
@@ -126,25 +139,29 @@ pub fn run(
     Ok(())
 }
 
+/// The tasks that take connections, one for each socket.
+type Accepting = Vec<(ListenAddress, JoinHandle<()>)>;
+
 async fn serve(
     worker: Rc<Worker>,
     listeners: Vec<(ListenAddress, Listener)>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<()> {
-    let mut accepting: HashMap<ListenAddress, JoinHandle<()>> = HashMap::new();
+    let mut accepting: Accepting = Vec::new();
     tokio::task::spawn_local(pulse());
     start_upstreams(&worker.conf());
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
         match commands.recv().await {
             Some(Command::Reload { config, added }) => {
-                accepting.retain(|address, task| {
+                accepting.retain(|(address, task)| {
                     let stays = config.sockets.iter().any(|socket| socket.address == *address);
                     if !stays {
                         task.abort();
                     }
                     stays
                 });
+                worker.end_old_connections();
                 *worker.conf.borrow_mut() = Rc::new(WorkerConf { config });
                 worker.changed.notify_waiters();
                 start_upstreams(&worker.conf());
@@ -155,7 +172,7 @@ async fn serve(
             Some(Command::Stop) | None => return Ok(()),
         }
     }
-    for task in accepting.values() {
+    for (_, task) in &accepting {
         task.abort();
     }
     // The listening sockets close with their tasks, after those have run once more.
@@ -214,7 +231,7 @@ async fn stopped(commands: &mut mpsc::UnboundedReceiver<Command>) {
 
 fn start_accepting(
     worker: &Rc<Worker>,
-    accepting: &mut HashMap<ListenAddress, JoinHandle<()>>,
+    accepting: &mut Accepting,
     listeners: Vec<(ListenAddress, Listener)>,
 ) -> io::Result<()> {
     for (address, listener) in listeners {
@@ -230,7 +247,7 @@ fn start_accepting(
                 tokio::task::spawn_local(accept_unix(worker, address, listener))
             }
         };
-        accepting.insert(key, task);
+        accepting.push((key, task));
     }
     Ok(())
 }

@@ -1,0 +1,120 @@
+//! Listening sockets that another process opened: systemd, or the server before this one.
+//!
+//! SIGUSR2 starts the program anew, with the sockets, beside the running one; which of the two goes on is then said
+//! by signals to each, as with nginx. Both ways hand the sockets over as systemd does: from descriptor 3 on, their
+//! number in `LISTEN_FDS`.
+
+use super::rights;
+use crate::config::compiled::ListenAddress;
+use crate::listen::Listener;
+use command_fds::{CommandFdExt as _, FdMapping};
+use listenfd::ListenFd;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+
+/// Says, as nginx's, that the server before this one handed its sockets over; `3;4;`.
+const MARK: &str = "NGINX";
+/// sd_listen_fds(3): the first descriptor.
+const FIRST: usize = 3;
+
+/// The server before this one, if it started this process.
+static PREDECESSOR: OnceLock<nix::unistd::Pid> = OnceLock::new();
+
+/// Was this process started by the server it shall replace?
+pub fn is_upgrade() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Does the server before this one still run?
+pub(super) fn has_predecessor() -> bool {
+    PREDECESSOR.get().is_some_and(|predecessor| nix::unistd::getppid() == *predecessor)
+}
+
+/// Sockets that were handed over and not claimed yet.
+#[derive(Debug, Default)]
+pub(super) struct Inherited {
+    sockets: Vec<(ListenAddress, Listener)>,
+}
+
+impl Inherited {
+    /// Takes them out of the environment.
+    pub(super) fn take() -> Self {
+        if is_upgrade() {
+            let _ = PREDECESSOR.set(nix::unistd::getppid());
+        }
+        let mut given = ListenFd::from_env();
+        let sockets = (0..given.len()).filter_map(|index| {
+            if let Ok(Some(listener)) = given.take_tcp_listener(index) {
+                return of_tcp(listener).ok();
+            }
+            given.take_unix_listener(index).ok().flatten().and_then(|it| of_unix(it).ok())
+        });
+        Self { sockets: sockets.collect() }
+    }
+
+    /// Those that listen at `address`.
+    pub(super) fn claim(&mut self, address: &ListenAddress) -> Vec<Listener> {
+        let (claimed, others) =
+            std::mem::take(&mut self.sockets).into_iter().partition(|(at, _)| at == address);
+        self.sockets = others;
+        let claimed: Vec<_> = claimed;
+        claimed.into_iter().map(|(_, listener)| listener).collect()
+    }
+}
+
+fn of_tcp(listener: TcpListener) -> io::Result<(ListenAddress, Listener)> {
+    listener.set_nonblocking(true)?;
+    Ok((ListenAddress::Tcp(listener.local_addr()?), Listener::Tcp(listener)))
+}
+
+fn of_unix(listener: UnixListener) -> io::Result<(ListenAddress, Listener)> {
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let path = address.as_pathname().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((ListenAddress::Unix(path.to_owned()), Listener::Unix(listener)))
+}
+
+/// Starts the program anew with copies of `sockets`.
+///
+/// # Errors
+/// It cannot be started.
+pub(super) fn start(sockets: &[(ListenAddress, Listener)]) -> io::Result<Child> {
+    let mut command = Command::new(program()?);
+    let mut mappings = Vec::with_capacity(sockets.len());
+    let mut mark = String::new();
+    for (place, (_, listener)) in sockets.iter().enumerate() {
+        let place = FIRST + place;
+        let child_fd = i32::try_from(place).map_err(io::Error::other)?;
+        let parent_fd: OwnedFd = match listener.try_clone()? {
+            Listener::Tcp(listener) => listener.into(),
+            Listener::Unix(listener) => listener.into(),
+        };
+        mappings.push(FdMapping { parent_fd, child_fd });
+        mark.push_str(&format!("{place};"));
+    }
+    command
+        .args(std::env::args_os().skip(1))
+        .env(MARK, mark)
+        .env("LISTEN_FDS", mappings.len().to_string())
+        .env_remove("LISTEN_PID")
+        .fd_mappings(mappings)
+        .map_err(io::Error::other)?;
+    let _lent = rights::Lent::begin();
+    command.spawn()
+}
+
+/// The program as it was called: the file may be another one by now, which is the point.
+fn program() -> io::Result<std::path::PathBuf> {
+    let name = std::env::args_os().next().ok_or(io::ErrorKind::NotFound)?;
+    let path = std::path::Path::new(&name);
+    if path.components().count() > 1 {
+        return Ok(path.to_owned());
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders).map(|folder| folder.join(path));
+    found.into_iter().find(|path| path.is_file()).ok_or_else(|| io::ErrorKind::NotFound.into())
+}

@@ -1,0 +1,183 @@
+//! Sockets that go from one process to the next: a new binary beside the old one, systemd.
+
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+mod shared;
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shared::{BINARY, get, log, signal, until, yorozu};
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use yorozu_testkit::server::{Folder, Server, free_port};
+
+const PLAIN: &str = "server { listen 127.0.0.1:$port; return 200 \"$pid\"; }";
+
+fn id(file: &Path) -> Option<i32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Who answers.
+fn answering(port: u16) -> i32 {
+    String::from_utf8(get(port, "/").unwrap().body).unwrap().parse().unwrap()
+}
+
+fn is_alive(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None).is_ok()
+}
+
+/// Ends a process that is no child of the test.
+struct Stranger(i32);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.0), Signal::SIGTERM);
+        until("its end", || !is_alive(self.0));
+    }
+}
+
+#[test]
+fn a_new_binary_takes_over_and_no_request_is_dropped() {
+    let folder = Folder::new();
+    let server = Server::start(&yorozu(), folder.path(), PLAIN);
+    let (pid, old) = (folder.path().join("pid"), folder.path().join("pid.oldbin"));
+    let first = id(&pid).unwrap();
+    let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let _second = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    get(server.port, "/").expect("no request is dropped");
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        signal(&server, Signal::SIGUSR2);
+        until("the new process", || id(&pid).is_some_and(|pid| pid != first));
+        let second = id(&pid).unwrap();
+        assert_eq!(id(&old), Some(first));
+        until("an answer of it", || answering(server.port) == second);
+        signal(&server, Signal::SIGUSR2);
+        until("a refusal", || log(&folder).contains("the changing binary signal is ignored"));
+        // What the old one is told, as nginx's manual has it: its workers end, then itself.
+        signal(&server, Signal::SIGWINCH);
+        until("the new one alone", || (0..20).all(|_| answering(server.port) == second));
+        assert!(is_alive(first));
+        signal(&server, Signal::SIGQUIT);
+        until("the old one's end", || !old.exists());
+        assert_eq!(answering(server.port), second);
+        is_over.store(true, Ordering::Relaxed);
+        Stranger(second)
+    });
+    assert!(count.load(Ordering::Relaxed) > 20);
+}
+
+#[test]
+fn without_the_new_binary_the_old_one_goes_on() {
+    let folder = Folder::new();
+    let socket = folder.path().join("s.sock");
+    let unix = format!("{PLAIN} server {{ listen unix:{}; }}", socket.display());
+    let server = Server::start(&yorozu(), folder.path(), &unix);
+    let (pid, old) = (folder.path().join("pid"), folder.path().join("pid.oldbin"));
+    let first = id(&pid).unwrap();
+    for is_woken in [true, false] {
+        signal(&server, Signal::SIGUSR2);
+        until("the new process", || old.exists() && id(&pid).is_some_and(|pid| pid != first));
+        let second = id(&pid).unwrap();
+        until("an answer of it", || answering(server.port) == second);
+        signal(&server, Signal::SIGWINCH);
+        until("the new one alone", || (0..20).all(|_| answering(server.port) == second));
+        if is_woken {
+            signal(&server, Signal::SIGHUP);
+            until("the old one beside it", || answering(server.port) == first);
+        }
+        kill(Pid::from_raw(second), Signal::SIGTERM).unwrap();
+        until("the old one's file", || !old.exists() && id(&pid) == Some(first));
+        until("the old one", || get(server.port, "/").is_some_and(|answer| answer.status == 200));
+        assert_eq!(answering(server.port), first);
+        assert!(socket.exists(), "the socket is the old one's");
+    }
+}
+
+/// Starts the server as systemd does: with open sockets, or a place for messages.
+fn activate(folder: &Folder, http: &str, sockets: Vec<FdMapping>, messages: &Path) -> Child {
+    let dir = folder.path().display();
+    let file = folder.path().join("nginx.conf");
+    let text = format!(
+        "daemon off; user root; pid {dir}/pid; error_log {dir}/logs/error.log info;\n\
+         events {{}}\nhttp {{ access_log off; {http} }}"
+    );
+    fs::write(&file, text).unwrap();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["-c".as_ref(), file.as_os_str()])
+        .env("LISTEN_FDS", sockets.len().to_string())
+        .env("NOTIFY_SOCKET", messages)
+        .fd_mappings(sockets)
+        .unwrap();
+    command.spawn().unwrap()
+}
+
+#[test]
+fn systemd_opens_the_sockets_and_is_told_how_it_goes() {
+    let folder = Folder::new();
+    let messages = folder.path().join("notify");
+    let told = UnixDatagram::bind(&messages).unwrap();
+    told.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let hears = |wanted: &str| {
+        let mut text = [0; 256];
+        let count = told.recv(&mut text).unwrap();
+        let text = String::from_utf8_lossy(&text[..count]).into_owned();
+        assert!(text.contains(wanted), "{text} instead of {wanted}");
+    };
+    let (tcp, path) = (TcpListener::bind("127.0.0.1:0").unwrap(), folder.path().join("u.sock"));
+    let port = tcp.local_addr().unwrap().port();
+    let unix = UnixListener::bind(&path).unwrap();
+    // A second one could not be opened beside it: it is this one that is served.
+    let http = format!(
+        "server {{ listen 127.0.0.1:{port}; listen unix:{}; return 200 in; }}",
+        path.display()
+    );
+    let sockets = vec![
+        FdMapping { parent_fd: tcp.into(), child_fd: 3 },
+        FdMapping { parent_fd: unix.into(), child_fd: 4 },
+    ];
+    let mut server = activate(&folder, &http, sockets, &messages);
+    hears("READY=1");
+    assert_eq!(get(port, "/").unwrap().body, b"in");
+    assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+    let pid = Pid::from_raw(i32::try_from(server.id()).unwrap());
+    kill(pid, Signal::SIGHUP).unwrap();
+    hears("RELOADING=1");
+    hears("READY=1");
+    kill(pid, Signal::SIGQUIT).unwrap();
+    hears("STOPPING=1");
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn one_port_can_be_listened_on_in_general_and_in_particular() {
+    let folder = Folder::new();
+    let port = free_port();
+    let http = format!(
+        "server {{ listen 127.0.0.1:$port; return 200 a; }}\n\
+         server {{ listen {port}; return 200 all; }}\n#later server {{ listen 127.0.0.1:{port}; return 200 one; }}\n"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    assert_eq!(get(port, "/").unwrap().body, b"all");
+    let file = folder.path().join("nginx.conf");
+    let text = fs::read_to_string(&file).unwrap().replace("#later", "");
+    fs::write(&file, text).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the reload", || log(&folder).contains("reconfigured"));
+    until("its own server", || get(port, "/").unwrap().body == b"one");
+    drop(server);
+    let _server = Server::start(&yorozu(), folder.path(), &http.replace("#later", ""));
+    assert_eq!(get(port, "/").unwrap().body, b"one");
+}

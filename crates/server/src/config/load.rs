@@ -522,7 +522,7 @@ impl<'a> Compiler<'a> {
                     let at = block.at.clone().expect("if blocks have a place");
                     let inner = std::mem::take(&mut block.rewrite.script);
                     let is_in_server = block.context == SERVER_IF;
-                    block.inherit(outer);
+                    block.inherit(&without_try_files(outer));
                     block.name = outer.name.clone();
                     if block.handler.is_none() {
                         block.handler.clone_from(&outer.handler);
@@ -538,7 +538,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// `try_files` is not taken over by nested locations.
+/// `try_files` is taken over by nothing inside its block, an `if` included.
 fn without_try_files(block: &Block) -> Block {
     let mut outer = block.clone();
     outer.http_core.try_files = Inherit::default();

@@ -173,6 +173,11 @@ impl Setting for Templates {
         let compile = |word: &Bytes| Template::compile(word, args.env);
         Ok(Self(args.words.iter().map(compile).collect::<Result<_, _>>()?))
     }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0.append(&mut Self::from_args(args)?.0);
+        Ok(())
+    }
 }
 
 /// A path below the prefix, without variables.

@@ -90,6 +90,8 @@ pub struct Response {
     /// Are fields added behind the content?
     pub has_trailers: bool,
     pub body: Body,
+    /// Are the request's conditions the upstream's to judge? As nginx: unless the answer may be stored.
+    pub is_judged: bool,
     /// May the range filter cut it?
     pub allow_ranges: bool,
     /// The stored page it is, with which compressed forms can be kept.
@@ -127,6 +129,7 @@ impl Response {
             stored: None,
             has_trailers: false,
             body: Body::empty(),
+            is_judged: false,
             allow_ranges: false,
             stored_page: None,
             recoder: None,

@@ -76,6 +76,13 @@ pub fn apply(exchange: &mut Exchange, response: &mut Response) {
     exchange.status = response.status;
     for filter in ORDER {
         filter(exchange, response);
+        exchange.status = response.status;
     }
-    exchange.status = response.status;
+    // As nginx: of other answers it is not said when they changed.
+    if !matches!(response.status, 200 | 206 | 304) {
+        response.last_modified = None;
+    }
+    if response.status == 204 {
+        response.content_type.clear();
+    }
 }

@@ -11,9 +11,8 @@ use yorozu_http::date;
 
 /// Judges the request's conditions against the response's validators.
 pub fn filter(exchange: &mut Exchange, response: &mut Response) {
-    let is_judged = response.status == 200
-        && exchange.error_status.is_none()
-        && exchange.request.method.is_get_or_head();
+    let is_judged =
+        response.status == 200 && !response.is_judged && exchange.request.method.is_get_or_head();
     if !is_judged {
         return;
     }
@@ -30,7 +29,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         }
     }
     if let Some(tags) = request.known(known.if_match) {
-        if response.etag.is_empty() || !etag_matches(tags, &response.etag, false) {
+        if !is_named(tags, response, false) {
             return precondition_failed(exchange, response);
         }
     }
@@ -44,9 +43,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     if since.is_some_and(|since| is_modified(exchange, response, since)) {
         return;
     }
-    if tags
-        .is_some_and(|tags| response.etag.is_empty() || !etag_matches(tags, &response.etag, true))
-    {
+    if tags.is_some_and(|tags| !is_named(tags, response, true)) {
         return;
     }
     response.status = 304;
@@ -56,6 +53,12 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     response.allow_ranges = false;
     response.remove(b"accept-ranges");
     response.body = Body::empty();
+}
+
+/// Is the response's tag among `tags`? `*` is any, even that of a response without one.
+fn is_named(tags: &[u8], response: &Response, weak: bool) -> bool {
+    let has_tag = !response.etag.is_empty() || tags.trim_ascii() == b"*";
+    has_tag && etag_matches(tags, &response.etag, weak)
 }
 
 fn is_modified(exchange: &Exchange, response: &Response, since: &[u8]) -> bool {
@@ -71,5 +74,6 @@ fn is_modified(exchange: &Exchange, response: &Response, since: &[u8]) -> bool {
 }
 
 fn precondition_failed(exchange: &mut Exchange, response: &mut Response) {
+    exchange.error_status = None;
     *response = crate::handlers::error_page::standard(exchange, 412);
 }

@@ -46,7 +46,12 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         }
         Wanted::Unsatisfiable => {
             let content_range = format!("bytes */{length}");
+            exchange.error_status = None;
             let mut page = crate::handlers::error_page::standard(exchange, 416);
+            // As nginx: what was added to the answer is on this page too.
+            response.own_fields();
+            page.fields = std::mem::take(&mut response.fields);
+            page.remove(b"accept-ranges");
             page.add(Bytes::from_static(b"Content-Range"), content_range);
             *response = page;
         }

@@ -31,7 +31,7 @@ pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Option<ServerId> {
 pub enum Found {
     Location(LocationId),
     /// The path lacks only the slash of a location that passes requests on: redirect there.
-    LacksSlash,
+    LacksSlash(LocationId),
     /// No location takes the path: the server's own settings hold.
     Server,
 }
@@ -53,8 +53,8 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange)
     if let Some(id) = set.exact.get(uri) {
         return Some(Found::Location(*id));
     }
-    if lacks_slash(conf, set, uri) {
-        return Some(Found::LacksSlash);
+    if let Some(id) = lacking_slash(conf, set, uri) {
+        return Some(Found::LacksSlash(id));
     }
     let prefix = set.prefixes.iter().find(|(path, _)| uri.starts_with(path)).map(|(_, id)| *id);
     let mut best = prefix;
@@ -63,7 +63,8 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange)
         match in_set(conf, &location.locations, uri, exchange) {
             Some(Found::Location(nested)) => {
                 let settled = conf.location(nested);
-                if settled.is_exact || settled.is_regex || settled.no_regex {
+                // One nested with `^~` forbids the regexes beside it, not those outside.
+                if settled.is_exact || settled.is_regex {
                     return Some(Found::Location(nested));
                 }
                 best = Some(nested);
@@ -84,11 +85,16 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange)
     best.map(Found::Location)
 }
 
-fn lacks_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> bool {
-    set.prefixes.iter().any(|(path, id)| {
+fn lacking_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> Option<LocationId> {
+    let mut prefixes = set.prefixes.iter();
+    if prefixes.clone().any(|(path, _)| path == uri) {
+        return None;
+    }
+    let found = prefixes.find(|(path, id)| {
         path.strip_suffix(b"/") == Some(uri)
             && matches!(conf.location(*id).handler, Handler::Gateway(_))
-    })
+    });
+    found.map(|(_, id)| *id)
 }
 
 #[cfg(test)]
@@ -101,7 +107,7 @@ mod tests {
         exchange.uri = uri.as_bytes().to_vec();
         match super::location(&mut exchange) {
             super::Found::Server => "server".to_owned(),
-            super::Found::LacksSlash => "slash".to_owned(),
+            super::Found::LacksSlash(_) => "slash".to_owned(),
             super::Found::Location(id) => {
                 String::from_utf8_lossy(&exchange.conf.location(id).name).into_owned()
             }

@@ -1,6 +1,7 @@
 //! `error_page`, the server's own pages, and redirects.
 
 use super::Outcome;
+use super::static_file;
 use crate::config::http_core::{ErrorPage, ServerTokens};
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
@@ -32,7 +33,7 @@ fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
     let target = page.target.value(exchange);
     if target.starts_with(b"/") {
         if exchange.request.method != Method::Head {
-            exchange.request.method = Method::Get;
+            exchange.request.become_get();
         }
         let args = page.args.as_ref().map(|args| args.value(exchange).to_vec());
         return Outcome::Internal { uri: target.to_vec(), args: Some(args.unwrap_or_default()) };
@@ -91,9 +92,8 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
         response.content_length = Some(0);
         if status < 300 {
             let conf = Rc::clone(&exchange.conf);
-            response
-                .content_type
-                .clone_from(&conf.location(exchange.location).http_core.default_type);
+            let location = conf.location(exchange.location);
+            response.content_type = static_file::content_type(exchange, location);
         }
         return response;
     }

@@ -138,11 +138,14 @@ pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
 
 fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
+    let mut lacks_slash = false;
     exchange.location = match find_config::location(exchange) {
         Found::Location(id) => id,
         Found::Server => conf.server(exchange.server).conf,
-        Found::LacksSlash => {
-            return Some(crate::handlers::static_file::redirect_to_slash(exchange));
+        // As nginx: what that location says holds for the redirect.
+        Found::LacksSlash(id) => {
+            lacks_slash = true;
+            id
         }
     };
     let location = conf.location(exchange.location);
@@ -157,6 +160,9 @@ fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
             error::request(exchange, Level::Error, &text);
             return Some(Outcome::Status(413));
         }
+    }
+    if lacks_slash {
+        return Some(handlers::static_file::redirect_to_slash(exchange));
     }
     if let Some((methods, id)) = &location.limit_except {
         let method = exchange.request.method_text();

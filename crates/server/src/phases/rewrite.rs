@@ -394,7 +394,11 @@ enum Step {
 fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool) -> Step {
     for instruction in script {
         let step = match instruction {
-            Instruction::Break => Step::Stop,
+            Instruction::Break => {
+                // As nginx: what was rewritten before it stays in this location.
+                *is_changed = false;
+                Step::Stop
+            }
             Instruction::Set { target, value } => {
                 assign(exchange, target, value);
                 Step::Next
@@ -422,7 +426,11 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
 fn assign(exchange: &mut Exchange, target: &Variable, value: &Template) {
     let value = value.value(exchange);
     match target {
-        Variable::Args => exchange.args = value.to_vec(),
+        Variable::Args => {
+            exchange.args = value.to_vec();
+            // What the client sent is not what gateways are to send on.
+            exchange.is_uri_as_sent = false;
+        }
         Variable::LimitRate => exchange.limit_rate = value::size(&value),
         Variable::Slot(slot) => exchange.variables.set(*slot, Some(value)),
         _ => unreachable!("the setter admits only these"),
@@ -471,6 +479,7 @@ impl Return {
         let Some(text) = &self.text else {
             return Outcome::Status(self.status);
         };
+        exchange.status = self.status;
         let value = text.value(exchange);
         if matches!(self.status, 301 | 302 | 303 | 307 | 308) {
             let mut response = Response::new(self.status);
@@ -481,8 +490,8 @@ impl Return {
             return Outcome::Status(444);
         }
         let conf = Rc::clone(&exchange.conf);
-        let default = &conf.location(exchange.location).http_core.default_type;
-        let content_type = exchange.accel_content_type().unwrap_or_else(|| default.clone());
+        let content_type =
+            crate::handlers::static_file::content_type(exchange, conf.location(exchange.location));
         Outcome::Respond(Box::new(Response::with_body(self.status, content_type, value)))
     }
 }
@@ -527,9 +536,7 @@ impl Rewrite {
         if self.keeps_args && !exchange.args.is_empty() {
             match &mut args {
                 Some(args) => {
-                    if !args.is_empty() {
-                        args.push(b'&');
-                    }
+                    args.push(b'&');
                     args.extend_from_slice(&exchange.args);
                 }
                 None => args = Some(exchange.args.clone()),
@@ -537,7 +544,7 @@ impl Rewrite {
         }
         if let Flag::Redirect(status) = self.flag {
             let mut location = unescape_redirect(&path);
-            if let Some(args) = args.filter(|args| !args.is_empty()) {
+            if let Some(args) = args {
                 location.push(b'?');
                 location.extend_from_slice(&args);
             }
@@ -550,6 +557,7 @@ impl Rewrite {
             return Step::Done(Outcome::Status(500));
         }
         exchange.set_uri(path.to_vec());
+        exchange.is_internal = true;
         exchange.args = args.unwrap_or_default();
         match self.flag {
             Flag::Break => {

@@ -247,7 +247,9 @@ fn types(
     block: &mut super::block::Block,
     directive: &yorozu_conf::Directive,
 ) -> Result<(), yorozu_conf::ConfError> {
-    let mut types = HashMap::new();
+    // Several blocks are one.
+    let written = block.http_core.types.written();
+    let mut types = written.map_or_else(HashMap::new, |types| HashMap::clone(&types.0));
     for line in directive.block.iter().flatten() {
         let mime = line.name.clone();
         if line.block.is_some() || line.args.is_empty() {

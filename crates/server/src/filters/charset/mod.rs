@@ -124,7 +124,10 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         }
     }
     let end = parameter(&response.content_type).unwrap_or(response.content_type.len());
-    response.content_type = with_charset(&response.content_type[..end], &charset);
+    // As nginx: old browsers would take a redirect's charset for that of the next page.
+    if !matches!(response.status, 301 | 302) {
+        response.content_type = with_charset(&response.content_type[..end], &charset);
+    }
 }
 
 /// Converts what is left to convert, byte for byte: of ranges only what is sent.

@@ -79,6 +79,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         response.content_type = static_file::content_type(exchange, location);
     }
     let collector = collector(exchange, conf, &head, &response, fetched.started);
+    response.is_judged = exchange.cache.is_none();
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, conf, head.status, response.last_modified);
     let is_buffered = match head.field(b"x-accel-buffering") {

@@ -8,8 +8,7 @@ use crate::cache;
 use crate::cache::answer::Failure;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, Origin, RequestBody};
-use crate::exchange::Exchange;
-use crate::exchange::request::Method;
+use crate::exchange::{Captures, Exchange};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
 use std::cell::{Cell, RefCell};
@@ -243,8 +242,8 @@ impl Exchange {
         asked.is_subrequest = true;
         asked.request_id = (*self.id()).into();
         asked.subrequests_left = self.subrequests_left.saturating_sub(1);
-        asked.request.method = Method::Get;
-        asked.request.method_override = Some(b"GET");
+        asked.request.become_get();
+        asked.captures = Captures::default();
         asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
         asked
     }

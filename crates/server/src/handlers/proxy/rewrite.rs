@@ -107,6 +107,9 @@ impl Setting for Redirects {
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         match (args.words.len(), args.word(0)) {
             _ if self.is_off => return Err(args.duplicate()),
+            (1, b"off") if self.has_default || !self.rules.is_empty() => {
+                return Err(args.duplicate());
+            }
             (1, b"off") => *self = Self { is_off: true, ..Self::default() },
             (1, b"default") => self.has_default = true,
             (1, _) => return Err(args.invalid_parameter(args.word(0))),

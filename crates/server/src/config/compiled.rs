@@ -225,6 +225,8 @@ pub struct Config {
     /// By slot of the variable.
     pub computed: Vec<Option<Box<dyn Computed>>>,
     pub variable_names: Vec<String>,
+    /// Does anything speak of an answer's own fields (`$sent_http_*`)?
+    pub has_sent: bool,
     pub zones: BTreeMap<String, Arc<Zone>>,
     pub limits: Limits,
     /// `charset_map`s.

@@ -351,6 +351,7 @@ impl<'a> Compiler<'a> {
             return Err(ConfError::Whole { text: format!("unknown \"{name}\" variable") });
         }
         drop(names);
+        let has_sent = env.variables.borrow().has_sent;
         let variable_names = std::mem::take(&mut *env.variables.borrow_mut()).into_names();
         let mut computed: Vec<_> = variable_names.iter().map(|_| None).collect();
         for definition in env.definitions.borrow_mut().drain(..) {
@@ -367,6 +368,7 @@ impl<'a> Compiler<'a> {
             locations: self.locations.into_iter().map(|l| l.expect("every id is filled")).collect(),
             computed,
             variable_names,
+            has_sent,
             zones: zones(env, kept)?,
             limits: env.limits.take().going_on(&kept.limits),
             charsets: env.charsets.take(),

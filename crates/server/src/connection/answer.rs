@@ -69,7 +69,12 @@ fn phases(exchange: &mut Exchange) -> Progress {
             exchange.uri = target.path;
             exchange.args = target.args.unwrap_or_default();
         }
-        Err(_) => return refuse(exchange, 400, "client sent invalid request"),
+        Err(_) => {
+            // As nginx: the request line is judged before it is known which server is asked.
+            exchange.server = exchange.conf.sockets[exchange.client.listen.get()].default_server;
+            exchange.location = exchange.conf.server(exchange.server).conf;
+            return refuse(exchange, 400, "client sent invalid request");
+        }
     }
     if matches!(exchange.request.method_text(), b"TRACE" | b"CONNECT") {
         return refuse(exchange, 405, "client sent TRACE or CONNECT method");

@@ -77,6 +77,8 @@ pub struct VariableNames {
     slots: HashMap<String, u16>,
     is_defined: Vec<bool>,
     names: Vec<String>,
+    /// Does anything speak of an answer's own fields?
+    pub has_sent: bool,
 }
 
 impl VariableNames {
@@ -86,6 +88,7 @@ impl VariableNames {
             return Variable::Slot(*slot);
         }
         if let Some(variable) = builtin(name).or_else(|| prefixed(name)) {
+            self.has_sent |= matches!(variable, Variable::SentField(_));
             return variable;
         }
         Variable::Slot(self.slot(name))
@@ -367,6 +370,9 @@ fn core_getter(name: &str) -> Option<Getter> {
             _ => false,
         },
         "content_type" => |ex, out| append_joined(ex.request.values(b"content-type"), b", ", out),
+        // There is no HTTP/3, and no hello is encrypted.
+        "http3" | "ssl_ech_status" => |_, _| false,
+        "request_body_length" => |ex, out| put_number(out, ex.body.known_length().unwrap_or(0)),
         "http2" => |ex, out| {
             let is_h2 = ex.request.version == Version::V20;
             is_h2 && put(out, if ex.client.is_tls() { b"h2" } else { b"h2c" })
@@ -547,6 +553,9 @@ fn upstream_getter(name: &str) -> Option<Getter> {
         }
         "upstream_response_time" => {
             |ex, out| attempts(ex, out, |a, out| put_optional_seconds(out, a.response_time))
+        }
+        "upstream_last_addr" => {
+            |ex, out| ex.attempts.last().is_some_and(|last| put(out, last.peer.as_bytes()))
         }
         "upstream_bytes_sent" => {
             |ex, out| attempts(ex, out, |a, out| put_number(out, a.bytes_sent))

@@ -20,8 +20,6 @@ pub struct AddHeader {
     name: Bytes,
     value: Template,
     is_always: bool,
-    /// Does it speak of the answer's own fields?
-    is_of_sent: bool,
 }
 
 impl Setting for AddHeader {
@@ -35,7 +33,6 @@ impl Setting for AddHeader {
             name: args.words[0].clone(),
             value: Template::compile(args.word(1), args.env)?,
             is_always,
-            is_of_sent: args.text(1).contains("sent_http_"),
         })
     }
 }
@@ -160,9 +157,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     for header in &settings.add_header {
         if is_safe || header.is_always {
-            if header.is_of_sent {
-                exchange.sent = SentHead::preview(response);
-            }
+            preview(exchange, response, &header.value);
             let value = header.value.value(exchange);
             add(response, &header.name, value);
         }
@@ -191,6 +186,13 @@ pub fn add_trailers(exchange: &mut Exchange) {
         if !value.is_empty() {
             exchange.sent.trailers.push((trailer.name.clone(), value));
         }
+    }
+}
+
+/// Lets a text with variables speak of the fields that are there so far.
+fn preview(exchange: &mut Exchange, response: &Response, value: &Template) {
+    if exchange.conf.has_sent && value.as_literal().is_none() {
+        exchange.sent = SentHead::preview(response);
     }
 }
 
@@ -241,6 +243,7 @@ fn apply_expires(exchange: &mut Exchange, response: &mut Response, expires: &Exp
     let resolved;
     let expires = match expires {
         Expires::Variable(template) => {
+            preview(exchange, response, template);
             let text = template.value(exchange);
             resolved = match text.strip_prefix(b"modified ") {
                 Some(time) => parse(time, true),

@@ -6,6 +6,7 @@ use crate::config::http_core::{ErrorPage, ServerTokens};
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::Response;
+use crate::phases::try_files;
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_http::status::reason;
@@ -35,8 +36,8 @@ fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
         if exchange.request.method != Method::Head {
             exchange.request.become_get();
         }
-        let args = page.args.as_ref().map(|args| args.value(exchange).to_vec());
-        return Outcome::Internal { uri: target.to_vec(), args: Some(args.unwrap_or_default()) };
+        let args = page.args.as_ref().map(|args| args.value(exchange));
+        return try_files::redirect(target.to_vec(), args.as_deref());
     }
     if target.starts_with(b"@") {
         return Outcome::Named(target);

@@ -18,6 +18,7 @@ use crate::control;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::Response;
+use crate::logging::error::{self, Level};
 use crate::phases;
 use bytes::Bytes;
 use std::rc::Rc;
@@ -171,6 +172,18 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
 
 fn files(exchange: &mut Exchange) -> Outcome {
     let method = exchange.request.method;
+    let root = &exchange.conf.location(exchange.location).http_core.root;
+    let is_looked_up =
+        method.is_get_or_head() || (method == Method::Post && exchange.uri.ends_with(b"/"));
+    if is_looked_up
+        && root.is_alias
+        && !static_file::is_alias_whole(exchange)
+        && !exchange.is_uri_in_location
+    {
+        let text = "\"alias\" cannot be used in a location where the URI was rewritten";
+        error::request(exchange, Level::Error, text);
+        return Outcome::Status(500);
+    }
     if exchange.uri.ends_with(b"/") && (method.is_get_or_head() || method == Method::Post) {
         if let Some(outcome) = random_index::respond(exchange) {
             return outcome;

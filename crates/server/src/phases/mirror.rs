@@ -71,6 +71,7 @@ pub fn start(exchange: &Exchange) {
         asked.args.clone_from(&exchange.args);
         if conf.mirror_request_body {
             asked.body = exchange.body.copy();
+            asked.request.content_length = asked.body.known_length();
         }
         tokio::task::spawn_local(async move {
             let (_, mut stream) = filters::content(&mut asked).await;

@@ -23,11 +23,25 @@ pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
         TryLast::Named(name) => Outcome::Named(name.clone()),
         TryLast::Uri { path, args } => {
             let path = path.value(exchange).to_vec();
+            let args = args.as_ref().map(|args| args.value(exchange));
             // As nginx: without `?` in the argument the request's own arguments are dropped.
-            let args = args.as_ref().map(|args| args.value(exchange).to_vec());
-            Outcome::Internal { uri: path, args: Some(args.unwrap_or_default()) }
+            redirect(path, args.as_deref())
         }
     })
+}
+
+/// Starts over with a path that variables may have brought arguments into (`/index.php$request_uri`).
+pub fn redirect(mut uri: Vec<u8>, args: Option<&[u8]>) -> Outcome {
+    let Some(at) = memchr::memchr(b'?', &uri) else {
+        return Outcome::Internal { uri, args: Some(args.unwrap_or_default().to_vec()) };
+    };
+    let mut all = uri.split_off(at + 1);
+    uri.truncate(at);
+    if let Some(args) = args {
+        all.push(b'?');
+        all.extend_from_slice(args);
+    }
+    Outcome::Internal { uri, args: Some(all) }
 }
 
 /// The path of the file as a URI, if it exists as wanted.

@@ -199,7 +199,6 @@ fn body(rng: &mut Rng, path: &str) -> Vec<Node> {
                 | "deny"
                 | "sub_filter"
                 | "break"
-                | "proxy_set_header"
                 | "proxy_redirect"
         );
         let is_new = is_many || !seen.contains(&name);

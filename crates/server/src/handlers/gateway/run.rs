@@ -243,6 +243,8 @@ impl Exchange {
         asked.request_id = (*self.id()).into();
         asked.subrequests_left = self.subrequests_left.saturating_sub(1);
         asked.request.become_get();
+        // It has no content, whatever the client's request has.
+        (asked.request.content_length, asked.request.is_chunked) = (None, false);
         asked.captures = Captures::default();
         asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
         asked

@@ -8,7 +8,7 @@ use crate::connection::h2;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
 use crate::handlers::{
-    Handler, autoindex, fastcgi, gateway, index, memcached, proxy, random_index,
+    Handler, autoindex, dav, fastcgi, gateway, index, memcached, proxy, random_index,
 };
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::{
@@ -69,6 +69,7 @@ pub struct Block {
     pub gunzip: gunzip::Draft,
     pub precompressed: precompressed::Draft,
     pub charset: charset::Draft,
+    pub dav: dav::Draft,
     pub slice: slice::Draft,
     pub userid: userid::Draft,
     pub random_index: random_index::Draft,
@@ -124,6 +125,7 @@ impl Block {
             gunzip: gunzip::Draft::default(),
             precompressed: precompressed::Draft::default(),
             charset: charset::Draft::default(),
+            dav: dav::Draft::default(),
             slice: slice::Draft::default(),
             userid: userid::Draft::default(),
             random_index: random_index::Draft::default(),
@@ -174,6 +176,7 @@ impl Block {
         self.gunzip.inherit(&outer.gunzip);
         self.precompressed.inherit(&outer.precompressed);
         self.charset.inherit(&outer.charset);
+        self.dav.inherit(&outer.dav);
         self.slice.inherit(&outer.slice);
         self.userid.inherit(&outer.userid);
         self.random_index.inherit(&outer.random_index);

@@ -10,7 +10,7 @@ use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
 use crate::find_config::hosts::Hosts;
 use crate::handlers::gateway::{self, Protocol};
-use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy, random_index};
+use crate::handlers::{Handler, autoindex, dav, fastcgi, index, memcached, proxy, random_index};
 use crate::logging::{access as access_log, error::ErrorLogs};
 use crate::phases::rewrite::Instruction;
 use crate::phases::{
@@ -169,6 +169,7 @@ pub struct LocationConf {
     pub gunzip: gunzip::Conf,
     pub precompressed: precompressed::Conf,
     pub charset: charset::Conf,
+    pub dav: dav::Conf,
     pub slice: slice::Conf,
     pub userid: userid::Conf,
     pub random_index: random_index::Conf,

@@ -15,7 +15,7 @@ use super::{http_core, main_core};
 use crate::connection::h2;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
-use crate::handlers::{Handler, autoindex, fastcgi, index, memcached, proxy, random_index};
+use crate::handlers::{Handler, autoindex, dav, fastcgi, index, memcached, proxy, random_index};
 use crate::logging::access as access_log;
 use crate::logging::file::LogFiles;
 use crate::phases::{
@@ -487,6 +487,7 @@ impl<'a> Compiler<'a> {
             gunzip: gunzip::Conf::compile(&block.gunzip, env).map_err(fail)?,
             precompressed: precompressed::Conf::compile(&block.precompressed, env).map_err(fail)?,
             charset: charset::Conf::compile(&block.charset, env).map_err(fail)?,
+            dav: dav::Conf::compile(&block.dav, env).map_err(fail)?,
             slice: slice::Conf::compile(&block.slice, env).map_err(fail)?,
             userid: userid::Conf::compile(&block.userid, env).map_err(fail)?,
             random_index: random_index::Conf::compile(&block.random_index, env).map_err(fail)?,

@@ -8,7 +8,8 @@ use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
 use crate::handlers::gateway;
 use crate::handlers::{
-    autoindex, empty_gif, fastcgi, index, memcached, proxy, random_index, stub_status, upstream,
+    autoindex, dav, empty_gif, fastcgi, index, memcached, proxy, random_index, stub_status,
+    upstream,
 };
 use crate::logging::access as access_log;
 use crate::phases::{
@@ -45,6 +46,7 @@ pub fn modules() -> Vec<Module> {
         ("http_secure_link", secure_link::DIRECTIVES.to_vec()),
         ("http_empty_gif", empty_gif::DIRECTIVES.to_vec()),
         ("http_random_index", random_index::DIRECTIVES.to_vec()),
+        ("http_dav", dav::DIRECTIVES.to_vec()),
         ("http_index", index::DIRECTIVES.to_vec()),
         ("http_autoindex", autoindex::DIRECTIVES.to_vec()),
         ("http_stub_status", stub_status::DIRECTIVES.to_vec()),

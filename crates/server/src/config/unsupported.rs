@@ -39,7 +39,6 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     ("http_auth_require", &["auth_require"]),
     ("http_core", &["error_log_tag"]),
-    ("http_dav", &["create_full_put_path", "dav_access", "dav_methods", "min_delete_depth"]),
     ("http_f4f", &["f4f", "f4f_buffer_size"]),
     (
         "http_fastcgi",

@@ -1,6 +1,7 @@
 //! Who makes the response: the content phase, and the pages for errors and redirects.
 
 pub mod autoindex;
+pub mod dav;
 pub mod empty_gif;
 pub mod error_page;
 pub mod fastcgi;
@@ -141,7 +142,7 @@ pub async fn content_again(exchange: &mut Exchange) -> Result<Box<Response>, u16
 
 /// The content phase.
 pub fn respond(exchange: &mut Exchange) -> Outcome {
-    if purge::is_asked(exchange) {
+    if purge::is_asked(exchange) || dav::is_asked(exchange) {
         return Outcome::Gateway;
     }
     let conf = Rc::clone(&exchange.conf);
@@ -165,6 +166,8 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         Box::pin(control::run(exchange, access)).await
     } else if purge::is_asked(exchange) {
         Box::pin(purge::run(exchange)).await
+    } else if dav::is_asked(exchange) {
+        Box::pin(dav::run(exchange)).await
     } else {
         gateway::run(exchange).await
     }
@@ -173,8 +176,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
 fn files(exchange: &mut Exchange) -> Outcome {
     let method = exchange.request.method;
     let root = &exchange.conf.location(exchange.location).http_core.root;
-    let is_looked_up =
-        method.is_get_or_head() || (method == Method::Post && exchange.uri.ends_with(b"/"));
+    let is_looked_up = method.is_get_or_head() || method == Method::Post;
     if is_looked_up
         && root.is_alias
         && !static_file::is_alias_whole(exchange)

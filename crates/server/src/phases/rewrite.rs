@@ -6,9 +6,9 @@ use crate::config::directive::*;
 use crate::config::load::Loader;
 use crate::config::regex::Regex;
 use crate::config::template::Template;
-use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use crate::exchange::variables::Variable;
+use crate::exchange::{Captures, Exchange};
 use crate::handlers::Outcome;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
@@ -452,7 +452,12 @@ impl Condition {
             }
             Self::Matches { subject: variable, regex, is_negated } => {
                 variable.append(exchange, &mut subject);
-                regex.matches(&subject, exchange) != *is_negated
+                let is_match = regex.matches(&subject, exchange);
+                if !is_match {
+                    // As nginx: in scripts, what does not match takes the groups of what did.
+                    exchange.captures = Captures::default();
+                }
+                is_match != *is_negated
             }
             Self::File { path, test, is_negated } => {
                 path.append(exchange, &mut subject);
@@ -528,6 +533,7 @@ impl Rewrite {
         exchange.uri = uri;
         self.log(exchange, is_match);
         if !is_match {
+            exchange.captures = Captures::default();
             return Step::Next;
         }
         let is_redirect = matches!(self.flag, Flag::Redirect(_));

@@ -357,7 +357,6 @@ const SETTINGS: &[&str] = &[
     "sub_filter index INDEX",
     "sub_filter_types *",
     "ssi on",
-    "add_after_body /b",
     "gzip on",
     "gzip_vary on",
     "proxy_intercept_errors on",

@@ -449,11 +449,7 @@ impl<'a> Compiler<'a> {
         let env = self.env;
         let fail = |error: ValueError| error.at(at);
         let handler = block.handler.clone().unwrap_or(Handler::Files);
-        if let Handler::Gateway(protocol) = &handler {
-            if let Some(target) = protocol.target() {
-                target.resolve(env).map_err(fail)?;
-            }
-        }
+        resolve_target(&handler, env).map_err(fail)?;
         let fastcgi = fastcgi::Conf::compile(&block.fastcgi, env).map_err(fail)?;
         let name = block.name.path();
         let (proxy, ssl) = (&block.proxy, &block.proxy_ssl);
@@ -538,6 +534,16 @@ impl<'a> Compiler<'a> {
             });
         }
         Ok(script)
+    }
+}
+
+/// Finds the upstream that a handler goes to, where its name is written.
+fn resolve_target(handler: &Handler, env: &Env) -> Result<(), ValueError> {
+    match handler {
+        Handler::Gateway(protocol) => {
+            protocol.target().map_or(Ok(()), |target| target.resolve(env))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,17 +16,96 @@ const CONTEXT_NAMES: [(Contexts, &str); 9] = [
     (UPSTREAM, "upstream"),
 ];
 
+/// Directives that nginx has and that do something else here, with what.
+const DIFFERS: &[(&[&str], &str)] = &[
+    (&["worker_processes"], "threads; a change takes effect at the next start"),
+    (&["worker_connections"], "connections beyond it wait to be accepted"),
+    (&["worker_shutdown_timeout"], "after a reload, connections from before may stay without it"),
+    (&["listen"], "the default backlog is 16,384; no `quic`"),
+    (&["server_tokens"], "says `yorozu`"),
+    (&["resolver"], "`localhost` is not asked for"),
+    (
+        &["client_body_temp_path", "client_body_in_file_only"],
+        "files of bodies have no name unless they stay",
+    ),
+    (&["if_modified_since"], "does not count beside `If-None-Match`"),
+    (&["gzip_min_length"], "holds for answers that arrived whole without `Content-Length`, too"),
+    (&["sub_filter", "ssi", "add_before_body", "add_after_body"], "subrequests have no content"),
+    (&["dav_methods"], "a file is written beside its place and renamed"),
+    (&["auth_basic_user_file"], "no hashes of yescrypt"),
+    (
+        &["proxy_cache_key", "fastcgi_cache_key"],
+        "without it pages are kept apart by method, host and target",
+    ),
+    (
+        &["proxy_cache_methods", "fastcgi_cache_methods"],
+        "an answer to HEAD is stored only under a key with `$request_method`",
+    ),
+    (
+        &["proxy_cache_valid", "fastcgi_cache_valid"],
+        "`any` leaves out statuses that are one request's own; 502 and 504 of ours are never stored",
+    ),
+    (
+        &["proxy_cache_use_stale", "fastcgi_cache_use_stale"],
+        "`must-revalidate` and its like forbid it",
+    ),
+    (
+        &["proxy_cache_purge", "fastcgi_cache_purge"],
+        "of nginx's commercial version, with `tag`, `soft` and lists",
+    ),
+    (&["proxy_pass_request_body"], "off sends no `Content-Length` either"),
+    (&["proxy_pass"], "spaces and line ends that variables bring are escaped"),
+    (
+        &[
+            "proxy_redirect",
+            "proxy_hide_header",
+            "fastcgi_hide_header",
+            "proxy_cookie_domain",
+            "proxy_cookie_path",
+            "proxy_cookie_flags",
+        ],
+        "applied when a page is stored",
+    ),
+    (&["memcached_pass"], "answers are read whole; connections are kept without `keepalive` too"),
+    (&["proxy_ssl_protocols", "ssl_protocols"], "1.2 and 1.3"),
+    (&["proxy_ssl_ciphers", "ssl_ciphers"], "those with forward secrecy"),
+    (&["proxy_ssl_verify", "proxy_ssl_name"], "names are compared with alternative names only"),
+    (&["proxy_ssl_verify_depth"], "counts the certificates sent"),
+    (&["ssl_ecdh_curve"], "X25519, prime256v1, secp384r1, X25519MLKEM768"),
+    (&["ssl_stapling"], "asked for at the start, always verified"),
+    (&["http2_chunk_size"], "16k by default"),
+];
+
+/// Directives that nginx does not have.
+fn is_own(name: &str) -> bool {
+    const SUFFIXES: [&str; 8] = [
+        "_cache_age",
+        "_cache_complete_partial",
+        "_cache_content_location",
+        "_cache_early_refresh",
+        "_cache_heuristic",
+        "_cache_invalidate",
+        "_cache_status",
+        "_cache_vary_language",
+    ];
+    ["brotli", "zstd", "control"].iter().any(|prefix| name.starts_with(prefix))
+        || matches!(name, "cache_purge_api" | "keepalive_ready")
+        || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
+}
+
 /// Every directive with its contexts, default and text, as Markdown.
 pub fn markdown() -> String {
     let mut text = String::from(
         "# Directives\n\nMade by `yorozu --directives` from the rows beside the code; not edited by hand. \
          What a directive does is\ndocumented by nginx under the same name; this list says what this version \
-         has and where it differs.\n",
+         has and where it differs:\n\n\
+         - **same**: as nginx has it\n- **differs**: the remark says how\n- **no effect**: read and checked\n\
+         - **refused**: the configuration is, with the reason\n- **own**: nginx has none of that name.\n",
     );
     for (module, rows) in registry::modules() {
         let _ = write!(
             text,
-            "\n## {module}\n\n| directive | contexts | default | |\n| --- | --- | --- | --- |\n"
+            "\n## {module}\n\n| directive | beside nginx | contexts | default | |\n| --- | --- | --- | --- | --- |\n"
         );
         for row in rows.iter().filter(|row| row.contexts != 0) {
             let contexts: Vec<_> = CONTEXT_NAMES
@@ -37,22 +116,59 @@ pub fn markdown() -> String {
             let default = row.default.map_or_else(String::new, |default| format!("`{default}`"));
             let _ = writeln!(
                 text,
-                "| `{}` | {} | {default} | {}{} |",
+                "| `{}` | {} | {} | {default} | {}{} |",
                 row.name,
+                beside_nginx(row),
                 contexts.join(", "),
                 row.doc.trim(),
                 remark(row)
             );
         }
     }
+    text.push_str("\n## Not there\n\nRefused by one line that names the module.\n\n| module of nginx | directives |\n| --- | --- |\n");
+    for (module, names) in super::unsupported::all() {
+        let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(text, "| {module} | {} |", names.join(" "));
+    }
     text
+}
+
+/// `same`, `differs`, `no effect`, `refused`, or `own` for what nginx does not have.
+fn beside_nginx(row: &Directive) -> &'static str {
+    match row.action {
+        Action::Ignored(_) => "no effect",
+        Action::Refused(_) => "refused",
+        _ if registry::without_effect_at_all(&row.name).is_some() => "no effect",
+        _ if difference(&row.name).is_some() => "differs",
+        _ if is_own(&row.name) => "own",
+        _ => "same",
+    }
+}
+
+fn difference(name: &str) -> Option<&'static str> {
+    DIFFERS.iter().find(|(names, _)| names.contains(&name)).map(|(_, how)| *how)
 }
 
 fn remark(row: &Directive) -> String {
     match row.action {
         Action::Ignored(why) => format!(" *Accepted without effect: {why}.*"),
         Action::Refused(why) => format!(" *Refused: {why}.*"),
-        _ => registry::without_effect_at_all(&row.name)
-            .map_or_else(String::new, |why| format!(" *Accepted without effect: {why}.*")),
+        _ => match (registry::without_effect_at_all(&row.name), difference(&row.name)) {
+            (Some(why), _) => format!(" *Accepted without effect: {why}.*"),
+            (None, Some(how)) => format!(" *Differs: {how}.*"),
+            (None, None) => String::new(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_a_directive() {
+        for name in DIFFERS.iter().flat_map(|(names, _)| *names) {
+            assert!(!registry::rows(name).is_empty(), "{name} is not registered");
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 /// nginx's module, and the names of its directives.
 const MISSING: &[(&str, &[&str])] = &[
+    ("stream: TCP and UDP; here is HTTP only", &["stream"]),
+    ("mail: IMAP, POP3 and SMTP; here is HTTP only", &["mail"]),
     ("core", &["stall_threshold"]),
     (
         "http_acme",
@@ -380,7 +382,12 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The module that has the directive in nginx.
+/// Every module, with what it would bring.
+pub fn all() -> &'static [(&'static str, &'static [&'static str])] {
+    MISSING
+}
+
+/// The module of nginx that has a directive which is not here.
 pub fn module(name: &str) -> Option<&'static str> {
     MISSING.iter().find(|(_, names)| names.contains(&name)).map(|(module, _)| *module)
 }

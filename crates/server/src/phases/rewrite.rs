@@ -481,11 +481,13 @@ impl FileTest {
 
 impl Return {
     fn outcome(&self, exchange: &mut Exchange) -> Outcome {
-        let Some(text) = &self.text else {
-            return Outcome::Status(self.status);
-        };
         exchange.status = self.status;
-        let value = text.value(exchange);
+        let value = match &self.text {
+            Some(text) => text.value(exchange),
+            // As nginx: only what is an error has a page.
+            None if self.status >= 400 => return Outcome::Status(self.status),
+            None => Bytes::new(),
+        };
         if matches!(self.status, 301 | 302 | 303 | 307 | 308) {
             let mut response = Response::new(self.status);
             response.location = Some(value);

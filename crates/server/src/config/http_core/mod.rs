@@ -159,6 +159,8 @@ pub const IGNORED: &[Directive] = ignored! {
     "types_hash_max_size", HTTP_SERVER_LOCATION, ONE, "hash tables size themselves", "Size of the hash of types.";
     "variables_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of the hash of variables.";
     "variables_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of variables.";
+    "referer_hash_bucket_size", SERVER | LOCATION, ONE, "hash tables size themselves", "Bucket of the hash of valid referers.";
+    "referer_hash_max_size", SERVER | LOCATION, ONE, "hash tables size themselves", "Size of the hash of valid referers.";
     "map_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of a map's hash.";
     "map_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of a map's hash.";
 };

@@ -161,6 +161,8 @@ pub enum Escape {
     Path,
     /// An argument value: also `&`, `+` and `;`.
     Args,
+    /// A name that is one part of a link: all but letters, digits, `-`, `.`, `_` and `~`.
+    Component,
     /// A link in HTML.
     Html,
     /// A key in memcached's text protocol: control bytes, space and `%`.
@@ -180,11 +182,14 @@ pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
 }
 
 fn must_escape(byte: u8, escape: Escape) -> bool {
+    if escape == Escape::Component {
+        return !byte.is_ascii_alphanumeric() && !b"-._~".contains(&byte);
+    }
     let never_plain = byte <= b' ' || byte >= 0x7f;
     let by_use: &[u8] = match escape {
         Escape::Path => b"#%?\"<>\\^`{|}",
         Escape::Args => b"#%&+;?\"<>\\^`{|}",
-        Escape::Html => b"#%\"'",
+        Escape::Html | Escape::Component => b"#%\"'",
         Escape::Memcached => return byte <= b' ' || byte == b'%' || byte == 0x7f,
     };
     never_plain || by_use.contains(&byte)

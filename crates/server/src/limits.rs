@@ -26,6 +26,8 @@ pub const READ_BYTES: usize = 64 * 1024;
 pub const FILE_CHUNK_BYTES: usize = 64 * 1024;
 /// Bytes that wait in a body which is made of others (`ssi`, `add_before_body`, `slice`); chosen, as above.
 pub const MADE_AHEAD_BYTES: usize = 64 * 1024;
+/// How long connections may take to end that were closed at `worker_shutdown_timeout`; chosen.
+pub const ENDING: Duration = Duration::from_millis(500);
 /// How deep subrequests make others; as nginx.
 pub const SUBREQUESTS_DEEP: u32 = 50;
 /// Access-log bytes of one worker before they are written without waiting for the turn's end.

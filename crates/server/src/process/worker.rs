@@ -203,7 +203,7 @@ async fn drain(worker: &Worker, commands: &mut mpsc::UnboundedReceiver<Command>)
     worker.changed.notify_waiters();
     worker.close_idle();
     let timeout = worker.conf().main.worker_shutdown_timeout;
-    let all_ended = async {
+    let all_ended = || async {
         while !worker.connections.borrow().is_empty() {
             worker.ended.notified().await;
         }
@@ -215,10 +215,15 @@ async fn drain(worker: &Worker, commands: &mut mpsc::UnboundedReceiver<Command>)
         }
     };
     tokio::select! {
-        () = all_ended => {}
+        () = all_ended() => return,
+        () = stopped(commands) => return,
         () = time_is_up => {}
-        () = stopped(commands) => {}
     }
+    // Their requests end as those of clients that went away, and are logged.
+    for connection in worker.connections.borrow().values() {
+        connection.io.shutdown(Shutdown::Both);
+    }
+    let _ = tokio::time::timeout(limits::ENDING, all_ended()).await;
 }
 
 async fn stopped(commands: &mut mpsc::UnboundedReceiver<Command>) {

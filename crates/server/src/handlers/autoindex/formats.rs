@@ -17,7 +17,7 @@ pub(super) fn html(uri: &[u8], items: &[Item], settings: &Conf) -> Vec<u8> {
     page.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
     for item in items {
         page.extend_from_slice(b"<a href=\"");
-        escape_into(&mut page, &item.name, Escape::Path);
+        escape_into(&mut page, &item.name, Escape::Component);
         let slash: &[u8] = if item.is_folder { b"/" } else { b"" };
         page.extend_from_slice(slash);
         page.extend_from_slice(b"\">");

@@ -78,8 +78,8 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         // Its values say nothing about their type.
         response.content_type = static_file::content_type(exchange, location);
     }
-    let collector = collector(exchange, conf, &head, &response, fetched.started);
     response.is_judged = exchange.cache.is_none();
+    let collector = collector(exchange, conf, &head, &response, fetched.started);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, conf, head.status, response.last_modified);
     let is_buffered = match head.field(b"x-accel-buffering") {

@@ -30,7 +30,7 @@ fn nginx_and_yorozu_answer_alike() {
     };
     let yorozu = Kind::Yorozu(env!("CARGO_BIN_EXE_yorozu").into());
     let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
-    let rounds = number("ROUNDS").unwrap_or(12);
+    let rounds = number("ROUNDS").unwrap_or(4);
     eprintln!("SEED={seed} ROUNDS={rounds}");
     let files = Folder::new();
     for (path, content) in FILES {

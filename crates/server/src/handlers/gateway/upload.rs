@@ -145,6 +145,10 @@ impl Sender {
 
     async fn file(&mut self, file: &File, length: u64) -> Result<(), UploadFault> {
         let mut at = 0;
+        if length == 0 {
+            self.head().await?;
+            return self.end().await;
+        }
         while at < length {
             let mut piece = BytesMut::zeroed(crate::limits::FILE_CHUNK_BYTES);
             let count = file.read_at(&mut piece, at).map_err(UploadFault::Peer)?;

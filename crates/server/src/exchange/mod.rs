@@ -175,6 +175,10 @@ pub struct Exchange {
     pub is_internal: bool,
     /// Internal redirects and rewrites still allowed.
     pub uri_changes_left: u32,
+    /// Were there more than that?
+    pub is_in_cycle: bool,
+    /// Is the next error's page the server's own?
+    pub has_error_page: bool,
     pub captures: Captures,
     pub variables: Slots,
     /// The status an `error_page` was entered with.
@@ -270,6 +274,8 @@ impl Exchange {
             is_uri_below_alias: false,
             is_internal: false,
             uri_changes_left: limits::URI_CHANGES_MAX,
+            has_error_page: false,
+            is_in_cycle: false,
             captures: Captures::default(),
             variables,
             error_status: None,

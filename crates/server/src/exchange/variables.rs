@@ -443,8 +443,8 @@ fn response_getter(name: &str) -> Option<Getter> {
             Version::V20 => put(out, b"HTTP/2.0"),
         },
         "status" => |ex, out| {
-            // Before there is a response, an `error_page` may have settled its status.
-            let settled = ex.error_status.filter(|_| ex.status == 0).unwrap_or(ex.status);
+            // An `error_page` has settled it, whatever its page would say.
+            let settled = ex.error_status.filter(|status| *status != 0).unwrap_or(ex.status);
             write!(out, "{settled:03}").is_ok()
         },
         "gzip_ratio" => |ex, out| put_ratio(ex, Coding::Gzip, out),

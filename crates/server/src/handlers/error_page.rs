@@ -16,15 +16,18 @@ use yorozu_wire::h1::Version;
 pub fn find(exchange: &mut Exchange, status: u16) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
-    if exchange.error_status.is_some() && !location.http_core.recursive_error_pages {
+    if exchange.has_error_page {
         return None;
     }
     let pages = &location.http_core.error_page;
     let page = pages.iter().find(|page| page.codes.contains(&status))?;
-    if exchange.uri_changes_left == 0 {
+    // As nginx: where there is no way out, no page for the error is looked for.
+    if exchange.is_in_cycle {
         return None;
     }
     exchange.body.discard();
+    // As nginx: the location that sends a request there says whether it was the last time.
+    exchange.has_error_page = !location.http_core.recursive_error_pages;
     Some(follow(exchange, page, status))
 }
 

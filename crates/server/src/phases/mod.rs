@@ -130,6 +130,7 @@ pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
         let uri = String::from_utf8_lossy(&exchange.uri).into_owned();
         let text = format!("rewrite or internal redirection cycle while processing \"{uri}\"");
         error::request(exchange, Level::Error, &text);
+        exchange.is_in_cycle = true;
         return Some(Outcome::Status(500));
     }
     exchange.uri_changes_left -= 1;

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use yorozu_cache::Entry;
+use yorozu_http::conditional;
 
 /// Bytes to send.
 #[derive(Clone, Debug)]
@@ -216,6 +217,16 @@ impl Response {
         }
         self.body = body.changed(coder);
         self.forget_length();
+    }
+
+    /// For content that is changed: a weak tag, or without `keeps` none and no time.
+    pub fn weaken_validators(&mut self, keeps: bool) {
+        if keeps {
+            self.etag = conditional::weaken(&self.etag).unwrap_or_default().into();
+        } else {
+            self.last_modified = None;
+            self.etag = Bytes::new();
+        }
     }
 
     /// No byte position or length of the content is known any more.

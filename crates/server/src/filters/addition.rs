@@ -9,7 +9,6 @@ use crate::exchange::response::{Body, Response};
 use crate::handlers::gateway::stream;
 use bytes::Bytes;
 use std::rc::Rc;
-use yorozu_http::conditional;
 
 settings! {
     in addition;
@@ -28,6 +27,9 @@ settings! {
 pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     let config = Rc::clone(&exchange.conf);
     let conf = &config.location(exchange.location).addition;
+    if conf.add_before_body.is_none() && conf.add_after_body.is_none() {
+        return;
+    }
     let path = |path: &Option<Bytes>| path.clone().filter(|path| !path.is_empty());
     let (before, after) = (path(&conf.add_before_body), path(&conf.add_after_body));
     if response.status != 200
@@ -37,7 +39,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     {
         return;
     }
-    response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
+    response.weaken_validators(true);
     response.remove(b"accept-ranges");
     if exchange.request.method == Method::Head {
         response.forget_length();

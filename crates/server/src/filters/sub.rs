@@ -9,7 +9,6 @@ use crate::exchange::response::Response;
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use bytes::Bytes;
 use std::rc::Rc;
-use yorozu_http::conditional;
 
 /// `sub_filter string replacement`
 #[derive(Clone, Debug)]
@@ -61,12 +60,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         return;
     }
     response.change(Coder::rewrite(Replacing::new(pairs, conf.sub_filter_once)));
-    if conf.sub_filter_last_modified {
-        response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
-    } else {
-        response.last_modified = None;
-        response.etag = Bytes::new();
-    }
+    response.weaken_validators(conf.sub_filter_last_modified);
 }
 
 /// Strings being replaced.

@@ -91,7 +91,6 @@ fn wanted(exchange: &mut Exchange, response: &Response, conf: &Conf) -> Option<B
 pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     let config = Rc::clone(&exchange.conf);
     let conf = &config.location(exchange.location).charset;
-    let is_coded = response.field(b"content-encoding").is_some();
     if response.content_type.is_empty() {
         return;
     }
@@ -105,7 +104,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         exchange.charset = Some(charset.clone());
     }
     if let Some(source) = source.filter(|source| !source.eq_ignore_ascii_case(&charset)) {
-        if is_coded {
+        if response.field(b"content-encoding").is_some() {
             // It cannot be converted.
             return;
         }

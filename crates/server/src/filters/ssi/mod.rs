@@ -10,10 +10,8 @@ use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
 use crate::handlers::gateway::stream;
-use bytes::Bytes;
 use jiff::tz::TimeZone;
 use std::rc::Rc;
-use yorozu_http::conditional;
 
 pub use run::{Page, Shared};
 
@@ -60,12 +58,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         return;
     }
     response.remove(b"accept-ranges");
-    if conf.ssi_last_modified {
-        response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
-    } else {
-        response.last_modified = None;
-        response.etag = Bytes::new();
-    }
+    response.weaken_validators(conf.ssi_last_modified);
     if exchange.request.method == Method::Head && !exchange.is_subrequest {
         response.forget_length();
         return;

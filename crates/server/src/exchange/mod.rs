@@ -346,6 +346,11 @@ impl Exchange {
         }
     }
 
+    /// The status that an `error_page` settled, unless it left that to its page.
+    pub fn settled_status(&self) -> Option<u16> {
+        self.error_status.filter(|status| *status != 0)
+    }
+
     /// Seconds since 1970 when the request began.
     pub fn now(&self) -> i64 {
         unix_seconds(self.started_wall)

@@ -444,7 +444,7 @@ fn response_getter(name: &str) -> Option<Getter> {
         },
         "status" => |ex, out| {
             // An `error_page` has settled it, whatever its page would say.
-            let settled = ex.error_status.filter(|status| *status != 0).unwrap_or(ex.status);
+            let settled = ex.settled_status().unwrap_or(ex.status);
             write!(out, "{settled:03}").is_ok()
         },
         "gzip_ratio" => |ex, out| put_ratio(ex, Coding::Gzip, out),

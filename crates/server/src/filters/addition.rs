@@ -49,11 +49,11 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     let asked = exchange.shadow();
     let made = stream::made_by(|sink| async move {
         if let Some(path) = before {
-            sink.append(&mut subrequest(&asked, &path, None).await.1).await?;
+            sink.append(&mut subrequest(&asked, &path).await.1).await?;
         }
         sink.put_all(&mut content).await?;
         if let Some(path) = after {
-            sink.append(&mut subrequest(&asked, &path, None).await.1).await?;
+            sink.append(&mut subrequest(&asked, &path).await.1).await?;
         }
         Ok(())
     });

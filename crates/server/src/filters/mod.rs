@@ -41,9 +41,8 @@ pub const ORDER: [Filter; 14] = [
 const WITHIN: [Filter; 4] = [compress::gunzip::filter, sub::filter, charset::filter, ssi::filter];
 
 /// The status and the content that another path has, for the sake of `exchange`.
-pub async fn subrequest(exchange: &Exchange, path: &[u8], args: Option<&[u8]>) -> (u16, Stream) {
+async fn subrequest(exchange: &Exchange, path: &[u8]) -> (u16, Stream) {
     let mut asked = Box::new(exchange.subrequest(path));
-    asked.args = args.unwrap_or_default().to_vec();
     asked.charset.clone_from(&exchange.charset);
     content(&mut asked).await
 }
@@ -54,7 +53,7 @@ pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
         Ok(response) => response,
         Err(status) => return (status, Body::empty().into_stream()),
     };
-    if let Some(status) = asked.error_status.filter(|status| *status != 0) {
+    if let Some(status) = asked.settled_status() {
         response.status = status;
     }
     asked.status = response.status;
@@ -68,7 +67,7 @@ pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
 
 /// Passes a response through every filter.
 pub fn apply(exchange: &mut Exchange, response: &mut Response) {
-    if let Some(status) = exchange.error_status.filter(|status| *status != 0) {
+    if let Some(status) = exchange.settled_status() {
         // The page of an `error_page` is sent under the error's status.
         response.status = status;
         response.reason = None;

@@ -86,15 +86,13 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange)
 }
 
 fn lacking_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> Option<LocationId> {
-    let mut prefixes = set.prefixes.iter();
-    if prefixes.clone().any(|(path, _)| path == uri) {
-        return None;
-    }
-    let found = prefixes.find(|(path, id)| {
+    let found = set.prefixes.iter().find(|(path, id)| {
         path.strip_suffix(b"/") == Some(uri)
             && matches!(conf.location(*id).handler, Handler::Gateway(_))
     });
-    found.map(|(_, id)| *id)
+    // Looked for only then: most requests lack no slash.
+    let has_own = || set.prefixes.iter().any(|(path, _)| path == uri);
+    found.filter(|_| !has_own()).map(|(_, id)| *id)
 }
 
 #[cfg(test)]

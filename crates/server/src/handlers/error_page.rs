@@ -88,7 +88,7 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
     if closes(status) {
         exchange.keep_alive = false;
     }
-    let shown = exchange.error_status.filter(|status| *status != 0).unwrap_or(status);
+    let shown = exchange.settled_status().unwrap_or(status);
     // nginx's statuses of its own are sent under 400.
     let sent = if (494..=497).contains(&shown) { 400 } else { shown };
     if !yorozu_http::status::has_content(sent) || status < 300 {

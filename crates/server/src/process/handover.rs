@@ -58,10 +58,9 @@ impl Inherited {
 
     /// Those that listen at `address`.
     pub(super) fn claim(&mut self, address: &ListenAddress) -> Vec<Listener> {
-        let (claimed, others) =
-            std::mem::take(&mut self.sockets).into_iter().partition(|(at, _)| at == address);
+        let all = std::mem::take(&mut self.sockets).into_iter();
+        let (claimed, others): (Vec<_>, Vec<_>) = all.partition(|(at, _)| at == address);
         self.sockets = others;
-        let claimed: Vec<_> = claimed;
         claimed.into_iter().map(|(_, listener)| listener).collect()
     }
 }

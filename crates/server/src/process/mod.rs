@@ -32,6 +32,8 @@ pub struct Server {
     config: Arc<Config>,
     kept: Kept,
     workers: Vec<WorkerHandle>,
+    /// Those that rested and finish what they had: nothing new is for them.
+    ending: Vec<WorkerHandle>,
     /// Every socket, for a new binary and for workers that start again.
     sockets: Vec<(ListenAddress, Listener)>,
     /// The new binary, between SIGUSR2 and its end.
@@ -80,6 +82,7 @@ pub fn run(
         config,
         kept,
         workers: Vec::new(),
+        ending: Vec::new(),
         sockets,
         successor: None,
         is_resting: false,
@@ -330,7 +333,8 @@ impl Server {
         if !std::mem::take(&mut self.is_resting) {
             return;
         }
-        self.workers.retain(|worker| !worker.thread.is_finished());
+        self.ending.append(&mut self.workers);
+        self.ending.retain(|worker| !worker.thread.is_finished());
         if let Err(problem) = self.start_workers() {
             error::process(&self.config, Level::Alert, &problem);
         }
@@ -356,14 +360,15 @@ impl Server {
     }
 
     fn tell(&self, command: impl Fn() -> Command) {
-        for worker in &self.workers {
+        for worker in self.workers.iter().chain(&self.ending) {
             // A worker that ended already is told nothing.
             let _ = worker.commands.send(command());
         }
     }
 
     fn is_ended(&self) -> bool {
-        self.workers.iter().all(|worker| worker.thread.is_finished())
+        let mut workers = self.workers.iter().chain(&self.ending);
+        workers.all(|worker| worker.thread.is_finished())
     }
 }
 

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use yorozu_testkit::client::Client;
 use yorozu_testkit::server::{Folder, Server, free_port};
 
 const PLAIN: &str = "server { listen 127.0.0.1:$port; return 200 \"$pid\"; }";
@@ -103,6 +104,32 @@ fn without_the_new_binary_the_old_one_goes_on() {
         assert_eq!(answering(server.port), first);
         assert!(socket.exists(), "the socket is the old one's");
     }
+}
+
+#[test]
+fn a_socket_that_a_reload_adds_is_heard_though_a_worker_still_ends() {
+    let folder = Folder::new();
+    let port = free_port();
+    let http = format!("{PLAIN} #later server {{ listen 127.0.0.1:{port}; return 200 later; }}\n");
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    // A head that is not whole keeps its worker from ending.
+    let mut slow = Client::connect(server.port);
+    slow.send(b"GET / HTTP/1.1\r\nHost: a\r\n");
+    assert!(get(server.port, "/").is_some());
+    signal(&server, Signal::SIGWINCH);
+    until("the rest", || log(&folder).contains("signal 28"));
+    signal(&server, Signal::SIGHUP);
+    until("an answer", || get(server.port, "/").is_some());
+    let file = folder.path().join("nginx.conf");
+    let text = fs::read_to_string(&file).unwrap().replace("#later", "");
+    fs::write(&file, text).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the reload", || log(&folder).contains("reconfigured"));
+    for _ in 0..16 {
+        assert_eq!(get(port, "/").expect("every socket is heard").body, b"later");
+    }
+    slow.send(b"Connection: close\r\n\r\n");
+    assert_eq!(slow.answer(false).unwrap().status, 200);
 }
 
 /// Starts the server as systemd does: with open sockets, or a place for messages.

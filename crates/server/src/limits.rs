@@ -24,6 +24,15 @@ pub const TYPES_MAX: usize = 65_536;
 pub const READ_BYTES: usize = 64 * 1024;
 /// Bytes of a file read and written at once without sendfile; nginx's output_buffers hold as much.
 pub const FILE_CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes of small files that a worker keeps; chosen: style sheets, scripts and icons of some sites.
+pub const SMALL_FILES_BYTES: u64 = 16 * 1024 * 1024;
+/// How many of them are expected; chosen: of 8 KB each.
+pub const SMALL_FILES: usize = 2048;
+/// What one of them takes besides its content, about.
+pub const SMALL_FILE_OVERHEAD: u64 = 128;
+/// For so long a file must not have changed; times of files may be a hundredth of a second late, those of
+/// networks' and old file systems two seconds.
+pub const SMALL_FILE_SETTLED_SECONDS: i64 = 2;
 /// Bytes that wait in a body which is made of others (`ssi`, `add_before_body`, `slice`); chosen, as above.
 pub const MADE_AHEAD_BYTES: usize = 64 * 1024;
 /// How long connections may take to end that were closed at `worker_shutdown_timeout`; chosen.
@@ -45,5 +54,17 @@ pub const COMPRESSIONS_MAX: usize = 2;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Tasks run between two looks at the sockets; chosen: a whole turn's ready connections.
 pub const EVENT_INTERVAL: u32 = 256;
+/// Rounds of ready tasks, of 61 each, between two looks at the sockets; chosen: a look for each hundred or so
+/// requests, and for each few milliseconds where many more are ready.
+pub const ROUNDS_OF_TASKS: usize = 8;
 /// Threads per worker for work that may block: cache files, compression; chosen.
 pub const BLOCKING_THREADS_MAX: usize = 8;
+/// Searches of regular expressions whose outcome a worker remembers; chosen: some dozen pages that are asked
+/// for all the time, with some dozen expressions each.
+pub const REGEX_MEMO: usize = 1024;
+/// Longest subject that is remembered; chosen: paths, hosts and most fields, 256 KB in all.
+pub const REGEX_MEMO_BYTES: usize = 256;
+/// Paths whose location a worker remembers; chosen, as above.
+pub const LOCATION_MEMO: usize = 1024;
+/// Longest path of those; chosen, as above.
+pub const LOCATION_MEMO_BYTES: usize = 256;

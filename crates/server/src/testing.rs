@@ -38,7 +38,7 @@ pub(crate) fn try_config(text: &str) -> Result<Config, String> {
 /// An exchange on the first socket of a configuration.
 pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
     let address = config.sockets[0].address.clone();
-    let conf = Rc::new(WorkerConf { config });
+    let conf = Rc::new(WorkerConf::new(config));
     let client = Client {
         remote: Rc::new(Remote::of(None)),
         local: None,

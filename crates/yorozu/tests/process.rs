@@ -368,6 +368,37 @@ fn a_client_that_does_not_read_is_reset() {
 }
 
 #[test]
+fn a_small_file_is_served_as_it_is_now() {
+    let folder = Folder::new();
+    let root = folder.path().join("www");
+    let path = root.join("style.css");
+    fs::create_dir(&root).unwrap();
+    let old = |days: u64| std::time::SystemTime::now() - Duration::from_secs(86_400 * days);
+    let write = |path: &std::path::Path, content: &str| {
+        fs::write(path, content).unwrap();
+        // Only what has not changed for a while is kept; nobody waits here for that.
+        fs::File::options().write(true).open(path).unwrap().set_modified(old(9)).unwrap();
+    };
+    write(&path, "first");
+    std::thread::sleep(Duration::from_millis(3100)); // the other time of a file cannot be set
+    let http = "server { listen 127.0.0.1:$port; root $dir/www; }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let body = || get(server.port, "/style.css").unwrap().body;
+    for _ in 0..3 {
+        assert_eq!(body(), b"first");
+    }
+    // In place, of the same length and with the same modification time.
+    write(&path, "other");
+    assert_eq!(body(), b"other");
+    // By another file in its place.
+    write(&root.join("new"), "third");
+    fs::rename(root.join("new"), &path).unwrap();
+    assert_eq!(body(), b"third");
+    fs::remove_file(&path).unwrap();
+    assert_eq!(get(server.port, "/style.css").unwrap().status, 404);
+}
+
+#[test]
 fn an_access_log_line_is_complete() {
     let folder = Folder::new();
     let http = "log_format main '$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\" \"$http_x_forwarded_for\"';

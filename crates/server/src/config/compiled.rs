@@ -8,7 +8,7 @@ use crate::exchange::variables::Computed;
 use crate::filters::charset::map::Tables;
 use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
-use crate::find_config::hosts::Hosts;
+use crate::find_config::{self, hosts::Hosts};
 use crate::handlers::gateway::{self, Protocol};
 use crate::handlers::{Handler, autoindex, dav, fastcgi, index, memcached, proxy, random_index};
 use crate::logging::{access as access_log, error::ErrorLogs};
@@ -256,6 +256,14 @@ impl Config {
 #[derive(Debug)]
 pub struct WorkerConf {
     pub config: Arc<Config>,
+    /// Where this worker's last paths belong.
+    pub locations_found: find_config::Memo,
+}
+
+impl WorkerConf {
+    pub fn new(config: Arc<Config>) -> Self {
+        Self { config, locations_found: find_config::Memo::default() }
+    }
 }
 
 impl Deref for WorkerConf {

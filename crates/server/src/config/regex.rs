@@ -3,9 +3,16 @@
 use super::directive::ValueError;
 use super::env::Env;
 use crate::exchange::{Captures, Exchange};
+use crate::limits;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
+use std::cell::RefCell;
 use std::fmt;
+use std::hash::BuildHasher as _;
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A compiled expression; clones share it.
 #[derive(Clone)]
@@ -14,6 +21,8 @@ pub struct Regex {
 }
 
 struct Inner {
+    /// Unlike any other's of the process, and not 0.
+    number: u64,
     source: String,
     regex: pcre2::bytes::Regex,
     /// Slots of variables that take the named groups.
@@ -35,7 +44,76 @@ impl Inner {
                 });
                 ValueError(format!("pcre2_compile() failed: {error} in \"{text}\"{at}"))
             })?;
-        Ok(Self { source: text.to_owned(), regex, named: Vec::new() })
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { number, source: text.to_owned(), regex, named: Vec::new() })
+    }
+
+    fn is_match(&self, subject: &[u8]) -> bool {
+        // A failure inside PCRE (a limit) counts as no match.
+        self.regex.is_match(subject).unwrap_or(false)
+    }
+
+    /// The groups of a match, the whole of it first.
+    fn spans(&self, subject: &[u8]) -> Option<Spans> {
+        let mut locations = self.regex.capture_locations();
+        self.regex.captures_read(&mut locations, subject).ok()??;
+        let span = |group| locations.get(group).map(|(start, end)| start..end);
+        Some((0..locations.len()).map(span).collect())
+    }
+}
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// Where the groups of a match are in its subject.
+pub type Spans = Rc<[Option<Range<usize>>]>;
+
+/// What a search came to.
+#[derive(Clone, Default)]
+enum Found {
+    #[default]
+    Nothing,
+    /// A match; its groups were not asked for.
+    Match,
+    Groups(Spans),
+}
+
+/// One search and what it came to.
+#[derive(Default)]
+struct Known {
+    regex: u64,
+    subject: Bytes,
+    found: Found,
+}
+
+/// What this worker's last searches came to, each in the place that its hash says. A search depends on
+/// the expression and its subject alone, and most requests bring the subjects of others before them.
+struct Memo {
+    hasher: RandomState,
+    known: Vec<Known>,
+}
+
+thread_local! {
+    static MEMO: RefCell<Memo> = RefCell::new(Memo {
+        hasher: RandomState::default(),
+        known: std::iter::repeat_with(Known::default).take(limits::REGEX_MEMO).collect(),
+    });
+}
+
+impl Memo {
+    /// What is known of the search, after `search` where it was not.
+    fn find(&mut self, regex: &Inner, subject: &[u8], wants_groups: bool) -> &Known {
+        let hash = self.hasher.hash_one((regex.number, subject));
+        let at = usize::try_from(hash % limits::REGEX_MEMO as u64).unwrap_or(0);
+        let known = &mut self.known[at];
+        if known.regex != regex.number || known.subject != subject {
+            let found = if regex.is_match(subject) { Found::Match } else { Found::Nothing };
+            let subject = Bytes::copy_from_slice(subject);
+            *known = Known { regex: regex.number, subject, found };
+        }
+        if let (Found::Match, true) = (&known.found, wants_groups) {
+            known.found = regex.spans(subject).map_or(Found::Nothing, Found::Groups);
+        }
+        known
     }
 }
 
@@ -85,20 +163,25 @@ impl Regex {
         &self.inner.source
     }
 
-    /// Does it match? A failure inside PCRE (a limit) counts as no match.
+    /// Does it match?
     pub fn is_match(&self, subject: &[u8]) -> bool {
-        self.inner.regex.is_match(subject).unwrap_or(false)
+        if subject.len() > limits::REGEX_MEMO_BYTES {
+            return self.inner.is_match(subject);
+        }
+        MEMO.with_borrow_mut(|memo| {
+            !matches!(memo.find(&self.inner, subject, false).found, Found::Nothing)
+        })
     }
 
     /// Matches and, if it captures, sets `$1`… and the named variables of the exchange.
     pub fn matches(&self, subject: &[u8], exchange: &mut Exchange) -> bool {
-        if !self.is_match(subject) {
-            return false;
-        }
         if self.groups() == 0 {
-            // As nginx: a regex without groups leaves `$1`… undefined.
-            exchange.captures = Captures::default();
-            return true;
+            let is_match = self.is_match(subject);
+            if is_match {
+                // As nginx: a regex without groups leaves `$1`… undefined.
+                exchange.captures = Captures::default();
+            }
+            return is_match;
         }
         let Some(captures) = self.captures(subject) else { return false };
         for (group, slot) in &self.inner.named {
@@ -110,11 +193,38 @@ impl Regex {
 
     /// The groups of a match.
     pub fn captures(&self, subject: &[u8]) -> Option<Captures> {
-        let mut locations = self.inner.regex.capture_locations();
-        self.inner.regex.captures_read(&mut locations, subject).ok()??;
-        let spans = (0..locations.len())
-            .map(|group| locations.get(group).map(|(start, end)| start..end))
-            .collect();
-        Some(Captures::new(Bytes::copy_from_slice(subject), spans))
+        if subject.len() > limits::REGEX_MEMO_BYTES {
+            let spans = self.inner.spans(subject)?;
+            return Some(Captures::new(Bytes::copy_from_slice(subject), spans));
+        }
+        MEMO.with_borrow_mut(|memo| match memo.find(&self.inner, subject, true) {
+            Known { found: Found::Groups(spans), subject, .. } => {
+                Some(Captures::new(subject.clone(), Rc::clone(spans)))
+            }
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_that_are_remembered_are_told_apart() {
+        let (one, other) = (Regex::plain(b"^/(a+)").unwrap(), Regex::plain(b"^/(b+)").unwrap());
+        let group = |regex: &Regex, subject: &str| {
+            let captures = regex.captures(subject.as_bytes())?;
+            captures.get(1).map(<[u8]>::to_vec)
+        };
+        let long = format!("/{}", "a".repeat(limits::REGEX_MEMO_BYTES));
+        for _ in 0..2 {
+            assert!(one.is_match(b"/aa") && !other.is_match(b"/aa"));
+            assert_eq!(group(&one, "/aab").as_deref(), Some(&b"aa"[..]));
+            assert_eq!(group(&other, "/aab"), None);
+            assert_eq!(group(&other, "/b").as_deref(), Some(&b"b"[..]));
+            assert_eq!(group(&one, &long).as_deref(), Some(&long.as_bytes()[1..]));
+            assert!(!one.is_match(b""));
+        }
     }
 }

@@ -6,6 +6,9 @@ use crate::exchange::Exchange;
 use crate::exchange::variables::Variable;
 use bytes::Bytes;
 
+/// Room for a value before it has to grow; chosen: most are shorter.
+const VALUE_BYTES: usize = 64;
+
 /// A text with variables; nginx's complex value.
 #[derive(Clone, Debug, Default)]
 pub struct Template {
@@ -107,22 +110,27 @@ impl Template {
         }
     }
 
-    /// As [`Template::append`], with every value passed through `escape`.
+    /// As [`Template::append`], with every value passed through `escape` but those that `is_plain`.
     pub fn append_escaped(
         &self,
         exchange: &mut Exchange,
         out: &mut Vec<u8>,
+        is_plain: fn(&[u8]) -> bool,
         escape: fn(Option<&[u8]>, &mut Vec<u8>),
     ) {
-        let mut value = Vec::new();
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
                 Part::Capture(group) => escape(exchange.captures.get(*group), out),
                 Part::Variable(variable) => {
-                    value.clear();
-                    let is_found = variable.append(exchange, &mut value);
-                    escape(is_found.then_some(&value[..]), out);
+                    let start = out.len();
+                    if !variable.append(exchange, out) {
+                        out.truncate(start);
+                        escape(None, out);
+                    } else if !is_plain(&out[start..]) {
+                        let value = out.split_off(start);
+                        escape(Some(&value), out);
+                    }
                 }
             }
         }
@@ -133,7 +141,7 @@ impl Template {
         if let Some(text) = self.as_literal() {
             return text;
         }
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(VALUE_BYTES);
         self.append(exchange, &mut out);
         out.into()
     }

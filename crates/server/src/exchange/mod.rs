@@ -11,6 +11,7 @@ pub mod variables;
 
 use crate::cache::{CacheStatus, Plan};
 use crate::config::compiled::{ListenAddress, LocationId, ServerId, WorkerConf};
+use crate::config::regex::Spans;
 use crate::connection::body::RequestBody;
 use crate::filters::compress::Coding;
 use crate::filters::{slice, ssi, userid};
@@ -123,25 +124,26 @@ impl UpstreamAttempt {
 #[derive(Clone, Debug, Default)]
 pub struct Captures {
     subject: Bytes,
-    spans: Vec<Option<Range<usize>>>,
+    /// `None` where there was no match.
+    spans: Option<Spans>,
 }
 
 impl Captures {
-    pub fn new(subject: Bytes, spans: Vec<Option<Range<usize>>>) -> Self {
-        Self { subject, spans }
+    pub fn new(subject: Bytes, spans: Spans) -> Self {
+        Self { subject, spans: Some(spans) }
+    }
+
+    fn span(&self, group: usize) -> Option<Range<usize>> {
+        self.spans.as_ref()?.get(group)?.clone()
     }
 
     pub fn get(&self, group: usize) -> Option<&[u8]> {
-        let span = self.spans.get(group)?.clone()?;
-        Some(&self.subject[span])
+        Some(&self.subject[self.span(group)?])
     }
 
     /// The group's bytes, shared; empty if it took no part.
     pub fn group(&self, group: usize) -> Bytes {
-        match self.spans.get(group) {
-            Some(Some(span)) => self.subject.slice(span.clone()),
-            _ => Bytes::new(),
-        }
+        self.span(group).map_or_else(Bytes::new, |span| self.subject.slice(span))
     }
 
     pub fn append(&self, group: usize, out: &mut Vec<u8>) {
@@ -282,7 +284,7 @@ impl Exchange {
             status: 0,
             limit_rate: None,
             is_pipelined: false,
-            started: Instant::now(),
+            started: turn::instant(),
             started_wall: turn::now(),
             bytes_sent: 0,
             body_bytes_sent: 0,
@@ -362,7 +364,7 @@ impl Exchange {
     }
 
     pub fn request_time(&self) -> Duration {
-        self.started.elapsed()
+        turn::instant().saturating_duration_since(self.started)
     }
 
     /// Starts over with another path, as an internal redirect does.

@@ -2,25 +2,26 @@
 
 use crate::config::regex::Regex;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
 /// A table from host names to values.
 #[derive(Debug)]
 pub struct Hosts<T> {
-    exact: HashMap<Bytes, T>,
+    exact: HashMap<Bytes, T, RandomState>,
     /// `.example.com` for `*.example.com`.
-    suffixes: HashMap<Bytes, T>,
+    suffixes: HashMap<Bytes, T, RandomState>,
     /// `mail.` for `mail.*`.
-    prefixes: HashMap<Bytes, T>,
+    prefixes: HashMap<Bytes, T, RandomState>,
     regexes: Vec<(Regex, T)>,
 }
 
 impl<T> Default for Hosts<T> {
     fn default() -> Self {
         Self {
-            exact: HashMap::new(),
-            suffixes: HashMap::new(),
-            prefixes: HashMap::new(),
+            exact: HashMap::default(),
+            suffixes: HashMap::default(),
+            prefixes: HashMap::default(),
             regexes: Vec::new(),
         }
     }
@@ -30,7 +31,7 @@ impl<T: Clone> Hosts<T> {
     /// Adds a lower-cased name; `false` if it was there.
     pub fn add(&mut self, name: &str, value: T) -> bool {
         let key = |text: &str| Bytes::copy_from_slice(text.as_bytes());
-        let put = |map: &mut HashMap<Bytes, T>, name: &str, value: T| {
+        let put = |map: &mut HashMap<Bytes, T, RandomState>, name: &str, value: T| {
             let is_new = !map.contains_key(name.as_bytes());
             if is_new {
                 map.insert(key(name), value);

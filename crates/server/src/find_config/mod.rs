@@ -3,8 +3,14 @@
 pub mod hosts;
 
 use crate::config::compiled::{Config, LocationId, LocationSet, ServerId};
+use crate::config::regex::Regex;
 use crate::exchange::Exchange;
 use crate::handlers::Handler;
+use crate::limits;
+use foldhash::fast::RandomState;
+use std::cell::RefCell;
+use std::fmt;
+use std::hash::BuildHasher as _;
 use std::rc::Rc;
 
 /// The server for a lower-cased host on a listening socket.
@@ -36,20 +42,76 @@ pub enum Found {
     Server,
 }
 
+/// The locations that a worker found last, each in the place that its hash says: with the server and the
+/// path, what was found depends on nothing but the configuration. So many locations cost as little as few.
+#[derive(Default)]
+pub struct Memo(RefCell<Places>);
+
+#[derive(Default)]
+struct Places {
+    hasher: RandomState,
+    known: Vec<Option<Known>>,
+}
+
+struct Known {
+    server: ServerId,
+    uri: Box<[u8]>,
+    search: Search,
+}
+
+/// What a search found, and the expressions that matched on the way: the last of them with groups sets `$1`.
+#[derive(Clone)]
+struct Search {
+    found: Found,
+    matched: Rc<[Regex]>,
+}
+
+impl fmt::Debug for Memo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memo").finish_non_exhaustive()
+    }
+}
+
+impl Memo {
+    fn find(&self, conf: &Config, server: ServerId, uri: &[u8]) -> Search {
+        let search = || {
+            let mut matched = Vec::new();
+            let found = in_set(conf, &conf.server(server).locations, uri, &mut matched);
+            Search { found: found.unwrap_or(Found::Server), matched: matched.into() }
+        };
+        if uri.len() > limits::LOCATION_MEMO_BYTES {
+            return search();
+        }
+        let Places { hasher, known } = &mut *self.0.borrow_mut();
+        known.resize_with(limits::LOCATION_MEMO, || None);
+        let hash = hasher.hash_one((server.0, uri));
+        let place = &mut known[usize::try_from(hash).unwrap_or(0) % limits::LOCATION_MEMO];
+        match place {
+            Some(known) if known.server == server && &*known.uri == uri => known.search.clone(),
+            _ => place.insert(Known { server, uri: uri.into(), search: search() }).search.clone(),
+        }
+    }
+}
+
 /// The location for the exchange's path.
 ///
 /// Exact, then the longest prefix and the locations nested in it, then regexes in the order
 /// written unless the prefix forbids them.
 pub fn location(exchange: &mut Exchange) -> Found {
     let conf = Rc::clone(&exchange.conf);
-    let server = conf.server(exchange.server);
-    let uri = std::mem::take(&mut exchange.uri);
-    let found = in_set(&conf, &server.locations, &uri, exchange);
-    exchange.uri = uri;
-    found.unwrap_or(Found::Server)
+    let Search { found, matched } =
+        conf.locations_found.find(&conf, exchange.server, &exchange.uri);
+    if !matched.is_empty() {
+        let uri = std::mem::take(&mut exchange.uri);
+        for regex in &*matched {
+            regex.matches(&uri, exchange);
+        }
+        exchange.uri = uri;
+    }
+    found
 }
 
-fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange) -> Option<Found> {
+fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], matched: &mut Vec<Regex>) -> Option<Found> {
     if let Some(id) = set.exact.get(uri) {
         return Some(Found::Location(*id));
     }
@@ -60,7 +122,7 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange)
     let mut best = prefix;
     if let Some(id) = prefix {
         let location = conf.location(id);
-        match in_set(conf, &location.locations, uri, exchange) {
+        match in_set(conf, &location.locations, uri, matched) {
             Some(Found::Location(nested)) => {
                 let settled = conf.location(nested);
                 // One nested with `^~` forbids the regexes beside it, not those outside.
@@ -77,8 +139,9 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], exchange: &mut Exchange)
         }
     }
     for (regex, id) in &set.regexes {
-        if regex.matches(uri, exchange) {
-            let nested = in_set(conf, &conf.location(*id).locations, uri, exchange);
+        if regex.is_match(uri) {
+            matched.push(regex.clone());
+            let nested = in_set(conf, &conf.location(*id).locations, uri, matched);
             return Some(nested.unwrap_or(Found::Location(*id)));
         }
     }
@@ -125,6 +188,19 @@ mod tests {
             ("/documents/1.JPG", "\\.(gif|jpg)$"),
         ] {
             assert_eq!(chosen(set, uri), name, "{uri}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_sets_the_groups_again() {
+        let config = config("http { server { location ~ ^/(a|b)/(.*)$ { } location ~ ^/c { } } }");
+        let mut exchange = crate::testing::exchange(config, "GET / HTTP/1.0\r\n\r\n");
+        for _ in 0..2 {
+            for (uri, second) in [("/a/one", Some("one")), ("/b/two", Some("two")), ("/c", None)] {
+                exchange.uri = uri.as_bytes().to_vec();
+                assert!(matches!(super::location(&mut exchange), super::Found::Location(_)));
+                assert_eq!(exchange.captures.get(2), second.map(str::as_bytes), "{uri}");
+            }
         }
     }
 

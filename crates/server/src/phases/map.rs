@@ -9,6 +9,7 @@ use crate::exchange::Exchange;
 use crate::exchange::variables::{Computed, Definition, VariableNames};
 use crate::find_config::hosts::Hosts;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use yorozu_conf::{ConfError, Directive as Line};
 
@@ -17,7 +18,7 @@ use yorozu_conf::{ConfError, Directive as Line};
 pub struct Map {
     source: Template,
     /// Lower-cased texts.
-    exact: HashMap<Bytes, Template>,
+    exact: HashMap<Bytes, Template, RandomState>,
     hosts: Hosts<Template>,
     regexes: Vec<(Regex, Template)>,
     default: Template,
@@ -58,7 +59,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let slot = define(&line.args[1], env).map_err(at)?;
     let mut map = Map {
         source: Template::compile(&line.args[0], env).map_err(at)?,
-        exact: HashMap::new(),
+        exact: HashMap::default(),
         hosts: Hosts::default(),
         regexes: Vec::new(),
         default: Template::default(),

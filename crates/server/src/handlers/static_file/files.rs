@@ -3,6 +3,7 @@
 use crate::config::http_core::{Conf, Symlinks};
 use crate::exchange::unix_seconds;
 use crate::process::turn;
+use foldhash::fast::RandomState;
 use nix::errno::Errno;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,10 +24,42 @@ pub enum Kind {
     Other,
 }
 
+/// What a path names, as far as it shows that a file is still the same.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+    pub bytes: u64,
+    /// Seconds since 1970, and nanoseconds.
+    pub modified: (i64, i64),
+    /// As above; nobody can set this one.
+    pub changed: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// What was at a path when it was looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub kind: Kind,
+    pub identity: Identity,
+}
+
 /// An open file with what a response says about it.
 #[derive(Clone, Debug)]
 pub struct Opened {
     pub file: Arc<File>,
+    pub identity: Identity,
     pub bytes: u64,
     /// Seconds since 1970.
     pub modified: i64,
@@ -46,39 +79,45 @@ pub fn metadata(path: &[u8]) -> io::Result<Metadata> {
     std::fs::metadata(as_path(path))
 }
 
-/// Kinds by path; `None` for nothing.
-type Kinds = HashMap<Vec<u8>, Option<Kind>>;
+/// By path; `None` for nothing.
+type Paths = HashMap<Vec<u8>, Option<Seen>, RandomState>;
 
 thread_local! {
     /// What this turn's requests learned about paths.
-    static SEEN: RefCell<(u64, Kinds)> = RefCell::default();
+    static SEEN: RefCell<(u64, Paths)> = RefCell::default();
 }
 
 /// What `path` names; `None` if nothing, or nothing we may see. Asked of the system once a turn.
 pub fn kind(path: &[u8]) -> Option<Kind> {
+    seen(path).map(|seen| seen.kind)
+}
+
+/// As [`kind`], with more of it.
+pub fn seen(path: &[u8]) -> Option<Seen> {
     SEEN.with_borrow_mut(|(turn, seen)| {
         if *turn != turn::number() {
             seen.clear();
             *turn = turn::number();
         }
-        if let Some(kind) = seen.get(path) {
-            return *kind;
+        if let Some(found) = seen.get(path) {
+            return *found;
         }
-        let kind = kind_now(path);
-        seen.insert(path.to_vec(), kind);
-        kind
+        let found = seen_now(path);
+        seen.insert(path.to_vec(), found);
+        found
     })
 }
 
-fn kind_now(path: &[u8]) -> Option<Kind> {
+fn seen_now(path: &[u8]) -> Option<Seen> {
     let metadata = metadata(path).ok()?;
-    Some(if metadata.is_file() {
+    let kind = if metadata.is_file() {
         Kind::File
     } else if metadata.is_dir() {
         Kind::Folder
     } else {
         Kind::Other
-    })
+    };
+    Some(Seen { kind, identity: Identity::of(&metadata) })
 }
 
 /// The first link behind the `trusted` bytes of `path` that refuses it.
@@ -171,6 +210,7 @@ fn open_now(path: &[u8]) -> io::Result<Opened> {
     let file = File::options().read(true).custom_flags(flags).open(as_path(path))?;
     let metadata = file.metadata()?;
     Ok(Opened {
+        identity: Identity::of(&metadata),
         bytes: metadata.len(),
         modified: metadata.modified().map(unix_seconds).unwrap_or(0),
         is_file: metadata.is_file(),

@@ -1,6 +1,7 @@
 //! Files below `root` or `alias`.
 
 pub mod files;
+mod small;
 
 use super::Outcome;
 use crate::config::compiled::LocationConf;
@@ -96,6 +97,16 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     if let Some(problem) = refused_link(exchange, location, &path) {
         return not_opened(exchange, location, &path, &problem);
     }
+    if let Some((content, modified)) = small::known(&path) {
+        if exchange.request.method.is_get_or_head() {
+            return Outcome::Respond(Box::new(whole(
+                exchange,
+                location,
+                Segment::Memory(content),
+                modified,
+            )));
+        }
+    }
     let opened = match files::open(&path, &location.http_core) {
         Ok(opened) => opened,
         Err(problem) => return not_opened(exchange, location, &path, &problem),
@@ -114,23 +125,43 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         );
         return Outcome::Status(404);
     }
-    let mut response = of_file(exchange, location, opened);
+    let modified = opened.modified;
+    let content = match small::read(&opened) {
+        Some(content) => Segment::Memory(content),
+        None => Segment::File(opened.file, 0..opened.bytes),
+    };
+    Outcome::Respond(Box::new(whole(exchange, location, content, modified)))
+}
+
+/// The file itself, which no coding changed.
+fn whole(
+    exchange: &Exchange,
+    location: &LocationConf,
+    content: Segment,
+    modified: i64,
+) -> Response {
+    let mut response = of_file(exchange, location, content, modified);
     response.allow_ranges = true;
     let settings = &location.precompressed;
     let has_others = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
     response.vary_encoding = location.gzip.gzip_vary && has_others.contains(&Static::On);
-    Outcome::Respond(Box::new(response))
+    response
 }
 
-fn of_file(exchange: &Exchange, location: &LocationConf, opened: files::Opened) -> Response {
+fn of_file(
+    exchange: &Exchange,
+    location: &LocationConf,
+    content: Segment,
+    modified: i64,
+) -> Response {
     let mut response = Response::new(200);
     response.content_type = content_type(exchange, location);
-    response.content_length = Some(opened.bytes);
-    response.last_modified = Some(opened.modified);
+    response.content_length = Some(content.bytes());
+    response.last_modified = Some(modified);
     if location.http_core.etag {
-        response.etag = format!("\"{:x}-{:x}\"", opened.modified, opened.bytes).into();
+        response.etag = format!("\"{modified:x}-{:x}\"", content.bytes()).into();
     }
-    response.body = Body::Segments(vec![Segment::File(opened.file, 0..opened.bytes)]);
+    response.body = Body::Segments(vec![content]);
     response
 }
 
@@ -151,7 +182,8 @@ fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> O
         if !opened.is_file {
             continue;
         }
-        let mut response = of_file(exchange, location, opened);
+        let content = Segment::File(opened.file, 0..opened.bytes);
+        let mut response = of_file(exchange, location, content, opened.modified);
         let token = Bytes::from_static(candidate.coding.token());
         response.add(Bytes::from_static(b"Content-Encoding"), token);
         response.vary_encoding = location.gzip.gzip_vary && differs;

@@ -1,0 +1,56 @@
+//! The least that a server of pages can cost: epoll, one read and one write for each request, nothing
+//! looked at, nothing logged. What `bench/run` measures servers against.
+//!
+//! `yorozu-floor PORT FILE [close]` answers whatever comes on loopback with the bytes of the file, and with `close`
+//! ends the connection then.
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::collections::HashMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+
+const REQUEST_BYTES_MAX: usize = 16 * 1024;
+const EVENTS_MAX: usize = 512;
+
+fn main() -> io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(port), Some(file)) = (arguments.next(), arguments.next()) else {
+        return Err(io::Error::other("usage: yorozu-floor PORT FILE [close]"));
+    };
+    let port = port.parse().map_err(|_| io::Error::other(format!("\"{port}\" is no port")))?;
+    let response = std::fs::read(&file)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    listener.set_nonblocking(true)?;
+    serve(&listener, &response, arguments.next().as_deref() == Some("close"))
+}
+
+fn serve(listener: &TcpListener, response: &[u8], closes: bool) -> io::Result<()> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    let mut clients: HashMap<u64, TcpStream> = HashMap::new();
+    let mut request = vec![0; REQUEST_BYTES_MAX];
+    let mut events = vec![EpollEvent::empty(); EVENTS_MAX];
+    loop {
+        let count = epoll.wait(&mut events, EpollTimeout::NONE)?;
+        for event in &events[..count] {
+            let key = event.data();
+            if let Some(client) = clients.get_mut(&key) {
+                if !answer(client, &mut request, response) || closes {
+                    clients.remove(&key);
+                }
+            } else if let Ok((client, _)) = listener.accept() {
+                client.set_nonblocking(true)?;
+                let key = u64::from(client.as_raw_fd().unsigned_abs());
+                epoll.add(&client, EpollEvent::new(EpollFlags::EPOLLIN, key))?;
+                clients.insert(key, client);
+            }
+        }
+    }
+}
+
+/// Does the connection go on?
+fn answer(client: &mut TcpStream, request: &mut [u8], response: &[u8]) -> bool {
+    let Ok(count) = client.read(request) else { return false };
+    count > 0 && client.write_all(response).is_ok()
+}

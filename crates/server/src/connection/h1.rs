@@ -23,6 +23,7 @@ use crate::exchange::{Client, Exchange};
 use crate::handlers::stub_status::{COUNTERS, Gauge};
 use crate::logging::access;
 use crate::logging::error::{self, Level};
+use crate::process::turn;
 use crate::process::worker::Worker;
 use bytes::BytesMut;
 use std::net::Shutdown;
@@ -224,7 +225,7 @@ impl Connection {
     fn may_keep_alive(&self, exchange: &Exchange, core: &http_core::Conf) -> bool {
         !core.keepalive_timeout.timeout.is_zero()
             && self.client.requests.get() < core.keepalive_requests
-            && self.client.since.elapsed() < core.keepalive_time
+            && turn::instant().saturating_duration_since(self.client.since) < core.keepalive_time
             && !self.worker.is_stopping()
             && !is_disabled_for(exchange, core)
     }

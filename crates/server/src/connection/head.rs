@@ -5,6 +5,7 @@ use super::transport::Transport;
 use crate::config::http_core::Conf;
 use crate::exchange::request::{KnownFields, Method, Request};
 use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 use std::time::Duration;
@@ -78,7 +79,7 @@ pub async fn receive(
     let mut searched = 0;
     let mut line: Option<RequestLine> = None;
     let mut reading = None;
-    let begun = std::time::Instant::now();
+    let mut begun = None;
     loop {
         if !buffer.is_empty() {
             match progress(buffer, &mut line, &mut searched, bounds) {
@@ -93,7 +94,10 @@ pub async fn receive(
         if !buffer.is_empty() {
             reading.get_or_insert_with(|| Gauge::new(&COUNTERS.reading));
         }
-        let limit = if buffer.is_empty() { idle } else { head.saturating_sub(begun.elapsed()) };
+        let limit = match *begun.get_or_insert_with(turn::instant) {
+            _ if buffer.is_empty() => idle,
+            begun => head.saturating_sub(turn::instant().saturating_duration_since(begun)),
+        };
         match timer.within(limit, io.read(buffer)).await {
             None if buffer.is_empty() => return Received::Idle,
             None => return Received::TimedOut,

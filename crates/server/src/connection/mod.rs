@@ -1,6 +1,7 @@
 //! Connections of clients: bytes to exchanges and back.
 
 mod answer;
+pub mod batch;
 pub mod body;
 pub mod h1;
 pub mod h2;

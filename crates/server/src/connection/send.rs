@@ -10,6 +10,7 @@ use crate::handlers::error_page::server_name;
 use crate::handlers::gateway::stream::{Stream, Torn};
 use crate::logging::clock;
 use crate::logging::error::{self, Level};
+use crate::process::turn;
 use bytes::Bytes;
 use std::fs::File;
 use std::io;
@@ -170,7 +171,7 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn of(exchange: &mut Exchange, core: &Conf) -> Self {
-        Self { rate: rate(exchange, core), begun: Instant::now() }
+        Self { rate: rate(exchange, core), begun: turn::instant() }
     }
 
     /// Is there no limit?

@@ -5,18 +5,20 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 /// Bounds the waits of one connection, one at a time.
 pub struct Timer {
     sleep: Pin<Box<Sleep>>,
+    /// Whom it wakes.
+    waker: Option<Waker>,
 }
 
 impl Default for Timer {
     fn default() -> Self {
-        Self { sleep: Box::pin(tokio::time::sleep(Duration::from_secs(60))) }
+        Self { sleep: Box::pin(tokio::time::sleep(Duration::from_secs(60))), waker: None }
     }
 }
 
@@ -36,6 +38,11 @@ impl Timer {
             if self.sleep.deadline() > deadline {
                 self.sleep.as_mut().reset(deadline);
             }
+            let is_set = self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
+            if is_set && !self.sleep.is_elapsed() {
+                return Poll::Pending;
+            }
+            self.waker = Some(context.waker().clone());
             while self.sleep.as_mut().poll(context).is_ready() {
                 if Instant::now() >= deadline {
                     return Poll::Ready(None);

@@ -17,6 +17,11 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// Do the client's bytes go over its socket as they are?
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
     /// The socket below.
     pub fn socket(&self) -> &Socket {
         match self {
@@ -117,11 +122,6 @@ impl Transport {
             Self::Plain(_) => Poll::Ready(Ok(())),
             Self::Tls(tls) => tls.poll_flush(context),
         }
-    }
-
-    /// Can the kernel send files by itself?
-    pub fn sends_files(&self) -> bool {
-        matches!(self, Self::Plain(_))
     }
 
     /// Returns when the client has closed its side and sent nothing more; never, if it sends.

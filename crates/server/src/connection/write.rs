@@ -1,5 +1,6 @@
 //! Writes a response: head and body in one call where both are in memory.
 
+use super::batch;
 use super::h1::Connection;
 use super::send::{Pace, Sent, Stop, keep_sent, note_stream, outcome, read_file, settle_content};
 use super::send::{first_fields, last_fields};
@@ -10,6 +11,7 @@ use crate::handlers::gateway::stream::Stream;
 use crate::handlers::gateway::tunnel::Tunnel;
 use crate::limits;
 use crate::logging::error::{self, Level};
+use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
 use std::sync::Arc;
@@ -25,6 +27,9 @@ enum Framing {
     Chunked,
     UntilClose,
 }
+
+/// Room for a head before it has to grow; chosen: most are shorter.
+const HEAD_BYTES: usize = 512;
 
 /// Sends `response`.
 pub(super) async fn response(
@@ -94,13 +99,12 @@ fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Fra
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    let start = out.len();
-    out.extend_from_slice(value);
-    if memchr::memchr3(b'\r', b'\n', 0, &out[start..]).is_some() {
-        out[start..]
-            .iter_mut()
-            .filter(|byte| matches!(byte, b'\r' | b'\n' | 0))
-            .for_each(|byte| *byte = b' ');
+    let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
+    // Without a way out of the loop, so that it takes many bytes at once.
+    if value.iter().fold(false, |has_break, byte| has_break | breaks(byte)) {
+        out.extend(value.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }));
+    } else {
+        out.extend_from_slice(value);
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -113,8 +117,10 @@ fn head(
     core: &Conf,
     out: &mut Vec<u8>,
 ) {
+    out.reserve(HEAD_BYTES);
     out.extend_from_slice(b"HTTP/1.1 ");
-    let _ = write!(out, "{:03} ", response.status);
+    let digit = |scale: u16| b'0' + u8::try_from(response.status / scale % 10).unwrap_or(0);
+    out.extend_from_slice(&[digit(100), digit(10), digit(1), b' ']);
     match &response.reason {
         Some(text) => out.extend_from_slice(text),
         None => out.extend_from_slice(reason(response.status).as_bytes()),
@@ -149,18 +155,41 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     async fn body(&mut self, exchange: &mut Exchange, body: Body, core: &Conf) -> Result<(), Stop> {
+        let body = match body {
+            Body::Memory(bytes) => return self.memory(&bytes, exchange.keep_alive).await,
+            Body::Segments(segments) => match &segments[..] {
+                [Segment::Memory(bytes)] => return self.memory(bytes, exchange.keep_alive).await,
+                _ => Body::Segments(segments),
+            },
+            other => other,
+        };
         let head = std::mem::take(&mut self.connection.out);
         let result = match body {
-            Body::Memory(bytes) => {
-                if !exchange.keep_alive {
-                    self.connection.io.end_with_next_write();
-                }
-                self.slices(&[&head, &bytes]).await
-            }
             Body::Segments(segments) => Box::pin(self.segments(&head, &segments, core)).await,
             Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream)).await,
-            Body::Tunnel(_) => unreachable!("handled before"),
+            Body::Memory(_) | Body::Tunnel(_) => unreachable!("handled before"),
         };
+        self.connection.out = head;
+        result
+    }
+
+    async fn memory(&mut self, bytes: &Bytes, is_kept: bool) -> Result<(), Stop> {
+        if !is_kept {
+            self.connection.io.end_with_next_write();
+        }
+        let mut head = std::mem::take(&mut self.connection.out);
+        let mut done = 0;
+        if self.pace.is_free() && self.connection.io.is_plain() {
+            let written;
+            (head, written) = batch::write(&self.connection.io, head, bytes).await;
+            done = match written {
+                Err(problem) if problem.kind() == io::ErrorKind::WouldBlock => 0,
+                written => written?,
+            };
+            self.sent += done as u64;
+        }
+        let in_body = done.saturating_sub(head.len());
+        let result = self.slices(&[&head[done - in_body..], &bytes[in_body..]]).await;
         self.connection.out = head;
         result
     }
@@ -262,7 +291,7 @@ impl Writer<'_> {
             let left = usize::try_from(end - at)
                 .unwrap_or(usize::MAX)
                 .min(self.pace.allowance(self.sent).await);
-            if core.sendfile && self.connection.io.sends_files() {
+            if core.sendfile && self.connection.io.is_plain() {
                 let count = left.min(match core.sendfile_max_chunk.bytes() {
                     0 => usize::MAX,
                     max => max,

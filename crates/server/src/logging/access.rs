@@ -256,6 +256,14 @@ fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
     Ok(())
 }
 
+/// Needs the value no escape in any style?
+fn is_plain(value: &[u8]) -> bool {
+    // Without a way out of the loop, so that it takes many bytes at once.
+    value.iter().fold(true, |is_plain, byte| {
+        is_plain & (32..127).contains(byte) & (*byte != b'"') & (*byte != b'\\')
+    })
+}
+
 fn escape_standard(value: Option<&[u8]>, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let Some(value) = value else { return out.push(b'-') };
@@ -324,7 +332,7 @@ fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) 
     };
     let Destination::File(file) = &log.destination else {
         let mut line = Vec::new();
-        log.format.template.append_escaped(exchange, &mut line, escape);
+        log.format.template.append_escaped(exchange, &mut line, is_plain, escape);
         line.push(b'\n');
         return log.destination.write(exchange, &line);
     };
@@ -341,7 +349,7 @@ fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) 
         // A turn at that time, though nothing else may happen.
         tokio::task::spawn_local(tokio::time::sleep(delay + Duration::from_millis(1)));
     }
-    log.format.template.append_escaped(exchange, &mut batch.lines, escape);
+    log.format.template.append_escaped(exchange, &mut batch.lines, is_plain, escape);
     batch.lines.push(b'\n');
     let bytes_max = log.flush.map_or(limits::LOG_BATCH_BYTES, |(size, _)| size.max(1));
     if batch.lines.len() >= bytes_max {

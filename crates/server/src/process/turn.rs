@@ -4,15 +4,20 @@
 //! the turn began, so what one of them learned during it - the time, whether a file exists - is not
 //! older than any of them; and what they all have to say to a log can be said at its end.
 
+use crate::limits;
 use crate::logging::access;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Instant, SystemTime};
 
 thread_local! {
     static TURN: Cell<u64> = const { Cell::new(0) };
     static NOW: Cell<(u64, SystemTime)> = const { Cell::new((u64::MAX, SystemTime::UNIX_EPOCH)) };
+    static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
 }
 
 /// The number of the present turn of this worker.
@@ -31,12 +36,57 @@ pub fn now() -> SystemTime {
     now
 }
 
-/// Runs a worker's tasks, one poll of `tasks` a turn.
+/// As [`now`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
+pub fn instant() -> Instant {
+    match INSTANT.get() {
+        Some((turn, now)) if turn == number() => now,
+        _ => {
+            let now = Instant::now();
+            INSTANT.set(Some((number(), now)));
+            now
+        }
+    }
+}
+
+/// Is any task ready that the last round of them left?
+struct Ready {
+    is_any: AtomicBool,
+    /// Who polls the rounds.
+    outer: Mutex<Waker>,
+}
+
+impl Wake for Ready {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_any.store(true, Ordering::Release);
+        self.outer.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
+    }
+}
+
+/// Runs a worker's tasks, some polls of `tasks` a turn: one runs no more than 61 of those that are ready.
 pub async fn run<T>(tasks: impl Future<Output = T>) -> T {
     let mut tasks = pin!(tasks);
+    let ready = Arc::new(Ready {
+        is_any: AtomicBool::new(false),
+        outer: Mutex::new(Waker::noop().clone()),
+    });
+    let waker = Waker::from(Arc::clone(&ready));
     std::future::poll_fn(|context| {
         TURN.set(number() + 1);
-        let poll = tasks.as_mut().poll(context);
+        let mut outer = ready.outer.lock().unwrap_or_else(PoisonError::into_inner);
+        outer.clone_from(context.waker());
+        drop(outer);
+        let mut poll = Poll::Pending;
+        for _ in 0..limits::ROUNDS_OF_TASKS {
+            ready.is_any.store(false, Ordering::Release);
+            poll = tasks.as_mut().poll(&mut Context::from_waker(&waker));
+            if poll.is_ready() || !ready.is_any.load(Ordering::Acquire) {
+                break;
+            }
+        }
         access::flush();
         poll
     })

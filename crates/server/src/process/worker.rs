@@ -126,7 +126,7 @@ pub fn run(
         .build()?;
     let local = LocalSet::new();
     let worker = Rc::new(Worker {
-        conf: RefCell::new(Rc::new(WorkerConf { config })),
+        conf: RefCell::new(Rc::new(WorkerConf::new(config))),
         is_stopping: Cell::new(false),
         connections: RefCell::default(),
         ended: Notify::new(),
@@ -149,6 +149,7 @@ async fn serve(
 ) -> io::Result<()> {
     let mut accepting: Accepting = Vec::new();
     tokio::task::spawn_local(pulse());
+    tokio::task::spawn_local(connection::batch::run());
     start_upstreams(&worker.conf());
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
@@ -162,7 +163,7 @@ async fn serve(
                     stays
                 });
                 worker.end_old_connections();
-                *worker.conf.borrow_mut() = Rc::new(WorkerConf { config });
+                *worker.conf.borrow_mut() = Rc::new(WorkerConf::new(config));
                 worker.changed.notify_waiters();
                 start_upstreams(&worker.conf());
                 start_accepting(&worker, &mut accepting, added)?;

@@ -216,7 +216,10 @@ pub fn split_authority(authority: &[u8]) -> Option<(Vec<u8>, Option<&[u8]>)> {
         return None;
     }
     let host = host.strip_suffix(b".").unwrap_or(host);
-    let bad = |byte: &u8| *byte <= b' ' || *byte == 0x7f || b"/\\\"<>^`{|}?#@,".contains(byte);
+    let bad = |byte: &u8| {
+        matches!(byte, 0..=b' ' | 0x7f | b'/' | b'\\' | b'"' | b'<' | b'>' | b'^' | b'`')
+            || matches!(byte, b'{' | b'|' | b'}' | b'?' | b'#' | b'@' | b',')
+    };
     if host.is_empty() || host.iter().any(bad) || host.windows(2).any(|pair| pair == b"..") {
         return None;
     }

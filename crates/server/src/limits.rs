@@ -57,6 +57,9 @@ pub const EVENT_INTERVAL: u32 = 256;
 /// Rounds of ready tasks, of 61 each, between two looks at the sockets; chosen: a look for each hundred or so
 /// requests, and for each few milliseconds where many more are ready.
 pub const ROUNDS_OF_TASKS: usize = 8;
+/// So many answers in one turn have those of the next sent together; chosen: with fewer, waiting costs more than
+/// the caches give.
+pub const BATCH_MIN: usize = 4;
 /// Threads per worker for work that may block: cache files, compression; chosen.
 pub const BLOCKING_THREADS_MAX: usize = 8;
 /// Searches of regular expressions whose outcome a worker remembers; chosen: some dozen pages that are asked

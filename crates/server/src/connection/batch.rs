@@ -1,19 +1,29 @@
-//! Answers that are whole in memory, written together once every request that has arrived is worked on.
+//! Answers that are whole in memory, and requests to upstreams, written together once all that has arrived is
+//! worked on.
 //!
 //! The code that makes an answer and the kernel's that sends it are each larger than a core's first caches. Taken
 //! in turn for each request they are fetched anew each time; so all that is ready is made first, and
 //! then all of it is sent (docs/decisions/0013).
 
 use super::transport::Transport;
+use crate::limits;
+use crate::process::turn;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use yorozu_upstream::Connection;
 
-/// An answer that waits to be sent.
+/// Where bytes go; past TLS.
+enum To {
+    Client(Rc<Transport>),
+    Upstream(Rc<Connection>),
+}
+
+/// Bytes that wait to be sent: an answer, or a request to an upstream.
 struct Waiting {
-    io: Rc<Transport>,
+    to: To,
     head: Vec<u8>,
     body: Bytes,
     sending: Rc<Sending>,
@@ -30,14 +40,32 @@ struct Sending {
 struct Batch {
     waiting: Vec<Waiting>,
     sender: Option<Waker>,
+    /// The turn that was written in last, and how often.
+    turn: u64,
+    count: usize,
+    /// Is it worth it? It was in the turn before.
+    is_on: bool,
+}
+
+impl Batch {
+    /// Counts a write; shall it wait for others?
+    fn waits(&mut self) -> bool {
+        if self.turn != turn::number() {
+            self.is_on = self.count >= limits::BATCH_MIN;
+            self.turn = turn::number();
+            self.count = 0;
+        }
+        self.count += 1;
+        self.is_on
+    }
 }
 
 thread_local! {
     static BATCH: RefCell<Batch> = RefCell::default();
 }
 
-/// Writes `head` and `body` to the socket of `io`, past TLS, with those of other connections; gives the head's buffer back, and how much was
-/// written of both: as much as the socket took at once.
+/// Writes an answer with those of other connections; gives the head's buffer back, and how much was written
+/// of head and body: as much as the client's socket took at once.
 ///
 /// # Cancel safety
 /// The answer may be written all the same.
@@ -46,9 +74,33 @@ pub(super) async fn write(
     head: Vec<u8>,
     body: &Bytes,
 ) -> (Vec<u8>, io::Result<usize>) {
+    send(To::Client(Rc::clone(io)), head, body.clone()).await
+}
+
+/// Writes a request to an upstream likewise; how much the socket took at once.
+///
+/// # Cancel safety
+/// The request may be written all the same.
+pub async fn write_upstream(connection: &Rc<Connection>, request: &Bytes) -> io::Result<usize> {
+    send(To::Upstream(Rc::clone(connection)), Vec::new(), request.clone()).await.1
+}
+
+impl To {
+    fn try_write(&self, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Client(io) => io.socket().try_write(&[IoSlice::new(head), IoSlice::new(body)]),
+            Self::Upstream(connection) => connection.try_write(body),
+        }
+    }
+}
+
+async fn send(to: To, head: Vec<u8>, body: Bytes) -> (Vec<u8>, io::Result<usize>) {
+    if !BATCH.with_borrow_mut(Batch::waits) {
+        let written = to.try_write(&head, &body);
+        return (head, written);
+    }
     let sending = Rc::new(Sending::default());
-    let waiting =
-        Waiting { io: Rc::clone(io), head, body: body.clone(), sending: Rc::clone(&sending) };
+    let waiting = Waiting { to, head, body, sending: Rc::clone(&sending) };
     BATCH.with_borrow_mut(|batch| {
         batch.waiting.push(waiting);
         if let (1, Some(sender)) = (batch.waiting.len(), &batch.sender) {
@@ -74,8 +126,8 @@ pub async fn run() {
             std::mem::swap(&mut batch.waiting, &mut work);
             batch.sender = Some(context.waker().clone());
         });
-        for Waiting { io, head, body, sending } in work.drain(..) {
-            let written = io.socket().try_write(&[IoSlice::new(&head), IoSlice::new(&body)]);
+        for Waiting { to, head, body, sending } in work.drain(..) {
+            let written = to.try_write(&head, &body);
             sending.done.replace(Some((head, written)));
             if let Some(waker) = sending.waker.take() {
                 waker.wake();

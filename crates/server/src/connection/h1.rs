@@ -81,9 +81,10 @@ impl Connection {
             // A request that arrives after a reload is answered by the new configuration.
             let Some(conf) = self.conf() else { return };
             let next = match received {
-                Received::Request(request) => self.answer(conf, request, None).await,
+                // Boxed, so that a connection without a request is small.
+                Received::Request(request) => Box::pin(self.answer(conf, request, None)).await,
                 Received::Bad { status, text, request } => {
-                    self.answer(conf, request, Some((status, text))).await
+                    Box::pin(self.answer(conf, request, Some((status, text)))).await
                 }
                 Received::Closed | Received::Idle => Next::Close,
                 Received::TimedOut => {
@@ -94,7 +95,7 @@ impl Connection {
             };
             match next {
                 Next::Request => {}
-                Next::Linger => return self.linger().await,
+                Next::Linger => return Box::pin(self.linger()).await,
                 Next::Close => return,
             }
         }

@@ -8,6 +8,7 @@ use crate::handlers::stub_status::{COUNTERS, Gauge};
 use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
+use std::pin::pin;
 use std::time::Duration;
 use yorozu_http::uri::split_authority;
 use yorozu_wire::WireError;
@@ -98,7 +99,8 @@ pub async fn receive(
             _ if buffer.is_empty() => idle,
             begun => head.saturating_sub(turn::instant().saturating_duration_since(begun)),
         };
-        match timer.within(limit, io.read(buffer)).await {
+        let read = timer.within(limit, pin!(io.read(buffer))).await;
+        match read {
             None if buffer.is_empty() => return Received::Idle,
             None => return Received::TimedOut,
             Some(Ok(count)) if count > 0 => {}

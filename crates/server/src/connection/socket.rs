@@ -64,8 +64,18 @@ impl Socket {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn read(&self, max: usize, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
+        std::future::poll_fn(|context| self.poll_take(context, max, &mut take)).await
+    }
+
+    /// As [`Socket::read`], for a task that is polled.
+    pub fn poll_take(
+        &self,
+        context: &mut Context<'_>,
+        max: usize,
+        take: &mut impl FnMut(&[u8]),
+    ) -> Poll<io::Result<usize>> {
         loop {
-            self.readable().await?;
+            ready!(self.poll_readable(context))?;
             let mut partial = None;
             let result = self.try_io(Interest::READABLE, || {
                 SCRATCH.with_borrow_mut(|scratch| {
@@ -83,10 +93,17 @@ impl Socket {
                 })
             });
             match (partial, result) {
-                (Some(count), _) => return Ok(count),
+                (Some(count), _) => return Poll::Ready(Ok(count)),
                 (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
-                (None, result) => return result,
+                (None, result) => return Poll::Ready(result),
             }
+        }
+    }
+
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(context),
+            Self::Unix(stream) => stream.poll_read_ready(context),
         }
     }
 
@@ -129,12 +146,7 @@ impl Socket {
     /// # Cancel safety
     /// Nothing is written when it is dropped while waiting.
     pub async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        loop {
-            match self.try_write(slices) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
-                result => return result,
-            }
-        }
+        std::future::poll_fn(|context| self.poll_write(context, slices)).await
     }
 
     /// As [`Socket::write`]; `WouldBlock` instead of waiting.
@@ -155,10 +167,7 @@ impl Socket {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            match self {
-                Self::Tcp(stream) => ready!(stream.poll_read_ready(context))?,
-                Self::Unix(stream) => ready!(stream.poll_read_ready(context))?,
-            }
+            ready!(self.poll_readable(context))?;
             let room = into.initialize_unfilled();
             let mut partial = None;
             let result = self.try_io(Interest::READABLE, || {

@@ -27,8 +27,11 @@ impl Timer {
     ///
     /// # Cancel safety
     /// As `work`.
-    pub async fn within<T>(&mut self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
+    pub async fn within<T>(
+        &mut self,
+        limit: Duration,
+        mut work: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
         let mut deadline = None;
         std::future::poll_fn(|context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
@@ -58,16 +61,17 @@ impl Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn later_and_earlier_deadlines_both_hold() {
         let mut timer = Timer::default();
         let begun = Instant::now();
         let never = std::future::pending::<()>;
-        assert!(timer.within(Duration::from_secs(90), never()).await.is_none());
+        assert!(timer.within(Duration::from_secs(90), pin!(never())).await.is_none());
         assert_eq!(begun.elapsed().as_secs(), 90);
-        assert!(timer.within(Duration::from_secs(5), never()).await.is_none());
+        assert!(timer.within(Duration::from_secs(5), pin!(never())).await.is_none());
         assert_eq!(begun.elapsed().as_secs(), 95);
-        assert_eq!(timer.within(Duration::from_secs(1), async { 7 }).await, Some(7));
+        assert_eq!(timer.within(Duration::from_secs(1), pin!(async { 7 })).await, Some(7));
     }
 }

@@ -49,9 +49,21 @@ impl Transport {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn read_at_most(&self, into: &mut BytesMut, max: usize) -> io::Result<usize> {
+        std::future::poll_fn(|context| self.poll_read_at_most(context, into, max)).await
+    }
+
+    /// As [`Transport::read_at_most`], for a task that is polled.
+    pub fn poll_read_at_most(
+        &self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Plain(socket) => socket.read(max, |bytes| into.extend_from_slice(bytes)).await,
-            Self::Tls(tls) => tls.read_at_most(into, max).await,
+            Self::Plain(socket) => {
+                socket.poll_take(context, max, &mut |bytes| into.extend_from_slice(bytes))
+            }
+            Self::Tls(tls) => tls.poll_read_at_most(context, into, max),
         }
     }
 

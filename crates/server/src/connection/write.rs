@@ -14,6 +14,7 @@ use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use yorozu_http::status::reason;
@@ -231,8 +232,11 @@ impl Writer<'_> {
             }
             let connection = &mut *self.connection;
             let write = connection.io.write(&parts[..count]);
-            let written =
-                connection.timer.within(self.send_timeout, write).await.ok_or(Stop::TimedOut)??;
+            let written = connection
+                .timer
+                .within(self.send_timeout, pin!(write))
+                .await
+                .ok_or(Stop::TimedOut)??;
             if written == 0 {
                 return Err(Stop::Failed(io::ErrorKind::WriteZero.into()));
             }
@@ -272,8 +276,11 @@ impl Writer<'_> {
         while !head.is_empty() {
             let connection = &mut *self.connection;
             let write = connection.io.write_more(head);
-            let written =
-                connection.timer.within(self.send_timeout, write).await.ok_or(Stop::TimedOut)??;
+            let written = connection
+                .timer
+                .within(self.send_timeout, pin!(write))
+                .await
+                .ok_or(Stop::TimedOut)??;
             head = &head[written..];
             self.sent += written as u64;
         }
@@ -300,7 +307,7 @@ impl Writer<'_> {
                 let send = connection.io.send_file(file, at, count);
                 let sent = connection
                     .timer
-                    .within(self.send_timeout, send)
+                    .within(self.send_timeout, pin!(send))
                     .await
                     .ok_or(Stop::TimedOut)??;
                 if sent == 0 {

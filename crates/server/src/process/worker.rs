@@ -20,7 +20,7 @@ use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -337,9 +337,11 @@ fn begin(
     });
     let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::new(&COUNTERS.active) };
     let worker = Rc::clone(worker);
+    // Boxed: a task is moved several times before it runs.
+    let work = Box::pin(connection::serve(idle, client, Rc::clone(&worker)));
     tokio::task::spawn_local(async move {
         let _guard = guard;
-        if has_panicked(connection::serve(idle, client, Rc::clone(&worker))).await {
+        if has_panicked(work).await {
             let text = "a connection ended by a panic; this is a bug";
             error::process(&worker.conf(), Level::Alert, text);
         }
@@ -347,8 +349,7 @@ fn begin(
 }
 
 /// Runs `work` to its end, or to a panic: that ends one connection, not the process.
-async fn has_panicked(work: impl Future<Output = ()>) -> bool {
-    let mut work = pin!(work);
+async fn has_panicked(mut work: Pin<Box<impl Future<Output = ()>>>) -> bool {
     std::future::poll_fn(|context| {
         // What the panic interrupted is dropped and looked at by nobody.
         match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
@@ -379,7 +380,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_panic_is_told_from_an_end() {
-        assert!(!has_panicked(async {}).await);
-        assert!(has_panicked(async { panic!("on purpose") }).await);
+        assert!(!has_panicked(Box::pin(async {})).await);
+        assert!(has_panicked(Box::pin(async { panic!("on purpose") })).await);
     }
 }

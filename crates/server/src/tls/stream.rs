@@ -68,8 +68,13 @@ impl Tls {
         self.session.get().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// As [`crate::connection::transport::Transport::read_at_most`].
-    pub async fn read_at_most(&self, into: &mut BytesMut, max: usize) -> io::Result<usize> {
+    /// As [`crate::connection::transport::Transport::poll_read_at_most`].
+    pub fn poll_read_at_most(
+        &self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
         let start = into.len();
         loop {
             {
@@ -81,18 +86,18 @@ impl Tls {
                         *early = BytesMut::new();
                     }
                     into.unsplit(part);
-                    return Ok(count);
+                    return Poll::Ready(Ok(count));
                 }
             }
-            if !self.receive(into).await? {
-                return Ok(0);
+            if !ready!(self.poll_receive(context, into))? {
+                return Poll::Ready(Ok(0));
             }
             let count = into.len() - start;
             if count > max {
                 self.early.borrow_mut().unsplit(into.split_off(start + max));
             }
             if count > 0 {
-                return Ok(count.min(max));
+                return Poll::Ready(Ok(count.min(max)));
             }
         }
     }
@@ -102,18 +107,24 @@ impl Tls {
     /// # Errors
     /// As the system reports it; `InvalidData` for what TLS does not allow, with rustls's reason.
     pub(super) async fn receive(&self, plain: &mut BytesMut) -> io::Result<bool> {
+        std::future::poll_fn(|context| self.poll_receive(context, plain)).await
+    }
+
+    fn poll_receive(
+        &self,
+        context: &mut Context<'_>,
+        plain: &mut BytesMut,
+    ) -> Poll<io::Result<bool>> {
         if self.is_plain.get() {
-            let read = self.socket.read(usize::MAX, |bytes| plain.extend_from_slice(bytes));
-            return Ok(read.await? > 0);
+            let mut take = |bytes: &[u8]| plain.extend_from_slice(bytes);
+            return self.socket.poll_take(context, usize::MAX, &mut take).map_ok(|count| count > 0);
         }
         let session = self.session()?;
         let mut result = Ok(false);
         let start = plain.len();
-        let count = self
-            .socket
-            .read(usize::MAX, |encrypted| result = decrypt(session, encrypted, plain))
-            .await?;
-        match result {
+        let mut take = |encrypted: &[u8]| result = decrypt(session, encrypted, plain);
+        let count = ready!(self.socket.poll_take(context, usize::MAX, &mut take))?;
+        Poll::Ready(match result {
             Err(problem) => {
                 // The alert that says why.
                 let _ = self.flush_now();
@@ -121,7 +132,7 @@ impl Tls {
             }
             // What the session has to say now (tickets, new keys) goes with the next response.
             Ok(is_closed) => Ok(count > 0 && (!is_closed || plain.len() > start)),
-        }
+        })
     }
 
     /// As [`crate::connection::transport::Transport::write`]; what it took is on its way.
@@ -149,14 +160,7 @@ impl Tls {
 
     /// Sends what the session has to say.
     pub(super) async fn flush(&self) -> io::Result<()> {
-        loop {
-            match self.flush_now() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.socket.writable().await?;
-                }
-                result => return result,
-            }
-        }
+        std::future::poll_fn(|context| self.poll_flush(context)).await
     }
 
     fn flush_now(&self) -> io::Result<()> {

@@ -229,8 +229,13 @@ pub fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
     };
     let mut response = Response::new(head.status);
     response.reason.clone_from(&head.reason);
+    // Most have nothing to say but whether it is kept.
+    let is_usual = |options: &Bytes| {
+        options.eq_ignore_ascii_case(b"keep-alive") || options.eq_ignore_ascii_case(b"close")
+    };
+    let names_fields = head.status != 101 && !head.values(b"connection").all(is_usual);
     for (name, value) in head.fields.iter() {
-        let is_of_connection = head.status != 101 && is_of_connection(head, name);
+        let is_of_connection = names_fields && is_of_connection(head, name);
         if is_hidden(protocol, conf, name) || is_of_connection {
             continue;
         }

@@ -7,6 +7,7 @@ use super::upload::{self, Upload, UploadFault, Uploaded};
 use super::{Call, CodecError, Conf, Fault, Head};
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
+use crate::connection::batch;
 use crate::connection::body::{BodyError, Origin, PieceBounds, RequestBody};
 use crate::exchange::UpstreamAttempt;
 use crate::handlers::memcached;
@@ -357,6 +358,12 @@ impl Job {
     ) -> Result<Fetched, Failed> {
         let sent = Rc::new(Cell::new(0));
         let connection = Rc::new(connection);
+        // The first piece of a body shares a call with the head.
+        let is_alone = !self.is_live && self.body_file.is_none();
+        if is_alone {
+            let count = batch::write_upstream(&connection, &self.call.request).await.unwrap_or(0);
+            sent.set(count as u64);
+        }
         let mut talk = Talk {
             codec: (self.call.codec)(),
             input: BytesMut::new(),
@@ -379,14 +386,10 @@ impl Job {
         Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
     }
 
-    /// Sends what the socket takes at once; the rest, if any, is left to the upload returned.
+    /// Leaves what is not `sent` yet to the upload returned, if there is anything.
     fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Option<Upload> {
         let live = self.live.borrow_mut().take();
-        // The first piece of a body shares a call with the head.
-        let is_alone = live.is_none() && self.body_file.is_none();
-        let count =
-            if is_alone { connection.try_write(&self.call.request).unwrap_or(0) } else { 0 };
-        sent.set(count as u64);
+        let count = usize::try_from(sent.get()).unwrap_or(0);
         let source = match (live, &self.body_file) {
             (Some(body), _) => {
                 let core = &self.conf.location(self.location).http_core;

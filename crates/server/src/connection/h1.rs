@@ -27,6 +27,7 @@ use crate::process::turn;
 use crate::process::worker::Worker;
 use bytes::BytesMut;
 use std::net::Shutdown;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -72,31 +73,58 @@ pub(super) struct Connection {
 
 impl Connection {
     async fn run(&mut self) {
+        // Boxed, so that a connection without a request is small.
         loop {
-            let Some(conf) = self.conf() else { return };
-            let is_first = self.client.requests.get() == 0;
-            let core = default_core(&conf, self.client.listen.get());
-            let idle = if is_first { core.client_header_timeout } else { self.keepalive_timeout };
-            let received = self.receive(core, idle).await;
-            // A request that arrives after a reload is answered by the new configuration.
-            let Some(conf) = self.conf() else { return };
-            let next = match received {
-                // Boxed, so that a connection without a request is small.
-                Received::Request(request) => Box::pin(self.answer(conf, request, None)).await,
-                Received::Bad { status, text, request } => {
-                    Box::pin(self.answer(conf, request, Some((status, text)))).await
-                }
-                Received::Closed | Received::Idle => Next::Close,
-                Received::TimedOut => {
-                    // nginx answers 408 in its log only.
-                    self.timed_out_head(conf);
-                    Next::Close
-                }
-            };
-            match next {
+            if self.buffer.is_empty() && !self.wait().await {
+                return;
+            }
+            match Box::pin(self.request()).await {
                 Next::Request => {}
                 Next::Linger => return Box::pin(self.linger()).await,
                 Next::Close => return,
+            }
+        }
+    }
+
+    /// Waits for the first byte of a request, keeping no memory; `false` if none came in time.
+    async fn wait(&mut self) -> bool {
+        let Some(conf) = self.conf() else { return false };
+        let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
+        drop(conf);
+        self.buffer = BytesMut::new();
+        self.out = Vec::new();
+        self.idle.is_idle.set(self.client.requests.get() > 0);
+        let io = &self.io;
+        let readable = pin!(std::future::poll_fn(|context| io.poll_readable(context)));
+        let is_readable = self.timer.within(limit, readable).await.is_some();
+        self.idle.is_idle.set(false);
+        is_readable
+    }
+
+    /// How long the client may be silent before its next request.
+    fn silence_allowed(&self, core: &http_core::Conf) -> Duration {
+        match self.client.requests.get() {
+            0 => core.client_header_timeout,
+            _ => self.keepalive_timeout,
+        }
+    }
+
+    /// Reads one request and answers it.
+    async fn request(&mut self) -> Next {
+        let Some(conf) = self.conf() else { return Next::Close };
+        let received = self.receive(default_core(&conf, self.client.listen.get())).await;
+        // A request that arrives after a reload is answered by the new configuration.
+        let Some(conf) = self.conf() else { return Next::Close };
+        match received {
+            Received::Request(request) => self.answer(conf, request, None).await,
+            Received::Bad { status, text, request } => {
+                self.answer(conf, request, Some((status, text))).await
+            }
+            Received::Closed | Received::Idle => Next::Close,
+            Received::TimedOut => {
+                // nginx answers 408 in its log only.
+                self.timed_out_head(conf);
+                Next::Close
             }
         }
     }
@@ -105,15 +133,13 @@ impl Connection {
         current_conf(&self.client, &self.worker)
     }
 
-    async fn receive(&mut self, core: &http_core::Conf, idle: Duration) -> Received {
+    async fn receive(&mut self, core: &http_core::Conf) -> Received {
         let bounds = Bounds::of(core);
-        self.idle.is_idle.set(self.client.requests.get() > 0 && self.buffer.is_empty());
-        if self.buffer.is_empty() {
-            // An idle connection keeps no memory.
-            self.buffer = BytesMut::new();
-        }
+        let idle = self.silence_allowed(core);
         let head = core.client_header_timeout;
-        self.is_pipelined = self.client.requests.get() > 0 && !self.buffer.is_empty();
+        let is_next = self.client.requests.get() > 0;
+        self.is_pipelined = is_next && !self.buffer.is_empty();
+        self.idle.is_idle.set(is_next && self.buffer.is_empty());
         let received =
             receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, idle, head).await;
         self.idle.is_idle.set(false);

@@ -112,7 +112,7 @@ async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<Worker>)
         Ok(Err(_)) | Err(_) => return false,
     }
     match header {
-        Ok(Some((header, _))) => client.proxied.set(header).is_ok(),
+        Ok(Some((header, _))) => client.proxied.set(Box::new(header)).is_ok(),
         Ok(None) => false,
         Err(problem) => {
             let server = conf.server(conf.sockets[listen].default_server).conf;
@@ -133,7 +133,7 @@ async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<Worker>) -> boo
     let shaken = tokio::time::timeout(core.client_header_timeout, handshake(tls, client, &conf));
     match shaken.await {
         Ok(Ok(session)) => {
-            let is_first = client.tls.set(session).is_ok();
+            let is_first = client.tls.set(Box::new(session)).is_ok();
             debug_assert!(is_first, "a connection shakes hands once");
             true
         }

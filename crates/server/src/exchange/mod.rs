@@ -70,9 +70,9 @@ pub struct Client {
     /// That socket's place in the list of the present configuration.
     pub listen: Cell<usize>,
     /// What the handshake came to; unset for a connection without TLS.
-    pub tls: OnceCell<Session>,
+    pub tls: OnceCell<Box<Session>>,
     /// What a proxy in front said of it (`listen … proxy_protocol`).
-    pub proxied: OnceCell<ProxyHeader>,
+    pub proxied: OnceCell<Box<ProxyHeader>>,
     /// A request that is only asked about: it counts as one over TLS.
     pub is_tls_assumed: bool,
     /// The name a client asks for in a handshake under way.

@@ -264,7 +264,7 @@ fn proxied(
     exchange: &Exchange,
     wanted: fn(&ProxyHeader) -> Option<SocketAddr>,
 ) -> Option<SocketAddr> {
-    exchange.client.proxied.get().and_then(wanted)
+    exchange.client.proxied.get().and_then(|header| wanted(header))
 }
 
 /// How many times smaller a coding made the content.

@@ -90,7 +90,7 @@ fn with(
     out: &mut Vec<u8>,
     show: impl FnOnce(&Session) -> Option<String>,
 ) -> bool {
-    let shown = exchange.client.tls.get().and_then(show);
+    let shown = exchange.client.tls.get().and_then(|session| show(session));
     shown.is_some_and(|text| put(out, text.as_bytes()))
 }
 

@@ -2,7 +2,9 @@
 import json, os, pathlib, re, select, signal, socket, statistics, subprocess, sys, threading, time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / 'tests'))
+sys.path += [str(HERE), str(HERE.parent / 'tests')]
+from clients import fail
+from measure import cpu_seconds, process_tree, resident_kilobytes
 from peers import free_port
 
 PAGE_BYTES = 2000
@@ -42,7 +44,7 @@ def listens(port, seconds=20):
             if probe.connect_ex(('127.0.0.1', port)) == 0:
                 return
         time.sleep(0.001)
-    sys.exit(f'bench: nothing listens on {port}')
+    fail(f'nothing listens on {port}')
 
 
 class Cache:
@@ -97,7 +99,7 @@ class Cache:
             while piece := client.recv(1 << 20):
                 answer += piece
         if not answer.startswith(b'HTTP/1.1 200 '):
-            sys.exit(f'bench: {self.name} answers {path} with {answer[:80]!r}')
+            fail(f'{self.name} answers {path} with {answer[:80]!r}')
         return answer
 
     def count_runs(self):
@@ -129,8 +131,8 @@ def crowd(port, path, count):
     return times, failed
 
 
-def print_cells(title, cells, ratio=''):
-    print(f'| {title} | {cells["nginx"]} | {cells["yorozu"]} | {ratio} |', flush=True)
+def line(title, cells, wanted=''):
+    return title, cells.get('nginx', '-'), cells['yorozu'], wanted
 
 
 def stampede_row(caches, rounds):
@@ -143,7 +145,7 @@ def stampede_row(caches, rounds):
             slowest.append(max(times))
             runs, failed = max(runs, cache.count_runs() - before), failed + bad
         cells[cache.name] = f'{runs} run(s) of PHP, slowest {1000 * statistics.median(slowest):.0f} ms, {failed} failed'
-    print_cells('1,000 clients for one missing page that takes 300 ms', cells, 'wanted: 1 run, under 400 ms')
+    return [line('1,000 clients for one missing page that takes 300 ms', cells, 'wanted: 1 run, under 400 ms')]
 
 
 def expiry_row(caches, rounds, seconds):
@@ -160,28 +162,8 @@ def expiry_row(caches, rounds, seconds):
                 found.append(float(number) * {'us': 0.001, 'ms': 1, 's': 1000}[unit])
         plain, second = (statistics.median(found) for found in p99.values())
         cells[cache.name] = f'p99 {plain:.2f} ms, expiring {second:.2f} ms: {second / plain:.2f}'
-    print_cells('a page that expires each second against one that does not, 50 keep-alive clients', cells, 'wanted: at most 2')
-
-
-def tree(process):
-    """The ids of a process and all below it."""
-    found, todo = [], [process.pid]
-    while todo:
-        found.append(todo.pop())
-        for task in pathlib.Path(f'/proc/{found[-1]}/task').iterdir():
-            todo += map(int, (task / 'children').read_text().split())
-    return found
-
-
-def cpu_seconds(process):
-    """User and system time of the process and its children, threads included."""
-    fields = [pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split() for pid in tree(process)]
-    return sum(int(of[11]) + int(of[12]) for of in fields) / os.sysconf('SC_CLK_TCK')
-
-
-def resident_bytes(process):
-    texts = [pathlib.Path(f'/proc/{pid}/status').read_text() for pid in tree(process)]
-    return sum(int(re.search(r'VmRSS:\s+(\d+)', text)[1]) * 1024 for text in texts)
+    return [line('a page that expires each second against one that does not, 50 keep-alive clients', cells,
+                 'wanted: at most 2')]
 
 
 def fill(cache, first, last):
@@ -208,16 +190,16 @@ def hit_cost(cache, seconds):
     """CPU in us per hit on one of the hot pages."""
     script = cache.folder / 'hot.lua'
     script.write_text(f'local n = 0\nfunction request() n = (n + 1) % {HOT} return wrk.format("GET", "/many/" .. n) end')
-    before = cpu_seconds(cache.process)
+    before = cpu_seconds(cache.process.pid)
     out = subprocess.run(['taskset', '-c', '1', 'wrk', '-t1', '-c50', f'-d{seconds}s', '-s', script,
                           f'http://127.0.0.1:{cache.port}'], capture_output=True, text=True).stdout
     requests = int(re.search(r'(\d+) requests in', out)[1])
-    return (cpu_seconds(cache.process) - before) * 1e6 / requests
+    return (cpu_seconds(cache.process.pid) - before) * 1e6 / requests
 
 
 def entries_rows(caches, rounds, seconds):
-    counts = [100, 10_000, MOST]
-    cost = {cache.name: [] for cache in caches}
+    counts = [100, 1000, 10_000, 100_000, MOST]
+    series = {cache.name: [] for cache in caches}
     have = 0
     for count in counts:
         for cache in caches:
@@ -228,11 +210,7 @@ def entries_rows(caches, rounds, seconds):
             for cache in caches:
                 found[cache.name].append(hit_cost(cache, seconds))
         for name, costs in found.items():
-            cost[name].append(statistics.median(costs))
-    cells = {name: ' / '.join(f'{one:.1f}' for one in costs) + ' us' for name, costs in cost.items()}
-    spread = {name: costs[-1] / costs[0] for name, costs in cost.items()}
-    print_cells(f'CPU of a hit with {" / ".join(f"{count:,}" for count in counts)} pages stored', cells,
-                f'growth {spread["nginx"]:.2f}, **{spread["yorozu"]:.2f}** (at most 1.2)')
+            series[name].append((count, costs))
     first, resident = {}, {}
     for cache in caches:
         cache.stop()
@@ -240,20 +218,22 @@ def entries_rows(caches, rounds, seconds):
         cache.start()
         cache.ask('/many/77')
         first[cache.name] = f'{1000 * (time.monotonic() - begun):.0f} ms'
-        empty = resident_bytes(cache.process)
+        empty = resident_kilobytes(cache.process.pid) * 1024
         # The folder is read meanwhile (nginx begins a minute after the start); it is let finish.
         time.sleep(90)
         last, end = 0, time.monotonic() + 300
         while time.monotonic() < end:
             time.sleep(5)
-            now = resident_bytes(cache.process)
+            now = resident_kilobytes(cache.process.pid) * 1024
             if now == last:
                 break
             last = now
-        grown = resident_bytes(cache.process) - empty
+        grown = resident_kilobytes(cache.process.pid) * 1024 - empty
         resident[cache.name] = f'{grown / MOST:.0f} bytes'
-    print_cells(f'start with {MOST:,} pages on disk: until the first hit', first, 'wanted: under 1 s')
-    print_cells('resident memory for each of them once they are known', resident, 'wanted: under 200')
+    return series, [line(f'start with {MOST:,} pages on disk: until the first hit', first,
+                         'wanted: under 1 s'),
+                    line('resident memory for each of them once they are known', resident,
+                         'wanted: under 200')]
 
 
 def purge(cache, **batch):
@@ -284,9 +264,8 @@ def purge_rows(cache, rounds, seconds):
         until.append(time.monotonic() - begun)
         thread.join()
     took = statistics.median(end - start for start, end in zip(whole[::2], whole[1::2]))
-    print_cells('purge of a tag of 1,000 among 100,000 pages: until the first new answer, and until all files are gone',
-                {'nginx': '-', 'yorozu': f'{1000 * statistics.median(until):.1f} ms, {1000 * took:.0f} ms'},
-                'wanted: under 5 ms')
+    first = line('purge of a tag of 1,000 among 100,000 pages: until the first new answer, and until all files are gone',
+                 {'yorozu': f'{1000 * statistics.median(until):.1f} ms, {1000 * took:.0f} ms'}, 'wanted: under 5 ms')
     script = cache.folder / 'hot.lua'
     script.write_text('local n = 0\nfunction request() n = (n + 1) % 50 '
                       'return wrk.format("GET", "/many/" .. (n * 100 + n)) end')
@@ -310,8 +289,8 @@ def purge_rows(cache, rounds, seconds):
         return float(re.search(r'Requests/sec:\s+([\d.]+)', out)[1])
     hits(False)
     ratio = statistics.median(hits(True) / hits(False) for _ in range(rounds))
-    print_cells('hits per second during 100 tag purges per second, against without', {'nginx': '-', 'yorozu': f'{ratio:.2f}'},
-                'wanted: at least 0.9')
+    return [first, line('hits per second during 100 tag purges per second, against without',
+                        {'yorozu': f'{ratio:.2f}'}, 'wanted: at least 0.9')]
 
 
 def restart_row(caches):
@@ -322,7 +301,7 @@ def restart_row(caches):
             cache.ask(page)
         time.sleep(1)  # files are written behind the answers
         before = cache.count_runs()
-        for pid in tree(cache.process):
+        for pid in process_tree(cache.process.pid):
             os.kill(pid, signal.SIGKILL)
         cache.process.wait()
         cache.start()
@@ -331,23 +310,22 @@ def restart_row(caches):
             cache.ask(page)
         spent = time.monotonic() - begun
         cells[cache.name] = f'{cache.count_runs() - before} run(s) of PHP, {1e6 * spent / len(pages):.0f} us a page'
-    print_cells('500 pages asked for once each after kill -9 and start', cells)
+    return [line('500 pages asked for once each after kill -9 and start', cells)]
 
 
-def rows(folder, php_socket, programs, only, rounds, seconds):
+def measure(results, folder, php_socket, programs, wants, rounds, seconds):
     origin, caches = Origin(folder), []
+    rows = dict(stampede=lambda: stampede_row(caches, rounds), expiry=lambda: expiry_row(caches, rounds, seconds),
+                restart=lambda: restart_row(caches), purge=lambda: purge_rows(caches[-1], rounds, seconds))
     try:
-        caches = [Cache(name, program, folder, php_socket, origin) for name, program in programs.items()]
-        if not only or 'stampede' in only:
-            stampede_row(caches, rounds)
-        if not only or 'expiry' in only:
-            expiry_row(caches, rounds, seconds)
-        if not only or 'restart' in only:
-            restart_row([cache for cache in caches])
-        if not only or 'purge' in only:
-            purge_rows(caches[-1], rounds, seconds)
-        if not only or 'entries' in only:
-            entries_rows(caches, rounds, seconds)
+        for name, program in programs.items():
+            caches.append(Cache(name, program, folder, php_socket, origin))
+        for name in filter(wants, rows):
+            results.add_line(name, rows[name]())
+        if wants('entries'):
+            series, lines = entries_rows(caches, rounds, seconds)
+            results.add_chart('entries', 'pages stored', series)
+            results.add_line('entries', lines)
     finally:
         for cache in caches:
             cache.stop()

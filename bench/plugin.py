@@ -37,9 +37,9 @@ def both(site, path, count):
     return tuple(statistics.median(times) for times in found.values())
 
 
-def row(rounds):
+def lines(rounds):
     """Milliseconds of a save and of a page that is made, without and with the plugin."""
-    site = Site()
+    site, found = Site(), []
     try:
         first = int(site.php(MAKE % PAGES))
         (site.folder / 'www/wp-content/mu-plugins').mkdir()
@@ -50,8 +50,8 @@ def row(rounds):
         for what, path, wanted in ((f'save a post of WordPress, {PAGES} pages stored', f'/save.php?id={first}', 10),
                                    ('make a page of WordPress', '/page-1/?made', None)):
             without, with_it = both(site, path, 20 * rounds)
-            bound = f' (at most {wanted} ms)' if wanted else ''
-            print(f'| {what}: without the plugin, with it | | {without:.1f} / {with_it:.1f} ms '
-                  f'| **{with_it - without:+.1f} ms**{bound} |', flush=True)
+            found.append((f'{what}: without the plugin, with it', '', f'{without:.1f} / {with_it:.1f} ms '
+                          f'**{with_it - without:+.1f} ms**', f'wanted: at most {wanted} ms' if wanted else ''))
+        return found
     finally:
         site.end()

@@ -229,7 +229,7 @@ def entries_rows(caches, rounds, seconds):
                 break
             last = now
         grown = resident_kilobytes(cache.process.pid) * 1024 - empty
-        resident[cache.name] = f'{grown / MOST:.0f} bytes'
+        resident[cache.name] = f'{grown / MOST:.0f} bytes' if grown > 0 else '-'
     return series, [line(f'start with {MOST:,} pages on disk: until the first hit', first,
                          'wanted: under 1 s'),
                     line('resident memory for each of them once they are known', resident,

@@ -121,10 +121,10 @@ def machines(kept):
 def summary(kept, folder):
     """The table of the README: yorozu beside nginx, and the chart of pages."""
     out = ['\n'.join(machines(kept)) + ':\n\n',
-           '| scenario | nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
+           '| scenario | CPU per request, us: nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
     for row in ordered(kept):
         rounds = row['rounds']
-        out.append(f'| {row["title"]} | {cost_cell(rounds["nginx"], False)} us | {cost_cell(rounds["yorozu"], False)} us '
+        out.append(f'| {row["title"]} | {cost_cell(rounds["nginx"], False)} | {cost_cell(rounds["yorozu"], False)} '
                    f'| {ratio_cell(row)} | {p99_cell(row)} |\n')
     for what in kept['lines'].values():
         out += [f'| {title} | {nginx} | {yorozu} | {wanted} | |\n' for title, nginx, yorozu, wanted in what['lines']]

@@ -100,7 +100,7 @@ thread_local! {
 }
 
 impl Memo {
-    /// What is known of the search, after `search` where it was not.
+    /// What is known of the search, which is made where nothing is.
     fn find(&mut self, regex: &Inner, subject: &[u8], wants_groups: bool) -> &Known {
         let hash = self.hasher.hash_one((regex.number, subject));
         let at = usize::try_from(hash % limits::REGEX_MEMO as u64).unwrap_or(0);

@@ -83,11 +83,12 @@ pub async fn run<T>(tasks: impl Future<Output = T>) -> T {
         for _ in 0..limits::ROUNDS_OF_TASKS {
             ready.is_any.store(false, Ordering::Release);
             poll = tasks.as_mut().poll(&mut Context::from_waker(&waker));
+            // Of each round: who has an answer finds it in the log soon after.
+            access::flush();
             if poll.is_ready() || !ready.is_any.load(Ordering::Acquire) {
                 break;
             }
         }
-        access::flush();
         poll
     })
     .await

@@ -52,6 +52,9 @@ pub const CACHE_MANAGER_PAUSE: Duration = Duration::from_secs(10);
 pub const COMPRESSIONS_MAX: usize = 2;
 /// `try_files`, `index` and `if (-f)` may look at so many files for one request; chosen.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// Events taken at one look at the sockets; chosen by measurement: what so many connections and requests hold stays
+/// in the core's second cache until their turn is over (docs/decisions/0013).
+pub const EVENTS_PER_TURN: usize = 32;
 /// Tasks run between two looks at the sockets; chosen: a whole turn's ready connections.
 pub const EVENT_INTERVAL: u32 = 256;
 /// Rounds of ready tasks, of 61 each, between two looks at the sockets; chosen: a look for each hundred or so

@@ -122,6 +122,7 @@ pub fn run(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(limits::EVENT_INTERVAL)
+        .max_io_events_per_tick(limits::EVENTS_PER_TURN)
         .max_blocking_threads(limits::BLOCKING_THREADS_MAX)
         .build()?;
     let local = LocalSet::new();

@@ -75,6 +75,7 @@ impl Connection {
     async fn run(&mut self) {
         // Boxed, so that a connection without a request is small.
         loop {
+            self.is_pipelined = self.client.requests.get() > 0 && !self.buffer.is_empty();
             if self.buffer.is_empty() && !self.wait().await {
                 return;
             }
@@ -86,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the first byte of a request, keeping no memory; `false` if none came in time.
+    /// Waits for the first bytes of a request, keeping no memory; `false` if none came in time.
     async fn wait(&mut self) -> bool {
         let Some(conf) = self.conf() else { return false };
         let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
@@ -94,11 +95,9 @@ impl Connection {
         self.buffer = BytesMut::new();
         self.out = Vec::new();
         self.idle.is_idle.set(self.client.requests.get() > 0);
-        let io = &self.io;
-        let readable = pin!(std::future::poll_fn(|context| io.poll_readable(context)));
-        let is_readable = self.timer.within(limit, readable).await.is_some();
+        let read = self.timer.within(limit, pin!(self.io.read(&mut self.buffer))).await;
         self.idle.is_idle.set(false);
-        is_readable
+        matches!(read, Some(Ok(count)) if count > 0)
     }
 
     /// How long the client may be silent before its next request.
@@ -120,7 +119,7 @@ impl Connection {
             Received::Bad { status, text, request } => {
                 self.answer(conf, request, Some((status, text))).await
             }
-            Received::Closed | Received::Idle => Next::Close,
+            Received::Closed => Next::Close,
             Received::TimedOut => {
                 // nginx answers 408 in its log only.
                 self.timed_out_head(conf);
@@ -134,16 +133,8 @@ impl Connection {
     }
 
     async fn receive(&mut self, core: &http_core::Conf) -> Received {
-        let bounds = Bounds::of(core);
-        let idle = self.silence_allowed(core);
-        let head = core.client_header_timeout;
-        let is_next = self.client.requests.get() > 0;
-        self.is_pipelined = is_next && !self.buffer.is_empty();
-        self.idle.is_idle.set(is_next && self.buffer.is_empty());
-        let received =
-            receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, idle, head).await;
-        self.idle.is_idle.set(false);
-        received
+        let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
+        receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await
     }
 
     fn exchange(&mut self, conf: Rc<WorkerConf>, request: Request) -> Exchange {

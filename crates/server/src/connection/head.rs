@@ -25,12 +25,10 @@ pub enum Received {
         text: String,
         request: Request,
     },
-    /// The client went away, or was silent between requests.
+    /// The client went away.
     Closed,
     /// The client was silent in the middle of a head.
     TimedOut,
-    /// Silent from the start.
-    Idle,
 }
 
 /// Bounds of a head, before its server is known.
@@ -65,7 +63,7 @@ impl Bounds {
     }
 }
 
-/// Waits for a head in `buffer`; `idle` bounds the wait for its first byte, `head` the rest.
+/// Waits for the rest of a head that begins in `buffer`.
 ///
 /// # Cancel safety
 /// What was read is in `buffer`.
@@ -74,39 +72,26 @@ pub async fn receive(
     buffer: &mut BytesMut,
     timer: &mut Timer,
     bounds: &Bounds,
-    idle: Duration,
-    head: Duration,
+    timeout: Duration,
 ) -> Received {
     let mut searched = 0;
     let mut line: Option<RequestLine> = None;
     let mut reading = None;
-    let mut begun = None;
     loop {
-        if !buffer.is_empty() {
-            match progress(buffer, &mut line, &mut searched, bounds) {
-                Ok(Some(end)) => {
-                    let line = line.expect("a complete head has a line");
-                    return interpret(buffer.split_to(end).freeze(), &line, bounds);
-                }
-                Ok(None) => {}
-                Err((status, text)) => return bad(buffer, line.as_ref(), status, text),
+        match progress(buffer, &mut line, &mut searched, bounds) {
+            Ok(Some(end)) => {
+                let line = line.expect("a complete head has a line");
+                return interpret(buffer.split_to(end).freeze(), &line, bounds);
             }
+            Ok(None) => {}
+            Err((status, text)) => return bad(buffer, line.as_ref(), status, text),
         }
-        if !buffer.is_empty() {
-            reading.get_or_insert_with(|| Gauge::new(&COUNTERS.reading));
-        }
-        let limit = match *begun.get_or_insert_with(turn::instant) {
-            _ if buffer.is_empty() => idle,
-            begun => head.saturating_sub(turn::instant().saturating_duration_since(begun)),
-        };
-        let read = timer.within(limit, pin!(io.read(buffer))).await;
-        match read {
-            None if buffer.is_empty() => return Received::Idle,
+        let (_, begun) =
+            reading.get_or_insert_with(|| (Gauge::new(&COUNTERS.reading), turn::instant()));
+        let limit = timeout.saturating_sub(turn::instant().saturating_duration_since(*begun));
+        match timer.within(limit, pin!(io.read(buffer))).await {
             None => return Received::TimedOut,
             Some(Ok(count)) if count > 0 => {}
-            Some(Ok(_)) if !buffer.is_empty() => {
-                return Received::Closed;
-            }
             Some(_) => return Received::Closed,
         }
     }

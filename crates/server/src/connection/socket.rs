@@ -101,7 +101,7 @@ impl Socket {
     }
 
     /// Ready when something may be read, or the client has closed.
-    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(context),
             Self::Unix(stream) => stream.poll_read_ready(context),

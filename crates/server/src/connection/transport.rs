@@ -52,14 +52,6 @@ impl Transport {
         std::future::poll_fn(|context| self.poll_read_at_most(context, into, max)).await
     }
 
-    /// Ready when reading may give something.
-    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tls(tls) if tls.has_early() => Poll::Ready(Ok(())),
-            _ => self.socket().poll_readable(context),
-        }
-    }
-
     /// As [`Transport::read_at_most`], for a task that is polled.
     pub fn poll_read_at_most(
         &self,

@@ -59,11 +59,6 @@ impl Tls {
         self.keep_early(early);
     }
 
-    /// Is anything decrypted that was not asked for yet?
-    pub fn has_early(&self) -> bool {
-        !self.early.borrow().is_empty()
-    }
-
     /// Keeps what came behind the handshake.
     pub(super) fn keep_early(&self, plain: BytesMut) {
         self.early.borrow_mut().unsplit(plain);

@@ -68,7 +68,7 @@ pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>)
         Received::Bad { status, text, request } => {
             (request, Some(refusal.unwrap_or((status, text))))
         }
-        Received::Closed | Received::TimedOut | Received::Idle => {
+        Received::Closed | Received::TimedOut => {
             unreachable!("a head that is whole is read or refused")
         }
     }

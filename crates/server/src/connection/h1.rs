@@ -26,8 +26,8 @@ use crate::logging::error::{self, Level};
 use crate::process::turn;
 use crate::process::worker::Worker;
 use bytes::BytesMut;
+use std::future::Future;
 use std::net::Shutdown;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,7 +41,12 @@ enum Next {
 }
 
 /// Serves a connection to its end; `early` is what was read of it.
-pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early: BytesMut) {
+pub fn serve(
+    idle: Rc<Idle>,
+    client: Rc<Client>,
+    worker: Rc<Worker>,
+    early: BytesMut,
+) -> impl Future<Output = ()> {
     let mut connection = Connection {
         io: Rc::clone(&idle.io),
         idle,
@@ -53,7 +58,8 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early
         keepalive_timeout: Duration::ZERO,
         is_pipelined: false,
     };
-    connection.run().await;
+    // Not an async function: that would hold what it is given twice.
+    async move { connection.run().await }
 }
 
 pub(super) struct Connection {
@@ -95,7 +101,12 @@ impl Connection {
         self.buffer = BytesMut::new();
         self.out = Vec::new();
         self.idle.is_idle.set(self.client.requests.get() > 0);
-        let read = self.timer.within(limit, pin!(self.io.read(&mut self.buffer))).await;
+        self.timer.begin(limit);
+        let read = std::future::poll_fn(|context| {
+            let read = self.io.poll_read_at_most(context, &mut self.buffer, usize::MAX);
+            self.timer.poll_wait(context, read)
+        })
+        .await;
         self.idle.is_idle.set(false);
         matches!(read, Some(Ok(count)) if count > 0)
     }

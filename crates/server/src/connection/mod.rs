@@ -47,13 +47,10 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>) {
             return;
         }
     }
-    let mut early = BytesMut::new();
-    let speaks_h2 = match client.tls.get() {
-        Some(session) => session.speaks_h2(),
-        None => {
-            may_begin_h2(&client, &worker)
-                && Box::pin(begins_h2(&io, &client, &worker, &mut early)).await
-        }
+    let (speaks_h2, early) = match client.tls.get() {
+        Some(session) => (session.speaks_h2(), BytesMut::new()),
+        None if may_begin_h2(&client, &worker) => Box::pin(begins_h2(&io, &client, &worker)).await,
+        None => (false, BytesMut::new()),
     };
     if speaks_h2 {
         idle.ends_itself.set(true);
@@ -78,19 +75,20 @@ fn may_begin_h2(client: &Client, worker: &Worker) -> bool {
     })
 }
 
-/// Does a client without TLS begin as HTTP/2 does? What is read goes to `early`.
-async fn begins_h2(io: &Transport, client: &Client, worker: &Worker, early: &mut BytesMut) -> bool {
-    let Some(conf) = current_conf(client, worker) else { return false };
+/// Does a client without TLS begin as HTTP/2 does? And what was read to know it.
+async fn begins_h2(io: &Transport, client: &Client, worker: &Worker) -> (bool, BytesMut) {
+    let mut early = BytesMut::new();
+    let Some(conf) = current_conf(client, worker) else { return (false, early) };
     let core = default_core(&conf, client.listen.get());
     let read = async {
-        while early.len() < h2::PREFACE.len() && h2::PREFACE.starts_with(early) {
-            if !matches!(io.read(early).await, Ok(count) if count > 0) {
+        while early.len() < h2::PREFACE.len() && h2::PREFACE.starts_with(&early) {
+            if !matches!(io.read(&mut early).await, Ok(count) if count > 0) {
                 return;
             }
         }
     };
     let _ = tokio::time::timeout(core.client_header_timeout, read).await;
-    early.starts_with(h2::PREFACE)
+    (early.starts_with(h2::PREFACE), early)
 }
 
 /// Reads what a proxy in front says of the client, where one does; `false` if it says nothing right.

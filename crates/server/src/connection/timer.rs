@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
@@ -14,11 +14,20 @@ pub struct Timer {
     sleep: Pin<Box<Sleep>>,
     /// Whom it wakes.
     waker: Option<Waker>,
+    /// Of the present wait.
+    limit: Duration,
+    /// Set when it turns out that there is something to wait for.
+    deadline: Option<Instant>,
 }
 
 impl Default for Timer {
     fn default() -> Self {
-        Self { sleep: Box::pin(tokio::time::sleep(Duration::from_secs(60))), waker: None }
+        Self {
+            sleep: Box::pin(tokio::time::sleep(Duration::from_secs(60))),
+            waker: None,
+            limit: Duration::ZERO,
+            deadline: None,
+        }
     }
 }
 
@@ -32,29 +41,40 @@ impl Timer {
         limit: Duration,
         mut work: Pin<&mut impl Future<Output = T>>,
     ) -> Option<T> {
-        let mut deadline = None;
+        self.begin(limit);
         std::future::poll_fn(|context| {
-            if let Poll::Ready(done) = work.as_mut().poll(context) {
-                return Poll::Ready(Some(done));
-            }
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
-            if self.sleep.deadline() > deadline {
-                self.sleep.as_mut().reset(deadline);
-            }
-            let is_set = self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
-            if is_set && !self.sleep.is_elapsed() {
-                return Poll::Pending;
-            }
-            self.waker = Some(context.waker().clone());
-            while self.sleep.as_mut().poll(context).is_ready() {
-                if Instant::now() >= deadline {
-                    return Poll::Ready(None);
-                }
-                self.sleep.as_mut().reset(deadline);
-            }
-            Poll::Pending
+            let work = work.as_mut().poll(context);
+            self.poll_wait(context, work)
         })
         .await
+    }
+
+    /// A wait begins that may take `limit`.
+    pub fn begin(&mut self, limit: Duration) {
+        (self.limit, self.deadline) = (limit, None);
+    }
+
+    /// What the wait has come to, for a task that is polled: `work` if it is ready, `None` if it takes too long.
+    pub fn poll_wait<T>(&mut self, context: &mut Context<'_>, work: Poll<T>) -> Poll<Option<T>> {
+        if let Poll::Ready(done) = work {
+            return Poll::Ready(Some(done));
+        }
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.limit);
+        if self.sleep.deadline() > deadline {
+            self.sleep.as_mut().reset(deadline);
+        }
+        let is_set = self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
+        if is_set && !self.sleep.is_elapsed() {
+            return Poll::Pending;
+        }
+        self.waker = Some(context.waker().clone());
+        while self.sleep.as_mut().poll(context).is_ready() {
+            if Instant::now() >= deadline {
+                return Poll::Ready(None);
+            }
+            self.sleep.as_mut().reset(deadline);
+        }
+        Poll::Pending
     }
 }
 

@@ -76,7 +76,7 @@ pub struct Client {
     /// A request that is only asked about: it counts as one over TLS.
     pub is_tls_assumed: bool,
     /// The name a client asks for in a handshake under way.
-    pub asked_name: OnceCell<Bytes>,
+    pub asked_name: OnceCell<Box<Bytes>>,
 }
 
 impl Client {

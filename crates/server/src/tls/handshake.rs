@@ -186,7 +186,7 @@ fn choose(
     let with_name = || {
         let exchange = exchange();
         if let Some(name) = &offered.server_name {
-            let _ = exchange.client.asked_name.set(name.clone());
+            let _ = exchange.client.asked_name.set(Box::new(name.clone()));
         }
         exchange
     };

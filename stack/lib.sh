@@ -328,6 +328,7 @@ make_site() {
         "$www" >"$data/log/plugin.out" 2>&1 9>&- ||
         die "activating the plugin failed: $(tail -n 1 "$data/log/plugin.out")"
     touch "$data/plugin"
+    is_activated=1
 }
 
 install_wordpress() {
@@ -379,6 +380,15 @@ start_yorozu() {
     step "starting yorozu"
     start yorozu "$yorozu" -p "$data/" -e "$data/log/error.log" -c "$data/conf/nginx.conf" -g 'daemon off;'
     wait_for yorozu 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$port/"
+}
+
+# Activating the plugin wanted a purge when there was nobody to ask: WP-Cron would ask again a minute later, and
+# pages just looked at would be made anew.
+purge_what_waits() {
+    [ -z "${is_activated-}" ] || as_php php -d display_errors=stderr -r 'require $argv[1] . "/wp-load.php";
+        wp_clear_scheduled_hook("yorozu_retry");
+        do_action("yorozu_retry");' "$www" >"$data/log/plugin.out" 2>&1 9>&- ||
+        die "purging failed: $(tail -n 1 "$data/log/plugin.out")"
 }
 
 show_address() {

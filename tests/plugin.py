@@ -104,6 +104,10 @@ def after(site, what, change, is_hard=False, more=(), touched=()):
 
 # --- posts ---------------------------------------------------------------------------------------
 
+def test_no_purge_waits_after_the_first_start(site):
+    equal(site.php("echo json_encode(array(get_option('yorozu_pending'), wp_next_scheduled('yorozu_retry')));"), '[false,false]')
+
+
 def test_an_edit_refreshes_what_shows_the_post(site):
     ids = content(site)
     changed = after(site, 'text', f"wp_update_post(array('ID' => {ids['four']}, 'post_content' => '<p>New text.</p>'));",

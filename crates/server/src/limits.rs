@@ -39,7 +39,7 @@ pub const MADE_AHEAD_BYTES: usize = 64 * 1024;
 pub const ENDING: Duration = Duration::from_millis(500);
 /// How deep subrequests make others; as nginx.
 pub const SUBREQUESTS_DEEP: u32 = 50;
-/// Access-log bytes of one worker before they are written without waiting for the turn's end.
+/// Access-log bytes of one worker before they are written without waiting for the round's end.
 pub const LOG_BATCH_BYTES: usize = 64 * 1024;
 /// Connections waiting to be accepted; the kernel lowers it to net.core.somaxconn.
 /// Unlike nginx (511), so that ten thousand clients can arrive at once.
@@ -57,8 +57,8 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub const EVENTS_PER_TURN: usize = 32;
 /// Tasks run between two looks at the sockets; chosen: a whole turn's ready connections.
 pub const EVENT_INTERVAL: u32 = 256;
-/// Rounds of ready tasks, of 61 each, between two looks at the sockets; chosen: a look for each hundred or so
-/// requests, and for each few milliseconds where many more are ready.
+/// Rounds of ready tasks, of 61 each, between two looks at the sockets; chosen: enough for all that the events of one
+/// look lead to.
 pub const ROUNDS_OF_TASKS: usize = 8;
 /// So many answers in one turn have those of the next sent together; chosen: with fewer, waiting costs more than
 /// the caches give.

@@ -122,7 +122,9 @@ impl Connection {
     /// Reads one request and answers it.
     async fn request(&mut self) -> Next {
         let Some(conf) = self.conf() else { return Next::Close };
-        let received = self.receive(default_core(&conf, self.client.listen.get())).await;
+        let core = default_core(&conf, self.client.listen.get());
+        let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
+        let received = receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await;
         // A request that arrives after a reload is answered by the new configuration.
         let Some(conf) = self.conf() else { return Next::Close };
         match received {
@@ -141,11 +143,6 @@ impl Connection {
 
     fn conf(&self) -> Option<Rc<WorkerConf>> {
         current_conf(&self.client, &self.worker)
-    }
-
-    async fn receive(&mut self, core: &http_core::Conf) -> Received {
-        let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
-        receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await
     }
 
     fn exchange(&mut self, conf: Rc<WorkerConf>, request: Request) -> Exchange {

@@ -1,4 +1,4 @@
-//! Access logs: formats, conditions, and lines written once per turn of the event loop.
+//! Access logs: formats, conditions, and lines written once per round of a turn of the event loop.
 
 use super::error;
 use super::file::LogFile;
@@ -299,7 +299,7 @@ fn escape_none(value: Option<&[u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(value.unwrap_or_default());
 }
 
-/// Lines of one worker that wait for the turn's end, or longer if the log says so.
+/// Lines of one worker that wait for the round's end, or longer if the log says so.
 struct Pending {
     file: Arc<LogFile>,
     gzip: Option<u8>,
@@ -367,7 +367,7 @@ fn write(batch: &mut Pending) {
     batch.due = None;
 }
 
-/// Writes what is due; called at each turn's end.
+/// Writes what is due; called at the end of each round of a turn.
 pub fn flush() {
     PENDING.with_borrow_mut(|pending| {
         for batch in pending.iter_mut().filter(|batch| !batch.lines.is_empty()) {

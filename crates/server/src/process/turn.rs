@@ -2,7 +2,7 @@
 //!
 //! A turn is what runs between two looks at the sockets. Every request of a turn had arrived before
 //! the turn began, so what one of them learned during it - the time, whether a file exists - is not
-//! older than any of them; and what they all have to say to a log can be said at its end.
+//! older than any of them; and what those of one round of it have to say to a log is said with one call.
 
 use crate::limits;
 use crate::logging::access;

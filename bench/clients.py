@@ -62,17 +62,17 @@ def h2load(server, seconds, *options):
     return dict(requests=max(requests, 1), rate=rate, p99=p99, errors=errors, cpu=cpu)
 
 
-def at_rate(server, seconds, rates, paths=('/',), clients=50):
+def at_rate(server, seconds, rates, paths=('/',)):
     """HTTP/1.1 clients that ask `rates` times a second, one rate after the other, whatever the answers
-    take. With more than the clients can take it is their own waiting that shows; at a rate it is the server's."""
+    take: 50 connections."""
     log, uris = server.folder / 'rate.log', server.folder / 'uris'
     uris.write_text(''.join(f'{server.url(path)}\n' for path in paths))
     before = cpu_seconds(server.process.pid)
     requests, errors, times, each = 0, 0, [], max(1, seconds // len(rates))
     for rate in rates:
         log.unlink(missing_ok=True)
-        out = client('h2load', '--h1', '-t1', f'-c{clients}', f'--rps={rate / clients}', f'-D{each}',
-                     f'--log-file={log}', '-i', uris).stdout
+        out = client('h2load', '--h1', '-t1', '-c50', f'--rps={rate // 50}', f'-D{each}', f'--log-file={log}',
+                     '-i', uris).stdout
         requests += int(find(r'(\d+) succeeded', out, server))
         errors += sum(map(int, re.findall(r'(\d+) [345]xx', out)))
         times += [int(line.split()[2]) / 1000 for line in log.read_text().splitlines()]

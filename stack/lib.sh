@@ -321,14 +321,17 @@ make_site() {
     chmod 640 "$www/wp-config.php" "$www/wp-keys.php"
     [ -e "$data/installed" ] || install_wordpress
     [ -e "$data/plugin" ] && return
-    as_php php -d display_errors=stderr -r 'require $argv[1] . "/wp-load.php";
-        require ABSPATH . "wp-admin/includes/plugin.php";
+    in_wordpress "activating the plugin" 'require ABSPATH . "wp-admin/includes/plugin.php";
         $problem = activate_plugin("yorozu/yorozu.php", "", false, true);
-        if (is_wp_error($problem)) { fwrite(STDERR, $problem->get_error_message()); exit(1); }' \
-        "$www" >"$data/log/plugin.out" 2>&1 9>&- ||
-        die "activating the plugin failed: $(tail -n 1 "$data/log/plugin.out")"
+        if (is_wp_error($problem)) { fwrite(STDERR, $problem->get_error_message()); exit(1); }'
     touch "$data/plugin"
     is_activated=1
+}
+
+in_wordpress() { # what code
+    as_php php -d display_errors=stderr -r 'require $argv[1] . "/wp-load.php";'"$2" "$www" \
+        >"$data/log/plugin.out" 2>&1 9>&- ||
+        die "$1 failed: $(tail -n 1 "$data/log/plugin.out")"
 }
 
 install_wordpress() {
@@ -385,10 +388,8 @@ start_yorozu() {
 # Activating the plugin wanted a purge when there was nobody to ask: WP-Cron would ask again a minute later, and
 # pages just looked at would be made anew.
 purge_what_waits() {
-    [ -z "${is_activated-}" ] || as_php php -d display_errors=stderr -r 'require $argv[1] . "/wp-load.php";
-        wp_clear_scheduled_hook("yorozu_retry");
-        do_action("yorozu_retry");' "$www" >"$data/log/plugin.out" 2>&1 9>&- ||
-        die "purging failed: $(tail -n 1 "$data/log/plugin.out")"
+    [ -z "${is_activated-}" ] ||
+        in_wordpress "purging" 'wp_clear_scheduled_hook("yorozu_retry"); do_action("yorozu_retry");'
 }
 
 show_address() {

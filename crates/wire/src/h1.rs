@@ -3,7 +3,7 @@
 //! Positions are offsets into the caller's buffer, so that a head is read without a copy.
 
 use crate::WireError;
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 use std::ops::Range;
 
 /// Offsets into the head's bytes.
@@ -275,38 +275,66 @@ pub fn fields(
     out: &mut Vec<Field>,
 ) -> Result<(), WireError> {
     let mut at = from;
+    if memchr(b'\0', &input[from..to]).is_some() {
+        return Err(WireError::FieldLine);
+    }
     while at < to {
-        let Some(length) = memchr(b'\n', &input[at..to]) else { return Err(WireError::FieldLine) };
-        let line = &input[at..at + length];
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
+        let rest = &input[at..to];
+        let length = memchr2(b'\r', b'\n', rest).ok_or(WireError::FieldLine)?;
+        let end_bytes = match &rest[length..] {
+            [b'\r', b'\n', ..] => 2,
+            [b'\n', ..] => 1,
+            _ => return Err(WireError::FieldLine),
+        };
+        if length == 0 {
             return Ok(());
         }
-        out.push(field(line, at, rules)?);
-        at += length + 1;
+        out.push(field(&rest[..length], at, rules)?);
+        at += length + end_bytes;
     }
     Ok(())
 }
 
-fn field(line: &[u8], at: usize, rules: FieldRules) -> Result<Field, WireError> {
-    let colon = memchr(b':', line);
-    let name = &line[..colon.unwrap_or(line.len())];
-    let mut is_invalid = false;
-    for byte in name {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => {}
-            b'_' => is_invalid |= !rules.underscores,
-            0..=b' ' | 0x7f => return Err(WireError::FieldLine),
-            _ => is_invalid = true,
+/// Room for so many fields before it has to grow; chosen: most heads have fewer.
+const FIELDS: usize = 16;
+
+/// Kinds of bytes in a field name, beside those of any name: bits that a whole name is judged by.
+const UNDERSCORE: u8 = 1;
+const OTHER: u8 = 2;
+const BROKEN: u8 = 4;
+
+/// The kind of each byte.
+const NAME_BYTES: [u8; 256] = {
+    let mut kinds = [OTHER; 256];
+    let mut byte = 0u8;
+    loop {
+        kinds[byte as usize] = match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => 0,
+            b'_' => UNDERSCORE,
+            0..=b' ' | 0x7f => BROKEN,
+            _ => OTHER,
+        };
+        if byte == u8::MAX {
+            break kinds;
         }
+        byte += 1;
     }
-    if name.is_empty() {
+};
+
+/// A line without its end, NUL and CR.
+fn field(line: &[u8], at: usize, rules: FieldRules) -> Result<Field, WireError> {
+    let mut kinds = 0;
+    let colon = line.iter().position(|byte| {
+        let is_colon = *byte == b':';
+        kinds |= if is_colon { 0 } else { NAME_BYTES[usize::from(*byte)] };
+        is_colon
+    });
+    let name = &line[..colon.unwrap_or(line.len())];
+    if name.is_empty() || kinds & BROKEN != 0 {
         return Err(WireError::FieldLine);
     }
+    let is_invalid = kinds & OTHER != 0 || (kinds & UNDERSCORE != 0 && !rules.underscores);
     let value = colon.map(|colon| &line[colon + 1..]).unwrap_or_default();
-    if value.iter().any(|byte| matches!(byte, b'\0' | b'\r')) {
-        return Err(WireError::FieldLine);
-    }
     let start = value.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let end = value.iter().rposition(|byte| !matches!(byte, b' ' | b'\t')).map_or(start, |l| l + 1);
     let value_at = at + name.len() + 1;
@@ -546,7 +574,7 @@ pub fn upstream_fields(
     from: usize,
 ) -> Result<Option<(Vec<Field>, usize)>, WireError> {
     let Some(end) = fields_end(input, from, from) else { return Ok(None) };
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(FIELDS);
     let rules = FieldRules { underscores: true };
     fields(input, from, end, rules, &mut out).map_err(|_| WireError::UpstreamHead)?;
     Ok(Some((out, end)))

@@ -63,8 +63,13 @@ impl Pool {
 
     /// Closes what has been idle too long.
     pub fn expire(&mut self, limits: &PoolLimits, now: Instant) {
-        self.idle
-            .retain(|(_, since, _)| now.saturating_duration_since(*since) < limits.idle_timeout);
+        // In the order in which they were put back.
+        while let Some((_, since, _)) = self.idle.front() {
+            if now.saturating_duration_since(*since) < limits.idle_timeout {
+                return;
+            }
+            self.idle.pop_front();
+        }
     }
 
     /// Closes what the peer closed, or sent something unasked.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -134,15 +135,21 @@ impl Connection {
             // Boxed: every reader's future would be as large as this one.
             return Box::pin(tls.read(into)).await;
         }
+        std::future::poll_fn(|context| self.poll_read(context, into)).await
+    }
+
+    /// As [`Connection::read`] of one that is not encrypted. Its one reader is woken: a list of those who
+    /// wait, as tokio's `readable` keeps, costs more than the rest of it.
+    fn poll_read(&self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
         loop {
             match self {
-                Self::Tcp(stream) => stream.readable().await?,
-                Self::Unix(stream) => stream.readable().await?,
-                Self::Tls(_) => unreachable!("handled above"),
+                Self::Tcp(stream) => ready!(stream.poll_read_ready(context))?,
+                Self::Unix(socket) => ready!(socket.poll_readable(context))?,
+                Self::Tls(_) => unreachable!("reads from the connection below"),
             }
             match self.try_read(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => return other,
+                other => return Poll::Ready(other),
             }
         }
     }

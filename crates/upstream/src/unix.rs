@@ -10,6 +10,7 @@ use std::io::{self, IoSlice, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::task::{Context, Poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -54,8 +55,9 @@ impl UnixSocket {
         watch(stream, Interest::READABLE).map(Self)
     }
 
-    pub(crate) async fn readable(&self) -> io::Result<()> {
-        self.0.readable().await.map(|mut guard| guard.retain_ready())
+    /// Ready when something may have arrived; of those who ask, the last is woken.
+    pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_read_ready(context).map_ok(|mut guard| guard.retain_ready())
     }
 
     /// Runs `read` if something may have arrived; its `WouldBlock` says that nothing has.

@@ -39,10 +39,7 @@ impl Socket {
     }
 
     async fn readable(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.readable().await,
-            Self::Unix(stream) => stream.readable().await,
-        }
+        std::future::poll_fn(|context| self.poll_readable(context)).await
     }
 
     /// Returns when something may be written.
@@ -100,7 +97,7 @@ impl Socket {
         }
     }
 
-    /// Ready when something may be read, or the client has closed.
+    /// Ready when something may be read, or the client has closed; of those who ask, the last is woken.
     fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(context),

@@ -86,25 +86,23 @@ pub fn decode_head(input: &[u8]) -> Result<Option<RecordHead>, WireError> {
     }))
 }
 
-fn push_head(out: &mut Vec<u8>, kind: RecordKind, content_bytes: usize, padding_bytes: u8) {
+/// The head of a record that [`padding`] follows.
+fn head(kind: RecordKind, content_bytes: usize) -> [u8; HEAD_BYTES] {
+    let padding_bytes = u8::try_from(padding(content_bytes).len()).expect("below 8");
     let content = u16::try_from(content_bytes).expect("records are cut at CONTENT_BYTES_MAX");
     let [id_high, id_low] = REQUEST_ID.to_be_bytes();
     let [length_high, length_low] = content.to_be_bytes();
-    out.extend([
-        VERSION_1,
-        kind.code(),
-        id_high,
-        id_low,
-        length_high,
-        length_low,
-        padding_bytes,
-        0,
-    ]);
+    [VERSION_1, kind.code(), id_high, id_low, length_high, length_low, padding_bytes, 0]
+}
+
+/// What makes the content of a record a multiple of 8.
+fn padding(content_bytes: usize) -> &'static [u8] {
+    &[0; 8][..(8 - content_bytes % 8) % 8]
 }
 
 /// Starts a request in the responder role.
 pub fn begin_request(out: &mut Vec<u8>, keep_conn: bool) {
-    push_head(out, RecordKind::BeginRequest, 8, 0);
+    out.extend(head(RecordKind::BeginRequest, 8));
     let flags = if keep_conn { FLAG_KEEP_CONN } else { 0 };
     out.extend([0, ROLE_RESPONDER, flags, 0, 0, 0, 0, 0]);
 }
@@ -153,22 +151,38 @@ fn pair_length(params: &mut Vec<u8>, length: usize) {
 
 /// Appends the head of a stdin record of `length` content bytes; returns the padding behind them.
 pub fn stdin_head(out: &mut Vec<u8>, length: usize) -> &'static [u8] {
-    let padding = (8 - length % 8) % 8;
-    push_head(out, RecordKind::Stdin, length, u8::try_from(padding).expect("below 8"));
-    &[0; 8][..padding]
+    out.extend(head(RecordKind::Stdin, length));
+    padding(length)
 }
 
 /// Appends `content` as records of a stream; an empty `content` ends the stream.
 pub fn stream(out: &mut Vec<u8>, kind: RecordKind, content: &[u8]) {
     if content.is_empty() {
-        push_head(out, kind, 0, 0);
+        out.extend(head(kind, 0));
         return;
     }
     for part in content.chunks(CONTENT_BYTES_MAX) {
-        let padding = (8 - part.len() % 8) % 8;
-        push_head(out, kind, part.len(), u8::try_from(padding).expect("below 8"));
+        out.extend(head(kind, part.len()));
         out.extend_from_slice(part);
-        out.extend_from_slice(&[0; 8][..padding]);
+        out.extend_from_slice(padding(part.len()));
+    }
+}
+
+/// As [`stream`], of content that `write` appends itself.
+pub fn stream_with(out: &mut Vec<u8>, kind: RecordKind, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    let content_at = start + HEAD_BYTES;
+    // Room for the head of one record; content of several moves.
+    out.extend([0; HEAD_BYTES]);
+    write(out);
+    let length = out.len() - content_at;
+    if length > CONTENT_BYTES_MAX {
+        let content = out.split_off(content_at);
+        out.truncate(start);
+        stream(out, kind, &content);
+    } else {
+        out[start..content_at].copy_from_slice(&head(kind, length));
+        out.extend_from_slice(padding(length));
     }
 }
 
@@ -219,6 +233,16 @@ mod tests {
                 false
             });
             assert_eq!(direct, in_place);
+        }
+    }
+
+    #[test]
+    fn streams_may_be_written_in_place() {
+        for length in [0, 1, 8, 9, CONTENT_BYTES_MAX, CONTENT_BYTES_MAX + 1, 200_000] {
+            let (mut direct, mut in_place) = (b"before".to_vec(), b"before".to_vec());
+            stream(&mut direct, RecordKind::Params, &vec![7; length]);
+            stream_with(&mut in_place, RecordKind::Params, |out| out.extend(vec![7; length]));
+            assert!(direct == in_place, "{length}");
         }
     }
 

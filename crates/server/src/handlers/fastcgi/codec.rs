@@ -54,7 +54,7 @@ pub(super) fn codec(head_bytes_max: usize) -> impl Fn() -> Box<dyn Codec> {
 }
 
 enum Piece {
-    Stdout(Bytes),
+    Stdout(BytesMut),
     NeedMore,
     End,
 }
@@ -81,7 +81,7 @@ impl FastcgiCodec {
                     return Ok(Piece::NeedMore);
                 }
                 let count = record.content_bytes.min(input.len());
-                let content = input.split_to(count).freeze();
+                let content = input.split_to(count);
                 record.content_bytes -= count;
                 match record.kind {
                     RecordKind::Stdout => return Ok(Piece::Stdout(content)),
@@ -127,6 +127,7 @@ impl Codec for FastcgiCodec {
                 }
             }
             match self.piece(input)? {
+                Piece::Stdout(bytes) if self.text.is_empty() => self.text = bytes,
                 Piece::Stdout(bytes) => self.text.extend_from_slice(&bytes),
                 Piece::NeedMore => return Ok(None),
                 Piece::End => return Err(CodecError::Incomplete),
@@ -137,7 +138,7 @@ impl Codec for FastcgiCodec {
     fn read_body(&mut self, input: &mut BytesMut) -> Result<BodyStep, CodecError> {
         let bytes = if self.text.is_empty() {
             match self.piece(input)? {
-                Piece::Stdout(bytes) => bytes,
+                Piece::Stdout(bytes) => bytes.freeze(),
                 Piece::NeedMore => return Ok(BodyStep::NeedMore),
                 Piece::End => {
                     let is_short = self.length_left.is_some_and(|left| left > 0);

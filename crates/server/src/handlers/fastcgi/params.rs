@@ -5,27 +5,32 @@ use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::exchange::Exchange;
 use crate::exchange::request::append_joined;
-use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, pair_with, stream};
+use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, pair_with, stream, stream_with};
+
+/// Room for a request before it has to grow; chosen: most are shorter.
+const REQUEST_BYTES: usize = 2048;
+/// As [`REQUEST_BYTES`], of a field's name.
+const NAME_BYTES: usize = 64;
 
 /// The request up to its body; with the body, if that is in memory.
 ///
 /// `is_live`: the body follows while it arrives.
 pub(super) fn request(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Vec<u8> {
     let conf = &location.fastcgi;
-    let mut params = Vec::with_capacity(2048);
-    for param in &conf.fastcgi_param {
-        pair_with(&mut params, &param.name, |out| {
-            let start = out.len();
-            param.value.append(exchange, out);
-            !param.is_if_not_empty || out.len() > start
-        });
-    }
-    if conf.gateway.pass_request_headers {
-        fields(exchange, location, &mut params);
-    }
-    let mut out = Vec::with_capacity(params.len() + 64);
+    let mut out = Vec::with_capacity(REQUEST_BYTES);
     begin_request(&mut out, conf.fastcgi_keep_conn);
-    stream(&mut out, RecordKind::Params, &params);
+    stream_with(&mut out, RecordKind::Params, |params| {
+        for param in &conf.fastcgi_param {
+            pair_with(params, &param.name, |out| {
+                let start = out.len();
+                param.value.append(exchange, out);
+                !param.is_if_not_empty || out.len() > start
+            });
+        }
+        if conf.gateway.pass_request_headers {
+            fields(exchange, location, params);
+        }
+    });
     stream(&mut out, RecordKind::Params, b"");
     let has_file = exchange.body.file().is_some() && conf.gateway.pass_request_body;
     if !has_file && !is_live {
@@ -44,7 +49,7 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
     let is_cached = exchange.is_cacheable();
     let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
     let request = &exchange.request;
-    let mut name = Vec::new();
+    let mut name = Vec::with_capacity(NAME_BYTES);
     for (at, field) in request.fields.iter().enumerate() {
         let field_name = request.name(field);
         // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
@@ -66,12 +71,14 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
         }
         if name == b"HTTP_HOST" {
             // The authority that chose the server and the cache key, not another one.
-            let mut host = request.host.to_vec();
-            if !request.port.is_empty() {
-                host.push(b':');
-                host.extend_from_slice(&request.port);
-            }
-            pair(params, &name, &host);
+            pair_with(params, &name, |out| {
+                out.extend_from_slice(&request.host);
+                if !request.port.is_empty() {
+                    out.push(b':');
+                    out.extend_from_slice(&request.port);
+                }
+                true
+            });
             continue;
         }
         let separator: &[u8] =

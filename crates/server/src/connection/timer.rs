@@ -3,8 +3,9 @@
 //! A keep-alive connection sets a new deadline per request; registering each would cost more than
 //! the request's parsing.
 
+use std::cell::RefCell;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -78,10 +79,57 @@ impl Timer {
     }
 }
 
+/// Timers kept by a worker for the next wait; chosen: more than wait for upstreams at once on most sites.
+const KEPT_MAX: usize = 1024;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Timer>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A timer for one wait, from those the worker keeps.
+#[derive(Default)]
+struct Lent(Option<Timer>);
+
+impl Lent {
+    fn timer(&mut self, limit: Duration) -> &mut Timer {
+        self.0.get_or_insert_with(|| {
+            let mut timer = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
+            timer.begin(limit);
+            timer
+        })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(timer) = self.0.take() else { return };
+        // At the end of the thread there is no list any more.
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.len() < KEPT_MAX {
+                kept.push(timer);
+            }
+        });
+    }
+}
+
+/// What `work` gives, or `None` if it takes longer than `limit`: as [`Timer::within`], for who has no timer
+/// of its own.
+///
+/// # Cancel safety
+/// As `work`.
+pub async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut lent) = (pin!(work), Lent::default());
+    std::future::poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => lent.timer(limit).poll_wait(context, Poll::Pending),
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::pin::pin;
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn later_and_earlier_deadlines_both_hold() {
@@ -93,5 +141,16 @@ mod tests {
         assert!(timer.within(Duration::from_secs(5), pin!(never())).await.is_none());
         assert_eq!(begun.elapsed().as_secs(), 95);
         assert_eq!(timer.within(Duration::from_secs(1), pin!(async { 7 })).await, Some(7));
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_timer_that_was_used_before_keeps_the_next_limit() {
+        for seconds in [90, 5, 200, 1] {
+            let begun = Instant::now();
+            let done = within(Duration::from_secs(seconds), std::future::pending::<()>()).await;
+            assert_eq!((done, begun.elapsed().as_secs()), (None, seconds));
+        }
+        assert_eq!(within(Duration::from_secs(1), async { 7 }).await, Some(7));
+        assert_eq!(KEPT.with_borrow(Vec::len), 1);
     }
 }

@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 thread_local! {
     static TURN: Cell<u64> = const { Cell::new(0) };
@@ -46,6 +46,11 @@ pub fn instant() -> Instant {
             now
         }
     }
+}
+
+/// How long ago `begun`, a time of [`instant`], was.
+pub fn since(begun: Instant) -> Duration {
+    instant().saturating_duration_since(begun)
 }
 
 /// Is any task ready that the last round of them left?

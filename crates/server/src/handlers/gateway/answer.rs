@@ -1,10 +1,9 @@
 //! From an upstream's head to a response: what is acted on, passed on, stored, or replaced.
 
+use super::arriving::{Arriving, Keepers};
 use super::directives::IgnoreHeaders;
 use super::fetch::Fetched;
-use super::pump::{self, PumpEnd, ReadAhead};
 use super::store::Saver;
-use super::stream;
 use super::tunnel::Tunnel;
 use super::{Conf, Head, Protocol};
 use crate::cache::freshness::{self, NotStored};
@@ -12,7 +11,7 @@ use crate::cache::{self, Collector};
 use crate::config::compiled::LocationConf;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
-use crate::exchange::{Exchange, unix_millis, unix_seconds};
+use crate::exchange::{Exchange, unix_millis};
 use crate::filters::charset;
 use crate::handlers::{Handler, Outcome, error_page, static_file};
 use crate::logging::error::{self, Context, Level};
@@ -94,7 +93,9 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
     };
     let keepers = Keepers { collector, saver };
     fetched.before = before;
-    attach_body(exchange, conf, fetched, keepers, is_buffered, &mut response).await;
+    let mut body = Arriving::new(exchange, fetched, keepers);
+    body.gather(is_buffered, &response).await;
+    body.attach(exchange, conf, is_buffered, &mut response);
     Outcome::Respond(Box::new(response))
 }
 
@@ -134,17 +135,6 @@ fn completed(exchange: &mut Exchange, head: Head) -> (Head, Option<Bytes>) {
         head.fields.iter().filter(|(name, _)| !is_of_part(name)).cloned().collect();
     fields.push((Bytes::from_static(b"Content-Length"), part.total.to_string().into()));
     (Head { status: 200, reason: None, fields: Rc::new(fields) }, Some(bytes.clone()))
-}
-
-/// Longest body whose end is waited for before its head is sent; chosen: a page in one write, which is
-/// cheaper than a task that pumps it.
-const GATHERED_BYTES_MAX: u64 = 64 * 1024;
-/// How long it is waited for. An application that flushes a part and works on is not held up.
-const GATHER_TIME: Duration = Duration::from_millis(2);
-
-/// Is its length known, and short?
-fn is_short(response: &Response) -> bool {
-    response.content_length.is_some_and(|length| length <= GATHERED_BYTES_MAX)
 }
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.
@@ -216,7 +206,9 @@ async fn keep_intercepted(exchange: &mut Exchange, conf: &Conf, head: &Head, fet
         None => abandon(fetched),
         Some(collector) => {
             let keepers = Keepers { collector: Some(collector), saver: None };
-            attach_body(exchange, conf, fetched, keepers, conf.buffering, &mut response).await;
+            let mut body = Arriving::new(exchange, fetched, keepers);
+            body.gather(conf.buffering, &response).await;
+            body.attach(exchange, conf, conf.buffering, &mut response);
         }
     }
 }
@@ -321,7 +313,7 @@ fn collector(
     let mut plan = exchange.cache.take()?;
     match entry_head(exchange, conf, head, response, &plan) {
         Ok(mut entry) => {
-            entry.made_in = u32::try_from(started.elapsed().as_millis()).unwrap_or(u32::MAX);
+            entry.made_in = u32::try_from(turn::since(started).as_millis()).unwrap_or(u32::MAX);
             exchange.cache_report.is_stored = true;
             let context = Context::of(exchange);
             Some(Collector::new(plan.zone, entry, plan.guard.take(), plan.begun, context))
@@ -434,132 +426,6 @@ fn stored_fields(response: &Response, is_part: bool) -> Vec<(Bytes, Bytes)> {
         fields.push((Bytes::from_static(b"Location"), location.clone()));
     }
     fields
-}
-
-/// Those who keep what passes by.
-struct Keepers {
-    collector: Option<Collector>,
-    saver: Option<Saver>,
-}
-
-impl Keepers {
-    fn is_empty(&self) -> bool {
-        self.collector.is_none() && self.saver.is_none()
-    }
-
-    fn push(&mut self, piece: &Bytes) {
-        if self.collector.as_mut().is_some_and(|collector| !collector.push(piece)) {
-            self.collector = None;
-        }
-        if self.saver.as_mut().is_some_and(|saver| !saver.push(piece)) {
-            self.saver = None;
-        }
-    }
-}
-
-/// Gives the response its body: at once, if all of it has arrived with the head or comes right after
-/// it.
-async fn attach_body(
-    exchange: &mut Exchange,
-    conf: &Conf,
-    fetched: Fetched,
-    mut keepers: Keepers,
-    is_buffered: bool,
-    response: &mut Response,
-) {
-    let Fetched { mut source, lease, started, received, scheme, before, .. } = fetched;
-    let has_no_content = exchange.request.method == Method::Head && keepers.is_empty();
-    let mut pieces: Vec<Bytes> = before.into_iter().collect();
-    let mut is_whole = source.arrived(&mut pieces);
-    let may_wait = is_buffered && is_short(response) && !has_no_content && source.upload.is_none();
-    if matches!(is_whole, Ok(false)) && may_wait {
-        is_whole = Box::pin(source.gather(&mut pieces, GATHER_TIME)).await;
-    }
-    for piece in &pieces {
-        keepers.push(piece);
-    }
-    if matches!(is_whole, Ok(true)) {
-        keepers.collector.take_if(|_| !source.codec.may_be_stored());
-        finish_whole(exchange, pieces, keepers, response, started);
-        place_trailers(exchange, source.codec.take_trailers(), response);
-        let (connection, is_reusable) = source.into_connection(true);
-        lease.release(connection, is_reusable);
-        return;
-    }
-    if has_no_content {
-        // Nobody wants the content; PHP may be cut short.
-        lease.release(None, false);
-        return;
-    }
-    let temp_bytes_max = conf.max_temp_file_size.0;
-    if let Some(collector) = &mut keepers.collector {
-        collector.let_others_read(response.content_length);
-    }
-    let file =
-        (is_buffered && temp_bytes_max > 0).then(|| (conf.temp_path.0.clone(), temp_bytes_max));
-    let ahead = ReadAhead {
-        read_timeout: conf.read_timeout,
-        rate: if is_buffered { conf.limit_rate.0 } else { 0 },
-        memory_bytes_max: if is_buffered { conf.buffers.total() } else { conf.buffer_size.bytes() },
-        file,
-    };
-    let end = PumpEnd {
-        collector: keepers.collector,
-        saver: keepers.saver,
-        context: Context::of(exchange),
-        peer: exchange
-            .attempts
-            .last()
-            .map(|attempt| format!("{scheme}{}", attempt.peer))
-            .unwrap_or_default(),
-        started,
-        lease,
-    };
-    let stream = pump::start_with(pieces, source, ahead, end, received);
-    response.body = Body::Stream(Box::new(stream));
-}
-
-/// Fields behind a body that is whole: to the client, if they are let.
-fn place_trailers(exchange: &mut Exchange, trailers: Vec<(Bytes, Bytes)>, response: &mut Response) {
-    let passes = exchange.conf.location(exchange.location).proxy.proxy_pass_trailers;
-    if passes && !trailers.is_empty() {
-        response.content_length = None;
-        let body = std::mem::replace(&mut response.body, Body::empty());
-        response.body = Body::Stream(Box::new(stream::of_whole(body, trailers)));
-    } else {
-        exchange.upstream_trailers = trailers;
-    }
-}
-
-fn finish_whole(
-    exchange: &mut Exchange,
-    mut pieces: Vec<Bytes>,
-    keepers: Keepers,
-    response: &mut Response,
-    started: std::time::Instant,
-) {
-    let length: usize = pieces.iter().map(Bytes::len).sum();
-    if let Some(collector) = keepers.collector {
-        collector.finish(unix_seconds(turn::now()));
-    }
-    if let Some(saver) = keepers.saver {
-        saver.finish();
-    }
-    if let Some(attempt) = exchange.attempts.last_mut() {
-        attempt.response_time = Some(started.elapsed());
-        attempt.response_bytes = length as u64;
-    }
-    let body = match pieces.len() {
-        0 => Bytes::new(),
-        1 => pieces.remove(0),
-        _ => pieces.concat().into(),
-    };
-    let is_head = exchange.request.method == Method::Head;
-    let announced = response.content_length;
-    if announced.is_none() && !is_head && yorozu_http::status::has_content(response.status) {
-        response.content_length = Some(length as u64);
-    }
-    response.body = Body::Memory(body);
 }
 
 /// How long a background refresh may take beyond the upstream's own timeouts; chosen.

@@ -9,10 +9,12 @@ use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::batch;
 use crate::connection::body::{BodyError, Origin, PieceBounds, RequestBody};
-use crate::exchange::UpstreamAttempt;
+use crate::connection::timer;
+use crate::exchange::{Exchange, UpstreamAttempt};
 use crate::handlers::memcached;
 use crate::handlers::memcached::pipeline::{self, PipelineFault};
 use crate::logging::error::{Context, Level, os_error};
+use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -83,16 +85,16 @@ type Failed = (Fault, usize);
 /// # Cancel safety
 /// The connection is closed and the peer released.
 pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
-    let started = Instant::now();
+    let started = turn::instant();
     let mut tried = Tried::default();
     loop {
         let group = &job.upstream.group;
-        let Some(peer) = group.select(&mut tried, &job.selector, Instant::now()) else {
+        let Some(peer) = group.select(&mut tried, &job.selector, turn::instant()) else {
             job.no_peer();
             return Err(Fault::NoPeer);
         };
         job.attempts.borrow_mut().push(UpstreamAttempt::new(Arc::clone(peer.text())));
-        job.begun.set(Instant::now());
+        job.begun.set(turn::instant());
         let mut was_sent = false;
         let result = job.ask(&peer, &mut was_sent).await;
         let failures = job.conf().next_upstream;
@@ -112,7 +114,7 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
         let may_retry = job.may_try_next(&fault, was_sent, tried.count(), started);
         let is_peers_fault = !matches!(fault, Fault::Status(403 | 404));
         if is_peers_fault {
-            group.failed(&peer, Instant::now());
+            group.failed(&peer, turn::instant());
         }
         let result = result.map(|mut fetched| {
             if is_peers_fault {
@@ -169,9 +171,19 @@ impl Job {
         }
     }
 
+    /// Tells the exchange what became of the attempts.
+    pub fn hand_over(&self, exchange: &mut Exchange) {
+        let mut attempts = self.attempts.take();
+        if exchange.attempts.is_empty() {
+            exchange.attempts = attempts;
+        } else {
+            exchange.attempts.append(&mut attempts);
+        }
+    }
+
     /// The attempt is over, and no body of it is wanted.
     pub fn attempt_ended(&self) {
-        let time = self.begun.get().elapsed();
+        let time = turn::since(self.begun.get());
         self.attempt(|attempt| attempt.response_time = Some(time));
     }
 
@@ -192,7 +204,7 @@ impl Job {
             && (self.is_idempotent || !was_sent || conf.next_upstream.has(Failures::NON_IDEMPOTENT))
             && (conf.next_upstream_tries == 0 || (tries as u64) < conf.next_upstream_tries)
             && (conf.next_upstream_timeout.is_zero()
-                || started.elapsed() < conf.next_upstream_timeout)
+                || turn::since(started) < conf.next_upstream_timeout)
             && tries < self.upstream.group.tries_max()
     }
 
@@ -203,7 +215,7 @@ impl Job {
         }
         let mut kept = self.pool.as_ref().and_then(|key| pools::take(key, peer));
         loop {
-            let begun = Instant::now();
+            let begun = turn::instant();
             let is_kept = kept.is_some();
             let may_repeat = is_kept && self.is_idempotent && !self.is_live;
             let kept = match kept.take() {
@@ -214,7 +226,7 @@ impl Job {
                     Kept { connection, requests: 0, opened: begun }
                 }
             };
-            let time = if is_kept { Duration::ZERO } else { begun.elapsed() };
+            let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
             self.attempt(|attempt| attempt.connect_time = Some(time));
             let lease = self.lease(peer, kept.requests, kept.opened);
             *was_sent = true;
@@ -235,7 +247,7 @@ impl Job {
             connect_timeout: conf.connect_timeout,
             idle_timeout: keepalive.unwrap_or(PIPELINE_IDLE),
         };
-        let begun = Instant::now();
+        let begun = turn::instant();
         let lease = self.lease(peer, 0, begun);
         let key = self.call.request.clone();
         let answer = match pipeline::get(peer.address(), options, key, conf.read_timeout).await {
@@ -249,7 +261,7 @@ impl Job {
         let gzip_flag = self.conf.location(self.location).memcached.memcached_gzip_flag;
         let (head, body) = memcached::page(answer, gzip_flag);
         let received = body.len() as u64;
-        let time = begun.elapsed();
+        let time = turn::since(begun);
         self.attempt(|attempt| {
             attempt.connect_time = Some(Duration::ZERO);
             attempt.header_time = Some(time);
@@ -379,7 +391,7 @@ impl Job {
             attempt.bytes_received = talk.received as u64;
         });
         let head = head.map_err(|fault| (fault, talk.received))?;
-        self.attempt(|attempt| attempt.header_time = Some(begun.elapsed()));
+        self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
         let Talk { connection, codec, input, upload, received, .. } = talk;
         let source = Source { connection: Some(connection), codec, input, upload };
         let (received, scheme) = (received as u64, self.call.scheme);
@@ -463,9 +475,9 @@ impl Job {
         let read = loop {
             let Some(upload) = &mut talk.upload else {
                 let read = talk.connection.read(&mut talk.input);
-                match tokio::time::timeout(self.conf().read_timeout, read).await {
-                    Ok(read) => break read,
-                    Err(_) => {
+                match timer::within(self.conf().read_timeout, read).await {
+                    Some(read) => break read,
+                    None => {
                         self.timed_out("reading response header from upstream", peer);
                         return Err(Fault::Timeout);
                     }

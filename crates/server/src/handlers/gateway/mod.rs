@@ -2,11 +2,12 @@
 //!
 //! Way through: [`respond`] (cache, never waits) -> [`run`] (waits: disk, another maker, the request
 //! body, the peer) -> [`fetch`] (peers, one after another) -> [`answer`] (head to response, what is
-//! stored) -> [`pump`] (the body, read ahead of the client).
+//! stored) -> [`arriving`] (the body, if it is there) -> [`pump`] (the rest, read ahead of the client).
 //!
 //! A protocol brings its directives, a [`Call`] (what it makes of the exchange) and a [`Codec`].
 
 pub mod answer;
+pub mod arriving;
 pub mod call;
 pub mod directives;
 pub mod fetch;

@@ -4,6 +4,7 @@
 //! or TLS, to one location and peer name: a connection is never used for what it was not opened for.
 
 use crate::config::env::{Keepalive, Upstream};
+use crate::process::turn;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -95,7 +96,7 @@ pub fn take(key: &PoolKey, peer: &Peer) -> Option<Kept> {
     TAKEN.with(|taken| taken.notify_waiters());
     POOLS.with_borrow_mut(|pools| {
         let entry = find(pools, key)?;
-        entry.pool.take(peer.text(), &entry.keepalive.limits, Instant::now())
+        entry.pool.take(peer.text(), &entry.keepalive.limits, turn::instant())
     })
 }
 
@@ -121,7 +122,7 @@ pub fn add(key: &PoolKey, upstream: &Upstream, peer: &Peer, kept: Kept) {
         }
         if let Some(entry) = find(pools, key) {
             let peer = Arc::clone(peer.text());
-            entry.pool.put(peer, kept, &keepalive.limits, Instant::now());
+            entry.pool.put(peer, kept, &keepalive.limits, turn::instant());
         }
     });
     if !IS_SWEEPING.replace(true) {

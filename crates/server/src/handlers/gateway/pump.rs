@@ -7,10 +7,12 @@ use super::stream::{Shared, Stream, Torn, Totals};
 use super::upload::Upload;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collector;
+use crate::connection::timer;
 use crate::exchange::response::Segment;
 use crate::exchange::temporary::unnamed_file;
 use crate::exchange::unix_seconds;
 use crate::logging::error::{Context, Level, os_error};
+use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::io;
@@ -191,7 +193,7 @@ impl Pump {
         end.lease.release(connection, is_reusable);
         let mut state = self.shared.state.borrow_mut();
         state.trailers = trailers;
-        state.totals.time = end.started.elapsed();
+        state.totals.time = turn::since(end.started);
         state.ended = Some(if is_whole { Ok(()) } else { Err(Torn) });
         self.shared.readable.notify_one();
     }
@@ -202,21 +204,21 @@ impl Pump {
         loop {
             self.slow_down(begun).await;
             let next = if self.shared.state.borrow().is_abandoned || end.is_kept() {
-                tokio::time::timeout(self.ahead.read_timeout, source.next()).await
+                timer::within(self.ahead.read_timeout, source.next()).await
             } else {
                 tokio::select! {
-                    next = tokio::time::timeout(self.ahead.read_timeout, source.next()) => next,
+                    next = timer::within(self.ahead.read_timeout, source.next()) => next,
                     () = self.abandoned() => return Ok(false),
                 }
             };
             let piece = match next {
-                Ok(Ok(Some(piece))) => piece,
-                Ok(Ok(None)) => return Ok(true),
-                Ok(Err(CodecError::Incomplete)) => {
+                Some(Ok(Some(piece))) => piece,
+                Some(Ok(None)) => return Ok(true),
+                Some(Err(CodecError::Incomplete)) => {
                     return Err(format!("{} while reading upstream", source.codec.closed_early()));
                 }
-                Ok(Err(error)) => return Err(error.to_string()),
-                Err(_) => {
+                Some(Err(error)) => return Err(error.to_string()),
+                None => {
                     return Err(
                         "upstream timed out (110: Connection timed out) while reading upstream"
                             .to_owned(),

@@ -11,10 +11,10 @@ use crate::connection::body::{BodyError, Origin, RequestBody};
 use crate::exchange::{Captures, Exchange};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
+use crate::process::turn;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 use yorozu_upstream::Selector;
 use yorozu_wire::h1::Version;
 
@@ -100,7 +100,7 @@ async fn fetch_for_client(
             None
         }
     };
-    exchange.attempts.append(&mut job.attempts.borrow_mut());
+    job.hand_over(exchange);
     result
 }
 
@@ -129,7 +129,7 @@ async fn job(
     location: &LocationConf,
     protocol: &Protocol,
     is_live: bool,
-) -> Result<Job, u16> {
+) -> Result<Box<Job>, u16> {
     let upstream = match protocol.target().and_then(Target::fixed) {
         Some(upstream) => Arc::clone(upstream),
         None => Box::pin(protocol.upstream(exchange)).await?,
@@ -150,7 +150,7 @@ async fn job(
     });
     let hinted = hinted(exchange, location);
     let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
-    Ok(Job {
+    Ok(Box::new(Job {
         conf: Rc::clone(&exchange.conf),
         location: exchange.location,
         upstream,
@@ -166,8 +166,8 @@ async fn job(
         context: Context::of(exchange),
         hinted,
         attempts: RefCell::default(),
-        begun: Cell::new(Instant::now()),
-    })
+        begun: Cell::new(turn::instant()),
+    }))
 }
 
 /// The client, if `early_hints` lets it have 103 answers.
@@ -229,7 +229,7 @@ async fn refresh(exchange: &mut Exchange) {
     let Handler::Gateway(protocol) = &location.handler else { return };
     let Ok(job) = job(exchange, location, protocol, false).await else { return };
     let result = fetch(&job).await;
-    exchange.attempts.append(&mut job.attempts.borrow_mut());
+    job.hand_over(exchange);
     // Dropping the response leaves its pump to finish the entry.
     drop(settle(exchange, location.gateway(), result).await);
 }

@@ -1,0 +1,184 @@
+//! A body joins its response: whole, if it came with its head or right after it; else with a pump that reads on.
+
+use super::fetch::Fetched;
+use super::pump::{self, PumpEnd, ReadAhead};
+use super::store::Saver;
+use super::stream;
+use super::{CodecError, Conf};
+use crate::cache::Collector;
+use crate::exchange::request::Method;
+use crate::exchange::response::{Body, Response};
+use crate::exchange::{Exchange, unix_seconds};
+use crate::logging::error::Context;
+use crate::process::turn;
+use bytes::Bytes;
+use std::time::{Duration, Instant};
+
+/// Longest body whose end is waited for before its head is sent; chosen: a page in one write, which is
+/// cheaper than a task that pumps it.
+const GATHERED_BYTES_MAX: u64 = 64 * 1024;
+/// How long it is waited for. An application that flushes a part and works on is not held up.
+const GATHER_TIME: Duration = Duration::from_millis(2);
+
+/// Is its length known, and short?
+fn is_short(response: &Response) -> bool {
+    response.content_length.is_some_and(|length| length <= GATHERED_BYTES_MAX)
+}
+
+/// Those who keep what passes by.
+pub struct Keepers {
+    pub collector: Option<Collector>,
+    pub saver: Option<Saver>,
+}
+
+impl Keepers {
+    fn is_empty(&self) -> bool {
+        self.collector.is_none() && self.saver.is_none()
+    }
+
+    fn push(&mut self, piece: &Bytes) {
+        if self.collector.as_mut().is_some_and(|collector| !collector.push(piece)) {
+            self.collector = None;
+        }
+        if self.saver.as_mut().is_some_and(|saver| !saver.push(piece)) {
+            self.saver = None;
+        }
+    }
+}
+
+/// A body, as far as it has arrived.
+pub struct Arriving {
+    fetched: Fetched,
+    keepers: Keepers,
+    pieces: Vec<Bytes>,
+    is_whole: Result<bool, CodecError>,
+    has_no_content: bool,
+}
+
+impl Arriving {
+    pub fn new(exchange: &Exchange, mut fetched: Fetched, keepers: Keepers) -> Self {
+        let has_no_content = exchange.request.method == Method::Head && keepers.is_empty();
+        let mut pieces: Vec<Bytes> = fetched.before.take().into_iter().collect();
+        let is_whole = fetched.source.arrived(&mut pieces);
+        Self { fetched, keepers, pieces, is_whole, has_no_content }
+    }
+
+    /// Waits for a short rest that comes right after the head.
+    pub async fn gather(&mut self, is_buffered: bool, response: &Response) {
+        let source = &mut self.fetched.source;
+        let may_wait =
+            is_buffered && is_short(response) && !self.has_no_content && source.upload.is_none();
+        if matches!(self.is_whole, Ok(false)) && may_wait {
+            self.is_whole = Box::pin(source.gather(&mut self.pieces, GATHER_TIME)).await;
+        }
+    }
+
+    /// Gives it to the response: whole, or with a pump that reads on.
+    pub fn attach(
+        self,
+        exchange: &mut Exchange,
+        conf: &Conf,
+        is_buffered: bool,
+        response: &mut Response,
+    ) {
+        let Self { fetched, mut keepers, pieces, is_whole, has_no_content } = self;
+        for piece in &pieces {
+            keepers.push(piece);
+        }
+        if matches!(is_whole, Ok(true)) {
+            let Fetched { mut source, lease, started, .. } = fetched;
+            keepers.collector.take_if(|_| !source.codec.may_be_stored());
+            finish_whole(exchange, pieces, keepers, response, started);
+            place_trailers(exchange, source.codec.take_trailers(), response);
+            let (connection, is_reusable) = source.into_connection(true);
+            lease.release(connection, is_reusable);
+        } else if has_no_content {
+            // Nobody wants the content; PHP may be cut short.
+            fetched.lease.release(None, false);
+        } else {
+            start_pump(exchange, conf, fetched, keepers, pieces, is_buffered, response);
+        }
+    }
+}
+
+/// Leaves the rest of a body to a task that reads ahead of the client.
+fn start_pump(
+    exchange: &Exchange,
+    conf: &Conf,
+    fetched: Fetched,
+    mut keepers: Keepers,
+    pieces: Vec<Bytes>,
+    is_buffered: bool,
+    response: &mut Response,
+) {
+    let Fetched { source, lease, started, received, scheme, .. } = fetched;
+    let temp_bytes_max = conf.max_temp_file_size.0;
+    if let Some(collector) = &mut keepers.collector {
+        collector.let_others_read(response.content_length);
+    }
+    let file =
+        (is_buffered && temp_bytes_max > 0).then(|| (conf.temp_path.0.clone(), temp_bytes_max));
+    let ahead = ReadAhead {
+        read_timeout: conf.read_timeout,
+        rate: if is_buffered { conf.limit_rate.0 } else { 0 },
+        memory_bytes_max: if is_buffered { conf.buffers.total() } else { conf.buffer_size.bytes() },
+        file,
+    };
+    let end = PumpEnd {
+        collector: keepers.collector,
+        saver: keepers.saver,
+        context: Context::of(exchange),
+        peer: exchange
+            .attempts
+            .last()
+            .map(|attempt| format!("{scheme}{}", attempt.peer))
+            .unwrap_or_default(),
+        started,
+        lease,
+    };
+    let stream = pump::start_with(pieces, source, ahead, end, received);
+    response.body = Body::Stream(Box::new(stream));
+}
+
+/// Fields behind a body that is whole: to the client, if they are let.
+fn place_trailers(exchange: &mut Exchange, trailers: Vec<(Bytes, Bytes)>, response: &mut Response) {
+    let passes = exchange.conf.location(exchange.location).proxy.proxy_pass_trailers;
+    if passes && !trailers.is_empty() {
+        response.content_length = None;
+        let body = std::mem::replace(&mut response.body, Body::empty());
+        response.body = Body::Stream(Box::new(stream::of_whole(body, trailers)));
+    } else {
+        exchange.upstream_trailers = trailers;
+    }
+}
+
+fn finish_whole(
+    exchange: &mut Exchange,
+    mut pieces: Vec<Bytes>,
+    keepers: Keepers,
+    response: &mut Response,
+    started: Instant,
+) {
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    if let Some(collector) = keepers.collector {
+        collector.finish(unix_seconds(turn::now()));
+    }
+    if let Some(saver) = keepers.saver {
+        saver.finish();
+    }
+    if let Some(attempt) = exchange.attempts.last_mut() {
+        attempt.response_time = Some(turn::since(started));
+        attempt.response_bytes = length as u64;
+    }
+    let body = match pieces.len() {
+        0 => Bytes::new(),
+        1 => pieces.remove(0),
+        _ => pieces.concat().into(),
+    };
+    let is_head = exchange.request.method == Method::Head;
+    let announced = response.content_length;
+    if announced.is_none() && !is_head && yorozu_http::status::has_content(response.status) {
+        response.content_length = Some(length as u64);
+    }
+    response.body = Body::Memory(body);
+}

@@ -62,12 +62,19 @@ find_rust() {
 }
 
 build() {
-    local log
+    local log first=
+    yorozu=$here/target/release/yorozu
+    [ -x "$yorozu" ] || first=", which takes some minutes the first time"
+    step "building yorozu$first"
+    if [ -t 2 ]; then
+        # Who looks on sees how far it is.
+        (cd "$here" && cargo build --release --locked --bin yorozu) >&2 </dev/null || die "the build failed"
+        return
+    fi
     log=$(mktemp)
     (cd "$here" && cargo build --release --locked --bin yorozu) >"$log" 2>&1 </dev/null ||
         { cat "$log" >&2; rm -f "$log"; die "the build failed"; }
     rm -f "$log"
-    yorozu=$here/target/release/yorozu
 }
 
 # --- folders and users -----------------------------------------------------------------------

@@ -176,7 +176,6 @@ fn fill_line(request: &mut Request, line: &RequestLine) {
     request.version = line.version;
 }
 
-/// Reads the fields and judges what two readers could disagree on.
 /// Reads a head that is all there.
 pub fn read(head: Bytes, bounds: &Bounds) -> Received {
     let (mut line, mut searched) = (None, 0);
@@ -190,6 +189,7 @@ pub fn read(head: Bytes, bounds: &Bounds) -> Received {
     }
 }
 
+/// Reads the fields and judges what two readers could disagree on.
 pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Received {
     let mut request = Request::unread(head);
     fill_line(&mut request, line);

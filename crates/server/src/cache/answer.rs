@@ -167,7 +167,7 @@ pub struct Failure {
 /// # Source
 /// RFC 9111, sections 3.2 and 4.3.4.
 pub fn revalidated(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<Outcome> {
-    let arrived_at = crate::exchange::unix_millis(crate::process::turn::now());
+    let arrived_at = crate::process::turn::unix_millis();
     let entry = exchange.cache.as_ref()?.stale.clone()?;
     let mut renewed = entry.head.clone();
     update_fields(exchange, conf, head, &mut renewed);

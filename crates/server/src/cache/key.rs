@@ -3,9 +3,11 @@
 use super::Plan;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
+use crate::exchange::scratch::Scratch;
 use crate::handlers::Handler;
 use crate::handlers::gateway::{Conf, Protocol};
 use crate::logging::error::{self, Level};
+use bytes::Bytes;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Entry, EntryHead, Key, VariantId, Zone};
@@ -17,14 +19,16 @@ use yorozu_http::{field, vary};
 /// The status the client gets for a name that variables spell and no zone has.
 pub fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u16> {
     let Some(name) = conf.cache.zone() else { return Ok(None) };
-    let name = name.value(exchange);
-    if name.is_empty() || &name[..] == b"off" {
+    let mut text = Scratch::take();
+    name.append(exchange, &mut text);
+    if text.is_empty() || text[..] == *b"off" {
         return Ok(None);
     }
-    let name = String::from_utf8_lossy(&name);
-    match exchange.conf.zones.get(&*name) {
+    let found = std::str::from_utf8(&text).ok().and_then(|name| exchange.conf.zones.get(name));
+    match found {
         Some(zone) => Ok(Some(Arc::clone(zone))),
         None => {
+            let name = String::from_utf8_lossy(&text);
             error::request(exchange, Level::Error, &format!("cache \"{name}\" not found"));
             Err(500)
         }
@@ -33,12 +37,12 @@ pub fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u
 
 /// The key of the first variant.
 pub fn primary(exchange: &mut Exchange, conf: &Conf) -> Key {
-    let mut key = Vec::with_capacity(128);
+    let mut key = Scratch::take();
     match &conf.cache_key {
         Some(template) => template.append(exchange, &mut key),
         None => default_key(exchange, &mut key),
     }
-    Key::primary(key.into())
+    Key::primary(Bytes::copy_from_slice(&key))
 }
 
 /// The key the request would have with another method.

@@ -29,8 +29,8 @@ pub use answer::{answer, answer_stale, revalidated};
 pub use collector::Collector;
 pub use report::{CacheStatus, Forward, Report};
 
+use crate::exchange::Exchange;
 use crate::exchange::request::Method;
-use crate::exchange::{Exchange, unix_millis};
 use crate::handlers::gateway::directives::Failures;
 use crate::handlers::gateway::{self, Conf, Protocol};
 use crate::handlers::{Handler, Outcome};
@@ -86,7 +86,7 @@ impl Plan {
             stale: self.stale.clone(),
             not_stored: self.not_stored,
             guard: self.guard.take(),
-            ..Self::new(Arc::clone(&self.zone), self.key.clone(), unix_millis(turn::now()))
+            ..Self::new(Arc::clone(&self.zone), self.key.clone(), turn::unix_millis())
         }
     }
 }

@@ -25,6 +25,8 @@ struct Inner {
     number: u64,
     source: String,
     regex: pcre2::bytes::Regex,
+    /// How many groups it captures, the whole match not counted.
+    groups: usize,
     /// Slots of variables that take the named groups.
     named: Vec<(usize, u16)>,
 }
@@ -45,7 +47,8 @@ impl Inner {
                 ValueError(format!("pcre2_compile() failed: {error} in \"{text}\"{at}"))
             })?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { number, source: text.to_owned(), regex, named: Vec::new() })
+        let groups = regex.captures_len() - 1;
+        Ok(Self { number, source: text.to_owned(), regex, groups, named: Vec::new() })
     }
 
     fn is_match(&self, subject: &[u8]) -> bool {
@@ -155,7 +158,7 @@ impl Regex {
 
     /// How many groups it captures, the whole match not counted.
     pub fn groups(&self) -> usize {
-        self.inner.regex.captures_len() - 1
+        self.inner.groups
     }
 
     /// As written.

@@ -3,11 +3,9 @@
 use super::directive::ValueError;
 use super::env::Env;
 use crate::exchange::Exchange;
+use crate::exchange::scratch::Scratch;
 use crate::exchange::variables::Variable;
 use bytes::Bytes;
-
-/// Room for a value before it has to grow; chosen: most are shorter.
-const VALUE_BYTES: usize = 64;
 
 /// A text with variables; nginx's complex value.
 #[derive(Clone, Debug, Default)]
@@ -58,10 +56,24 @@ impl Template {
 
     /// The text, if no variable stands in it.
     pub fn as_literal(&self) -> Option<Bytes> {
+        self.literal_text().cloned()
+    }
+
+    fn literal_text(&self) -> Option<&Bytes> {
+        static EMPTY: Bytes = Bytes::new();
         match &self.parts[..] {
-            [] => Some(Bytes::new()),
-            [Part::Text(text)] => Some(text.clone()),
+            [] => Some(&EMPTY),
+            [Part::Text(text)] => Some(text),
             _ => None,
+        }
+    }
+
+    /// As [`Template::append`], of a text whose values change nothing on the exchange but what it may compute
+    /// anew (`root` with variables).
+    pub fn append_peeked(&self, exchange: &Exchange, out: &mut Vec<u8>) {
+        match self.literal_text() {
+            Some(text) => out.extend_from_slice(text),
+            None => self.append(&mut exchange.shadow(), out),
         }
     }
 
@@ -141,15 +153,16 @@ impl Template {
         if let Some(text) = self.as_literal() {
             return text;
         }
-        let mut out = Vec::with_capacity(VALUE_BYTES);
+        let mut out = Scratch::take();
         self.append(exchange, &mut out);
-        out.into()
+        Bytes::copy_from_slice(&out)
     }
 
     /// nginx's truth of a string: neither empty nor `0`.
     pub fn is_true(&self, exchange: &mut Exchange) -> bool {
-        let value = self.value(exchange);
-        !value.is_empty() && &value[..] != b"0"
+        let mut value = Scratch::take();
+        self.append(exchange, &mut value);
+        !value.is_empty() && value[..] != *b"0"
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod request;
 pub mod response;
+pub mod scratch;
 pub mod slots;
 pub mod temporary;
 pub mod variables;
@@ -195,7 +196,8 @@ pub struct Exchange {
     /// Had it arrived before the one before it was answered?
     pub is_pipelined: bool,
     pub started: Instant,
-    pub started_wall: SystemTime,
+    /// In milliseconds since 1970.
+    pub started_millis: i64,
     /// Bytes of the request, head and body.
     pub request_bytes: u64,
     pub bytes_sent: u64,
@@ -285,7 +287,7 @@ impl Exchange {
             limit_rate: None,
             is_pipelined: false,
             started: turn::instant(),
-            started_wall: turn::now(),
+            started_millis: turn::unix_millis(),
             bytes_sent: 0,
             body_bytes_sent: 0,
             is_complete: false,
@@ -355,12 +357,12 @@ impl Exchange {
 
     /// Seconds since 1970 when the request began.
     pub fn now(&self) -> i64 {
-        unix_seconds(self.started_wall)
+        self.started_millis / 1000
     }
 
     /// Milliseconds since 1970 when the request began.
     pub fn now_millis(&self) -> i64 {
-        unix_millis(self.started_wall)
+        self.started_millis
     }
 
     pub fn request_time(&self) -> Duration {

@@ -3,6 +3,7 @@
 use super::{Exchange, UpstreamAttempt};
 use crate::config::compiled::Config;
 use crate::exchange::request::{Request, append_joined};
+use crate::exchange::scratch::Scratch;
 use crate::filters::compress::Coding;
 use crate::filters::{slice, ssi, userid};
 use crate::logging::clock;
@@ -378,15 +379,10 @@ fn core_getter(name: &str) -> Option<Getter> {
             is_h2 && put(out, if ex.client.is_tls() { b"h2" } else { b"h2c" })
         },
         "document_root" => |ex, out| {
-            let root = crate::handlers::static_file::root(ex);
-            put(out, &root)
+            crate::handlers::static_file::append_root(ex, out);
+            true
         },
-        "realpath_root" => |ex, out| {
-            let root = crate::handlers::static_file::root(ex);
-            let path = std::path::Path::new(std::ffi::OsStr::new(&*String::from_utf8_lossy(&root)))
-                .canonicalize();
-            path.is_ok_and(|path| put(out, path.as_os_str().as_encoded_bytes()))
-        },
+        "realpath_root" => realpath_root,
         "uri" | "document_uri" => |ex, out| put(out, &ex.uri),
         "host" => |ex, out| match &ex.request.host[..] {
             b"" => put(out, ex.conf.server(ex.server).name().as_bytes()),
@@ -445,7 +441,9 @@ fn response_getter(name: &str) -> Option<Getter> {
         "status" => |ex, out| {
             // An `error_page` has settled it, whatever its page would say.
             let settled = ex.settled_status().unwrap_or(ex.status);
-            write!(out, "{settled:03}").is_ok()
+            // By hand, as in `decimal`.
+            let digit = |scale: u16| b'0' + u8::try_from(settled / scale % 10).unwrap_or(0);
+            put(out, &[digit(100), digit(10), digit(1)])
         },
         "gzip_ratio" => |ex, out| put_ratio(ex, Coding::Gzip, out),
         "brotli_ratio" => |ex, out| put_ratio(ex, Coding::Brotli, out),
@@ -461,9 +459,13 @@ pub fn by_name(config: &Config, name: &str) -> Option<Variable> {
     slot.map(Variable::Slot).or_else(|| builtin(name)).or_else(|| prefixed(name))
 }
 
-/// A value of a template that only reads the exchange (`root` with variables).
-pub fn value_of(template: &crate::config::template::Template, exchange: &Exchange) -> Bytes {
-    template.value(&mut exchange.shadow())
+/// The root without symbolic links.
+fn realpath_root(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let mut root = Scratch::take();
+    crate::handlers::static_file::append_root(exchange, &mut root);
+    let path =
+        std::path::Path::new(std::ffi::OsStr::new(&*String::from_utf8_lossy(&root))).canonicalize();
+    path.is_ok_and(|path| put(out, path.as_os_str().as_encoded_bytes()))
 }
 
 /// Written in hexadecimal.

@@ -5,6 +5,7 @@ use super::static_file::{self, files};
 use crate::config::directive::*;
 use crate::config::types::Templates;
 use crate::exchange::Exchange;
+use crate::exchange::scratch::Scratch;
 use crate::logging::error::{self, Level};
 use std::rc::Rc;
 
@@ -24,10 +25,14 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
         if name.starts_with(b"/") {
             return Some(Outcome::Internal { uri: name.to_vec(), args: None });
         }
-        let mut uri = exchange.uri.clone();
+        let (mut uri, mut path) = (Scratch::take(), Scratch::take());
+        uri.extend_from_slice(&exchange.uri);
         uri.extend_from_slice(&name);
-        match files::kind(&static_file::path_of(exchange, &uri)) {
-            Some(files::Kind::File) => return Some(Outcome::Internal { uri, args: None }),
+        static_file::append_path_of(exchange, &uri, &mut path);
+        match files::kind(&path) {
+            Some(files::Kind::File) => {
+                return Some(Outcome::Internal { uri: uri.to_vec(), args: None });
+            }
             Some(_) => {}
             None if !has_looked => {
                 has_looked = true;

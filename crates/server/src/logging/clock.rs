@@ -1,6 +1,5 @@
 //! The time as texts, formatted once a second per worker.
 
-use crate::exchange::unix_seconds;
 use crate::process::turn;
 use jiff::{Timestamp, tz::TimeZone};
 use std::cell::RefCell;
@@ -28,7 +27,7 @@ thread_local! {
 
 /// The present second.
 pub fn now() -> Rc<Texts> {
-    let seconds = unix_seconds(turn::now());
+    let seconds = turn::unix_millis() / 1000;
     CURRENT.with_borrow_mut(|current| {
         if current.unix_seconds != seconds {
             *current = Rc::new(Texts::at(seconds));

@@ -4,7 +4,7 @@ use super::Step;
 use crate::config::directive::*;
 use crate::config::template::Template;
 use crate::config::types::Status;
-use crate::exchange::{Exchange, unix_millis};
+use crate::exchange::Exchange;
 use crate::logging::error::{self, Level};
 use crate::process::turn;
 use bytes::Bytes;
@@ -212,7 +212,7 @@ pub fn pass(exchange: &mut Exchange) -> Step {
     if conf.limit_req.is_empty() || exchange.limit_req_status.is_some() {
         return Step::Next;
     }
-    let now = unix_millis(turn::now());
+    let now = turn::unix_millis();
     let (mut longest, mut found) = (0, None);
     let mut counted = Vec::new();
     for limit in &conf.limit_req {

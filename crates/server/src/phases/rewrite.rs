@@ -7,6 +7,7 @@ use crate::config::load::Loader;
 use crate::config::regex::Regex;
 use crate::config::template::Template;
 use crate::exchange::response::Response;
+use crate::exchange::scratch::Scratch;
 use crate::exchange::variables::Variable;
 use crate::exchange::{Captures, Exchange};
 use crate::handlers::Outcome;
@@ -439,16 +440,16 @@ fn assign(exchange: &mut Exchange, target: &Variable, value: &Template) {
 
 impl Condition {
     fn holds(&self, exchange: &mut Exchange) -> bool {
-        let mut subject = Vec::new();
+        let mut subject = Scratch::take();
         match self {
             Self::True(variable) => {
                 variable.append(exchange, &mut subject);
-                !subject.is_empty() && subject != b"0"
+                !subject.is_empty() && subject[..] != *b"0"
             }
             Self::Equals { left, right, is_negated } => {
                 left.append(exchange, &mut subject);
                 let right = right.value(exchange);
-                (subject == right[..]) != *is_negated
+                (subject[..] == right[..]) != *is_negated
             }
             Self::Matches { subject: variable, regex, is_negated } => {
                 variable.append(exchange, &mut subject);

@@ -2,6 +2,7 @@
 
 use crate::config::http_core::{TryFile, TryLast};
 use crate::exchange::Exchange;
+use crate::exchange::scratch::Scratch;
 use crate::handlers::Outcome;
 use crate::handlers::static_file::{self, files};
 use std::rc::Rc;
@@ -46,9 +47,9 @@ pub fn redirect(mut uri: Vec<u8>, args: Option<&[u8]>) -> Outcome {
 
 /// The path of the file as a URI, if it exists as wanted.
 fn found(exchange: &mut Exchange, file: &TryFile) -> Option<Vec<u8>> {
-    let mut uri = Vec::new();
+    let (mut uri, mut path) = (Scratch::take(), Scratch::take());
     file.path.append(exchange, &mut uri);
-    let mut path = static_file::path_of(exchange, &uri);
+    static_file::append_path_of(exchange, &uri, &mut path);
     if static_file::is_alias_whole(exchange) {
         // As nginx: the files to try lie below the alias of a regex.
         path.extend_from_slice(&uri);
@@ -61,5 +62,5 @@ fn found(exchange: &mut Exchange, file: &TryFile) -> Option<Vec<u8>> {
         return None;
     }
     // As nginx: the slash that asks for a folder is not the path's. A folder without its own is redirected to.
-    Some(uri)
+    Some(uri.to_vec())
 }

@@ -4,6 +4,7 @@
 //! the turn began, so what one of them learned during it - the time, whether a file exists - is not
 //! older than any of them; and what those of one round of it have to say to a log is said with one call.
 
+use crate::exchange;
 use crate::limits;
 use crate::logging::access;
 use std::cell::Cell;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 thread_local! {
     static TURN: Cell<u64> = const { Cell::new(0) };
     static NOW: Cell<(u64, SystemTime)> = const { Cell::new((u64::MAX, SystemTime::UNIX_EPOCH)) };
+    static MILLIS: Cell<(u64, i64)> = const { Cell::new((u64::MAX, 0)) };
     static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
 }
 
@@ -34,6 +36,17 @@ pub fn now() -> SystemTime {
     let now = SystemTime::now();
     NOW.set((number(), now));
     now
+}
+
+/// As [`now`], in milliseconds since 1970.
+pub fn unix_millis() -> i64 {
+    let (turn, millis) = MILLIS.get();
+    if turn == number() {
+        return millis;
+    }
+    let millis = exchange::unix_millis(now());
+    MILLIS.set((number(), millis));
+    millis
 }
 
 /// As [`now`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.

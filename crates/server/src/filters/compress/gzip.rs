@@ -70,6 +70,10 @@ pub struct MimeTypes(Vec<Bytes>);
 
 impl MimeTypes {
     pub fn has(&self, content_type: &[u8]) -> bool {
+        // What most pages say, as they say it.
+        if let Some(b"" | [b';', ..]) = content_type.strip_prefix(b"text/html") {
+            return true;
+        }
         let mime = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         mime.eq_ignore_ascii_case(b"text/html")
             || self.0.iter().any(|found| &found[..] == b"*" || found.eq_ignore_ascii_case(mime))

@@ -9,9 +9,9 @@ use super::{Conf, Head, Protocol};
 use crate::cache::freshness::{self, NotStored};
 use crate::cache::{self, Collector};
 use crate::config::compiled::LocationConf;
+use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
-use crate::exchange::{Exchange, unix_millis};
 use crate::filters::charset;
 use crate::handlers::{Handler, Outcome, error_page, static_file};
 use crate::logging::error::{self, Context, Level};
@@ -350,7 +350,7 @@ fn entry_head(
     let tells_credentials =
         conf.cache_key.as_ref().is_some_and(|key| key.has_field(b"authorization"));
     let is_authorized = exchange.request.known.authorization.is_some() && !tells_credentials;
-    let now = unix_millis(turn::now());
+    let now = turn::unix_millis();
     let fresh = freshness::freshness(head, conf, now, is_authorized)?;
     let lines = cache::purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
     let tags = cache::purge::tags(&exchange.request.host, lines.map(|line| &line[..]));

@@ -6,9 +6,9 @@ use super::store::Saver;
 use super::stream;
 use super::{CodecError, Conf};
 use crate::cache::Collector;
+use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Body, Response};
-use crate::exchange::{Exchange, unix_seconds};
 use crate::logging::error::Context;
 use crate::process::turn;
 use bytes::Bytes;
@@ -161,7 +161,7 @@ fn finish_whole(
 ) {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if let Some(collector) = keepers.collector {
-        collector.finish(unix_seconds(turn::now()));
+        collector.finish(turn::unix_millis() / 1000);
     }
     if let Some(saver) = keepers.saver {
         saver.finish();

@@ -8,6 +8,7 @@ use crate::config::compiled::LocationConf;
 use crate::config::http_core::{Symlinks, Types};
 use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Response, Segment};
+use crate::exchange::scratch::Scratch;
 use crate::filters::compress::precompressed::{self, Static};
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
@@ -16,13 +17,9 @@ use std::rc::Rc;
 use yorozu_http::uri::{Escape, escape_into};
 
 /// `$document_root`: the folder, with its variables.
-pub fn root(exchange: &Exchange) -> Bytes {
-    let conf = Rc::clone(&exchange.conf);
-    let root = &conf.location(exchange.location).http_core.root;
-    root.path.as_literal().unwrap_or_else(|| {
-        // A root with variables changes nothing on the exchange but what it may compute anew.
-        crate::exchange::variables::value_of(&root.path, exchange)
-    })
+pub fn append_root(exchange: &Exchange, out: &mut Vec<u8>) {
+    let root = &exchange.conf.location(exchange.location).http_core.root;
+    root.path.append_peeked(exchange, out);
 }
 
 /// `$request_filename`: the file the current path names.
@@ -38,25 +35,25 @@ pub fn is_alias_whole(exchange: &Exchange) -> bool {
 
 /// The file that `uri` names in the exchange's location.
 pub fn path_of(exchange: &Exchange, uri: &[u8]) -> Vec<u8> {
-    let conf = Rc::clone(&exchange.conf);
-    let root_conf = &conf.location(exchange.location).http_core.root;
-    let root = root(exchange);
-    let rest = if root_conf.is_alias {
-        if root_conf.alias_bytes == usize::MAX && !exchange.is_uri_below_alias {
-            return root.to_vec();
-        }
-        uri.get(root_conf.alias_bytes..).unwrap_or(if exchange.is_uri_below_alias {
-            uri
-        } else {
-            b""
-        })
-    } else {
-        uri
-    };
-    let mut path = Vec::with_capacity(root.len() + rest.len() + 16);
-    path.extend_from_slice(&root);
-    path.extend_from_slice(rest);
+    let mut path = Vec::with_capacity(PATH_BYTES);
+    append_path_of(exchange, uri, &mut path);
     path
+}
+
+/// Room for a path before it has to grow; chosen: most are shorter.
+const PATH_BYTES: usize = 128;
+
+/// As [`path_of`], behind what is in `out`.
+pub fn append_path_of(exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
+    append_root(exchange, out);
+    let root = &exchange.conf.location(exchange.location).http_core.root;
+    let rest = match uri.get(root.alias_bytes..) {
+        _ if !root.is_alias => uri,
+        Some(rest) => rest,
+        None if exchange.is_uri_below_alias => uri,
+        None => b"",
+    };
+    out.extend_from_slice(rest);
 }
 
 /// The status for a file that cannot be had.
@@ -206,9 +203,11 @@ fn refused_link(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Op
     if setting.mode == Symlinks::Allowed {
         return None;
     }
-    let trusted =
-        setting.from.as_ref().map(|from| crate::exchange::variables::value_of(from, exchange));
-    let trusted = trusted.filter(|from| path.starts_with(from)).map_or(0, |from| from.len());
+    let mut trusted = Scratch::take();
+    if let Some(from) = &setting.from {
+        from.append_peeked(exchange, &mut trusted);
+    }
+    let trusted = if path.starts_with(&trusted) { trusted.len() } else { 0 };
     files::refused_link(path, trusted, setting.mode)
 }
 

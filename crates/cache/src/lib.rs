@@ -51,7 +51,7 @@ pub use zone::{Zone, ZoneOptions, ZoneUsage};
 #[non_exhaustive]
 pub enum StoreError {
     /// A system call failed.
-    #[error("{call} \"{path}\" failed ({source})")]
+    #[error("{call} \"{path}\" failed ({})", reason(source))]
     Io {
         /// The call, as nginx prints it: `open()`.
         call: &'static str,
@@ -74,4 +74,25 @@ pub enum StoreError {
         /// Which check failed.
         what: &'static str,
     },
+}
+
+/// `28: No space left on device`, as nginx prints system errors.
+fn reason(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(number) => format!("{number}: {}", nix::errno::Errno::from_raw(number).desc()),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_call_is_told_in_nginxs_words() {
+        let (path, source) = ("/cache/a".into(), std::io::Error::from_raw_os_error(28));
+        let problem = StoreError::Io { call: "write()", path, source };
+        let text = "write() \"/cache/a\" failed (28: No space left on device)";
+        assert_eq!(problem.to_string(), text);
+    }
 }

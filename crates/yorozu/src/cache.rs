@@ -170,7 +170,8 @@ pub(crate) fn ask(
     content: &str,
 ) -> Result<Vec<u8>, String> {
     let failed = |what: &str, problem: std::io::Error| {
-        format!("{what} \"{}\" failed ({problem}), is the server running?", path.display())
+        let (path, why) = (path.display(), yorozu_conf::os_error(&problem));
+        format!("{what} \"{path}\" failed ({why}), is the server running?")
     };
     let mut socket = UnixStream::connect(path).map_err(|p| failed("connect() to", p))?;
     let length = content.len();

@@ -305,7 +305,7 @@ fn a_full_disk_costs_files_and_nothing_else() {
     }
     let is_hit =
         get(server.port, "/39").is_some_and(|a| a.field("x-cache").as_deref() == Some("HIT"));
-    let has_said = || log(&folder).contains("failed (No space left on device");
+    let has_said = || log(&folder).contains("failed (28: No space left on device");
     let end = Instant::now() + Duration::from_secs(5);
     while !has_said() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));

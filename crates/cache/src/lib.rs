@@ -51,7 +51,7 @@ pub use zone::{Zone, ZoneOptions, ZoneUsage};
 #[non_exhaustive]
 pub enum StoreError {
     /// A system call failed.
-    #[error("{call} \"{path}\" failed ({})", reason(source))]
+    #[error("{call} \"{path}\" failed ({})", yorozu_conf::os_error(source))]
     Io {
         /// The call, as nginx prints it: `open()`.
         call: &'static str,
@@ -74,14 +74,6 @@ pub enum StoreError {
         /// Which check failed.
         what: &'static str,
     },
-}
-
-/// `28: No space left on device`, as nginx prints system errors.
-fn reason(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(number) => format!("{number}: {}", nix::errno::Errno::from_raw(number).desc()),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]

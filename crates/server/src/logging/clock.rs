@@ -27,7 +27,7 @@ thread_local! {
 
 /// The present second.
 pub fn now() -> Rc<Texts> {
-    let seconds = turn::unix_millis() / 1000;
+    let seconds = turn::unix_seconds();
     CURRENT.with_borrow_mut(|current| {
         if current.unix_seconds != seconds {
             *current = Rc::new(Texts::at(seconds));

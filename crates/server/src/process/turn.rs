@@ -17,7 +17,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 thread_local! {
     static TURN: Cell<u64> = const { Cell::new(0) };
-    static NOW: Cell<(u64, SystemTime)> = const { Cell::new((u64::MAX, SystemTime::UNIX_EPOCH)) };
     static MILLIS: Cell<(u64, i64)> = const { Cell::new((u64::MAX, 0)) };
     static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
 }
@@ -27,29 +26,23 @@ pub fn number() -> u64 {
     TURN.get()
 }
 
-/// The time, read once a turn.
-pub fn now() -> SystemTime {
-    let (turn, now) = NOW.get();
-    if turn == number() {
-        return now;
-    }
-    let now = SystemTime::now();
-    NOW.set((number(), now));
-    now
-}
-
-/// As [`now`], in milliseconds since 1970.
+/// Milliseconds since 1970, read once a turn.
 pub fn unix_millis() -> i64 {
     let (turn, millis) = MILLIS.get();
     if turn == number() {
         return millis;
     }
-    let millis = exchange::unix_millis(now());
+    let millis = exchange::unix_millis(SystemTime::now());
     MILLIS.set((number(), millis));
     millis
 }
 
-/// As [`now`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
+/// Seconds since 1970, as [`unix_millis`] has them.
+pub fn unix_seconds() -> i64 {
+    unix_millis() / 1000
+}
+
+/// As [`unix_millis`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
 pub fn instant() -> Instant {
     match INSTANT.get() {
         Some((turn, now)) if turn == number() => now,

@@ -161,7 +161,7 @@ fn finish_whole(
 ) {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if let Some(collector) = keepers.collector {
-        collector.finish(turn::unix_millis() / 1000);
+        collector.finish(turn::unix_seconds());
     }
     if let Some(saver) = keepers.saver {
         saver.finish();

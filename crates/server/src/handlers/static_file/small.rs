@@ -50,7 +50,7 @@ pub(super) fn read(opened: &Opened) -> Option<Bytes> {
     let identity = opened.identity;
     let length = usize::try_from(identity.bytes).ok()?;
     let changed = identity.modified.0.max(identity.changed.0);
-    let is_settled = turn::unix_millis() / 1000 - changed > limits::SMALL_FILE_SETTLED_SECONDS;
+    let is_settled = turn::unix_seconds() - changed > limits::SMALL_FILE_SETTLED_SECONDS;
     if !opened.is_file || length > limits::FILE_CHUNK_BYTES || !is_settled {
         return None;
     }

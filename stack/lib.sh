@@ -61,6 +61,10 @@ find_rust() {
         die "Rust 1.$rust_minimum or newer is needed, Debian's rustc-web is older: install it from rust-lang.org"
 }
 
+compile() {
+    (cd "$here" && cargo build --release --locked --bin yorozu) </dev/null
+}
+
 build() {
     local log first=
     yorozu=$here/target/release/yorozu
@@ -68,11 +72,11 @@ build() {
     step "building yorozu$first"
     if [ -t 2 ]; then
         # Who looks on sees how far it is.
-        (cd "$here" && cargo build --release --locked --bin yorozu) >&2 </dev/null || die "the build failed"
+        compile >&2 || die "the build failed"
         return
     fi
     log=$(mktemp)
-    (cd "$here" && cargo build --release --locked --bin yorozu) >"$log" 2>&1 </dev/null ||
+    compile >"$log" 2>&1 ||
         { cat "$log" >&2; rm -f "$log"; die "the build failed"; }
     rm -f "$log"
 }

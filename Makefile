@@ -1,8 +1,9 @@
-# make run    a real WordPress behind yorozu's page cache
-# make test   every test
-# make bench  yorozu beside nginx
-# make lint   formatting, lints, checks of the project's own rules
-.PHONY: run test bench lint
+# make run      a real WordPress behind yorozu's page cache
+# make test     every test
+# make bench    yorozu beside nginx
+# make lint     formatting, lints, checks of the project's own rules
+# make profile  a profile of yorozu under load, for faster builds
+.PHONY: run test bench lint profile
 
 run:
 	@exec stack/run
@@ -15,3 +16,6 @@ bench:
 
 lint:
 	@exec tests/lint
+
+profile:
+	@exec stack/profile

@@ -125,6 +125,19 @@ def upload_script(server):
     return script
 
 
+def fill_script(server):
+    """A page of its own for each request, in each coding, for wrk."""
+    script = server.folder / 'fill.lua'
+    script.write_text("""
+        local codings, count = {"gzip", "br", "zstd", "identity"}, 0
+        request = function()
+            count = count + 1
+            return wrk.format(nil, "/page-" .. count .. "/", {["Accept-Encoding"] = codings[count % 4 + 1]})
+        end
+    """)
+    return script
+
+
 def ab_upload(server):
     """The published upload test: 3 clients, each request 10 images of 100 KB."""
     body = server.folder / 'ten'

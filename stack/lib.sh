@@ -61,8 +61,18 @@ find_rust() {
         die "Rust 1.$rust_minimum or newer is needed, Debian's rustc-web is older: install it from rust-lang.org"
 }
 
-compile() {
-    (cd "$here" && cargo build --release --locked --bin yorozu) </dev/null
+# A profile is of one compiler: another one may refuse to read it.
+profiles=$here/target/profiles
+
+compiler() { rustc -vV | cksum | cut -d ' ' -f 1; }
+
+# What `make profile` left, if it was with this compiler.
+profile() { find "$profiles" -name "$(compiler)-*.profdata" 2>/dev/null; }
+
+compile() { # options of cargo
+    local found
+    found=$(profile)
+    (cd "$here" && RUSTFLAGS="${RUSTFLAGS-}${found:+ -Cprofile-use=$found}" cargo build --release --locked "$@") </dev/null
 }
 
 build() {
@@ -72,11 +82,11 @@ build() {
     step "building yorozu$first"
     if [ -t 2 ]; then
         # Who looks on sees how far it is.
-        compile >&2 || die "the build failed"
+        compile --bin yorozu >&2 || die "the build failed"
         return
     fi
     log=$(mktemp)
-    compile >"$log" 2>&1 ||
+    compile --bin yorozu >"$log" 2>&1 ||
         { cat "$log" >&2; rm -f "$log"; die "the build failed"; }
     rm -f "$log"
 }

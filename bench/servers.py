@@ -15,7 +15,8 @@ NGINX, YOROZU = '/usr/sbin/nginx', ROOT / 'target/release/yorozu'
 
 def start(core, *command, log=None):
     out = open(log, 'w') if log else subprocess.DEVNULL
-    return subprocess.Popen(['taskset', '-c', str(core), *map(str, command)], stdout=out, stderr=out)
+    # A session of its own: Apache ends its whole process group when it ends.
+    return subprocess.Popen(['taskset', '-c', str(core), *map(str, command)], stdout=out, stderr=out, start_new_session=True)
 
 
 def wait_for(port):

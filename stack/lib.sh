@@ -69,10 +69,18 @@ compiler() { rustc -vV | cksum | cut -d ' ' -f 1; }
 # What `make profile` left, if it was with this compiler.
 profile() { find "$profiles" -name "$(compiler)-*.profdata" 2>/dev/null; }
 
-compile() { # options of cargo
+compile_with() { # flag-of-rustc-or-nothing options-of-cargo...
+    local flag=$1
+    shift
+    # Not set where there is no flag: an empty RUSTFLAGS would hide those of cargo's own configuration.
+    (cd "$here" && { [ -z "$flag" ] || export RUSTFLAGS="${RUSTFLAGS-} $flag"; } &&
+        cargo build --release --locked "$@") </dev/null
+}
+
+compile() { # options-of-cargo...
     local found
     found=$(profile)
-    (cd "$here" && RUSTFLAGS="${RUSTFLAGS-}${found:+ -Cprofile-use=$found}" cargo build --release --locked "$@") </dev/null
+    compile_with "${found:+-Cprofile-use=$found}" "$@"
 }
 
 build() {

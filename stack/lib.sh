@@ -83,13 +83,19 @@ compile() { # options-of-cargo...
     compile_with "${found:+-Cprofile-use=$found}" "$@"
 }
 
+# YOROZU names a binary that is there already; without it one is built.
 build() {
     local log first=
+    if [ -n "${YOROZU:-}" ]; then
+        yorozu=$YOROZU
+        [ -x "$yorozu" ] || die "YOROZU is \"$yorozu\": the path of an executable file was expected"
+        return
+    fi
     yorozu=$here/target/release/yorozu
     [ -x "$yorozu" ] || first=", which takes some minutes the first time"
     step "building yorozu$first"
     if [ -t 2 ]; then
-        # Who looks on sees how far it is.
+        # On a terminal cargo shows its progress.
         compile --bin yorozu >&2 || die "the build failed"
         return
     fi

@@ -1,6 +1,6 @@
 """The real WordPress of `make run`, for tests."""
 import http.client, os, pathlib, re, shutil, signal, subprocess, sys, tempfile, time, traceback
-from peers import free_port
+from peers import YOROZU, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -76,7 +76,7 @@ class Site:
 
     def yorozu(self, *words, is_failing=False):
         """What the command line says, of a server that runs."""
-        command = [ROOT / 'target/release/yorozu', '-p', f'{self.folder}/', '-c', 'conf/nginx.conf', *words]
+        command = [YOROZU, '-p', f'{self.folder}/', '-c', 'conf/nginx.conf', *words]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
         assert (done.returncode != 0) == is_failing, done.stdout
         return done.stdout

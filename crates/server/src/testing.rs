@@ -3,6 +3,7 @@
 use crate::config::compiled::{Config, WorkerConf};
 use crate::config::load::{Kept, Request as LoadRequest, load};
 use crate::connection::body::RequestBody;
+use crate::connection::head::{self, Bounds, Received};
 use crate::exchange::request::Request;
 use crate::exchange::{Client, Exchange, Remote};
 use std::cell::{Cell, OnceCell};
@@ -53,4 +54,14 @@ pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
         proxied: OnceCell::new(),
     };
     Exchange::new(conf, Rc::new(client), Request::unread(bytes::Bytes::new()), RequestBody::none())
+}
+
+/// A request from the text of its head, under the default bounds.
+pub(crate) fn request(head: &str) -> Request {
+    let config = config("http { server { } }");
+    let bounds = Bounds::of(&config.locations[0].http_core);
+    match head::read(bytes::Bytes::copy_from_slice(head.as_bytes()), &bounds) {
+        Received::Request(request) => request,
+        _ => panic!("no request: {head}"),
+    }
 }

@@ -88,6 +88,16 @@ pub enum ServerName {
     Regex(Regex, String),
 }
 
+impl ServerName {
+    /// Can a client ask for it? `_` and the like only say that a server has no name.
+    pub fn is_real(&self) -> bool {
+        match self {
+            Self::Text(text) => text.bytes().any(|byte| byte.is_ascii_alphanumeric()),
+            Self::Regex(..) => true,
+        }
+    }
+}
+
 /// One listening socket and the servers behind it.
 #[derive(Debug)]
 pub struct Socket {

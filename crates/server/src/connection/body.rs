@@ -32,6 +32,8 @@ pub enum BodyError {
     TooLarge,
     /// The file it should go to failed.
     File(String),
+    /// It was sent to an upstream while it arrived, and not kept.
+    Spent,
 }
 
 #[derive(Debug)]
@@ -41,10 +43,8 @@ enum Framing {
     /// So many bytes are still to come.
     Length(u64),
     Chunked(Chunked),
-    /// The data frames of an HTTP/2 stream.
-    Frames {
-        has_length: bool,
-    },
+    /// The data frames of an HTTP/2 stream; their length if the client announced it.
+    Frames(Option<u64>),
     /// Somebody else reads it: nothing can come after it on this connection.
     Lent,
 }
@@ -116,6 +116,32 @@ impl Origin {
     }
 }
 
+/// The content of a request as an upstream gets it. What a head announces is read from here and nowhere else, so
+/// that nothing is announced that is not sent: an upstream would take the next request for it.
+#[derive(Clone, Debug)]
+pub enum Content {
+    None,
+    Memory(Bytes),
+    /// A file of so many bytes.
+    File(Arc<File>, u64),
+    /// It follows while it arrives; `length` as the client announced it.
+    Live {
+        length: Option<u64>,
+    },
+}
+
+impl Content {
+    /// How long it is, as far as that is known before it is sent.
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Memory(bytes) => Some(bytes.len() as u64),
+            Self::File(_, bytes) => Some(*bytes),
+            Self::Live { length } => *length,
+        }
+    }
+}
+
 /// A request's body.
 #[derive(Debug)]
 pub struct RequestBody {
@@ -173,11 +199,11 @@ impl RequestBody {
         Self { origin: Origin::H1(io), unread, framing, wants_continue, ..Self::none() }
     }
 
-    /// The body of an HTTP/2 stream; `has_length` if the client said how long it is.
-    pub fn of_stream(back: Rc<h2::Back>, frames: RecvStream, has_length: bool) -> Self {
+    /// The body of an HTTP/2 stream; `length` as the client announced it.
+    pub fn of_stream(back: Rc<h2::Back>, frames: RecvStream, length: Option<u64>) -> Self {
         let framing = match frames.is_end_stream() {
             true => Framing::Done,
-            false => Framing::Frames { has_length },
+            false => Framing::Frames(length),
         };
         Self { origin: Origin::H2(back), frames: Some(frames), framing, ..Self::none() }
     }
@@ -227,11 +253,29 @@ impl RequestBody {
         }
     }
 
-    pub fn file(&self) -> Option<(Arc<File>, u64)> {
+    /// What of it an upstream can be sent: as it was read, or `is_live` while it arrives. One that was
+    /// sent on before, and not kept, is not there a second time.
+    pub fn content(&self, is_live: bool) -> Content {
         match &self.stored {
-            Stored::File { file, bytes, .. } => Some((Arc::clone(file), *bytes)),
-            _ => None,
+            Stored::Memory(bytes) => Content::Memory(bytes.clone()),
+            Stored::File { file, bytes, .. } => Content::File(Arc::clone(file), *bytes),
+            Stored::Nothing if is_live => Content::Live { length: self.announced() },
+            Stored::Nothing => Content::None,
         }
+    }
+
+    /// The length of a body of which nothing has been read yet, if the client announced it.
+    fn announced(&self) -> Option<u64> {
+        match self.framing {
+            Framing::Length(left) => Some(left),
+            Framing::Frames(length) => length,
+            Framing::Done | Framing::Chunked(_) | Framing::Lent => None,
+        }
+    }
+
+    /// Was a part sent on that was not kept? Then it cannot be sent again.
+    pub fn is_lost(&self) -> bool {
+        self.is_lent() || (self.kept.is_none() && matches!(self.stored, Stored::Nothing))
     }
 
     /// The same body for another request, as far as it was read and kept.
@@ -276,12 +320,16 @@ impl RequestBody {
         if !matches!(self.stored, Stored::Nothing) {
             return Ok(());
         }
+        if self.is_lost() {
+            return Err(BodyError::Spent);
+        }
         self.send_continue().await?;
         let memory_max = conf.client_body_buffer_size.bytes();
         let bytes_max = conf.client_max_body_size.0;
-        let mut memory = BytesMut::new();
+        // What was sent on already belongs to it.
+        let mut memory: BytesMut = self.kept.iter().flatten().flatten().copied().collect();
         let mut file: Option<(File, Option<TempFile>)> = None;
-        let mut total = 0u64;
+        let mut total = memory.len() as u64;
         while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
             total += piece.len() as u64;
             if bytes_max > 0 && total > bytes_max {
@@ -394,11 +442,11 @@ impl RequestBody {
     pub fn may_be_sent_on(&self, chunked: bool) -> bool {
         let is_known = match self.framing {
             Framing::Length(_) => true,
-            Framing::Frames { has_length } => has_length || chunked,
+            Framing::Frames(length) => length.is_some() || chunked,
             Framing::Chunked(_) => chunked,
             Framing::Done | Framing::Lent => false,
         };
-        is_known && matches!(self.stored, Stored::Nothing)
+        is_known && self.received == 0 && matches!(self.stored, Stored::Nothing)
     }
 
     /// Has all of it arrived behind the head? Then there is nothing to wait for.
@@ -406,7 +454,7 @@ impl RequestBody {
         match &self.framing {
             Framing::Done => true,
             Framing::Lent => false,
-            Framing::Frames { .. } => self.frames.as_ref().is_none_or(RecvStream::is_end_stream),
+            Framing::Frames(_) => self.frames.as_ref().is_none_or(RecvStream::is_end_stream),
             Framing::Length(left) => self.unread.len() as u64 >= *left,
             Framing::Chunked(chunked) => {
                 let (mut chunked, mut at) = (chunked.clone(), 0);
@@ -486,7 +534,7 @@ impl RequestBody {
     fn buffered(&mut self) -> Result<Option<Bytes>, BodyError> {
         match &mut self.framing {
             Framing::Done | Framing::Lent => Ok(None),
-            Framing::Frames { .. } => {
+            Framing::Frames(_) => {
                 let Some(frames) = &mut self.frames else { return Ok(None) };
                 // Whoever waits for more asks again with a waker of its own.
                 match frames.poll_data(&mut Context::from_waker(Waker::noop())) {

@@ -24,7 +24,7 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
     let conf = Rc::clone(&exchange.conf);
     let mut asked = asked(&conf, super::content(exchange).await?)?;
     let mut out = String::new();
-    find_server(&mut asked)?;
+    find_config::begin(&mut asked)?;
     row(&mut out, "url", &url(&asked));
     asked.is_dry = true;
     match handlers::start(&mut asked) {
@@ -53,18 +53,6 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
     row(&mut out, "gateway", &format!("{prefix}_pass, {}", protocol.scheme()));
     of_gateway(&mut asked, location.gateway(), prefix, &mut out).await;
     Ok(out)
-}
-
-/// Chooses the server and normalises the path.
-pub(super) fn find_server(asked: &mut Exchange) -> Result<(), String> {
-    let conf = Rc::clone(&asked.conf);
-    asked.server = find_config::server(asked);
-    asked.location = conf.server(asked.server).conf;
-    let merges = conf.location(asked.location).http_core.merge_slashes;
-    let target = yorozu_http::uri::normalize(asked.request.target(), merges);
-    let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
-    (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
-    Ok(())
 }
 
 fn row(out: &mut String, name: &str, value: &str) {
@@ -186,10 +174,10 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
         }
     }
     let is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(asked));
-    asked.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), asked.now_millis()));
+    asked.pass.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), asked.now_millis()));
     let is_in_memory = zone.peek(&key).is_some();
     let entry = cache::load(asked, conf).await;
-    let first = asked.cache.as_ref().and_then(|plan| plan.first.clone());
+    let first = asked.pass.cache.as_ref().and_then(|plan| plan.first.clone());
     let Some(entry) = entry else {
         let why = match (is_bypassed, first) {
             (true, _) => "the upstream's (BYPASS)",

@@ -3,12 +3,12 @@
 use super::directives::Failures;
 use super::pools::{self, Lease, PoolKey};
 use super::pump::{Source, stderr_text};
-use super::upload::{self, Upload, UploadFault, Uploaded};
+use super::upload::{self, Sending, UploadFault, Uploaded};
 use super::{Call, CodecError, Conf, Fault, Head};
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::batch;
-use crate::connection::body::{BodyError, Origin, PieceBounds, RequestBody};
+use crate::connection::body::{BodyError, Content, Origin, PieceBounds, RequestBody};
 use crate::connection::timer;
 use crate::exchange::{Exchange, UpstreamAttempt};
 use crate::handlers::memcached;
@@ -17,7 +17,6 @@ use crate::logging::error::{Context, Level, os_error};
 use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -39,8 +38,6 @@ pub struct Job {
     /// What the choice of a peer depends on.
     pub selector: Selector,
     pub call: Call,
-    /// The body, if it lies in a file.
-    pub body_file: Option<(Arc<File>, u64)>,
     /// The body, if it is sent on while it arrives (`*_request_buffering off`).
     pub live: RefCell<Option<RequestBody>>,
     /// Is, or was, there a body in [`Job::live`]? Once begun it cannot be sent to another peer.
@@ -269,7 +266,8 @@ impl Job {
             attempt.bytes_received = received;
         });
         let codec = Box::new(memcached::ValueCodec { body: Some(body) });
-        let source = Source { connection: None, codec, input: BytesMut::new(), upload: None };
+        let source =
+            Source { connection: None, codec, input: BytesMut::new(), sending: Sending::Done };
         let scheme = self.call.scheme;
         Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
     }
@@ -371,7 +369,7 @@ impl Job {
         let sent = Rc::new(Cell::new(0));
         let connection = Rc::new(connection);
         // The first piece of a body shares a call with the head.
-        let is_alone = !self.is_live && self.body_file.is_none();
+        let is_alone = matches!(self.call.content, Content::None | Content::Memory(_));
         if is_alone {
             let count = batch::write_upstream(&connection, &self.call.request).await.unwrap_or(0);
             sent.set(count as u64);
@@ -379,7 +377,7 @@ impl Job {
         let mut talk = Talk {
             codec: (self.call.codec)(),
             input: BytesMut::new(),
-            upload: self.send(&connection, &sent),
+            sending: self.send(&connection, &sent),
             connection,
             received: 0,
             may_repeat,
@@ -392,27 +390,29 @@ impl Job {
         });
         let head = head.map_err(|fault| (fault, talk.received))?;
         self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
-        let Talk { connection, codec, input, upload, received, .. } = talk;
-        let source = Source { connection: Some(connection), codec, input, upload };
+        let Talk { connection, codec, input, sending, received, .. } = talk;
+        let source = Source { connection: Some(connection), codec, input, sending };
         let (received, scheme) = (received as u64, self.call.scheme);
         Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
     }
 
-    /// Leaves what is not `sent` yet to the upload returned, if there is anything.
-    fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Option<Upload> {
+    /// Leaves what is not `sent` yet to an upload, if there is anything.
+    fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Sending {
         let live = self.live.borrow_mut().take();
         let count = usize::try_from(sent.get()).unwrap_or(0);
-        let source = match (live, &self.body_file) {
+        let source = match (live, &self.call.content) {
             (Some(body), _) => {
                 let core = &self.conf.location(self.location).http_core;
                 let bounds = PieceBounds::of(core, self.conf().buffer_size.bytes());
                 upload::Source::Live(Box::new(body), bounds)
             }
-            (None, Some((file, length))) => upload::Source::File(Arc::clone(file), *length),
-            (None, None) if count == self.call.request.len() => return None,
-            (None, None) => upload::Source::None,
+            (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
+            // Its body went with an earlier attempt: this one cannot be whole.
+            (None, Content::Live { .. }) => return Sending::Broken,
+            (None, _) if count == self.call.request.len() => return Sending::Done,
+            (None, _) => upload::Source::None,
         };
-        Some(upload::start(upload::Plan {
+        Sending::UnderWay(upload::start(upload::Plan {
             connection: Rc::clone(connection),
             head: self.call.request.slice(count..),
             source,
@@ -473,7 +473,7 @@ impl Job {
     /// Waits for bytes of the answer, while the request may still be on its way.
     async fn read_more(&self, talk: &mut Talk, peer: &Peer) -> Result<(), Fault> {
         let read = loop {
-            let Some(upload) = &mut talk.upload else {
+            let Sending::UnderWay(upload) = &mut talk.sending else {
                 let read = talk.connection.read(&mut talk.input);
                 match timer::within(self.conf().read_timeout, read).await {
                     Some(read) => break read,
@@ -488,7 +488,7 @@ impl Job {
                 uploaded = upload => uploaded,
                 read = talk.connection.read(&mut talk.input) => break read,
             };
-            talk.upload = None;
+            talk.sending = Sending::of(&uploaded.result);
             self.uploaded(talk, uploaded, peer)?;
         };
         match read {
@@ -532,7 +532,7 @@ struct Talk {
     connection: Rc<Connection>,
     codec: Box<dyn super::Codec>,
     input: BytesMut,
-    upload: Option<Upload>,
+    sending: Sending,
     received: usize,
     /// May the request be sent again over a new connection, should this one, which had been kept, be
     /// dead?

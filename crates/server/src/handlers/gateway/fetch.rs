@@ -71,6 +71,16 @@ pub struct Fetched {
     pub before: Option<Bytes>,
 }
 
+/// What came of a conversation: a head, and what a [`Lease`] of its connection knows.
+struct Answered {
+    head: Head,
+    source: Source,
+    requests: u64,
+    opened: Instant,
+    started: Instant,
+    received: u64,
+}
+
 /// A failed conversation: whose fault, and how many bytes of an answer had come.
 type Failed = (Fault, usize);
 
@@ -80,47 +90,44 @@ type Failed = (Fault, usize);
 /// The last peer's fault.
 ///
 /// # Cancel safety
-/// The connection is closed and the peer released.
+/// The connection is closed and the peer's lease given back.
 pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
     let started = turn::instant();
     let mut tried = Tried::default();
     loop {
         let group = &job.upstream.group;
-        let Some(peer) = group.select(&mut tried, &job.selector, turn::instant()) else {
+        let Some(lease) = group.select(&mut tried, &job.selector, turn::instant()) else {
             job.no_peer();
             return Err(Fault::NoPeer);
         };
+        let peer = lease.peer();
         job.attempts.borrow_mut().push(UpstreamAttempt::new(Arc::clone(peer.text())));
         job.begun.set(turn::instant());
         let mut was_sent = false;
-        let result = job.ask(&peer, &mut was_sent).await;
-        let failures = job.conf().next_upstream;
-        let fault = match &result {
-            Ok(fetched) => {
-                let status = fetched.head.status;
-                job.attempt(|attempt| attempt.status = status);
-                failures.has(Failures::of_status(status)).then_some(Fault::Status(status))
+        match job.ask(peer, &mut was_sent).await {
+            Ok(answered) => {
+                let fetched = job.fetched(answered, lease);
+                match job.judge(fetched) {
+                    Ok(fetched) => return Ok(fetched),
+                    Err((fault, fetched)) => {
+                        if !job.may_try_next(&fault, was_sent, tried.count(), started) {
+                            return Ok(fetched);
+                        }
+                    }
+                }
             }
             Err(fault) => {
                 job.attempt(|attempt| attempt.status = fault.status());
                 job.attempt_ended();
-                Some(fault.clone())
+                if job.is_clients_fault() {
+                    drop(lease);
+                } else {
+                    lease.failed(turn::instant());
+                }
+                if !job.may_try_next(&fault, was_sent, tried.count(), started) {
+                    return Err(fault);
+                }
             }
-        };
-        let Some(fault) = fault else { return result };
-        let may_retry = job.may_try_next(&fault, was_sent, tried.count(), started);
-        let is_peers_fault = !matches!(fault, Fault::Status(403 | 404));
-        if is_peers_fault {
-            group.failed(&peer, turn::instant());
-        }
-        let result = result.map(|mut fetched| {
-            if is_peers_fault {
-                fetched.lease.settle();
-            }
-            fetched
-        });
-        if !may_retry {
-            return result;
         }
         job.attempt_ended();
     }
@@ -205,7 +212,35 @@ impl Job {
             && tries < self.upstream.group.tries_max()
     }
 
-    async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Fetched, Fault> {
+    /// Did the conversation end because of what the client sent, or did not send?
+    fn is_clients_fault(&self) -> bool {
+        let fault = self.client_fault.take();
+        let is_clients = fault.is_some();
+        self.client_fault.set(fault);
+        is_clients
+    }
+
+    fn fetched(&self, answered: Answered, lease: yorozu_upstream::Lease) -> Fetched {
+        let Answered { head, source, requests, opened, started, received } = answered;
+        let lease = Lease::new(&self.upstream, lease, self.pool.clone(), (requests, opened));
+        Fetched { head, source, lease, started, received, scheme: self.call.scheme, before: None }
+    }
+
+    /// An answer with a status that counts as a failure here is handed back with its fault.
+    fn judge(&self, mut fetched: Fetched) -> Result<Fetched, (Fault, Fetched)> {
+        let status = fetched.head.status;
+        self.attempt(|attempt| attempt.status = status);
+        if !self.conf().next_upstream.has(Failures::of_status(status)) {
+            return Ok(fetched);
+        }
+        // As nginx: these say nothing about the peer.
+        if !matches!(status, 403 | 404) {
+            fetched.lease.blame(turn::instant());
+        }
+        Err((Fault::Status(status), fetched))
+    }
+
+    async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Answered, Fault> {
         if self.call.is_pipelined {
             *was_sent = true;
             return Box::pin(self.ask_pipeline(peer)).await;
@@ -225,9 +260,8 @@ impl Job {
             };
             let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
             self.attempt(|attempt| attempt.connect_time = Some(time));
-            let lease = self.lease(peer, kept.requests, kept.opened);
             *was_sent = true;
-            match self.converse(kept.connection, lease, peer, begun, may_repeat).await {
+            match self.converse(kept, peer, begun, may_repeat).await {
                 // It died while idle: not the peer's fault, a new connection decides.
                 Err((Fault::Error, 0)) if may_repeat => *was_sent = false,
                 result => return result.map_err(|(fault, _)| fault),
@@ -236,7 +270,7 @@ impl Job {
     }
 
     /// Asks for a key over a connection that other requests share.
-    async fn ask_pipeline(&self, peer: &Peer) -> Result<Fetched, Fault> {
+    async fn ask_pipeline(&self, peer: &Peer) -> Result<Answered, Fault> {
         let conf = self.conf();
         let keepalive = self.upstream.keepalive.map(|keepalive| keepalive.limits.idle_timeout);
         let options = pipeline::Options {
@@ -245,7 +279,6 @@ impl Job {
             idle_timeout: keepalive.unwrap_or(PIPELINE_IDLE),
         };
         let begun = turn::instant();
-        let lease = self.lease(peer, 0, begun);
         let key = self.call.request.clone();
         let answer = match pipeline::get(peer.address(), options, key, conf.read_timeout).await {
             Some(Ok(answer)) => answer,
@@ -268,8 +301,7 @@ impl Job {
         let codec = Box::new(memcached::ValueCodec { body: Some(body) });
         let source =
             Source { connection: None, codec, input: BytesMut::new(), sending: Sending::Done };
-        let scheme = self.call.scheme;
-        Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
+        Ok(Answered { head, source, requests: 0, opened: begun, started: begun, received })
     }
 
     fn pipeline_fault(&self, fault: &PipelineFault, peer: &Peer) -> Fault {
@@ -327,10 +359,6 @@ impl Job {
         }
     }
 
-    fn lease(&self, peer: &Peer, requests: u64, opened: Instant) -> Lease {
-        Lease::new(&self.upstream, peer, self.pool.clone(), requests, opened)
-    }
-
     fn timed_out(&self, doing: &str, peer: &Peer) {
         let text = format!("upstream timed out (110: Connection timed out) while {doing}");
         self.log(&text, peer);
@@ -360,12 +388,12 @@ impl Job {
     /// Sends the request and reads the head; the error comes with the bytes received.
     async fn converse(
         &self,
-        connection: Connection,
-        lease: Lease,
+        kept: Kept,
         peer: &Peer,
         begun: Instant,
         may_repeat: bool,
-    ) -> Result<Fetched, Failed> {
+    ) -> Result<Answered, Failed> {
+        let Kept { connection, requests, opened } = kept;
         let sent = Rc::new(Cell::new(0));
         let connection = Rc::new(connection);
         // The first piece of a body shares a call with the head.
@@ -392,8 +420,7 @@ impl Job {
         self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
         let Talk { connection, codec, input, sending, received, .. } = talk;
         let source = Source { connection: Some(connection), codec, input, sending };
-        let (received, scheme) = (received as u64, self.call.scheme);
-        Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
+        Ok(Answered { head, source, requests, opened, started: begun, received: received as u64 })
     }
 
     /// Leaves what is not `sent` yet to an upload, if there is anything.

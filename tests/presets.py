@@ -3,8 +3,8 @@
 
   tests/presets.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import contextlib, gzip, http.client, ssl, sys, urllib.parse
-from peers import NGINX, Folder, Fpm, Memcached, Server, free_port, run, until
+import contextlib, gzip, http.client, ssl, subprocess, sys, types, urllib.parse
+from peers import NGINX, YOROZU, Folder, Fpm, Memcached, Server, free_port, run, until
 from published import PARAMS, ROOT, Site, ask, equal
 
 # WordPress in short: what it knows of a visitor stands on every page, by PHP's own reading of the request.
@@ -186,6 +186,39 @@ def test_every_preset_with_a_cache_is_tested_here():
     found = {path.parent.name for path in (ROOT / 'presets').glob('*/nginx.conf')}
     equal(found - {'upload'}, set(CACHING))
     assert 'cache' not in (ROOT / 'presets/upload/nginx.conf').read_text().replace('open_file_cache', '')
+
+
+def warnings(folder, http):
+    """What `-t` says of a configuration, and whether it is taken."""
+    (folder / 'logs').mkdir(exist_ok=True)
+    (folder / 'nginx.conf').write_text(f"pid {folder}/pid; error_log {folder}/logs/error.log; events {{}} http {{\n"
+                                       f"{http.replace('$port', '8080').replace('$dir', str(folder))} }}")
+    done = subprocess.run([YOROZU, '-t', '-p', f'{folder}/', '-c', folder / 'nginx.conf'], capture_output=True, text=True)
+    equal(done.returncode, 0, done.stderr)
+    return [line for line in done.stderr.splitlines() if '[warn]' in line]
+
+
+def test_t_is_silent_about_the_presets_and_names_each_cookie_that_is_taken_out():
+    visitors = (ROOT / 'presets/visitor.conf').read_text()
+    names = {'wordpress_(': 'wordpress_logged_in_', 'wp-postpass_': 'wp-postpass_', 'comment_author_': 'comment_author_',
+             'woocommerce_': 'woocommerce_items_in_cart', 'wp_woocommerce_session_': 'wp_woocommerce_session_',
+             'PHPSESSID': 'PHPSESSID'}
+    with Folder() as folder:
+        site = Site(folder)
+        php = types.SimpleNamespace(socket=folder / 'none.sock')
+        for name in CACHING:
+            text, _ = configuration(name, site, php)
+            text = text.replace('origin.example.com', '127.0.0.1')
+            equal(warnings(folder, text), [], name)
+            if name in ('memcached', 'supercache'):
+                continue
+            for part, cookie in names.items():
+                row = f'    "~(^|;)\\s*{part}'
+                less = ''.join(line for line in visitors.splitlines(True) if not line.startswith(row))
+                assert less != visitors, part
+                (folder / 'visitor.conf').write_text(less)
+                said = warnings(folder, text.replace(f'{ROOT}/presets/visitor.conf', f'{folder}/visitor.conf'))
+                equal([f'"{cookie}"' in line and '_no_cache' in line for line in said], [True], f'{name}: {said}')
 
 
 def test_what_sets_a_cookie_or_forbids_it_is_not_stored():

@@ -56,7 +56,7 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
 }
 
 /// Chooses the server and normalises the path.
-pub(super) fn find_server(asked: &mut Exchange) -> Result<(), String> {
+pub(crate) fn find_server(asked: &mut Exchange) -> Result<(), String> {
     let conf = Rc::clone(&asked.conf);
     asked.server = find_config::server(asked);
     asked.location = conf.server(asked.server).conf;
@@ -114,7 +114,7 @@ pub fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
 }
 
 /// The request that is asked about, as a client of the socket that takes its port.
-pub(super) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, String> {
+pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, String> {
     let end = content.iter().position(|byte| *byte == b'\n').ok_or("no request to explain")?;
     let first = String::from_utf8_lossy(&content[..end]).into_owned();
     let (scheme, port) = first.trim().split_once(' ').ok_or("expected a scheme and a port")?;

@@ -82,7 +82,7 @@ fn shown(word: &[u8]) -> String {
     String::from_utf8_lossy(word).into_owned()
 }
 
-fn mentions_cookies(text: &[u8]) -> bool {
+pub(super) fn mentions_cookies(text: &[u8]) -> bool {
     memchr::memmem::find(text, b"$http_cookie").is_some()
         || memchr::memmem::find(text, b"$cookie_").is_some()
 }

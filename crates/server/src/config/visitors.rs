@@ -5,7 +5,7 @@
 //! WooCommerce and PHP tell visitors by run through the phases as far as the gateway, dry.
 
 use super::compiled::{Config, LocationConf, LocationSet, ServerId, WorkerConf};
-use super::findings::{Finding, Scope, is_silenced};
+use super::findings::{Finding, Scope, is_silenced, mentions_cookies};
 use crate::cache::key;
 use crate::control::explain;
 use crate::handlers::gateway::Protocol;
@@ -67,34 +67,35 @@ pub fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
     found
 }
 
-/// Do a server's lines, the maps it uses, or its folder speak of WordPress?
+/// Do a server's lines, the maps it uses, or its folder speak of WordPress? Its way to `index.php` is
+/// others', too: it tells if no cookie is looked at.
 fn is_wordpress(server: &[Directive], http: &[Directive]) -> bool {
     let is_folder = |line: &Directive| {
         let folder = String::from_utf8_lossy(line.args.first().map_or(&b""[..], |word| word));
         &line.name[..] == b"root"
             && FILES.iter().any(|file| Path::new(&*folder).join(file).exists())
     };
-    if any_word(server, &is_sign) || any_line(server, &is_folder) {
-        return true;
-    }
-    let maps = |line: &&Directive| &line.name[..] == b"map" && line.args.len() == 2;
-    let mut maps: Vec<_> = http.iter().filter(maps).collect();
-    let mut used: Vec<&[Directive]> = vec![server];
-    while let Some(lines) = used.pop() {
-        let (now, later) = maps.into_iter().partition(|map| {
-            let names = |word: &[u8]| contains(word, &map.args[1]);
-            any_word(lines, &names)
-        });
+    let used = with_maps(server, http);
+    let has = |is_meant: &dyn Fn(&[u8]) -> bool| used.iter().any(|lines| any_word(lines, is_meant));
+    has(&is_sign)
+        || any_line(server, &is_folder)
+        || has(&|word| word.ends_with(b"/index.php?$args")) && !has(&mentions_cookies)
+}
+
+/// A server's lines and the maps whose variables they use, directly or by way of other maps.
+fn with_maps<'a>(server: &'a [Directive], http: &'a [Directive]) -> Vec<&'a [Directive]> {
+    let is_map = |line: &&Directive| &line.name[..] == b"map" && line.args.len() == 2;
+    let mut maps: Vec<_> = http.iter().filter(is_map).collect();
+    let mut used = vec![server];
+    let mut at = 0;
+    while let Some(lines) = used.get(at).copied() {
+        let is_used = |map: &&Directive| any_word(lines, &|word| contains(word, &map.args[1]));
+        let (now, later): (Vec<_>, Vec<_>) = maps.into_iter().partition(is_used);
+        used.extend(now.into_iter().map(std::slice::from_ref));
         maps = later;
-        for map in now {
-            let map: &Directive = map;
-            if any_word(std::slice::from_ref(map), &is_sign) {
-                return true;
-            }
-            used.push(std::slice::from_ref(map));
-        }
+        at += 1;
     }
-    false
+    used
 }
 
 fn is_sign(word: &[u8]) -> bool {
@@ -392,7 +393,16 @@ mod tests {
             ("", site("", "fastcgi_no_cache 1; fastcgi_cache_bypass 1;")),
             ("", site("", "fastcgi_cache off;").replace("fastcgi_cache z;", "")),
             // Nothing here is WordPress's.
-            ("", site("", "").replace("wp-config.php", "config.php")),
+            (
+                "",
+                site("", "")
+                    .replace("wp-config.php", "config.php")
+                    .replace("$args", "$query_string"),
+            ),
+            (
+                "",
+                site("", "fastcgi_no_cache $cookie_other;").replace("wp-config.php", "config.php"),
+            ),
             ("", site("", "").replace("fastcgi_cache z;", "fastcgi_cache z; # yorozu: intended\n")),
         ] {
             assert_eq!(found(http, &server), Vec::<String>::new(), "{http} {server}");
@@ -429,6 +439,14 @@ mod tests {
             (
                 "",
                 site("", "").replace("fastcgi_cache z", "\nfastcgi_cache z"),
+                "share stored pages",
+                2,
+            ),
+            (
+                "",
+                site("", "")
+                    .replace("fastcgi_cache z", "\nfastcgi_cache z")
+                    .replace("wp-config", "config"),
                 "share stored pages",
                 2,
             ),
@@ -483,7 +501,7 @@ mod tests {
     fn a_folder_with_wordpress_in_it_is_a_sign() {
         let folder = std::env::temp_dir().join(format!("yorozu-visitors.{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let server = site("", "").replace("wp-config.php", "config.php");
+        let server = site("", "").replace("wp-config", "config").replace("$args", "$query_string");
         let server = server.replace("/srv/none", &folder.display().to_string());
         assert_eq!(found("", &server), Vec::<String>::new());
         std::fs::write(folder.join("wp-load.php"), "").unwrap();

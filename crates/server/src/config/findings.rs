@@ -118,20 +118,16 @@ fn collect_depending(
 ) {
     for line in lines {
         let name = &line.name[..];
-        let depends = line.args.iter().any(|arg| is_meant(arg) || mentions_one(arg, known));
-        match (name, &line.args[..]) {
-            (b"map", [source, variable]) if is_meant(source) || mentions_one(source, known) => {
-                known.insert(variable.clone());
-            }
-            (b"set", [variable, value]) => {
-                if is_in_condition || is_meant(value) || mentions_one(value, known) {
-                    known.insert(variable.clone());
-                }
-            }
-            _ => {}
-        }
+        let depends = |word: &Bytes| is_meant(word) || mentions_one(word, known);
+        let is_condition = name == b"if" && line.args.iter().any(depends);
+        let made = match (name, &line.args[..]) {
+            (b"map", [source, variable]) => depends(source).then_some(variable),
+            (b"set", [variable, value]) => (is_in_condition || depends(value)).then_some(variable),
+            _ => None,
+        };
+        known.extend(made.cloned());
         if let Some(block) = &line.block {
-            collect_depending(block, name == b"if" && depends, is_meant, known);
+            collect_depending(block, is_condition, is_meant, known);
         }
     }
 }

@@ -458,6 +458,7 @@ impl<'a> Compiler<'a> {
         let proxy = proxy::Conf::compile(proxy, ssl, env, &handler, &name).map_err(fail)?;
         let conf = LocationConf {
             id,
+            at: at.clone(),
             name,
             is_exact: matches!(block.name, LocationName::Exact(_)),
             is_regex: matches!(block.name, LocationName::Regex(_)),

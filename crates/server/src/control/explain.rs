@@ -102,7 +102,7 @@ pub fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
 }
 
 /// The request that is asked about, as a client of the socket that takes its port.
-pub(super) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, String> {
+pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, String> {
     let end = content.iter().position(|byte| *byte == b'\n').ok_or("no request to explain")?;
     let first = String::from_utf8_lossy(&content[..end]).into_owned();
     let (scheme, port) = first.trim().split_once(' ').ok_or("expected a scheme and a port")?;

@@ -12,7 +12,7 @@
 //! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what would become of the request |
 //! | `POST /cache/warm`, content: the same | what became of it: `STATUS CACHE CODING BYTES`, with `?content` what was sent |
 
-mod explain;
+pub(crate) mod explain;
 mod list;
 mod purge;
 mod warm;

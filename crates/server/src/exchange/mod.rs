@@ -238,6 +238,8 @@ pub struct Exchange {
     pub cache_status: Option<CacheStatus>,
     /// Is it only asked about? Then no gateway and no cache is.
     pub is_dry: bool,
+    /// For `-t`: are scripts (`*.php`) taken to be where they are looked for?
+    pub supposes_scripts: bool,
     /// Is it made for another request's sake?
     pub is_subrequest: bool,
     /// Must the connection end without an answer?
@@ -320,6 +322,7 @@ impl Exchange {
             attempts: Vec::new(),
             cache_status: None,
             is_dry: false,
+            supposes_scripts: false,
             is_subrequest: false,
             is_given_up: false,
             uid: Cell::new(None),

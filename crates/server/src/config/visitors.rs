@@ -83,11 +83,16 @@ fn is_wordpress(server: &[Directive], http: &[Directive]) -> bool {
         || has(&|word| word.ends_with(b"/index.php?$args")) && !has(&mentions_cookies)
 }
 
-/// A server's lines and the maps whose variables they use, directly or by way of other maps.
+/// A server's lines, what holds for every cache, and the maps whose variables they use, directly or by way of other
+/// maps.
 fn with_maps<'a>(server: &'a [Directive], http: &'a [Directive]) -> Vec<&'a [Directive]> {
     let is_map = |line: &&Directive| &line.name[..] == b"map" && line.args.len() == 2;
     let mut maps: Vec<_> = http.iter().filter(is_map).collect();
+    let is_of_caches = |line: &&Directive| {
+        line.name.ends_with(b"_cache_bypass") || line.name.ends_with(b"_no_cache")
+    };
     let mut used = vec![server];
+    used.extend(http.iter().filter(is_of_caches).map(std::slice::from_ref));
     let mut at = 0;
     while let Some(lines) = used.get(at).copied() {
         let is_used = |map: &&Directive| any_word(lines, &|word| contains(word, &map.args[1]));

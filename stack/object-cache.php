@@ -3,8 +3,8 @@
  * WordPress's object cache: Redis, or APCu where Redis does not answer, or nothing but the request's own
  * memory. The site works whichever of them is there; copied to wp-content/ by stack/run.
  *
- * Keys are `salt:generation:blog:group:key`. A flush takes another generation, so that nobody else's
- * keys in the same Redis go with it; what is left behind is evicted (maxmemory-policy allkeys-lru).
+ * Keys are `salt:epoch:blog:group:key`. A flush begins another epoch, so that nobody else's keys in the
+ * same Redis go with it; what is left behind is evicted (maxmemory-policy allkeys-lru).
  */
 
 defined( 'ABSPATH' ) || exit;
@@ -18,8 +18,8 @@ interface Yorozu_Object_Store {
 }
 
 final class Yorozu_Redis_Store implements Yorozu_Object_Store {
-	/** Seconds to wait for Redis before the request goes on without it. */
-	const TIMEOUT = 0.3;
+	/** Seconds to wait for Redis before the site goes on without it. */
+	const TIMEOUT = 0.5;
 
 	private Redis $redis;
 
@@ -34,9 +34,14 @@ final class Yorozu_Redis_Store implements Yorozu_Object_Store {
 		$this->redis->setOption( Redis::OPT_SERIALIZER, Redis::SERIALIZER_PHP );
 	}
 
+	/** @throws RedisException Redis does not answer; a stopped one takes connections all the same. */
+	public function ping(): void {
+		$this->ask( fn() => $this->redis->ping() );
+	}
+
 	public function get( array $keys ): array {
 		$found = array();
-		foreach ( array_combine( $keys, $this->redis->mget( $keys ) ) as $key => $packed ) {
+		foreach ( array_combine( $keys, $this->ask( fn() => $this->redis->mget( $keys ) ) ) as $key => $packed ) {
 			// Packed in an array, so that a stored false is told from a missing key.
 			if ( is_array( $packed ) ) {
 				$found[ $key ] = $packed[0];
@@ -46,26 +51,48 @@ final class Yorozu_Redis_Store implements Yorozu_Object_Store {
 	}
 
 	public function set( string $key, $value, int $ttl ): bool {
-		return (bool) $this->redis->set( $key, array( $value ), $ttl > 0 ? array( 'ex' => $ttl ) : array() );
+		$options = $ttl > 0 ? array( 'ex' => $ttl ) : array();
+		return (bool) $this->ask( fn() => $this->redis->set( $key, array( $value ), $options ) );
 	}
 
 	public function add( string $key, $value, int $ttl ): bool {
 		$options = $ttl > 0 ? array( 'nx', 'ex' => $ttl ) : array( 'nx' );
-		return (bool) $this->redis->set( $key, array( $value ), $options );
+		return (bool) $this->ask( fn() => $this->redis->set( $key, array( $value ), $options ) );
 	}
 
 	public function delete( string $key ): bool {
-		return (bool) $this->redis->del( $key );
+		return (bool) $this->ask( fn() => $this->redis->del( $key ) );
+	}
+
+	/** @throws RedisException No answer, or an error for an answer. */
+	private function ask( callable $question ) {
+		try {
+			$this->redis->clearLastError();
+			$answer = $question();
+			if ( null !== $this->redis->getLastError() ) {
+				throw new RedisException( $this->redis->getLastError() );
+			}
+			return $answer;
+		} catch ( RedisException $problem ) {
+			// An answer that is late must not be taken for that to the next request's first question.
+			$this->redis->close();
+			throw $problem;
+		}
 	}
 }
 
 final class Yorozu_APCu_Store implements Yorozu_Object_Store {
+	public static function is_there(): bool {
+		return function_exists( 'apcu_enabled' ) && apcu_enabled();
+	}
+
 	public function get( array $keys ): array {
 		return apcu_fetch( $keys ) ?: array();
 	}
 
 	public function set( string $key, $value, int $ttl ): bool {
-		return apcu_store( $key, $value, $ttl );
+		// What has no room must not leave what was there before.
+		return apcu_store( $key, $value, $ttl ) || ( apcu_delete( $key ) && false );
 	}
 
 	public function add( string $key, $value, int $ttl ): bool {
@@ -77,55 +104,155 @@ final class Yorozu_APCu_Store implements Yorozu_Object_Store {
 	}
 }
 
+/**
+ * The store that all requests share now, and a part of its keys: "redis 5f0c…" or "apcu 5f0c…".
+ *
+ * Stores do not hear of each other's changes. So nothing is taken over from one to the next: whoever
+ * changes the store begins another epoch, in which nothing is stored yet. It stands in a file, which PHP
+ * on the command line sees as well, and which is replaced by a rename: it is read whole or not at all.
+ */
+final class Yorozu_Epoch {
+	const FILE = WP_CONTENT_DIR . '/.object-cache-epoch';
+
+	/** Empty: nothing is shared. */
+	public static function read(): string {
+		return (string) @file_get_contents( self::FILE );
+	}
+
+	public static function is_of_redis( string $epoch ): bool {
+		return 0 === strpos( $epoch, 'redis ' );
+	}
+
+	/** Another epoch; empty where there is none because it cannot be written. */
+	public static function begin( string $store ): string {
+		$name  = bin2hex( random_bytes( 8 ) );
+		$epoch = "$store $name";
+		$file  = self::FILE . ".$name";
+		if ( strlen( $epoch ) === @file_put_contents( $file, $epoch ) && @rename( $file, self::FILE ) ) {
+			return $epoch;
+		}
+		// A full disk has room for a removal: with no epoch nothing is shared, old things neither.
+		@unlink( $file );
+		@unlink( self::FILE );
+		return '';
+	}
+}
+
 class WP_Object_Cache {
 	public $cache_hits   = 0;
 	public $cache_misses = 0;
 
-	/** What this request has seen: full key => value. */
+	/** Seconds after which a Redis that failed is asked again. */
+	const PAUSE = 2;
+
+	/** What this request has seen: `blog:group:key` => value. */
 	private array $seen = array();
 	private ?Yorozu_Object_Store $store = null;
+	/** What the keys in the store begin with; of the epoch the store is used in. */
+	private string $epoch = '';
+	/** When Redis was tried; without APCu, each process has to know by itself. */
+	private float $tried_at = 0;
 	private array $global_groups  = array();
 	private array $private_groups = array();
 	private string $salt;
-	private string $generation;
 	private string $blog;
 
 	public function __construct() {
 		$this->salt = defined( 'WP_CACHE_KEY_SALT' ) ? WP_CACHE_KEY_SALT : DB_NAME;
 		$this->switch_to_blog( get_current_blog_id() );
-		$this->store      = $this->open();
-		$this->generation = $this->read_generation();
+		$this->enter( Yorozu_Epoch::read() );
 	}
 
-	private function open(): ?Yorozu_Object_Store {
-		if ( defined( 'WP_REDIS_SOCKET' ) && class_exists( 'Redis' ) ) {
+	/** Uses the store of an epoch; begins another if there is none, and when Redis answers again or fails. */
+	private function enter( string $epoch ): void {
+		$this->epoch = $epoch;
+		$this->store = null;
+		$is_of_redis = Yorozu_Epoch::is_of_redis( $epoch );
+		if ( self::has_redis() && ( $is_of_redis || $this->may_try_again() ) ) {
 			try {
-				return new Yorozu_Redis_Store( WP_REDIS_SOCKET );
+				$redis = new Yorozu_Redis_Store( WP_REDIS_SOCKET );
+				if ( ! $is_of_redis ) {
+					$redis->ping();
+					$this->epoch = Yorozu_Epoch::begin( 'redis' );
+				}
+				$this->store = '' === $this->epoch ? null : $redis;
+				return;
 			} catch ( RedisException $problem ) {
-				error_log( 'object cache: Redis does not answer (' . $problem->getMessage() . '), going on without it' );
+				if ( $is_of_redis ) {
+					$this->leave_redis( $problem );
+					return;
+				}
 			}
 		}
-		return function_exists( 'apcu_enabled' ) && apcu_enabled() ? new Yorozu_APCu_Store() : null;
+		$this->enter_without_redis( $epoch );
 	}
 
-	/** Uses the store; a failure ends its use for this request. */
-	private function with_store( callable $use, $otherwise ) {
-		if ( null === $this->store ) {
-			return $otherwise;
-		}
-		try {
-			return $use( $this->store );
-		} catch ( RedisException $problem ) {
+	private function enter_without_redis( string $epoch ): void {
+		$has_apcu    = Yorozu_APCu_Store::is_there();
+		$this->epoch = '' === $epoch && $has_apcu ? Yorozu_Epoch::begin( 'apcu' ) : $epoch;
+		$is_usable   = $has_apcu && '' !== $this->epoch && ! Yorozu_Epoch::is_of_redis( $this->epoch );
+		$this->store = $is_usable ? new Yorozu_APCu_Store() : null;
+	}
+
+	private function leave_redis( RedisException $problem ): void {
+		$epoch = Yorozu_Epoch::read();
+		// Perhaps somebody else has left it already.
+		if ( '' === $epoch || Yorozu_Epoch::is_of_redis( $epoch ) ) {
 			error_log( 'object cache: Redis failed (' . $problem->getMessage() . '), going on without it' );
-			$this->store = null;
-			return $otherwise;
+			$epoch = Yorozu_Epoch::begin( 'apcu' );
+			$this->may_try_again();
+		}
+		$this->enter_without_redis( $epoch );
+	}
+
+	private static function has_redis(): bool {
+		return defined( 'WP_REDIS_SOCKET' ) && class_exists( 'Redis' );
+	}
+
+	/** Of all requests one in PAUSE seconds waits for a Redis that may still not answer. */
+	private function may_try_again(): bool {
+		if ( Yorozu_APCu_Store::is_there() ) {
+			return apcu_add( $this->salt . ':redis was tried', true, self::PAUSE );
+		}
+		$is_due = microtime( true ) - $this->tried_at >= self::PAUSE;
+		if ( $is_due ) {
+			$this->tried_at = microtime( true );
+		}
+		return $is_due;
+	}
+
+	/** Uses the store; where that is Redis and it fails, the one after it. */
+	private function with_store( callable $use, $otherwise ) {
+		try {
+			return null === $this->store ? $otherwise : $use( $this->store );
+		} catch ( RedisException $problem ) {
+			$this->leave_redis( $problem );
+			return null === $this->store ? $otherwise : $use( $this->store );
 		}
 	}
 
-	private function read_generation(): string {
-		$name  = $this->salt . ':generation';
-		$found = $this->with_store( fn( $store ) => $store->get( array( $name ) ), array() );
-		return (string) ( $found[ $name ] ?? '0' );
+	/**
+	 * Changes what all requests share. If it did not reach what they read by now, then another epoch begins:
+	 * nobody keeps what should have been replaced.
+	 */
+	private function change( callable $use, $otherwise ) {
+		$result = $this->with_store( $use, $otherwise );
+		$epoch  = Yorozu_Epoch::read();
+		if ( null === $this->store ? '' !== $epoch : $epoch !== $this->epoch ) {
+			$this->renew( $epoch );
+		}
+		return $result;
+	}
+
+	/** Everybody begins with nothing, in the store that is used now. */
+	private function renew( string $epoch ): void {
+		$this->enter( Yorozu_Epoch::begin( Yorozu_Epoch::is_of_redis( $epoch ) ? 'redis' : 'apcu' ) );
+	}
+
+	/** Then what was read is not what there is, and whether something was written is not known. */
+	private static function has_database_failed(): bool {
+		global $wpdb;
+		return '' !== (string) $wpdb->last_error || ! isset( $wpdb->dbh );
 	}
 
 	private function is_private( string $group ): bool {
@@ -135,7 +262,12 @@ class WP_Object_Cache {
 	private function name( $key, $group ): string {
 		$group = $group ?: 'default';
 		$blog  = isset( $this->global_groups[ $group ] ) ? '' : $this->blog;
-		return "{$this->salt}:{$this->generation}:{$blog}:{$group}:{$key}";
+		return "{$blog}:{$group}:{$key}";
+	}
+
+	/** A name's key in the store; asked for anew with each use, as the epoch may change. */
+	private function stored( string $name ): string {
+		return "{$this->salt}:{$this->epoch}:{$name}";
 	}
 
 	private static function own( $value ) {
@@ -177,11 +309,16 @@ class WP_Object_Cache {
 			fn( $name ) => $force || ! array_key_exists( $name, $this->seen )
 		);
 		if ( $unseen ) {
-			$fresh = $this->with_store( fn( $store ) => $store->get( array_values( $unseen ) ), array() );
+			$fresh = $this->with_store(
+				fn( $store ) => $store->get( array_map( array( $this, 'stored' ), $unseen ) ),
+				array()
+			);
 			foreach ( $unseen as $name ) {
 				unset( $this->seen[ $name ] );
+				if ( array_key_exists( $this->stored( $name ), $fresh ) ) {
+					$this->seen[ $name ] = $fresh[ $this->stored( $name ) ];
+				}
 			}
-			$this->seen = $fresh + $this->seen;
 		}
 		$values = array();
 		foreach ( $names as $key => $name ) {
@@ -204,7 +341,12 @@ class WP_Object_Cache {
 		if ( $this->is_private( $group ?: 'default' ) ) {
 			return true;
 		}
-		return $this->with_store( fn( $store ) => $store->set( $name, $value, max( 0, (int) $ttl ) ), true );
+		if ( self::has_database_failed() ) {
+			$this->change( fn( $store ) => $store->delete( $this->stored( $name ) ), true );
+			return true;
+		}
+		$ttl = max( 0, (int) $ttl );
+		return $this->change( fn( $store ) => $store->set( $this->stored( $name ), $value, $ttl ), true );
 	}
 
 	public function add( $key, $value, $group = 'default', $ttl = 0 ) {
@@ -215,8 +357,9 @@ class WP_Object_Cache {
 		if ( array_key_exists( $name, $this->seen ) ) {
 			return false;
 		}
-		$is_added = $this->is_private( $group ?: 'default' )
-			|| $this->with_store( fn( $store ) => $store->add( $name, $value, max( 0, (int) $ttl ) ), true );
+		$ttl      = max( 0, (int) $ttl );
+		$is_added = $this->is_private( $group ?: 'default' ) || self::has_database_failed()
+			|| $this->with_store( fn( $store ) => $store->add( $this->stored( $name ), $value, $ttl ), true );
 		if ( $is_added ) {
 			$this->seen[ $name ] = self::own( $value );
 		}
@@ -238,7 +381,7 @@ class WP_Object_Cache {
 		if ( $this->is_private( $group ?: 'default' ) ) {
 			return $was_seen;
 		}
-		return $this->with_store( fn( $store ) => $store->delete( $name ), $was_seen );
+		return $this->change( fn( $store ) => $store->delete( $this->stored( $name ) ), $was_seen );
 	}
 
 	public function incr( $key, $offset = 1, $group = 'default' ) {
@@ -256,10 +399,12 @@ class WP_Object_Cache {
 	}
 
 	public function flush() {
-		$this->seen       = array();
-		$this->generation = uniqid();
-		$name             = $this->salt . ':generation';
-		return $this->with_store( fn( $store ) => $store->set( $name, $this->generation, 0 ), true );
+		$this->seen = array();
+		$epoch      = Yorozu_Epoch::read();
+		if ( '' !== $epoch ) {
+			$this->renew( $epoch );
+		}
+		return true;
 	}
 
 	public function flush_runtime() {

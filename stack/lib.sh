@@ -47,11 +47,12 @@ is_rust_recent() {
     [ -n "$version" ] && [ "$version" -ge $rust_minimum ]
 }
 
+PATH="$PATH:${HOME-}/.cargo/bin"
+
+has_rust() { is_rust_recent rustc && command -v cargo >/dev/null && command -v cc >/dev/null; }
+
 find_rust() {
-    PATH="$PATH:$HOME/.cargo/bin"
-    if is_rust_recent rustc && command -v cargo >/dev/null && command -v cc >/dev/null; then
-        return
-    fi
+    has_rust && return
     local wanted="rustc-web cargo-web gcc libc6-dev"
     is_root || die "Rust 1.$rust_minimum or newer is needed: run as root: apt-get install $wanted"
     step "installing Rust from Debian"
@@ -63,6 +64,13 @@ find_rust() {
 
 # A profile is of one compiler: another one may refuse to read it.
 profiles=$here/target/profiles
+built=$here/target/release/yorozu
+
+# Only of use where there is no compiler: cargo knows better.
+is_built() {
+    [ -x "$built" ] &&
+        [ -z "$(find "$here/Cargo.toml" "$here/Cargo.lock" "$here/crates" -newer "$built" -print -quit)" ]
+}
 
 compiler() { rustc -vV | cksum | cut -d ' ' -f 1; }
 
@@ -84,15 +92,21 @@ compile() { # options-of-cargo...
 }
 
 # YOROZU names a binary that is there already; without it one is built.
-build() {
-    local log first=
+find_yorozu() {
     if [ -n "${YOROZU:-}" ]; then
         yorozu=$YOROZU
         [ -x "$yorozu" ] || die "YOROZU is \"$yorozu\": the path of an executable file was expected"
         return
     fi
-    yorozu=$here/target/release/yorozu
-    [ -x "$yorozu" ] || first=", which takes some minutes the first time"
+    yorozu=$built
+    has_rust || ! is_built || return
+    find_rust
+    build
+}
+
+build() {
+    local log first=
+    [ -x "$built" ] || first=", which takes some minutes the first time"
     step "building yorozu$first"
     if [ -t 2 ]; then
         # On a terminal cargo shows its progress.

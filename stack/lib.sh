@@ -4,10 +4,8 @@ packages="php8.2-fpm php8.2-opcache php8.2-cli php8.2-mysql php8.2-gd php8.2-mbs
 php8.2-curl php8.2-redis php-apcu redis-server mariadb-server wordpress wordpress-theme-twentytwentythree curl"
 rust_minimum=85   # of 1.x; Cargo.toml's rust-version
 
-children=()       # pid:name, in the order they were started
-
-step() { printf '  %s\n' "$*" >&2; }
-die() { printf 'make run: %s\n' "$*" >&2; exit 1; }
+step() { printf '  %s\n' "$*" >&"${terminal:-2}"; }
+die() { printf 'make run: %s\n' "$*" >&"${terminal:-2}"; exit 1; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
 # --- packages and the compiler ---------------------------------------------------------------
@@ -148,8 +146,15 @@ choose_folders() {
     # Names of sockets may have 107 bytes at most, the clone's path may be longer: hence a folder apart.
     mkdir -p -m 755 "$data" "$sockets" || die "cannot make the folders $data and $sockets"
     [ -O "$sockets" ] || die "$sockets belongs to somebody else"
-    mkdir -p "$data/conf" "$data/log" "$data/cache" "$data/tmp"
+    mkdir -p "$data/conf" "$data/log" "$data/cache" "$data/tmp" "$data/written" || die "cannot make folders in $data"
+    ! is_disk_full || die "the disk of $data is full"
 }
+
+# By its command line: the number may be another process's by now. One that ended has none, though its number
+# is there until its parent asks.
+is_of_site() { # pid
+    tr '\0' ' ' <"/proc/${1:-none}/cmdline" | grep -qF -e "$data" -e "$sockets"
+} 2>/dev/null
 
 take_lock() {
     exec 9>"$data/lock"
@@ -159,11 +164,11 @@ take_lock() {
     for file in "$data"/*.pid; do
         [ -e "$file" ] || continue
         pid=$(cat "$file")
-        if [ -e "/proc/${pid:-none}/cmdline" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$data"; then
+        if is_of_site "$pid"; then
             step "ending $(basename "$file" .pid) of an earlier run"
             kill "$pid" 2>/dev/null
-            for _ in $(seq 100); do [ -e "/proc/$pid" ] || break; sleep 0.1; done
-            kill -9 "$pid" 2>/dev/null
+            for _ in $(seq 100); do is_of_site "$pid" || break; sleep 0.1; done
+            kill -9 -- "-$pid" 2>/dev/null
         fi
         rm -f "$file"
     done
@@ -184,70 +189,6 @@ forget_pages_of_other_address() {
         find "$data/cache" -mindepth 1 -delete
     fi
     echo "$port" >"$data/port"
-}
-
-# --- processes ---------------------------------------------------------------------------------
-
-start() { # name command...
-    local name=$1
-    shift
-    # Last words are this run's.
-    : >"$data/log/$name.out"
-    [ -s "$data/log/$name.log" ] && mv "$data/log/$name.log" "$data/log/$name.log.old"
-    # A session of its own: Ctrl-C reaches this script alone, which ends them in order.
-    setsid "$@" >>"$data/log/$name.out" 2>&1 </dev/null 9>&- &
-    children+=("$!:$name")
-    echo $! >"$data/$name.pid"
-}
-
-is_alive() { kill -0 "$1" 2>/dev/null; }
-
-last_words() { # name
-    local file
-    for file in "$data/log/$1.out" "$data/log/$1.log"; do
-        [ -s "$file" ] && tail -n 1 "$file"
-    done | tail -n 1
-}
-
-wait_for() { # name seconds command...
-    local name=$1 seconds=$2 pid=${children[-1]%%:*}
-    shift 2
-    local end=$((SECONDS + seconds))
-    until "$@" >/dev/null 2>&1; do
-        is_alive "$pid" || die "$name ended at once: $(last_words "$name")"
-        [ $SECONDS -lt $end ] || die "$name did not answer within $seconds s: $(last_words "$name")"
-        sleep 0.05
-    done
-}
-
-stop_all() {
-    trap '' INT TERM HUP
-    trap - EXIT
-    local index pid name
-    [ ${#children[@]} -gt 0 ] && step "stopping"
-    for ((index = ${#children[@]} - 1; index >= 0; index--)); do
-        pid=${children[index]%%:*} name=${children[index]#*:}
-        kill -TERM "$pid" 2>/dev/null
-        for _ in $(seq 200); do is_alive "$pid" || break; sleep 0.05; done
-        # Its whole session: what a killed PHP-FPM leaves, too.
-        kill -KILL -- "-$pid" 2>/dev/null
-        wait "$pid" 2>/dev/null
-        rm -f "$data/$name.pid"
-    done
-    children=()
-}
-
-watch_children() {
-    local status pid child
-    while :; do
-        wait -n -p pid
-        status=$?
-        for child in "${children[@]}"; do
-            if [ "${child%%:*}" = "${pid:-}" ]; then
-                die "${child#*:} ended unexpectedly (status $status): $(last_words "${child#*:}")"
-            fi
-        done
-    done
 }
 
 # --- memory ------------------------------------------------------------------------------------
@@ -307,14 +248,15 @@ start_database() {
     is_root && chown $db_user "$sockets/db"
     local program
     program=$(command -v mariadbd) || program=/usr/sbin/mariadbd
-    start mariadb "$program" --no-defaults --user=$db_user --datadir="$folder" \
+    start mariadb "$sockets/db/db.sock" "$program" --no-defaults --user=$db_user --datadir="$folder" \
         --socket="$sockets/db/db.sock" --pid-file="$folder/mariadb.pid" --skip-networking \
         --character-set-server=utf8mb4 --max-connections=64 --key-buffer-size=32M \
         --innodb-buffer-pool-size="${size_innodb}M" --innodb-log-file-size="$((size_innodb / 4))M" \
         --innodb-flush-method=O_DIRECT --innodb-flush-log-at-trx-commit=2 --thread-cache-size=16 \
         --query-cache-type=ON --query-cache-size="${size_queries}M" --query-cache-limit=256K \
         --query-cache-min-res-unit=2K --max-heap-table-size=64M --tmp-table-size=64M
-    wait_for mariadb 60 mariadb-admin --no-defaults --socket="$sockets/db/db.sock" ping
+    # After a kill or a power cut it recovers first, which may take minutes.
+    wait_for mariadb 600 mariadb-admin --no-defaults --socket="$sockets/db/db.sock" ping
 }
 
 start_redis() {
@@ -322,10 +264,10 @@ start_redis() {
     mkdir -p "$sockets/redis"
     is_root && chown $php_user "$sockets/redis"
     # A cache: nothing is written to disk, the least used goes when it is full, nobody comes over TCP.
-    start redis $(command_as_php) redis-server --port 0 --unixsocket "$sockets/redis/redis.sock" \
-        --unixsocketperm 700 --save '' --appendonly no --dir "$sockets/redis" --daemonize no \
+    start redis "$sockets/redis/redis.sock" $(command_as_php) redis-server --port 0 \
+        --unixsocket "$sockets/redis/redis.sock" --unixsocketperm 700 --save '' --appendonly no --dir "$sockets/redis" --daemonize no \
         --maxmemory "${size_redis}mb" --maxmemory-policy allkeys-lru
-    wait_for redis 20 test -S "$sockets/redis/redis.sock"
+    wait_for redis 20 answers redis
 }
 
 command_as_php() {
@@ -399,7 +341,6 @@ install_wordpress() {
 start_php() {
     step "starting PHP-FPM"
     php_socket=$sockets/php.sock
-    rm -f "$php_socket"
     local start=$(between 1 $((php_children * 2 / 5)) 8) spare=$(between 1 $((php_children / 2)) 10)
     sed -e "s|@SOCKET@|$php_socket|" -e "s|@LOG@|$data/log|" -e "s|@USER@|$php_user|" \
         -e "s|@CHILDREN@|$php_children|" -e "s|@START@|$start|" -e "s|@SPARE@|$spare|" \
@@ -408,10 +349,10 @@ start_php() {
     local program
     program=$(command -v php-fpm8.2) || program=/usr/sbin/php-fpm8.2
     # Memory that all children share is taken before a pool is read.
-    start php-fpm "$program" --nodaemonize --fpm-config "$data/conf/php-fpm.conf" \
+    start php-fpm "$php_socket" "$program" --nodaemonize --fpm-config "$data/conf/php-fpm.conf" \
         -d opcache.memory_consumption="$size_opcache" -d opcache.interned_strings_buffer=8 \
         -d opcache.max_accelerated_files=4000 -d apc.shm_size=32M
-    wait_for php-fpm 20 test -S "$php_socket"
+    wait_for php-fpm 20 answers php-fpm
 }
 
 start_yorozu() {
@@ -430,7 +371,7 @@ start_yorozu() {
         "$preset/wordpress/wordpress.conf" >"$data/conf/wordpress.conf"
     cp "$preset/mime.types" "$preset/fastcgi_params" "$preset/visitor.conf" "$data/conf/"
     step "starting yorozu"
-    start yorozu "$yorozu" -p "$data/" -e "$data/log/error.log" -c "$data/conf/nginx.conf" -g 'daemon off;'
+    start yorozu '' "$yorozu" -p "$data/" -e "$data/log/error.log" -c "$data/conf/nginx.conf" -g 'daemon off;'
     wait_for yorozu 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$port/"
 }
 

@@ -146,7 +146,7 @@ choose_folders() {
     # Names of sockets may have 107 bytes at most, the clone's path may be longer: hence a folder apart.
     mkdir -p -m 755 "$data" "$sockets" || die "cannot make the folders $data and $sockets"
     [ -O "$sockets" ] || die "$sockets belongs to somebody else"
-    mkdir -p "$data/conf" "$data/log" "$data/cache" "$data/tmp" "$data/written" || die "cannot make folders in $data"
+    mkdir -p "$data"/{conf,log,cache,tmp,written} || die "cannot make folders in $data"
     ! is_disk_full || die "the disk of $data is full"
 }
 
@@ -181,6 +181,27 @@ free_port() { # first
         exit(1);' -- "$1"
 }
 
+# Writes what is made of a template, with what the owner changed in it since the last start. Where both
+# changed the same lines, the owner's file stays as it is.
+write() { # file < content
+    local file=$1 name=${1##*/} mine
+    local before=$data/written/$name new=$data/tmp/$name
+    (umask 077 && cat >"$new") || die "cannot write $new"
+    if [ -e "$file" ] && [ -e "$before" ] && ! cmp -s "$file" "$before"; then
+        if ! mine=$(diff3 -m "$file" "$before" "$new"; status=$?; echo .; exit $status); then
+            step "your changes to $file meet this start's in the same lines: yours stay, remove it to have it written"
+            rm -f "$new"
+            return
+        fi
+        step "keeping your changes to $file"
+        printf %s "${mine%.}" >"$file"
+    else
+        # It may hold a password.
+        (umask 027 && cat "$new" >"$file")
+    fi || die "cannot write $file"
+    mv "$new" "$before"
+}
+
 # Stored pages hold links with the port.
 forget_pages_of_other_address() {
     local old
@@ -213,7 +234,7 @@ compute_sizes() {
     size_queries=$(between 16 $((memory / 16)) 128)
     size_opcache=128
     size_redis=$(between 32 $((memory / 32)) 512)
-    size_pages=64
+    size_pages=$(between 16 $((memory / 32)) 1024)
     others=$((size_innodb + size_queries + size_opcache + size_redis + size_pages + 128))
     size_child=25
     php_children=$(between 2 $(((budget - others) / size_child)) $((cores * 10)))
@@ -265,8 +286,8 @@ start_redis() {
     is_root && chown $php_user "$sockets/redis"
     # A cache: nothing is written to disk, the least used goes when it is full, nobody comes over TCP.
     start redis "$sockets/redis/redis.sock" $(command_as_php) redis-server --port 0 \
-        --unixsocket "$sockets/redis/redis.sock" --unixsocketperm 700 --save '' --appendonly no --dir "$sockets/redis" --daemonize no \
-        --maxmemory "${size_redis}mb" --maxmemory-policy allkeys-lru
+        --unixsocket "$sockets/redis/redis.sock" --unixsocketperm 700 --save '' --appendonly no \
+        --dir "$sockets/redis" --daemonize no --maxmemory "${size_redis}mb" --maxmemory-policy allkeys-lru
     wait_for redis 20 answers redis
 }
 
@@ -296,9 +317,10 @@ make_site() {
         is_root && chown -R $php_user "$www/wp-content"
         touch "$www/.complete"
     fi
+    write "$www/wp-config.php" < <(
     sed -e "s|@PASSWORD@|$password|" -e "s|@SOCKET@|$sockets/db/db.sock|" \
         -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
-        -e "s|@TOKEN@|$(cat "$data/purge-token")|" "$here/stack/wp-config.php" >"$www/wp-config.php"
+        -e "s|@TOKEN@|$(cat "$data/purge-token")|" "$here/stack/wp-config.php")
     cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
     rm -rf "$www/wp-content/plugins/yorozu"
     mkdir -p "$www/wp-content/plugins"
@@ -342,10 +364,11 @@ start_php() {
     step "starting PHP-FPM"
     php_socket=$sockets/php.sock
     local start=$(between 1 $((php_children * 2 / 5)) 8) spare=$(between 1 $((php_children / 2)) 10)
+    write "$data/conf/php-fpm.conf" < <(
     sed -e "s|@SOCKET@|$php_socket|" -e "s|@LOG@|$data/log|" -e "s|@USER@|$php_user|" \
         -e "s|@CHILDREN@|$php_children|" -e "s|@START@|$start|" -e "s|@SPARE@|$spare|" \
-        "$here/stack/php-fpm.conf" >"$data/conf/php-fpm.conf"
-    is_root || sed -i -e '/^user =/d' -e '/^group =/d' -e '/^listen\.owner/d' "$data/conf/php-fpm.conf"
+        "$here/stack/php-fpm.conf" |
+        if is_root; then cat; else sed -e '/^user =/d' -e '/^group =/d' -e '/^listen\.owner/d'; fi)
     local program
     program=$(command -v php-fpm8.2) || program=/usr/sbin/php-fpm8.2
     # Memory that all children share is taken before a pool is read.
@@ -358,18 +381,23 @@ start_php() {
 start_yorozu() {
     local preset=$here/presets
     # The preset as it is, with this site's user, paths, name and port.
+    write "$data/conf/nginx.conf" < <(
     sed -e "s|/var/log/yorozu|$data/log|" -e "s|/run/yorozu.pid|$data/yorozu-server.pid|" \
         -e "s|/var/cache/yorozu|$data/cache|" -e "s|\.\./mime.types|$data/conf/mime.types|" \
         -e "s|\.\./visitor.conf|$data/conf/visitor.conf|" -e "s|^user .*|user $php_user;|" \
-        "$preset/wordpress/nginx.conf" >"$data/conf/nginx.conf"
+        -e "s|memory=64m|memory=${size_pages}m|" \
+        "$preset/wordpress/nginx.conf")
+    write "$data/conf/wordpress.conf" < <(
     sed -e "s|/var/log/yorozu/www.example.com|$data/log/site|" -e "s|/var/www/html|$www|" \
         -e "s|listen 80;|listen 127.0.0.1:$port;|" -e "s|www.example.com|127.0.0.1|" \
         -e "s|\.\./fastcgi_params|$data/conf/fastcgi_params|" \
         -e "s|://\$host\$uri/|://\$host:$port\$uri/|" \
         -e "s|/run/php/wordpress.sock|$php_socket|" \
         -e "s|# \(location = /.purge .*token=\)[^;]*|\1$(cat "$data/purge-token")|" \
-        "$preset/wordpress/wordpress.conf" >"$data/conf/wordpress.conf"
-    cp "$preset/mime.types" "$preset/fastcgi_params" "$preset/visitor.conf" "$data/conf/"
+        "$preset/wordpress/wordpress.conf")
+    write "$data/conf/mime.types" <"$preset/mime.types"
+    write "$data/conf/fastcgi_params" <"$preset/fastcgi_params"
+    write "$data/conf/visitor.conf" <"$preset/visitor.conf"
     step "starting yorozu"
     start yorozu '' "$yorozu" -p "$data/" -e "$data/log/error.log" -c "$data/conf/nginx.conf" -g 'daemon off;'
     wait_for yorozu 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$port/"

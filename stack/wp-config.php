@@ -1,5 +1,5 @@
 <?php
-/* Written by stack/run at each start; changes here are lost. */
+/* Written by stack/run at each start; your own changes are kept. */
 define( 'DB_NAME', 'wordpress' );
 define( 'DB_USER', 'wordpress' );
 define( 'DB_PASSWORD', '@PASSWORD@' );

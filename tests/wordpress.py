@@ -1,6 +1,6 @@
 """The real WordPress of `make run`, for tests."""
 import http.client, os, pathlib, re, shutil, signal, subprocess, sys, tempfile, time, traceback
-from peers import YOROZU, free_port
+from peers import YOROZU, free_port, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -18,14 +18,16 @@ class Answer:
 class Site:
     """stack/run in a folder of its own."""
 
-    def __init__(self, data=None):
+    def __init__(self, data=None, **environment):
+        self.environment = environment
         self.folder = pathlib.Path(data or tempfile.mkdtemp(prefix='yorozu-site.'))
         self.folder.chmod(0o755)
         self.start()
 
     def start(self):
         self.port = free_port()
-        environment = os.environ | {'YOROZU_DATA': str(self.folder), 'YOROZU_PORT': str(self.port)}
+        own = {'YOROZU_DATA': str(self.folder), 'YOROZU_PORT': str(self.port)}
+        environment = os.environ | own | self.environment
         self.out = self.folder / 'run.out'
         self.process = subprocess.Popen(['make', '-C', ROOT, 'run'], env=environment,
                                         stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'),
@@ -41,6 +43,10 @@ class Site:
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
+
+    def restart(self):
+        self.stop()
+        self.start()
 
     def end(self):
         self.stop()
@@ -84,8 +90,26 @@ class Site:
     def explain(self, path):
         return self.yorozu('cache', 'explain', self.url + path)
 
-    def pid(self):
-        return int((self.folder / 'yorozu.pid').read_text())
+    def pid(self, name='yorozu'):
+        return int((self.folder / f'{name}.pid').read_text())
+
+    def supervisor(self):
+        """stack/run, of which `process` is the make."""
+        status = pathlib.Path(f'/proc/{self.pid()}/stat').read_text()
+        return int(status.rpartition(')')[2].split()[1])
+
+    def kill(self, *names):
+        """What was said so far, to be given to `said`."""
+        before = len(self.out.read_text())
+        for name in names:
+            os.kill(self.pid(name), signal.SIGKILL)
+        return before
+
+    def said(self, line, since=0):
+        """The line that matches, once there is one."""
+        until(f'"{line}" in {self.out.read_text()[since:]}',
+              lambda: re.search(line, self.out.read_text()[since:]))
+        return re.search(line, self.out.read_text()[since:])
 
     @property
     def password(self):

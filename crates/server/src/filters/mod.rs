@@ -77,8 +77,9 @@ pub fn apply(exchange: &mut Exchange, response: &mut Response) {
         filter(exchange, response);
         exchange.status = response.status;
     }
-    // As nginx: of other answers it is not said when they changed.
-    if !matches!(response.status, 200 | 206 | 304) {
+    // As nginx: of other answers it is not said when they changed. Unlike nginx, a cache says what the upstream
+    // said, so that a cache behind it can ask whether that still holds (RFC 9111, section 4.3).
+    if !matches!(response.status, 200 | 206 | 304) && !exchange.cache_report.is_made() {
         response.last_modified = None;
     }
     if response.status == 204 {

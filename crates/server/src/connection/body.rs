@@ -1,6 +1,7 @@
 //! The body of a request: read when somebody wants it, into memory and then a file.
 
 use super::h2;
+use super::send::read_file;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
 use crate::exchange::temporary::unnamed_file;
@@ -312,6 +313,42 @@ impl RequestBody {
             None => Stored::Memory(memory.freeze()),
         };
         Ok(())
+    }
+
+    /// The whole content in memory, of at most `bytes_max` bytes, whatever the location says of others.
+    ///
+    /// # Errors
+    /// As [`RequestBody::read_all`].
+    ///
+    /// # Cancel safety
+    /// As [`RequestBody::read_all`].
+    pub async fn content(&mut self, bytes_max: usize, conf: &Conf) -> Result<Bytes, BodyError> {
+        if matches!(self.framing, Framing::Length(length) if length > bytes_max as u64) {
+            return Err(BodyError::TooLarge);
+        }
+        if matches!(self.stored, Stored::Nothing) {
+            self.send_continue().await?;
+            let mut memory = BytesMut::new();
+            while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
+                if memory.len() + piece.len() > bytes_max {
+                    return Err(BodyError::TooLarge);
+                }
+                memory.extend_from_slice(&piece);
+            }
+            self.stored = Stored::Memory(memory.freeze());
+        }
+        match &self.stored {
+            Stored::Nothing => Ok(Bytes::new()),
+            Stored::Memory(bytes) if bytes.len() <= bytes_max => Ok(bytes.clone()),
+            // Somebody else had it read before.
+            Stored::File { file, bytes, .. } if *bytes <= bytes_max as u64 => {
+                let read = read_file(file, 0, usize::try_from(*bytes).unwrap_or(bytes_max)).await;
+                read.map_err(|_| {
+                    BodyError::File("reading a request body from its file failed".to_owned())
+                })
+            }
+            Stored::Memory(_) | Stored::File { .. } => Err(BodyError::TooLarge),
+        }
     }
 
     fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<TempFile>)> {

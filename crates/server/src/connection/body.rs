@@ -4,7 +4,7 @@ use super::h2;
 use super::send::read_file;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
-use crate::exchange::temporary::unnamed_file;
+use crate::exchange::temporary::{NamedFile, named_file, private_folder, unnamed_file};
 use crate::logging::error::os_error;
 use ::h2::RecvStream;
 use bytes::{Bytes, BytesMut};
@@ -15,7 +15,6 @@ use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
@@ -54,22 +53,7 @@ enum Framing {
 enum Stored {
     Nothing,
     Memory(Bytes),
-    File { file: Arc<File>, bytes: u64, path: Option<TempFile> },
-}
-
-/// A named temporary file, removed with the request unless it shall stay.
-#[derive(Debug)]
-struct TempFile {
-    path: PathBuf,
-    stays: bool,
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        if !self.stays {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+    File { file: Arc<File>, bytes: u64, path: Option<NamedFile> },
 }
 
 /// Bounds of a body that is sent on while it arrives.
@@ -250,7 +234,7 @@ impl RequestBody {
     /// Where others can read the body while the request lasts.
     pub fn file_path(&self) -> Option<PathBuf> {
         match &self.stored {
-            Stored::File { path: Some(file), .. } => Some(file.path.clone()),
+            Stored::File { path: Some(file), .. } => Some(file.path().to_owned()),
             Stored::File { file, .. } => {
                 // It has no name, so that it cannot be left behind.
                 let (pid, fd) = (std::process::id(), file.as_raw_fd());
@@ -281,7 +265,7 @@ impl RequestBody {
         let memory_max = conf.client_body_buffer_size.bytes();
         let bytes_max = conf.client_max_body_size.0;
         let mut memory = BytesMut::new();
-        let mut file: Option<(File, Option<TempFile>)> = None;
+        let mut file: Option<(File, Option<NamedFile>)> = None;
         let mut total = 0u64;
         while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
             total += piece.len() as u64;
@@ -351,17 +335,17 @@ impl RequestBody {
         }
     }
 
-    fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<TempFile>)> {
+    fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<NamedFile>)> {
         let folder = crate::config::http_core::temp_folder(conf);
         let (mut file, path) = match conf.client_body_in_file_only {
             InFileOnly::Off => (unnamed_file(&folder)?, None),
             mode => {
-                static NUMBER: AtomicU64 = AtomicU64::new(1);
-                std::fs::create_dir_all(&folder)?;
-                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-                let path = folder.join(format!("{}-{number:010}", std::process::id()));
-                let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-                (file, Some(TempFile { path, stays: mode == InFileOnly::On }))
+                private_folder(&folder)?;
+                let mut named = named_file(&folder, "")?;
+                if mode == InFileOnly::On {
+                    named.stay();
+                }
+                (named.file.try_clone()?, Some(named))
             }
         };
         file.write_all(memory)?;

@@ -80,7 +80,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
     response.is_judged = exchange.cache.is_none();
     let collector = collector(exchange, conf, &head, &response, fetched.started);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
-    let saver = Saver::start(exchange, conf, head.status, response.last_modified);
+    let saver = Saver::start(exchange, conf, &response);
     let is_buffered = match head.field(b"x-accel-buffering") {
         Some(value) if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
             if value.eq_ignore_ascii_case(b"no") {

@@ -3,6 +3,7 @@
 use crate::config::directive::*;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
+use crate::exchange::request::Method;
 use crate::exchange::response::Response;
 use crate::exchange::temporary::{
     NamedFile, crosses_devices, folder_for, named_file, private_folder,
@@ -74,13 +75,16 @@ pub struct Saver {
     path: PathBuf,
     mode: u32,
     last_modified: Option<i64>,
+    /// Bytes that are still to come, if the upstream said how many.
+    left: Option<u64>,
     context: Context,
 }
 
 impl Saver {
     /// A saver for the exchange's answer, if the location stores answers.
     pub fn start(exchange: &mut Exchange, conf: &super::Conf, response: &Response) -> Option<Self> {
-        if response.status != 200 {
+        // The answer to a HEAD has no content, whatever it says: it would be an empty file for everybody.
+        if response.status != 200 || exchange.request.method == Method::Head {
             return None;
         }
         let path = match &conf.store {
@@ -96,6 +100,7 @@ impl Saver {
                 path: Path::new(OsStr::from_bytes(&path)).to_owned(),
                 mode: conf.store_access.0,
                 last_modified: response.last_modified,
+                left: response.content_length,
                 context,
             }),
             Err(problem) => {
@@ -109,6 +114,12 @@ impl Saver {
 
     /// Takes the next bytes; `false` if the answer cannot be stored any more.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
+        if let Some(left) = &mut self.left {
+            match left.checked_sub(bytes.len() as u64) {
+                Some(rest) => *left = rest,
+                None => return false,
+            }
+        }
         let result = self.file.file.write_all(bytes);
         if let Err(problem) = &result {
             failed(&self.context, "write()", &self.path, problem);
@@ -116,8 +127,11 @@ impl Saver {
         result.is_ok()
     }
 
-    /// The answer is whole: the file gets its name.
+    /// The answer is at its end: the file gets its name, unless less came than was announced.
     pub fn finish(self) {
+        if self.left.is_some_and(|left| left > 0) {
+            return;
+        }
         let Self { file, path, mode, context, .. } = self;
         if let Some(time) = self.last_modified.and_then(|time| u64::try_from(time).ok()) {
             let _ = file.file.set_modified(UNIX_EPOCH + Duration::from_secs(time));

@@ -37,6 +37,11 @@ pub const SMALL_FILE_SETTLED_SECONDS: i64 = 2;
 pub const MADE_AHEAD_BYTES: usize = 64 * 1024;
 /// How long connections may take to end that were closed at `worker_shutdown_timeout`; chosen.
 pub const ENDING: Duration = Duration::from_millis(500);
+/// Connections of one worker to one memcached server; chosen: keys that are slow at the same time are few.
+pub const PIPELINES_MAX: usize = 8;
+/// How long others wait behind the oldest question of such a connection; chosen: far above what memcached takes for
+/// any key, far below what a visitor notices.
+pub const PIPELINE_PATIENCE: Duration = Duration::from_millis(25);
 /// How deep subrequests make others; as nginx.
 pub const SUBREQUESTS_DEEP: u32 = 50;
 /// Access-log bytes of one worker before they are written without waiting for the round's end.

@@ -250,14 +250,8 @@ impl Job {
         let begun = turn::instant();
         let lease = self.lease(peer, 0, begun);
         let key = self.call.request.clone();
-        let answer = match pipeline::get(peer.address(), options, key, conf.read_timeout).await {
-            Some(Ok(answer)) => answer,
-            Some(Err(fault)) => return Err(self.pipeline_fault(&fault, peer)),
-            None => {
-                self.timed_out("reading response header from upstream", peer);
-                return Err(Fault::Timeout);
-            }
-        };
+        let answer = pipeline::get(peer.address(), options, key, conf.read_timeout).await;
+        let answer = answer.map_err(|fault| self.pipeline_fault(&fault, peer))?;
         let gzip_flag = self.conf.location(self.location).memcached.memcached_gzip_flag;
         let (head, body) = memcached::page(answer, gzip_flag);
         let received = body.len() as u64;
@@ -282,6 +276,10 @@ impl Job {
             }
             PipelineFault::ConnectTimeout => {
                 self.timed_out("connecting to upstream", peer);
+                Fault::Timeout
+            }
+            PipelineFault::Timeout => {
+                self.timed_out("reading response header from upstream", peer);
                 Fault::Timeout
             }
             PipelineFault::Closed => {

@@ -7,7 +7,7 @@ mod shared;
 use shared::{log, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use yorozu_testkit::server::{Folder, Server};
 
@@ -140,4 +140,31 @@ fn slow_clients_that_read_get_all_of_it() {
         assert!(begun.elapsed() > 2 * Duration::from_millis(400), "{:?}", begun.elapsed());
     }
     assert!(!log(&folder).contains("timed out"), "{}", log(&folder));
+}
+
+#[test]
+fn early_hints_wait_no_longer_than_an_answer() {
+    let folder = Folder::new();
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = origin.local_addr().unwrap().port();
+    let (ended, is_over) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut stream, _) = origin.accept().unwrap();
+        let hint = format!("HTTP/1.1 103 Early Hints\r\nLink: <{}>\r\n\r\n", "x".repeat(2000));
+        while stream.write_all(hint.as_bytes()).is_ok() {}
+        ended.send(()).unwrap();
+    });
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        &format!(
+            "send_timeout 400ms; early_hints 1; server {{ listen 127.0.0.1:$port sndbuf=16k;
+             location / {{ proxy_pass http://127.0.0.1:{port}; }} }}"
+        ),
+    );
+    let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    is_over.recv_timeout(Duration::from_secs(10)).expect("the upstream is let go");
+    let line = "client timed out (110: Connection timed out) while sending early hints to client";
+    assert!(log(&folder).contains(line), "{}", log(&folder));
 }

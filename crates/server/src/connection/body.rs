@@ -2,6 +2,7 @@
 
 use super::h2;
 use super::send::read_file;
+use super::timer;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
 use crate::exchange::temporary::{NamedFile, named_file, private_folder, unnamed_file};
@@ -261,7 +262,7 @@ impl RequestBody {
         if !matches!(self.stored, Stored::Nothing) {
             return Ok(());
         }
-        self.send_continue().await?;
+        self.send_continue(conf.client_body_timeout).await?;
         let memory_max = conf.client_body_buffer_size.bytes();
         let bytes_max = conf.client_max_body_size.0;
         let mut memory = BytesMut::new();
@@ -311,7 +312,7 @@ impl RequestBody {
             return Err(BodyError::TooLarge);
         }
         if matches!(self.stored, Stored::Nothing) {
-            self.send_continue().await?;
+            self.send_continue(conf.client_body_timeout).await?;
             let mut memory = BytesMut::new();
             while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
                 if memory.len() + piece.len() > bytes_max {
@@ -370,7 +371,7 @@ impl RequestBody {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn pieces(&mut self, bounds: &PieceBounds) -> Result<Vec<Bytes>, BodyError> {
-        self.send_continue().await?;
+        self.send_continue(bounds.timeout).await?;
         let first = self.next(bounds.timeout, bounds.held_bytes).await?;
         let mut pieces: Vec<Bytes> = first.into_iter().collect();
         if !pieces.is_empty() {
@@ -442,14 +443,16 @@ impl RequestBody {
         }
     }
 
-    async fn send_continue(&mut self) -> Result<(), BodyError> {
+    async fn send_continue(&mut self, timeout: Duration) -> Result<(), BodyError> {
         if !std::mem::take(&mut self.wants_continue) || !self.unread.is_empty() {
             return Ok(());
         }
         let Origin::H1(io) = &self.origin else { return Ok(()) };
         let text = b"HTTP/1.1 100 Continue\r\n\r\n";
-        // 25 bytes fit into any socket buffer that has nothing else in it.
-        io.write(&[IoSlice::new(text)]).await.map(|_| ()).map_err(|_| BodyError::Closed)
+        // 25 bytes fit into any socket buffer that has nothing else in it; answers before may lie in it.
+        let slices = [IoSlice::new(text)];
+        let written = timer::within(timeout, io.write(&slices)).await.ok_or(BodyError::Timeout)?;
+        written.map(|_| ()).map_err(|_| BodyError::Closed)
     }
 
     /// The next piece of the body; `None` at its end.

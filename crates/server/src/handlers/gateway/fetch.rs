@@ -19,7 +19,7 @@ use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -458,13 +458,23 @@ impl Job {
             out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
         }
         out.extend_from_slice(b"\r\n");
-        let mut rest = &out[..];
-        // A client that is gone is noticed with the answer itself.
-        while let Ok(count @ 1..) = client.write(&[io::IoSlice::new(rest)]).await {
-            rest = &rest[count..];
-            if rest.is_empty() {
-                return;
+        let sending = async {
+            let mut rest = &out[..];
+            // A client that is gone is noticed with the answer itself.
+            while let Ok(count @ 1..) = client.write(&[io::IoSlice::new(rest)]).await {
+                rest = &rest[count..];
+                if rest.is_empty() {
+                    return;
+                }
             }
+        };
+        let send_timeout = self.conf.location(self.location).http_core.send_timeout;
+        if timer::within(send_timeout, sending).await.is_none() {
+            let text =
+                "client timed out (110: Connection timed out) while sending early hints to client";
+            self.context.upstream(Level::Info, text, None);
+            // A part of them may be out: nothing can follow it.
+            client.shutdown(Shutdown::Both);
         }
     }
 

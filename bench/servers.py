@@ -113,9 +113,9 @@ class Cached(Server):
             (self.folder / f'www/{number}.jpg').write_bytes(os.urandom(IMAGE_BYTES))
         for name, size in FILES.items():
             (self.folder / 'www' / name).write_bytes(os.urandom(size))
-        presets = ROOT / 'presets'
-        main = (presets / 'wordpress/nginx.conf').read_text()
-        site = (presets / 'wordpress/wordpress.conf').read_text()
+        presets, published = ROOT / 'presets', ROOT / 'tests/published'
+        main = (published / 'nginx.conf').read_text()
+        site = (published / 'wordpress.conf').read_text()
         main = re.sub(r'^user .*;', f'user {"root" if IS_ROOT else "nobody"};', main, flags=re.M)
         main = main.replace('/var/log/yorozu', f'{self.folder}/logs')
         main = main.replace('/run/yorozu.pid', f'{self.folder}/pid')

@@ -405,7 +405,7 @@ start_yorozu() {
     # The preset as it is, with this site's user, paths, name and port.
     sed -e "s|/var/log/yorozu|$data/log|" -e "s|/run/yorozu.pid|$data/yorozu-server.pid|" \
         -e "s|/var/cache/yorozu|$data/cache|" -e "s|\.\./mime.types|$data/conf/mime.types|" \
-        -e "s|^user .*|user $php_user;|" \
+        -e "s|\.\./visitor.conf|$data/conf/visitor.conf|" -e "s|^user .*|user $php_user;|" \
         "$preset/wordpress/nginx.conf" >"$data/conf/nginx.conf"
     sed -e "s|/var/log/yorozu/www.example.com|$data/log/site|" -e "s|/var/www/html|$www|" \
         -e "s|listen 80;|listen 127.0.0.1:$port;|" -e "s|www.example.com|127.0.0.1|" \
@@ -414,7 +414,7 @@ start_yorozu() {
         -e "s|/run/php/wordpress.sock|$php_socket|" \
         -e "s|# \(location = /.purge .*token=\)[^;]*|\1$(cat "$data/purge-token")|" \
         "$preset/wordpress/wordpress.conf" >"$data/conf/wordpress.conf"
-    cp "$preset/mime.types" "$preset/fastcgi_params" "$data/conf/"
+    cp "$preset/mime.types" "$preset/fastcgi_params" "$preset/visitor.conf" "$data/conf/"
     step "starting yorozu"
     start yorozu "$yorozu" -p "$data/" -e "$data/log/error.log" -c "$data/conf/nginx.conf" -g 'daemon off;'
     wait_for yorozu 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$port/"

@@ -114,7 +114,7 @@ def configuration(program):
     """The preset; nginx gets it without what it does not have."""
     text = (ROOT / 'presets/edge/nginx.conf').read_text()
     http = text[text.index('http {') + 6:text.rindex('}')]
-    http = http.replace('../mime.types', f'{ROOT}/presets/mime.types')
+    http = http.replace('include ../', f'include {ROOT}/presets/')
     http = re.sub(r'access_log .*;', '', http)
     http = http.replace('/var/cache/yorozu/edge', '$dir/cache/edge')
     http = http.replace('listen 80;', 'listen $port;')

@@ -556,8 +556,7 @@ def preset(name, folder, **changes):
     """The http part of a preset, with a test's paths and addresses."""
     text = (ROOT / f'presets/{name}/nginx.conf').read_text()
     http = text[text.index('http {') + 6:text.rindex('}')]
-    for old, new in {'../mime.types': f'{ROOT}/presets/mime.types', 'listen 80;': 'listen $port;',
-                     '../fastcgi_params': f'{ROOT}/presets/fastcgi_params',
+    for old, new in {'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen $port;',
                      '/var/cache/yorozu': '$dir/cache', '/var/log/yorozu': '$dir/logs',
                      '/var/www/html': str(folder), **changes}.items():
         http = http.replace(old, new)

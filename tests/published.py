@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The published configuration for 10,000 requests a second: TLS, HTTP/2, a microcache, pages without PHP.
+"""The published configurations, to the letter, beside nginx: the page cache for a PHP blog, and the one for 10,000
+requests a second (TLS, HTTP/2, a microcache).
 
   tests/published.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import gzip, pathlib, subprocess, sys, time
-from peers import NGINX, Folder, Fpm, Server, free_port, run, until
+import pathlib, subprocess, sys
+from peers import NGINX, Folder, Fpm, Server, free_port, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARAMS = ROOT / 'presets/fastcgi_params'
@@ -158,91 +159,57 @@ def test_the_published_configuration_does_what_it_does_in_nginx():
                 equal(ask(folder, f'{base}/none.php').status, 404)
 
 
-def preset(name, site, fpm):
-    """The http part of a preset for this machine, and the port of its TLS."""
-    secure = free_port()
-    text = (ROOT / f'presets/{name}/nginx.conf').read_text()
-    http = text[text.index('http {') + 6:text.rindex('}')]
-    for old, new in {'../mime.types': ROOT / 'presets/mime.types', '../fastcgi_params': PARAMS,
-                     'listen 80;': 'listen 127.0.0.1:$port;', 'listen 443 ssl;': f'listen 127.0.0.1:{secure} ssl;',
-                     'www.example.com;': 'localhost;', '/etc/ssl/www.example.com.crt': site.folder / 'crt',
-                     '/etc/ssl/www.example.com.key': site.folder / 'key', '/var/www/html': site.www,
-                     '/var/cache/yorozu': '$dir/cache', '/var/log/yorozu': '$dir/logs',
-                     '/run/php/php-fpm.sock': fpm.socket}.items():
-        http = http.replace(old, str(new))
-    return http, secure
+# --- a page cache for a PHP blog -------------------------------------------------------------------------
+
+BLOG = ROOT / 'tests/published'
+BLOG_PAGE = '''<?php
+    if (isset($_GET['status'])) http_response_code((int) $_GET['status']);
+    echo 'made ', hrtime(true), ' for ', $_COOKIE ? key($_COOKIE) : 'everybody',
+        ' ', $_SERVER['PATH_INFO'] ?? '';'''
 
 
-def test_the_microcache_preset_shares_no_page_that_is_somebody_s():
+def blog(folder, fpm, program):
+    """The published text for this machine; nginx gets it without the memory tier."""
+    text = (BLOG / 'nginx.conf').read_text()
+    text = text[text.index('http {') + 6:text.rindex('}')]
+    text = text.replace('include wordpress.conf;', (BLOG / 'wordpress.conf').read_text())
+    for old, new in {'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen 127.0.0.1:$port;',
+                     '/var/www/html': folder / 'www', '/var/cache/yorozu': '$dir/cache',
+                     '/var/log/yorozu': '$dir/logs', '/run/php/wordpress.sock': fpm.socket,
+                     **({' memory=64m': ''} if program == NGINX else {})}.items():
+        text = text.replace(old, str(new))
+    return text
+
+
+def test_the_published_page_cache_does_what_it_does_in_nginx():
     with Folder() as folder, Fpm(folder) as fpm:
         site = Site(folder)
-        conf, secure = preset('microcache', site, fpm)
-        with Server(folder, conf) as server:
-            base = f'https://localhost:{secure}'
-            moved = ask(folder, f'http://localhost:{server.port}/page?a=b')
-            equal((moved.status, moved.field('location')), (301, 'https://localhost/page?a=b'))
-            first = ask(folder, f'{base}/')
-            equal((first.version, first.field('x-cache')), ('HTTP/2', 'MISS'))
-            second = ask(folder, f'{base}/')
-            equal((second.body, second.field('x-cache')), (first.body, 'HIT'))
-            # A login neither gets the shared page nor leaves its own behind.
-            known = ask(folder, f'{base}/', '-H', 'Cookie: wordpress_logged_in_x=eve')
-            assert known.body.endswith(b'for eve') and known.field('x-cache') == 'BYPASS'
-            equal(ask(folder, f'{base}/').body, first.body)
-            ask(folder, f'{base}/other', '-H', 'Cookie: wordpress_logged_in_x=eve')
-            assert ask(folder, f'{base}/other').body.endswith(b'everybody')
-            # What sets a cookie is made for each.
-            with_cookie = [ask(folder, f'{base}/?cookie') for _ in range(2)]
-            assert all(answer.field('set-cookie') for answer in with_cookie)
-            assert with_cookie[0].body != with_cookie[1].body
-            for coding in ('br', 'gzip'):
-                coded = ask(folder, f'{base}/style.css', '-H', f'Accept-Encoding: {coding}')
-                equal((coded.field('content-encoding'), coded.field('vary')), (coding, 'Accept-Encoding'))
-            assert 'public' in ask(folder, f'{base}/image.png').field('cache-control')
-
-
-def plugin_writes(site, path, text):
-    """As WP Super Cache lays its files: plain and compressed, of http and of https."""
-    folder = site.www / 'wp-content/cache/supercache/localhost' / path.strip('/')
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, scheme in (('index.html', 'http'), ('index-https.html', 'https')):
-        (folder / name).write_text(f'{text} {scheme}')
-        (folder / f'{name}.gz').write_bytes(gzip.compress(f'{text} {scheme} zipped'.encode()))
-
-
-def test_the_supercache_preset_sends_the_plugin_s_files_without_php():
-    with Folder() as folder, Fpm(folder) as fpm:
-        site = Site(folder)
-        plugin_writes(site, '/', 'front')
-        plugin_writes(site, '/2026/11/a-post/', 'post')
-        plugin_writes(site, '/%d0%bf%d0%be%d1%81%d1%82/', 'cyrillic')
-        secret = site.www / 'secret'
-        secret.mkdir()
-        (secret / 'index.html').write_text('secret')
-        conf, secure = preset('supercache', site, fpm)
-        with Server(folder, conf) as server:
-            bases = {'http': f'http://localhost:{server.port}', 'https': f'https://localhost:{secure}'}
-            for scheme, base in bases.items():
-                for path, text in (('/', 'front'), ('/2026/11/a-post/', 'post'),
-                                   ('/%d0%bf%d0%be%d1%81%d1%82/', 'cyrillic')):
-                    plain = ask(folder, base + path)
-                    equal(plain.body.decode(), f'{text} {scheme}', path)
-                    equal((plain.field('content-type'), plain.field('vary')), ('text/html', 'Accept-Encoding'))
-                    zipped = ask(folder, base + path, '-H', 'Accept-Encoding: gzip')
-                    equal(gzip.decompress(zipped.body).decode(), f'{text} {scheme} zipped', path)
-            base = bases['http']
-            by_php = lambda path, *options: ask(folder, base + path, *options).field('x-made') == 'php'
-            for path, *options in (['/?p=1'], ['/', '-d', 'x'], ['/', '-H', 'Cookie: wordpress_logged_in_x=1'],
-                                   ['/', '-H', 'Cookie: comment_author_x=1'], ['/unknown/'], ['/2026/11/a-post'],
-                                   ['/', '-H', 'Accept: application/activity+json'], ['/index.php']):
-                assert by_php(path, *options), (path, options)
-            equal(ask(folder, f'{base}/page.txt').body, b'text')
-            equal(ask(folder, f'{base}/wp-content/cache/supercache/localhost/index.html').status, 404)
-            escaped = ask(folder, f'{base}/x/../../../../../secret/', '--path-as-is')
-            assert b'secret' not in escaped.body
-            # With PHP gone, what lies there is still sent.
-            fpm.stop()
-            equal(ask(folder, f'{base}/').body, b'front http')
+        (site.www / 'index.php').write_text(BLOG_PAGE)
+        for name in ('.htaccess', 'uploads/x.php', 'favicon.ico', 'wp-admin/index.php'):
+            (site.www / name).parent.mkdir(exist_ok=True)
+            (site.www / name).write_text('text')
+        for program in (None, NGINX):
+            with Server(folder, blog(folder, fpm, program), program=program) as server:
+                base = f'http://localhost:{server.port}'
+                cached = lambda path, *options: ask(folder, base + path, *options).field('x-cache')
+                first = ask(folder, f'{base}/a/page')
+                equal((first.status, first.field('x-cache')), (200, 'MISS'))
+                again = ask(folder, f'{base}/a/page')
+                equal((again.body, again.field('x-cache')), (first.body, 'HIT'))
+                for cookie in ('wordpress_logged_in_x=1', 'comment_author_x=1'):
+                    own = ask(folder, f'{base}/a/page', '-b', cookie)
+                    assert own.field('x-cache') == 'BYPASS' and cookie[:-2].encode() in own.body
+                    assert cached(f'/for/{cookie}', '-b', cookie) == 'BYPASS'
+                    equal(cached(f'/for/{cookie}'), 'MISS', 'nothing of a known visitor is stored')
+                assert ask(folder, f'{base}/a/page', '-d', 'x').body != first.body
+                equal(ask(folder, f'{base}/index.php/a/b').body.split()[-1], b'/a/b')
+                for status in (301, 302, 404, 503):
+                    equal([cached(f'/?status={status}') for _ in range(2)], ['MISS', 'HIT'], status)
+                for path, status in (('/.htaccess', 403), ('/uploads/x.php', 403), ('/none.php', 404),
+                                     ('/favicon.ico', 200), ('/robots.txt', 404)):
+                    equal(ask(folder, base + path).status, status, path)
+                admin = ask(folder, f'{base}/wp-admin')
+                equal((admin.status, admin.field('location')), (301, 'http://localhost/wp-admin/'))
 
 
 if __name__ == '__main__':

@@ -227,6 +227,19 @@ impl Fills {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A place among those who wait for the response, if somebody makes it; the caller will not make it himself.
+    pub(crate) fn join(self: &Arc<Self>, key: &Key) -> Option<Waiter> {
+        let under_way = self.lock();
+        let fill = Arc::clone(under_way.get(key)?);
+        let mut state = fill.state();
+        if matches!(state.stage, Stage::Free) {
+            return None;
+        }
+        state.waiters += 1;
+        drop(state);
+        Some(Waiter { fills: Arc::clone(self), key: key.clone(), fill })
+    }
+
     pub(crate) fn claim(self: &Arc<Self>, key: &Key, now: Instant, age_max: Duration) -> Claim {
         let mut under_way = self.lock();
         let fill = match under_way.entry(key.clone()) {

@@ -3,7 +3,7 @@
 use crate::catalog::Catalog;
 use crate::disk::{Disk, DiskOptions, body_bytes};
 use crate::entry::{Entry, EntryBody, EntryHead};
-use crate::fill::{Claim, Fills};
+use crate::fill::{Claim, Fills, Waiter};
 use crate::purge::{Depth, Marks, Purge};
 use crate::spool::Spool;
 use crate::{Key, StoreError};
@@ -336,6 +336,11 @@ impl Zone {
         let stale = Self::renewed(&kept.entry, head, kept.entry.last_used());
         self.memory.insert(key.clone(), InMemory::new(Arc::new(stale)));
         true
+    }
+
+    /// Waits for the response with others, if somebody makes it, without ever being the one who does.
+    pub fn join(&self, key: &Key) -> Option<Waiter> {
+        self.fills.join(key)
     }
 
     /// Claims the making of the response for `key`; an older claim than `age_max` is taken over.

@@ -1,8 +1,9 @@
 //! For unit tests: configurations and exchanges without sockets.
 
 use crate::config::compiled::{Config, WorkerConf};
-use crate::config::load::{Kept, Request as LoadRequest, load};
+use crate::config::load::{Kept, Loaded, Request as LoadRequest, load};
 use crate::connection::body::RequestBody;
+use crate::connection::head::{self, Bounds, Received};
 use crate::exchange::request::Request;
 use crate::exchange::{Client, Exchange, Remote};
 use std::cell::{Cell, OnceCell};
@@ -18,6 +19,11 @@ pub(crate) fn config(text: &str) -> Arc<Config> {
 
 /// A configuration, or the message that refuses it, with the file's name cut off.
 pub(crate) fn try_config(text: &str) -> Result<Config, String> {
+    try_load(text).map(|loaded| loaded.config)
+}
+
+/// A configuration with its tree.
+pub(crate) fn try_load(text: &str) -> Result<Loaded, String> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let prefix = std::env::temp_dir().join(format!("yorozu-conf.{}.{number}", std::process::id()));
@@ -30,9 +36,7 @@ pub(crate) fn try_config(text: &str) -> Result<Config, String> {
     let result = load(&request, &Kept::default());
     std::fs::remove_dir_all(&prefix).unwrap();
     let (shown, folder) = (file.display().to_string(), prefix.display().to_string());
-    result
-        .map(|loaded| loaded.config)
-        .map_err(|error| error.to_string().replace(&shown, "conf").replace(&folder, "DIR"))
+    result.map_err(|error| error.to_string().replace(&shown, "conf").replace(&folder, "DIR"))
 }
 
 /// An exchange on the first socket of a configuration.
@@ -53,4 +57,14 @@ pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
         proxied: OnceCell::new(),
     };
     Exchange::new(conf, Rc::new(client), Request::unread(bytes::Bytes::new()), RequestBody::none())
+}
+
+/// A request from the text of its head, under the default bounds.
+pub(crate) fn request(head: &str) -> Request {
+    let config = config("http { server { } }");
+    let bounds = Bounds::of(&config.locations[0].http_core);
+    match head::read(bytes::Bytes::copy_from_slice(head.as_bytes()), &bounds) {
+        Received::Request(request) => request,
+        _ => panic!("no request: {head}"),
+    }
 }

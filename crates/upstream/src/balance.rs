@@ -134,7 +134,7 @@ pub(crate) fn smooth(slots: &mut [Slot], eligible: impl Fn(&Slot) -> bool) -> Op
 
 /// Orders by connections per weight: the less busy first.
 pub(crate) fn by_load(a: &Slot, b: &Slot) -> std::cmp::Ordering {
-    let load = |of: &Slot, by: &Slot| of.state.connections as u64 * u64::from(by.options.weight);
+    let load = |of: &Slot, by: &Slot| of.connections() as u64 * u64::from(by.options.weight);
     load(a, b).cmp(&load(b, a))
 }
 
@@ -144,9 +144,9 @@ pub(crate) fn least_busy(slots: &mut [Slot], eligible: impl Fn(&Slot) -> bool) -
         .iter()
         .filter(|slot| eligible(slot))
         .min_by(|a, b| by_load(a, b))
-        .map(|slot| (slot.state.connections, slot.options.weight))?;
+        .map(|slot| (slot.connections(), slot.options.weight))?;
     smooth(slots, |slot| {
-        let load = slot.state.connections as u64 * u64::from(least.1);
+        let load = slot.connections() as u64 * u64::from(least.1);
         eligible(slot) && load == least.0 as u64 * u64::from(slot.options.weight)
     })
 }

@@ -1,10 +1,22 @@
 //! A named group of peers: their state, and which one is next.
+//!
+//! | life of a lease | next |
+//! | --- | --- |
+//! | taken by [`Group::select`]: the peer's load is one more | succeeded, failed, or dropped |
+//! | succeeded, failed | given back, with a verdict on the peer |
+//! | dropped | given back without one |
+//!
+//! # Invariants
+//! - A peer to send requests to is had by a [`Lease`] alone: nothing is sent uncounted.
+//! - A lease gives back what it took, once, whatever becomes of its request, also when the peer is no longer of the
+//!   group or the group of the configuration.
 
 use crate::balance::{self, Balance, HashState, MISSES_MAX, Selector};
 use crate::connection::PeerAddress;
 use crate::ring::{self, Ring};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A `server` line of an `upstream` block; one per address the name resolved to.
@@ -44,18 +56,110 @@ impl PeerOptions {
     }
 }
 
-/// A peer as selected; cheap to copy.
+/// A peer: where requests can go. To send one takes a [`Lease`].
 #[derive(Clone, Debug)]
 pub struct Peer {
     id: u64,
     place: Arc<Place>,
 }
 
-/// An address with its text.
+/// An address with its text, and the requests under way there.
 #[derive(Debug)]
 struct Place {
     address: PeerAddress,
     text: Arc<str>,
+    load: Arc<Load>,
+}
+
+/// How many requests a peer has at the moment, those of earlier configurations included.
+#[derive(Debug, Default)]
+pub(crate) struct Load(AtomicUsize);
+
+impl Load {
+    /// Takes a place, if there are fewer than `max`; 0: no bound.
+    fn take(&self, max: usize) -> bool {
+        let next = |load: usize| (max == 0 || load < max).then_some(load + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
+    fn give_back(&self) {
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a lease gives back what it took, once");
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Names a peer over reloads: its group, its server as written, its address, and which of several alike it is.
+type LoadKey = (String, String, PeerAddress, usize);
+
+/// The loads of all peers of the process: a reload makes new groups, and requests of before go on.
+#[derive(Debug, Default)]
+pub struct Loads(Mutex<HashMap<LoadKey, Weak<Load>>>);
+
+impl Loads {
+    fn of(&self, key: LoadKey) -> Arc<Load> {
+        // Each use is one call: a panic elsewhere cannot leave it half changed.
+        let mut loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(load) = loads.get(&key).and_then(Weak::upgrade) {
+            return load;
+        }
+        // Now and then, so that ten thousand peers are not each compared with all.
+        if loads.len().is_power_of_two() {
+            loads.retain(|_, load| load.strong_count() > 0);
+        }
+        let load = Arc::new(Load::default());
+        loads.insert(key, Arc::downgrade(&load));
+        load
+    }
+}
+
+/// A peer in use by one request.
+#[derive(Debug)]
+pub struct Lease {
+    group: Arc<Group>,
+    peer: Peer,
+}
+
+impl Lease {
+    /// Whom it is for.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The peer answered.
+    pub fn succeeded(self) {
+        self.group.with_slot(&self.peer, |slot| {
+            if slot.state.accessed < slot.state.checked {
+                slot.state.fails = 0;
+            }
+        });
+    }
+
+    /// The peer refused, timed out or answered nonsense.
+    pub fn failed(self, now: Instant) {
+        self.blame(now);
+    }
+
+    /// As [`Lease::failed`], of a peer whose answer is still read.
+    pub fn blame(&self, now: Instant) {
+        self.group.with_slot(&self.peer, |slot| {
+            let (options, state) = (&slot.options, &mut slot.state);
+            state.fails += 1;
+            (state.accessed, state.checked) = (Some(now), Some(now));
+            if let Some(loss) = options.weight.checked_div(options.max_fails).map(i64::from) {
+                state.effective_weight = (state.effective_weight - loss).max(0);
+            }
+        });
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.peer.place.load.give_back();
+    }
 }
 
 impl Peer {
@@ -88,7 +192,6 @@ impl Tried {
 pub(crate) struct State {
     pub(crate) current_weight: i64,
     pub(crate) effective_weight: i64,
-    pub(crate) connections: usize,
     fails: u32,
     accessed: Option<Instant>,
     checked: Option<Instant>,
@@ -116,7 +219,12 @@ impl Slot {
     }
 
     fn is_full(&self) -> bool {
-        self.options.max_conns > 0 && self.state.connections >= self.options.max_conns
+        self.options.max_conns > 0 && self.connections() >= self.options.max_conns
+    }
+
+    /// Requests under way.
+    pub(crate) fn connections(&self) -> usize {
+        self.place.load.get()
     }
 
     fn is_eligible(&self, tried: &Tried, now: Instant) -> bool {
@@ -131,6 +239,8 @@ struct Inner {
     ring: Ring,
     next_id: u64,
     random: u64,
+    /// The group's name, and the loads of all groups.
+    loads: (String, Arc<Loads>),
 }
 
 /// A group; its state is shared by all workers.
@@ -147,7 +257,12 @@ pub struct Group {
 
 impl Group {
     /// A group. It may be empty: names still to be resolved bring peers later.
-    pub fn new(name: String, peers: Vec<PeerOptions>, balance: Balance) -> Self {
+    pub fn new(
+        name: String,
+        peers: Vec<PeerOptions>,
+        balance: Balance,
+        loads: &Arc<Loads>,
+    ) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut inner = Inner {
             slots: Vec::new(),
@@ -155,6 +270,7 @@ impl Group {
             ring: Ring::default(),
             next_id: 1,
             random: seed(),
+            loads: (name.clone(), Arc::clone(loads)),
         };
         for peer in peers {
             inner.add(peer);
@@ -219,60 +335,38 @@ impl Group {
     }
 
     /// The next peer that `tried` does not hold; backups only when no other is left.
-    ///
-    /// Counts as one connection until [`Group::succeeded`], [`Group::failed`] or
-    /// [`Group::released`].
-    pub fn select(&self, tried: &mut Tried, selector: &Selector, now: Instant) -> Option<Peer> {
+    pub fn select(
+        self: &Arc<Self>,
+        tried: &mut Tried,
+        selector: &Selector,
+        now: Instant,
+    ) -> Option<Lease> {
         let mut inner = self.inner();
-        let index = match &inner.slots[..] {
-            // As nginx: a lone peer is never taken out by failures.
-            [only] => {
-                let is_free = tried.ids.is_empty() && !only.options.down && !only.is_full();
-                is_free.then_some(0)?
+        loop {
+            let index = match &inner.slots[..] {
+                // As nginx: a lone peer is never taken out by failures.
+                [only] => {
+                    let is_free = tried.ids.is_empty() && !only.options.down && !only.is_full();
+                    is_free.then_some(0)?
+                }
+                _ => inner.choose(self.balance, tried, selector, now)?,
+            };
+            let slot = &mut inner.slots[index];
+            if !slot.place.load.take(slot.options.max_conns) {
+                // Another configuration's request was quicker.
+                continue;
             }
-            _ => inner.choose(self.balance, tried, selector, now)?,
-        };
-        let slot = &mut inner.slots[index];
-        let is_window_over = slot
-            .state
-            .checked
-            .is_none_or(|at| now.saturating_duration_since(at) > slot.options.fail_timeout);
-        if is_window_over {
-            slot.state.checked = Some(now);
+            let is_window_over = slot
+                .state
+                .checked
+                .is_none_or(|at| now.saturating_duration_since(at) > slot.options.fail_timeout);
+            if is_window_over {
+                slot.state.checked = Some(now);
+            }
+            tried.ids.push(slot.id);
+            let peer = Peer { id: slot.id, place: Arc::clone(&slot.place) };
+            return Some(Lease { group: Arc::clone(self), peer });
         }
-        tried.ids.push(slot.id);
-        slot.state.connections += 1;
-        Some(Peer { id: slot.id, place: Arc::clone(&slot.place) })
-    }
-
-    /// The peer answered.
-    pub fn succeeded(&self, peer: &Peer) {
-        self.with_slot(peer, |slot| {
-            slot.state.connections = slot.state.connections.saturating_sub(1);
-            if slot.state.accessed < slot.state.checked {
-                slot.state.fails = 0;
-            }
-        });
-    }
-
-    /// The peer refused, timed out or answered nonsense.
-    pub fn failed(&self, peer: &Peer, now: Instant) {
-        self.with_slot(peer, |slot| {
-            let (options, state) = (&slot.options, &mut slot.state);
-            state.connections = state.connections.saturating_sub(1);
-            state.fails += 1;
-            (state.accessed, state.checked) = (Some(now), Some(now));
-            if let Some(loss) = options.weight.checked_div(options.max_fails).map(i64::from) {
-                state.effective_weight = (state.effective_weight - loss).max(0);
-            }
-        });
-    }
-
-    /// The request ended without a verdict on the peer (the client went away).
-    pub fn released(&self, peer: &Peer) {
-        self.with_slot(peer, |slot| {
-            slot.state.connections = slot.state.connections.saturating_sub(1);
-        });
     }
 
     /// Acts on a peer, unless its name no longer resolves to it.
@@ -293,7 +387,12 @@ impl Inner {
         let state = State { effective_weight: i64::from(options.weight), ..State::default() };
         let server = u32::try_from(server).expect("a group has few servers");
         let address = options.address.clone();
-        let place = Arc::new(Place { text: address.to_string().into(), address });
+        let is_alike =
+            |slot: &&Slot| slot.options.server == options.server && slot.options.address == address;
+        let alike = self.slots.iter().filter(is_alike).count();
+        let (group, loads) = &self.loads;
+        let load = loads.of((group.clone(), options.server.clone(), address.clone(), alike));
+        let place = Arc::new(Place { text: address.to_string().into(), address, load });
         self.slots.push(Slot { id: self.next_id, server, place, options, state });
         self.next_id += 1;
     }
@@ -430,20 +529,25 @@ mod tests {
         peers.iter().map(peer).collect()
     }
 
-    fn group(peers: &[(&str, u32)], balance: Balance) -> Group {
-        Group::new("g".into(), options(peers), balance)
+    fn group(peers: &[(&str, u32)], balance: Balance) -> Arc<Group> {
+        group_of(options(peers), balance)
     }
 
-    fn name(peer: &Peer) -> String {
-        peer.text().replace("unix:", "")
+    fn group_of(peers: Vec<PeerOptions>, balance: Balance) -> Arc<Group> {
+        Arc::new(Group::new("g".into(), peers, balance, &Arc::default()))
     }
 
-    fn order(group: &Group, count: usize, selector: &Selector, now: Instant) -> String {
+    fn name(lease: &Lease) -> String {
+        lease.peer().text().replace("unix:", "")
+    }
+
+    fn order(group: &Arc<Group>, count: usize, selector: &Selector, now: Instant) -> String {
         (0..count)
             .map(|_| {
-                let peer = group.select(&mut Tried::default(), selector, now).unwrap();
-                group.succeeded(&peer);
-                name(&peer)
+                let lease = group.select(&mut Tried::default(), selector, now).unwrap();
+                let name = name(&lease);
+                lease.succeeded();
+                name
             })
             .collect()
     }
@@ -465,11 +569,12 @@ mod tests {
     #[test]
     fn a_failing_peer_rests_for_fail_timeout() {
         let (group, now) = (group(&[("a", 1), ("b", 1)], Balance::RoundRobin), Instant::now());
-        let peer = group.select(&mut Tried::default(), &any(), now).unwrap();
-        group.failed(&peer, now);
-        assert!(!order(&group, 4, &any(), now).contains(&name(&peer)));
+        let lease = group.select(&mut Tried::default(), &any(), now).unwrap();
+        let failing = name(&lease);
+        lease.failed(now);
+        assert!(!order(&group, 4, &any(), now).contains(&failing));
         let later = now + Duration::from_secs(11);
-        assert!(order(&group, 4, &any(), later).contains(&name(&peer)));
+        assert!(order(&group, 4, &any(), later).contains(&failing));
     }
 
     #[test]
@@ -477,7 +582,7 @@ mod tests {
         let mut options = options(&[("a", 1), ("b", 1), ("c", 1)]);
         options[0].backup = true;
         options[2].down = true;
-        let group = Group::new("g".into(), options, Balance::RoundRobin);
+        let group = group_of(options, Balance::RoundRobin);
         let mut tried = Tried::default();
         let mut next = || group.select(&mut tried, &any(), Instant::now()).map(|peer| name(&peer));
         assert_eq!((next(), next(), next()), (Some("b".into()), Some("a".into()), None));
@@ -487,8 +592,7 @@ mod tests {
     fn a_lone_peer_stays_in_use_though_it_fails() {
         let (group, now) = (group(&[("a", 1)], Balance::RoundRobin), Instant::now());
         for _ in 0..3 {
-            let peer = group.select(&mut Tried::default(), &any(), now).unwrap();
-            group.failed(&peer, now);
+            group.select(&mut Tried::default(), &any(), now).unwrap().failed(now);
         }
         assert!(group.select(&mut Tried::default(), &any(), now).is_some());
     }
@@ -518,8 +622,7 @@ mod tests {
             let before: Vec<String> = (0..300).map(owner).collect();
             let of_a = before.iter().position(|owner| owner == "a").unwrap();
             let selector = key(&of_a.to_string());
-            let dead = group.select(&mut Tried::default(), &selector, now).unwrap();
-            group.failed(&dead, now);
+            group.select(&mut Tried::default(), &selector, now).unwrap().failed(now);
             for (number, before) in (0..).zip(&before) {
                 let after = owner(number);
                 assert!(after != "a" && (before == "a" || after == *before), "{number}");
@@ -541,46 +644,86 @@ mod tests {
     #[test]
     fn the_least_busy_peer_is_next() {
         let (group, now) = (group(&[("a", 1), ("b", 2)], Balance::LeastConn), Instant::now());
-        let held: Vec<Peer> =
+        let held: Vec<Lease> =
             (0..6).map(|_| group.select(&mut Tried::default(), &any(), now).unwrap()).collect();
-        assert_eq!(held.iter().filter(|peer| name(peer) == "b").count(), 4);
+        assert_eq!(held.iter().filter(|lease| name(lease) == "b").count(), 4);
     }
 
     #[test]
     fn of_two_drawn_the_less_busy_is_next() {
         let balance = Balance::Random { two: true };
         let (group, now) = (group(&[("a", 1), ("b", 1)], balance), Instant::now());
-        let held: Vec<Peer> =
+        let held: Vec<Lease> =
             (0..40).map(|_| group.select(&mut Tried::default(), &any(), now).unwrap()).collect();
-        assert_eq!(held.iter().filter(|peer| name(peer) == "a").count(), 20);
+        assert_eq!(held.iter().filter(|lease| name(lease) == "a").count(), 20);
     }
 
     #[test]
     fn a_full_peer_waits() {
         let mut options = options(&[("a", 1), ("b", 1)]);
         options[0].max_conns = 1;
-        let group = Group::new("g".into(), options, Balance::RoundRobin);
+        let group = group_of(options, Balance::RoundRobin);
         let now = Instant::now();
-        let held: String = (0..4)
-            .map(|_| name(&group.select(&mut Tried::default(), &any(), now).unwrap()))
-            .collect();
-        assert_eq!(held.matches('a').count(), 1);
+        let held: Vec<Lease> =
+            (0..4).map(|_| group.select(&mut Tried::default(), &any(), now).unwrap()).collect();
+        assert_eq!(held.iter().filter(|lease| name(lease) == "a").count(), 1);
     }
 
     #[test]
     fn resolved_addresses_keep_their_state() {
         let mut template = options(&[("a", 1)]).remove(0);
         template.server = "name".into();
-        let group = Group::new("g".into(), Vec::new(), Balance::RoundRobin);
+        let group = group_of(Vec::new(), Balance::RoundRobin);
         let now = Instant::now();
         assert!(group.select(&mut Tried::default(), &any(), now).is_none());
         let address = |name: &str| PeerAddress::Unix(name.into());
         group.resolved(&template, &[address("a"), address("b")]);
-        let peer = group.select(&mut Tried::default(), &any(), now).unwrap();
-        group.failed(&peer, now);
+        let lease = group.select(&mut Tried::default(), &any(), now).unwrap();
+        let (peer, failing) = (lease.peer().clone(), name(&lease));
+        lease.failed(now);
         group.resolved(&template, &[address("a"), address("b"), address("c")]);
-        assert!(!order(&group, 6, &any(), now).contains(&name(&peer)));
+        assert!(!order(&group, 6, &any(), now).contains(&failing));
         group.resolved(&template, &[peer.address().clone()]);
         assert_eq!(group.len(), 1);
+    }
+
+    #[test]
+    fn what_a_lease_took_is_given_back_once_however_it_ends() {
+        let group = group(&[("a", 1), ("b", 1)], Balance::LeastConn);
+        let now = Instant::now();
+        let load = || group.inner().slots.iter().map(Slot::connections).sum::<usize>();
+        let take = || group.select(&mut Tried::default(), &any(), now).unwrap();
+        let (one, two, three) = (take(), take(), take());
+        three.blame(now);
+        assert_eq!(load(), 3);
+        one.succeeded();
+        two.failed(now);
+        assert_eq!(load(), 1);
+        drop(three);
+        assert_eq!(load(), 0);
+    }
+
+    #[test]
+    fn a_bound_holds_over_reloads_and_for_addresses_that_come_again() {
+        let loads = Arc::new(Loads::default());
+        let mut template = options(&[("a", 1)]).remove(0);
+        (template.server, template.max_conns) = ("name".into(), 2);
+        let make = || {
+            Arc::new(Group::new("g".into(), vec![template.clone()], Balance::RoundRobin, &loads))
+        };
+        let select =
+            |group: &Arc<Group>| group.select(&mut Tried::default(), &any(), Instant::now());
+        let old = make();
+        let first = select(&old).unwrap();
+        let new = make();
+        let second = select(&new).unwrap();
+        assert!(select(&new).is_none() && select(&old).is_none());
+        new.resolved(&template, &[]);
+        new.resolved(&template, &[template.address.clone()]);
+        assert!(select(&new).is_none());
+        drop(old);
+        drop(first);
+        assert!(select(&new).is_some_and(|third| !name(&third).is_empty()));
+        drop(second);
     }
 }

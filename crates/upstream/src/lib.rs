@@ -1,7 +1,7 @@
 //! Servers behind us: groups of peers, which one is next, connections and their pools.
 //!
 //! Way through: [`Group::select`] -> [`Pool::take`] or [`Connection::open`] -> the caller speaks its
-//! protocol -> [`Pool::put`] or drop -> [`Group::succeeded`] or [`Group::failed`].
+//! protocol -> [`Pool::put`] or drop -> [`Lease::succeeded`] or [`Lease::failed`].
 //!
 //! | life of a pooled connection | next |
 //! | --- | --- |
@@ -25,7 +25,7 @@ mod unix;
 
 pub use balance::{Balance, Selector};
 pub use connection::{Connection, PeerAddress, SocketOptions};
-pub use group::{Group, Peer, PeerOptions, Tried};
+pub use group::{Group, Lease, Loads, Peer, PeerOptions, Tried};
 pub use pool::{Kept, Pool, PoolLimits};
 pub use resolver::{ResolveFault, Resolved, Resolver};
 pub use tls::{Tls, TlsOptions};

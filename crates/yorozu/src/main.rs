@@ -10,8 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::Write as _;
 use std::process::ExitCode;
-use yorozu_server::config::findings;
+use std::sync::Arc;
 use yorozu_server::config::load::{Kept, Loaded, Request, load};
+use yorozu_server::config::{findings, visitors};
 use yorozu_server::process::{self, daemon, handover, pid};
 
 /// Threads that free what others made, and buffers of many sizes: measured in docs/decisions.
@@ -89,11 +90,13 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     for warning in &loaded.config.warnings {
         eprintln!("yorozu: [warn] {warning}");
     }
-    for finding in findings::of(&loaded.tree) {
+    let Loaded { config, tree } = loaded;
+    let config = Arc::new(config);
+    for finding in findings::of(&tree).into_iter().chain(visitors::of(&tree, &config)) {
         eprintln!("yorozu: [warn] {finding}");
     }
     if !options.is_quiet {
-        for note in &loaded.config.notes {
+        for note in &config.notes {
             eprintln!("yorozu: [notice] {note}");
         }
         eprintln!("yorozu: the configuration file {file} syntax is ok");
@@ -101,7 +104,7 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     }
     if is_dumped {
         let mut out = std::io::stdout().lock();
-        for file in &loaded.tree.files {
+        for file in &tree.files {
             let written = writeln!(out, "# configuration file {}:", file.path.display())
                 .and_then(|()| out.write_all(&file.text))
                 .and_then(|()| writeln!(out));

@@ -36,7 +36,7 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
     response.body = body(entry, 0..head.body_bytes);
     response.stored = Some(Arc::clone(entry));
     settle_fields(&mut response, gateway);
-    if let Some(plan) = &exchange.cache {
+    if let Some(plan) = &exchange.pass.cache {
         let key = key::variant(exchange, gateway, plan, entry).unwrap_or_else(|| plan.key.clone());
         let zone = Arc::clone(&plan.zone);
         response.stored_page = Some(StoredPage { zone, key, entry: Arc::clone(entry) });
@@ -102,7 +102,7 @@ pub(super) fn covered(exchange: &Exchange, entry: &Entry) -> Option<Range<u64>> 
     let part = head.part.as_ref()?;
     let asked = &*exchange.asked_range()?;
     // A condition on the range is the origin's to judge; that on slices is judged here.
-    if request.known.if_range.is_some() && exchange.slice.get().is_none() {
+    if request.known.if_range.is_some() && exchange.pass.slice.get().is_none() {
         return None;
     }
     if asked == &part.asked[..] {
@@ -147,7 +147,7 @@ pub(super) fn answer_part(
 /// As nginx, `stale-if-error` of the entry counts for upstreams that do not answer; what a status is
 /// worth only `*_cache_use_stale` says.
 pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: Failure) -> Option<Outcome> {
-    let entry = exchange.cache.as_ref()?.stale.clone()?;
+    let entry = exchange.pass.cache.as_ref()?.stale.clone()?;
     let head = &entry.head;
     let is_within = !failure.is_status && exchange.now_millis() < head.stale_error_until;
     let is_allowed = conf.cache_use_stale.has(failure.bit) && !head.must_revalidate;
@@ -170,10 +170,20 @@ pub struct Failure {
 /// RFC 9111, sections 3.2 and 4.3.4.
 pub fn revalidated(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<Outcome> {
     let arrived_at = crate::process::turn::unix_millis();
-    let entry = exchange.cache.as_ref()?.stale.clone()?;
+    let entry = exchange.pass.cache.as_ref()?.stale.clone()?;
+    super::storing::objections(exchange, conf);
+    let plan = exchange.pass.cache.take()?;
+    let judged = gateway::answer::may_be_stored(exchange, conf, head, &plan);
+    exchange.pass.cache = Some(plan);
     let mut renewed = entry.head.clone();
-    update_fields(exchange, conf, head, &mut renewed);
-    let fresh = renewed_freshness(conf, head, &renewed, arrived_at);
+    let fresh = judged.and_then(|is_authorized| {
+        update_fields(exchange, conf, head, &mut renewed);
+        renewed_freshness(conf, head, &renewed, arrived_at, is_authorized)
+    });
+    if fresh.is_err() {
+        // What came with it is for this client alone, at most.
+        renewed = entry.head.clone();
+    }
     exchange.cache_report.forward = Some(Forward::Stale);
     exchange.cache_report.forward_status = Some(304);
     exchange.cache_report.not_stored = fresh.err();
@@ -189,7 +199,7 @@ pub fn revalidated(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<
     }
     let now = arrived_at / 1000;
     let renewed = Arc::new(Zone::renewed(&entry, renewed, now));
-    let plan = exchange.cache.as_mut()?;
+    let plan = exchange.pass.cache.as_mut()?;
     if fresh.is_ok() {
         let (zone, begun, guard) = (Arc::clone(&plan.zone), plan.begun, plan.guard.take());
         let context = error::Context::of(exchange);
@@ -227,6 +237,7 @@ fn renewed_freshness(
     head: &Head,
     renewed: &EntryHead,
     now: i64,
+    is_authorized: bool,
 ) -> Result<freshness::Freshness, NotStored> {
     const DECIDING: [&[u8]; 6] = [
         b"x-accel-expires",
@@ -238,7 +249,7 @@ fn renewed_freshness(
     ];
     let is_decided = DECIDING.iter().any(|name| head.field(name).is_some());
     let lifetime = renewed.fresh_until - renewed.stored_at;
-    if !is_decided && lifetime > 0 {
+    if !is_decided && lifetime > 0 && !is_authorized {
         let window = |until: i64| {
             if until > 0 { now + lifetime + (until - renewed.fresh_until) } else { 0 }
         };
@@ -255,5 +266,5 @@ fn renewed_freshness(
     fields.extend(renewed.fields.iter().filter(|(name, _)| head.field(name).is_none()).cloned());
     fields.push((Bytes::from_static(b"ETag"), renewed.etag.clone()));
     let joined = Head { status: renewed.status, reason: None, fields: Rc::new(fields) };
-    freshness::freshness(&joined, conf, now, false)
+    freshness::freshness(&joined, conf, now, is_authorized)
 }

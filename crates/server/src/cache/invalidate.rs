@@ -76,7 +76,7 @@ pub fn plan_for_get(exchange: &mut Exchange, conf: &Conf, head: &Head) {
     }
     let Ok(Some(zone)) = key::zone(exchange, conf) else { return };
     let key = key::with_method(exchange, conf, b"GET");
-    exchange.cache = Some(Plan::new(zone, key, exchange.now_millis()));
+    exchange.pass.cache = Some(Plan::new(zone, key, exchange.now_millis()));
 }
 
 /// Does `Content-Location` name the request's own URL?
@@ -90,8 +90,7 @@ fn is_of_own_url(exchange: &Exchange, head: &Head) -> bool {
         None => &location[..],
         Some(rest) => {
             let slash = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
-            let authority = exchange.request.field(b"host").unwrap_or_default();
-            if !rest[..slash].eq_ignore_ascii_case(authority) {
+            if !rest[..slash].eq_ignore_ascii_case(exchange.request.authority()) {
                 return false;
             }
             &rest[slash..]

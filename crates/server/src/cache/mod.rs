@@ -23,6 +23,7 @@ pub mod invalidate;
 pub mod key;
 pub mod purge;
 pub mod report;
+pub mod storing;
 pub mod unkeyed;
 
 pub use answer::{answer, answer_stale, revalidated};
@@ -34,13 +35,14 @@ use crate::exchange::request::Method;
 use crate::handlers::gateway::directives::Failures;
 use crate::handlers::gateway::{self, Conf, Protocol};
 use crate::handlers::{Handler, Outcome};
-use crate::logging::error::{self, Level};
+use crate::logging::error::{self, Context, Level};
 use crate::process::turn;
 use bytes::Bytes;
 use freshness::NotStored;
 use std::sync::Arc;
 use std::time::Instant;
-use yorozu_cache::{Claim, Entry, FillGuard, Key, Waiter, Woken, Zone};
+use storing::{Claimed, Objections, claim};
+use yorozu_cache::{Claim, Depth, Entry, FillGuard, Key, Purge, Waiter, Woken, Zone};
 
 /// What the cache knows about the request under way.
 pub struct Plan {
@@ -55,6 +57,10 @@ pub struct Plan {
     pub start: Option<Arc<Entry>>,
     /// Why the answer may not be stored.
     pub not_stored: Option<NotStored>,
+    /// What the request says against storing it, once that was asked.
+    pub objections: Option<Objections>,
+    /// Is the page made for everybody, in the background?
+    pub is_refresh: bool,
     /// Held while this request makes the page.
     pub guard: Option<FillGuard>,
     pub is_bypassed: bool,
@@ -73,6 +79,8 @@ impl Plan {
             stale: None,
             start: None,
             not_stored: None,
+            objections: None,
+            is_refresh: false,
             guard: None,
             is_bypassed: false,
             begun,
@@ -80,14 +88,37 @@ impl Plan {
     }
 
     /// What a request of its own needs to refresh the page; the claim goes with it.
-    pub fn for_refresh(&mut self) -> Self {
+    fn for_refresh(&self, guard: FillGuard) -> Self {
         Self {
             first: self.first.clone(),
             stale: self.stale.clone(),
-            not_stored: self.not_stored,
-            guard: self.guard.take(),
+            is_refresh: true,
+            guard: Some(guard),
             ..Self::new(Arc::clone(&self.zone), self.key.clone(), turn::unix_millis())
         }
+    }
+
+    /// Is the stored page over, now that its renewal got an answer of this status that may not be stored? A page that
+    /// answers only while it is renewed would answer for ever; an upstream in trouble ends none.
+    pub fn ends_with(&self, status: u16, why: NotStored) -> bool {
+        let is_trouble = status >= 500 || matches!(status, 408 | 425 | 429);
+        let is_of_request =
+            self.objections.as_ref().is_some_and(|objections| !objections.is_empty())
+                || self.not_stored.is_some()
+                || (why == NotStored::Forbidden && !self.is_refresh);
+        let is_answering = |stale: &Arc<Entry>| stale.head.is_purged || self.is_refresh;
+        self.stale.as_ref().is_some_and(is_answering) && !is_trouble && !is_of_request
+    }
+
+    /// Removes the stored page; who waits for its renewal is woken afterwards.
+    pub fn end_stale(self, context: Context) {
+        tokio::task::spawn_local(async move {
+            let page = vec![Purge::Page(self.key.clone())];
+            if let Err(problem) = purge::purge(&self.zone, page, Depth::Hard).await {
+                context.upstream(Level::Crit, &problem, None);
+            }
+            drop(self);
+        });
     }
 }
 
@@ -111,11 +142,11 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
         plan.is_bypassed = true;
         exchange.cache_status = Some(CacheStatus::Bypass);
         exchange.cache_report.forward = Some(Forward::Bypass);
-        exchange.cache = Some(plan);
+        exchange.pass.cache = Some(plan);
         return None;
     }
     let entry = find_in_memory(exchange, conf, &mut plan);
-    exchange.cache = Some(plan);
+    exchange.pass.cache = Some(plan);
     judge(exchange, conf, &entry?)
 }
 
@@ -162,36 +193,66 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Out
         || now < entry.head.stale_updating_until;
     exchange.cache_status = Some(CacheStatus::Expired);
     exchange.cache_report.forward = Some(Forward::Stale);
-    let plan = exchange.cache.as_mut().expect("set by lookup");
+    let plan = exchange.pass.cache.as_mut().expect("set by lookup");
     plan.stale = Some(Arc::clone(entry));
     if !may_answer || plan.guard.is_some() {
         return None;
     }
-    match plan.zone.claim(&plan.key, Instant::now(), conf.cache_lock_age) {
-        Claim::Taken(_) => Some(answer(exchange, entry, CacheStatus::Updating)),
-        Claim::Maker(guard) => {
-            plan.guard = Some(guard);
-            if !conf.cache_background_update && !is_purged {
-                return None;
-            }
-            gateway::run::refresh_in_background(exchange);
+    let key = plan.key.clone();
+    let is_background = conf.cache_background_update || is_purged;
+    match claim(exchange, conf, &key)? {
+        Claimed::Taken(_) => Some(answer(exchange, entry, CacheStatus::Updating)),
+        Claimed::Maker(guard) if is_background => {
+            let shadow = exchange.request_of_its_own();
+            refresh(exchange, Box::new(shadow), guard);
             Some(answer(exchange, entry, CacheStatus::Stale))
         }
+        Claimed::Maker(guard) => {
+            exchange.pass.cache.as_mut()?.guard = Some(guard);
+            None
+        }
+        Claimed::Barred if is_background => {
+            refresh_clean(exchange, conf, &key)?;
+            Some(answer(exchange, entry, CacheStatus::Stale))
+        }
+        Claimed::Barred => None,
     }
 }
 
-/// `*_cache_early_refresh`: has one request make a page anew that is still fresh.
+/// `*_cache_early_refresh`: has one request renew a page that is still fresh.
 fn refresh_early(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) {
-    let plan = exchange.cache.as_mut().expect("set by lookup");
+    let plan = exchange.pass.cache.as_mut().expect("set by lookup");
     if plan.guard.is_some() {
         return;
     }
-    if let Claim::Maker(guard) = plan.zone.claim(&plan.key, Instant::now(), conf.cache_lock_age) {
-        plan.guard = Some(guard);
-        plan.stale = Some(Arc::clone(entry));
-        gateway::run::refresh_in_background(exchange);
-        exchange.cache.as_mut().expect("set by lookup").stale = None;
+    let key = plan.key.clone();
+    plan.stale = Some(Arc::clone(entry));
+    match claim(exchange, conf, &key) {
+        Some(Claimed::Maker(guard)) => {
+            let shadow = exchange.request_of_its_own();
+            refresh(exchange, Box::new(shadow), guard);
+        }
+        Some(Claimed::Barred) => drop(refresh_clean(exchange, conf, &key)),
+        Some(Claimed::Taken(_)) | None => {}
     }
+    exchange.pass.cache.as_mut().expect("set by lookup").stale = None;
+}
+
+/// Has `shadow` renew the page in the background.
+fn refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard) {
+    shadow.pass.cache = exchange.pass.cache.as_ref().map(|plan| plan.for_refresh(guard));
+    gateway::run::refresh_in_background(shadow);
+}
+
+/// Has a request renew the page that differs from the one under way in all that stands against storing its answer;
+/// `None` if there is no such request.
+fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<()> {
+    let shadow = storing::clean(exchange, conf)?;
+    let zone = &exchange.pass.cache.as_ref()?.zone;
+    if let Claim::Maker(guard) = zone.claim(key, Instant::now(), conf.cache_lock_age) {
+        refresh(exchange, shadow, guard);
+    }
+    Some(())
 }
 
 /// Answers from a stored part, if the request asks for no more than it holds.
@@ -205,7 +266,7 @@ fn judge_part(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Optio
     let is_start = entry.head.part.as_ref().is_some_and(|part| part.first == 0);
     let wants_all = exchange.asked_range().is_none();
     if is_fresh && is_start && wants_all && conf.cache_complete_partial {
-        exchange.cache.as_mut()?.start = Some(Arc::clone(entry));
+        exchange.pass.cache.as_mut()?.start = Some(Arc::clone(entry));
     }
     None
 }
@@ -215,18 +276,18 @@ fn judge_part(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Optio
 /// # Cancel safety
 /// Nothing is held but the claim, which is freed with the exchange.
 pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
-    let plan = exchange.cache.as_ref()?;
+    let plan = exchange.pass.cache.as_ref()?;
     if plan.is_bypassed || plan.stale.is_some() {
         return None;
     }
     if let Some(entry) = load(exchange, conf).await {
         let outcome = judge(exchange, conf, &entry);
-        if outcome.is_some() || exchange.cache.as_ref()?.stale.is_some() {
+        if outcome.is_some() || exchange.pass.cache.as_ref()?.stale.is_some() {
             return outcome;
         }
     }
     let is_partial = exchange.cache_report.forward == Some(Forward::Partial);
-    let plan = exchange.cache.as_mut()?;
+    let plan = exchange.pass.cache.as_mut()?;
     if conf.cache_min_uses > 1 && plan.zone.count_use(&plan.key) < conf.cache_min_uses {
         // As nginx: before it is used often enough there is no status at all.
         plan.not_stored = Some(NotStored::MinUses);
@@ -241,7 +302,7 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
         false => Forward::UriMiss,
     });
     if is_range_beyond(exchange, conf) {
-        exchange.cache.as_mut()?.not_stored = Some(NotStored::RangeOffset);
+        exchange.pass.cache.as_mut()?.not_stored = Some(NotStored::RangeOffset);
         return None;
     }
     if conf.cache_lock && !is_partial { wait_for_maker(exchange, conf).await } else { None }
@@ -257,7 +318,7 @@ fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     };
     let Some(start) = range.strip_prefix(b"bytes=") else { return false };
     let digits = start.split(|byte| *byte == b'-').next().unwrap_or_default();
-    if exchange.slice.get().is_some() {
+    if exchange.pass.slice.get().is_some() {
         return false;
     }
     // From the end: that is beyond whatever comes first.
@@ -267,43 +328,44 @@ fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
 /// With `cache_lock`: claims the page, or waits for the one who did, and reads along.
 async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
-    let plan = exchange.cache.as_ref()?;
+    let plan = exchange.pass.cache.as_ref()?;
     // Of a page whose variants are known each has a maker of its own.
     let first = plan.first.clone();
     let mut key = first.and_then(|first| key::variant(exchange, conf, plan, &first));
     loop {
-        let plan = exchange.cache.as_mut()?;
-        let claimed = key.as_ref().unwrap_or(&plan.key);
-        let waiter = match plan.zone.claim(claimed, Instant::now(), conf.cache_lock_age) {
-            Claim::Maker(guard) => {
-                plan.guard = Some(guard);
+        let plan = exchange.pass.cache.as_ref()?;
+        let wanted = key.as_ref().unwrap_or(&plan.key).clone();
+        let waiter = match claim(exchange, conf, &wanted)? {
+            Claimed::Maker(guard) => {
+                exchange.pass.cache.as_mut()?.guard = Some(guard);
                 return None;
             }
-            Claim::Taken(waiter) => waiter,
+            Claimed::Taken(waiter) => waiter,
+            Claimed::Barred => return None,
         };
         match wait(&waiter, conf, deadline).await {
             Waited::Overdue => {}
             Waited::InVain => {
                 // As nginx: who waited in vain fetches, and does not store.
-                exchange.cache.as_mut()?.not_stored = Some(NotStored::LockTimeout);
+                exchange.pass.cache.as_mut()?.not_stored = Some(NotStored::LockTimeout);
                 return None;
             }
             Waited::Woken(Woken::Free) => {
                 // It may have been stored by another way meanwhile.
-                let mut plan = exchange.cache.take()?;
+                let mut plan = exchange.pass.cache.take()?;
                 let found = find_in_memory(exchange, conf, &mut plan);
-                exchange.cache = Some(plan);
+                exchange.pass.cache = Some(plan);
                 if let Some(outcome) = found.and_then(|entry| judge(exchange, conf, &entry)) {
                     return Some(outcome);
                 }
             }
             Waited::Woken(Woken::Stored(entry)) => {
-                let plan = exchange.cache.as_ref()?;
+                let plan = exchange.pass.cache.as_ref()?;
                 match key::variant(exchange, conf, plan, &entry) {
                     None => {
                         exchange.cache_report.is_collapsed = true;
                         let outcome = judge(exchange, conf, &entry);
-                        if outcome.is_some() || exchange.cache.as_ref()?.stale.is_some() {
+                        if outcome.is_some() || exchange.pass.cache.as_ref()?.stale.is_some() {
                             return outcome;
                         }
                     }
@@ -311,7 +373,7 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome>
                 }
             }
             Waited::Woken(Woken::Flowing(flow)) => {
-                let plan = exchange.cache.as_ref()?;
+                let plan = exchange.pass.cache.as_ref()?;
                 match key::other_variant(exchange, conf, plan, &flow.head) {
                     None => {
                         exchange.cache_report.is_collapsed = true;
@@ -344,24 +406,24 @@ async fn wait(waiter: &Waiter, conf: &Conf, deadline: tokio::time::Instant) -> W
 
 /// Looks into memory again, then into the disk tier, on a thread that may block.
 pub async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
-    let plan = exchange.cache.as_ref()?;
+    let plan = exchange.pass.cache.as_ref()?;
     let entry = match plan.zone.peek(&plan.key) {
         Some(entry) => entry,
         None => load_key(exchange, plan.key.clone()).await?,
     };
-    let plan = exchange.cache.as_ref()?;
+    let plan = exchange.pass.cache.as_ref()?;
     let Some(key) = key::variant(exchange, conf, plan, &entry) else { return Some(entry) };
     let found = match plan.zone.peek(&key) {
         Some(entry) => Some(entry),
         None => load_key(exchange, key).await,
     };
     let found = found.filter(|found| is_of_family(found, &entry));
-    exchange.cache.as_mut()?.first = Some(entry);
+    exchange.pass.cache.as_mut()?.first = Some(entry);
     found
 }
 
 async fn load_key(exchange: &Exchange, key: Key) -> Option<Arc<Entry>> {
-    let zone = Arc::clone(&exchange.cache.as_ref()?.zone);
+    let zone = Arc::clone(&exchange.pass.cache.as_ref()?.zone);
     if !zone.may_be_on_disk(&key) {
         return None;
     }
@@ -392,7 +454,7 @@ pub fn is_for_stored_page(name: &[u8]) -> bool {
 
 /// Validators of the expired entry, for a conditional request to the upstream.
 pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
-    let stale = exchange.cache.as_ref().and_then(|plan| plan.stale.as_ref());
+    let stale = exchange.pass.cache.as_ref().and_then(|plan| plan.stale.as_ref());
     // As nginx: other statuses are fetched anew.
     match stale.filter(|entry| conf.cache_revalidate && entry.head.status == 200) {
         None => (None, Bytes::new()),
@@ -404,6 +466,6 @@ pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
 
 /// The range to ask the upstream for, where the start of the page is stored already.
 pub fn missing_range(exchange: &Exchange) -> Option<String> {
-    let start = exchange.cache.as_ref()?.start.as_ref()?;
+    let start = exchange.pass.cache.as_ref()?.start.as_ref()?;
     Some(format!("bytes={}-", start.head.body_bytes))
 }

@@ -25,6 +25,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use yorozu_cache::Zone;
+use yorozu_conf::Position;
 
 /// Position of a location in [`Config::locations`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -88,6 +89,16 @@ pub enum ServerName {
     Regex(Regex, String),
 }
 
+impl ServerName {
+    /// Can a client ask for it? `_` and the like only say that a server has no name.
+    pub fn is_real(&self) -> bool {
+        match self {
+            Self::Text(text) => text.bytes().any(|byte| byte.is_ascii_alphanumeric()),
+            Self::Regex(..) => true,
+        }
+    }
+}
+
 /// One listening socket and the servers behind it.
 #[derive(Debug)]
 pub struct Socket {
@@ -139,6 +150,8 @@ pub struct LocationSet {
 /// What holds in one location (or server, or `if`).
 pub struct LocationConf {
     pub id: LocationId,
+    /// Where its block begins.
+    pub at: Position,
     /// The location's prefix, or the source of its regex.
     pub name: Bytes,
     pub is_exact: bool,

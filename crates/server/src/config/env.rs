@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use yorozu_cache::ZoneOptions;
-use yorozu_upstream::{Balance, Group, PeerOptions, PoolLimits};
+use yorozu_upstream::{Balance, Group, Loads, PeerOptions, PoolLimits};
 
 /// A `*_cache_path` line.
 #[derive(Clone, Debug)]
@@ -51,6 +51,8 @@ pub struct Env {
     pub is_transparent: Cell<bool>,
     /// Resumable sessions; survive a reload.
     pub sessions: Arc<Sessions>,
+    /// What peers have under way; survives a reload.
+    pub loads: Arc<Loads>,
     /// Certificates and keys read so far.
     pub pem: PemFiles,
     /// Directives that are accepted and have no effect, each once, for `-t`.
@@ -74,7 +76,7 @@ pub struct Upstream {
 impl Upstream {
     /// A group that is written nowhere: the address of a `*_pass`.
     pub fn implicit(name: String, peers: Vec<PeerOptions>) -> Arc<Self> {
-        let group = Arc::new(Group::new(name, peers, Balance::RoundRobin));
+        let group = Arc::new(Group::new(name, peers, Balance::RoundRobin, &Arc::default()));
         Arc::new(Self { group, is_block: false, keepalive: None, hash_key: None, names: None })
     }
 }
@@ -105,6 +107,7 @@ impl Env {
             warnings: RefCell::default(),
             is_transparent: Cell::new(false),
             sessions: Arc::default(),
+            loads: Arc::default(),
             pem: PemFiles::default(),
             notes: RefCell::default(),
         }

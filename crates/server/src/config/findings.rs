@@ -33,16 +33,16 @@ impl std::fmt::Display for Finding {
 
 /// The findings about a configuration, in the order of its lines.
 pub fn of(tree: &Tree) -> Vec<Finding> {
-    let mut search = Search { tree, found: Vec::new(), personal: HashSet::new() };
-    search.collect_personal(&tree.directives, false);
+    let personal = depending(&tree.directives, &mentions_cookies);
+    let mut search = Search { tree, found: Vec::new(), personal };
     search.block(&Scope { outer: None, lines: &tree.directives });
-    search.zones_of_several_servers();
+    search.zones_of_several_names();
     let mut found = search.found;
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }
 
-fn is_silenced(tree: &Tree, at: &Position) -> bool {
+pub(super) fn is_silenced(tree: &Tree, at: &Position) -> bool {
     let file = tree.files.iter().find(|file| *file.path == *at.file);
     let index = usize::try_from(at.line).unwrap_or(0).saturating_sub(1);
     let line = file.and_then(|file| file.text.split(|byte| *byte == b'\n').nth(index));
@@ -51,18 +51,18 @@ fn is_silenced(tree: &Tree, at: &Position) -> bool {
 }
 
 /// A block with those around it.
-struct Scope<'a, 'o> {
-    outer: Option<&'o Scope<'a, 'o>>,
-    lines: &'a [Directive],
+pub(super) struct Scope<'a, 'o> {
+    pub outer: Option<&'o Scope<'a, 'o>>,
+    pub lines: &'a [Directive],
 }
 
 impl<'a> Scope<'a, '_> {
-    fn own(&self, name: &str) -> Vec<&'a Directive> {
+    pub(super) fn own(&self, name: &str) -> Vec<&'a Directive> {
         self.lines.iter().filter(|line| line.name == name.as_bytes()).collect()
     }
 
     /// What holds here: the block's own lines, else those of the next block around it that has any.
-    fn find(&self, name: &str) -> Vec<&'a Directive> {
+    pub(super) fn find(&self, name: &str) -> Vec<&'a Directive> {
         let own = self.own(name);
         match self.outer {
             Some(outer) if own.is_empty() => outer.find(name),
@@ -82,9 +82,54 @@ fn shown(word: &[u8]) -> String {
     String::from_utf8_lossy(word).into_owned()
 }
 
-fn mentions_cookies(text: &[u8]) -> bool {
+pub(super) fn mentions_cookies(text: &[u8]) -> bool {
     memchr::memmem::find(text, b"$http_cookie").is_some()
         || memchr::memmem::find(text, b"$cookie_").is_some()
+}
+
+fn mentions_host(text: &[u8]) -> bool {
+    const HOSTS: [&[u8]; 5] =
+        [b"$host", b"$http_host", b"$server_name", b"$ssl_server_name", b"$proxy_host"];
+    HOSTS.iter().any(|name| memchr::memmem::find(text, name).is_some())
+}
+
+fn mentions_one(text: &[u8], variables: &HashSet<Bytes>) -> bool {
+    variables.iter().any(|name| memchr::memmem::find(text, name).is_some())
+}
+
+/// Variables that `map` makes from what is meant, or that `set` changes where it was looked at; and
+/// those made from these.
+fn depending(lines: &[Directive], is_meant: &dyn Fn(&[u8]) -> bool) -> HashSet<Bytes> {
+    let mut known = HashSet::new();
+    loop {
+        let count = known.len();
+        collect_depending(lines, false, is_meant, &mut known);
+        if known.len() == count {
+            return known;
+        }
+    }
+}
+
+fn collect_depending(
+    lines: &[Directive],
+    is_in_condition: bool,
+    is_meant: &dyn Fn(&[u8]) -> bool,
+    known: &mut HashSet<Bytes>,
+) {
+    for line in lines {
+        let name = &line.name[..];
+        let depends = |word: &Bytes| is_meant(word) || mentions_one(word, known);
+        let is_condition = name == b"if" && line.args.iter().any(depends);
+        let made = match (name, &line.args[..]) {
+            (b"map", [source, variable]) => depends(source).then_some(variable),
+            (b"set", [variable, value]) => (is_in_condition || depends(value)).then_some(variable),
+            _ => None,
+        };
+        known.extend(made.cloned());
+        if let Some(block) = &line.block {
+            collect_depending(block, is_condition, is_meant, known);
+        }
+    }
 }
 
 impl<'a> Search<'a> {
@@ -95,30 +140,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Variables that `map` makes from cookies, or that `set` changes where cookies were looked at.
-    fn collect_personal(&mut self, lines: &'a [Directive], is_in_condition: bool) {
-        for line in lines {
-            let name = &line.name[..];
-            let is_personal = line.args.iter().any(|arg| mentions_cookies(arg));
-            match (name, &line.args[..]) {
-                (b"map", [_, variable, ..]) if is_personal => {
-                    self.personal.insert(variable.clone());
-                }
-                (b"set", [variable, ..]) if is_personal || is_in_condition => {
-                    self.personal.insert(variable.clone());
-                }
-                _ => {}
-            }
-            if let Some(block) = &line.block {
-                self.collect_personal(block, name == b"if" && is_personal);
-            }
-        }
-    }
-
     fn is_personal(&self, text: &[u8]) -> bool {
         mentions_cookies(text)
             || memchr::memmem::find(text, b"$http_authorization").is_some()
-            || self.personal.iter().any(|name| memchr::memmem::find(text, name).is_some())
+            || mentions_one(text, &self.personal)
     }
 
     fn block(&mut self, scope: &Scope<'a, '_>) {
@@ -293,22 +318,24 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// `inactive` is shorter than pages are valid, and nobody wrote so.
+    /// `inactive` is shorter than pages are valid.
     fn inactive(&mut self, scope: &Scope<'a, '_>, family: &str, zone: &[u8]) {
         let valid = scope.find(&format!("{family}_cache_valid"));
         let valid = valid.iter().filter_map(|line| value::time(line.args.last()?)).max();
-        let Some(valid) = valid.filter(|valid| *valid > INACTIVE) else { return };
+        let Some(valid) = valid else { return };
         for line in scope.find(&format!("{family}_cache_path")) {
             let names_zone = |arg: &Bytes| {
                 let rest = arg.strip_prefix(b"keys_zone=").and_then(|rest| rest.strip_prefix(zone));
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"))
             };
-            let is_written = line.args.iter().any(|arg| arg.starts_with(b"inactive="));
-            if line.args.iter().any(names_zone) && !is_written {
+            let written = line.args.iter().find_map(|arg| arg.strip_prefix(b"inactive="));
+            let inactive = written.and_then(value::time).unwrap_or(INACTIVE);
+            if line.args.iter().any(names_zone) && inactive < valid {
                 self.add(
                     line,
                     format!(
-                        "pages that nobody asks for within 10 minutes are removed though they are valid for {} seconds: write \"inactive=\" as long",
+                        "pages that nobody asks for within {} seconds are removed though they are valid for {} seconds: write \"inactive=\" as long",
+                        inactive.as_secs(),
                         valid.as_secs()
                     ),
                 );
@@ -316,11 +343,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Keys without a host in zones that several servers use.
-    fn zones_of_several_servers(&mut self) {
-        const HOSTS: [&[u8]; 5] =
-            [b"$host", b"$http_host", b"$server_name", b"$ssl_server_name", b"$proxy_host"];
+    /// Keys without a host in zones that several names use.
+    fn zones_of_several_names(&mut self) {
         let tree = self.tree;
+        let hosts = depending(&tree.directives, &mentions_host);
         let mut uses = Vec::new();
         let root = Scope { outer: None, lines: &tree.directives };
         for http in root.own("http") {
@@ -331,14 +357,19 @@ impl<'a> Search<'a> {
                 keys_below(&Scope { outer: Some(&outer), lines }, number, &mut uses);
             }
         }
-        for (zone, number, line) in &uses {
-            let is_shared = uses.iter().any(|(other, server, _)| other == zone && server != number);
+        for Use { zone, server, has_names, key: line } in &uses {
+            let is_other = |other: &Use<'_>| other.zone == *zone && other.server != *server;
+            let sharing = match (uses.iter().any(is_other), has_names) {
+                (true, _) => "servers",
+                (false, true) => "names of the server",
+                (false, false) => continue,
+            };
             let key = line.args.first().map(|key| &key[..]).unwrap_or_default();
-            if is_shared && !HOSTS.iter().any(|name| memchr::memmem::find(key, name).is_some()) {
+            if !mentions_host(key) && !mentions_one(key, &hosts) {
                 self.add(
                     line,
                     format!(
-                        "servers that share the zone \"{}\" show each other's pages: put \"$host\" into the key",
+                        "{sharing} that share the zone \"{}\" show each other's pages and redirects: put \"$host\" into the key",
                         shown(zone)
                     ),
                 );
@@ -347,12 +378,17 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Zone, server and key wherever answers are stored.
-fn keys_below<'a>(
-    scope: &Scope<'a, '_>,
+/// Where answers are stored, and under which key.
+struct Use<'a> {
+    zone: Bytes,
     server: usize,
-    uses: &mut Vec<(Bytes, usize, &'a Directive)>,
-) {
+    /// Is the server known by several names?
+    has_names: bool,
+    key: &'a Directive,
+}
+
+/// All uses below a server's block.
+fn keys_below<'a>(scope: &Scope<'a, '_>, server: usize, uses: &mut Vec<Use<'a>>) {
     for family in ["fastcgi", "proxy"] {
         if scope.own(&format!("{family}_pass")).is_empty() {
             continue;
@@ -360,7 +396,16 @@ fn keys_below<'a>(
         let zones = scope.find(&format!("{family}_cache"));
         let keys = scope.find(&format!("{family}_cache_key"));
         if let (Some(zone), Some(key)) = (zones.last(), keys.last()) {
-            uses.extend(zone.args.first().map(|zone| (zone.clone(), server, *key)));
+            let names = scope.find("server_name").into_iter().flat_map(|line| &line.args);
+            let is_several = |name: &Bytes| name.starts_with(b"~") || name.contains(&b'*');
+            let count: usize = names.map(|name| if is_several(name) { 2 } else { 1 }).sum();
+            let has_names = count > 1;
+            uses.extend(zone.args.first().map(|zone| Use {
+                zone: zone.clone(),
+                server,
+                has_names,
+                key,
+            }));
         }
     }
     for line in scope.lines {
@@ -495,6 +540,16 @@ mod tests {
         ),
         (
             "proxy_cache_path /a keys_zone=z:1m inactive=1m; proxy_cache z; proxy_pass a; proxy_cache_valid 1h;",
+            "within 60 seconds",
+            1,
+        ),
+        (
+            "proxy_cache_path /a keys_zone=z:1m inactive=1h; proxy_cache z; proxy_pass a; proxy_cache_valid 200 1h; proxy_cache_valid 404 1m;",
+            "",
+            0,
+        ),
+        (
+            "proxy_cache_path /a keys_zone=z:1m inactive=1m; proxy_cache z; proxy_pass a; proxy_cache_valid 1h; # yorozu: intended",
             "",
             0,
         ),
@@ -507,6 +562,26 @@ mod tests {
             "http { proxy_cache z; proxy_cache_key $uri; server { location / { proxy_pass a; } } }",
             "",
             0,
+        ),
+        (
+            "http { proxy_cache z; map $uri $a { default 1; } server { server_name a.b www.a.b;\nproxy_cache_key $a$uri; location / { proxy_pass a; } } }",
+            "names of the server",
+            2,
+        ),
+        (
+            "http { proxy_cache z; proxy_cache_key $uri; server { server_name *.a.b; location / { proxy_pass a; } } }",
+            "names of the server",
+            1,
+        ),
+        (
+            "http { proxy_cache z; map $host $a { default 1; } map $a $b { default 1; } server { server_name a.b www.a.b; proxy_cache_key $b$uri; location / { proxy_pass a; } } }",
+            "",
+            0,
+        ),
+        (
+            "http { map $http_cookie $a { default 0; ~x 1; }\nmap $a $b { default 0; 1 1; } server {\nproxy_cache_bypass $b; proxy_cache z; location / { proxy_pass a; } } }",
+            "stored and shown to the others",
+            3,
         ),
     ];
 

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use yorozu_cache::Zone;
 use yorozu_conf::{ConfError, Directive as Line, Position, Source, Tree};
-use yorozu_upstream::Resolver;
+use yorozu_upstream::{Loads, Resolver};
 
 /// What the command line says about the configuration.
 #[derive(Clone, Debug)]
@@ -47,13 +47,14 @@ pub struct Request {
     pub error_log: Option<PathBuf>,
 }
 
-/// What outlives a configuration: open logs, cache zones, TLS sessions.
+/// What outlives a configuration: open logs, cache zones, TLS sessions, requests under way.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     pub logs: Arc<LogFiles>,
     pub zones: BTreeMap<String, Arc<Zone>>,
     pub limits: Limits,
     pub sessions: Arc<Sessions>,
+    pub loads: Arc<Loads>,
 }
 
 /// A configuration with the text it was made from.
@@ -95,6 +96,7 @@ pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     let source = Files { folder: folder.clone() };
     let mut env = Env::new(request.prefix.clone(), folder, Arc::clone(&kept.logs));
     env.sessions = Arc::clone(&kept.sessions);
+    env.loads = Arc::clone(&kept.loads);
     let mut main = Block::new(MAIN, None);
     let mut loader = Loader { env: &env };
     if let Some(global) = &request.global {
@@ -456,6 +458,7 @@ impl<'a> Compiler<'a> {
         let proxy = proxy::Conf::compile(proxy, ssl, env, &handler, &name).map_err(fail)?;
         let conf = LocationConf {
             id,
+            at: at.clone(),
             name,
             is_exact: matches!(block.name, LocationName::Exact(_)),
             is_regex: matches!(block.name, LocationName::Regex(_)),

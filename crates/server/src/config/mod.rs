@@ -17,6 +17,7 @@ pub mod registry;
 pub mod template;
 pub mod types;
 pub mod unsupported;
+pub mod visitors;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! The body of a request: read when somebody wants it, into memory and then a file.
 
 use super::h2;
-use super::send::read_file;
-use super::timer;
+use super::origin;
+pub use super::origin::Origin;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
 use crate::exchange::temporary::{NamedFile, named_file, private_folder, unnamed_file};
@@ -11,7 +11,7 @@ use ::h2::RecvStream;
 use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -33,6 +33,8 @@ pub enum BodyError {
     TooLarge,
     /// The file it should go to failed.
     File(String),
+    /// It was sent to an upstream while it arrived, and not kept.
+    Spent,
 }
 
 #[derive(Debug)]
@@ -42,10 +44,8 @@ enum Framing {
     /// So many bytes are still to come.
     Length(u64),
     Chunked(Chunked),
-    /// The data frames of an HTTP/2 stream.
-    Frames {
-        has_length: bool,
-    },
+    /// The data frames of an HTTP/2 stream; their length if the client announced it.
+    Frames(Option<u64>),
     /// Somebody else reads it: nothing can come after it on this connection.
     Lent,
 }
@@ -82,22 +82,28 @@ impl PieceBounds {
     }
 }
 
-/// Where a request came from, and what can be sent there before its response.
+/// The content of a request as an upstream gets it. What a head announces is read from here and nowhere else, so
+/// that nothing is announced that is not sent: an upstream would take the next request for it.
 #[derive(Clone, Debug)]
-pub enum Origin {
-    /// Nowhere: a request of the server's own.
-    Nobody,
-    H1(Rc<Transport>),
-    H2(Rc<h2::Back>),
+pub enum Content {
+    None,
+    Memory(Bytes),
+    /// A file of so many bytes.
+    File(Arc<File>, u64),
+    /// It follows while it arrives; `length` as the client announced it.
+    Live {
+        length: Option<u64>,
+    },
 }
 
-impl Origin {
-    /// Returns when the client has given the request up.
-    pub async fn closed(&self) {
+impl Content {
+    /// How long it is, as far as that is known before it is sent.
+    pub fn length(&self) -> Option<u64> {
         match self {
-            Self::Nobody => std::future::pending().await,
-            Self::H1(io) => io.closed().await,
-            Self::H2(back) => back.reset().await,
+            Self::None => None,
+            Self::Memory(bytes) => Some(bytes.len() as u64),
+            Self::File(_, bytes) => Some(*bytes),
+            Self::Live { length } => *length,
         }
     }
 }
@@ -159,11 +165,11 @@ impl RequestBody {
         Self { origin: Origin::H1(io), unread, framing, wants_continue, ..Self::none() }
     }
 
-    /// The body of an HTTP/2 stream; `has_length` if the client said how long it is.
-    pub fn of_stream(back: Rc<h2::Back>, frames: RecvStream, has_length: bool) -> Self {
+    /// The body of an HTTP/2 stream; `length` as the client announced it.
+    pub fn of_stream(back: Rc<h2::Back>, frames: RecvStream, length: Option<u64>) -> Self {
         let framing = match frames.is_end_stream() {
             true => Framing::Done,
-            false => Framing::Frames { has_length },
+            false => Framing::Frames(length),
         };
         Self { origin: Origin::H2(back), frames: Some(frames), framing, ..Self::none() }
     }
@@ -213,11 +219,29 @@ impl RequestBody {
         }
     }
 
-    pub fn file(&self) -> Option<(Arc<File>, u64)> {
+    /// What of it an upstream can be sent: as it was read, or `is_live` while it arrives. One that was
+    /// sent on before, and not kept, is not there a second time.
+    pub fn content(&self, is_live: bool) -> Content {
         match &self.stored {
-            Stored::File { file, bytes, .. } => Some((Arc::clone(file), *bytes)),
-            _ => None,
+            Stored::Memory(bytes) => Content::Memory(bytes.clone()),
+            Stored::File { file, bytes, .. } => Content::File(Arc::clone(file), *bytes),
+            Stored::Nothing if is_live => Content::Live { length: self.announced() },
+            Stored::Nothing => Content::None,
         }
+    }
+
+    /// The length of a body of which nothing has been read yet, if the client announced it.
+    fn announced(&self) -> Option<u64> {
+        match self.framing {
+            Framing::Length(left) => Some(left),
+            Framing::Frames(length) => length,
+            Framing::Done | Framing::Chunked(_) | Framing::Lent => None,
+        }
+    }
+
+    /// Was a part sent on that was not kept? Then it cannot be sent again.
+    pub fn is_lost(&self) -> bool {
+        self.is_lent() || (self.kept.is_none() && matches!(self.stored, Stored::Nothing))
     }
 
     /// The same body for another request, as far as it was read and kept.
@@ -259,81 +283,61 @@ impl RequestBody {
     /// # Cancel safety
     /// What was read so far is lost; drop the connection.
     pub async fn read_all(&mut self, conf: &Conf) -> Result<(), BodyError> {
-        if !matches!(self.stored, Stored::Nothing) {
-            return Ok(());
-        }
-        self.send_continue(conf.client_body_timeout).await?;
         let memory_max = conf.client_body_buffer_size.bytes();
-        let bytes_max = conf.client_max_body_size.0;
-        let mut memory = BytesMut::new();
-        let mut file: Option<(File, Option<NamedFile>)> = None;
-        let mut total = 0u64;
-        while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
-            total += piece.len() as u64;
-            if bytes_max > 0 && total > bytes_max {
-                return Err(BodyError::TooLarge);
-            }
-            if file.is_none() && memory.len() + piece.len() > memory_max {
-                file = Some(
-                    self.spill(conf, &memory)
-                        .map_err(|why| BodyError::File(file_error(conf, &why)))?,
-                );
-                memory.clear();
-            }
-            match &mut file {
-                Some((file, _)) => {
-                    file.write_all(&piece)
-                        .map_err(|why| BodyError::File(file_error(conf, &why)))?;
-                }
-                None => memory.extend_from_slice(&piece),
-            }
-        }
-        if file.is_none() && conf.client_body_in_file_only != InFileOnly::Off {
-            file = Some(
-                self.spill(conf, &memory).map_err(|why| BodyError::File(file_error(conf, &why)))?,
-            );
-        }
-        self.stored = match file {
-            Some((file, path)) => Stored::File { file: Arc::new(file), bytes: total, path },
-            None => Stored::Memory(memory.freeze()),
-        };
-        Ok(())
+        let bytes_max = Some(conf.client_max_body_size.0).filter(|max| *max > 0);
+        self.read(conf, memory_max, bytes_max.unwrap_or(u64::MAX)).await
     }
 
-    /// The whole content in memory, of at most `bytes_max` bytes, whatever the location says of others.
+    /// As [`RequestBody::read_all`], with other bounds than the location's.
     ///
     /// # Errors
     /// As [`RequestBody::read_all`].
     ///
     /// # Cancel safety
     /// As [`RequestBody::read_all`].
-    pub async fn content(&mut self, bytes_max: usize, conf: &Conf) -> Result<Bytes, BodyError> {
-        if matches!(self.framing, Framing::Length(length) if length > bytes_max as u64) {
+    pub async fn read(
+        &mut self,
+        conf: &Conf,
+        memory_max: usize,
+        bytes_max: u64,
+    ) -> Result<(), BodyError> {
+        if !matches!(self.stored, Stored::Nothing) {
+            return Ok(());
+        }
+        if self.is_lost() {
+            return Err(BodyError::Spent);
+        }
+        if matches!(self.framing, Framing::Length(length) if length > bytes_max) {
             return Err(BodyError::TooLarge);
         }
-        if matches!(self.stored, Stored::Nothing) {
-            self.send_continue(conf.client_body_timeout).await?;
-            let mut memory = BytesMut::new();
-            while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
-                if memory.len() + piece.len() > bytes_max {
-                    return Err(BodyError::TooLarge);
-                }
-                memory.extend_from_slice(&piece);
+        self.send_continue(conf.client_body_timeout).await?;
+        let failed = |why: io::Error| BodyError::File(file_error(conf, &why));
+        // What was sent on already belongs to it.
+        let mut memory: BytesMut = self.kept.iter().flatten().flatten().copied().collect();
+        let mut file: Option<(File, Option<NamedFile>)> = None;
+        let mut total = memory.len() as u64;
+        while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
+            total += piece.len() as u64;
+            if total > bytes_max {
+                return Err(BodyError::TooLarge);
             }
-            self.stored = Stored::Memory(memory.freeze());
-        }
-        match &self.stored {
-            Stored::Nothing => Ok(Bytes::new()),
-            Stored::Memory(bytes) if bytes.len() <= bytes_max => Ok(bytes.clone()),
-            // Somebody else had it read before.
-            Stored::File { file, bytes, .. } if *bytes <= bytes_max as u64 => {
-                let read = read_file(file, 0, usize::try_from(*bytes).unwrap_or(bytes_max)).await;
-                read.map_err(|_| {
-                    BodyError::File("reading a request body from its file failed".to_owned())
-                })
+            if file.is_none() && memory.len() + piece.len() > memory_max {
+                file = Some(self.spill(conf, &memory).map_err(failed)?);
+                memory.clear();
             }
-            Stored::Memory(_) | Stored::File { .. } => Err(BodyError::TooLarge),
+            match &mut file {
+                Some((file, _)) => file.write_all(&piece).map_err(failed)?,
+                None => memory.extend_from_slice(&piece),
+            }
         }
+        if file.is_none() && conf.client_body_in_file_only != InFileOnly::Off {
+            file = Some(self.spill(conf, &memory).map_err(failed)?);
+        }
+        self.stored = match file {
+            Some((file, path)) => Stored::File { file: Arc::new(file), bytes: total, path },
+            None => Stored::Memory(memory.freeze()),
+        };
+        Ok(())
     }
 
     fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<NamedFile>)> {
@@ -416,11 +420,11 @@ impl RequestBody {
     pub fn may_be_sent_on(&self, chunked: bool) -> bool {
         let is_known = match self.framing {
             Framing::Length(_) => true,
-            Framing::Frames { has_length } => has_length || chunked,
+            Framing::Frames(length) => length.is_some() || chunked,
             Framing::Chunked(_) => chunked,
             Framing::Done | Framing::Lent => false,
         };
-        is_known && matches!(self.stored, Stored::Nothing)
+        is_known && self.received == 0 && matches!(self.stored, Stored::Nothing)
     }
 
     /// Has all of it arrived behind the head? Then there is nothing to wait for.
@@ -428,7 +432,7 @@ impl RequestBody {
         match &self.framing {
             Framing::Done => true,
             Framing::Lent => false,
-            Framing::Frames { .. } => self.frames.as_ref().is_none_or(RecvStream::is_end_stream),
+            Framing::Frames(_) => self.frames.as_ref().is_none_or(RecvStream::is_end_stream),
             Framing::Length(left) => self.unread.len() as u64 >= *left,
             Framing::Chunked(chunked) => {
                 let (mut chunked, mut at) = (chunked.clone(), 0);
@@ -448,11 +452,11 @@ impl RequestBody {
             return Ok(());
         }
         let Origin::H1(io) = &self.origin else { return Ok(()) };
-        let text = b"HTTP/1.1 100 Continue\r\n\r\n";
-        // 25 bytes fit into any socket buffer that has nothing else in it; answers before may lie in it.
-        let slices = [IoSlice::new(text)];
-        let written = timer::within(timeout, io.write(&slices)).await.ok_or(BodyError::Timeout)?;
-        written.map(|_| ()).map_err(|_| BodyError::Closed)
+        let sent = origin::interim(io, b"HTTP/1.1 100 Continue\r\n\r\n", timeout).await;
+        sent.map_err(|problem| match problem.kind() {
+            io::ErrorKind::TimedOut => BodyError::Timeout,
+            _ => BodyError::Closed,
+        })
     }
 
     /// The next piece of the body; `None` at its end.
@@ -510,7 +514,7 @@ impl RequestBody {
     fn buffered(&mut self) -> Result<Option<Bytes>, BodyError> {
         match &mut self.framing {
             Framing::Done | Framing::Lent => Ok(None),
-            Framing::Frames { .. } => {
+            Framing::Frames(_) => {
                 let Some(frames) = &mut self.frames else { return Ok(None) };
                 // Whoever waits for more asks again with a waker of its own.
                 match frames.poll_data(&mut Context::from_waker(Waker::noop())) {

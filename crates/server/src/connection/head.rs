@@ -233,16 +233,7 @@ pub(super) fn judge(request: &mut Request, authority: Option<&Span>) -> Result<(
         };
         return Err((400, text.to_owned()));
     }
-    // RFC 9112, section 3.2.2: the target's authority replaces Host.
-    let host = request.field(b"host").unwrap_or_default();
-    let authority = authority.map(|span| slice(&request.head, span));
-    let invalid = || (400, "client sent invalid host header".to_owned());
-    let mut chosen = None;
-    for text in [Some(host).filter(|host| !host.is_empty()), authority].into_iter().flatten() {
-        let (name, port) = split_authority(text).ok_or_else(invalid)?;
-        chosen = Some((Bytes::from(name), Bytes::copy_from_slice(port.unwrap_or_default())));
-    }
-    (request.host, request.port) = chosen.unwrap_or_default();
+    judge_authority(request, authority)?;
     if seen.content_lengths > 1 {
         return Err(duplicate("Content-Length"));
     }
@@ -254,6 +245,29 @@ pub(super) fn judge(request: &mut Request, authority: Option<&Span>) -> Result<(
             })?);
     }
     judge_transfer_encoding(request, seen.transfer_encodings)
+}
+
+/// Decides which host and port are asked for. From here on `Host` says it, and nothing else does: an authority
+/// in the target takes its place (RFC 9112, section 3.2.2).
+fn judge_authority(request: &mut Request, authority: Option<&Span>) -> Result<(), Refusal> {
+    let invalid = || (400, "client sent invalid host header".to_owned());
+    let split = |text: &[u8]| {
+        let (name, port) = split_authority(text).ok_or_else(invalid)?;
+        Ok((Bytes::from(name), Bytes::copy_from_slice(port.unwrap_or_default())))
+    };
+    let mut chosen = (Bytes::new(), Bytes::new());
+    if !request.authority().is_empty() {
+        chosen = split(request.authority())?;
+    }
+    if let Some(span) = authority {
+        chosen = split(slice(&request.head, span))?;
+        match request.known.host {
+            Some(host) => request.fields[usize::from(host)].value = span.clone(),
+            None => request.add_host(span.clone()),
+        }
+    }
+    (request.host, request.port) = chosen;
+    Ok(())
 }
 
 fn judge_transfer_encoding(request: &mut Request, count: usize) -> Result<(), Refusal> {
@@ -305,7 +319,10 @@ fn known_fields(request: &mut Request) -> Result<Seen, Refusal> {
         };
         match name.len() {
             3 if is("via") => known.via = Some(index),
-            4 if is("host") => seen.hosts += 1,
+            4 if is("host") => {
+                seen.hosts += 1;
+                known.host = Some(index);
+            }
             // As nginx: of these the first counts.
             5 if is("range") => {
                 known.range.get_or_insert(index);

@@ -25,7 +25,7 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> 
     let conf = Rc::clone(&exchange.conf);
     let mut asked = asked(&conf, &super::content(exchange).await?)?;
     let mut out = String::new();
-    find_server(&mut asked)?;
+    find_config::begin(&mut asked)?;
     row(&mut out, "url", &url(&asked));
     asked.is_dry = true;
     match handlers::start(&mut asked) {
@@ -54,18 +54,6 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> 
     row(&mut out, "gateway", &format!("{prefix}_pass, {}", protocol.scheme()));
     of_gateway(&mut asked, location.gateway(), prefix, &mut out).await;
     Ok(out)
-}
-
-/// Chooses the server and normalises the path.
-pub(super) fn find_server(asked: &mut Exchange) -> Result<(), String> {
-    let conf = Rc::clone(&asked.conf);
-    asked.server = find_config::server(asked);
-    asked.location = conf.server(asked.server).conf;
-    let merges = conf.location(asked.location).http_core.merge_slashes;
-    let target = yorozu_http::uri::normalize(asked.request.target(), merges);
-    let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
-    (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
-    Ok(())
 }
 
 fn row(out: &mut String, name: &str, value: &str) {
@@ -115,7 +103,7 @@ pub fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
 }
 
 /// The request that is asked about, as a client of the socket that takes its port.
-pub(super) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, String> {
+pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, String> {
     let end = content.iter().position(|byte| *byte == b'\n').ok_or("no request to explain")?;
     let first = String::from_utf8_lossy(&content[..end]).into_owned();
     let (scheme, port) = first.trim().split_once(' ').ok_or("expected a scheme and a port")?;
@@ -187,10 +175,10 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
         }
     }
     let is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(asked));
-    asked.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), asked.now_millis()));
+    asked.pass.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), asked.now_millis()));
     let is_in_memory = zone.peek(&key).is_some();
     let entry = cache::load(asked, conf).await;
-    let first = asked.cache.as_ref().and_then(|plan| plan.first.clone());
+    let first = asked.pass.cache.as_ref().and_then(|plan| plan.first.clone());
     let Some(entry) = entry else {
         let why = match (is_bypassed, first) {
             (true, _) => "the upstream's (BYPASS)",

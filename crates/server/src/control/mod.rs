@@ -15,7 +15,7 @@
 //! A request's content has a bound of its own, [`limits::CONTROL_BYTES_MAX`].
 
 mod batch;
-mod explain;
+pub(crate) mod explain;
 mod list;
 mod purge;
 mod warm;
@@ -26,7 +26,8 @@ pub use purge::by_answer;
 use crate::config::block::Block;
 use crate::config::directive::*;
 use crate::config::load::{self, Loader};
-use crate::connection::body::BodyError;
+use crate::connection::body::{BodyError, Content};
+use crate::connection::read_file;
 use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use crate::handlers::{Handler, Outcome};
@@ -199,24 +200,41 @@ const TEXT: &[u8] = b"text/plain";
 
 /// What a request says.
 async fn content(exchange: &mut Exchange) -> Result<Bytes, Problem> {
-    let conf = Rc::clone(&exchange.conf);
-    let core = &conf.location(exchange.location).http_core;
-    let most = limits::CONTROL_BYTES_MAX;
-    let content = exchange.body.content(most, core).await;
+    let content = whole_content(exchange).await;
     content.map_err(|problem| {
         // What follows may be the rest of it.
         exchange.keep_alive = false;
-        match problem {
+        let (status, text) = match problem {
             BodyError::TooLarge => {
-                Problem(413, format!("the content is longer than the {most} bytes that are read"))
+                let most = limits::CONTROL_BYTES_MAX;
+                (413, format!("the content is longer than the {most} bytes that are read"))
             }
-            BodyError::Timeout => Problem(408, "the content did not come in time".to_owned()),
-            BodyError::Broken | BodyError::Closed => {
-                Problem(400, "the content broke off".to_owned())
-            }
-            BodyError::File(why) => Problem(500, why),
-        }
+            BodyError::Timeout => (408, "the content did not come in time".to_owned()),
+            BodyError::Broken | BodyError::Closed => (400, "the content broke off".to_owned()),
+            BodyError::Spent => (500, "the content was sent on elsewhere".to_owned()),
+            BodyError::File(why) => (500, why),
+        };
+        Problem(status, text)
     })
+}
+
+async fn whole_content(exchange: &mut Exchange) -> Result<Bytes, BodyError> {
+    let conf = Rc::clone(&exchange.conf);
+    let core = &conf.location(exchange.location).http_core;
+    let most = limits::CONTROL_BYTES_MAX;
+    exchange.body.read(core, most, most as u64).await?;
+    match exchange.body.content(false) {
+        Content::None | Content::Live { .. } => Ok(Bytes::new()),
+        Content::Memory(bytes) => Ok(bytes),
+        // Somebody else had it read before, or it shall be in a file.
+        Content::File(file, bytes) => {
+            let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= most);
+            let read = read_file(&file, 0, bytes.ok_or(BodyError::TooLarge)?).await;
+            read.map_err(|_| {
+                BodyError::File("reading a request body from its file failed".to_owned())
+            })
+        }
+    }
 }
 
 fn answer(status: u16, content_type: &'static [u8], text: impl Into<Bytes>) -> Outcome {

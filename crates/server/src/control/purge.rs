@@ -12,9 +12,10 @@
 use super::batch::{Batch, Batches};
 use super::{Problem, explain, list};
 use crate::cache::{key, purge};
-use crate::config::compiled::WorkerConf;
+use crate::config::compiled::{ServerId, ServerName, WorkerConf};
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
+use crate::find_config::{self, hosts::Hosts};
 use crate::handlers::gateway::Head;
 use crate::handlers::{self, Handler, Progress};
 use crate::logging::error::{self, Level};
@@ -93,19 +94,43 @@ pub async fn by_answer(exchange: &mut Exchange, head: &Head) {
     }
 }
 
+/// The host whose pages a request may purge: the one it came for, if its server answers for that by name. A server
+/// without names answers for all that no other server has.
+fn own_host(exchange: &mut Exchange) -> Result<String, String> {
+    let (conf, host) = (Rc::clone(&exchange.conf), exchange.request.host.clone());
+    let text = String::from_utf8_lossy(&host).into_owned();
+    if host.is_empty() {
+        return Err("the request names no host".to_owned());
+    }
+    let captures = exchange.captures.clone();
+    let own = exchange.server;
+    let mut is_named_by = |hosts: &Hosts<ServerId>, is_meant: &dyn Fn(ServerId) -> bool| {
+        let mut by_regex = hosts.regexes().filter(|(_, id)| is_meant(**id));
+        hosts.find(&host).is_some_and(|id| is_meant(*id))
+            || by_regex.any(|(regex, _)| regex.matches(&host, exchange))
+    };
+    let is_own = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id == own));
+    let is_others = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id != own));
+    exchange.captures = captures;
+    let has_names = conf.server(own).names.iter().any(ServerName::is_real);
+    match is_own || !(has_names || is_others) {
+        true => Ok(text),
+        false => Err(format!("\"{text}\" is no name of the server that was asked")),
+    }
+}
+
 /// Bounds a batch to the host of the request.
-fn confine(exchange: &Exchange, batch: &mut Batch) -> Result<(), String> {
+fn confine(exchange: &mut Exchange, batch: &mut Batch) -> Result<(), String> {
     if batch.all {
         let text =
             "\"all\" means every site's pages: purge by a tag that all pages of the site have";
         return Err(text.to_owned());
     }
-    let own = String::from_utf8_lossy(&exchange.request.host).into_owned();
+    let own = own_host(exchange)?;
     if !batch.host.is_empty() && batch.host != own {
         return Err(format!("host \"{}\" is not \"{own}\"", batch.host));
     }
-    let authority = exchange.request.field(b"host").unwrap_or(&exchange.request.host);
-    let authority = String::from_utf8_lossy(authority);
+    let authority = String::from_utf8_lossy(exchange.request.authority()).into_owned();
     for url in &mut batch.urls {
         if url.starts_with('/') && !url.starts_with("//") {
             *url = format!("//{authority}{url}");
@@ -224,7 +249,7 @@ type InZone = (Arc<Zone>, Vec<Purge>);
 /// Zone and keys of a URL; `None` if no cache stands there.
 fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
     let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
-    explain::find_server(&mut asked)?;
+    find_config::begin(&mut asked)?;
     asked.is_dry = true;
     if !matches!(handlers::start(&mut asked), Progress::Gateway) {
         return Ok(None);

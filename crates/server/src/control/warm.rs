@@ -5,6 +5,7 @@ use crate::connection::read_file;
 use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Segment};
 use crate::filters;
+use crate::find_config;
 use crate::handlers;
 use bytes::Bytes;
 use std::rc::Rc;
@@ -20,7 +21,7 @@ const PIECE: u64 = 64 * 1024;
 pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, Problem> {
     let conf = Rc::clone(&exchange.conf);
     let mut asked = explain::asked(&conf, &super::content(exchange).await?)?;
-    explain::find_server(&mut asked)?;
+    find_config::begin(&mut asked)?;
     let closed = |status| format!("the connection is closed (status {status})");
     let mut response = handlers::whole(&mut asked).await.map_err(closed)?;
     filters::apply(&mut asked, &mut response);

@@ -85,6 +85,23 @@ impl Client {
         self.is_tls_assumed || self.tls.get().is_some()
     }
 
+    /// The same client, as if its connection had TLS or had none.
+    pub fn over(&self, is_tls: bool) -> Self {
+        Self {
+            remote: Rc::clone(&self.remote),
+            local: self.local,
+            number: self.number,
+            since: self.since,
+            requests: self.requests.clone(),
+            address: self.address.clone(),
+            listen: self.listen.clone(),
+            tls: OnceCell::new(),
+            proxied: OnceCell::new(),
+            is_tls_assumed: is_tls,
+            asked_name: OnceCell::new(),
+        }
+    }
+
     /// `http` or `https`.
     pub fn scheme(&self) -> &'static [u8] {
         if self.is_tls() { b"https" } else { b"http" }
@@ -152,6 +169,19 @@ impl Captures {
     }
 }
 
+/// What one pass through the phases finds out. An `error_page`, an internal redirect or a named location
+/// begins another pass, which starts with nothing of it: what a location may store or where it sends
+/// requests never becomes another location's.
+#[derive(Default)]
+pub struct Pass {
+    /// The cache's part, until the answer is on its way.
+    pub cache: Option<Plan>,
+    /// Where `proxy_pass` goes.
+    pub proxy: Option<Rc<Destination>>,
+    /// The slice that the upstream is asked for.
+    pub slice: Cell<Option<slice::Slice>>,
+}
+
 /// One request with its response and context.
 pub struct Exchange {
     /// The configuration this request began with.
@@ -208,10 +238,10 @@ pub struct Exchange {
     pub cache_status: Option<CacheStatus>,
     /// Is it only asked about? Then no gateway and no cache is.
     pub is_dry: bool,
+    /// For `-t`: are scripts (`*.php`) taken to be where they are looked for?
+    pub supposes_scripts: bool,
     /// Is it made for another request's sake?
     pub is_subrequest: bool,
-    /// The slice that its upstream is asked for.
-    pub slice: Cell<Option<slice::Slice>>,
     /// Must the connection end without an answer?
     pub is_given_up: bool,
     /// What `userid` knows of the client.
@@ -242,10 +272,8 @@ pub struct Exchange {
     pub coded_bytes: Option<(Coding, u64, u64)>,
     /// Drawn when it is first asked for.
     pub request_id: OnceCell<[u8; 16]>,
-    /// Where `proxy_pass` goes for this request.
-    pub proxy: Option<Rc<Destination>>,
-    /// The cache's part of the request, until the answer is on its way.
-    pub cache: Option<Plan>,
+    /// What is known of the pass under way, and of no other.
+    pub pass: Pass,
     /// Fields that an `X-Accel-Redirect` answer hands on.
     pub accel_fields: Vec<(Bytes, Bytes)>,
 }
@@ -265,7 +293,7 @@ impl Exchange {
             server,
             location,
             keep_alive: request.wants_keep_alive(),
-            request_bytes: request.head.len() as u64,
+            request_bytes: request.sent_bytes,
             conf,
             remote: Rc::clone(&client.remote),
             client,
@@ -294,8 +322,8 @@ impl Exchange {
             attempts: Vec::new(),
             cache_status: None,
             is_dry: false,
+            supposes_scripts: false,
             is_subrequest: false,
-            slice: Cell::new(None),
             is_given_up: false,
             uid: Cell::new(None),
             charset: None,
@@ -312,8 +340,7 @@ impl Exchange {
             sent: response::SentHead::default(),
             coded_bytes: None,
             request_id: OnceCell::new(),
-            proxy: None,
-            cache: None,
+            pass: Pass::default(),
             accel_fields: Vec::new(),
         }
     }
@@ -332,7 +359,7 @@ impl Exchange {
 
     /// May the upstream's answer be stored?
     pub fn is_cacheable(&self) -> bool {
-        self.cache.as_ref().is_some_and(|plan| plan.not_stored.is_none())
+        self.pass.cache.as_ref().is_some_and(|plan| plan.not_stored.is_none())
     }
 
     /// The type of content that an `X-Accel-Redirect` answer handed on.
@@ -344,7 +371,7 @@ impl Exchange {
 
     /// The part that the upstream is asked for: a slice, or what the client wants.
     pub fn asked_range(&self) -> Option<Cow<'_, [u8]>> {
-        match self.slice.get() {
+        match self.pass.slice.get() {
             Some(slice) => Some(slice.range().into_bytes().into()),
             None => self.request.known(self.request.known.range).map(Cow::Borrowed),
         }

@@ -62,6 +62,7 @@ pub struct KnownFields {
     pub connection: Option<u16>,
     pub cookie: Option<u16>,
     pub expect: Option<u16>,
+    pub host: Option<u16>,
     pub if_match: Option<u16>,
     pub if_modified_since: Option<u16>,
     pub if_none_match: Option<u16>,
@@ -72,11 +73,34 @@ pub struct KnownFields {
     pub via: Option<u16>,
 }
 
+impl KnownFields {
+    fn all(&mut self) -> [&mut Option<u16>; 14] {
+        [
+            &mut self.accept_encoding,
+            &mut self.authorization,
+            &mut self.connection,
+            &mut self.cookie,
+            &mut self.expect,
+            &mut self.host,
+            &mut self.if_match,
+            &mut self.if_modified_since,
+            &mut self.if_none_match,
+            &mut self.if_range,
+            &mut self.if_unmodified_since,
+            &mut self.range,
+            &mut self.user_agent,
+            &mut self.via,
+        ]
+    }
+}
+
 /// The request line and fields, as offsets into one buffer.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The bytes of the head.
     pub head: Bytes,
+    /// How many of them the client sent.
+    pub sent_bytes: u64,
     /// The request line without its end.
     pub line: Span,
     pub method: Method,
@@ -101,6 +125,7 @@ impl Request {
     /// A request of which nothing could be read.
     pub fn unread(head: Bytes) -> Self {
         Self {
+            sent_bytes: head.len() as u64,
             head,
             line: 0..0,
             method: Method::Other,
@@ -165,6 +190,66 @@ impl Request {
         self.values(name).next()
     }
 
+    /// The host and port asked for, as written. It is what the target or `:authority` names, where one of
+    /// them does: `Host` says nothing else (see `connection::head`).
+    pub fn authority(&self) -> &[u8] {
+        self.known(self.known.host).unwrap_or_default()
+    }
+
+    /// Takes away the fields whose names `keeps` does not want.
+    pub fn retain_fields(&mut self, keeps: impl Fn(&[u8]) -> bool) {
+        let mut places = Vec::with_capacity(self.fields.len());
+        let mut kept = Vec::with_capacity(self.fields.len());
+        for field in &self.fields {
+            let is_kept = keeps(self.name(field));
+            places.push(is_kept.then_some(kept.len()));
+            if is_kept {
+                kept.push(field.clone());
+            }
+        }
+        self.fields = kept;
+        for known in self.known.all() {
+            let place = known.and_then(|index| places[usize::from(index)]);
+            *known = place.and_then(|place| u16::try_from(place).ok());
+        }
+    }
+
+    /// Has it content, as far as its head says?
+    pub fn has_content(&self) -> bool {
+        self.is_chunked || self.content_length.is_some_and(|length| length > 0)
+    }
+
+    /// From here on it has no content, and says of none.
+    pub fn drop_content(&mut self) {
+        (self.content_length, self.is_chunked) = (None, false);
+        self.retain_fields(|name| {
+            !name.eq_ignore_ascii_case(b"content-length")
+                && !name.eq_ignore_ascii_case(b"transfer-encoding")
+        });
+    }
+
+    /// Writes the authority as the host alone, as `server_name` compares it.
+    pub fn normalize_authority(&mut self) {
+        self.port = Bytes::new();
+        let Some(field) = self.known.host.map(usize::from) else { return };
+        self.fields[field].value = self.append_to_head(&self.host.clone());
+    }
+
+    /// Adds a `Host` field, whose value is in the head, to a request that has none.
+    pub fn add_host(&mut self, value: Span) {
+        let name = self.append_to_head(b"Host");
+        self.known.host = u16::try_from(self.fields.len()).ok();
+        self.fields.push(Field { name, value, is_invalid: false });
+    }
+
+    /// Puts text behind the head, for fields that the client did not send.
+    fn append_to_head(&mut self, text: &[u8]) -> Span {
+        let at = |head: &Bytes| u32::try_from(head.len()).unwrap_or(u32::MAX);
+        let start = at(&self.head);
+        self.head = [&self.head[..], text].concat().into();
+        start..at(&self.head)
+    }
+
     /// Appends every `Cookie` value, joined as one.
     pub fn append_cookies(&self, out: &mut Vec<u8>) -> bool {
         if self.known.cookie.is_none() {
@@ -198,4 +283,43 @@ pub fn append_joined<'a>(
         is_found = true;
     }
     is_found
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::request;
+
+    #[test]
+    fn known_fields_are_found_again_when_others_are_taken_away() {
+        let mut request =
+            request("GET / HTTP/1.1\r\nA: 1\r\nHost: h:81\r\nB: 2\r\nRange: r\r\n\r\n");
+        request.retain_fields(|name| name != b"A" && name != b"B");
+        assert_eq!(request.fields.len(), 2);
+        assert_eq!(request.authority(), b"h:81");
+        assert_eq!(request.known(request.known.range), Some(&b"r"[..]));
+        request.retain_fields(|name| name != b"Host");
+        assert_eq!(request.authority(), b"");
+        assert_eq!(request.known(request.known.range), Some(&b"r"[..]));
+    }
+
+    #[test]
+    fn an_authority_becomes_the_host_that_server_names_are_compared_with() {
+        let table = [("h:81", "h"), ("H.", "h"), ("[::1]:81", "[::1]"), ("h:", "h"), ("h", "h")];
+        for (host, wanted) in table {
+            let mut request = request(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            request.normalize_authority();
+            assert_eq!((request.authority(), &request.port[..]), (wanted.as_bytes(), &b""[..]));
+        }
+    }
+
+    #[test]
+    fn the_target_s_authority_takes_the_place_of_host() {
+        // RFC 9112, section 3.2.2.
+        for fields in ["Host: other:1\r\n", ""] {
+            let request = request(&format!("GET http://h:81/ HTTP/1.0\r\n{fields}\r\n"));
+            assert_eq!(request.authority(), b"h:81");
+            assert_eq!(request.field(b"host"), Some(&b"h:81"[..]));
+            assert_eq!((&request.host[..], &request.port[..]), (&b"h"[..], &b"81"[..]));
+        }
+    }
 }

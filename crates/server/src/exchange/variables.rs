@@ -389,7 +389,6 @@ fn core_getter(name: &str) -> Option<Getter> {
             host => put(out, host),
         },
         "hostname" => |ex, out| put(out, ex.conf.hostname.as_bytes()),
-        "http_host" => |ex, out| ex.request.field(b"host").is_some_and(|value| put(out, value)),
         "https" => |ex, out| ex.client.is_tls() && put(out, b"on"),
         "is_args" => |ex, out| put(out, if ex.args.is_empty() { b"" } else { b"?" }),
         "is_request_port" => {

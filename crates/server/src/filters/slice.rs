@@ -38,8 +38,8 @@ impl Slice {
 
 /// `$slice_range`. Who asks for it begins to slice.
 pub fn range(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
-    let slice = exchange.slice.get().or_else(|| first(exchange));
-    exchange.slice.set(slice);
+    let slice = exchange.pass.slice.get().or_else(|| first(exchange));
+    exchange.pass.slice.set(slice);
     slice.is_some_and(|slice| write!(out, "{}", slice.range()).is_ok())
 }
 
@@ -87,7 +87,7 @@ fn fitting(slice: Slice, response: &Response) -> Result<u64, String> {
 /// # Source
 /// nginx, `ngx_http_slice_filter_module`.
 pub fn filter(exchange: &mut Exchange, response: &mut Response) {
-    let Some(slice) = exchange.slice.get() else { return };
+    let Some(slice) = exchange.pass.slice.get() else { return };
     if response.status != 206 {
         return;
     }
@@ -114,7 +114,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     response.content_length = Some(whole);
     response.allow_ranges = true;
     let (asked, etag, limits) = (exchange.shadow(), response.etag.clone(), Rc::clone(&wanted));
-    asked.slice.set(Some(slice));
+    asked.pass.slice.set(Some(slice));
     let mut made = stream::made_by(|sink| async move {
         // What is wanted is known when all filters have seen the head.
         let (from, to) = limits.get();
@@ -138,9 +138,9 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
 
 /// The content of the next slice.
 async fn ask(first: &Exchange, slice: Slice, etag: &Bytes) -> Result<stream::Stream, Torn> {
-    let mut asked = Box::new(first.shadow());
+    let mut asked = Box::new(first.request_of_its_own());
     asked.is_subrequest = true;
-    asked.slice.set(Some(slice));
+    asked.pass.slice.set(Some(slice));
     let response = Box::pin(handlers::content_again(&mut asked)).await;
     let mut response = response.map_err(|_| Torn)?;
     let fits = match fitting(slice, &response) {

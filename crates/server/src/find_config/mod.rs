@@ -32,6 +32,21 @@ pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Option<ServerId> {
     hosts.regexes().find(|(regex, _)| regex.matches(host, exchange)).map(|(_, id)| *id)
 }
 
+/// Chooses the server and normalises the path, of a request that no client waits for.
+///
+/// # Errors
+/// Its path is invalid.
+pub fn begin(asked: &mut Exchange) -> Result<(), String> {
+    let conf = Rc::clone(&asked.conf);
+    asked.server = server(asked);
+    asked.location = conf.server(asked.server).conf;
+    let merges = conf.location(asked.location).http_core.merge_slashes;
+    let target = yorozu_http::uri::normalize(asked.request.target(), merges);
+    let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
+    (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
+    Ok(())
+}
+
 /// What the search for a location found.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Found {

@@ -7,6 +7,7 @@ use super::gateway::run::body_failed;
 use super::gateway::store::StoreAccess;
 use super::{Handler, Outcome, error_page, static_file};
 use crate::config::directive::*;
+use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use crate::exchange::temporary::{crosses_devices, folder_for, folder_mode, named_file};
@@ -155,18 +156,16 @@ async fn put(exchange: &mut Exchange) -> Result<Outcome, Refused> {
         folder_for(folder, mode).map_err(|problem| failed("mkdir()", folder, &problem, 409))?;
     }
     let modified = exchange.request.field(b"date").and_then(date::parse);
-    let (text, file) =
-        (exchange.body.in_memory().map(Bytes::copy_from_slice), exchange.body.file());
+    let content = exchange.body.content(false);
     let target = path.clone();
-    let write = move || match (text, file) {
-        (_, Some((file, bytes))) => replace(&target, mode, modified, |to| {
+    let write = move || match content {
+        Content::File(file, bytes) => replace(&target, mode, modified, |to| {
             let mut from = file.try_clone()?;
             from.rewind()?;
             io::copy(&mut from.take(bytes), to).map(|_| ())
         }),
-        (text, None) => {
-            replace(&target, mode, modified, |to| to.write_all(&text.unwrap_or_default()))
-        }
+        Content::Memory(text) => replace(&target, mode, modified, |to| to.write_all(&text)),
+        Content::None | Content::Live { .. } => replace(&target, mode, modified, |_| Ok(())),
     };
     let result = away(write).await;
     // As nginx: a folder that is missing is the server's fault.
@@ -270,8 +269,7 @@ fn destination(exchange: &Exchange) -> Result<Vec<u8>, Refused> {
             [&b"http://"[..], b"https://"].iter().find_map(|scheme| field.strip_prefix(*scheme));
         let rest = rest.ok_or_else(invalid)?;
         let slash = memchr::memchr(b'/', rest).ok_or_else(invalid)?;
-        let host = exchange.request.field(b"host").unwrap_or_default();
-        if !rest[..slash].eq_ignore_ascii_case(host) {
+        if !rest[..slash].eq_ignore_ascii_case(exchange.request.authority()) {
             let text = "\"Destination\" URI is handled by different repository than the source URI";
             return Err(bad(text));
         }

@@ -29,7 +29,7 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
         uri.extend_from_slice(&exchange.uri);
         uri.extend_from_slice(&name);
         static_file::append_path_of(exchange, &uri, &mut path);
-        match files::kind(&path) {
+        match static_file::kind(exchange, &path) {
             Some(files::Kind::File) => {
                 return Some(Outcome::Internal { uri: uri.to_vec(), args: None });
             }

@@ -259,10 +259,10 @@ fn tail(exchange: &Exchange) -> String {
     text
 }
 
-/// Logs a message about a request.
+/// Logs a message about a request; one that is only asked about happens to nobody.
 pub fn request(exchange: &Exchange, level: Level, text: &str) {
     let logs = &exchange.conf.location(exchange.location).error_log;
-    if logs.takes(level) {
+    if logs.takes(level) && !exchange.is_dry {
         logs.write_line(level, Some(exchange.client.number), &format!("{text}{}", tail(exchange)));
     }
 }

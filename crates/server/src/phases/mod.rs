@@ -19,8 +19,9 @@ pub mod secure_link;
 pub mod split_clients;
 pub mod try_files;
 
+use crate::config::compiled::LocationId;
 use crate::config::http_core::Satisfy;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Pass};
 use crate::find_config::{self, Found};
 use crate::handlers::{self, Outcome};
 use crate::logging::error::{self, Level};
@@ -74,6 +75,7 @@ pub enum Pending {
 /// One pass from the server's script on.
 pub fn pass(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
+    exchange.pass = Pass::default();
     exchange.location = conf.server(exchange.server).conf;
     realip::apply(exchange, &conf.location(exchange.location).realip);
     if let Verdict::Done(outcome) = rewrite::in_server(exchange) {
@@ -97,8 +99,9 @@ pub fn named_pass(exchange: &mut Exchange, name: &Bytes) -> Outcome {
         );
         return Outcome::Status(500);
     };
-    exchange.location = *id;
+    exchange.pass = Pass::default();
     exchange.is_internal = true;
+    enter(exchange, *id);
     match rewrite::in_location(exchange) {
         Verdict::Done(outcome) => outcome,
         Verdict::Continue => after_rewrite(exchange),
@@ -109,7 +112,7 @@ pub fn named_pass(exchange: &mut Exchange, name: &Bytes) -> Outcome {
 /// Finds a location and runs its script, again while the script changes the path.
 fn until_settled(exchange: &mut Exchange) -> Option<Outcome> {
     loop {
-        if let Some(outcome) = enter_location(exchange) {
+        if let Some(outcome) = find_location(exchange) {
             return Some(outcome);
         }
         match rewrite::in_location(exchange) {
@@ -137,10 +140,20 @@ pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
     None
 }
 
-fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
+/// Enters a location, however it was come to: its `limit_except` holds for the methods it does not list.
+fn enter(exchange: &mut Exchange, id: LocationId) {
+    let method = exchange.request.method_text();
+    exchange.location = match &exchange.conf.location(id).limit_except {
+        Some((methods, other)) if !methods.iter().any(|allowed| allowed == method) => *other,
+        _ => id,
+    };
+}
+
+/// Finds the location of the path, and enters it.
+fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let mut lacks_slash = false;
-    exchange.location = match find_config::location(exchange) {
+    let id = match find_config::location(exchange) {
         Found::Location(id) => id,
         Found::Server => conf.server(exchange.server).conf,
         // As nginx: what that location says holds for the redirect.
@@ -149,6 +162,7 @@ fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
             id
         }
     };
+    enter(exchange, id);
     let location = conf.location(exchange.location);
     if location.http_core.internal.0 && !exchange.is_internal {
         return Some(Outcome::Status(404));
@@ -168,12 +182,6 @@ fn enter_location(exchange: &mut Exchange) -> Option<Outcome> {
     }
     if lacks_slash {
         return Some(handlers::static_file::redirect_to_slash(exchange));
-    }
-    if let Some((methods, id)) = &location.limit_except {
-        let method = exchange.request.method_text();
-        if !methods.iter().any(|allowed| allowed == method) {
-            exchange.location = *id;
-        }
     }
     None
 }

@@ -78,6 +78,13 @@ pub fn apply(exchange: &mut Exchange, conf: &Conf) {
     }
 }
 
+/// Does the request come from a proxy that is believed?
+pub fn is_trusted(exchange: &Exchange) -> bool {
+    let conf = &exchange.conf.location(exchange.location).realip;
+    let peer = exchange.client.remote.ip();
+    conf.set_real_ip_from.iter().flat_map(|trusted| &trusted.0).any(|network| network.matches(peer))
+}
+
 /// The address that a field like `X-Forwarded-For` names last; if it `is_recursive`, the last one that is no trusted
 /// proxy's.
 pub fn named(

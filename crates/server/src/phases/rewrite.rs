@@ -462,19 +462,19 @@ impl Condition {
             }
             Self::File { path, test, is_negated } => {
                 path.append(exchange, &mut subject);
-                test.holds(&subject) != *is_negated
+                test.holds(exchange, &subject) != *is_negated
             }
         }
     }
 }
 
 impl FileTest {
-    fn holds(self, path: &[u8]) -> bool {
-        use crate::handlers::static_file::files;
+    fn holds(self, exchange: &Exchange, path: &[u8]) -> bool {
+        use crate::handlers::static_file::{files, kind};
         match self {
-            Self::File => files::kind(path) == Some(files::Kind::File),
-            Self::Folder => files::kind(path) == Some(files::Kind::Folder),
-            Self::Exists => files::kind(path).is_some(),
+            Self::File => kind(exchange, path) == Some(files::Kind::File),
+            Self::Folder => kind(exchange, path) == Some(files::Kind::Folder),
+            Self::Exists => kind(exchange, path).is_some(),
             Self::Executable => files::is_executable(path),
         }
     }

@@ -58,7 +58,7 @@ fn found(exchange: &mut Exchange, file: &TryFile) -> Option<Vec<u8>> {
         path.push(b'/');
     }
     let wanted = if file.is_folder { files::Kind::Folder } else { files::Kind::File };
-    if files::kind(&path) != Some(wanted) {
+    if static_file::kind(exchange, &path) != Some(wanted) {
         return None;
     }
     // As nginx: the slash that asks for a folder is not the path's. A folder without its own is redirected to.

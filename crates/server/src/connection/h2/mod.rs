@@ -302,8 +302,7 @@ impl Loop {
         let (mut request, refusal) = request::read(&parts, &bounds);
         request.is_chunked = request.content_length.is_none() && !frames.is_end_stream();
         let back = Rc::new(Back(RefCell::new(respond)));
-        let has_length = request.content_length.is_some();
-        let body = RequestBody::of_stream(Rc::clone(&back), frames, has_length);
+        let body = RequestBody::of_stream(Rc::clone(&back), frames, request.content_length);
         COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
         let exchange = Exchange::new(conf, client, request, body);
         let stream = Stream { exchange, back, active, _writing: Gauge::new(&COUNTERS.writing) };

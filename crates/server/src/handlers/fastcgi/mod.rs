@@ -14,6 +14,7 @@ use crate::config::directive::*;
 use crate::config::env::Env;
 use crate::config::regex::Regex;
 use crate::config::template::Template;
+use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -168,13 +169,15 @@ fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     Ok(())
 }
 
-/// What FastCGI makes of an exchange; `is_live`: the body follows while it arrives.
-pub fn call(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Call {
+/// What FastCGI makes of an exchange with this content.
+pub fn call(exchange: &mut Exchange, location: &LocationConf, content: Content) -> Call {
     let conf = &location.fastcgi;
+    let (request, validates) = request(exchange, location, &content);
     Call {
-        request: request(exchange, location, is_live).into(),
+        request: request.into(),
+        validates,
         framing: Framing::Stdin,
-        sends_body: conf.gateway.pass_request_body,
+        content,
         codec: Box::new(codec(conf.gateway.buffer_size.bytes())),
         catch_stderr: conf.fastcgi_catch_stderr.clone(),
         is_pipelined: false,

@@ -3,8 +3,10 @@
 use super::Param;
 use crate::cache;
 use crate::config::compiled::LocationConf;
+use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use crate::exchange::request::append_joined;
+use std::io::Write as _;
 use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, pair_with, stream, stream_with};
 
 /// Room for a request before it has to grow; chosen: most are shorter.
@@ -12,35 +14,56 @@ const REQUEST_BYTES: usize = 2048;
 /// As [`REQUEST_BYTES`], of a field's name.
 const NAME_BYTES: usize = 64;
 
-/// The request up to its body; with the body, if that is in memory.
-///
-/// `is_live`: the body follows while it arrives.
-pub(super) fn request(exchange: &mut Exchange, location: &LocationConf, is_live: bool) -> Vec<u8> {
+/// The request up to its content; with it, if that is in memory. And whether it asks if the stored page is still
+/// good.
+pub(super) fn request(
+    exchange: &mut Exchange,
+    location: &LocationConf,
+    content: &Content,
+) -> (Vec<u8>, bool) {
     let conf = &location.fastcgi;
     let mut out = Vec::with_capacity(REQUEST_BYTES);
+    let mut validates = false;
     begin_request(&mut out, conf.fastcgi_keep_conn);
     stream_with(&mut out, RecordKind::Params, |params| {
         for param in &conf.fastcgi_param {
             pair_with(params, &param.name, |out| {
                 let start = out.len();
                 param.value.append(exchange, out);
+                if &param.name[..] == b"CONTENT_LENGTH" && out.len() > start {
+                    announce(content, start, out);
+                }
                 !param.is_if_not_empty || out.len() > start
             });
         }
         if conf.gateway.pass_request_headers {
             fields(exchange, location, params);
+            validates = exchange.is_cacheable() && own_conditions(exchange, location, params);
         }
     });
     stream(&mut out, RecordKind::Params, b"");
-    let has_file = exchange.body.file().is_some() && conf.gateway.pass_request_body;
-    if !has_file && !is_live {
-        let body = if conf.gateway.pass_request_body { exchange.body.in_memory() } else { None };
-        if let Some(body) = body.filter(|body| !body.is_empty()) {
-            stream(&mut out, RecordKind::Stdin, body);
+    match content {
+        Content::None => stream(&mut out, RecordKind::Stdin, b""),
+        Content::Memory(body) => {
+            if !body.is_empty() {
+                stream(&mut out, RecordKind::Stdin, body);
+            }
+            stream(&mut out, RecordKind::Stdin, b"");
         }
-        stream(&mut out, RecordKind::Stdin, b"");
+        Content::File(..) | Content::Live { .. } => {}
     }
-    out
+    (out, validates)
+}
+
+/// Puts the length of what is sent in the place of the one that the configuration spelled from `start` on: what the
+/// client announced need not be what this request has.
+fn announce(content: &Content, start: usize, out: &mut Vec<u8>) {
+    out.truncate(start);
+    match (content, content.length()) {
+        (_, Some(length)) => drop(write!(out, "{length}")),
+        (Content::Live { .. }, None) => {}
+        (_, None) => out.push(b'0'),
+    }
 }
 
 /// `HTTP_*` for every field that no `fastcgi_param` sets.
@@ -85,16 +108,26 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
             if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
         pair_with(params, &name, |out| append_joined(request.values(field_name), separator, out));
     }
-    if is_cached {
-        let (modified, etag) = cache::validators(exchange, &conf.gateway);
-        if let Some(modified) = modified {
-            pair(params, b"HTTP_IF_MODIFIED_SINCE", modified.as_bytes());
-        }
-        if !etag.is_empty() {
-            pair(params, b"HTTP_IF_NONE_MATCH", &etag);
-        }
-        if let Some(range) = cache::missing_range(exchange) {
-            pair(params, b"HTTP_RANGE", range.as_bytes());
-        }
+}
+
+/// Asks for what is missing of a stored page, and whether what is stored is still good; `true` if that is the only
+/// condition.
+fn own_conditions(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) -> bool {
+    let conf = &location.fastcgi;
+    if let Some(range) = cache::missing_range(exchange) {
+        pair(params, b"HTTP_RANGE", range.as_bytes());
     }
+    let is_condition = |param: &Param| param.name.starts_with(b"HTTP_IF_");
+    if conf.fastcgi_param.iter().any(is_condition) {
+        // The configuration puts conditions of its own.
+        return false;
+    }
+    let (modified, etag) = cache::validators(exchange, &conf.gateway);
+    if let Some(modified) = &modified {
+        pair(params, b"HTTP_IF_MODIFIED_SINCE", modified.as_bytes());
+    }
+    if !etag.is_empty() {
+        pair(params, b"HTTP_IF_NONE_MATCH", &etag);
+    }
+    modified.is_some() || !etag.is_empty()
 }

@@ -78,7 +78,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         // Its values say nothing about their type.
         response.content_type = static_file::content_type(exchange, location);
     }
-    response.is_judged = exchange.cache.is_none();
+    response.is_judged = exchange.pass.cache.is_none();
     let collector = collector(exchange, conf, &head, &response, fetched.started);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, conf, &response);
@@ -105,7 +105,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
 /// # Source
 /// RFC 9110, section 15.3.7.3: only parts with the same strong validator are joined.
 pub fn completes(exchange: &Exchange, head: &Head) -> bool {
-    let Some(start) = exchange.cache.as_ref().and_then(|plan| plan.start.as_ref()) else {
+    let Some(start) = exchange.pass.cache.as_ref().and_then(|plan| plan.start.as_ref()) else {
         return true;
     };
     let etag = &start.head.etag;
@@ -121,7 +121,7 @@ pub fn completes(exchange: &Exchange, head: &Head) -> bool {
 
 /// Joins the rest of a page with its stored start: the head of the whole, and the bytes before.
 fn completed(exchange: &mut Exchange, head: Head) -> (Head, Option<Bytes>) {
-    let start = exchange.cache.as_mut().and_then(|plan| plan.start.take());
+    let start = exchange.pass.cache.as_mut().and_then(|plan| plan.start.take());
     let Some((start, part)) = start.as_ref().and_then(|s| Some((s, s.head.part.as_ref()?))) else {
         return (head, None);
     };
@@ -140,7 +140,7 @@ fn completed(exchange: &mut Exchange, head: Head) -> (Head, Option<Bytes>) {
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.
 fn upgraded(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched) -> Outcome {
-    exchange.cache = None;
+    exchange.pass.cache = None;
     let mut response = response(exchange, conf, head);
     let Fetched { source, lease, .. } = fetched;
     let Some(connection) = source.connection else { return Outcome::Status(502) };
@@ -159,7 +159,11 @@ fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<O
     let target = head
         .field(b"x-accel-redirect")
         .filter(|_| !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_REDIRECT))?;
-    exchange.cache = None;
+    if let Some(plan) = exchange.pass.cache.take() {
+        if plan.ends_with(head.status, NotStored::NoLifetime) {
+            plan.end_stale(Context::of(exchange));
+        }
+    }
     if target.starts_with(b"@") {
         return Some(Outcome::Named(target.clone()));
     }
@@ -323,7 +327,8 @@ fn collector(
     response: &Response,
     started: std::time::Instant,
 ) -> Option<Collector> {
-    let mut plan = exchange.cache.take()?;
+    cache::storing::objections(exchange, conf);
+    let mut plan = exchange.pass.cache.take()?;
     match entry_head(exchange, conf, head, response, &plan) {
         Ok(mut entry) => {
             entry.made_in = u32::try_from(turn::since(started).as_millis()).unwrap_or(u32::MAX);
@@ -333,9 +338,41 @@ fn collector(
         }
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);
+            if plan.ends_with(head.status, why) {
+                plan.end_stale(Context::of(exchange));
+            }
             None
         }
     }
+}
+
+/// Is there nothing about request and answer that forbids to show it to others? Judged alike for answers that are
+/// stored and for those that renew what is stored. `true`: the answer must say itself that it is for all.
+///
+/// # Errors
+/// The reason.
+pub fn may_be_stored(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    head: &Head,
+    plan: &cache::Plan,
+) -> Result<bool, NotStored> {
+    if let Some(why) = plan.not_stored {
+        return Err(why);
+    }
+    // Once more: it may name what the upstream answered.
+    if conf.no_cache.0.iter().any(|value| value.is_true(exchange)) {
+        return Err(NotStored::Forbidden);
+    }
+    let objections = plan.objections.as_ref();
+    objections.map_or(Ok(()), |objections| objections.judge(conf, head))?;
+    if exchange.request.known.authorization.is_some() && head.status == 401 {
+        return Err(NotStored::Authorization);
+    }
+    if cache::unkeyed::leads_to_itself(exchange, conf, head) {
+        return Err(NotStored::Loop);
+    }
+    Ok(objections.is_some_and(|objections| objections.is_authorized))
 }
 
 /// What is stored about the answer beside its body.
@@ -346,23 +383,12 @@ fn entry_head(
     response: &Response,
     plan: &cache::Plan,
 ) -> Result<EntryHead, NotStored> {
-    if let Some(why) = plan.not_stored {
-        return Err(why);
-    }
-    if conf.no_cache.0.iter().any(|value| value.is_true(exchange)) {
-        return Err(NotStored::Forbidden);
-    }
-    if let Some(why) = cache::unkeyed::refusal(exchange, conf, head) {
-        return Err(why);
-    }
+    let is_authorized = may_be_stored(exchange, conf, head, plan)?;
     let part = match head.status {
         206 => Some(part(exchange, head, plan).ok_or(NotStored::Partial)?),
         304 => return Err(NotStored::Partial),
         _ => None,
     };
-    let tells_credentials =
-        conf.cache_key.as_ref().is_some_and(|key| key.has_field(b"authorization"));
-    let is_authorized = exchange.request.known.authorization.is_some() && !tells_credentials;
     let now = turn::unix_millis();
     let fresh = freshness::freshness(head, conf, now, is_authorized)?;
     let lines = cache::purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));

@@ -67,7 +67,7 @@ impl Arriving {
     pub async fn gather(&mut self, is_buffered: bool, response: &Response) {
         let source = &mut self.fetched.source;
         let may_wait =
-            is_buffered && is_short(response) && !self.has_no_content && source.upload.is_none();
+            is_buffered && is_short(response) && !self.has_no_content && source.sending.is_done();
         if matches!(self.is_whole, Ok(false)) && may_wait {
             self.is_whole = Box::pin(source.gather(&mut self.pieces, GATHER_TIME)).await;
         }

@@ -1,6 +1,7 @@
 //! What a protocol makes of an exchange.
 
 use super::Codec;
+use crate::connection::body::Content;
 use bytes::Bytes;
 use std::io::Write as _;
 use yorozu_upstream::TlsOptions;
@@ -12,8 +13,10 @@ pub struct Call {
     pub request: Bytes,
     /// How pieces of such a body are framed.
     pub framing: Framing,
-    /// Does the exchange's own body belong to the request?
-    pub sends_body: bool,
+    /// Does it ask whether the stored page is still good, and put no other condition? Only then a 304 says so.
+    pub validates: bool,
+    /// The content that the request announces; in memory, it is a part of [`Call::request`].
+    pub content: Content,
     /// Makes a reader for one answer.
     pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
     /// Texts in the application's messages that make its answer a failure.

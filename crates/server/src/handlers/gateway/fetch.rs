@@ -3,13 +3,13 @@
 use super::directives::Failures;
 use super::pools::{self, Lease, PoolKey};
 use super::pump::{Source, stderr_text};
-use super::upload::{self, Upload, UploadFault, Uploaded};
+use super::upload::{self, Sending, UploadFault, Uploaded};
 use super::{Call, CodecError, Conf, Fault, Head};
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::batch;
-use crate::connection::body::{BodyError, Origin, PieceBounds, RequestBody};
-use crate::connection::timer;
+use crate::connection::body::{BodyError, Content, Origin, PieceBounds, RequestBody};
+use crate::connection::{origin, timer};
 use crate::exchange::{Exchange, UpstreamAttempt};
 use crate::handlers::memcached;
 use crate::handlers::memcached::pipeline::{self, PipelineFault};
@@ -17,9 +17,8 @@ use crate::logging::error::{Context, Level, os_error};
 use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
-use std::fs::File;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,8 +38,6 @@ pub struct Job {
     /// What the choice of a peer depends on.
     pub selector: Selector,
     pub call: Call,
-    /// The body, if it lies in a file.
-    pub body_file: Option<(Arc<File>, u64)>,
     /// The body, if it is sent on while it arrives (`*_request_buffering off`).
     pub live: RefCell<Option<RequestBody>>,
     /// Is, or was, there a body in [`Job::live`]? Once begun it cannot be sent to another peer.
@@ -74,6 +71,16 @@ pub struct Fetched {
     pub before: Option<Bytes>,
 }
 
+/// What came of a conversation: a head, and what a [`Lease`] of its connection knows.
+struct Answered {
+    head: Head,
+    source: Source,
+    requests: u64,
+    opened: Instant,
+    started: Instant,
+    received: u64,
+}
+
 /// A failed conversation: whose fault, and how many bytes of an answer had come.
 type Failed = (Fault, usize);
 
@@ -83,47 +90,44 @@ type Failed = (Fault, usize);
 /// The last peer's fault.
 ///
 /// # Cancel safety
-/// The connection is closed and the peer released.
+/// The connection is closed and the peer's lease given back.
 pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
     let started = turn::instant();
     let mut tried = Tried::default();
     loop {
         let group = &job.upstream.group;
-        let Some(peer) = group.select(&mut tried, &job.selector, turn::instant()) else {
+        let Some(lease) = group.select(&mut tried, &job.selector, turn::instant()) else {
             job.no_peer();
             return Err(Fault::NoPeer);
         };
+        let peer = lease.peer();
         job.attempts.borrow_mut().push(UpstreamAttempt::new(Arc::clone(peer.text())));
         job.begun.set(turn::instant());
         let mut was_sent = false;
-        let result = job.ask(&peer, &mut was_sent).await;
-        let failures = job.conf().next_upstream;
-        let fault = match &result {
-            Ok(fetched) => {
-                let status = fetched.head.status;
-                job.attempt(|attempt| attempt.status = status);
-                failures.has(Failures::of_status(status)).then_some(Fault::Status(status))
+        match job.ask(peer, &mut was_sent).await {
+            Ok(answered) => {
+                let fetched = job.fetched(answered, lease);
+                match job.judge(fetched) {
+                    Ok(fetched) => return Ok(fetched),
+                    Err((fault, fetched)) => {
+                        if !job.may_try_next(&fault, was_sent, tried.count(), started) {
+                            return Ok(fetched);
+                        }
+                    }
+                }
             }
             Err(fault) => {
                 job.attempt(|attempt| attempt.status = fault.status());
                 job.attempt_ended();
-                Some(fault.clone())
+                if job.is_clients_fault() {
+                    drop(lease);
+                } else {
+                    lease.failed(turn::instant());
+                }
+                if !job.may_try_next(&fault, was_sent, tried.count(), started) {
+                    return Err(fault);
+                }
             }
-        };
-        let Some(fault) = fault else { return result };
-        let may_retry = job.may_try_next(&fault, was_sent, tried.count(), started);
-        let is_peers_fault = !matches!(fault, Fault::Status(403 | 404));
-        if is_peers_fault {
-            group.failed(&peer, turn::instant());
-        }
-        let result = result.map(|mut fetched| {
-            if is_peers_fault {
-                fetched.lease.settle();
-            }
-            fetched
-        });
-        if !may_retry {
-            return result;
         }
         job.attempt_ended();
     }
@@ -208,7 +212,35 @@ impl Job {
             && tries < self.upstream.group.tries_max()
     }
 
-    async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Fetched, Fault> {
+    /// Did the conversation end because of what the client sent, or did not send?
+    fn is_clients_fault(&self) -> bool {
+        let fault = self.client_fault.take();
+        let is_clients = fault.is_some();
+        self.client_fault.set(fault);
+        is_clients
+    }
+
+    fn fetched(&self, answered: Answered, lease: yorozu_upstream::Lease) -> Fetched {
+        let Answered { head, source, requests, opened, started, received } = answered;
+        let lease = Lease::new(&self.upstream, lease, self.pool.clone(), (requests, opened));
+        Fetched { head, source, lease, started, received, scheme: self.call.scheme, before: None }
+    }
+
+    /// An answer with a status that counts as a failure here is handed back with its fault.
+    fn judge(&self, mut fetched: Fetched) -> Result<Fetched, (Fault, Fetched)> {
+        let status = fetched.head.status;
+        self.attempt(|attempt| attempt.status = status);
+        if !self.conf().next_upstream.has(Failures::of_status(status)) {
+            return Ok(fetched);
+        }
+        // As nginx: these say nothing about the peer.
+        if !matches!(status, 403 | 404) {
+            fetched.lease.blame(turn::instant());
+        }
+        Err((Fault::Status(status), fetched))
+    }
+
+    async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Answered, Fault> {
         if self.call.is_pipelined {
             *was_sent = true;
             return Box::pin(self.ask_pipeline(peer)).await;
@@ -228,9 +260,8 @@ impl Job {
             };
             let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
             self.attempt(|attempt| attempt.connect_time = Some(time));
-            let lease = self.lease(peer, kept.requests, kept.opened);
             *was_sent = true;
-            match self.converse(kept.connection, lease, peer, begun, may_repeat).await {
+            match self.converse(kept, peer, begun, may_repeat).await {
                 // It died while idle: not the peer's fault, a new connection decides.
                 Err((Fault::Error, 0)) if may_repeat => *was_sent = false,
                 result => return result.map_err(|(fault, _)| fault),
@@ -239,7 +270,7 @@ impl Job {
     }
 
     /// Asks for a key over a connection that other requests share.
-    async fn ask_pipeline(&self, peer: &Peer) -> Result<Fetched, Fault> {
+    async fn ask_pipeline(&self, peer: &Peer) -> Result<Answered, Fault> {
         let conf = self.conf();
         let keepalive = self.upstream.keepalive.map(|keepalive| keepalive.limits.idle_timeout);
         let options = pipeline::Options {
@@ -248,7 +279,6 @@ impl Job {
             idle_timeout: keepalive.unwrap_or(PIPELINE_IDLE),
         };
         let begun = turn::instant();
-        let lease = self.lease(peer, 0, begun);
         let key = self.call.request.clone();
         let answer = pipeline::get(peer.address(), options, key, conf.read_timeout).await;
         let answer = answer.map_err(|fault| self.pipeline_fault(&fault, peer))?;
@@ -263,9 +293,9 @@ impl Job {
             attempt.bytes_received = received;
         });
         let codec = Box::new(memcached::ValueCodec { body: Some(body) });
-        let source = Source { connection: None, codec, input: BytesMut::new(), upload: None };
-        let scheme = self.call.scheme;
-        Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
+        let source =
+            Source { connection: None, codec, input: BytesMut::new(), sending: Sending::Done };
+        Ok(Answered { head, source, requests: 0, opened: begun, started: begun, received })
     }
 
     fn pipeline_fault(&self, fault: &PipelineFault, peer: &Peer) -> Fault {
@@ -327,10 +357,6 @@ impl Job {
         }
     }
 
-    fn lease(&self, peer: &Peer, requests: u64, opened: Instant) -> Lease {
-        Lease::new(&self.upstream, peer, self.pool.clone(), requests, opened)
-    }
-
     fn timed_out(&self, doing: &str, peer: &Peer) {
         let text = format!("upstream timed out (110: Connection timed out) while {doing}");
         self.log(&text, peer);
@@ -360,16 +386,16 @@ impl Job {
     /// Sends the request and reads the head; the error comes with the bytes received.
     async fn converse(
         &self,
-        connection: Connection,
-        lease: Lease,
+        kept: Kept,
         peer: &Peer,
         begun: Instant,
         may_repeat: bool,
-    ) -> Result<Fetched, Failed> {
+    ) -> Result<Answered, Failed> {
+        let Kept { connection, requests, opened } = kept;
         let sent = Rc::new(Cell::new(0));
         let connection = Rc::new(connection);
         // The first piece of a body shares a call with the head.
-        let is_alone = !self.is_live && self.body_file.is_none();
+        let is_alone = matches!(self.call.content, Content::None | Content::Memory(_));
         if is_alone {
             let count = batch::write_upstream(&connection, &self.call.request).await.unwrap_or(0);
             sent.set(count as u64);
@@ -377,7 +403,7 @@ impl Job {
         let mut talk = Talk {
             codec: (self.call.codec)(),
             input: BytesMut::new(),
-            upload: self.send(&connection, &sent),
+            sending: self.send(&connection, &sent),
             connection,
             received: 0,
             may_repeat,
@@ -390,27 +416,28 @@ impl Job {
         });
         let head = head.map_err(|fault| (fault, talk.received))?;
         self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
-        let Talk { connection, codec, input, upload, received, .. } = talk;
-        let source = Source { connection: Some(connection), codec, input, upload };
-        let (received, scheme) = (received as u64, self.call.scheme);
-        Ok(Fetched { head, source, lease, started: begun, received, scheme, before: None })
+        let Talk { connection, codec, input, sending, received, .. } = talk;
+        let source = Source { connection: Some(connection), codec, input, sending };
+        Ok(Answered { head, source, requests, opened, started: begun, received: received as u64 })
     }
 
-    /// Leaves what is not `sent` yet to the upload returned, if there is anything.
-    fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Option<Upload> {
+    /// Leaves what is not `sent` yet to an upload, if there is anything.
+    fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Sending {
         let live = self.live.borrow_mut().take();
         let count = usize::try_from(sent.get()).unwrap_or(0);
-        let source = match (live, &self.body_file) {
+        let source = match (live, &self.call.content) {
             (Some(body), _) => {
                 let core = &self.conf.location(self.location).http_core;
                 let bounds = PieceBounds::of(core, self.conf().buffer_size.bytes());
                 upload::Source::Live(Box::new(body), bounds)
             }
-            (None, Some((file, length))) => upload::Source::File(Arc::clone(file), *length),
-            (None, None) if count == self.call.request.len() => return None,
-            (None, None) => upload::Source::None,
+            (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
+            // Its body went with an earlier attempt: this one cannot be whole.
+            (None, Content::Live { .. }) => return Sending::Broken,
+            (None, _) if count == self.call.request.len() => return Sending::Done,
+            (None, _) => upload::Source::None,
         };
-        Some(upload::start(upload::Plan {
+        Sending::UnderWay(upload::start(upload::Plan {
             connection: Rc::clone(connection),
             head: self.call.request.slice(count..),
             source,
@@ -458,30 +485,20 @@ impl Job {
             out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
         }
         out.extend_from_slice(b"\r\n");
-        let sending = async {
-            let mut rest = &out[..];
-            // A client that is gone is noticed with the answer itself.
-            while let Ok(count @ 1..) = client.write(&[io::IoSlice::new(rest)]).await {
-                rest = &rest[count..];
-                if rest.is_empty() {
-                    return;
-                }
-            }
-        };
         let send_timeout = self.conf.location(self.location).http_core.send_timeout;
-        if timer::within(send_timeout, sending).await.is_none() {
+        let sent = origin::interim(client, &out, send_timeout).await;
+        // A client that is gone is noticed with the answer itself.
+        if sent.is_err_and(|problem| problem.kind() == io::ErrorKind::TimedOut) {
             let text =
                 "client timed out (110: Connection timed out) while sending early hints to client";
             self.context.upstream(Level::Info, text, None);
-            // A part of them may be out: nothing can follow it.
-            client.shutdown(Shutdown::Both);
         }
     }
 
     /// Waits for bytes of the answer, while the request may still be on its way.
     async fn read_more(&self, talk: &mut Talk, peer: &Peer) -> Result<(), Fault> {
         let read = loop {
-            let Some(upload) = &mut talk.upload else {
+            let Sending::UnderWay(upload) = &mut talk.sending else {
                 let read = talk.connection.read(&mut talk.input);
                 match timer::within(self.conf().read_timeout, read).await {
                     Some(read) => break read,
@@ -496,7 +513,7 @@ impl Job {
                 uploaded = upload => uploaded,
                 read = talk.connection.read(&mut talk.input) => break read,
             };
-            talk.upload = None;
+            talk.sending = Sending::of(&uploaded.result);
             self.uploaded(talk, uploaded, peer)?;
         };
         match read {
@@ -540,7 +557,7 @@ struct Talk {
     connection: Rc<Connection>,
     codec: Box<dyn super::Codec>,
     input: BytesMut,
-    upload: Option<Upload>,
+    sending: Sending,
     received: usize,
     /// May the request be sent again over a new connection, should this one, which had been kept, be
     /// dead?

@@ -29,6 +29,7 @@ use super::{Handler, Outcome, fastcgi, memcached, proxy};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::config::env::Upstream;
+use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
@@ -119,7 +120,7 @@ impl Protocol {
         }
     }
 
-    /// What the protocol makes of an exchange; `is_live`: the body follows while it arrives.
+    /// What the protocol makes of an exchange with this content.
     ///
     /// # Errors
     /// The status the client gets.
@@ -127,11 +128,11 @@ impl Protocol {
         &self,
         exchange: &mut Exchange,
         location: &LocationConf,
-        is_live: bool,
+        content: Content,
     ) -> Result<Call, u16> {
         match self {
-            Self::Fastcgi(_) => Ok(fastcgi::call(exchange, location, is_live)),
-            Self::Proxy(pass) => pass.call(exchange, location, is_live),
+            Self::Fastcgi(_) => Ok(fastcgi::call(exchange, location, content)),
+            Self::Proxy(pass) => pass.call(exchange, location, content),
             Self::Memcached(pass) => pass.call(exchange),
         }
     }

@@ -153,54 +153,44 @@ async fn sweep() {
     }
 }
 
-/// A peer in use by one request: counted by its group until the request is over.
+/// A peer in use by one request, and where its connection is kept afterwards, if at all.
 pub struct Lease {
     upstream: Arc<Upstream>,
-    peer: Peer,
-    /// Where the connection is kept afterwards, if at all.
+    lease: yorozu_upstream::Lease,
     key: Option<Rc<PoolKey>>,
     requests: u64,
     opened: Instant,
-    is_settled: bool,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if !self.is_settled {
-            self.upstream.group.released(&self.peer);
-        }
-    }
+    /// Was the peer found at fault though its answer is used?
+    is_blamed: bool,
 }
 
 impl Lease {
+    /// Of a connection that had so many `requests` since it was `opened`.
     pub fn new(
         upstream: &Arc<Upstream>,
-        peer: &Peer,
+        lease: yorozu_upstream::Lease,
         key: Option<Rc<PoolKey>>,
-        requests: u64,
-        opened: Instant,
+        (requests, opened): (u64, Instant),
     ) -> Self {
-        let (upstream, peer) = (Arc::clone(upstream), peer.clone());
-        Self { upstream, peer, key, requests, opened, is_settled: false }
+        Self { upstream: Arc::clone(upstream), lease, key, requests, opened, is_blamed: false }
     }
 
-    /// The verdict on the peer was given already; the connection is not kept.
-    pub fn settle(&mut self) {
-        self.is_settled = true;
+    /// The answer counts as the peer's failure; its connection is not kept.
+    pub fn blame(&mut self, now: Instant) {
+        self.lease.blame(now);
+        self.is_blamed = true;
         self.key = None;
     }
 
     /// The request is over; a whole connection may be kept.
-    pub fn release(mut self, connection: Option<Connection>, is_reusable: bool) {
-        if !self.is_settled {
-            self.upstream.group.succeeded(&self.peer);
-            self.is_settled = true;
+    pub fn release(self, connection: Option<Connection>, is_reusable: bool) {
+        let key = self.key.as_ref().filter(|_| is_reusable);
+        if let (Some(key), Some(connection)) = (key, connection) {
+            let kept = Kept { connection, requests: self.requests, opened: self.opened };
+            put(key, &self.upstream, self.lease.peer(), kept);
         }
-        let (Some(key), Some(connection)) = (self.key.as_ref().filter(|_| is_reusable), connection)
-        else {
-            return;
-        };
-        let kept = Kept { connection, requests: self.requests, opened: self.opened };
-        put(key, &self.upstream, &self.peer, kept);
+        if !self.is_blamed {
+            self.lease.succeeded();
+        }
     }
 }

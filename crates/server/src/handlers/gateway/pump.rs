@@ -4,7 +4,7 @@
 use super::pools::Lease;
 use super::store::Saver;
 use super::stream::{Shared, Stream, Torn, Totals};
-use super::upload::Upload;
+use super::upload::Sending;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collector;
 use crate::connection::timer;
@@ -29,8 +29,8 @@ pub struct Source {
     pub connection: Option<Rc<Connection>>,
     pub codec: Box<dyn Codec>,
     pub input: BytesMut,
-    /// The request, while it is still on its way.
-    pub upload: Option<Upload>,
+    /// The request, which may still be on its way.
+    pub sending: Sending,
 }
 
 impl Source {
@@ -58,14 +58,14 @@ impl Source {
     /// Reads, while the request may still be on its way.
     async fn read(&mut self) -> io::Result<usize> {
         let Some(connection) = &self.connection else { return Ok(0) };
-        if let Some(upload) = &mut self.upload {
-            tokio::select! {
+        if let Sending::UnderWay(upload) = &mut self.sending {
+            let uploaded = tokio::select! {
                 biased;
                 read = connection.read(&mut self.input) => return read,
-                // Whatever became of it: the answer has begun and decides.
-                _ = upload => {}
-            }
-            self.upload = None;
+                uploaded = upload => uploaded,
+            };
+            // Whatever became of it: the answer has begun and decides.
+            self.sending = Sending::of(&uploaded.result);
         }
         connection.read(&mut self.input).await
     }
@@ -106,8 +106,9 @@ impl Source {
     /// The connection for another request, and whether it can serve one.
     pub fn into_connection(self, is_whole: bool) -> (Option<Connection>, bool) {
         let is_reusable =
-            is_whole && self.upload.is_none() && self.input.is_empty() && self.codec.is_reusable();
-        drop(self.upload);
+            is_whole && self.sending.is_done() && self.input.is_empty() && self.codec.is_reusable();
+        // An upload under way holds the connection, too.
+        drop(self.sending);
         (self.connection.and_then(Rc::into_inner), is_reusable)
     }
 }
@@ -359,7 +360,8 @@ mod tests {
         let connection = Connection::open(&address, SocketOptions::default()).await.unwrap();
         let _silent = listener.accept().await.unwrap();
         let connection = Some(Rc::new(connection));
-        let mut source = Source { connection, codec, input: BytesMut::new(), upload: None };
+        let mut source =
+            Source { connection, codec, input: BytesMut::new(), sending: Sending::Done };
         let (mut pieces, begun) = (Vec::new(), tokio::time::Instant::now());
         tokio::time::pause();
         let is_whole = source.gather(&mut pieces, Duration::from_millis(2)).await.unwrap();

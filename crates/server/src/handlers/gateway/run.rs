@@ -7,7 +7,7 @@ use super::{Conf, Fault, Protocol, Target};
 use crate::cache;
 use crate::cache::answer::Failure;
 use crate::config::compiled::LocationConf;
-use crate::connection::body::{BodyError, Origin, RequestBody};
+use crate::connection::body::{BodyError, Content, Origin, RequestBody};
 use crate::exchange::{Captures, Exchange};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
@@ -30,7 +30,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         unreachable!("only gateways lead here")
     };
     // Boxed, as everything rare: the future of a request is moved when it starts.
-    if exchange.cache.is_some() {
+    if exchange.pass.cache.is_some() {
         if let Some(outcome) = Box::pin(cache::prepare(exchange, gateway)).await {
             return outcome;
         }
@@ -39,8 +39,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         && gateway.pass_request_body
         && exchange.body.may_be_sent_on(protocol.takes_chunked(location))
         && !exchange.body.is_whole_at_hand();
-    // One that was sent on in part is not sent again.
-    let has_body = !exchange.body.is_empty() && !exchange.body.is_lent();
+    let has_body = !exchange.body.is_empty() && !exchange.body.is_lost();
     if !is_live && gateway.pass_request_body && has_body {
         let read = Box::pin(exchange.body.read_all(&location.http_core)).await;
         if let Err(problem) = read {
@@ -55,7 +54,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     if let Some(Ok(fetched)) = &result {
         if fetched.head.status == 206 && !answer::completes(exchange, &fetched.head) {
             // The rest does not fit the start that is stored: all of it is asked for.
-            let plan = exchange.cache.as_mut().expect("has a start");
+            let plan = exchange.pass.cache.as_mut().expect("has a start");
             plan.start = None;
             let job = match self::job(exchange, location, protocol, false).await {
                 Ok(job) => job,
@@ -72,14 +71,14 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
         );
         return Outcome::Status(499);
     };
-    if is_live {
+    if job.is_live {
         // A body that is still on its way stays with the upload.
         exchange.body = job.live.borrow_mut().take().unwrap_or_else(RequestBody::lent);
     }
     if let Some(problem) = job.client_fault.take() {
         return body_failed(exchange, problem);
     }
-    settle(exchange, gateway, result).await
+    settle(exchange, gateway, job.call.validates, result).await
 }
 
 /// Fetches; `None` if the client has gone meanwhile and nobody else wants the answer.
@@ -115,6 +114,10 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
             (Level::Error, "client intended to send too large chunked body".to_owned(), 413)
         }
         BodyError::File(why) => (Level::Crit, why, 500),
+        BodyError::Spent => {
+            let text = "request body was sent to an upstream already and cannot be read again";
+            (Level::Error, text.to_owned(), 500)
+        }
     };
     error::request(exchange, level, &text);
     Outcome::Status(status)
@@ -141,14 +144,18 @@ async fn job(
     if let Some(key) = &upstream.hash_key {
         key.append(exchange, &mut selector.key);
     }
-    let call = protocol.call(exchange, location, is_live)?;
-    let has_body = call.sends_body;
+    let content = match gateway.pass_request_body {
+        true => exchange.body.content(is_live),
+        false => Content::None,
+    };
+    let call = protocol.call(exchange, location, content)?;
     let pool = (call.may_keep && upstream.keepalive.is_some()).then(|| {
         let tls_name = call.tls.as_ref().map(|tls| tls.name.to_str());
         let place = std::ptr::from_ref(location).addr();
         Rc::new(PoolKey::new(&upstream, call.scheme, from, place, tls_name.as_deref()))
     });
     let hinted = hinted(exchange, location);
+    let is_live = matches!(call.content, Content::Live { .. });
     let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
     Ok(Box::new(Job {
         conf: Rc::clone(&exchange.conf),
@@ -156,7 +163,6 @@ async fn job(
         upstream,
         selector,
         call,
-        body_file: if has_body { exchange.body.file() } else { None },
         live: RefCell::new(live),
         is_live,
         client_fault: Cell::default(),
@@ -179,14 +185,20 @@ fn hinted(exchange: &mut Exchange, location: &LocationConf) -> Option<Origin> {
     is_wanted.then(|| exchange.body.origin().clone())
 }
 
-/// Decides between the answer, a stale entry and an error.
-async fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fault>) -> Outcome {
+/// Decides between the answer, a stale entry and an error; `validates`: the upstream was asked whether the stored
+/// page is still good.
+async fn settle(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    validates: bool,
+    result: Result<Fetched, Fault>,
+) -> Outcome {
     let fault = match result {
         Ok(fetched) => {
             let status = fetched.head.status;
             let failure = super::directives::Failures::of_status(status);
-            let has_stale = exchange.cache.as_ref().is_some_and(|plan| plan.stale.is_some());
-            if has_stale && status == 304 && conf.cache_revalidate {
+            let has_stale = exchange.pass.cache.as_ref().is_some_and(|plan| plan.stale.is_some());
+            if has_stale && status == 304 && validates {
                 return cache::revalidated(exchange, conf, &fetched.head)
                     .expect("there is a stale entry");
             }
@@ -206,15 +218,12 @@ async fn settle(exchange: &mut Exchange, conf: &Conf, result: Result<Fetched, Fa
     }
     // Unlike nginx, our own 502 and 504 are never stored: a dead PHP would be remembered beyond its
     // return.
-    exchange.cache = None;
+    exchange.pass.cache = None;
     Outcome::Status(fault.status())
 }
 
-/// Refreshes an expired entry in a task of its own, independent of the client that noticed.
-pub fn refresh_in_background(exchange: &mut Exchange) {
-    let plan = exchange.cache.as_mut().expect("only cached requests refresh").for_refresh();
-    let mut shadow = exchange.shadow();
-    shadow.cache = Some(plan);
+/// Makes a page in a task of its own, independent of the client that noticed that it is due.
+pub fn refresh_in_background(mut shadow: Box<Exchange>) {
     tokio::task::spawn_local(async move {
         let refresh = refresh(&mut shadow);
         if tokio::time::timeout(answer::REFRESH_MAX, refresh).await.is_err() {
@@ -231,25 +240,31 @@ async fn refresh(exchange: &mut Exchange) {
     let result = fetch(&job).await;
     job.hand_over(exchange);
     // Dropping the response leaves its pump to finish the entry.
-    drop(settle(exchange, location.gateway(), result).await);
+    drop(settle(exchange, location.gateway(), job.call.validates, result).await);
 }
 
 /// An exchange's request without its client, for work that outlives it or goes beside it.
 impl Exchange {
     /// A request of this one's own for another location.
     pub fn subrequest(&self, uri: &[u8]) -> Self {
-        let mut asked = self.shadow();
+        let mut asked = self.request_of_its_own();
         asked.is_subrequest = true;
         asked.request_id = (*self.id()).into();
         asked.subrequests_left = self.subrequests_left.saturating_sub(1);
         asked.request.become_get();
-        // It has no content, whatever the client's request has.
-        (asked.request.content_length, asked.request.is_chunked) = (None, false);
         asked.captures = Captures::default();
         asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
         asked
     }
 
+    /// The same request once more, for work of the server's own: without content, which is the client's.
+    pub fn request_of_its_own(&self) -> Self {
+        let mut asked = self.shadow();
+        asked.request.drop_content();
+        asked
+    }
+
+    /// The same request, to look at.
     pub fn shadow(&self) -> Self {
         let mut shadow = Self::new(
             Rc::clone(&self.conf),
@@ -265,7 +280,7 @@ impl Exchange {
         shadow.is_uri_as_sent = self.is_uri_as_sent;
         shadow.is_uri_in_location = self.is_uri_in_location;
         shadow.is_internal = self.is_internal;
-        shadow.proxy.clone_from(&self.proxy);
+        shadow.pass.proxy.clone_from(&self.pass.proxy);
         shadow.args.clone_from(&self.args);
         shadow.captures = self.captures.clone();
         shadow.variables = self.variables.clone();

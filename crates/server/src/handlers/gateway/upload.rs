@@ -42,6 +42,25 @@ pub enum UploadFault {
 /// A request on its way, polled beside the reading of the answer.
 pub type Upload = Pin<Box<dyn Future<Output = Uploaded>>>;
 
+/// How far a request is on its way. Only on a connection where all of it was sent can another one follow.
+pub enum Sending {
+    Done,
+    UnderWay(Upload),
+    /// It ended before all was sent.
+    Broken,
+}
+
+impl Sending {
+    /// After an upload ended so.
+    pub fn of(result: &Result<(), UploadFault>) -> Self {
+        if result.is_ok() { Self::Done } else { Self::Broken }
+    }
+
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+}
+
 /// What one upload needs.
 pub struct Plan {
     pub connection: Rc<Connection>,

@@ -8,6 +8,7 @@ use crate::config::block::Block;
 use crate::config::directive::*;
 use crate::config::env::Env;
 use crate::config::template::Template;
+use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use crate::logging::error::{self, Level};
 use bytes::{Bytes, BytesMut};
@@ -114,7 +115,8 @@ impl Pass {
         Ok(Call {
             request: escaped.into(),
             framing: Framing::Plain,
-            sends_body: false,
+            content: Content::None,
+            validates: false,
             codec: Box::new(|| Box::new(ValueCodec { body: None })),
             catch_stderr: Vec::new(),
             may_keep: false,

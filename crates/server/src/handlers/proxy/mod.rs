@@ -15,6 +15,7 @@ use crate::config::directive::*;
 use crate::config::env::{Env, Upstream};
 use crate::config::template::Template;
 use crate::config::types::word_enum;
+use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::logging::error::{self, Level};
@@ -391,7 +392,7 @@ impl Pass {
             }
         };
         let destination = Rc::new(destination);
-        exchange.proxy = Some(Rc::clone(&destination));
+        exchange.pass.proxy = Some(Rc::clone(&destination));
         Ok(destination)
     }
 
@@ -412,13 +413,13 @@ impl Pass {
 
     /// As settled before, or now.
     fn destination(&self, exchange: &mut Exchange) -> Result<Rc<Destination>, u16> {
-        match &exchange.proxy {
+        match &exchange.pass.proxy {
             Some(destination) => Ok(Rc::clone(destination)),
             None => self.settle(exchange),
         }
     }
 
-    /// What HTTP makes of an exchange; `is_live`: the body follows while it arrives.
+    /// What HTTP makes of an exchange with this content.
     ///
     /// # Errors
     /// The status the client gets.
@@ -426,11 +427,11 @@ impl Pass {
         &self,
         exchange: &mut Exchange,
         location: &LocationConf,
-        is_live: bool,
+        content: Content,
     ) -> Result<Call, u16> {
         let destination = self.destination(exchange)?;
         let conf = &location.proxy;
-        let made = request::make(exchange, location, &destination, is_live);
+        let made = request::make(exchange, location, &destination, content);
         let is_head = exchange.request.method == Method::Head
             && conf.proxy_method.is_none()
             && !request::is_converted_head(exchange, conf);
@@ -445,8 +446,12 @@ impl Pass {
         };
         Ok(Call {
             request: made.bytes.into(),
-            framing: if made.is_chunked { Framing::Chunked } else { Framing::Plain },
-            sends_body: made.sends_body,
+            framing: match made.content {
+                Content::Live { length: None } => Framing::Chunked,
+                _ => Framing::Plain,
+            },
+            content: made.content,
+            validates: made.validates,
             codec: Box::new(move || Box::new(HttpCodec::new(asked))),
             catch_stderr: Vec::new(),
             is_pipelined: false,
@@ -487,7 +492,7 @@ pub fn rewritten(exchange: &mut Exchange, conf: &Conf, name: &[u8], value: &[u8]
 
 /// Where `proxy_pass` goes in the exchange's location, settled or known beforehand.
 fn known(exchange: &Exchange) -> Option<&Destination> {
-    if let Some(destination) = &exchange.proxy {
+    if let Some(destination) = &exchange.pass.proxy {
         return Some(destination);
     }
     match &exchange.conf.location(exchange.location).handler {

@@ -4,6 +4,7 @@ use super::{Conf, Destination, HttpVersion};
 use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::config::template::Template;
+use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use crate::exchange::request::{Method, append_joined};
 use bytes::Bytes;
@@ -17,6 +18,8 @@ pub struct Fields {
     lines: Vec<(Bytes, Template)>,
     /// Names of the client's fields that do not go on.
     replaced: Vec<Bytes>,
+    /// What is said of `Content-Length`: no line, see [`sent`].
+    content_length: Option<Template>,
 }
 
 /// Fields of the client that concern its own connection, or are made anew.
@@ -42,15 +45,18 @@ impl Fields {
             fields.lines.push((Bytes::from_static(b"Host"), host));
         }
         for header in written {
+            let is = |name: &[u8]| header.name.eq_ignore_ascii_case(name);
+            if is(b"Content-Length") {
+                fields.content_length = Some(header.value.clone());
+            }
+            // How the content is framed, only the content says.
+            if is(b"Content-Length") || is(b"Transfer-Encoding") {
+                continue;
+            }
             fields.lines.push((header.name.clone(), header.value.clone()));
             fields.replaced.push(header.name.clone());
         }
-        fields.replaced.extend(
-            NEVER_PASSED
-                .iter()
-                .filter(|name| !is_written(name))
-                .map(|n| Bytes::from_static(n.as_bytes())),
-        );
+        fields.replaced.extend(NEVER_PASSED.iter().map(|n| Bytes::from_static(n.as_bytes())));
         fields
     }
 
@@ -63,32 +69,24 @@ impl Fields {
     }
 }
 
-/// How the body goes.
-enum Sends {
-    Nothing,
-    /// So many bytes: these, or the exchange's.
-    Length(u64, Option<Bytes>),
-    Chunked,
-}
-
-/// The bytes of the request up to a body that is not in memory, and how such a body is framed.
+/// The request up to content that is not in memory, and that content.
 pub(super) struct Made {
     pub(super) bytes: Vec<u8>,
     pub(super) uri: Vec<u8>,
-    pub(super) is_chunked: bool,
-    /// Does the exchange's body belong to it?
-    pub(super) sends_body: bool,
+    pub(super) content: Content,
+    /// Does it ask whether the stored page is still good, and put no other condition?
+    pub(super) validates: bool,
 }
 
-/// Makes the request; `is_live`: the body follows while it arrives.
+/// Makes the request, with `content` where the configuration has no other for it.
 pub(super) fn make(
     exchange: &mut Exchange,
     location: &LocationConf,
     destination: &Destination,
-    is_live: bool,
+    content: Content,
 ) -> Made {
     let conf = &location.proxy;
-    let sends = sends(exchange, conf, is_live);
+    let content = sent(exchange, conf, content);
     let mut out = Vec::with_capacity(1024);
     method(exchange, conf, &mut out);
     out.push(b' ');
@@ -98,50 +96,55 @@ pub(super) fn make(
         HttpVersion::V10 => b" HTTP/1.0\r\n",
         HttpVersion::V11 => b" HTTP/1.1\r\n",
     });
-    own_fields(exchange, conf, &sends, &mut out);
+    own_fields(exchange, conf, &mut out);
+    announce(exchange, conf, &content, &mut out);
     if conf.gateway.pass_request_headers {
         client_fields(exchange, conf, &mut out);
     }
+    let mut validates = false;
     if exchange.is_cacheable() {
-        validators(exchange, conf, &mut out);
+        validates = validators(exchange, conf, &mut out);
         if let Some(range) = cache::missing_range(exchange) {
             let _ = write!(out, "Range: {range}\r\n");
         }
     }
     out.extend_from_slice(b"\r\n");
-    let mut sends_body = false;
-    match &sends {
-        Sends::Length(_, Some(body)) => out.extend_from_slice(body),
-        Sends::Length(_, None) if conf.gateway.pass_request_body => {
-            sends_body = true;
-            if let Some(body) = exchange.body.in_memory() {
-                out.extend_from_slice(body);
-            }
-        }
-        Sends::Chunked => sends_body = true,
-        Sends::Length(..) | Sends::Nothing => {}
+    if let Content::Memory(body) = &content {
+        out.extend_from_slice(body);
     }
-    Made { bytes: out, uri, is_chunked: matches!(sends, Sends::Chunked), sends_body }
+    Made { bytes: out, uri, content, validates }
 }
 
-fn sends(exchange: &mut Exchange, conf: &Conf, is_live: bool) -> Sends {
-    if let Some(body) = &conf.proxy_set_body {
-        let body = body.value(exchange);
-        return Sends::Length(body.len() as u64, Some(body));
-    }
-    if !conf.gateway.pass_request_body {
-        // Unlike nginx, which announces a length and sends nothing: the next request on the
-        // connection would be taken for the body.
-        return Sends::Nothing;
-    }
-    if exchange.body.is_lent() {
-        return Sends::Nothing;
-    }
-    match (exchange.request.content_length, exchange.body.known_length()) {
-        (Some(length), _) => Sends::Length(length, None),
-        (None, Some(length)) if exchange.request.is_chunked => Sends::Length(length, None),
-        _ if is_live => Sends::Chunked,
-        _ => Sends::Nothing,
+/// The content as the configuration has it: `proxy_set_body` puts its own in the place of the client's,
+/// a `proxy_set_header Content-Length` that is empty or 0 takes it away.
+fn sent(exchange: &mut Exchange, conf: &Conf, content: Content) -> Content {
+    let content = match &conf.proxy_set_body {
+        Some(body) => Content::Memory(body.value(exchange)),
+        None => content,
+    };
+    let is_taken_away = match &conf.fields.content_length {
+        Some(length) => matches!(&length.value(exchange)[..], b"" | b"0"),
+        None => false,
+    };
+    if is_taken_away { Content::None } else { content }
+}
+
+/// Says how the content is framed (RFC 9112, section 6). Unlike nginx, which also announces what it does not
+/// send: the next request on the connection would be taken for it.
+fn announce(exchange: &Exchange, conf: &Conf, content: &Content, out: &mut Vec<u8>) {
+    let request = &exchange.request;
+    match (content, content.length()) {
+        (_, Some(length)) => {
+            let _ = write!(out, "Content-Length: {length}\r\n");
+        }
+        (Content::Live { .. }, None) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        // What the client announced is empty, or was sent to another upstream already.
+        (_, None) if conf.gateway.pass_request_body && conf.fields.content_length.is_none() => {
+            if request.content_length.is_some() || request.is_chunked {
+                out.extend_from_slice(b"Content-Length: 0\r\n");
+            }
+        }
+        (_, None) => {}
     }
 }
 
@@ -217,7 +220,7 @@ pub(super) fn uri(
     out
 }
 
-fn own_fields(exchange: &mut Exchange, conf: &Conf, sends: &Sends, out: &mut Vec<u8>) {
+fn own_fields(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
     for (name, value) in &conf.fields.lines {
         let start = out.len();
         out.extend_from_slice(name);
@@ -238,13 +241,6 @@ fn own_fields(exchange: &mut Exchange, conf: &Conf, sends: &Sends, out: &mut Vec
     if conf.proxy_http_version == HttpVersion::V10 && !conf.fields.sets(b"Connection") {
         out.extend_from_slice(b"Connection: close\r\n");
     }
-    match sends {
-        Sends::Length(length, _) if !conf.fields.sets(b"Content-Length") => {
-            let _ = write!(out, "Content-Length: {length}\r\n");
-        }
-        Sends::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        Sends::Length(..) | Sends::Nothing => {}
-    }
 }
 
 fn client_fields(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
@@ -263,10 +259,10 @@ fn client_fields(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
     }
 }
 
-/// Asks whether the expired page is still good.
-fn validators(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
+/// Asks whether the expired page is still good; `true` if no other condition is put.
+fn validators(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) -> bool {
     let (modified, etag) = cache::validators(exchange, &conf.gateway);
-    if let Some(modified) = modified.filter(|_| !conf.fields.sets(b"If-Modified-Since")) {
+    if let Some(modified) = modified.as_ref().filter(|_| !conf.fields.sets(b"If-Modified-Since")) {
         let _ = write!(out, "If-Modified-Since: {modified}\r\n");
     }
     if !etag.is_empty() && !conf.fields.sets(b"If-None-Match") {
@@ -274,6 +270,20 @@ fn validators(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
         out.extend_from_slice(&etag);
         out.extend_from_slice(b"\r\n");
     }
+    // What the configuration spells may be the stored validators, or the client's.
+    let is_ours = |line: &[u8]| match line.iter().position(|byte| *byte == b':') {
+        Some(at) if line[..at].eq_ignore_ascii_case(b"if-none-match") => {
+            line[at + 1..].trim_ascii() == etag
+        }
+        Some(at) if line[..at].eq_ignore_ascii_case(b"if-modified-since") => modified
+            .as_ref()
+            .is_some_and(|modified| line[at + 1..].trim_ascii() == modified.as_bytes()),
+        _ => false,
+    };
+    let lines = out.split(|byte| *byte == b'\n').skip(1);
+    let mut conditions =
+        lines.filter(|line| line.get(..3).is_some_and(|i| i.eq_ignore_ascii_case(b"if-")));
+    (modified.is_some() || !etag.is_empty()) && conditions.by_ref().all(is_ours)
 }
 
 /// `$proxy_add_x_forwarded_for`

@@ -178,7 +178,7 @@ fn identity(own: &own::Conf, is_used: bool) -> Result<Option<(Template, Template
 pub(super) fn options(exchange: &mut Exchange, conf: &Conf) -> Result<TlsOptions, u16> {
     let name = match &conf.name {
         Some(name) => name.value(exchange),
-        None => exchange.proxy.as_ref().map(|proxy| proxy.host.clone()).unwrap_or_default(),
+        None => exchange.pass.proxy.as_ref().map(|proxy| proxy.host.clone()).unwrap_or_default(),
     };
     let config = match (&conf.config, &conf.identity) {
         (Some(config), _) => Arc::clone(config),

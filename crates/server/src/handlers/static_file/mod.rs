@@ -56,6 +56,12 @@ pub fn append_path_of(exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
+/// As [`files::kind`], for what decides where a request goes.
+pub fn kind(exchange: &Exchange, path: &[u8]) -> Option<files::Kind> {
+    let supposed = || exchange.supposes_scripts && path.ends_with(b".php");
+    files::kind(path).or_else(|| supposed().then_some(files::Kind::File))
+}
+
 /// The status for a file that cannot be had.
 pub fn status_of(error: &io::Error) -> u16 {
     use nix::errno::Errno;

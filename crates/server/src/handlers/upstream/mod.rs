@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use yorozu_conf::{ConfError, Directive as Line, value};
-use yorozu_upstream::{Balance, Group, PeerAddress, PeerOptions, PoolLimits, Resolver};
+use yorozu_upstream::{Balance, Group, Loads, PeerAddress, PeerOptions, PoolLimits, Resolver};
 
 /// Idle connections each worker keeps where the block says nothing; nginx since 1.29.7.
 const KEEPALIVE_DEFAULT: usize = 32;
@@ -103,7 +103,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         let args = Args { name: &row.name_text(), words: &row.args, env: loader.env };
         draft.read(&args).map_err(|error| error.at(&row.at))?;
     }
-    let upstream = draft.finish(&name).map_err(|error| error.at(&line.at))?;
+    let upstream = draft.finish(&name, &loader.env.loads).map_err(|error| error.at(&line.at))?;
     let known = loader.env.upstreams.borrow_mut().insert(name.clone(), Arc::new(upstream));
     if known.is_some() {
         return Err(ValueError(format!("duplicate upstream \"{name}\"")).at(&line.at));
@@ -235,7 +235,7 @@ impl Draft {
         Ok(())
     }
 
-    fn finish(self, name: &str) -> Result<Upstream, ValueError> {
+    fn finish(self, name: &str, loads: &Arc<Loads>) -> Result<Upstream, ValueError> {
         if self.peers.is_empty() && self.names.is_empty() {
             return Err(ValueError::new("no servers are inside upstream"));
         }
@@ -262,7 +262,7 @@ impl Draft {
         });
         let balance = self.balance.unwrap_or_default();
         Ok(Upstream {
-            group: Arc::new(Group::new(name.to_owned(), self.peers, balance)),
+            group: Arc::new(Group::new(name.to_owned(), self.peers, balance, loads)),
             is_block: true,
             keepalive: (self.limits.idle_max > 0).then_some(keepalive),
             hash_key: self.hash_key,

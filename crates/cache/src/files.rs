@@ -1,20 +1,20 @@
 //! The system calls of the disk tier, in one place, where tests make them fail.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// `mkdir -p`
+/// `mkdir -p`, as nginx: what is stored is for nobody else on the machine.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     call("mkdir()")?;
-    fs::create_dir_all(path)
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// A new file, to read and write.
+/// A new file, to read and write, for nobody else.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     call("open()")?;
-    File::options().read(true).write(true).create_new(true).open(path)
+    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// An existing file, to read.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -158,7 +159,8 @@ impl Marks {
     /// The file cannot be written: a crash before those are removed would bring the pages back.
     pub(crate) fn write(&self, purge: &Purge, at: i64) -> Result<(), StoreError> {
         let write = || {
-            let mut file = File::options().create(true).append(true).open(&self.path)?;
+            let mut options = File::options();
+            let mut file = options.create(true).append(true).mode(0o600).open(&self.path)?;
             file.write_all(line(purge, at).as_bytes())
         };
         let path = self.path.clone();

@@ -37,10 +37,18 @@ pub const SMALL_FILE_SETTLED_SECONDS: i64 = 2;
 pub const MADE_AHEAD_BYTES: usize = 64 * 1024;
 /// How long connections may take to end that were closed at `worker_shutdown_timeout`; chosen.
 pub const ENDING: Duration = Duration::from_millis(500);
+/// Connections of one worker to one memcached server; chosen: keys that are slow at the same time are few.
+pub const PIPELINES_MAX: usize = 8;
+/// How long others wait behind the oldest question of such a connection; chosen: far above what memcached takes for
+/// any key, far below what a visitor notices.
+pub const PIPELINE_PATIENCE: Duration = Duration::from_millis(25);
 /// How deep subrequests make others; as nginx.
 pub const SUBREQUESTS_DEEP: u32 = 50;
 /// Access-log bytes of one worker before they are written without waiting for the round's end.
 pub const LOG_BATCH_BYTES: usize = 64 * 1024;
+/// Longest content of a request to the control socket or of a batch of purges, in bytes; chosen: ten thousand
+/// purges, as many as one request may have, of URLs with long names in other scripts, which are escaped.
+pub const CONTROL_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Connections waiting to be accepted; the kernel lowers it to net.core.somaxconn.
 /// Unlike nginx (511), so that ten thousand clients can arrive at once.
 pub const BACKLOG: i32 = 16_384;

@@ -187,7 +187,8 @@ pub(crate) fn ask(
         return Ok(content);
     }
     let status = answer.split(|byte| *byte == b'\r').next().unwrap_or(b"");
-    let is_explained = answer.starts_with(b"HTTP/1.1 400 ");
+    let is_explained =
+        [&b"HTTP/1.1 400 "[..], b"HTTP/1.1 413 "].iter().any(|s| answer.starts_with(s));
     let text = String::from_utf8_lossy(if is_explained { &content } else { status });
     Err(text.trim().to_owned())
 }

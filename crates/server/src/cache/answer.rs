@@ -28,6 +28,7 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
     let location = exchange.conf.location(exchange.location);
     let gateway = location.gateway();
     if let Some(status) = gateway::answer::intercepted(exchange, gateway, head.status) {
+        gateway::answer::keep_challenges(exchange, status, &head.fields);
         return Outcome::Status(status);
     }
     let mut response = head_only(head, gateway, now);
@@ -84,6 +85,7 @@ pub fn answer_along(exchange: &mut Exchange, flow: Arc<Flow>) -> Outcome {
     let location = exchange.conf.location(exchange.location);
     let gateway = location.gateway();
     if let Some(status) = gateway::answer::intercepted(exchange, gateway, head.status) {
+        gateway::answer::keep_challenges(exchange, status, &head.fields);
         return Outcome::Status(status);
     }
     let mut response = head_only(head, gateway, exchange.now_millis());

@@ -1,20 +1,21 @@
 //! The body of a request: read when somebody wants it, into memory and then a file.
 
 use super::h2;
+use super::origin;
+pub use super::origin::Origin;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
-use crate::exchange::temporary::unnamed_file;
+use crate::exchange::temporary::{NamedFile, named_file, private_folder, unnamed_file};
 use crate::logging::error::os_error;
 use ::h2::RecvStream;
 use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
@@ -53,22 +54,7 @@ enum Framing {
 enum Stored {
     Nothing,
     Memory(Bytes),
-    File { file: Arc<File>, bytes: u64, path: Option<TempFile> },
-}
-
-/// A named temporary file, removed with the request unless it shall stay.
-#[derive(Debug)]
-struct TempFile {
-    path: PathBuf,
-    stays: bool,
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        if !self.stays {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+    File { file: Arc<File>, bytes: u64, path: Option<NamedFile> },
 }
 
 /// Bounds of a body that is sent on while it arrives.
@@ -92,26 +78,6 @@ impl PieceBounds {
             timeout: conf.client_body_timeout,
             buffer_bytes,
             body_bytes_max: conf.client_max_body_size.0,
-        }
-    }
-}
-
-/// Where a request came from, and what can be sent there before its response.
-#[derive(Clone, Debug)]
-pub enum Origin {
-    /// Nowhere: a request of the server's own.
-    Nobody,
-    H1(Rc<Transport>),
-    H2(Rc<h2::Back>),
-}
-
-impl Origin {
-    /// Returns when the client has given the request up.
-    pub async fn closed(&self) {
-        match self {
-            Self::Nobody => std::future::pending().await,
-            Self::H1(io) => io.closed().await,
-            Self::H2(back) => back.reset().await,
         }
     }
 }
@@ -293,7 +259,7 @@ impl RequestBody {
     /// Where others can read the body while the request lasts.
     pub fn file_path(&self) -> Option<PathBuf> {
         match &self.stored {
-            Stored::File { path: Some(file), .. } => Some(file.path.clone()),
+            Stored::File { path: Some(file), .. } => Some(file.path().to_owned()),
             Stored::File { file, .. } => {
                 // It has no name, so that it cannot be left behind.
                 let (pid, fd) = (std::process::id(), file.as_raw_fd());
@@ -317,43 +283,55 @@ impl RequestBody {
     /// # Cancel safety
     /// What was read so far is lost; drop the connection.
     pub async fn read_all(&mut self, conf: &Conf) -> Result<(), BodyError> {
+        let memory_max = conf.client_body_buffer_size.bytes();
+        let bytes_max = Some(conf.client_max_body_size.0).filter(|max| *max > 0);
+        self.read(conf, memory_max, bytes_max.unwrap_or(u64::MAX)).await
+    }
+
+    /// As [`RequestBody::read_all`], with other bounds than the location's.
+    ///
+    /// # Errors
+    /// As [`RequestBody::read_all`].
+    ///
+    /// # Cancel safety
+    /// As [`RequestBody::read_all`].
+    pub async fn read(
+        &mut self,
+        conf: &Conf,
+        memory_max: usize,
+        bytes_max: u64,
+    ) -> Result<(), BodyError> {
         if !matches!(self.stored, Stored::Nothing) {
             return Ok(());
         }
         if self.is_lost() {
             return Err(BodyError::Spent);
         }
-        self.send_continue().await?;
-        let memory_max = conf.client_body_buffer_size.bytes();
-        let bytes_max = conf.client_max_body_size.0;
+        if matches!(self.framing, Framing::Length(length) if length > bytes_max) {
+            return Err(BodyError::TooLarge);
+        }
+        self.send_continue(conf.client_body_timeout).await?;
+        let failed = |why: io::Error| BodyError::File(file_error(conf, &why));
         // What was sent on already belongs to it.
         let mut memory: BytesMut = self.kept.iter().flatten().flatten().copied().collect();
-        let mut file: Option<(File, Option<TempFile>)> = None;
+        let mut file: Option<(File, Option<NamedFile>)> = None;
         let mut total = memory.len() as u64;
         while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
             total += piece.len() as u64;
-            if bytes_max > 0 && total > bytes_max {
+            if total > bytes_max {
                 return Err(BodyError::TooLarge);
             }
             if file.is_none() && memory.len() + piece.len() > memory_max {
-                file = Some(
-                    self.spill(conf, &memory)
-                        .map_err(|why| BodyError::File(file_error(conf, &why)))?,
-                );
+                file = Some(self.spill(conf, &memory).map_err(failed)?);
                 memory.clear();
             }
             match &mut file {
-                Some((file, _)) => {
-                    file.write_all(&piece)
-                        .map_err(|why| BodyError::File(file_error(conf, &why)))?;
-                }
+                Some((file, _)) => file.write_all(&piece).map_err(failed)?,
                 None => memory.extend_from_slice(&piece),
             }
         }
         if file.is_none() && conf.client_body_in_file_only != InFileOnly::Off {
-            file = Some(
-                self.spill(conf, &memory).map_err(|why| BodyError::File(file_error(conf, &why)))?,
-            );
+            file = Some(self.spill(conf, &memory).map_err(failed)?);
         }
         self.stored = match file {
             Some((file, path)) => Stored::File { file: Arc::new(file), bytes: total, path },
@@ -362,17 +340,17 @@ impl RequestBody {
         Ok(())
     }
 
-    fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<TempFile>)> {
+    fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<NamedFile>)> {
         let folder = crate::config::http_core::temp_folder(conf);
         let (mut file, path) = match conf.client_body_in_file_only {
             InFileOnly::Off => (unnamed_file(&folder)?, None),
             mode => {
-                static NUMBER: AtomicU64 = AtomicU64::new(1);
-                std::fs::create_dir_all(&folder)?;
-                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-                let path = folder.join(format!("{}-{number:010}", std::process::id()));
-                let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-                (file, Some(TempFile { path, stays: mode == InFileOnly::On }))
+                private_folder(&folder)?;
+                let mut named = named_file(&folder, "")?;
+                if mode == InFileOnly::On {
+                    named.stay();
+                }
+                (named.file.try_clone()?, Some(named))
             }
         };
         file.write_all(memory)?;
@@ -397,7 +375,7 @@ impl RequestBody {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn pieces(&mut self, bounds: &PieceBounds) -> Result<Vec<Bytes>, BodyError> {
-        self.send_continue().await?;
+        self.send_continue(bounds.timeout).await?;
         let first = self.next(bounds.timeout, bounds.held_bytes).await?;
         let mut pieces: Vec<Bytes> = first.into_iter().collect();
         if !pieces.is_empty() {
@@ -469,14 +447,16 @@ impl RequestBody {
         }
     }
 
-    async fn send_continue(&mut self) -> Result<(), BodyError> {
+    async fn send_continue(&mut self, timeout: Duration) -> Result<(), BodyError> {
         if !std::mem::take(&mut self.wants_continue) || !self.unread.is_empty() {
             return Ok(());
         }
         let Origin::H1(io) = &self.origin else { return Ok(()) };
-        let text = b"HTTP/1.1 100 Continue\r\n\r\n";
-        // 25 bytes fit into any socket buffer that has nothing else in it.
-        io.write(&[IoSlice::new(text)]).await.map(|_| ()).map_err(|_| BodyError::Closed)
+        let sent = origin::interim(io, b"HTTP/1.1 100 Continue\r\n\r\n", timeout).await;
+        sent.map_err(|problem| match problem.kind() {
+            io::ErrorKind::TimedOut => BodyError::Timeout,
+            _ => BodyError::Closed,
+        })
     }
 
     /// The next piece of the body; `None` at its end.

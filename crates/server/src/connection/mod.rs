@@ -6,6 +6,7 @@ pub mod body;
 pub mod h1;
 pub mod h2;
 pub mod head;
+pub mod origin;
 mod send;
 pub mod socket;
 pub mod timer;

@@ -1,5 +1,6 @@
 //! `yorozu cache explain URL`: what would become of a request, and why; nothing is asked of an upstream.
 
+use super::Problem;
 use super::list::{show_key, size};
 use crate::cache::{self, Plan};
 use crate::config::compiled::{ListenAddress, WorkerConf};
@@ -20,9 +21,9 @@ use yorozu_cache::Entry;
 
 /// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
 /// asked about.
-pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, String> {
+pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> {
     let conf = Rc::clone(&exchange.conf);
-    let mut asked = asked(&conf, super::content(exchange).await?)?;
+    let mut asked = asked(&conf, &super::content(exchange).await?)?;
     let mut out = String::new();
     find_config::begin(&mut asked)?;
     row(&mut out, "url", &url(&asked));

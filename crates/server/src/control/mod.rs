@@ -11,7 +11,10 @@
 //! | `POST /cache/purge`, content: JSON | what was purged, as JSON |
 //! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what would become of the request |
 //! | `POST /cache/warm`, content: the same | what became of it: `STATUS CACHE CODING BYTES`, with `?content` what was sent |
+//!
+//! A request's content has a bound of its own, [`limits::CONTROL_BYTES_MAX`].
 
+mod batch;
 pub(crate) mod explain;
 mod list;
 mod purge;
@@ -23,9 +26,12 @@ pub use purge::by_answer;
 use crate::config::block::Block;
 use crate::config::directive::*;
 use crate::config::load::{self, Loader};
+use crate::connection::body::{BodyError, Content};
+use crate::connection::read_file;
 use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use crate::handlers::{Handler, Outcome};
+use crate::limits;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
@@ -154,42 +160,81 @@ pub fn respond(_: &mut Exchange) -> Outcome {
     Outcome::Gateway
 }
 
-/// Answers a request to the control socket, or for purges to a site.
-pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
-    if let Access::Site(token) = access {
-        return match purge::for_site(exchange, token).await {
-            Ok(text) => answer(200, b"application/json", text),
-            Err((status, problem)) => {
-                error::request(exchange, Level::Error, &format!("purge refused: {problem}"));
-                answer(status, b"text/plain", problem + "\n")
-            }
-        };
-    }
-    let text = match &exchange.uri[..] {
-        b"/cache/stat" => Ok(list::stat(&exchange.conf)),
-        b"/cache/ls" => list::ls(exchange).await,
-        b"/cache/explain" => explain::explain(exchange).await,
-        b"/cache/purge" => purge::run(exchange).await,
-        b"/cache/warm" => {
-            return match Box::pin(warm::warm(exchange)).await {
-                Ok(content) => answer(200, b"application/octet-stream", content),
-                Err(problem) => answer(400, b"text/plain", problem + "\n"),
-            };
-        }
-        _ => return Outcome::Status(404),
-    };
-    match text {
-        Ok(text) => answer(200, b"text/plain", text),
-        Err(problem) => answer(400, b"text/plain", problem + "\n"),
+/// Why a request is refused: the status, and what is wrong.
+struct Problem(u16, String);
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Self(400, text)
     }
 }
 
-/// What a request to the control socket says.
-async fn content(exchange: &mut Exchange) -> Result<&[u8], String> {
+/// Answers a request to the control socket, or for purges to a site.
+pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
+    let (content_type, made): (&'static [u8], _) = match (access, &exchange.uri[..]) {
+        (Access::Site(token), _) => (b"application/json", purge::for_site(exchange, token).await),
+        (Access::All, b"/cache/stat") => (TEXT, Ok(list::stat(&exchange.conf))),
+        (Access::All, b"/cache/ls") => (TEXT, list::ls(exchange).await.map_err(Problem::from)),
+        (Access::All, b"/cache/explain") => (TEXT, explain::explain(exchange).await),
+        (Access::All, b"/cache/purge") => (TEXT, purge::run(exchange).await),
+        (Access::All, b"/cache/warm") => {
+            return match Box::pin(warm::warm(exchange)).await {
+                Ok(content) => answer(200, b"application/octet-stream", content),
+                Err(Problem(status, text)) => answer(status, TEXT, text + "\n"),
+            };
+        }
+        (Access::All, _) => return Outcome::Status(404),
+    };
+    match made {
+        Ok(text) => answer(200, content_type, text),
+        Err(Problem(status, text)) => {
+            if matches!(access, Access::Site(_)) {
+                error::request(exchange, Level::Error, &format!("purge refused: {text}"));
+            }
+            answer(status, TEXT, text + "\n")
+        }
+    }
+}
+
+const TEXT: &[u8] = b"text/plain";
+
+/// What a request says.
+async fn content(exchange: &mut Exchange) -> Result<Bytes, Problem> {
+    let content = whole_content(exchange).await;
+    content.map_err(|problem| {
+        // What follows may be the rest of it.
+        exchange.keep_alive = false;
+        let (status, text) = match problem {
+            BodyError::TooLarge => {
+                let most = limits::CONTROL_BYTES_MAX;
+                (413, format!("the content is longer than the {most} bytes that are read"))
+            }
+            BodyError::Timeout => (408, "the content did not come in time".to_owned()),
+            BodyError::Broken | BodyError::Closed => (400, "the content broke off".to_owned()),
+            BodyError::Spent => (500, "the content was sent on elsewhere".to_owned()),
+            BodyError::File(why) => (500, why),
+        };
+        Problem(status, text)
+    })
+}
+
+async fn whole_content(exchange: &mut Exchange) -> Result<Bytes, BodyError> {
     let conf = Rc::clone(&exchange.conf);
     let core = &conf.location(exchange.location).http_core;
-    exchange.body.read_all(core).await.map_err(|_| "no content".to_owned())?;
-    Ok(exchange.body.in_memory().unwrap_or_default())
+    let most = limits::CONTROL_BYTES_MAX;
+    exchange.body.read(core, most, most as u64).await?;
+    match exchange.body.content(false) {
+        Content::None | Content::Live { .. } => Ok(Bytes::new()),
+        Content::Memory(bytes) => Ok(bytes),
+        // Somebody else had it read before, or it shall be in a file.
+        Content::File(file, bytes) => {
+            let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= most);
+            let read = read_file(&file, 0, bytes.ok_or(BodyError::TooLarge)?).await;
+            read.map_err(|_| {
+                BodyError::File("reading a request body from its file failed".to_owned())
+            })
+        }
+    }
 }
 
 fn answer(status: u16, content_type: &'static [u8], text: impl Into<Bytes>) -> Outcome {

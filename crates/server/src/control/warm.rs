@@ -1,6 +1,6 @@
 //! `yorozu warm`: a page is asked for as a visitor would, so that it is stored for those who come.
 
-use super::explain;
+use super::{Problem, explain};
 use crate::connection::read_file;
 use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Segment};
@@ -18,9 +18,9 @@ const PIECE: u64 = 64 * 1024;
 
 /// The content of the control request: as for `explain`. The answer: `STATUS CACHE CODING BYTES`, a line end, and with
 /// `?content` the content.
-pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
+pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, Problem> {
     let conf = Rc::clone(&exchange.conf);
-    let mut asked = explain::asked(&conf, super::content(exchange).await?)?;
+    let mut asked = explain::asked(&conf, &super::content(exchange).await?)?;
     find_config::begin(&mut asked)?;
     let closed = |status| format!("the connection is closed (status {status})");
     let mut response = handlers::whole(&mut asked).await.map_err(closed)?;

@@ -258,8 +258,8 @@ pub struct Exchange {
     pub limit_conn_status: Option<limit_conn::Verdict>,
     /// What `limit_conn` counts until the response is sent.
     pub leases: Vec<limit_conn::Lease>,
-    /// Values of `WWW-Authenticate` for an answer 401.
-    pub challenges: Vec<Bytes>,
+    /// Challenges of authentications that failed on the way: fields of whatever becomes the answer.
+    pub challenges: Vec<(Bytes, Bytes)>,
     /// What the cache did, and why.
     pub cache_report: crate::cache::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.

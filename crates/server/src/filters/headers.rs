@@ -196,13 +196,11 @@ fn preview(exchange: &mut Exchange, response: &Response, value: &Template) {
     }
 }
 
-/// Puts the challenges of an authentication into an answer 401 (RFC 9110, section 11.6.1).
+/// Puts the challenges of authentications into the answer. As nginx: whatever became of the 401 they were for, a page
+/// of its own or a failure behind it; other statuses may have them too (RFC 9110, section 11.6.1).
 pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
-    if response.status == 401 {
-        for value in std::mem::take(&mut exchange.challenges) {
-            response.add(Bytes::from_static(b"WWW-Authenticate"), value);
-        }
-    }
+    let challenges = std::mem::take(&mut exchange.challenges);
+    response.fields.splice(0..0, challenges);
 }
 
 /// Makes room for fields behind the content: it has to come in chunks or frames then.

@@ -53,9 +53,6 @@ pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
         Ok(response) => response,
         Err(status) => return (status, Body::empty().into_stream()),
     };
-    if let Some(status) = asked.settled_status() {
-        response.status = status;
-    }
     asked.status = response.status;
     if asked.conf.location(asked.location).http_core.log_subrequest {
         access::log(asked);

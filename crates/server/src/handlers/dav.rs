@@ -10,17 +10,17 @@ use crate::config::directive::*;
 use crate::connection::body::Content;
 use crate::exchange::Exchange;
 use crate::exchange::response::Response;
+use crate::exchange::temporary::{crosses_devices, folder_for, folder_mode, named_file};
 use crate::logging::error::{self, Level, os_error};
 use bytes::Bytes;
 use nix::errno::Errno;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 use yorozu_http::{date, uri};
 
@@ -153,7 +153,7 @@ async fn put(exchange: &mut Exchange) -> Result<Outcome, Refused> {
     let mode = location.dav.dav_access.0;
     if location.dav.create_full_put_path {
         let folder = path.parent().unwrap_or(Path::new("/"));
-        make_folders(folder, mode).map_err(|problem| failed("mkdir()", folder, &problem, 409))?;
+        folder_for(folder, mode).map_err(|problem| failed("mkdir()", folder, &problem, 409))?;
     }
     let modified = exchange.request.field(b"date").and_then(date::parse);
     let content = exchange.body.content(false);
@@ -187,34 +187,12 @@ fn replace(
     modified: Option<i64>,
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
-    static NUMBER: AtomicU64 = AtomicU64::new(1);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.{number}.put", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let make = || {
-        let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
-        write(&mut file)?;
-        if let Some(seconds) = modified.and_then(|seconds| u64::try_from(seconds).ok()) {
-            file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds))?;
-        }
-        fs::rename(&temporary, path)
-    };
-    let result = make();
-    if result.is_err() {
-        let _ = fs::remove_file(&temporary);
+    let mut new = named_file(path.parent().unwrap_or(Path::new("/")), ".")?;
+    write(&mut new.file)?;
+    if let Some(seconds) = modified.and_then(|seconds| u64::try_from(seconds).ok()) {
+        new.file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds))?;
     }
-    result
-}
-
-/// Who may read a folder's files may enter it.
-fn folder_mode(mode: u32) -> u32 {
-    mode | (mode & 0o444) >> 2
-}
-
-fn make_folders(folder: &Path, mode: u32) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(folder_mode(mode)).create(folder)
+    new.put(path, mode).map_err(|(problem, _)| problem)
 }
 
 fn make_folder(exchange: &Exchange) -> Result<Outcome, Refused> {
@@ -361,7 +339,7 @@ async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
 
 fn rename(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
     match fs::rename(from, to) {
-        Err(problem) if problem.raw_os_error() == Some(Errno::EXDEV as i32) => {
+        Err(problem) if crosses_devices(&problem) => {
             copy_all(from, to, mode)?;
             remove(from)
         }

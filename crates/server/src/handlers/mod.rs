@@ -114,7 +114,10 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
 /// The response, however long it takes; the status under which a connection would close without one.
 pub async fn whole(exchange: &mut Exchange) -> Result<Box<Response>, u16> {
     let progress = start(exchange);
-    settled(exchange, progress).await
+    let mut response = settled(exchange, progress).await?;
+    // The page of an `error_page` is what it is under the error's status.
+    response.status = exchange.settled_status().unwrap_or(response.status);
+    Ok(response)
 }
 
 async fn settled(exchange: &mut Exchange, mut progress: Progress) -> Result<Box<Response>, u16> {

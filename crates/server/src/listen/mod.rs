@@ -3,11 +3,13 @@
 use crate::config::compiled::{ListenAddress, ListenOptions};
 use crate::limits;
 use nix::errno::Errno;
+use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 /// One worker's end of a listening socket.
 #[derive(Debug)]
@@ -64,23 +66,26 @@ pub fn bind(
     };
     match address {
         ListenAddress::Unix(path) => {
-            let listener = UnixListener::bind(path)
+            let listener = unix(path, options)
                 .or_else(|error| {
                     // A socket nobody listens on is what a killed process leaves.
+                    let is_socket = std::fs::symlink_metadata(path)
+                        .is_ok_and(|found| found.file_type().is_socket());
                     let is_dead = error.raw_os_error() == Some(Errno::EADDRINUSE as i32)
+                        && is_socket
                         && std::os::unix::net::UnixStream::connect(path)
                             .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
                     if !is_dead {
                         return Err(error);
                     }
                     std::fs::remove_file(path)?;
-                    UnixListener::bind(path)
+                    unix(path, options)
                 })
                 .map_err(failed("bind()"))?;
-            // As nginx: anybody may connect; the folder's rights protect it.
-            let mode = if options.is_control { 0o600 } else { 0o666 };
-            let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
-            listener.set_nonblocking(true).map_err(failed("ioctl(FIONBIO)"))?;
+            if !options.is_control {
+                // As nginx: anybody may connect; the folder's rights protect it.
+                let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666));
+            }
             let clones = (0..count).map(|_| listener.try_clone().map(Listener::Unix));
             clones.collect::<Result<_, _>>().map_err(failed("dup()"))
         }
@@ -89,6 +94,18 @@ pub fn bind(
             sockets.collect::<Result<_, _>>().map_err(failed("bind()"))
         }
     }
+}
+
+/// A socket with a name. That of the control socket is for nobody else from its first moment on: the system takes the
+/// mode of the socket, less the umask, for it (`unix_bind` of Linux), and follows no link.
+fn unix(path: &Path, options: &ListenOptions) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    if options.is_control {
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    }
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(options.backlog.unwrap_or(limits::BACKLOG))?;
+    Ok(socket.into())
 }
 
 fn tcp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Result<TcpListener> {
@@ -124,5 +141,41 @@ pub fn remove(addresses: impl Iterator<Item = ListenAddress>) {
         if let ListenAddress::Unix(path) = address {
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_control_socket_is_for_nobody_else_from_the_start() {
+        let folder = std::env::temp_dir().join(format!("yorozu-listen.{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("control.sock");
+        let control = ListenOptions { is_control: true, ..ListenOptions::default() };
+        let listener = unix(&path, &control).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        // Nothing has changed the mode since it was bound.
+        assert_eq!(format!("{:o}", mode(&path)), "600");
+        // Its own name stays with it: a server that it is handed over to knows it by that.
+        assert_eq!(listener.local_addr().unwrap().as_pathname(), Some(&*path));
+        drop(listener);
+        // A link is not followed, and what is no socket stays as it is.
+        let (other, link) = (folder.join("other"), folder.join("link.sock"));
+        fs::write(&other, "x").unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        let before = mode(&other);
+        for name in [&link, &other] {
+            assert!(bind(&ListenAddress::Unix(name.clone()), &control, 1).is_err());
+        }
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!((mode(&other), fs::read_to_string(&other).unwrap()), (before, "x".to_owned()));
+        // A name that a killed server left is taken over.
+        let address = ListenAddress::Unix(path.clone());
+        assert_eq!(bind(&address, &control, 2).unwrap().len(), 2);
+        assert_eq!(format!("{:o}", mode(&path)), "600");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -118,7 +118,7 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
 
 fn challenge(exchange: &mut Exchange, realm: &[u8]) -> u16 {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
-    exchange.challenges = vec![value.into()];
+    exchange.challenges.push((Bytes::from_static(b"WWW-Authenticate"), value.into()));
     401
 }
 
@@ -214,11 +214,6 @@ fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
     }
     letters([0, 0, digest[11]], 2);
     out
-}
-
-/// Field values of the challenges, for an answer 401.
-pub fn challenges(exchange: &Exchange, status: u16) -> &[Bytes] {
-    if status == 401 { &exchange.challenges } else { &[] }
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use super::map;
 use crate::config::directive::*;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
+use crate::exchange::response::Response;
 use crate::handlers;
+use crate::handlers::gateway::answer;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::rc::Rc;
@@ -62,11 +64,8 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     let mut asked = exchange.subrequest(uri);
     let status = match handlers::whole(&mut asked).await {
         Ok(response) => {
-            let fields = response.fields.iter();
-            let challenges = fields.filter(|(name, _)| is_challenge(name));
-            exchange.challenges.extend(challenges.map(|(_, value)| value.clone()));
-            if exchange.challenges.is_empty() {
-                exchange.challenges.append(&mut asked.challenges);
+            if response.status == 401 {
+                challenge(exchange, &mut asked, &response);
             }
             response.status
         }
@@ -79,10 +78,7 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     // Variables are of both, as nginx has it.
     exchange.variables = std::mem::take(&mut asked.variables);
     match status {
-        200..=299 => {
-            exchange.challenges.clear();
-            None
-        }
+        200..=299 => None,
         401 | 403 => Some(status),
         other => {
             let text = format!("auth request unexpected status: {other}");
@@ -92,6 +88,17 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     }
 }
 
-fn is_challenge(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"www-authenticate")
+/// Takes over the challenges of the location that was asked; as nginx those of its upstream, hidden or not, if it has
+/// none of its own.
+fn challenge(exchange: &mut Exchange, asked: &mut Exchange, response: &Response) {
+    if !asked.challenges.is_empty() {
+        exchange.challenges.append(&mut asked.challenges);
+        return;
+    }
+    let known = exchange.challenges.len();
+    for fields in [&response.fields[..], &asked.upstream_fields[..]] {
+        if exchange.challenges.len() == known {
+            answer::keep_challenges(exchange, 401, fields);
+        }
+    }
 }

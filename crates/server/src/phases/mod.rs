@@ -167,7 +167,11 @@ fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
     if location.http_core.internal.0 && !exchange.is_internal {
         return Some(Outcome::Status(404));
     }
-    let max = location.http_core.client_max_body_size.0;
+    let max = match &location.handler {
+        // Those have a bound of their own.
+        handlers::Handler::Control(_) => 0,
+        _ => location.http_core.client_max_body_size.0,
+    };
     if let Some(length) = exchange.request.content_length.filter(|length| max > 0 && *length > max)
     {
         if !exchange.body.is_discarded() {

@@ -4,6 +4,7 @@
 use super::handover;
 use crate::config::compiled::Config;
 use crate::config::load::Kept;
+use crate::exchange::temporary::private_folder;
 use crate::logging::error::{self, Level};
 use caps::{CapSet, Capability};
 use nix::unistd::{Gid, Group, User, initgroups, setgid, setuid};
@@ -60,7 +61,7 @@ fn give_folders(config: &Config, kept: &Kept, user: &User) {
     });
     for folder in caches.chain(temporary) {
         // Failing here shows later, with a message that says which file.
-        let _ = std::fs::create_dir_all(&folder);
+        let _ = private_folder(&folder);
         let _ = nix::unistd::chown(&folder, Some(user.uid), None);
     }
 }

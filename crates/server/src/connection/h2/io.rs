@@ -2,22 +2,58 @@
 
 use crate::connection::transport::Transport;
 use bytes::{Buf as _, BytesMut};
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// Whether the client takes what is sent to it.
+#[derive(Debug, Default)]
+pub(super) struct Stall {
+    /// Since when it has taken nothing of what waits for it.
+    since: Cell<Option<Instant>>,
+    /// Was that too long?
+    is_timed_out: Cell<bool>,
+}
+
+impl Stall {
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.since.get()
+    }
+
+    pub(super) fn time_out(&self) {
+        self.is_timed_out.set(true);
+    }
+
+    pub(super) fn is_timed_out(&self) -> bool {
+        self.is_timed_out.get()
+    }
+
+    /// Notes what became of an attempt to send.
+    fn note<T>(&self, sent: Poll<T>) -> Poll<T> {
+        if sent.is_ready() {
+            self.since.set(None);
+        } else if self.since.get().is_none() {
+            self.since.set(Some(Instant::now()));
+        }
+        sent
+    }
+}
 
 /// The connection, with what was read of it before.
 pub(super) struct Stream {
     io: Rc<Transport>,
     early: BytesMut,
+    stall: Rc<Stall>,
 }
 
 impl Stream {
-    pub(super) fn new(io: Rc<Transport>, early: BytesMut) -> Self {
-        Self { io, early }
+    pub(super) fn new(io: Rc<Transport>, early: BytesMut, stall: Rc<Stall>) -> Self {
+        Self { io, early, stall }
     }
 }
 
@@ -43,7 +79,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.io.poll_write(context, &[IoSlice::new(bytes)])
+        self.stall.note(self.io.poll_write(context, &[IoSlice::new(bytes)]))
     }
 
     fn poll_write_vectored(
@@ -51,7 +87,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.io.poll_write(context, slices)
+        self.stall.note(self.io.poll_write(context, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -59,7 +95,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_flush(context)
+        self.stall.note(self.io.poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

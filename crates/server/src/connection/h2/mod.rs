@@ -64,6 +64,7 @@ impl Back {
 struct Streams {
     client: Rc<Client>,
     idle: Rc<Idle>,
+    stall: Rc<io::Stall>,
     /// Streams whose response is not over.
     active: Cell<usize>,
     /// Streams the client gave up.
@@ -92,16 +93,19 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early
     let Some(conf) = current_conf(&client, &worker) else { return };
     let listen = client.listen.get();
     let core = default_core(&conf, listen);
-    let io = io::Stream::new(Rc::clone(&idle.io), early);
+    let stall = Rc::new(io::Stall::default());
+    let io = io::Stream::new(Rc::clone(&idle.io), early, Rc::clone(&stall));
     let handshake = builder(&conf, &client).handshake(io);
     let shaken = tokio::time::timeout(core.client_header_timeout, handshake).await;
     let Ok(Ok(connection)) = shaken else { return };
-    let streams = Rc::new(Streams { client, idle, active: Cell::new(0), resets: Cell::new(0) });
+    let (active, resets) = (Cell::new(0), Cell::new(0));
+    let streams = Rc::new(Streams { client, idle, stall, active, resets });
     let loop_ = Loop {
         connection,
         streams,
         worker,
         sleep: Box::pin(tokio::time::sleep(core.keepalive_timeout.timeout)),
+        stalled: None,
         quiet_since: None,
         is_ending: false,
         opened: Instant::now(),
@@ -140,6 +144,8 @@ enum Event {
     Silent,
     /// The server stops, or has another configuration.
     Drain,
+    /// The client took nothing for `send_timeout`.
+    Stalled,
     /// It is over.
     End,
 }
@@ -149,6 +155,8 @@ struct Loop {
     streams: Rc<Streams>,
     worker: Rc<Worker>,
     sleep: Pin<Box<Sleep>>,
+    /// Bounds how long the client may take nothing; most never need it.
+    stalled: Option<Pin<Box<Sleep>>>,
     /// Since when there is no stream.
     quiet_since: Option<Instant>,
     /// Was the client told that no further stream is answered?
@@ -179,6 +187,7 @@ impl Loop {
                 }
                 Event::Silent if self.is_ending => return,
                 Event::Silent | Event::Drain => self.end(),
+                Event::Stalled => return self.give_up(),
                 Event::End => return,
             }
         }
@@ -204,6 +213,9 @@ impl Loop {
             Poll::Ready(None) => return Poll::Ready(Event::End),
             Poll::Pending => {}
         }
+        if self.poll_stalled(context).is_ready() {
+            return Poll::Ready(Event::Stalled);
+        }
         if self.streams.active.get() > 0 {
             self.quiet_since = None;
             return Poll::Pending;
@@ -216,6 +228,34 @@ impl Loop {
             self.sleep.as_mut().reset(now + timeout);
         }
         self.sleep.as_mut().poll(context).map(|()| Event::Silent)
+    }
+
+    /// Ready when the client has taken nothing for `send_timeout`, whatever it may still have asked for.
+    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(since) = self.streams.stall.since() else { return Poll::Pending };
+        let Some(conf) = current_conf(&self.streams.client, &self.worker) else {
+            return Poll::Ready(());
+        };
+        let timeout = default_core(&conf, self.streams.client.listen.get()).send_timeout;
+        let end = since + timeout;
+        let sleep = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        if sleep.deadline() != end {
+            sleep.as_mut().reset(end);
+        }
+        sleep.as_mut().poll(context)
+    }
+
+    /// Ends the connection with all its streams: what waits for the client goes with them.
+    fn give_up(self) {
+        self.streams.stall.time_out();
+        let client = &self.streams.client;
+        let Some(conf) = current_conf(client, &self.worker) else { return };
+        let text =
+            "client timed out (110: Connection timed out) while processing HTTP/2 connection";
+        conf.error_log.connection(Level::Info, client, text);
+        if default_core(&conf, client.listen.get()).reset_timedout_connection {
+            self.streams.idle.io.reset_on_close();
+        }
     }
 
     /// How long the client may have no stream; `None` without a configuration for its socket.
@@ -324,7 +364,8 @@ impl Stream {
                 return None;
             }
         };
-        match write::begin(&mut self.exchange, &self.back.0, response) {
+        let stall = &self.active.0.stall;
+        match write::begin(&mut self.exchange, &self.back.0, response, stall) {
             write::Begun::Done(sent) => {
                 self.finish(sent);
                 None

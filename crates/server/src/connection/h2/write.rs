@@ -1,5 +1,6 @@
 //! Sends a response as frames.
 
+use super::io::Stall;
 use super::{Fields, is_of_connection};
 use crate::connection::send::{
     Pace, Sent, Stop, first_fields, keep_sent, last_fields, note_stream, outcome, read_file,
@@ -16,6 +17,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Bytes of a frame's head (RFC 9113, section 4.1).
@@ -32,6 +34,7 @@ pub(super) struct Rest {
     body: Body,
     sender: Sender,
     pace: Pace,
+    stall: Rc<Stall>,
 }
 
 struct Sender {
@@ -45,8 +48,9 @@ pub(super) fn begin(
     exchange: &mut Exchange,
     back: &RefCell<SendResponse<Bytes>>,
     mut response: Response,
+    stall: &Rc<Stall>,
 ) -> Begun {
-    let conf = std::rc::Rc::clone(&exchange.conf);
+    let conf = Rc::clone(&exchange.conf);
     let core = &conf.location(exchange.location).http_core;
     let has_content = settle_content(exchange, &mut response);
     let mut head = http::Response::new(());
@@ -84,7 +88,7 @@ pub(super) fn begin(
         }
     }
     let sender = Sender { stream, send_timeout: core.send_timeout, chunk_bytes };
-    Begun::Waits(Rest { body, sender, pace })
+    Begun::Waits(Rest { body, sender, pace, stall: Rc::clone(stall) })
 }
 
 /// One field; those of the connection are HTTP/1's.
@@ -130,6 +134,11 @@ impl Rest {
             Body::Segments(segments) => self.segments(exchange, segments).await,
             Body::Stream(stream) => self.stream(exchange, *stream).await,
             Body::Tunnel(_) => unreachable!("HTTP/2 has no upgrades"),
+        };
+        let result = match result {
+            // The connection was ended for that.
+            Err(Stop::Failed(_)) if self.stall.is_timed_out() => Err(Stop::TimedOut),
+            other => other,
         };
         match &result {
             Ok(()) => {}

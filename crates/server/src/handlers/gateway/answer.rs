@@ -69,6 +69,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         return outcome;
     }
     if let Some(status) = intercepted(exchange, conf, head.status) {
+        keep_challenges(exchange, status, &head.fields);
         keep_intercepted(exchange, conf, &head, fetched).await;
         return Outcome::Status(status);
     }
@@ -80,7 +81,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
     response.is_judged = exchange.pass.cache.is_none();
     let collector = collector(exchange, conf, &head, &response, fetched.started);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
-    let saver = Saver::start(exchange, conf, head.status, response.last_modified);
+    let saver = Saver::start(exchange, conf, &response);
     let is_buffered = match head.field(b"x-accel-buffering") {
         Some(value) if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
             if value.eq_ignore_ascii_case(b"no") {
@@ -200,6 +201,18 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
     let location: &LocationConf = exchange.conf.location(exchange.location);
     let has_page = location.http_core.error_page.iter().any(|page| page.codes.contains(&status));
     (conf.intercept_errors && status >= 300 && has_page).then_some(status)
+}
+
+/// Of an answer that is intercepted the challenges stay, also hidden ones: without them it is no 401 or 407
+/// (RFC 9110, sections 15.5.2 and 15.5.8).
+pub fn keep_challenges(exchange: &mut Exchange, status: u16, fields: &[(Bytes, Bytes)]) {
+    let wanted: &[u8] = match status {
+        401 => b"www-authenticate",
+        407 => b"proxy-authenticate",
+        _ => return,
+    };
+    let found = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+    exchange.challenges.extend(found.cloned());
 }
 
 /// The answer that a page of our own replaces: stored all the same, if it may be, so that the

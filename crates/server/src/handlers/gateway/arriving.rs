@@ -87,7 +87,9 @@ impl Arriving {
         }
         if matches!(is_whole, Ok(true)) {
             let Fetched { mut source, lease, started, .. } = fetched;
-            keepers.collector.take_if(|_| !source.codec.may_be_stored());
+            if !source.codec.may_be_stored() {
+                (keepers.collector, keepers.saver) = (None, None);
+            }
             finish_whole(exchange, pieces, keepers, response, started);
             place_trailers(exchange, source.codec.take_trailers(), response);
             let (connection, is_reusable) = source.into_connection(true);

@@ -9,7 +9,7 @@ use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::batch;
 use crate::connection::body::{BodyError, Content, Origin, PieceBounds, RequestBody};
-use crate::connection::timer;
+use crate::connection::{origin, timer};
 use crate::exchange::{Exchange, UpstreamAttempt};
 use crate::handlers::memcached;
 use crate::handlers::memcached::pipeline::{self, PipelineFault};
@@ -280,14 +280,8 @@ impl Job {
         };
         let begun = turn::instant();
         let key = self.call.request.clone();
-        let answer = match pipeline::get(peer.address(), options, key, conf.read_timeout).await {
-            Some(Ok(answer)) => answer,
-            Some(Err(fault)) => return Err(self.pipeline_fault(&fault, peer)),
-            None => {
-                self.timed_out("reading response header from upstream", peer);
-                return Err(Fault::Timeout);
-            }
-        };
+        let answer = pipeline::get(peer.address(), options, key, conf.read_timeout).await;
+        let answer = answer.map_err(|fault| self.pipeline_fault(&fault, peer))?;
         let gzip_flag = self.conf.location(self.location).memcached.memcached_gzip_flag;
         let (head, body) = memcached::page(answer, gzip_flag);
         let received = body.len() as u64;
@@ -312,6 +306,10 @@ impl Job {
             }
             PipelineFault::ConnectTimeout => {
                 self.timed_out("connecting to upstream", peer);
+                Fault::Timeout
+            }
+            PipelineFault::Timeout => {
+                self.timed_out("reading response header from upstream", peer);
                 Fault::Timeout
             }
             PipelineFault::Closed => {
@@ -487,13 +485,13 @@ impl Job {
             out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
         }
         out.extend_from_slice(b"\r\n");
-        let mut rest = &out[..];
+        let send_timeout = self.conf.location(self.location).http_core.send_timeout;
+        let sent = origin::interim(client, &out, send_timeout).await;
         // A client that is gone is noticed with the answer itself.
-        while let Ok(count @ 1..) = client.write(&[io::IoSlice::new(rest)]).await {
-            rest = &rest[count..];
-            if rest.is_empty() {
-                return;
-            }
+        if sent.is_err_and(|problem| problem.kind() == io::ErrorKind::TimedOut) {
+            let text =
+                "client timed out (110: Connection timed out) while sending early hints to client";
+            self.context.upstream(Level::Info, text, None);
         }
     }
 

@@ -180,7 +180,9 @@ impl Pump {
             end.context.upstream(Level::Error, text, Some(&end.peer));
         }
         if is_whole {
-            end.collector.take_if(|_| !source.codec.may_be_stored());
+            if !source.codec.may_be_stored() {
+                (end.collector, end.saver) = (None, None);
+            }
             if let Some(collector) = end.collector.take() {
                 collector.finish(unix_seconds(SystemTime::now()));
             }

@@ -4,26 +4,35 @@
 //! | state of a pipeline | next |
 //! | --- | --- |
 //! | opening | open; closed when the server cannot be reached |
-//! | open | closed by an error, by the server, or after being idle for so long |
-//! | closed | opened anew, once, for questions a connection that had served before left unanswered |
+//! | open | closed by an error, by the server, by an answer that is overdue, or after being idle for so long |
+//! | closed | opened again for the questions that it left without an answer |
+//!
+//! A server answers in order: one key that it is slow with holds up those behind it. When the oldest question of a
+//! pipeline has waited for `PIPELINE_PATIENCE`, further ones, and those behind it, go to another pipeline.
 //!
 //! # Invariants
 //! - An answer belongs to the oldest question that has none, and its key is compared.
 //! - A pipeline belongs to one worker; its task ends with its connection.
 
+use crate::connection::timer::Timer;
+use crate::limits;
+use crate::process::turn;
 use bytes::{Bytes, BytesMut};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use yorozu_upstream::{Connection, PeerAddress, SocketOptions};
 use yorozu_wire::memcached::{self, Reply};
 
 /// Longest value that is read; memcached's own bound is 1 MB unless it is told otherwise.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
+/// How often a question is asked at most: a pipeline may be slow or end through no fault of it.
+const ASKED_MAX: u8 = 3;
 
 /// How a pipeline is opened and how long it is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -51,6 +60,8 @@ pub enum PipelineFault {
     Closed,
     /// The server broke its protocol; nginx's words.
     Invalid(String),
+    /// No answer in the time that its question allows.
+    Timeout,
 }
 
 type Sender = oneshot::Sender<Result<Answer, PipelineFault>>;
@@ -58,9 +69,12 @@ type Sender = oneshot::Sender<Result<Answer, PipelineFault>>;
 /// A question without an answer.
 struct Waiting {
     key: Bytes,
-    sender: Sender,
-    /// Was it asked on a connection that died?
-    is_repeated: bool,
+    /// Who asked; `None` when the question went on to another pipeline, and the answer here is for nobody.
+    sender: Option<Sender>,
+    /// How long the server may take for it.
+    timeout: Duration,
+    /// How often it was written.
+    asked: u8,
 }
 
 #[derive(Default)]
@@ -68,16 +82,29 @@ struct State {
     /// Not written yet.
     queued: VecDeque<Waiting>,
     is_open: bool,
-    is_closed: bool,
 }
 
 #[derive(Default)]
 struct Shared {
     state: RefCell<State>,
     wake: Notify,
+    /// Since when the oldest question has been the next to be answered; `None` when there is none.
+    waits_since: Cell<Option<Instant>>,
 }
 
-/// The pipelines of a worker, by server and by how their sockets are opened.
+impl Shared {
+    fn push(&self, waiting: Waiting) {
+        self.state.borrow_mut().queued.push_back(waiting);
+        self.wake.notify_one();
+    }
+
+    /// Would a question wait behind a slow one?
+    fn is_stalled(&self) -> bool {
+        self.waits_since.get().is_some_and(|since| turn::since(since) >= limits::PIPELINE_PATIENCE)
+    }
+}
+
+/// The pipelines of a worker, by server and by how their sockets are opened; the first that is not stalled is used.
 type Pipelines = HashMap<PeerAddress, Vec<(SocketOptions, Rc<Shared>)>>;
 
 thread_local! {
@@ -87,7 +114,7 @@ thread_local! {
 /// Asks for a key, over a pipeline that is open or being opened.
 ///
 /// # Errors
-/// [`PipelineFault`]; `None` when there was no answer within `timeout`.
+/// [`PipelineFault`]
 ///
 /// # Cancel safety
 /// The answer is dropped when it comes.
@@ -96,48 +123,37 @@ pub async fn get(
     options: Options,
     key: Bytes,
     timeout: Duration,
-) -> Option<Result<Answer, PipelineFault>> {
+) -> Result<Answer, PipelineFault> {
     let (sender, receiver) = oneshot::channel();
     let shared = pipeline(address, options);
-    let waiting = Waiting { key, sender, is_repeated: false };
-    let is_open = {
-        let mut state = shared.state.borrow_mut();
-        state.queued.push_back(waiting);
-        state.is_open
-    };
-    shared.wake.notify_one();
+    let is_open = shared.state.borrow().is_open;
+    shared.push(Waiting { key, sender: Some(sender), timeout, asked: 0 });
     let to_connect = if is_open { Duration::ZERO } else { options.connect_timeout };
     match tokio::time::timeout(timeout + to_connect, receiver).await {
-        Ok(Ok(result)) => Some(result),
-        Ok(Err(_)) => Some(Err(PipelineFault::Closed)),
-        Err(_) => {
-            abandon(address);
-            None
-        }
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(PipelineFault::Closed),
+        Err(_) => Err(PipelineFault::Timeout),
     }
 }
 
-/// Gives connections up on which an answer is overdue: others should not wait behind it.
-fn abandon(address: &PeerAddress) {
-    let gone = PIPELINES.with_borrow_mut(|pipelines| pipelines.remove(address));
-    for (_, shared) in gone.into_iter().flatten() {
-        shared.state.borrow_mut().is_closed = true;
-        shared.wake.notify_one();
-    }
-}
-
-/// The worker's pipeline to a server, or a new one.
+/// A pipeline to a server where nobody waits too long, one more within bounds, or one that is stalled.
 fn pipeline(address: &PeerAddress, options: Options) -> Rc<Shared> {
     PIPELINES.with_borrow_mut(|pipelines| {
         if !pipelines.contains_key(address) {
             pipelines.insert(address.clone(), Vec::new());
         }
-        let same = pipelines.get_mut(address).expect("just made");
-        if let Some((_, shared)) = same.iter().find(|(socket, _)| *socket == options.socket) {
-            return Rc::clone(shared);
+        let all = pipelines.get_mut(address).expect("just made");
+        let same = all.iter().filter(|(socket, _)| *socket == options.socket);
+        if let Some((_, free)) = same.clone().find(|(_, shared)| !shared.is_stalled()) {
+            return Rc::clone(free);
+        }
+        if same.clone().count() >= limits::PIPELINES_MAX {
+            // Where the last answer came latest the next one is most likely.
+            let latest = same.max_by_key(|(_, shared)| shared.waits_since.get());
+            return Rc::clone(&latest.expect("there are some").1);
         }
         let shared = Rc::new(Shared::default());
-        same.push((options.socket, Rc::clone(&shared)));
+        all.push((options.socket, Rc::clone(&shared)));
         let driver = Driver {
             shared: Rc::clone(&shared),
             address: address.clone(),
@@ -146,6 +162,8 @@ fn pipeline(address: &PeerAddress, options: Options) -> Rc<Shared> {
             out: Vec::new(),
             input: BytesMut::new(),
             has_served: false,
+            has_passed_on: false,
+            timer: Timer::default(),
         };
         tokio::task::spawn_local(driver.run());
         shared
@@ -163,35 +181,51 @@ struct Driver {
     input: BytesMut,
     /// Has the present connection answered anything?
     has_served: bool,
+    /// Were those behind the oldest question helped to other pipelines?
+    has_passed_on: bool,
+    timer: Timer,
 }
 
 impl Driver {
     async fn run(mut self) {
         loop {
             let fault = self.serve().await;
-            // It died while idle, perhaps: a new connection decides.
-            let may_repeat = self.has_served && matches!(fault, PipelineFault::Closed);
-            let mut left: Vec<Waiting> = self.asked.drain(..).collect();
-            left.extend(self.shared.state.borrow_mut().queued.drain(..));
-            let (repeated, failed): (Vec<_>, Vec<_>) =
-                left.into_iter().partition(|waiting| may_repeat && !waiting.is_repeated);
-            for waiting in failed {
-                // Who asked may have gone meanwhile.
-                let _ = waiting.sender.send(Err(fault.clone()));
-            }
+            let repeated = self.after(&fault);
+            self.shared.waits_since.set(None);
             if repeated.is_empty() {
                 return self.close();
             }
-            let mut state = self.shared.state.borrow_mut();
-            state.queued =
-                repeated.into_iter().map(|w| Waiting { is_repeated: true, ..w }).collect();
-            drop(state);
+            self.shared.state.borrow_mut().queued = repeated;
             self.shared.wake.notify_one();
         }
     }
 
+    /// A connection is over: those who are to blame for it, or met the same, are told; the questions that a new
+    /// connection may answer. To ask twice changes nothing.
+    fn after(&mut self, fault: &PipelineFault) -> VecDeque<Waiting> {
+        let is_torn = !self.input.is_empty();
+        let mut left = std::mem::take(&mut self.asked);
+        let (all_fail, oldest_fails) = match fault {
+            PipelineFault::Connect(_) | PipelineFault::ConnectTimeout => (true, true),
+            // It died while idle, perhaps. One that answers nothing from the start is no better the next time.
+            PipelineFault::Closed => (!self.has_served && !is_torn && !left.is_empty(), is_torn),
+            PipelineFault::Invalid(_) | PipelineFault::Timeout => (false, true),
+        };
+        let oldest = if oldest_fails { left.pop_front() } else { None };
+        left.extend(self.shared.state.borrow_mut().queued.drain(..));
+        let may_be_repeated = |waiting: &Waiting| !all_fail && waiting.asked < ASKED_MAX;
+        let is_asked =
+            |waiting: &Waiting| waiting.sender.as_ref().is_some_and(|sender| !sender.is_closed());
+        let (repeated, failed): (VecDeque<_>, VecDeque<_>) =
+            left.into_iter().filter(is_asked).partition(may_be_repeated);
+        for sender in oldest.into_iter().chain(failed).filter_map(|waiting| waiting.sender) {
+            // Who asked may have gone meanwhile.
+            let _ = sender.send(Err(fault.clone()));
+        }
+        repeated
+    }
+
     fn close(&self) {
-        self.shared.state.borrow_mut().is_closed = true;
         PIPELINES.with_borrow_mut(|pipelines| {
             if let Some(same) = pipelines.get_mut(&self.address) {
                 same.retain(|(_, shared)| !Rc::ptr_eq(shared, &self.shared));
@@ -216,9 +250,6 @@ impl Driver {
         };
         self.shared.state.borrow_mut().is_open = true;
         loop {
-            if self.shared.state.borrow().is_closed {
-                return PipelineFault::Closed;
-            }
             self.take_queued();
             if !self.out.is_empty() {
                 match connection.try_write(&self.out) {
@@ -236,24 +267,86 @@ impl Driver {
     /// Writes the questions of this turn behind one another.
     fn take_queued(&mut self) {
         let mut state = self.shared.state.borrow_mut();
-        for waiting in state.queued.drain(..) {
+        if self.asked.is_empty() && !state.queued.is_empty() {
+            self.next_is_awaited(true);
+        }
+        for mut waiting in state.queued.drain(..) {
             memcached::get(&mut self.out, &waiting.key);
+            waiting.asked += 1;
             self.asked.push_back(waiting);
+        }
+    }
+
+    /// The oldest question is another one, if there `is_one`.
+    fn next_is_awaited(&self, is_one: bool) {
+        self.shared.waits_since.set(is_one.then(turn::instant));
+    }
+
+    /// How long to wait for something to do.
+    fn limit(&self) -> Duration {
+        let (Some(oldest), Some(since)) = (self.asked.front(), self.shared.waits_since.get())
+        else {
+            return self.options.idle_timeout;
+        };
+        let may_pass_on = self.asked.len() > 1 && !self.has_passed_on;
+        let whole = if may_pass_on {
+            oldest.timeout.min(limits::PIPELINE_PATIENCE)
+        } else {
+            oldest.timeout
+        };
+        whole.saturating_sub(turn::since(since))
+    }
+
+    /// Nothing came for so long.
+    fn is_quiet(&mut self) -> Result<(), PipelineFault> {
+        let Some(oldest) = self.asked.front() else { return Err(PipelineFault::Closed) };
+        let waited = self.shared.waits_since.get().map_or(Duration::ZERO, turn::since);
+        if waited >= oldest.timeout {
+            return Err(PipelineFault::Timeout);
+        }
+        if waited >= limits::PIPELINE_PATIENCE {
+            self.pass_on();
+        }
+        Ok(())
+    }
+
+    /// Has those who wait behind the oldest question ask elsewhere; the answers that come here are for nobody.
+    fn pass_on(&mut self) {
+        self.has_passed_on = true;
+        for waiting in self.asked.iter_mut().skip(1).filter(|waiting| waiting.asked < ASKED_MAX) {
+            let Some(sender) = waiting.sender.take_if(|sender| !sender.is_closed()) else {
+                continue;
+            };
+            let other = pipeline(&self.address, self.options);
+            if Rc::ptr_eq(&other, &self.shared) || other.is_stalled() {
+                waiting.sender = Some(sender);
+                return;
+            }
+            let (key, timeout, asked) = (waiting.key.clone(), waiting.timeout, waiting.asked);
+            other.push(Waiting { key, sender: Some(sender), timeout, asked });
         }
     }
 
     /// Waits for something to do, and reads what has come.
     async fn wait(&mut self, connection: &Connection) -> Result<(), PipelineFault> {
-        let is_idle = self.asked.is_empty();
         let is_blocked = !self.out.is_empty();
-        let read = tokio::select! {
-            biased;
-            read = connection.read(&mut self.input) => read,
-            () = self.shared.wake.notified() => return Ok(()),
-            _ = connection.writable(), if is_blocked => return Ok(()),
-            () = tokio::time::sleep(self.options.idle_timeout), if is_idle => {
-                return Err(PipelineFault::Closed);
-            }
+        let limit = self.limit();
+        let done = {
+            let input = &mut self.input;
+            let event = pin!(async {
+                tokio::select! {
+                    biased;
+                    read = connection.read(input) => Some(read),
+                    () = self.shared.wake.notified() => None,
+                    _ = connection.writable(), if is_blocked => None,
+                }
+            });
+            self.timer.within(limit, event).await
+        };
+        let read = match done {
+            None => return self.is_quiet(),
+            Some(None) => return Ok(()),
+            Some(Some(read)) => read,
         };
         match read {
             Ok(count) if count > 0 => {
@@ -304,10 +397,12 @@ impl Driver {
             }
         };
         self.has_served = true;
-        if let Some(waiting) = self.asked.pop_front() {
+        if let Some(sender) = self.asked.pop_front().and_then(|waiting| waiting.sender) {
             // Who asked may have gone meanwhile.
-            let _ = waiting.sender.send(Ok(answer));
+            let _ = sender.send(Ok(answer));
         }
+        self.has_passed_on = false;
+        self.next_is_awaited(!self.asked.is_empty());
         Ok(true)
     }
 
@@ -330,5 +425,220 @@ impl Driver {
     fn line(&self) -> String {
         let line = self.input[..].split(|byte| *byte == b'\n').next().unwrap_or_default();
         String::from_utf8_lossy(line.trim_ascii_end()).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    /// What a scripted server does with a key.
+    enum Does {
+        /// Answers with the key as its value.
+        Answers,
+        /// The same, so much later.
+        Late(Duration),
+        /// Sends a part of the value, and no more.
+        Tears,
+        /// Sends a part of the value, and ends the connection.
+        Ends,
+        /// Sends what is no answer.
+        Raves,
+        /// Ends the connection without an answer.
+        Hangs,
+    }
+
+    fn does(key: &str) -> Does {
+        match key.split('-').next().unwrap() {
+            "late" => Does::Late(Duration::from_millis(600)),
+            "torn" => Does::Tears,
+            "end" => Does::Ends,
+            "rave" => Does::Raves,
+            "hang" => Does::Hangs,
+            _ => Does::Answers,
+        }
+    }
+
+    fn serve(stream: &TcpStream) {
+        let mut stream = stream;
+        for line in BufReader::new(stream).lines() {
+            let Ok(line) = line else { return };
+            let key = line.strip_prefix("get ").unwrap();
+            let value = format!("VALUE {key} 0 {}\r\n{key}\r\nEND\r\n", key.len());
+            let half = &value.as_bytes()[..value.len() - 8];
+            let sent = match does(key) {
+                Does::Answers => stream.write_all(value.as_bytes()),
+                Does::Late(time) => {
+                    thread::sleep(time);
+                    stream.write_all(value.as_bytes())
+                }
+                Does::Tears => {
+                    let _ = stream.write_all(half);
+                    // Until the client has enough of it.
+                    let _ = io::copy(&mut &*stream, &mut io::sink());
+                    return;
+                }
+                Does::Ends => {
+                    let _ = stream.write_all(half);
+                    return;
+                }
+                Does::Raves => stream.write_all(b"HTTP/1.1 400\r\n"),
+                Does::Hangs => return,
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A memcached that answers in order; its address, and how many connections it has had.
+    fn server() -> (PeerAddress, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = PeerAddress::Tcp(listener.local_addr().unwrap());
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                thread::spawn(move || serve(&stream));
+            }
+        });
+        (address, count)
+    }
+
+    const OPTIONS: Options = Options {
+        socket: SocketOptions {
+            keepalive: false,
+            send_bytes: None,
+            receive_bytes: None,
+            from: None,
+            transparent: false,
+        },
+        connect_timeout: Duration::from_secs(5),
+        idle_timeout: Duration::from_secs(60),
+    };
+
+    /// Asks for all keys at once, or one after the other with pauses; what came of each, and after how long.
+    fn ask(
+        address: &PeerAddress,
+        timeout: Duration,
+        pause: Duration,
+        keys: &[String],
+    ) -> Vec<(Result<Answer, PipelineFault>, Duration)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        let all = local.run_until(async {
+            let mut tasks = Vec::new();
+            for key in keys {
+                let (address, key) = (address.clone(), Bytes::from(key.clone()));
+                tasks.push(tokio::task::spawn_local(async move {
+                    let begun = Instant::now();
+                    let answer = get(&address, OPTIONS, key, timeout).await;
+                    (answer, begun.elapsed())
+                }));
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            let mut answers = Vec::new();
+            for task in tasks {
+                answers.push(task.await.unwrap());
+            }
+            answers
+        });
+        let answers = runtime.block_on(turn::run(all));
+        // Drivers end with the runtime; what they left is of no use to the next test of this thread.
+        PIPELINES.with_borrow_mut(HashMap::clear);
+        answers
+    }
+
+    fn keys(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn is_value(answer: &Result<Answer, PipelineFault>, key: &str) -> bool {
+        matches!(answer, Ok(Answer::Value { body, .. }) if body == key.as_bytes())
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+    /// Well below the time of a late answer, well above the patience.
+    const SOON: Duration = Duration::from_millis(400);
+
+    #[test]
+    fn one_connection_serves_all_as_long_as_nobody_waits() {
+        let (address, count) = server();
+        let many: Vec<String> = (0..200).map(|number| format!("key-{number}")).collect();
+        for (key, (answer, _)) in many.iter().zip(ask(&address, SECOND, Duration::ZERO, &many)) {
+            assert!(is_value(&answer, key), "{key}: {answer:?}");
+        }
+        // One, unless the machine has other things to do.
+        assert!(count.load(Ordering::SeqCst) <= 3);
+    }
+
+    #[test]
+    fn a_slow_key_holds_no_others_up() {
+        let (address, count) = server();
+        // In one go behind it, and later.
+        for pause in [Duration::ZERO, Duration::from_millis(5)] {
+            let all = keys(&["late-a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]);
+            let answers = ask(&address, 2 * SECOND, pause, &all);
+            for (key, (answer, time)) in all.iter().zip(&answers) {
+                assert!(is_value(answer, key), "{key}: {answer:?}");
+                assert!(key == "late-a" || *time < SOON, "{key}: {time:?}");
+            }
+        }
+        assert!(count.load(Ordering::SeqCst) >= 4, "two each");
+    }
+
+    #[test]
+    fn connections_are_bounded_however_many_keys_are_slow() {
+        let (address, count) = server();
+        let many: Vec<String> = (0..40).map(|number| format!("late-{number}")).collect();
+        let answers = ask(&address, SECOND, Duration::from_millis(10), &many);
+        assert!(answers.iter().any(|(answer, _)| answer.is_ok()));
+        assert!(count.load(Ordering::SeqCst) <= 3 * limits::PIPELINES_MAX);
+    }
+
+    #[test]
+    fn who_waits_behind_a_torn_answer_gets_one() {
+        for (word, fails) in [("torn", "Timeout"), ("end", "Closed"), ("rave", "Invalid")] {
+            let (address, _) = server();
+            let all = keys(&["a", &format!("{word}-b"), "c", "d", "e"]);
+            let answers = ask(&address, SECOND, Duration::ZERO, &all);
+            for (key, (answer, time)) in all.iter().zip(&answers) {
+                if key.starts_with(word) {
+                    let fault = format!("{:?}", answer.as_ref().unwrap_err());
+                    assert!(fault.starts_with(fails), "{key}: {fault}");
+                } else {
+                    assert!(is_value(answer, key) && *time < SOON, "{key}: {answer:?} {time:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn innocent_questions_survive_one_that_is_overdue() {
+        let (address, _) = server();
+        // The second comes while the first holds the only pipeline, and within its patience.
+        let all = keys(&["torn-a", "b"]);
+        let answers = ask(&address, Duration::from_millis(200), Duration::from_millis(10), &all);
+        assert!(matches!(answers[0].0, Err(PipelineFault::Timeout)), "{:?}", answers[0]);
+        assert!(is_value(&answers[1].0, "b"), "{:?}", answers[1]);
+    }
+
+    #[test]
+    fn a_server_that_ends_connections_is_asked_again_a_few_times() {
+        let (address, count) = server();
+        let all = keys(&["a", "hang-b", "c"]);
+        let answers = ask(&address, SECOND, Duration::from_millis(5), &all);
+        assert!(is_value(&answers[0].0, "a") && is_value(&answers[2].0, "c"), "{answers:?}");
+        assert!(matches!(answers[1].0, Err(PipelineFault::Closed)), "{:?}", answers[1]);
+        assert!(count.load(Ordering::SeqCst) <= 4);
+        let answers = ask(&address, SECOND, Duration::ZERO, &keys(&["hang-a", "hang-b"]));
+        assert!(answers.iter().all(|(answer, _)| answer.is_err()), "{answers:?}");
     }
 }

@@ -106,14 +106,11 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
         let mut was_sent = false;
         match job.ask(peer, &mut was_sent).await {
             Ok(answered) => {
-                let fetched = job.fetched(answered, lease);
-                match job.judge(fetched) {
-                    Ok(fetched) => return Ok(fetched),
-                    Err((fault, fetched)) => {
-                        if !job.may_try_next(&fault, was_sent, tried.count(), started) {
-                            return Ok(fetched);
-                        }
-                    }
+                let mut fetched = job.fetched(answered, lease);
+                let may_try_next =
+                    |fault: &Fault| job.may_try_next(fault, was_sent, tried.count(), started);
+                if !job.judge(&mut fetched).as_ref().is_some_and(may_try_next) {
+                    return Ok(fetched);
                 }
             }
             Err(fault) => {
@@ -226,18 +223,18 @@ impl Job {
         Fetched { head, source, lease, started, received, scheme: self.call.scheme, before: None }
     }
 
-    /// An answer with a status that counts as a failure here is handed back with its fault.
-    fn judge(&self, mut fetched: Fetched) -> Result<Fetched, (Fault, Fetched)> {
+    /// The fault of an answer whose status counts as a failure here.
+    fn judge(&self, fetched: &mut Fetched) -> Option<Fault> {
         let status = fetched.head.status;
         self.attempt(|attempt| attempt.status = status);
         if !self.conf().next_upstream.has(Failures::of_status(status)) {
-            return Ok(fetched);
+            return None;
         }
         // As nginx: these say nothing about the peer.
         if !matches!(status, 403 | 404) {
             fetched.lease.blame(turn::instant());
         }
-        Err((Fault::Status(status), fetched))
+        Some(Fault::Status(status))
     }
 
     async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Answered, Fault> {

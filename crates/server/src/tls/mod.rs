@@ -1,9 +1,12 @@
 //! TLS: certificates, keys, and nginx's names for what rustls has.
 
+mod certificate;
 mod chain;
 pub mod client;
 pub mod client_auth;
+mod der;
 pub mod directives;
+mod distinguished_name;
 pub mod handshake;
 pub mod names;
 pub mod pem;

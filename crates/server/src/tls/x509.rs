@@ -1,32 +1,15 @@
 //! What variables show of a client's certificate, in OpenSSL's notation.
 
+use super::certificate::Certificate;
+use super::distinguished_name;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use pkcs8::der::asn1::{Ia5StringRef, PrintableStringRef, TeletexStringRef, Utf8StringRef};
-use pkcs8::der::{Decode as _, Encode as _, Tag, Tagged as _};
 use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use x509_cert::Certificate;
-use x509_cert::attr::AttributeTypeAndValue;
-use x509_cert::der::oid::db::DB;
-use x509_cert::name::Name;
-
-fn parse(der: &CertificateDer<'_>) -> Option<Certificate> {
-    Certificate::from_der(der).ok()
-}
 
 /// The subject's public key, with its kind, in DER.
 pub fn public_key(der: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
-    let key = parse(der)?.tbs_certificate.subject_public_key_info.to_der().ok()?;
-    Some(SubjectPublicKeyInfoDer::from(key))
-}
-
-/// Did it sign itself, going by its names?
-pub fn is_self_signed(der: &CertificateDer<'_>) -> bool {
-    parse(der).is_some_and(|found| {
-        let names = (found.tbs_certificate.subject.to_der(), found.tbs_certificate.issuer.to_der());
-        matches!(names, (Ok(subject), Ok(issuer)) if subject == issuer)
-    })
+    Some(SubjectPublicKeyInfoDer::from(Certificate::read(der)?.key.to_vec()))
 }
 
 /// Whose name is asked for.
@@ -36,54 +19,39 @@ pub enum Who {
     Issuer,
 }
 
+impl Who {
+    fn of<'a>(self, certificate: &Certificate<'a>) -> &'a [u8] {
+        match self {
+            Who::Subject => certificate.subject,
+            Who::Issuer => certificate.issuer,
+        }
+    }
+}
+
 /// A name as RFC 2253 writes it: `CN=a,O=b`.
 pub fn name(der: &CertificateDer<'_>, who: Who) -> Option<String> {
-    with_name(der, who, |name| Some(name.to_string()))
+    distinguished_name::rfc2253(who.of(&Certificate::read(der)?))
 }
 
 /// A name as OpenSSL wrote it before: `/O=b/CN=a`.
 pub fn legacy_name(der: &CertificateDer<'_>, who: Who) -> Option<String> {
-    with_name(der, who, |name| {
-        let mut out = String::new();
-        for attribute in name.0.iter().flat_map(|rdn| rdn.0.iter()) {
-            let names = DB.find_names_for_oid(attribute.oid);
-            let key = names.min_by_key(|name| name.len()).map(str::to_ascii_uppercase);
-            let key = key.unwrap_or_else(|| attribute.oid.to_string());
-            let _ = write!(out, "/{key}={}", value(attribute).unwrap_or_default());
-        }
-        Some(out)
-    })
-}
-
-fn with_name<T>(
-    der: &CertificateDer<'_>,
-    who: Who,
-    show: impl FnOnce(&Name) -> Option<T>,
-) -> Option<T> {
-    let found = parse(der)?.tbs_certificate;
-    show(match who {
-        Who::Subject => &found.subject,
-        Who::Issuer => &found.issuer,
-    })
-}
-
-fn value(attribute: &AttributeTypeAndValue) -> Option<&str> {
-    let value = &attribute.value;
-    match value.tag() {
-        Tag::PrintableString => PrintableStringRef::try_from(value).ok().map(|s| s.as_str()),
-        Tag::Utf8String => Utf8StringRef::try_from(value).ok().map(|s| s.as_str()),
-        Tag::Ia5String => Ia5StringRef::try_from(value).ok().map(|s| s.as_str()),
-        Tag::TeletexString => TeletexStringRef::try_from(value).ok().map(|s| s.as_str()),
-        _ => None,
-    }
+    distinguished_name::one_line(who.of(&Certificate::read(der)?))
 }
 
 /// The serial number in hexadecimal digits.
 pub fn serial(der: &CertificateDer<'_>) -> Option<String> {
-    let found = parse(der)?;
-    let bytes = found.tbs_certificate.serial_number.as_bytes().to_vec();
-    let start = bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len() - 1);
-    Some(hex(&bytes[start..], true))
+    let number = Certificate::read(der)?.serial;
+    let is_negative = number.first().is_some_and(|byte| byte & 0x80 != 0);
+    let mut digits = number.to_vec();
+    if is_negative {
+        let mut carry = true;
+        for byte in digits.iter_mut().rev() {
+            (*byte, carry) = (!*byte).overflowing_add(u8::from(carry));
+        }
+    }
+    let start = digits.iter().position(|byte| *byte != 0).unwrap_or(digits.len() - 1);
+    let sign = if is_negative { "-" } else { "" };
+    Some(format!("{sign}{}", hex(&digits[start..], true)))
 }
 
 /// SHA-1 of the certificate in hexadecimal digits.
@@ -101,8 +69,7 @@ pub fn hex(bytes: &[u8], is_upper: bool) -> String {
 
 /// When it begins and ceases to be valid.
 pub fn validity(der: &CertificateDer<'_>) -> Option<(Duration, Duration)> {
-    let validity = parse(der)?.tbs_certificate.validity;
-    Some((validity.not_before.to_unix_duration(), validity.not_after.to_unix_duration()))
+    Certificate::read(der)?.validity()
 }
 
 /// `Jan  2 03:04:05 2030 GMT`

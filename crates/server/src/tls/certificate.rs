@@ -1,0 +1,140 @@
+//! What is read of a certificate besides its path: of any version, and with any text in its names. Whether it is
+//! any good is not said here.
+
+use super::der::{BIT_STRING, Element, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE};
+use std::time::Duration;
+use x509_cert::der::Decode as _;
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::der::oid::db::rfc5280::{
+    ID_CE_EXT_KEY_USAGE, ID_CE_KEY_USAGE, ID_CE_NAME_CONSTRAINTS, ID_CE_SUBJECT_ALT_NAME,
+    ID_KP_CLIENT_AUTH,
+};
+use x509_cert::time::Validity;
+
+/// netscape-cert-type, which OpenSSL heeds too.
+const NETSCAPE_TYPE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.16.840.1.113730.1.1");
+
+/// Bits of keyUsage (RFC 5280, section 4.2.1.3).
+const DIGITAL_SIGNATURE: u8 = 0x80;
+const KEY_AGREEMENT: u8 = 0x08;
+const KEY_CERT_SIGN: u8 = 0x04;
+const CRL_SIGN: u8 = 0x02;
+/// Bit of [`NETSCAPE_TYPE`].
+const NETSCAPE_CLIENT: u8 = 0x80;
+
+/// A certificate's parts, in DER (RFC 5280, section 4.1).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Certificate<'a> {
+    /// What is signed.
+    pub content: &'a [u8],
+    pub signature: &'a [u8],
+    /// Two's complement.
+    pub serial: &'a [u8],
+    pub issuer: &'a [u8],
+    validity: &'a [u8],
+    pub subject: &'a [u8],
+    /// The subject's public key, with its kind.
+    pub key: &'a [u8],
+    extensions: &'a [u8],
+}
+
+impl<'a> Certificate<'a> {
+    pub(super) fn read(der: &'a [u8]) -> Option<Self> {
+        const INTEGER: u8 = 0x02;
+        const VERSION: u8 = 0xa0;
+        const EXTENSIONS: u8 = 0xa3;
+        let mut whole = Element::only(der, SEQUENCE)?.content;
+        let signed = Element::take_tagged(&mut whole, SEQUENCE)?;
+        Element::take_tagged(&mut whole, SEQUENCE)?;
+        let (_unused_bits, signature) = Element::only(whole, BIT_STRING)?.content.split_first()?;
+        let mut content = signed.content;
+        let mut serial = Element::take(&mut content)?;
+        if serial.tag == VERSION {
+            serial = Element::take(&mut content)?;
+        }
+        let mut sequence = || Some(Element::take_tagged(&mut content, SEQUENCE)?.whole);
+        let _algorithm = sequence()?;
+        let (issuer, validity, subject, key) = (sequence()?, sequence()?, sequence()?, sequence()?);
+        let mut extensions = &[][..];
+        while !content.is_empty() {
+            // Before them stand identifiers that nobody uses.
+            let part = Element::take(&mut content)?;
+            if part.tag == EXTENSIONS {
+                extensions = Element::only(part.content, SEQUENCE)?.content;
+            }
+        }
+        let serial = (serial.tag == INTEGER && !serial.content.is_empty()).then_some(serial)?;
+        let (content, serial) = (signed.whole, serial.content);
+        Some(Self { content, signature, serial, issuer, validity, subject, key, extensions })
+    }
+
+    /// When it begins and ceases to be valid, since 1970.
+    pub(super) fn validity(&self) -> Option<(Duration, Duration)> {
+        let validity = Validity::from_der(self.validity).ok()?;
+        Some((validity.not_before.to_unix_duration(), validity.not_after.to_unix_duration()))
+    }
+
+    /// Did it sign itself, going by its names?
+    pub(super) fn is_self_issued(&self) -> bool {
+        self.subject == self.issuer
+    }
+
+    /// May a client show it? What says nothing of its use is for any.
+    pub(super) fn is_for_clients(&self) -> bool {
+        self.has_any(&ID_CE_KEY_USAGE, DIGITAL_SIGNATURE | KEY_AGREEMENT)
+            && self.has_any(&NETSCAPE_TYPE, NETSCAPE_CLIENT)
+            && self.extension(&ID_CE_EXT_KEY_USAGE).is_none_or(|value| {
+                let purposes = Element::only(value, SEQUENCE).and_then(|list| list.inside());
+                let client = ID_KP_CLIENT_AUTH.as_bytes();
+                let is_client = |purpose: &Element<'_>| purpose.content == client;
+                purposes.is_some_and(|purposes| purposes.iter().any(is_client))
+            })
+    }
+
+    /// May its key sign certificates, as far as its keyUsage goes?
+    pub(super) fn may_sign_certificates(&self) -> bool {
+        self.has_any(&ID_CE_KEY_USAGE, KEY_CERT_SIGN)
+    }
+
+    /// May its key sign lists of revoked certificates?
+    pub(super) fn may_sign_lists(&self) -> bool {
+        self.has_any(&ID_CE_KEY_USAGE, CRL_SIGN)
+    }
+
+    /// Has it alternative names of a kind defined elsewhere (otherName)? Also where they cannot
+    /// be read.
+    pub(super) fn has_other_names(&self) -> bool {
+        const OTHER_NAME: u8 = 0xa0;
+        self.extension(&ID_CE_SUBJECT_ALT_NAME).is_some_and(|value| {
+            let names = Element::only(value, SEQUENCE).and_then(|list| list.inside());
+            names.is_none_or(|names| names.iter().any(|name| name.tag == OTHER_NAME))
+        })
+    }
+
+    pub(super) fn constrains_names(&self) -> bool {
+        self.extension(&ID_CE_NAME_CONSTRAINTS).is_some()
+    }
+
+    /// Is one of some bits set? Also where there are none; what cannot be read has none set.
+    fn has_any(&self, extension: &ObjectIdentifier, wanted: u8) -> bool {
+        self.extension(extension).is_none_or(|value| {
+            // The first byte counts the bits unused in the last one.
+            let bits = Element::only(value, BIT_STRING).and_then(|bits| bits.content.get(1));
+            bits.is_some_and(|bits| bits & wanted != 0)
+        })
+    }
+
+    /// The value of an extension.
+    fn extension(&self, wanted: &ObjectIdentifier) -> Option<&'a [u8]> {
+        let mut rest = self.extensions;
+        while let Some(extension) = Element::take_tagged(&mut rest, SEQUENCE) {
+            let mut parts = extension.content;
+            let id = Element::take_tagged(&mut parts, OBJECT_IDENTIFIER)?;
+            if id.content == wanted.as_bytes() {
+                let parts = std::iter::from_fn(|| Element::take(&mut parts));
+                return Some(parts.last().filter(|last| last.tag == OCTET_STRING)?.content);
+            }
+        }
+        None
+    }
+}

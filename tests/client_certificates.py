@@ -4,8 +4,275 @@
   tests/client_certificates.py [NAME ...]     runs the tests whose names contain one of NAME
 """
 import socket, ssl, sys
+from concurrent.futures import ThreadPoolExecutor
 from certificates import *
 from peers import NGINX, Folder, Server, run
+
+ROOT = (authority(), usage('keyCertSign', 'cRLSign'))
+LEAF = (usage('digitalSignature'), purpose('clientAuth'))
+
+
+class Case:
+    """A client's certificates beside what is trusted, and whether nginx takes them for good. `stricter`: why we do not
+    where nginx does; `wider`: why we do where nginx does not; `word`: our reason where both do not."""
+
+    def __init__(self, about, trusted, chain, wanted, stricter=None, wider=None, word=None, depth=1, crl=None):
+        self.about, self.trusted, self.chain, self.wanted = about, trusted, chain, wanted
+        self.stricter, self.wider, self.word, self.depth, self.crl = stricter, wider, word, depth, crl
+
+    def complaint(self, asking, got, nginx):
+        """What is wrong with an answer, if anything is."""
+        good = 'in SUCCESS'
+        if (nginx == good) != self.wanted:
+            return 'nginx does not do what the table says'
+        if self.wider:
+            return None if got == good else 'it is not taken'
+        if self.stricter:
+            # Whoever asks for any certificate hears what is said of it, and lets it in.
+            is_refused = got.startswith('out FAILED:') or (asking == 'optional_no_ca' and got.startswith('in FAILED:'))
+            return None if is_refused and got.endswith(self.word or '') else 'it is not refused so'
+        if self.word:
+            return None if nginx.startswith('out') and got == self.word else 'it is not refused so'
+        return None if got == nginx else 'it is not as nginx'
+
+
+# OpenSSL tries the first issuer that a name leads to, if no identifiers of keys say otherwise; the library tries all.
+FIRST = 'the first issuer by name is not the only one'
+# Of several faults OpenSSL names the last it comes to, the library the first.
+NO_PURPOSE = 'out FAILED:unsuitable certificate purpose'
+
+
+def cases(folder):
+    keys = {label: Key(folder, label, kind) for label, kind in (
+        ('root', 'ec'), ('middle', 'ec'), ('second', 'ec'), ('third', 'ec'), ('leaf', 'ec'), ('other', 'ec'), ('rsa', 'rsa'),
+        ('rsa-leaf', 'rsa'), ('ed', 'ed'), ('ed-leaf', 'ed'), ('small', 'small'))}
+    key = keys.__getitem__
+    new = Certificate
+    root = new('CN=Root', key('root'), *ROOT)
+    leaf = lambda issuer, *extensions, **more: new('CN=client', key('leaf'), *(extensions or LEAF), issuer=issuer, **more)
+    middle = lambda *extensions, issuer=root, label='middle', **more: new(
+        f'CN={label}', key(label), *(extensions or ROOT), issuer=issuer, **more)
+    stranger = new('CN=Stranger', key('other'), *ROOT)
+    out = []
+    case = lambda *arguments, **more: out.append(Case(*arguments, **more))
+
+    def by_root(about, wanted, *extensions, stricter=None, word=None, **more):
+        signer = new('CN=Root', key('root'), *extensions, **more)
+        case(f'root: {about}', [signer], [leaf(signer)], wanted, stricter=stricter, word=word)
+
+    def by_middle(about, wanted, *extensions, stricter=None, word=None, **more):
+        signer = middle(*extensions, **more)
+        case(f'intermediate: {about}', [root], [leaf(signer), signer], wanted, stricter=stricter, word=word)
+
+    def leaves(about, wanted, *extensions, stricter=None, word=None, **more):
+        case(f'leaf: {about}', [root], [leaf(root, *extensions, **more)], wanted, stricter=stricter, word=word)
+
+    leaves('valid', True)
+    leaves('no extensions but that it is no authority', True, authority(ca=False))
+    leaves('expired', False, days=(-9, -1))
+    leaves('not yet valid', False, days=(1, 9))
+    leaves('for servers', False, purpose('serverAuth'))
+    leaves('for servers and clients', True, purpose('serverAuth', 'clientAuth'))
+    leaves('for any purpose', False, purpose('any'))
+    leaves('for clients, critical', True, purpose('clientAuth', critical=True))
+    for use in USES:
+        leaves(f'usage {use}', use in ('digitalSignature', 'keyAgreement'), usage(use))
+    leaves('usage of nothing', False, usage())
+    leaves('an authority itself', True, authority(), stricter='an authority is no client')
+    leaves('netscape type client', True, netscape(0))
+    leaves('netscape type server', False, netscape(1))
+    leaves('unknown extension', True, extension('1.2.3.4', b'\x05\0'))
+    leaves('unknown critical extension', False, extension('1.2.3.4', b'\x05\0', critical=True))
+    leaves('version 1', True, version=1, stricter='version 1', word='unable to verify the first certificate')
+    out[-1].chain = [new('CN=client', key('leaf'), issuer=root, version=1)]
+    leaves('signed with SHA-1', False, digest='sha1')
+    leaves('signed with another key', False, signer=key('other'))
+    leaves('dates after 2050', True, days=(-2, 365 * 40))
+    leaves('negative serial', True, serial=-77)
+    case('leaf: small key', [root], [new('CN=client', key('small'), *LEAF, issuer=root)], False,
+         word='SSLError')
+    for kind in ('rsa', 'ed'):
+        signer = new('CN=Root', key(kind), *ROOT)
+        case(f'{kind}: root and leaf', [signer], [new('CN=client', key(f'{kind}-leaf'), *LEAF, issuer=signer)], True)
+        case(f'{kind}: signed by another kind of key', [root], [new('CN=client', key(kind), *LEAF, issuer=root)], True)
+
+    by_root('no usage', True, authority())
+    by_root('expired', False, *ROOT, days=(-9, -1))
+    by_root('not yet valid', False, *ROOT, days=(1, 9))
+    by_root('no authority', False, authority(ca=False))
+    by_root('no extensions', False)
+    by_root('extensions that say nothing of authority', False, usage('digitalSignature'), word=NO_PURPOSE)
+    by_root('usage keyCertSign and nothing of authority', True, usage('keyCertSign'), stricter='basicConstraints')
+    by_root('usage without keyCertSign', False, authority(), usage('digitalSignature', 'cRLSign'))
+    by_root('for servers', False, *ROOT, purpose('serverAuth'))
+    by_root('for clients', True, *ROOT, purpose('clientAuth'))
+    by_root('for any purpose', False, *ROOT, purpose('any'))
+    by_root('pathlen 0, nothing below', True, authority(0), usage('keyCertSign'))
+    by_root('unknown critical extension', False, *ROOT, extension('1.2.3.4', b'\x05\0', critical=True))
+    by_root('version 1', True, version=1, stricter='version 1')
+    by_root('signed itself with another key', True, *ROOT, signer=key('other'), stricter='own signature')
+
+    by_middle('valid', True)
+    by_middle('expired', False, days=(-9, -1))
+    by_middle('not yet valid', False, days=(1, 9))
+    by_middle('no authority', False, authority(ca=False))
+    by_middle('no extensions but a name', False, alternatives((HOST, b'a.example')))
+    by_middle('usage without keyCertSign', False, authority(), usage('digitalSignature'))
+    by_middle('for servers', False, *ROOT, purpose('serverAuth'))
+    by_middle('for mail', False, *ROOT, purpose('emailProtection'))
+    by_middle('for clients', True, *ROOT, purpose('clientAuth'))
+    by_middle('for any purpose', False, *ROOT, purpose('any'))
+    by_middle('pathlen 0, nothing below', True, authority(0), usage('keyCertSign'))
+    by_middle('unknown critical extension', False, *ROOT, extension('1.2.3.4', b'\x05\0', critical=True))
+    by_middle('signed with SHA-1', False, digest='sha1')
+    by_middle('signed with another key', False, signer=key('other'))
+    by_middle('version 1', True, version=1, stricter='version 1')
+
+    # Lengths.
+    one = middle()
+    two = middle(issuer=one, label='second')
+    three = middle(issuer=two, label='third')
+    for depth in (0, 1, 2, 3):
+        for chain, count in (([leaf(root)], 0), ([leaf(one), one], 1), ([leaf(two), two, one], 2),
+                             ([leaf(three), three, two, one], 3)):
+            case(f'depth {depth}: {count} between', [root], chain, count <= depth, depth=depth)
+    ladder = [root]
+    for number in range(6):
+        ladder.append(new(f'CN=step {number}', key(['middle', 'second'][number % 2]), *ROOT, issuer=ladder[-1]))
+    for count in (5, 6):
+        case(f'depth 9: {count} between', [root], [leaf(ladder[count]), *ladder[count:0:-1]], True, depth=9,
+             stricter='longer than the library looks' if count > 5 else None)
+    for pathlen in (0, 1):
+        signer = new('CN=Root', key('root'), authority(pathlen), usage('keyCertSign'))
+        below = middle(issuer=signer)
+        deep = middle(issuer=below, label='second')
+        case(f'root pathlen {pathlen}, one below', [signer], [leaf(below), below], pathlen >= 1, depth=9)
+        case(f'root pathlen {pathlen}, two below', [signer], [leaf(deep), deep, below], False, depth=9)
+        signer = middle(authority(pathlen), usage('keyCertSign'))
+        below = middle(issuer=signer, label='second')
+        case(f'intermediate pathlen {pathlen}, one below', [root], [leaf(below), below, signer], pathlen >= 1, depth=9)
+
+    # What is sent, and what is trusted besides.
+    case('chain with the root', [root], [leaf(one), one, root], True)
+    case('chain in another order', [root], [leaf(two), one, two], True, depth=3)
+    case('chain with unrelated ones', [root], [leaf(one), stranger, one, middle(issuer=stranger, label='third')], True)
+    case('chain with its intermediate missing', [root], [leaf(one)], False)
+    case('chain with its first intermediate missing', [root], [leaf(two), two], False, depth=3)
+    case('intermediate trusted beside the root', [root, one], [leaf(one)], True)
+    case('intermediate trusted alone', [one], [leaf(one)], False)
+    case('two roots', [stranger, root], [leaf(root)], True)
+    case('nobody knows the signer', [root], [leaf(stranger)], False)
+    case('nobody knows the root that is sent', [root], [leaf(stranger), stranger], False)
+    renewed = new('CN=Root', key('root'), *ROOT, days=(-9, -1))
+    case('expired root beside its renewed one', [renewed, root], [leaf(root)], True)
+    same_name = new('CN=Root', key('other'), *ROOT)
+    case('two roots of one name', [same_name, root], [leaf(root)], False, wider=FIRST)
+    case('root of the same name and another key', [same_name], [leaf(root)], False)
+    cross = new('CN=middle', key('middle'), *ROOT, issuer=stranger)
+    case('cross-signed, by the known', [root], [leaf(one), one], True)
+    case('cross-signed, by the other', [stranger], [leaf(cross), cross], True)
+    case('cross-signed, both sent', [root], [leaf(one), cross, one], False, wider=FIRST)
+    case('cross-signed, both sent, the known first', [root], [leaf(one), one, cross], True)
+    rolled = new('CN=Root', key('other'), *ROOT, issuer=root)
+    new_root = new('CN=Root', key('other'), *ROOT)
+    case('a new key signed by the old one', [root], [leaf(new_root), rolled], False, wider=FIRST)
+    case('root of other letters', [new(name('CN=ROOT'), key('root'), *ROOT)], [leaf(root)], True, stricter='letters')
+    case('root of other kind of text', [new(name(attribute('CN', 'Root', PRINTABLE)), key('root'), *ROOT)], [leaf(root)], True,
+         stricter='kind of text')
+    old = new('CN=Root', key('rsa'), *ROOT, digest='sha1')
+    case('root signed itself with SHA-1', [old], [leaf(old)], True)
+    case('root signed itself with SHA-1, intermediate too', [old], [leaf(middle(issuer=old, digest='sha1')),
+                                                                     middle(issuer=old, digest='sha1')], False,
+         word='out FAILED:certificate signature failure')
+
+    # Certificates that signed themselves.
+    for about, extensions, wanted in (
+            ('no authority', (authority(ca=False), *LEAF), True), ('an authority', (authority(),), True),
+            ('only to sign', ROOT, False), ('for servers', (authority(), purpose('serverAuth')), False),
+            ('unknown critical extension', (extension('1.2.3.4', b'\x05\0', critical=True),), False)):
+        own = new('CN=client', key('leaf'), *extensions)
+        case(f'own signature, trusted, {about}', [own], [own], wanted)
+        case(f'own signature, not trusted, {about}', [root], [own], False)
+    pinned = new('CN=client', key('leaf'), authority(ca=False), *LEAF)
+    case('trusted, expired', [c := new('CN=client', key('leaf'), authority(ca=False), *LEAF, days=(-9, -1))], [c], False)
+    case('trusted, not yet valid', [c := new('CN=client', key('leaf'), authority(ca=False), *LEAF, days=(1, 9))], [c], False)
+    case('trusted, version 1', [c := new('CN=client', key('leaf'), version=1)], [c], True)
+    case('another of the same name and key', [pinned], [new('CN=client', key('leaf'), authority(ca=False), *LEAF)], False)
+    case('a trusted client signs another', [pinned], [new('CN=admin', key('other'), *LEAF, issuer=pinned)], False,
+         word=NO_PURPOSE)
+    case('a trusted client signs another, sent too', [pinned], [new('CN=admin', key('other'), *LEAF, issuer=pinned), pinned],
+         False, word=NO_PURPOSE)
+    case('a trusted client signs an authority', [pinned], [
+        new('CN=admin', key('second'), *LEAF, issuer=(c := new('CN=middle', key('middle'), *ROOT, issuer=pinned))), c], False,
+        depth=9, word=NO_PURPOSE)
+    signed = leaf(root)
+    case('trusted, signed by an unknown', [signed], [signed], False)
+    case('the name of the root', [root], [new('CN=Root', key('leaf'), *LEAF, issuer=root)], False)
+
+    # Constraints on names.
+    host = (HOST, b'example')
+    for about, tree, subject, more, wanted, stricter in (
+            ('host inside', [host], 'CN=client', [alternatives((HOST, b'a.example'))], True, None),
+            ('host outside', [host], 'CN=client', [alternatives((HOST, b'a.test'))], False, None),
+            ('host, none named', [host], 'CN=client', [], True, None),
+            ('host in the common name outside', [host], 'CN=a.test', [], False, None),
+            ('host in the common name inside', [host], 'CN=a.example', [], True, 'common name'),
+            ('mail inside', [(MAIL, b'example')], 'CN=client', [alternatives((MAIL, b'a@example'))], True, 'mail'),
+            ('mail outside', [(MAIL, b'example')], 'CN=client', [alternatives((MAIL, b'a@test'))], False, None),
+            ('mail in the subject outside', [(MAIL, b'example')], name('CN=a', 'emailAddress=a@test'), [], False, None),
+            ('mail in the subject inside', [(MAIL, b'example')], name('CN=a', 'emailAddress=a@example'), [], True, 'mail'),
+            ('subject inside', [(DIRECTORY, name('O=Partner'))], name('O=Partner', 'CN=a'), [], True, 'subjects'),
+            ('subject outside', [(DIRECTORY, name('O=Partner'))], name('O=Other', 'CN=a'), [], False, None),
+            ('address outside', [(ADDRESS, bytes([10, 0, 0, 0, 255, 0, 0, 0]))], 'CN=a',
+             [alternatives((ADDRESS, bytes([11, 0, 0, 1])))], False, None),
+            ('address inside', [(ADDRESS, bytes([10, 0, 0, 0, 255, 0, 0, 0]))], 'CN=a',
+             [alternatives((ADDRESS, bytes([10, 0, 0, 1])))], True, None)):
+        signer = new('CN=Root', key('root'), *ROOT, constraints(tree))
+        client = lambda issuer: new(subject, key('leaf'), *LEAF, *more, issuer=issuer)
+        case(f'names, root: {about}', [signer], [client(signer)], wanted, stricter=stricter)
+        signer = middle(*ROOT, constraints(tree))
+        case(f'names, intermediate: {about}', [root], [client(signer), signer], wanted, stricter=stricter)
+    signer = new('CN=Root', key('root'), *ROOT, constraints(excluded=[host]))
+    case('names: excluded host', [signer], [leaf(signer, *LEAF, alternatives((HOST, b'a.example')))], False,
+         word='out FAILED:permitted subtree violation')
+    case('names: other host', [signer], [leaf(signer, *LEAF, alternatives((HOST, b'a.test')))], True)
+
+    # Lists of revoked certificates.
+    good, bad = leaf(root), leaf(root)
+    listed = revocations(root, bad.serial)
+    case('list: not in it', [root], [good], True, crl=listed)
+    case('list: in it', [root], [bad], False, crl=listed)
+    case('list: empty', [root], [good], True, crl=revocations(root))
+    case('list: expired', [root], [good], False, crl=revocations(root, days=(-9, -1)))
+    case('list: expired, in it', [root], [bad], False, crl=revocations(root, bad.serial, days=(-9, -1)))
+    case('list: not yet valid', [root], [good], False, crl=revocations(root, days=(1, 9)))
+    case('list: an expired and a current one', [root], [good], True,
+         crl=revocations(root, days=(-9, -1)) + revocations(root, number=2))
+    case('list: an older one without it', [root], [bad], False,
+         crl=revocations(root, days=(-3, 9)) + revocations(root, bad.serial, number=2))
+    case('list: of somebody else', [root], [good], False, crl=revocations(stranger))
+    case('list: of the same name, another key', [root], [good], False, crl=revocations(same_name))
+    case('list: with SHA-1', [new('CN=Root', key('rsa'), *ROOT)], [leaf(new('CN=Root', key('rsa'), *ROOT))], True,
+         crl=revocations(new('CN=Root', key('rsa'), *ROOT), digest='sha1'), stricter='SHA-1')
+    no_lists = new('CN=Root', key('root'), authority(), usage('keyCertSign'))
+    case('list: by one that may not sign any', [no_lists], [leaf(no_lists)], False, crl=revocations(no_lists))
+    below = leaf(one)
+    case('list: none of the intermediate', [root], [below, one], False, crl=revocations(root))
+    case('list: none of the root', [root], [below, one], False, crl=revocations(one))
+    case('list: of both', [root], [below, one], True, crl=revocations(root) + revocations(one))
+    case('list: of both, client in it', [root], [below, one], False, crl=revocations(root) + revocations(one, below.serial))
+    case('list: of both, intermediate in it', [root], [below, one], False, crl=revocations(root, one.serial) + revocations(one))
+    case('list: root in its own', [root], [good], False, crl=revocations(root, root.serial))
+    own = new('CN=client', key('leaf'), authority())
+    case('list: none of one that signed itself', [own], [own], False, crl=revocations(root))
+    case('list: of one that signed itself', [own], [own], True, crl=revocations(own))
+    case('list: of one that signed itself, in it', [own], [own], False, crl=revocations(own, own.serial))
+    case('list: of one that signed itself, expired', [own], [own], False, crl=revocations(own, days=(-9, -1)))
+    case('list: unknown signer', [root], [leaf(stranger)], False, crl=listed)
+    case('list: unknown root', [root], [leaf(stranger), stranger], False, crl=listed)
+    case('list: own signature', [root], [new('CN=client', key('leaf'), *LEAF)], False, crl=listed)
+    return out
+
 
 def asked(port, host, certificate):
     """What a client with a certificate is told; the name of the failure without an answer."""
@@ -24,6 +291,39 @@ def asked(port, host, certificate):
             return answer.partition(b'\r\n\r\n')[2].decode('latin-1')
     except OSError as problem:
         return type(problem).__name__
+
+
+ASKING = ('on', 'optional_no_ca')
+
+
+def test_paths_are_judged_as_by_nginx_or_stricter():
+    with Folder() as folder:
+        key = Key(folder, 'server')
+        (folder / 'server.crt').write_text(Certificate('CN=localhost', key).pem)
+        conf = ''
+        table = cases(folder)
+        for number, case in enumerate(table):
+            (folder / f'{number}.pem').write_text(
+                ''.join(found.pem for found in case.chain) + case.chain[0].key.path.read_text())
+            (folder / f'{number}.ca').write_text(''.join(found.pem for found in case.trusted))
+            if case.crl:
+                (folder / f'{number}.crl').write_text(case.crl)
+            for asking in ASKING:
+                conf += f'''server {{ listen 127.0.0.1:$port ssl; server_name {number}.{asking}; ssl_verify_client {asking};
+                    ssl_certificate {folder}/server.crt; ssl_certificate_key {folder}/server.key; ssl_verify_depth {case.depth};
+                    ssl_client_certificate {folder}/{number}.ca; {f'ssl_crl {folder}/{number}.crl;' if case.crl else ''}
+                    error_page 495 496 = /out; location / {{ return 200 "in $ssl_client_verify"; }}
+                    location /out {{ return 200 "out $ssl_client_verify"; }} }}\n'''
+        with Server(folder, conf) as here, Server(folder, conf, program=NGINX) as there:
+            def complaint(number, case, asking):
+                got, nginx = (asked(server.port, f'{number}.{asking}', folder / f'{number}.pem') for server in (here, there))
+                nginx = nginx.replace('self signed', 'self-signed')
+                why = case.complaint(asking, got, nginx)
+                return f'{case.about} ({asking}): {got}, nginx {nginx}: {why}' if why else None
+            with ThreadPoolExecutor(4) as several:
+                asks = [(number, case, asking) for number, case in enumerate(table) for asking in ASKING]
+                wrong = list(filter(None, several.map(lambda ask: complaint(*ask), asks)))
+        assert not wrong, '\n' + '\n'.join(wrong)
 
 
 NUMERIC, TELETEX, VISIBLE, UNIVERSAL, BMP, BITS = 18, 20, 26, 28, 30, 3

@@ -262,31 +262,46 @@ def test_client_certificates_as_tutorials_make_them():
         (folder / 'below.crt').write_text((folder / 'below.crt').read_text() + (folder / 'middle.crt').read_text())
         openssl('x509', '-req', '-in', folder / 'good.csr', '-CA', folder / 'ca.crt', '-CAkey', folder / 'ca.key',
                 '-set_serial', '80', '-days', '-1', '-out', folder / 'past.crt')
-        # openssl's own list of revoked certificates, of the first version.
-        for name in ('index', 'serial'):
-            (folder / name).write_text('01\n' if name == 'serial' else '')
+        certificate(folder, 'lost', signer='ca')
+        for name in ('index', 'serial', 'number'):
+            (folder / name).write_text('' if name == 'index' else '01\n')
         (folder / 'ca.conf').write_text(f'''[ca]\ndefault_ca = a\n[a]\ndatabase = {folder}/index\n
-            serial = {folder}/serial\ndefault_md = sha256\ndefault_crl_days = 1\n''')
+            serial = {folder}/serial\ncrlnumber = {folder}/number\ndefault_md = sha256\ndefault_crl_days = 1\n
+            [extensions]\nauthorityKeyIdentifier = keyid\n''')
         authority = ['-config', folder / 'ca.conf', '-keyfile', folder / 'ca.key', '-cert', folder / 'ca.crt']
-        openssl('ca', *authority, '-revoke', folder / 'old.crt')
-        openssl('ca', *authority, '-gencrl', '-out', folder / 'crl')
-        for crl in ('', f'ssl_crl {folder}/crl;'):
-            conf = f'''server {{ listen 127.0.0.1:$port ssl; ssl_client_certificate {folder}/ca.crt; {crl}
+        for name in ('old', 'lost'):
+            openssl('ca', *authority, '-revoke', folder / f'{name}.crt')
+        openssl('ca', *authority, '-gencrl', '-crlexts', 'extensions', '-out', folder / 'crl')
+        def conf(crl):
+            return f'''server {{ listen 127.0.0.1:$port ssl; ssl_client_certificate {folder}/ca.crt; {crl}
                 ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/localhost.key;
                 ssl_verify_client optional_no_ca; ssl_verify_depth 2; error_page 495 =200 /;
                 return 200 "$ssl_client_verify"; }}'''
-            here, there = pair(folder, conf)
+        for crl in ('', f'ssl_crl {folder}/crl;'):
+            here, there = pair(folder, conf(crl))
             with here, there:
-                for name, key in (('good', 'good'), ('old', 'old'), ('ca', 'ca'), ('server', 'good'), ('below', 'good'),
-                                  ('past', 'good'), ('localhost', 'localhost')):
+                for name, key in (('good', 'good'), ('lost', 'lost'), ('old', 'old'), ('ca', 'ca'), ('server', 'good'),
+                                  ('below', 'good'), ('past', 'good'), ('localhost', 'localhost')):
                     shown = ['--cert', folder / f'{name}.crt', '--key', folder / f'{key}.key']
                     got, wanted = (curl(server.port, '/', *shown) for server in (here, there))
+                    if name == 'old':
+                        # The library reads none of the first version of X.509, so it is never good.
+                        equal(got, 'FAILED:unable to verify the first certificate', name)
+                        continue
                     is_same = got == wanted or (got.startswith('FAILED') and wanted.startswith('FAILED'))
                     assert is_same and got, f'{name} {crl}: {got}, nginx says {wanted}'
                     if name in ('good', 'ca'):
                         equal(got, 'SUCCESS', name)
-                    if name == 'old':
+                    if name == 'lost':
                         equal(got, 'FAILED:certificate revoked' if crl else 'SUCCESS', name)
+        # Nor lists of the first version, which "openssl ca" makes if it is not told of extensions.
+        (folder / 'number').unlink()
+        (folder / 'ca.conf').write_text((folder / 'ca.conf').read_text().replace('crlnumber', '#'))
+        openssl('ca', *authority, '-gencrl', '-out', folder / 'crl')
+        refused = Server(folder, conf(f'ssl_crl {folder}/crl;'), wait=False)
+        refused.process.wait(20)
+        out = (refused.folder / 'out').read_text()
+        assert f'cannot load CRL "{folder}/crl": ' in out and 'must be of version 2' in out, out
 
 
 def test_the_state_of_a_certificate_is_asked_of_its_responder_and_sent_with_it():

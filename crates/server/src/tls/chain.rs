@@ -1,349 +1,316 @@
-//! Paths from a client's certificate to an authority: RFC 5280, section 6, as far as certificates of clients
-//! use it. rustls's own verifier takes neither certificates of X.509's first version nor an authority's shown as
-//! a client's, nor lists of revoked ones of the first version: what the usual tutorials make.
+//! Paths from a client's certificate to an authority: RFC 5280, section 6, by rustls-webpki.
+//!
+//! The library drops of a root what stands in it besides name and key. So the root is given to it twice: as an anchor, and
+//! as a certificate between the anchor and the rest. A path counts only if its last certificate is a trusted one, byte
+//! for byte: the library has then judged the root's dates, its right to sign, length of path, purposes and constraints on
+//! names as those of any issuer, and what is checked here is checked of every issuer alike.
 //!
 //! # Invariants
-//! - What is not understood is refused: an unknown critical extension, any constraint on names.
-//! - Work is bounded: so many certificates are looked at, and so many signatures checked.
+//! - Whatever signs on a path has been judged by the library and by [`Authorities::check_path`].
+//! - A certificate that is trusted and shown itself needs no signer, and is compared as a whole.
+//! - Work is bounded: so many certificates are looked at, of one name so many, and the library bounds the rest.
 
+use super::certificate::Certificate;
+use super::distinguished_name::{has_mail_address, may_name_host};
 use super::provider;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use super::revocation::Revocation;
+use rustls::pki_types::{
+    AlgorithmIdentifier, CertificateDer, CertificateRevocationListDer, InvalidSignature,
+    SignatureVerificationAlgorithm, TrustAnchor, UnixTime, alg_id,
+};
 use std::cell::Cell;
-use std::time::Duration;
-use x509_cert::Certificate;
-use x509_cert::der::asn1::{BitString, ContextSpecific};
-use x509_cert::der::oid::AssociatedOid;
-use x509_cert::der::oid::db::rfc5280::{
-    ANY_EXTENDED_KEY_USAGE, ID_CE_CERTIFICATE_POLICIES, ID_CE_NAME_CONSTRAINTS,
-    ID_CE_SUBJECT_ALT_NAME, ID_KP_CLIENT_AUTH,
-};
-use x509_cert::der::{
-    Decode as _, Encode as _, Error, Header, NestedReader, Reader as _, SliceReader, Tag, TagNumber,
-};
-use x509_cert::ext::Extension;
-use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage};
-use x509_cert::name::Name;
-use x509_cert::serial_number::SerialNumber;
-use x509_cert::spki::{AlgorithmIdentifierOwned, SubjectPublicKeyInfoOwned};
-use x509_cert::time::Time;
+use webpki::{EndEntityCert, Error, KeyUsage, RevocationOptions, VerifiedPath};
 
 /// OpenSSL's number and words for a reason (`X509_V_ERR_…`, openssl-verification-options(1)).
 pub(super) type Refusal = (u16, &'static str);
 
-const UNKNOWN_CRL: Refusal = (3, "unable to get certificate CRL");
+const BROKEN: Refusal = (1, "unspecified certificate verification error");
+const NO_ROOT: Refusal = (2, "unable to get issuer certificate");
+pub(super) const UNKNOWN_CRL: Refusal = (3, "unable to get certificate CRL");
 const BAD_SIGNATURE: Refusal = (7, "certificate signature failure");
+const BAD_CRL_SIGNATURE: Refusal = (8, "CRL signature failure");
 const NOT_YET_VALID: Refusal = (9, "certificate is not yet valid");
 const EXPIRED: Refusal = (10, "certificate has expired");
-const CRL_EXPIRED: Refusal = (12, "CRL has expired");
+pub(super) const CRL_NOT_YET_VALID: Refusal = (11, "CRL is not yet valid");
+pub(super) const CRL_EXPIRED: Refusal = (12, "CRL has expired");
 const SELF_SIGNED: Refusal = (18, "self-signed certificate");
+const SELF_SIGNED_ABOVE: Refusal = (19, "self-signed certificate in certificate chain");
 const UNKNOWN_ISSUER: Refusal = (20, "unable to get local issuer certificate");
 const UNVERIFIED: Refusal = (21, "unable to verify the first certificate");
-const TOO_LONG: Refusal = (22, "certificate chain too long");
-const REVOKED: Refusal = (23, "certificate revoked");
-const NO_AUTHORITY: Refusal = (24, "invalid CA certificate");
+pub(super) const REVOKED: Refusal = (23, "certificate revoked");
+const PATH_LENGTH: Refusal = (25, "path length constraint exceeded");
 const PURPOSE: Refusal = (26, "unsuitable certificate purpose");
+const NO_CERTIFICATE_SIGNER: Refusal = (32, "key usage does not include certificate signing");
 const CRITICAL: Refusal = (34, "unhandled critical extension");
-const BROKEN: Refusal = (1, "unspecified certificate verification error");
+pub(super) const LIST_SIGNER: Refusal = (35, "key usage does not include CRL signing");
+const NAME_CONSTRAINT: Refusal = (47, "permitted subtree violation");
+const WEAK_DIGEST: Refusal = (68, "CA signature digest algorithm too weak");
 
 /// Certificates of a client that are looked at; more are never needed.
-const CHAIN_CERTIFICATES_MAX: usize = 16;
-/// Signatures that are checked for one client; chosen far above any real path.
-const SIGNATURES_MAX: u32 = 64;
+const SENT_MAX: usize = 16;
+/// Those of one name among them: one that was renewed, or signed by two authorities. With more, somebody who makes them
+/// up could have the library try ways without end.
+const OF_ONE_NAME_MAX: usize = 2;
 
 /// Whom clients are verified by.
 #[derive(Debug)]
 pub(super) struct Authorities {
-    trusted: Vec<Certificate>,
-    revoked: Option<Vec<RevocationList>>,
-    /// Certificates allowed between a client's and a trusted one.
+    trusted: Vec<CertificateDer<'static>>,
+    /// Those of them that signed themselves: a path ends there.
+    anchors: Vec<TrustAnchor<'static>>,
+    own_signatures: OwnSignatures,
+    revocation: Option<Revocation>,
+    /// Certificates allowed between a client's and a root.
     depth: usize,
 }
 
 impl Authorities {
-    /// `None` for a list of revoked certificates that cannot be read.
+    /// # Errors
+    /// A list of revoked certificates that cannot be read.
     pub(super) fn new(
-        trusted: &[CertificateDer<'_>],
+        trusted: Vec<CertificateDer<'static>>,
         revoked: Option<&[CertificateRevocationListDer<'_>]>,
         depth: usize,
-    ) -> Option<Self> {
-        let trusted = trusted.iter().filter_map(|der| Certificate::from_der(der).ok()).collect();
-        let revoked = match revoked {
-            None => None,
-            Some(lists) => {
-                let lists = lists.iter().map(|der| RevocationList::read(der).ok());
-                Some(lists.collect::<Option<Vec<_>>>()?)
-            }
-        };
-        Some(Self { trusted, revoked, depth })
+    ) -> Result<Self, String> {
+        let revocation = revoked.map(Revocation::read).transpose()?;
+        let roots = || trusted.iter().filter(|der| is_self_issued(der));
+        let anchors =
+            roots().filter_map(|der| Some(webpki::anchor_from_trusted_cert(der).ok()?.to_owned()));
+        let anchors = anchors.collect();
+        let own_signatures = OwnSignatures::of(roots());
+        Ok(Self { anchors, own_signatures, trusted, revocation, depth })
     }
 
-    /// Verifies a client's certificate, with those it has sent behind it, at a time since 1970.
+    /// Verifies a client's certificate, with those it has sent behind it.
     ///
     /// # Errors
     /// Why it is no good.
     pub(super) fn verify(
         &self,
         chain: &[CertificateDer<'_>],
-        now: Duration,
+        now: UnixTime,
     ) -> Result<(), Refusal> {
-        let sent = chain.iter().take(CHAIN_CERTIFICATES_MAX);
-        let sent: Option<Vec<_>> = sent.map(|der| Certificate::from_der(der).ok()).collect();
-        let sent = sent.ok_or(BROKEN)?;
-        let (own, others) = sent.split_first().ok_or(BROKEN)?;
-        check_extensions(own)?;
-        check_purpose(own)?;
-        let walk = Walk { authorities: self, others, now, signatures: Cell::new(0) };
-        walk.climb(own, 0)
-    }
-}
-
-/// One search for a path.
-struct Walk<'a> {
-    authorities: &'a Authorities,
-    others: &'a [Certificate],
-    now: Duration,
-    signatures: Cell<u32>,
-}
-
-impl Walk<'_> {
-    /// Finds the way up from a certificate that has so many intermediate ones below it.
-    fn climb(&self, certificate: &Certificate, below: usize) -> Result<(), Refusal> {
-        check_time(certificate, self.now)?;
-        let trusted = &self.authorities.trusted;
-        if is_self_issued(certificate) && trusted.contains(certificate) {
-            return self.check_revoked(certificate, certificate);
+        let (leaf, sent) = chain.split_first().ok_or(BROKEN)?;
+        let own = Certificate::read(leaf).ok_or(BROKEN)?;
+        let (begin, end) = own.validity().ok_or(BROKEN)?;
+        if now.as_secs() < begin.as_secs() {
+            return Err(NOT_YET_VALID);
         }
-        let mut refusal = match is_self_issued(certificate) {
-            true => SELF_SIGNED,
-            false if below == 0 && self.others.is_empty() => UNVERIFIED,
-            false => UNKNOWN_ISSUER,
+        if now.as_secs() >= end.as_secs() {
+            return Err(EXPIRED);
+        }
+        if !own.is_for_clients() {
+            return Err(PURPOSE);
+        }
+        if own.is_self_issued() {
+            return self.check_self_issued(&own, leaf, now);
+        }
+        let sent = looked_at(sent);
+        let found = match &self.revocation {
+            None => self.find_path(leaf, &sent, now, None),
+            Some(lists) => {
+                lists.with_options(now, |lists| self.find_path(leaf, &sent, now, Some(lists)))
+            }
         };
-        for issuer in issuers(trusted, certificate).chain(issuers(self.others, certificate)) {
-            if issuer == certificate {
-                continue;
-            }
-            // As OpenSSL: a way ends at one that signed itself; what is trusted besides is on the way.
-            let is_end = is_self_issued(issuer) && trusted.contains(issuer);
-            if !is_end && below >= self.authorities.depth {
-                refusal = TOO_LONG;
-                continue;
-            }
-            let may_sign = || match is_end {
-                true => Ok(()),
-                false => check_authority(issuer, below).and_then(|()| check_extensions(issuer)),
-            };
-            let way = self
-                .count()
-                .and_then(|()| is_signed(certificate, issuer))
-                .and_then(|()| may_sign())
-                .and_then(|()| self.climb(issuer, below + 1))
-                .and_then(|()| self.check_revoked(certificate, issuer));
-            match way {
-                Ok(()) => return Ok(()),
-                Err(problem) => refusal = problem,
-            }
+        match found {
+            Err(UNKNOWN_ISSUER) => Err(self.why_unknown(&own, &sent)),
+            found => found,
         }
-        Err(refusal)
     }
 
-    /// Counts the work of one more signature.
-    fn count(&self) -> Result<(), Refusal> {
-        self.signatures.set(self.signatures.get() + 1);
-        if self.signatures.get() > SIGNATURES_MAX { Err(TOO_LONG) } else { Ok(()) }
-    }
-
-    /// Is a certificate not in its issuer's list? Without lists nobody asks.
-    fn check_revoked(
+    /// Of a client's certificate that signed itself only this counts: is it trusted itself?
+    fn check_self_issued(
         &self,
-        certificate: &Certificate,
-        issuer: &Certificate,
+        own: &Certificate<'_>,
+        leaf: &CertificateDer<'_>,
+        now: UnixTime,
     ) -> Result<(), Refusal> {
-        let Some(lists) = &self.authorities.revoked else { return Ok(()) };
-        let name = &issuer.tbs_certificate.subject;
-        let mut refusal = UNKNOWN_CRL;
-        for list in lists.iter().filter(|list| list.issuer == *name) {
-            self.count()?;
-            if check_signature(&list.content, &list.algorithm, &list.signature, issuer).is_err() {
-                continue;
-            }
-            if list.next_update.is_some_and(|next| next < self.now) {
-                refusal = CRL_EXPIRED;
-                continue;
-            }
-            return match list.serials.contains(&certificate.tbs_certificate.serial_number) {
-                true => Err(REVOKED),
-                false => Ok(()),
-            };
+        match EndEntityCert::try_from(leaf) {
+            Ok(_) | Err(Error::UnsupportedCertVersion) => {}
+            Err(problem) => return Err(refusal(&problem)),
         }
-        Err(refusal)
+        match (self.trusted.iter().any(|trusted| trusted == leaf), &self.revocation) {
+            (true, None) => Ok(()),
+            (true, Some(lists)) => lists.check_self_signed(own, now),
+            (false, None) => Err(SELF_SIGNED),
+            (false, Some(_)) => Err(UNKNOWN_CRL),
+        }
+    }
+
+    fn find_path(
+        &self,
+        leaf: &CertificateDer<'_>,
+        sent: &[CertificateDer<'_>],
+        now: UnixTime,
+        revocation: Option<RevocationOptions<'_>>,
+    ) -> Result<(), Refusal> {
+        let leaf = match EndEntityCert::try_from(leaf) {
+            // Of an older version: nothing can be said about who signed it.
+            Err(Error::UnsupportedCertVersion) => return Err(UNVERIFIED),
+            leaf => leaf.map_err(|problem| refusal(&problem))?,
+        };
+        let known = provider().signature_verification_algorithms.all;
+        let mut algorithms: Vec<&dyn SignatureVerificationAlgorithm> = known.to_vec();
+        algorithms.push(&self.own_signatures);
+        let trusted = self.trusted.iter().map(|der| CertificateDer::from(&der[..]));
+        let others: Vec<_> =
+            sent.iter().map(|der| CertificateDer::from(&der[..])).chain(trusted).collect();
+        // The library's errors cannot say it.
+        let own_refusal = Cell::new(UNKNOWN_ISSUER);
+        let check = |path: &VerifiedPath<'_>| {
+            self.check_path(path).map_err(|why| {
+                own_refusal.set(why);
+                Error::UnknownIssuer
+            })
+        };
+        let found = leaf.verify_for_usage(
+            &algorithms,
+            &self.anchors,
+            &others,
+            now,
+            KeyUsage::client_auth(),
+            revocation,
+            Some(&check),
+        );
+        match found {
+            Ok(_) => Ok(()),
+            Err(Error::UnknownIssuer) => Err(own_refusal.get()),
+            Err(problem) => Err(refusal(&problem)),
+        }
+    }
+
+    /// What the library leaves to us of a path that it has found.
+    fn check_path(&self, path: &VerifiedPath<'_>) -> Result<(), Refusal> {
+        let issuers: Vec<_> = path.intermediate_certificates().map(|issuer| issuer.der()).collect();
+        let (root, between) = issuers.split_last().ok_or(UNKNOWN_ISSUER)?;
+        // As OpenSSL, which does not look beyond the depth.
+        if !is_self_issued(root) || !self.trusted.contains(root) || between.len() > self.depth {
+            return Err(UNKNOWN_ISSUER);
+        }
+        let leaf = path.end_entity().der();
+        let leaf = Certificate::read(&leaf).ok_or(BROKEN)?;
+        let has_host = path.end_entity().valid_dns_names().next().is_some();
+        // The library compares constraints with alternative names of the kinds it knows, and with nothing else.
+        let mut is_beyond = !has_host && may_name_host(leaf.subject);
+        let mut below = leaf;
+        for issuer in &issuers {
+            let issuer = Certificate::read(issuer).ok_or(BROKEN)?;
+            if !issuer.may_sign_certificates() {
+                return Err(NO_CERTIFICATE_SIGNER);
+            }
+            is_beyond |= has_mail_address(below.subject) || below.has_other_names();
+            if is_beyond && issuer.constrains_names() {
+                return Err(NAME_CONSTRAINT);
+            }
+            below = issuer;
+        }
+        Ok(())
+    }
+
+    /// OpenSSL's word for a path that ends too early.
+    fn why_unknown(&self, own: &Certificate<'_>, sent: &[CertificateDer<'_>]) -> Refusal {
+        let issuer = |among: &[CertificateDer<'_>]| {
+            let mut read = among.iter().filter_map(|der| Certificate::read(der));
+            read.find(|other| other.subject == own.issuer).map(|found| found.is_self_issued())
+        };
+        let why = if issuer(sent).is_some() {
+            let is_untrusted = |der: &&CertificateDer<'_>| !self.trusted.contains(der);
+            let is_end = sent.iter().filter(is_untrusted).any(|der| is_self_issued(der));
+            if is_end { SELF_SIGNED_ABOVE } else { UNKNOWN_ISSUER }
+        } else {
+            match issuer(&self.trusted) {
+                None => return UNVERIFIED,
+                Some(false) => NO_ROOT,
+                Some(true) => UNKNOWN_ISSUER,
+            }
+        };
+        // As OpenSSL: whose signer is unknown has no list either.
+        if self.revocation.is_some() { UNKNOWN_CRL } else { why }
     }
 }
 
-/// Is a certificate signed by another?
-pub(super) fn is_signed(certificate: &Certificate, by: &Certificate) -> Result<(), Refusal> {
-    let content = certificate.tbs_certificate.to_der().map_err(|_| BROKEN)?;
-    let algorithm = &certificate.signature_algorithm;
-    if certificate.tbs_certificate.signature != *algorithm {
-        return Err(BAD_SIGNATURE);
+/// What a client has sent behind its own certificate, within bounds.
+fn looked_at<'c>(sent: &'c [CertificateDer<'_>]) -> Vec<CertificateDer<'c>> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    let mut kept = Vec::new();
+    for der in sent.iter().take(SENT_MAX) {
+        let Some(Certificate { subject, .. }) = Certificate::read(der) else { continue };
+        if names.iter().filter(|name| **name == subject).count() < OF_ONE_NAME_MAX {
+            names.push(subject);
+            kept.push(CertificateDer::from(&der[..]));
+        }
     }
-    check_signature(&content, algorithm, &certificate.signature, by)
+    kept
 }
 
-/// Checks a signature with the key of a certificate.
-pub(super) fn check_signature(
-    content: &[u8],
-    algorithm: &AlgorithmIdentifierOwned,
-    signature: &BitString,
-    by: &Certificate,
-) -> Result<(), Refusal> {
-    let key: &SubjectPublicKeyInfoOwned = &by.tbs_certificate.subject_public_key_info;
-    let wanted = (inner(algorithm), inner(&key.algorithm));
-    let (Some(kind), Some(key_kind)) = wanted else { return Err(BROKEN) };
-    let known = provider().signature_verification_algorithms.all;
-    let known = known.iter().find(|known| {
-        *known.signature_alg_id() == kind[..] && *known.public_key_alg_id() == key_kind[..]
-    });
-    let bits = (key.subject_public_key.as_bytes(), signature.as_bytes());
-    let (Some(known), (Some(key), Some(signature))) = (known, bits) else {
-        return Err(BAD_SIGNATURE);
-    };
-    known.verify_signature(key, content, signature).map_err(|_| BAD_SIGNATURE)
+fn is_self_issued(der: &CertificateDer<'_>) -> bool {
+    Certificate::read(der).is_some_and(|found| found.is_self_issued())
 }
 
-/// A list of revoked certificates, of either version.
+/// OpenSSL's word for what the library says.
+fn refusal(problem: &Error) -> Refusal {
+    match problem {
+        Error::CaUsedAsEndEntity
+        | Error::EmptyEkuExtension
+        | Error::EndEntityUsedAsCa
+        | Error::RequiredEkuNotFoundContext(_) => PURPOSE,
+        Error::CertExpired { .. } | Error::InvalidCertValidity => EXPIRED,
+        Error::CertNotValidYet { .. } => NOT_YET_VALID,
+        Error::CertRevoked => REVOKED,
+        Error::CrlExpired { .. } => CRL_EXPIRED,
+        Error::InvalidCrlSignatureForPublicKey
+        | Error::UnsupportedCrlSignatureAlgorithmContext(_)
+        | Error::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => BAD_CRL_SIGNATURE,
+        Error::InvalidSignatureForPublicKey
+        | Error::SignatureAlgorithmMismatch
+        | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => BAD_SIGNATURE,
+        Error::IssuerNotCrlSigner => LIST_SIGNER,
+        Error::NameConstraintViolation => NAME_CONSTRAINT,
+        Error::PathLenConstraintViolated => PATH_LENGTH,
+        Error::MaximumPathDepthExceeded | Error::UnknownIssuer | Error::UnsupportedCertVersion => {
+            UNKNOWN_ISSUER
+        }
+        Error::UnknownRevocationStatus => UNKNOWN_CRL,
+        Error::UnsupportedCriticalExtension => CRITICAL,
+        Error::UnsupportedSignatureAlgorithmContext(_) => WEAK_DIGEST,
+        _ => BROKEN,
+    }
+}
+
+/// What trusted certificates signed themselves with SHA-1. It proves nothing, and no one looks at it: they are
+/// trusted as they stand.
 #[derive(Debug)]
-struct RevocationList {
-    issuer: Name,
-    next_update: Option<Duration>,
-    serials: Vec<SerialNumber>,
-    /// What is signed.
-    content: Vec<u8>,
-    algorithm: AlgorithmIdentifierOwned,
-    signature: BitString,
-}
+struct OwnSignatures(Vec<(Vec<u8>, Vec<u8>)>);
 
-impl RevocationList {
-    /// RFC 5280, section 5.1. By hand: the library reads lists of the second version only.
-    fn read(der: &[u8]) -> Result<Self, Error> {
-        let mut outer = SliceReader::new(der)?;
-        let (content, algorithm, signature) = outer.sequence(|list| {
-            let content = list.tlv_bytes()?.to_vec();
-            Ok((content, AlgorithmIdentifierOwned::decode(list)?, BitString::decode(list)?))
-        })?;
-        let mut inner = SliceReader::new(&content)?;
-        let (issuer, next_update, serials) = inner.sequence(|list| {
-            if list.peek_tag()? == Tag::Integer {
-                u8::decode(list)?;
-            }
-            AlgorithmIdentifierOwned::decode(list)?;
-            let issuer = Name::decode(list)?;
-            Time::decode(list)?;
-            let has = |list: &mut NestedReader<'_, _>, tags: &[Tag]| {
-                !list.is_finished() && list.peek_tag().is_ok_and(|tag| tags.contains(&tag))
-            };
-            let next = has(list, &[Tag::UtcTime, Tag::GeneralizedTime]);
-            let next = if next { Some(Time::decode(list)?.to_unix_duration()) } else { None };
-            let mut serials = Vec::new();
-            if has(list, &[Tag::Sequence]) {
-                list.sequence(|entries| {
-                    while !entries.is_finished() {
-                        serials.push(entries.sequence(|entry| {
-                            let serial = SerialNumber::decode(entry)?;
-                            while !entry.is_finished() {
-                                entry.tlv_bytes()?;
-                            }
-                            Ok(serial)
-                        })?);
-                    }
-                    Ok(())
-                })?;
-            }
-            if let Some(extensions) =
-                ContextSpecific::<Vec<Extension>>::decode_explicit(list, TagNumber::N0)?
-            {
-                // It says that the list is not about all certificates.
-                if extensions.value.iter().any(|extension| extension.critical) {
-                    return Err(Tag::Sequence.value_error());
-                }
-            }
-            Ok((issuer, next, serials))
-        })?;
-        Ok(Self { issuer, next_update, serials, content, algorithm, signature })
+impl OwnSignatures {
+    fn of<'c>(roots: impl Iterator<Item = &'c CertificateDer<'static>>) -> Self {
+        let own = |root: &'c CertificateDer<'static>| {
+            let root = Certificate::read(root)?;
+            Some((root.content.to_vec(), root.signature.to_vec()))
+        };
+        Self(roots.filter_map(own).collect())
     }
 }
 
-/// Those of some certificates whose name is that of a certificate's signer.
-fn issuers<'c>(
-    among: &'c [Certificate],
-    certificate: &Certificate,
-) -> impl Iterator<Item = &'c Certificate> {
-    let wanted = certificate.tbs_certificate.issuer.clone();
-    among.iter().filter(move |other| other.tbs_certificate.subject == wanted)
-}
-
-/// The content of an algorithm's identifier, as the provider names it.
-fn inner(algorithm: &AlgorithmIdentifierOwned) -> Option<Vec<u8>> {
-    let der = algorithm.to_der().ok()?;
-    let mut reader = SliceReader::new(&der).ok()?;
-    Header::decode(&mut reader).ok()?;
-    let start = usize::try_from(reader.position()).ok()?;
-    Some(der[start..].to_vec())
-}
-
-fn is_self_issued(certificate: &Certificate) -> bool {
-    certificate.tbs_certificate.subject == certificate.tbs_certificate.issuer
-}
-
-fn check_time(certificate: &Certificate, now: Duration) -> Result<(), Refusal> {
-    let validity = &certificate.tbs_certificate.validity;
-    if now < validity.not_before.to_unix_duration() {
-        return Err(NOT_YET_VALID);
+impl SignatureVerificationAlgorithm for OwnSignatures {
+    fn verify_signature(
+        &self,
+        _: &[u8],
+        content: &[u8],
+        signature: &[u8],
+    ) -> Result<(), InvalidSignature> {
+        let is_own = |own: &(Vec<u8>, Vec<u8>)| own.0 == content && own.1 == signature;
+        if self.0.iter().any(is_own) { Ok(()) } else { Err(InvalidSignature) }
     }
-    if now > validity.not_after.to_unix_duration() { Err(EXPIRED) } else { Ok(()) }
-}
 
-/// RFC 5280, section 4.2: a critical extension that is not understood makes a certificate no good.
-fn check_extensions(certificate: &Certificate) -> Result<(), Refusal> {
-    let known = [
-        BasicConstraints::OID,
-        KeyUsage::OID,
-        ExtendedKeyUsage::OID,
-        ID_CE_SUBJECT_ALT_NAME,
-        ID_CE_CERTIFICATE_POLICIES,
-    ];
-    let extensions = certificate.tbs_certificate.extensions.iter().flatten();
-    for extension in extensions {
-        let is_unknown = extension.critical && !known.contains(&extension.extn_id);
-        if is_unknown || extension.extn_id == ID_CE_NAME_CONSTRAINTS {
-            return Err(CRITICAL);
-        }
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::RSA_ENCRYPTION
     }
-    Ok(())
-}
 
-/// May a client show it? Without a list of purposes, for any.
-fn check_purpose(certificate: &Certificate) -> Result<(), Refusal> {
-    match certificate.tbs_certificate.get::<ExtendedKeyUsage>() {
-        Ok(None) => Ok(()),
-        Ok(Some((_, usage))) => {
-            let fits = [ID_KP_CLIENT_AUTH, ANY_EXTENDED_KEY_USAGE];
-            usage.0.iter().any(|found| fits.contains(found)).then_some(()).ok_or(PURPOSE)
-        }
-        Err(_) => Err(BROKEN),
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        // sha1WithRSAEncryption (RFC 8017, appendix A.2.4), without parameters but NULL.
+        const SHA1_WITH_RSA: [u8; 13] =
+            [0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05, 0x05, 0x00];
+        AlgorithmIdentifier::from_slice(&SHA1_WITH_RSA)
     }
-}
-
-/// May it sign certificates, with so many intermediate ones below it?
-fn check_authority(certificate: &Certificate, below: usize) -> Result<(), Refusal> {
-    let content = &certificate.tbs_certificate;
-    let Ok(Some((_, constraints))) = content.get::<BasicConstraints>() else {
-        return Err(NO_AUTHORITY);
-    };
-    let is_short = constraints.path_len_constraint.is_none_or(|most| below <= usize::from(most));
-    let may_sign = match content.get::<KeyUsage>() {
-        Ok(None) => true,
-        Ok(Some((_, usage))) => usage.key_cert_sign(),
-        Err(_) => false,
-    };
-    if constraints.ca && is_short && may_sign { Ok(()) } else { Err(NO_AUTHORITY) }
 }

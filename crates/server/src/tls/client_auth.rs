@@ -12,7 +12,6 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What is asked of clients.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,10 +73,10 @@ impl ClientAuth {
         let parts = std::iter::once(&rule[..]).chain(all.iter().map(|der| &der[..]));
         let circle = tickets::circle(parts);
         let lists = crl.map(|crl| files.revocations(crl)).transpose()?;
-        let authorities = Authorities::new(&all, lists.as_deref(), depth);
-        let authorities = authorities.ok_or_else(|| {
+        let authorities = Authorities::new(all, lists.as_deref(), depth);
+        let authorities = authorities.map_err(|problem| {
             let shown = crl.unwrap_or(Path::new("")).display();
-            format!("cannot load CRL \"{shown}\": it cannot be read")
+            format!("cannot load CRL \"{shown}\": {problem}")
         })?;
         Ok(Self { asking, authorities, hints: hints.into(), circle })
     }
@@ -98,8 +97,7 @@ impl ClientAuth {
         if chain.is_empty() {
             return Judgement::None;
         }
-        let now = Duration::from_secs(UnixTime::now().as_secs());
-        match self.authorities.verify(chain, now) {
+        match self.authorities.verify(chain, UnixTime::now()) {
             Ok(()) => Judgement::Success,
             Err((number, words)) => Judgement::Failed(number, words),
         }
@@ -108,7 +106,7 @@ impl ClientAuth {
     /// May a client that was judged so be answered?
     pub fn admits(&self, judgement: &Judgement) -> Result<(), u16> {
         // As nginx: whoever signed it, or whether its signer is known, does not count here.
-        const BY_SELF: [u16; 5] = [2, 18, 19, 20, 21];
+        const BY_SELF: [u16; 4] = [18, 19, 20, 21];
         match (judgement, self.asking) {
             (Judgement::None, Asking::Must) => Err(496),
             (Judgement::Failed(number, _), Asking::MayBySelf) if BY_SELF.contains(number) => Ok(()),

@@ -3,10 +3,10 @@
 
   tests/client_certificates.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import socket, ssl, sys
+import http.client, os, signal, socket, ssl, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
 from certificates import *
-from peers import NGINX, Folder, Server, run
+from peers import NGINX, Folder, Server, run, until
 
 ROOT = (authority(), usage('keyCertSign', 'cRLSign'))
 LEAF = (usage('digitalSignature'), purpose('clientAuth'))
@@ -377,6 +377,127 @@ def test_names_are_written_as_by_nginx():
                 if got != nginx:
                     wrong.append(f'{subject}: {got}, nginx {nginx}')
         assert not wrong, '\n' + '\n'.join(wrong)
+
+
+# The servers of one socket: what each asks for, and whose certificates it takes.
+SERVERS = {'a': ('optional', 'p'), 'b': ('on', 'q'), 'c': ('on', 'p'), 'off': ('off', None), 'any': ('optional_no_ca', None)}
+
+
+def meeting(sni, host, shown):
+    """What is to come of it when a client that named `sni` asks `host`, in words of the page below."""
+    shaking = sni if sni in SERVERS else 'a'
+    shown = shown if SERVERS[shaking][0] != 'off' else None
+    said = lambda server: 'NONE' if not shown else 'SUCCESS' if SERVERS[server][1] == shown \
+        else 'FAILED:unable to verify the first certificate'
+    asking = SERVERS[host][0]
+    if asking == 'off':
+        return f'{host} {said(shaking) if SERVERS[shaking][0] != "off" else "NONE"}'
+    if sni and shaking != host:
+        return '421'
+    is_good = said(host) == 'SUCCESS' or (asking != 'on' and said(host) == 'NONE') or asking == 'optional_no_ca'
+    return f'{host} {said(host)}' if is_good else f'400 {said(host)}'
+
+
+def site(folder, order=SERVERS, more=''):
+    conf = ''
+    for host in order:
+        asking, authority = SERVERS[host]
+        trusted = f'ssl_client_certificate {folder}/{authority}.ca;' if authority else ''
+        conf += f'''server {{ listen 127.0.0.1:$port ssl; http2 on; server_name {host}.test; ssl_verify_client {asking}; {trusted}
+            ssl_certificate {folder}/server.crt; ssl_certificate_key {folder}/server.key; {more}
+            error_page 495 496 =400 /refused; error_page 421 =421 /misdirected;
+            location / {{ return 200 "{host} $ssl_client_verify"; }} location /reused {{ return 200 "$ssl_session_reused"; }}
+            location /refused {{ return 400 "400 $ssl_client_verify"; }} location /misdirected {{ return 421 421; }} }}\n'''
+    return conf
+
+
+def people(folder):
+    """A server's certificate, two authorities, and a client of each."""
+    key, made = Key(folder, 'server'), {}
+    (folder / 'server.crt').write_text(Certificate('CN=localhost', key).pem)
+    for label in 'pq':
+        made[label] = signer = Certificate(f'CN=authority {label}', Key(folder, f'{label}-ca'), *ROOT)
+        made[f'client {label}'] = client = Certificate(f'CN=client {label}', Key(folder, label), *LEAF, issuer=signer)
+        (folder / f'{label}.ca').write_text(signer.pem)
+        (folder / f'{label}.pem').write_text(client.pem + client.key.path.read_text())
+    return made
+
+
+def test_each_server_judges_by_its_own_authorities():
+    with Folder() as folder:
+        people(folder)
+        with Server(folder, site(folder)) as server:
+            def heard(sni, host, shown, version):
+                name = f'{sni}.test' if sni else '127.0.0.1'
+                command = ['curl', '-sk', '--max-time', '20', version, '--resolve', f'{name}:{server.port}:127.0.0.1',
+                           '-H', f'Host: {host}.test', *(['--cert', folder / f'{shown}.pem'] if shown else []),
+                           f'https://{name}:{server.port}/']
+                return subprocess.run(list(map(str, command)), capture_output=True, text=True).stdout
+            asks = [(sni, host, shown, version) for sni in (None, *SERVERS, 'unknown') for host in SERVERS
+                    for shown in (None, 'p', 'q') for version in ('--http1.1', '--http2')]
+            with ThreadPoolExecutor(4) as several:
+                told = list(several.map(lambda ask: heard(*ask), asks))
+        wrong = [f'{ask}: {got!r}, wanted {meeting(*ask[:3])!r}' for ask, got in zip(asks, told) if got != meeting(*ask[:3])]
+        assert not wrong, '\n' + '\n'.join(wrong)
+
+
+class Client:
+    """A kept connection."""
+
+    def __init__(self, port, certificate, name=None, session=None, version=None):
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.context.check_hostname, self.context.verify_mode = False, ssl.CERT_NONE
+        self.context.load_cert_chain(certificate)
+        if version:
+            self.context.minimum_version = self.context.maximum_version = version
+        self.certificate, self.port, self.name, self.version = certificate, port, name, version
+        self.open(session)
+
+    def open(self, session=None):
+        plain = socket.create_connection(('127.0.0.1', self.port), timeout=20)
+        self.connection = self.context.wrap_socket(plain, server_hostname=self.name, session=session)
+
+    def ask(self, host, path='/'):
+        self.connection.sendall(f'GET {path} HTTP/1.1\r\nHost: {host}.test\r\n\r\n'.encode())
+        answer = http.client.HTTPResponse(self.connection)
+        answer.begin()
+        return answer.read().decode()
+
+
+def test_a_kept_connection_and_a_resumed_one_are_judged_by_the_server_asked():
+    with Folder() as folder:
+        people(folder)
+        with Server(folder, site(folder, more='ssl_session_cache shared:S:1m;')) as server:
+            for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+                client = Client(server.port, folder / 'p.pem', version=version)
+                for host in ('a', 'any', 'c', 'off', 'a', 'any', 'b'):
+                    assert client.ask(host) == meeting(None, host, 'p'), (version, host)
+                session = client.connection.session
+                client.connection.close()
+                for host in ('c', 'b', 'a'):
+                    client.open(session)
+                    assert client.ask('a', '/reused') == 'r', version
+                    assert client.ask(host) == meeting(None, host, 'p'), (version, host)
+
+
+def test_a_reload_changes_who_is_let_in_over_a_kept_connection():
+    with Folder() as folder:
+        made = people(folder)
+        (folder / 'list').write_text(revocations(made['p'], made['client p'].serial))
+        changes = (
+            # What was the first server's place is another's then.
+            (site(folder, ['b', 'a', 'c']), 'b', '400 FAILED:unable to verify the first certificate'),
+            (site(folder, ['a', 'b', 'c'], f'ssl_crl {folder}/list;'), 'c', '400 FAILED:certificate revoked'))
+        for conf, host, wanted in changes:
+            with Server(folder, site(folder, ['a', 'b', 'c'])) as server:
+                client = Client(server.port, folder / 'p.pem')
+                assert client.ask('a') == 'a SUCCESS'
+                path = server.folder / 'nginx.conf'
+                path.write_text(path.read_text().replace(
+                    site(folder, ['a', 'b', 'c']).replace('$port', str(server.port)), conf.replace('$port', str(server.port))))
+                os.kill(server.pid, signal.SIGHUP)
+                until('the reload', lambda: 'reconfigured' in server.log())
+                assert client.ask(host) == wanted, (host, wanted)
 
 
 if __name__ == '__main__':

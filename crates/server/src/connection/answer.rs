@@ -92,13 +92,16 @@ fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
         };
     };
     let Some(auth) = &conf.server(exchange.server).tls.client_auth else { return Ok(()) };
-    if session.server_name().is_some() && session.server != exchange.server {
-        // Its certificate was judged by another server's rules (RFC 9110, section 7.4).
+    let is_other = session.server != exchange.server;
+    if is_other && session.server_name().is_some_and(|name| *name != exchange.request.host) {
+        // The client meant another server (RFC 9110, section 7.4).
         let text = "client attempted to request the server name different from the one that was negotiated";
         return Err((421, text.to_owned()));
     }
-    auth.admits(&session.judgement).map_err(|status| {
-        let text = match session.judgement {
+    // By the rules of the request's own server, whichever server the handshake was with.
+    let judgement = session.judgement(Some(auth));
+    auth.admits(&judgement).map_err(|status| {
+        let text = match judgement {
             Judgement::Failed(number, words) => {
                 format!("client SSL certificate verify error: ({number}:{words})")
             }

@@ -1,6 +1,5 @@
 //! The handshake: which server the client names decides the certificate and everything else.
 
-use super::client_auth::Judgement;
 use super::server::ServerTls;
 use super::session::{Session, SessionId};
 use super::stream::Tls;
@@ -91,11 +90,9 @@ pub async fn handshake(
     }
     tls.keep_early(early);
     let session = tls.with_session(|session| Session::new(session, offered, server, id));
-    let mut session = session.ok_or(NoSession::Closed)?;
-    if let Some(auth) = server_tls(conf, server).client_auth.as_ref() {
-        session.judgement = auth.judge(&session.chain);
-    } else {
-        session.judgement = Judgement::None;
+    let session = session.ok_or(NoSession::Closed)?;
+    if let Some(auth) = &server_tls(conf, server).client_auth {
+        session.judgement(Some(auth));
     }
     Ok(session)
 }
@@ -171,12 +168,9 @@ fn choose(
         let request = Request::unread(Bytes::new());
         Exchange::new(Rc::clone(conf), Rc::clone(client), request, RequestBody::none())
     };
-    let server = match &offered.server_name {
-        Some(name) => {
-            find_config::server_of(&mut exchange(), name).unwrap_or(socket.default_server)
-        }
-        None => socket.default_server,
-    };
+    let named = offered.server_name.as_ref();
+    let named = named.and_then(|name| find_config::server_of(&mut exchange(), name));
+    let server = named.unwrap_or(socket.default_server);
     let tls = server_tls(conf, server);
     if tls.rejects {
         return Err((UNRECOGNIZED_NAME, "the server rejects handshakes".to_owned()));

@@ -1,6 +1,6 @@
 //! What is known of a connection's TLS once its handshake is over, and the variables that show it.
 
-use super::client_auth::Judgement;
+use super::client_auth::{ClientAuth, Judgement};
 use super::handshake::Offered;
 use super::{names, x509};
 use crate::config::compiled::ServerId;
@@ -9,7 +9,9 @@ use crate::exchange::variables::Getter;
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConnection};
+use std::cell::RefCell;
 use std::io::Write as _;
+use std::sync::Arc;
 
 /// What a session is known by: the library does not tell its own, so it carries this one.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +40,21 @@ pub struct Session {
     is_resumed: bool,
     id: SessionId,
     /// The client's certificate and those behind it.
-    pub chain: Vec<CertificateDer<'static>>,
-    pub judgement: Judgement,
+    chain: Vec<CertificateDer<'static>>,
+    judged: RefCell<Judged>,
 }
+
+/// What servers say of the client's certificate, each by its own rules.
+#[derive(Debug, Default)]
+struct Judged {
+    /// By the server of the handshake, for those that ask for no certificate.
+    first: Option<Judgement>,
+    /// By those that were asked last.
+    by: Vec<(Arc<ClientAuth>, Judgement)>,
+}
+
+/// Judgements that are kept for one connection; chosen.
+const JUDGED_MAX: usize = 8;
 
 impl Session {
     pub fn new(
@@ -60,7 +74,7 @@ impl Session {
             alpn: Bytes::copy_from_slice(session.alpn_protocol().unwrap_or_default()),
             is_resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
             chain: session.peer_certificates().unwrap_or_default().to_vec(),
-            judgement: Judgement::None,
+            judged: RefCell::default(),
         }
     }
 
@@ -72,6 +86,24 @@ impl Session {
     /// The name the client asked for, lower-cased.
     pub fn server_name(&self) -> Option<&Bytes> {
         self.offered.server_name.as_ref()
+    }
+
+    /// What a server says of the client's certificate, whichever server the handshake was with; one that asks for
+    /// none shows what that one says.
+    pub fn judgement(&self, auth: Option<&Arc<ClientAuth>>) -> Judgement {
+        let mut judged = self.judged.borrow_mut();
+        let Some(auth) = auth else { return judged.first.clone().unwrap_or(Judgement::None) };
+        // By address: a reload makes rules of its own, with other lists and authorities.
+        if let Some((_, known)) = judged.by.iter().find(|(by, _)| Arc::ptr_eq(by, auth)) {
+            return known.clone();
+        }
+        let judgement = auth.judge(&self.chain);
+        judged.first.get_or_insert_with(|| judgement.clone());
+        if judged.by.len() == JUDGED_MAX {
+            judged.by.remove(0);
+        }
+        judged.by.push((Arc::clone(auth), judgement.clone()));
+        judgement
     }
 
     fn certificate(&self) -> Option<&CertificateDer<'static>> {
@@ -125,8 +157,9 @@ fn curves(session: &Session) -> Option<String> {
     join(&known, names::curve)
 }
 
-fn verdict(session: &Session) -> Option<String> {
-    Some(match &session.judgement {
+fn verdict(exchange: &Exchange, session: &Session) -> Option<String> {
+    let server = exchange.conf.server(exchange.server);
+    Some(match session.judgement(server.tls.client_auth.as_ref()) {
         Judgement::None => "NONE".to_owned(),
         Judgement::Success => "SUCCESS".to_owned(),
         Judgement::Failed(_, words) => format!("FAILED:{words}"),
@@ -178,7 +211,7 @@ pub fn getter(name: &str) -> Option<Getter> {
             |ex, out| with(ex, out, |s| Some(if s.is_resumed { "r" } else { "." }.to_owned()))
         }
         "ssl_early_data" => |_, _| false,
-        "ssl_client_verify" => |ex, out| with(ex, out, verdict),
+        "ssl_client_verify" => |ex, out| with(ex, out, |s| verdict(ex, s)),
         "ssl_client_raw_cert" => |ex, out| with_certificate(ex, out, x509::pem),
         "ssl_client_cert" => {
             |ex, out| with_certificate(ex, out, |c| x509::pem(c).map(|pem| indented(&pem)))

@@ -500,6 +500,21 @@ def test_a_reload_changes_who_is_let_in_over_a_kept_connection():
                 assert client.ask(host) == wanted, (host, wanted)
 
 
+def test_a_name_with_a_dot_at_its_end_is_the_name_without_it():
+    with Folder() as folder:
+        people(folder)
+        conf = f'''server {{ listen 127.0.0.1:$port ssl; ssl_reject_handshake on; }}
+            server {{ listen 127.0.0.1:$port ssl; server_name a.test; ssl_certificate {folder}/server.crt;
+            ssl_certificate_key {folder}/server.key; ssl_client_certificate {folder}/p.ca; ssl_verify_client on;
+            return 200 "$host $ssl_client_verify"; }}'''
+        with Server(folder, conf) as here, Server(folder, conf, program=NGINX) as there:
+            for named in ('a.test', 'a.test.', 'A.TEST.'):
+                for host in ('a', 'A'):
+                    for server in (here, there):
+                        client = Client(server.port, folder / 'p.pem', name=named)
+                        assert client.ask(host) == 'a.test SUCCESS', (named, host)
+
+
 if __name__ == '__main__':
     sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')},
                  sys.argv[1:]))

@@ -135,7 +135,7 @@ async fn hello(tls: &Tls) -> Result<Accepted, NoSession> {
 /// What a client offers.
 #[derive(Debug)]
 pub struct Offered {
-    /// Lower-cased.
+    /// Lower-cased, without a dot at the end.
     pub server_name: Option<Bytes>,
     pub suites: Vec<rustls::CipherSuite>,
     pub groups: Vec<rustls::NamedGroup>,
@@ -144,7 +144,11 @@ pub struct Offered {
 impl Offered {
     fn of(hello: &ClientHello<'_>) -> Self {
         Self {
-            server_name: hello.server_name().map(|name| name.to_ascii_lowercase().into()),
+            server_name: hello.server_name().map(|name| {
+                // As nginx: a name with the root's dot is the name without it.
+                let name = name.strip_suffix('.').unwrap_or(name);
+                name.to_ascii_lowercase().into()
+            }),
             suites: hello.cipher_suites().to_vec(),
             groups: hello.named_groups().unwrap_or_default().to_vec(),
         }

@@ -88,6 +88,12 @@ def netscape(*numbers):
     return extension('2.16.840.1.113730.1.1', bits(numbers))
 
 
+def identified(own=None, issuer=None):
+    """Identifiers of the certificate's key and its signer's."""
+    return [*([extension('2.5.29.14', tlv(4, own))] if own else []),
+            *([extension('2.5.29.35', tlv(0x30, tlv(0x80, issuer)))] if issuer else [])]
+
+
 MAIL, HOST, DIRECTORY, URI, ADDRESS = 0x81, 0x82, 0xa4, 0x86, 0x87
 
 
@@ -108,6 +114,8 @@ OPTIONS = {'ec': ['EC', '-pkeyopt', 'ec_paramgen_curve:P-256'], 'ed': ['ED25519'
 
 
 class Key:
+    contents = iter(range(1_000_000))
+
     def __init__(self, folder, label, kind='ec'):
         self.kind, self.path = kind, pathlib.Path(folder) / f'{label}.key'
         subprocess.run(['openssl', 'genpkey', '-algorithm', *OPTIONS[kind], '-out', self.path], check=True, capture_output=True)
@@ -116,10 +124,11 @@ class Key:
 
     def signed(self, content, digest):
         """Content with its signature, as certificates and lists have it."""
-        (self.path.parent / 'content').write_bytes(content)
+        file = self.path.parent / f'content-{next(self.contents)}'
+        file.write_bytes(content)
         command = ['pkeyutl', '-sign', '-rawin', '-inkey', self.path, '-in'] if self.kind == 'ed' \
             else ['dgst', f'-{digest}', '-sign', self.path]
-        signature = subprocess.run(['openssl', *command, self.path.parent / 'content'], check=True, capture_output=True).stdout
+        signature = subprocess.run(['openssl', *command, file], check=True, capture_output=True).stdout
         return tlv(0x30, content, SIGNATURES[self.kind](digest), tlv(3, b'\0' + signature))
 
 

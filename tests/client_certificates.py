@@ -16,9 +16,11 @@ class Case:
     """A client's certificates beside what is trusted, and whether nginx takes them for good. `stricter`: why we do not
     where nginx does; `wider`: why we do where nginx does not; `word`: our reason where both do not."""
 
-    def __init__(self, about, trusted, chain, wanted, stricter=None, wider=None, word=None, depth=1, crl=None):
+    def __init__(self, about, trusted, chain, wanted, stricter=None, wider=None, word=None, depth=1, crl=None,
+                 besides=()):
         self.about, self.trusted, self.chain, self.wanted = about, trusted, chain, wanted
         self.stricter, self.wider, self.word, self.depth, self.crl = stricter, wider, word, depth, crl
+        self.besides = besides
 
     def complaint(self, asking, got, nginx):
         """What is wrong with an answer, if anything is."""
@@ -180,6 +182,20 @@ def cases(folder):
     case('root of other kind of text', [new(name(attribute('CN', 'Root', PRINTABLE)), key('root'), *ROOT)], [leaf(root)], True,
          stricter='kind of text')
     old = new('CN=Root', key('rsa'), *ROOT, digest='sha1')
+    first = new('CN=Root', key('root'), *ROOT, *identified(b'first', b'first'))
+    second = new('CN=Root', key('other'), *ROOT, *identified(b'second', b'second'))
+    for issuer, identifier in ((first, b'first'), (second, b'second')):
+        case(f'two roots of one name, {identifier}', [first, second], [leaf(issuer, *LEAF, *identified(issuer=identifier))], True)
+    case('identifier of another key', [first], [leaf(first, *LEAF, *identified(issuer=b'second'))], False,
+         wider='identifiers are hints, the signature counts')
+    case('root in ssl_trusted_certificate', [stranger], [leaf(one), one], True, besides=[root])
+    case('intermediate in ssl_trusted_certificate', [root], [leaf(one)], True, besides=[one])
+    case('shown itself, in ssl_trusted_certificate', [root], [c := new('CN=client', key('leaf'), *LEAF)], True, besides=[c])
+    case('many unrelated ones', [root], [leaf(one), *(
+        new(f'CN=x {number}', key('other'), *ROOT, issuer=stranger) for number in range(14)), one], True)
+    case('too many unrelated ones', [root], [leaf(one), *(
+        new(f'CN=x {number}', key('other'), *ROOT, issuer=stranger) for number in range(20)), one], True,
+        stricter='sixteen are looked at')
     case('root signed itself with SHA-1', [old], [leaf(old)], True)
     case('root signed itself with SHA-1, intermediate too', [old], [leaf(middle(issuer=old, digest='sha1')),
                                                                      middle(issuer=old, digest='sha1')], False,
@@ -306,12 +322,14 @@ def test_paths_are_judged_as_by_nginx_or_stricter():
             (folder / f'{number}.pem').write_text(
                 ''.join(found.pem for found in case.chain) + case.chain[0].key.path.read_text())
             (folder / f'{number}.ca').write_text(''.join(found.pem for found in case.trusted))
+            (folder / f'{number}.more').write_text(''.join(found.pem for found in case.besides))
             if case.crl:
                 (folder / f'{number}.crl').write_text(case.crl)
             for asking in ASKING:
                 conf += f'''server {{ listen 127.0.0.1:$port ssl; server_name {number}.{asking}; ssl_verify_client {asking};
                     ssl_certificate {folder}/server.crt; ssl_certificate_key {folder}/server.key; ssl_verify_depth {case.depth};
                     ssl_client_certificate {folder}/{number}.ca; {f'ssl_crl {folder}/{number}.crl;' if case.crl else ''}
+                    {f'ssl_trusted_certificate {folder}/{number}.more;' if case.besides else ''}
                     error_page 495 496 = /out; location / {{ return 200 "in $ssl_client_verify"; }}
                     location /out {{ return 200 "out $ssl_client_verify"; }} }}\n'''
         with Server(folder, conf) as here, Server(folder, conf, program=NGINX) as there:
@@ -368,15 +386,25 @@ def test_names_are_written_as_by_nginx():
             ssl_certificate_key {folder}/server.key; error_page 495 =200 /; return 200
             "[$ssl_client_s_dn] [$ssl_client_i_dn] [$ssl_client_s_dn_legacy] [$ssl_client_i_dn_legacy] $ssl_client_serial"; }}'''
         issuers = [Certificate('CN=a/b,c', key), Certificate(name([attribute('O', 'ü'), attribute('CN', 'x')]), key)]
-        wrong = []
         with Server(folder, conf) as here, Server(folder, conf, program=NGINX) as there:
-            for number, subject in enumerate(subjects()):
+            def difference(number, subject):
                 found = Certificate(subject, key, issuer=issuers[number % 2], serial=(number - 100) * 7 ** (number % 40))
-                (folder / 'client.pem').write_text(found.pem + key.path.read_text())
-                got, nginx = (asked(server.port, 'localhost', folder / 'client.pem') for server in (here, there))
-                if got != nginx:
-                    wrong.append(f'{subject}: {got}, nginx {nginx}')
+                shown = folder / f'{number}.pem'
+                shown.write_text(found.pem + key.path.read_text())
+                got, nginx = (asked(server.port, 'localhost', shown) for server in (here, there))
+                return None if got == nginx else f'{subject}: {got}, nginx {nginx}'
+            with ThreadPoolExecutor(4) as several:
+                wrong = list(filter(None, several.map(lambda ask: difference(*ask), enumerate(subjects()))))
         assert not wrong, '\n' + '\n'.join(wrong)
+
+
+def test_an_authority_that_verifies_nobody_is_warned_of():
+    with Folder() as folder:
+        people(folder)
+        old = Certificate('CN=Old', Key(folder, 'old'), version=1)
+        (folder / 'p.ca').write_text((folder / 'p.ca').read_text() + old.pem)
+        with Server(folder, site(folder, ['a'])) as server:
+            assert 'clients are not verified by the certificate of "CN=Old": it is not of version 3' in server.log()
 
 
 # The servers of one socket: what each asks for, and whose certificates it takes.

@@ -1,5 +1,5 @@
-//! What is read of a certificate besides its path: of any version, and with any text in its names. Whether it is
-//! any good is not said here.
+//! What is read of a certificate besides its path: of any version, and with any text in its names.
+//! Whether it is any good is not said here.
 
 use super::der::{BIT_STRING, Element, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE};
 use std::time::Duration;
@@ -60,7 +60,10 @@ impl<'a> Certificate<'a> {
             // Before them stand identifiers that nobody uses.
             let part = Element::take(&mut content)?;
             if part.tag == EXTENSIONS {
-                extensions = Element::only(part.content, SEQUENCE)?.content;
+                let list = Element::only(part.content, SEQUENCE)?;
+                // What cannot be read shall not be taken for absent.
+                let is_whole = list.inside()?.iter().all(|one| one.tag == SEQUENCE);
+                extensions = is_whole.then_some(list.content)?;
             }
         }
         let serial = (serial.tag == INTEGER && !serial.content.is_empty()).then_some(serial)?;
@@ -136,5 +139,67 @@ impl<'a> Certificate<'a> {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let content = parts.concat();
+        let length = u8::try_from(content.len()).unwrap();
+        let head = if length < 0x80 { vec![tag, length] } else { vec![tag, 0x81, length] };
+        [head, content].concat()
+    }
+
+    fn certificate(extensions: &[&[u8]]) -> Vec<u8> {
+        let empty = element(SEQUENCE, &[]);
+        let extensions = element(0xa3, &[&element(SEQUENCE, extensions)]);
+        let content = [&[2, 1, 7][..], &empty, &empty, &empty, &empty, &empty, &extensions];
+        let content = element(SEQUENCE, &content);
+        element(SEQUENCE, &[&content, &empty, &element(BIT_STRING, &[&[0, 1, 2]])])
+    }
+
+    fn extension(id: &ObjectIdentifier, value: &[u8]) -> Vec<u8> {
+        let id = element(OBJECT_IDENTIFIER, &[id.as_bytes()]);
+        element(SEQUENCE, &[&id, &[1, 1, 0xff], &element(OCTET_STRING, &[value])])
+    }
+
+    #[test]
+    fn use_is_what_extensions_say_and_nothing_if_they_are_broken() {
+        let usage = |value: &[u8]| {
+            let der = certificate(&[&extension(&ID_CE_KEY_USAGE, value)]);
+            let found = Certificate::read(&der).unwrap();
+            [found.is_for_clients(), found.may_sign_certificates(), found.may_sign_lists()]
+        };
+        assert_eq!(usage(&[3, 2, 7, 0x80]), [true, false, false]);
+        assert_eq!(usage(&[3, 2, 3, 0x08]), [true, false, false]);
+        assert_eq!(usage(&[3, 2, 1, 0x06]), [false, true, true]);
+        assert_eq!(usage(&[3, 2, 2, 0x04]), [false, true, false]);
+        for broken in [&[][..], &[3], &[3, 0], &[3, 1, 0], &[4, 2, 7, 0xff], &[3, 2, 7, 0x80, 0]] {
+            assert_eq!(usage(broken), [false; 3], "{broken:?}");
+        }
+        let none = certificate(&[]);
+        let none = Certificate::read(&none).unwrap();
+        assert!(none.is_for_clients() && none.may_sign_certificates() && none.may_sign_lists());
+        assert_eq!((none.serial, none.signature), (&[7][..], &[1, 2][..]));
+    }
+
+    #[test]
+    fn an_extension_that_cannot_be_read_hides_no_other() {
+        let usage = extension(&ID_CE_KEY_USAGE, &[3, 2, 1, 0x06]);
+        for broken in [&[0x30, 0x84, 0, 0, 0, 0][..], &[0x31, 0], &[0x1f, 0], &[0x30]] {
+            assert!(Certificate::read(&certificate(&[broken, &usage])).is_none(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn every_cut_of_a_certificate_is_refused() {
+        let whole = certificate(&[&extension(&ID_CE_KEY_USAGE, &[3, 2, 1, 0x06])]);
+        for length in 0..whole.len() {
+            assert!(Certificate::read(&whole[..length]).is_none(), "{length}");
+        }
+        assert!(Certificate::read(&[&whole[..], &[0]].concat()).is_none());
     }
 }

@@ -1,14 +1,16 @@
 //! Paths from a client's certificate to an authority: RFC 5280, section 6, by rustls-webpki.
 //!
-//! The library drops of a root what stands in it besides name and key. So the root is given to it twice: as an anchor, and
-//! as a certificate between the anchor and the rest. A path counts only if its last certificate is a trusted one, byte
-//! for byte: the library has then judged the root's dates, its right to sign, length of path, purposes and constraints on
-//! names as those of any issuer, and what is checked here is checked of every issuer alike.
+//! The library drops of a root what stands in it besides name and key. So the root is given to it
+//! twice: as an anchor, and as a certificate between the anchor and the rest. A path counts only if
+//! its last certificate is a trusted one, byte for byte: the library has then judged the root's
+//! dates, its right to sign, length of path, purposes and constraints on names as those of any
+//! issuer, and what is checked here is checked of every issuer alike.
 //!
 //! # Invariants
 //! - Whatever signs on a path has been judged by the library and by [`Authorities::check_path`].
 //! - A certificate that is trusted and shown itself needs no signer, and is compared as a whole.
-//! - Work is bounded: so many certificates are looked at, of one name so many, and the library bounds the rest.
+//! - Work is bounded: so many certificates are looked at, of one name so many, and the library
+//!   bounds the rest.
 
 use super::certificate::Certificate;
 use super::distinguished_name::{has_mail_address, may_name_host};
@@ -48,8 +50,8 @@ const WEAK_DIGEST: Refusal = (68, "CA signature digest algorithm too weak");
 
 /// Certificates of a client that are looked at; more are never needed.
 const SENT_MAX: usize = 16;
-/// Those of one name among them: one that was renewed, or signed by two authorities. With more, somebody who makes them
-/// up could have the library try ways without end.
+/// Those of one name among them: one that was renewed, or signed by two authorities. With more,
+/// somebody who makes them up could have the library try ways without end.
 const OF_ONE_NAME_MAX: usize = 2;
 
 /// Whom clients are verified by.
@@ -79,6 +81,11 @@ impl Authorities {
         let anchors = anchors.collect();
         let own_signatures = OwnSignatures::of(roots());
         Ok(Self { anchors, own_signatures, trusted, revocation, depth })
+    }
+
+    /// Trusted certificates that the library cannot read, and why: they sign nobody's.
+    pub(super) fn unreadable(&self) -> impl Iterator<Item = (&CertificateDer<'static>, Error)> {
+        self.trusted.iter().filter_map(|der| Some((der, EndEntityCert::try_from(der).err()?)))
     }
 
     /// Verifies a client's certificate, with those it has sent behind it.
@@ -190,7 +197,8 @@ impl Authorities {
         let leaf = path.end_entity().der();
         let leaf = Certificate::read(&leaf).ok_or(BROKEN)?;
         let has_host = path.end_entity().valid_dns_names().next().is_some();
-        // The library compares constraints with alternative names of the kinds it knows, and with nothing else.
+        // The library compares constraints with alternative names of the kinds it knows, and with
+        // nothing else.
         let mut is_beyond = !has_host && may_name_host(leaf.subject);
         let mut below = leaf;
         for issuer in &issuers {
@@ -277,8 +285,8 @@ fn refusal(problem: &Error) -> Refusal {
     }
 }
 
-/// What trusted certificates signed themselves with SHA-1. It proves nothing, and no one looks at it: they are
-/// trusted as they stand.
+/// What trusted certificates signed themselves with SHA-1. It proves nothing, and no one looks at
+/// it: they are trusted as they stand.
 #[derive(Debug)]
 struct OwnSignatures(Vec<(Vec<u8>, Vec<u8>)>);
 
@@ -312,5 +320,29 @@ impl SignatureVerificationAlgorithm for OwnSignatures {
         const SHA1_WITH_RSA: [u8; 13] =
             [0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05, 0x05, 0x00];
         AlgorithmIdentifier::from_slice(&SHA1_WITH_RSA)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_a_client_sends_so_much_is_looked_at() {
+        // As much of a certificate as is read here; the number is the subject.
+        let certificate = |number: u8| {
+            let name = [0x30, 5, 0x31, 3, 0x30, 1, number];
+            let content = [&[0x30, 18, 2, 1, 1, 0x30, 0, 0x30, 0, 0x30, 0][..], &name, &[0x30, 0]];
+            let content = content.concat();
+            CertificateDer::from([&[0x30, 26][..], &content, &[0x30, 0, 3, 2, 0, 0]].concat())
+        };
+        let subjects = |numbers: &[u8]| {
+            let sent: Vec<_> = numbers.iter().map(|number| certificate(*number)).collect();
+            looked_at(&sent).iter().map(|der| der[19]).collect::<Vec<_>>()
+        };
+        assert_eq!(subjects(&[1, 2, 1, 1, 2, 2, 3]), [1, 2, 1, 2, 3]);
+        let many: Vec<u8> = (0..40).collect();
+        assert_eq!(subjects(&many).len(), SENT_MAX);
+        assert!(looked_at(&[CertificateDer::from(vec![0x30])]).is_empty());
     }
 }

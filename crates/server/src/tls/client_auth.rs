@@ -5,6 +5,7 @@ use super::chain::Authorities;
 use super::pem::PemFiles;
 use super::provider;
 use super::tickets::{self, Circle};
+use super::x509;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -79,6 +80,18 @@ impl ClientAuth {
             format!("cannot load CRL \"{shown}\": {problem}")
         })?;
         Ok(Self { asking, authorities, hints: hints.into(), circle })
+    }
+
+    /// What is to be said of trusted certificates that are of no use as authorities.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.authorities.unreadable().map(|(der, problem)| {
+            let subject = x509::name(der, x509::Who::Subject).unwrap_or_default();
+            let why = match problem {
+                webpki::Error::UnsupportedCertVersion => "it is not of version 3".to_owned(),
+                problem => problem.to_string(),
+            };
+            format!("clients are not verified by the certificate of \"{subject}\": {why}")
+        })
     }
 
     /// What sessions under this rule have in common.

@@ -1,5 +1,6 @@
-//! Names of subjects and issuers as OpenSSL writes them, which nginx shows in `$ssl_client_s_dn` and its kin. Maps
-//! decide by this text who may do what, so what a name holds never reads as another attribute.
+//! Names of subjects and issuers as OpenSSL writes them, which nginx shows in `$ssl_client_s_dn`
+//! and its kin. Maps decide by this text who may do what, so what a name holds never reads as
+//! another attribute.
 //!
 //! # Sources
 //! RFC 2253; OpenSSL's `X509_NAME_print_ex` with `XN_FLAG_RFC2253`, and `X509_NAME_oneline`.
@@ -359,3 +360,44 @@ const PKCS_9: [&str; 10] = [
 ];
 /// `1.3.6.1.4.1.311.60.2.1.*`
 const JURISDICTION: [&str; 4] = ["", "jurisdictionL", "jurisdictionST", "jurisdictionC"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name of one attribute.
+    fn name(id: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
+        let wrap = |tag: u8, content: &[u8]| {
+            [&[tag, u8::try_from(content.len()).unwrap()][..], content].concat()
+        };
+        let parts = [wrap(OBJECT_IDENTIFIER, id), wrap(tag, value)].concat();
+        wrap(SEQUENCE, &wrap(SET, &wrap(SEQUENCE, &parts)))
+    }
+
+    #[test]
+    fn nothing_in_a_value_reads_as_another_attribute() {
+        const CN: &[u8] = &[0x55, 4, 3];
+        let texts = [
+            (UTF8_STRING, &b"bob"[..], "CN=bob", "/CN=bob"),
+            (UTF8_STRING, b"bob,CN=admin", "CN=bob\\,CN=admin", "/CN=bob,CN=admin"),
+            (UTF8_STRING, b"bob/CN=admin", "CN=bob/CN=admin", "/CN=bob\\/CN=admin"),
+            (UTF8_STRING, b"bob+CN=admin", "CN=bob\\+CN=admin", "/CN=bob\\+CN=admin"),
+            (UTF8_STRING, b"a\nb\0", "CN=a\\0Ab\\00", "/CN=a\\x0Ab\\x00"),
+            (UTF8_STRING, b" a ", "CN=\\ a\\ ", "/CN= a "),
+            (UTF8_STRING, b"#", "CN=#", "/CN=#"),
+            (TELETEX_STRING, b"\xfc", "CN=\\C3\\BC", "/CN=\\xFC"),
+            (BMP_STRING, b"\0\xfc", "CN=\\C3\\BC", "/CN=\\x00\\xFC"),
+            (UNIVERSAL_STRING, b"\0\0\0a", "CN=a", "/CN=\\x00\\x00\\x00a"),
+            (BIT_STRING, b"\0\xab", "CN=#030200AB", "/CN=\\xAB"),
+        ];
+        for (tag, value, wanted, legacy) in texts {
+            let name = name(CN, tag, value);
+            assert_eq!(rfc2253(&name).as_deref(), Some(wanted));
+            assert_eq!(one_line(&name).as_deref(), Some(legacy));
+        }
+        assert_eq!(rfc2253(&name(CN, BMP_STRING, b"odd")), None);
+        let unknown = name(&[0x2a, 3, 4], UTF8_STRING, b"x");
+        assert_eq!(rfc2253(&unknown).as_deref(), Some("1.2.3.4=#0C0178"));
+        assert_eq!(one_line(&unknown).as_deref(), Some("/1.2.3.4=x"));
+    }
+}

@@ -34,8 +34,8 @@ impl Revocation {
         Ok(Self(lists))
     }
 
-    /// Calls `verify` with the lists that are valid by now: every certificate of a path must have one that
-    /// does not name it.
+    /// Calls `verify` with the lists that are valid by now: every certificate of a path must have
+    /// one that does not name it.
     pub(super) fn with_options<T>(
         &self,
         now: UnixTime,

@@ -222,7 +222,9 @@ fn client_auth(conf: &Conf, is_bare: bool, env: &Env) -> Result<Option<ClientAut
         depth,
         &env.pem,
     );
-    found.map(Some).map_err(ValueError)
+    let found = found.map_err(ValueError)?;
+    found.warnings().for_each(|text| env.warn(text));
+    Ok(Some(found))
 }
 
 /// What is to be asked about a certificate, if somebody can be asked.

@@ -88,8 +88,8 @@ impl Session {
         self.offered.server_name.as_ref()
     }
 
-    /// What a server says of the client's certificate, whichever server the handshake was with; one that asks for
-    /// none shows what that one says.
+    /// What a server says of the client's certificate, whichever server the handshake was with; one
+    /// that asks for none shows what that one says.
     pub fn judgement(&self, auth: Option<&Arc<ClientAuth>>) -> Judgement {
         let mut judged = self.judged.borrow_mut();
         let Some(auth) = auth else { return judged.first.clone().unwrap_or(Judgement::None) };

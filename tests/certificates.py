@@ -106,11 +106,25 @@ def constraints(permitted=(), excluded=()):
     return extension('2.5.29.30', tlv(0x30, trees(0xa0, permitted), trees(0xa1, excluded)), critical=True)
 
 
-RSA = lambda digest: tlv(0x30, oid(f'1.2.840.113549.1.1.{ {"sha1": 5, "sha256": 11}[digest] }'), b'\x05\0')
-SIGNATURES = {'ec': lambda digest: tlv(0x30, oid({'sha1': '1.2.840.10045.4.1', 'sha256': '1.2.840.10045.4.3.2'}[digest])),
-              'ed': lambda digest: tlv(0x30, oid('1.3.101.112')), 'rsa': RSA, 'small': RSA}
+SHA256 = tlv(0x30, oid('2.16.840.1.101.3.4.2.1'), b'\x05\0')
+RSA_PSS = tlv(0x30, oid('1.2.840.113549.1.1.10'), tlv(
+    0x30, tlv(0xa0, SHA256), tlv(0xa1, tlv(0x30, oid('1.2.840.113549.1.1.8'), SHA256)), tlv(0xa2, integer(32))))
 OPTIONS = {'ec': ['EC', '-pkeyopt', 'ec_paramgen_curve:P-256'], 'ed': ['ED25519'], 'rsa': ['RSA'],
-           'small': ['RSA', '-pkeyopt', 'rsa_keygen_bits:1024']}
+           'small': ['RSA', '-pkeyopt', 'rsa_keygen_bits:1024'], 'p384': ['EC', '-pkeyopt', 'ec_paramgen_curve:P-384'],
+           'p521': ['EC', '-pkeyopt', 'ec_paramgen_curve:P-521'], 'pss': ['RSA']}
+PSS = ['-sigopt', 'rsa_padding_mode:pss', '-sigopt', 'rsa_pss_saltlen:32']
+
+
+def algorithm(kind, digest):
+    if kind == 'ed':
+        return tlv(0x30, oid('1.3.101.112'))
+    if kind == 'pss':
+        return RSA_PSS
+    if kind in ('rsa', 'small'):
+        number = {'sha1': 5, 'sha256': 11, 'sha384': 12, 'sha512': 13}[digest]
+        return tlv(0x30, oid(f'1.2.840.113549.1.1.{number}'), b'\x05\0')
+    return tlv(0x30, oid({'sha1': '1.2.840.10045.4.1', 'sha256': '1.2.840.10045.4.3.2', 'sha384': '1.2.840.10045.4.3.3',
+                          'sha512': '1.2.840.10045.4.3.4'}[digest]))
 
 
 class Key:
@@ -127,9 +141,9 @@ class Key:
         file = self.path.parent / f'content-{next(self.contents)}'
         file.write_bytes(content)
         command = ['pkeyutl', '-sign', '-rawin', '-inkey', self.path, '-in'] if self.kind == 'ed' \
-            else ['dgst', f'-{digest}', '-sign', self.path]
+            else ['dgst', f'-{digest}', *(PSS if self.kind == 'pss' else []), '-sign', self.path]
         signature = subprocess.run(['openssl', *command, file], check=True, capture_output=True).stdout
-        return tlv(0x30, content, SIGNATURES[self.kind](digest), tlv(3, b'\0' + signature))
+        return tlv(0x30, content, algorithm(self.kind, digest), tlv(3, b'\0' + signature))
 
 
 class Certificate:
@@ -143,7 +157,7 @@ class Certificate:
         by = issuer or self
         signer = signer or by.key
         content = tlv(0x30, tlv(0xa0, integer(version - 1)) if version > 1 else b'', integer(self.serial),
-                      SIGNATURES[signer.kind](digest), by.subject, tlv(0x30, *map(time, days)), self.subject, key.public,
+                      algorithm(signer.kind, digest), by.subject, tlv(0x30, *map(time, days)), self.subject, key.public,
                       tlv(0xa3, tlv(0x30, *extensions)) if extensions else b'')
         self.der = signer.signed(content, digest)
         self.pem = pem('CERTIFICATE', self.der)
@@ -157,7 +171,7 @@ def pem(label, der):
 def revocations(issuer, *serials, days=(-1, 1), version=2, digest='sha256', number=1):
     """A list of what `issuer` has revoked, in PEM."""
     entries = [tlv(0x30, integer(serial), time(-1)) for serial in serials]
-    content = tlv(0x30, integer(1) if version == 2 else b'', SIGNATURES[issuer.key.kind](digest), issuer.subject,
+    content = tlv(0x30, integer(1) if version == 2 else b'', algorithm(issuer.key.kind, digest), issuer.subject,
                   *map(time, days), tlv(0x30, *entries) if entries else b'',
                   tlv(0xa0, tlv(0x30, extension('2.5.29.20', integer(number)))) if version == 2 else b'')
     return pem('X509 CRL', issuer.key.signed(content, digest))

@@ -47,7 +47,8 @@ NO_PURPOSE = 'out FAILED:unsuitable certificate purpose'
 def cases(folder):
     keys = {label: Key(folder, label, kind) for label, kind in (
         ('root', 'ec'), ('middle', 'ec'), ('second', 'ec'), ('third', 'ec'), ('leaf', 'ec'), ('other', 'ec'), ('rsa', 'rsa'),
-        ('rsa-leaf', 'rsa'), ('ed', 'ed'), ('ed-leaf', 'ed'), ('small', 'small'))}
+        ('rsa-leaf', 'rsa'), ('ed', 'ed'), ('ed-leaf', 'ed'), ('small', 'small'), ('p384', 'p384'), ('p521', 'p521'),
+        ('pss', 'pss'))}
     key = keys.__getitem__
     new = Certificate
     root = new('CN=Root', key('root'), *ROOT)
@@ -90,9 +91,22 @@ def cases(folder):
     leaves('signed with SHA-1', False, digest='sha1')
     leaves('signed with another key', False, signer=key('other'))
     leaves('dates after 2050', True, days=(-2, 365 * 40))
+    leaves('dates without end', True, days=(-2, (datetime.datetime(9999, 12, 30, tzinfo=datetime.timezone.utc) - NOW).days))
+    leaves('began before 1970', True, days=(-365 * 60, 30), stricter='times begin in 1970')
+    leaves('policies', True, *LEAF, extension('2.5.29.32', tlv(0x30, tlv(0x30, oid('1.2.3.4')))))
+    leaves('critical policies', True, *LEAF, extension('2.5.29.32', tlv(0x30, tlv(0x30, oid('1.2.3.4'))), critical=True),
+           stricter='policies')
+    leaves('twice the same extension', False, usage('digitalSignature'), usage('keyCertSign'))
+    leaves('many names', True, *LEAF, alternatives((HOST, b'a.example'), (MAIL, b'a@b'), (URI, b'urn:x'), (DIRECTORY, name('CN=x'))))
     leaves('negative serial', True, serial=-77)
     case('leaf: small key', [root], [new('CN=client', key('small'), *LEAF, issuer=root)], False,
          word='SSLError')
+    for kind, digest in (('rsa', 'sha384'), ('rsa', 'sha512'), ('pss', 'sha256'), ('p384', 'sha256'), ('p384', 'sha384'),
+                         ('p521', 'sha256'), ('p521', 'sha512'), ('ec', 'sha384'), ('ec', 'sha512')):
+        signer = new('CN=Root', key('root' if kind == 'ec' else kind), *ROOT, digest=digest)
+        case(f'{kind} and {digest}', [signer], [leaf(signer, *LEAF, digest=digest)], True)
+    for kind in ('p384', 'p521', 'pss'):
+        case(f'client with {kind}', [root], [new('CN=client', key(kind), *LEAF, issuer=root)], True)
     for kind in ('rsa', 'ed'):
         signer = new('CN=Root', key(kind), *ROOT)
         case(f'{kind}: root and leaf', [signer], [new('CN=client', key(f'{kind}-leaf'), *LEAF, issuer=signer)], True)
@@ -233,6 +247,7 @@ def cases(folder):
             ('host, none named', [host], 'CN=client', [], True, None),
             ('host in the common name outside', [host], 'CN=a.test', [], False, None),
             ('host in the common name inside', [host], 'CN=a.example', [], True, 'common name'),
+            ('mail in the subject, hosts inside', [host], name('CN=a', 'emailAddress=a@test'), [], True, 'mail'),
             ('mail inside', [(MAIL, b'example')], 'CN=client', [alternatives((MAIL, b'a@example'))], True, 'mail'),
             ('mail outside', [(MAIL, b'example')], 'CN=client', [alternatives((MAIL, b'a@test'))], False, None),
             ('mail in the subject outside', [(MAIL, b'example')], name('CN=a', 'emailAddress=a@test'), [], False, None),

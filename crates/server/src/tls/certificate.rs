@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn an_extension_that_cannot_be_read_hides_no_other() {
         let usage = extension(&ID_CE_KEY_USAGE, &[3, 2, 1, 0x06]);
-        for broken in [&[0x30, 0x84, 0, 0, 0, 0][..], &[0x31, 0], &[0x1f, 0], &[0x30]] {
+        for broken in [&[0x30, 0x85, 0, 0, 0, 0, 0][..], &[0x31, 0], &[0x1f, 0], &[0x30]] {
             assert!(Certificate::read(&certificate(&[broken, &usage])).is_none(), "{broken:?}");
         }
     }

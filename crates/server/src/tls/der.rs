@@ -28,7 +28,7 @@ impl<'a> Element<'a> {
         }
         let (length, rest) = match first {
             0..=0x7f => (usize::from(first), rest),
-            0x81..=0x83 => {
+            0x81..=0x84 => {
                 let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
                 (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
             }

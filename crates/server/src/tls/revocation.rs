@@ -2,6 +2,7 @@
 
 use super::certificate::Certificate;
 use super::chain::{CRL_EXPIRED, CRL_NOT_YET_VALID, LIST_SIGNER, REVOKED, Refusal, UNKNOWN_CRL};
+use super::der::{BIT_STRING, Element, SEQUENCE};
 use super::signature::is_signed;
 use rustls::pki_types::{CertificateRevocationListDer, UnixTime};
 use std::time::Duration;
@@ -9,9 +10,10 @@ use webpki::{
     CertRevocationList, ExpirationPolicy, OwnedCertRevocationList, RevocationOptions,
     RevocationOptionsBuilder,
 };
-use x509_cert::crl::CertificateList;
-use x509_cert::der::{Decode as _, Encode as _};
-use x509_cert::spki::SubjectPublicKeyInfoOwned;
+use x509_cert::der::Decode as _;
+use x509_cert::der::asn1::BitString;
+use x509_cert::spki::{AlgorithmIdentifierOwned, SubjectPublicKeyInfoOwned};
+use x509_cert::time::Time;
 
 /// All lists of a server, the newest first: the library looks at the first of an issuer.
 #[derive(Debug)]
@@ -20,8 +22,18 @@ pub(super) struct Revocation(Vec<List>);
 #[derive(Debug)]
 struct List {
     list: CertRevocationList<'static>,
-    parsed: CertificateList,
+    der: CertificateRevocationListDer<'static>,
     issued: Duration,
+}
+
+/// What the library does not tell of a list (RFC 5280, section 5.1).
+struct Parts<'a> {
+    content: &'a [u8],
+    algorithm: AlgorithmIdentifierOwned,
+    signature: BitString,
+    issuer: &'a [u8],
+    this_update: Duration,
+    next_update: Duration,
 }
 
 impl Revocation {
@@ -55,13 +67,17 @@ impl Revocation {
         now: UnixTime,
     ) -> Result<(), Refusal> {
         let key = SubjectPublicKeyInfoOwned::from_der(certificate.key).map_err(|_| UNKNOWN_CRL)?;
-        let mut lists = self.begun(now).filter(|list| list.is_of(certificate.subject, &key));
-        let list = lists.next().ok_or_else(|| self.unknown(now))?;
+        let by_itself = |list: &List| {
+            let parts = Parts::read(&list.der)?;
+            let is_own = parts.issuer == certificate.subject && parts.is_signed(&key);
+            is_own.then_some(parts.next_update)
+        };
+        let mut own = self.begun(now).filter_map(|list| Some((list, by_itself(list)?)));
+        let (list, until) = own.next().ok_or_else(|| self.unknown(now))?;
         if !certificate.may_sign_lists() {
             return Err(LIST_SIGNER);
         }
-        let until = list.parsed.tbs_cert_list.next_update.map(|until| until.to_unix_duration());
-        if until.is_none_or(|until| until.as_secs() <= now.as_secs()) {
+        if until.as_secs() <= now.as_secs() {
             return Err(CRL_EXPIRED);
         }
         match list.list.find_serial(certificate.serial) {
@@ -80,22 +96,37 @@ impl Revocation {
 }
 
 impl List {
-    fn read(der: &[u8]) -> Result<Self, String> {
+    fn read(der: &CertificateRevocationListDer<'_>) -> Result<Self, String> {
         let list = OwnedCertRevocationList::from_der(der).map_err(|problem| {
             format!("{problem}, it must be of version 2 and have a number and a next update")
         })?;
-        let parsed = CertificateList::from_der(der).map_err(|problem| problem.to_string())?;
-        let issued = parsed.tbs_cert_list.this_update.to_unix_duration();
-        Ok(Self { list: list.into(), parsed, issued })
+        let issued = Parts::read(der).ok_or("it has no date")?.this_update;
+        Ok(Self { list: list.into(), der: der.to_vec().into(), issued })
+    }
+}
+
+impl<'a> Parts<'a> {
+    fn read(der: &'a [u8]) -> Option<Self> {
+        let mut whole = Element::only(der, SEQUENCE)?.content;
+        let content = Element::take_tagged(&mut whole, SEQUENCE)?;
+        let algorithm = Element::take_tagged(&mut whole, SEQUENCE)?.whole;
+        let signature = Element::only(whole, BIT_STRING)?.whole;
+        let mut rest = content.content;
+        let _version = Element::take(&mut rest)?;
+        let _algorithm = Element::take_tagged(&mut rest, SEQUENCE)?;
+        let issuer = Element::take_tagged(&mut rest, SEQUENCE)?.whole;
+        let mut time = || Time::from_der(Element::take(&mut rest)?.whole).ok();
+        Some(Self {
+            content: content.whole,
+            algorithm: AlgorithmIdentifierOwned::from_der(algorithm).ok()?,
+            signature: BitString::from_der(signature).ok()?,
+            issuer,
+            this_update: time()?.to_unix_duration(),
+            next_update: time()?.to_unix_duration(),
+        })
     }
 
-    fn is_of(&self, issuer: &[u8], key: &SubjectPublicKeyInfoOwned) -> bool {
-        let content = &self.parsed.tbs_cert_list;
-        let is_named = content.issuer.to_der().is_ok_and(|name| name == issuer);
-        let algorithm = &self.parsed.signature_algorithm;
-        is_named
-            && content
-                .to_der()
-                .is_ok_and(|content| is_signed(&content, algorithm, &self.parsed.signature, key))
+    fn is_signed(&self, key: &SubjectPublicKeyInfoOwned) -> bool {
+        is_signed(self.content, &self.algorithm, &self.signature, key)
     }
 }

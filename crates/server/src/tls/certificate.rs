@@ -1,13 +1,13 @@
 //! What is read of a certificate besides its path: of any version, and with any text in its names.
 //! Whether it is any good is not said here.
 
-use super::der::{BIT_STRING, Element, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE};
+use super::der::{BIT_STRING, BOOLEAN, Element, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE};
 use std::time::Duration;
 use x509_cert::der::Decode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::oid::db::rfc5280::{
-    ID_CE_EXT_KEY_USAGE, ID_CE_KEY_USAGE, ID_CE_NAME_CONSTRAINTS, ID_CE_SUBJECT_ALT_NAME,
-    ID_KP_CLIENT_AUTH,
+    ID_CE_BASIC_CONSTRAINTS, ID_CE_EXT_KEY_USAGE, ID_CE_KEY_USAGE, ID_CE_NAME_CONSTRAINTS,
+    ID_CE_SUBJECT_ALT_NAME, ID_KP_CLIENT_AUTH,
 };
 use x509_cert::time::Validity;
 
@@ -25,9 +25,13 @@ const NETSCAPE_CLIENT: u8 = 0x80;
 /// A certificate's parts, in DER (RFC 5280, section 4.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Certificate<'a> {
-    /// What is signed.
+    /// What is signed, with its tag and length, and without.
     pub content: &'a [u8],
+    pub inside: &'a [u8],
+    /// The signature and its algorithm, as they stand behind it.
+    pub behind: &'a [u8],
     pub signature: &'a [u8],
+    is_first_version: bool,
     /// Two's complement.
     pub serial: &'a [u8],
     pub issuer: &'a [u8],
@@ -45,11 +49,13 @@ impl<'a> Certificate<'a> {
         const EXTENSIONS: u8 = 0xa3;
         let mut whole = Element::only(der, SEQUENCE)?.content;
         let signed = Element::take_tagged(&mut whole, SEQUENCE)?;
+        let behind = whole;
         Element::take_tagged(&mut whole, SEQUENCE)?;
         let (_unused_bits, signature) = Element::only(whole, BIT_STRING)?.content.split_first()?;
         let mut content = signed.content;
         let mut serial = Element::take(&mut content)?;
-        if serial.tag == VERSION {
+        let is_first_version = serial.tag != VERSION;
+        if !is_first_version {
             serial = Element::take(&mut content)?;
         }
         let mut sequence = || Some(Element::take_tagged(&mut content, SEQUENCE)?.whole);
@@ -59,7 +65,7 @@ impl<'a> Certificate<'a> {
         while !content.is_empty() {
             // Before them stand identifiers that nobody uses.
             let part = Element::take(&mut content)?;
-            if part.tag == EXTENSIONS {
+            if part.tag == EXTENSIONS && content.is_empty() {
                 let list = Element::only(part.content, SEQUENCE)?;
                 // What cannot be read shall not be taken for absent.
                 let is_whole = list.inside()?.iter().all(|one| one.tag == SEQUENCE);
@@ -67,8 +73,43 @@ impl<'a> Certificate<'a> {
             }
         }
         let serial = (serial.tag == INTEGER && !serial.content.is_empty()).then_some(serial)?;
-        let (content, serial) = (signed.whole, serial.content);
-        Some(Self { content, signature, serial, issuer, validity, subject, key, extensions })
+        Some(Self {
+            content: signed.whole,
+            inside: signed.content,
+            behind,
+            signature,
+            is_first_version,
+            serial: serial.content,
+            issuer,
+            validity,
+            subject,
+            key,
+            extensions,
+        })
+    }
+
+    /// Is it of the first version of X.509?
+    pub(super) fn is_first_version(&self) -> bool {
+        self.is_first_version
+    }
+
+    /// Where in the content it is said that this is an authority's, if it is.
+    pub(super) fn authority_flag(&self) -> Option<usize> {
+        let mut rest = self.extensions;
+        while let Some(extension) = Element::take_tagged(&mut rest, SEQUENCE) {
+            let mut parts = extension.content;
+            let id = Element::take_tagged(&mut parts, OBJECT_IDENTIFIER)?;
+            if id.content == ID_CE_BASIC_CONSTRAINTS.as_bytes() {
+                let value = std::iter::from_fn(|| Element::take(&mut parts)).last()?;
+                let mut constraints = Element::only(value.content, SEQUENCE)?.content;
+                // All of them end where the extension does, and the list of extensions where the content does.
+                let end = self.content.len() - rest.len();
+                let start = end - constraints.len();
+                let flag = Element::take_tagged(&mut constraints, BOOLEAN)?;
+                return (flag.whole == [BOOLEAN, 1, 0xff]).then_some(start + 2);
+            }
+        }
+        None
     }
 
     /// When it begins and ceases to be valid, since 1970.
@@ -144,14 +185,8 @@ impl<'a> Certificate<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::der::element;
     use super::*;
-
-    fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
-        let content = parts.concat();
-        let length = u8::try_from(content.len()).unwrap();
-        let head = if length < 0x80 { vec![tag, length] } else { vec![tag, 0x81, length] };
-        [head, content].concat()
-    }
 
     fn certificate(extensions: &[&[u8]]) -> Vec<u8> {
         let empty = element(SEQUENCE, &[]);
@@ -184,6 +219,21 @@ mod tests {
         let none = Certificate::read(&none).unwrap();
         assert!(none.is_for_clients() && none.may_sign_certificates() && none.may_sign_lists());
         assert_eq!((none.serial, none.signature), (&[7][..], &[1, 2][..]));
+    }
+
+    #[test]
+    fn the_flag_of_an_authority_is_found_where_it_stands() {
+        let usage = extension(&ID_CE_KEY_USAGE, &[3, 2, 1, 0x06]);
+        let authority = |value: &[u8]| extension(&ID_CE_BASIC_CONSTRAINTS, value);
+        let flag = |extensions: &[&[u8]]| {
+            let der = certificate(extensions);
+            let found = Certificate::read(&der).unwrap();
+            found.authority_flag().map(|at| &found.content[at..] == [&[0xff][..], &usage].concat())
+        };
+        assert_eq!(flag(&[&usage, &authority(&[0x30, 3, 1, 1, 0xff]), &usage]), Some(true));
+        for value in [&[0x30, 0][..], &[0x30, 3, 1, 1, 0], &[0x30, 3, 2, 1, 0xff], &[1, 1, 0xff]] {
+            assert_eq!(flag(&[&authority(value), &usage]), None, "{value:?}");
+        }
     }
 
     #[test]

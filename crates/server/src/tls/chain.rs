@@ -15,6 +15,7 @@
 use super::certificate::Certificate;
 use super::distinguished_name::{has_mail_address, may_name_host};
 use super::provider;
+use super::restated::Restated;
 use super::revocation::Revocation;
 use rustls::pki_types::{
     AlgorithmIdentifier, CertificateDer, CertificateRevocationListDer, InvalidSignature,
@@ -151,13 +152,15 @@ impl Authorities {
         now: UnixTime,
         revocation: Option<RevocationOptions<'_>>,
     ) -> Result<(), Refusal> {
-        let leaf = match EndEntityCert::try_from(leaf) {
-            // Of an older version: nothing can be said about who signed it.
-            Err(Error::UnsupportedCertVersion) => return Err(UNVERIFIED),
-            leaf => leaf.map_err(|problem| refusal(&problem))?,
-        };
+        let restated = Certificate::read(leaf).as_ref().and_then(Restated::of);
+        let leaf = restated.as_ref().map_or(leaf, |restated| &restated.der);
+        let leaf = EndEntityCert::try_from(leaf).map_err(|problem| refusal(&problem))?;
         let known = provider().signature_verification_algorithms.all;
-        let mut algorithms: Vec<&dyn SignatureVerificationAlgorithm> = known.to_vec();
+        let restating = restated.as_ref().map(|restated| restated.algorithms(known));
+        let mut algorithms: Vec<&dyn SignatureVerificationAlgorithm> = match &restating {
+            None => known.to_vec(),
+            Some(restating) => restating.iter().map(|algorithm| algorithm as _).collect(),
+        };
         algorithms.push(&self.own_signatures);
         let trusted = self.trusted.iter().map(|der| CertificateDer::from(&der[..]));
         let others: Vec<_> =

@@ -2,11 +2,24 @@
 
 use std::fmt::Write as _;
 
+pub(super) const BOOLEAN: u8 = 0x01;
 pub(super) const BIT_STRING: u8 = 0x03;
 pub(super) const OCTET_STRING: u8 = 0x04;
 pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
+
+/// An element made of parts.
+pub(super) fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let digits = length.to_be_bytes();
+    let digits = &digits[digits.iter().take_while(|digit| **digit == 0).count()..];
+    let head = match (length, u8::try_from(digits.len())) {
+        (0..0x80, _) => vec![tag, u8::try_from(length).unwrap_or_default()],
+        (_, count) => [&[tag, 0x80 | count.unwrap_or_default()], digits].concat(),
+    };
+    [&head[..], &parts.concat()].concat()
+}
 
 /// One element.
 #[derive(Clone, Copy, Debug)]

@@ -10,6 +10,7 @@ mod distinguished_name;
 pub mod handshake;
 pub mod names;
 pub mod pem;
+mod restated;
 mod revocation;
 pub mod server;
 pub mod session;

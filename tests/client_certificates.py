@@ -301,6 +301,14 @@ def cases(folder):
     case('list: of the same name, another key', [root], [good], False, crl=revocations(same_name))
     case('list: with SHA-1', [new('CN=Root', key('rsa'), *ROOT)], [leaf(new('CN=Root', key('rsa'), *ROOT))], True,
          crl=revocations(new('CN=Root', key('rsa'), *ROOT), digest='sha1'), stricter='SHA-1')
+    for about, list, wanted in (('not in it', revocations(root, bad.serial, version=1), True),
+                                ('in it', revocations(root, good.serial, version=1), False),
+                                ('empty', revocations(root, version=1), True),
+                                ('expired', revocations(root, days=(-9, -1), version=1), False),
+                                ('not yet valid', revocations(root, days=(1, 9), version=1), False),
+                                ('of the same name, another key', revocations(same_name, version=1), False),
+                                ('many', revocations(root, *range(10 ** 6, 10 ** 6 + 5000), version=1), True)):
+        case(f'list of version 1: {about}', [root], [good], wanted, crl=list)
     no_lists = new('CN=Root', key('root'), authority(), usage('keyCertSign'))
     case('list: by one that may not sign any', [no_lists], [leaf(no_lists)], False, crl=revocations(no_lists))
     below = leaf(one)
@@ -314,6 +322,8 @@ def cases(folder):
     case('list: none of one that signed itself', [own], [own], False, crl=revocations(root))
     case('list: of one that signed itself', [own], [own], True, crl=revocations(own))
     case('list: of one that signed itself, in it', [own], [own], False, crl=revocations(own, own.serial))
+    case('list of version 1: of one that signed itself', [own], [own], True, crl=revocations(own, version=1))
+    case('list of version 1: of one that signed itself, in it', [own], [own], False, crl=revocations(own, own.serial, version=1))
     case('list: of one that signed itself, expired', [own], [own], False, crl=revocations(own, days=(-9, -1)))
     case('list: unknown signer', [root], [leaf(stranger)], False, crl=listed)
     case('list: unknown root', [root], [leaf(stranger), stranger], False, crl=listed)

@@ -1,7 +1,9 @@
 //! What is read of a certificate besides its path: of any version, and with any text in its names.
 //! Whether it is any good is not said here.
 
-use super::der::{BIT_STRING, BOOLEAN, Element, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE};
+use super::der::{
+    BIT_STRING, BOOLEAN, Element, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE,
+};
 use std::time::Duration;
 use x509_cert::der::Decode as _;
 use x509_cert::der::oid::ObjectIdentifier;
@@ -44,7 +46,6 @@ pub(super) struct Certificate<'a> {
 
 impl<'a> Certificate<'a> {
     pub(super) fn read(der: &'a [u8]) -> Option<Self> {
-        const INTEGER: u8 = 0x02;
         const VERSION: u8 = 0xa0;
         const EXTENSIONS: u8 = 0xa3;
         let mut whole = Element::only(der, SEQUENCE)?.content;

@@ -15,7 +15,7 @@
 use super::certificate::Certificate;
 use super::distinguished_name::{has_mail_address, may_name_host};
 use super::provider;
-use super::restated::Restated;
+use super::restated::{Restated, Restating};
 use super::revocation::Revocation;
 use rustls::pki_types::{
     AlgorithmIdentifier, CertificateDer, CertificateRevocationListDer, InvalidSignature,
@@ -152,15 +152,16 @@ impl Authorities {
         now: UnixTime,
         revocation: Option<RevocationOptions<'_>>,
     ) -> Result<(), Refusal> {
-        let restated = Certificate::read(leaf).as_ref().and_then(Restated::of);
-        let leaf = restated.as_ref().map_or(leaf, |restated| &restated.der);
-        let leaf = EndEntityCert::try_from(leaf).map_err(|problem| refusal(&problem))?;
+        let restated = Certificate::read(leaf).as_ref().and_then(Restated::certificate);
+        let lists = self.revocation.iter().flat_map(Revocation::restated);
+        let all: Vec<_> = restated.iter().chain(lists).collect();
+        let leaf = CertificateDer::from(restated.as_ref().map_or(&leaf[..], |found| &found.der));
+        let leaf = EndEntityCert::try_from(&leaf).map_err(|problem| refusal(&problem))?;
         let known = provider().signature_verification_algorithms.all;
-        let restating = restated.as_ref().map(|restated| restated.algorithms(known));
-        let mut algorithms: Vec<&dyn SignatureVerificationAlgorithm> = match &restating {
-            None => known.to_vec(),
-            Some(restating) => restating.iter().map(|algorithm| algorithm as _).collect(),
-        };
+        let known: Vec<_> =
+            known.iter().map(|known| Restating { known: *known, restated: &all }).collect();
+        let mut algorithms: Vec<&dyn SignatureVerificationAlgorithm> =
+            known.iter().map(|known| known as _).collect();
         algorithms.push(&self.own_signatures);
         let trusted = self.trusted.iter().map(|der| CertificateDer::from(&der[..]));
         let others: Vec<_> =

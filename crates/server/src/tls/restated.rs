@@ -1,56 +1,65 @@
-//! A client's own certificate in the form that the library takes. It refuses those of the first version of X.509 and
-//! those of authorities, which tools make for clients by default, because elsewhere on a path they could sign. At its
-//! end neither matters: there nothing is signed. So it is given what says the same of the client: a certificate of
-//! version 3, of no authority; and signatures of that are those of the certificate as it was sent.
+//! Certificates and lists in the form that the library takes: signatures of what it is given are those of what there was.
+//!
+//! As a client's own it refuses certificates of the first version of X.509 and those of authorities, which tools make for
+//! clients by default, because elsewhere on a path they could sign. At its end neither matters: there nothing is
+//! signed. So it is given what says the same of the client: a certificate of version 3, of no authority. Lists of
+//! revoked certificates of the first version it is given as ones of the second, with a number.
 
 use super::certificate::Certificate;
-use super::der::{SEQUENCE, element};
-use rustls::pki_types::{
-    AlgorithmIdentifier, CertificateDer, InvalidSignature, SignatureVerificationAlgorithm,
-};
+use super::der::{Element, INTEGER, SEQUENCE, element};
+use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
 #[derive(Debug)]
 pub(super) struct Restated {
-    pub der: CertificateDer<'static>,
-    /// What is signed in it, and what was sent in its place.
+    pub der: Vec<u8>,
+    /// What is signed in it, and what there was in its place.
     content: Vec<u8>,
-    sent: Vec<u8>,
+    original: Vec<u8>,
 }
 
 impl Restated {
-    /// `None` for a certificate that is taken as it is.
-    pub(super) fn of(sent: &Certificate<'_>) -> Option<Self> {
-        let flag = sent.authority_flag();
-        if flag.is_none() && !sent.is_first_version() {
+    /// `None` for a client's certificate that is taken as it is.
+    pub(super) fn certificate(original: &Certificate<'_>) -> Option<Self> {
+        let flag = original.authority_flag();
+        if flag.is_none() && !original.is_first_version() {
             return None;
         }
-        let mut content = sent.content.to_vec();
+        let mut content = original.content.to_vec();
         if let Some(flag) = flag {
             content[flag] = 0;
         }
-        if sent.is_first_version() {
-            const VERSION_3: [u8; 5] = [0xa0, 3, 2, 1, 2];
-            let start = content.len() - sent.inside.len();
+        if original.is_first_version() {
+            const VERSION_3: [u8; 5] = [0xa0, 3, INTEGER, 1, 2];
+            let start = content.len() - original.inside.len();
             content = element(SEQUENCE, &[&VERSION_3, &content[start..]]);
         }
-        let der = element(SEQUENCE, &[&content, sent.behind]).into();
-        Some(Self { der, content, sent: sent.content.to_vec() })
+        Some(Self::new(content, original.content, original.behind))
     }
 
-    /// Algorithms of signatures, for paths that begin with this certificate.
-    pub(super) fn algorithms(
-        &self,
-        known: &'static [&'static dyn SignatureVerificationAlgorithm],
-    ) -> Vec<Restating<'_>> {
-        known.iter().map(|known| Restating { known: *known, restated: self }).collect()
+    /// `None` for a list of revoked certificates that is taken as it is.
+    pub(super) fn list(der: &[u8]) -> Option<Self> {
+        const VERSION_2: [u8; 3] = [INTEGER, 1, 1];
+        // cRLNumber (RFC 5280, section 5.2.3).
+        const NUMBER: [u8; 16] =
+            [0xa0, 14, 0x30, 12, 0x30, 10, 6, 3, 0x55, 0x1d, 0x14, 4, 3, INTEGER, 1, 0];
+        let mut behind = Element::only(der, SEQUENCE)?.content;
+        let original = Element::take_tagged(&mut behind, SEQUENCE)?;
+        let is_first_version = original.content.first() != Some(&INTEGER);
+        let content = || element(SEQUENCE, &[&VERSION_2, original.content, &NUMBER]);
+        is_first_version.then(|| Self::new(content(), original.whole, behind))
+    }
+
+    fn new(content: Vec<u8>, original: &[u8], behind: &[u8]) -> Self {
+        let der = element(SEQUENCE, &[&content, behind]);
+        Self { der, content, original: original.to_vec() }
     }
 }
 
-/// An algorithm that knows what was sent in place of one certificate.
+/// An algorithm of signatures that knows what there was in place of what is restated.
 #[derive(Debug)]
 pub(super) struct Restating<'r> {
-    known: &'static dyn SignatureVerificationAlgorithm,
-    restated: &'r Restated,
+    pub known: &'static dyn SignatureVerificationAlgorithm,
+    pub restated: &'r [&'r Restated],
 }
 
 impl SignatureVerificationAlgorithm for Restating<'_> {
@@ -60,8 +69,8 @@ impl SignatureVerificationAlgorithm for Restating<'_> {
         content: &[u8],
         signature: &[u8],
     ) -> Result<(), InvalidSignature> {
-        let is_restated = content == self.restated.content;
-        let content = if is_restated { &self.restated.sent } else { content };
+        let restated = self.restated.iter().find(|restated| restated.content == content);
+        let content = restated.map_or(content, |restated| &restated.original);
         self.known.verify_signature(key, content, signature)
     }
 

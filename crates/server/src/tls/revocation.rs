@@ -2,7 +2,8 @@
 
 use super::certificate::Certificate;
 use super::chain::{CRL_EXPIRED, CRL_NOT_YET_VALID, LIST_SIGNER, REVOKED, Refusal, UNKNOWN_CRL};
-use super::der::{BIT_STRING, Element, SEQUENCE};
+use super::der::{BIT_STRING, Element, INTEGER, SEQUENCE};
+use super::restated::Restated;
 use super::signature::is_signed;
 use rustls::pki_types::{CertificateRevocationListDer, UnixTime};
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub(super) struct Revocation(Vec<List>);
 struct List {
     list: CertRevocationList<'static>,
     der: CertificateRevocationListDer<'static>,
+    restated: Option<Restated>,
     issued: Duration,
 }
 
@@ -86,6 +88,11 @@ impl Revocation {
         }
     }
 
+    /// Lists that the library has in another form.
+    pub(super) fn restated(&self) -> impl Iterator<Item = &Restated> {
+        self.0.iter().filter_map(|list| list.restated.as_ref())
+    }
+
     fn begun(&self, now: UnixTime) -> impl Iterator<Item = &List> {
         self.0.iter().filter(move |list| list.issued.as_secs() <= now.as_secs())
     }
@@ -97,11 +104,12 @@ impl Revocation {
 
 impl List {
     fn read(der: &CertificateRevocationListDer<'_>) -> Result<Self, String> {
-        let list = OwnedCertRevocationList::from_der(der).map_err(|problem| {
-            format!("{problem}, it must be of version 2 and have a number and a next update")
-        })?;
+        let restated = Restated::list(der);
+        let taken = restated.as_ref().map_or(&der[..], |restated| &restated.der);
+        let list = OwnedCertRevocationList::from_der(taken)
+            .map_err(|problem| format!("{problem}, it must have a number and a next update"))?;
         let issued = Parts::read(der).ok_or("it has no date")?.this_update;
-        Ok(Self { list: list.into(), der: der.to_vec().into(), issued })
+        Ok(Self { list: list.into(), der: der.to_vec().into(), restated, issued })
     }
 }
 
@@ -112,8 +120,10 @@ impl<'a> Parts<'a> {
         let algorithm = Element::take_tagged(&mut whole, SEQUENCE)?.whole;
         let signature = Element::only(whole, BIT_STRING)?.whole;
         let mut rest = content.content;
-        let _version = Element::take(&mut rest)?;
-        let _algorithm = Element::take_tagged(&mut rest, SEQUENCE)?;
+        let first = Element::take(&mut rest)?;
+        if first.tag == INTEGER {
+            let _algorithm = Element::take_tagged(&mut rest, SEQUENCE)?;
+        }
         let issuer = Element::take_tagged(&mut rest, SEQUENCE)?.whole;
         let mut time = || Time::from_der(Element::take(&mut rest)?.whole).ok();
         Some(Self {

@@ -103,7 +103,8 @@ impl<'a> Certificate<'a> {
             if id.content == ID_CE_BASIC_CONSTRAINTS.as_bytes() {
                 let value = std::iter::from_fn(|| Element::take(&mut parts)).last()?;
                 let mut constraints = Element::only(value.content, SEQUENCE)?.content;
-                // All of them end where the extension does, and the list of extensions where the content does.
+                // All of them end where the extension does, and the list of extensions where the
+                // content does.
                 let end = self.content.len() - rest.len();
                 let start = end - constraints.len();
                 let flag = Element::take_tagged(&mut constraints, BOOLEAN)?;
@@ -229,7 +230,7 @@ mod tests {
         let flag = |extensions: &[&[u8]]| {
             let der = certificate(extensions);
             let found = Certificate::read(&der).unwrap();
-            found.authority_flag().map(|at| &found.content[at..] == [&[0xff][..], &usage].concat())
+            found.authority_flag().map(|at| found.content[at..] == [&[0xff][..], &usage].concat())
         };
         assert_eq!(flag(&[&usage, &authority(&[0x30, 3, 1, 1, 0xff]), &usage]), Some(true));
         for value in [&[0x30, 0][..], &[0x30, 3, 1, 1, 0], &[0x30, 3, 2, 1, 0xff], &[1, 1, 0xff]] {

@@ -1,9 +1,11 @@
-//! Certificates and lists in the form that the library takes: signatures of what it is given are those of what there was.
+//! Certificates and lists in the form that the library takes: signatures of what it is given are
+//! those of what there was.
 //!
-//! As a client's own it refuses certificates of the first version of X.509 and those of authorities, which tools make for
-//! clients by default, because elsewhere on a path they could sign. At its end neither matters: there nothing is
-//! signed. So it is given what says the same of the client: a certificate of version 3, of no authority. Lists of
-//! revoked certificates of the first version it is given as ones of the second, with a number.
+//! As a client's own it refuses certificates of the first version of X.509 and those of
+//! authorities, which tools make for clients by default, because elsewhere on a path they could
+//! sign. At its end neither matters: there nothing is signed. So it is given what says the same of
+//! the client: a certificate of version 3, of no authority. Lists of revoked certificates of the
+//! first version it is given as ones of the second, with a number.
 
 use super::certificate::Certificate;
 use super::der::{Element, INTEGER, SEQUENCE, element};

@@ -82,3 +82,10 @@ pub const REGEX_MEMO_BYTES: usize = 256;
 pub const LOCATION_MEMO: usize = 1024;
 /// Longest path of those; chosen, as above.
 pub const LOCATION_MEMO_BYTES: usize = 256;
+/// Longest password that is compared with a hash; as crypt(3), libxcrypt's `CRYPT_MAX_PASSPHRASE_SIZE`: some hashes take
+/// time with the square of it.
+pub const PASSWORD_BYTES_MAX: usize = 511;
+/// Passwords of one worker that are hashed at once; chosen: some of its threads for work that may block stay free.
+pub const HASHES_MAX: usize = 2;
+/// How long a password waits for those before it; chosen: some hundred good hashes.
+pub const HASHING_WAIT: Duration = Duration::from_secs(10);

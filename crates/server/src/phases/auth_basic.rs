@@ -5,11 +5,14 @@ use crate::config::directive::*;
 use crate::config::env::join;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
+use crate::limits;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use md5::{Digest as _, Md5};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// `auth_basic string | off`
 #[derive(Clone, Debug)]
@@ -64,6 +67,13 @@ enum Found {
     NoUser,
     NoFile,
     Unreadable,
+    /// Others' passwords took too long.
+    Crowded,
+}
+
+thread_local! {
+    /// The worker's hashes under way; whoever sends passwords that nobody has gets no more than that.
+    static HASHING: Arc<Semaphore> = Arc::new(Semaphore::new(limits::HASHES_MAX));
 }
 
 /// Admits the request (`None`), or the status it gets.
@@ -89,12 +99,14 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
         return Some(challenge(exchange, &realm));
     };
     let shown = (String::from_utf8_lossy(&user).into_owned(), path.display().to_string());
-    // A good hash takes long, on purpose.
-    let work = move || look_up(&path, &user, &password);
-    let found = tokio::task::spawn_blocking(work).await.unwrap_or(Found::Unreadable);
+    let found = judge(path, user, password).await;
     let (user, path) = shown;
     match found {
         Found::Match => return None,
+        Found::Crowded => {
+            error::request(exchange, Level::Error, "too many passwords wait to be checked");
+            return Some(503);
+        }
         Found::NoFile => {
             let text = format!("open() \"{path}\" failed (2: No such file or directory)");
             error::request(exchange, Level::Error, &text);
@@ -122,12 +134,42 @@ fn challenge(exchange: &mut Exchange, realm: &[u8]) -> u16 {
     401
 }
 
-fn look_up(path: &std::path::Path, user: &[u8], password: &[u8]) -> Found {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => return Found::NoFile,
-        Err(_) => return Found::Unreadable,
+/// Looks the name up and checks the password.
+async fn judge(path: PathBuf, user: Vec<u8>, password: Vec<u8>) -> Found {
+    let read = tokio::task::spawn_blocking(move || look_up(&path, &user));
+    match read.await {
+        Ok(Ok(hash)) => compare(password, hash).await,
+        Ok(Err(why)) => why,
+        Err(_) => Found::Unreadable,
+    }
+}
+
+/// Compares when it is the password's turn. A good hash takes long, on purpose.
+async fn compare(password: Vec<u8>, hash: Vec<u8>) -> Found {
+    if password.len() > limits::PASSWORD_BYTES_MAX {
+        return Found::Mismatch;
+    }
+    let turn = HASHING.with(Arc::clone).acquire_owned();
+    let Ok(turn) = tokio::time::timeout(limits::HASHING_WAIT, turn).await else {
+        return Found::Crowded;
     };
+    let work = move || {
+        // Held to the end, also when the client leaves before.
+        let _turn = turn;
+        is_password(&password, &hash)
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(true) => Found::Match,
+        Ok(false) | Err(_) => Found::Mismatch,
+    }
+}
+
+/// The hash of the user's password, or why there is none.
+fn look_up(path: &std::path::Path, user: &[u8]) -> Result<Vec<u8>, Found> {
+    let text = std::fs::read(path).map_err(|problem| match problem.kind() {
+        std::io::ErrorKind::NotFound => Found::NoFile,
+        _ => Found::Unreadable,
+    })?;
     for line in text.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut parts = line.splitn(3, |byte| *byte == b':');
@@ -135,10 +177,11 @@ fn look_up(path: &std::path::Path, user: &[u8], password: &[u8]) -> Found {
         if name.starts_with(b"#") || name != user {
             continue;
         }
-        let Some(hash) = hash else { continue };
-        return if is_password(password, hash) { Found::Match } else { Found::Mismatch };
+        if let Some(hash) = hash {
+            return Ok(hash.to_vec());
+        }
     }
-    Found::NoUser
+    Err(Found::NoUser)
 }
 
 /// Does the password have this hash? `$apr1$`, `{PLAIN}`, `{SHA}`, `{SSHA}` as nginx has them, and those of
@@ -220,26 +263,49 @@ fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    /// Made by htpasswd, openssl passwd and crypt(3), all of "secret".
+    const HASHES: [&str; 9] = [
+        "{PLAIN}secret",
+        "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+        "{SSHA}gVK8WC9YyFT1gMsQHTGCgT3sSv5zYWx0",
+        "$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0",
+        "$1$saltsalt$9xy1btjgzLYfb7hivXtC//",
+        "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA",
+        "$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1",
+        "$2y$05$29nHkV/8DltVEzee13D1XeZboM/1fOjhjcNoZyw0/lodd/wQ6LmgC",
+        "abNANd1rDfiNc",
+    ];
+
     #[test]
     fn passwords_in_every_form_are_known() {
-        // Made by htpasswd, openssl passwd and crypt(3), all of "secret".
-        let hashes = [
-            "{PLAIN}secret",
-            "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
-            "{SSHA}gVK8WC9YyFT1gMsQHTGCgT3sSv5zYWx0",
-            "$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0",
-            "$1$saltsalt$9xy1btjgzLYfb7hivXtC//",
-            "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA",
-            "$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1",
-            "$2y$05$29nHkV/8DltVEzee13D1XeZboM/1fOjhjcNoZyw0/lodd/wQ6LmgC",
-            "abNANd1rDfiNc",
-        ];
-        for hash in hashes {
+        for hash in HASHES {
             assert!(is_password(b"secret", hash.as_bytes()), "{hash}");
             assert!(!is_password(b"Secret", hash.as_bytes()), "{hash}");
             assert!(!is_password(b"", hash.as_bytes()), "{hash}");
         }
         assert!(!is_password(b"secret", b""));
         assert!(!is_password(b"secret", b"{SSHA}short"));
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_password_waits_its_turn_but_not_for_ever() {
+        let ask = || compare(b"secret".to_vec(), HASHES[0].into());
+        let all = u32::try_from(limits::HASHES_MAX).unwrap();
+        let others = HASHING.with(Arc::clone).acquire_many_owned(all).await.unwrap();
+        assert_eq!(ask().await, Found::Crowded);
+        let waiting = tokio::spawn(ask());
+        tokio::task::yield_now().await;
+        drop(others);
+        assert_eq!(waiting.await.unwrap(), Found::Match);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_password_longer_than_crypt_takes_is_nobodys() {
+        let long = vec![b'x'; limits::PASSWORD_BYTES_MAX + 1];
+        let plain = [b"{PLAIN}", &long[..]].concat();
+        assert!(is_password(&long, &plain));
+        assert_eq!(compare(long.clone(), plain).await, Found::Mismatch);
+        let (shorter, hash) = (long[1..].to_vec(), [b"{PLAIN}", &long[1..]].concat());
+        assert_eq!(compare(shorter, hash).await, Found::Match);
     }
 }

@@ -48,7 +48,7 @@ pub struct RequestLine {
 pub struct Field {
     /// The name as written.
     pub name: Span,
-    /// The value, trimmed.
+    /// The value without the spaces around it.
     pub value: Span,
     /// The name holds a byte outside `A-Za-z0-9-` (and `_` where allowed).
     pub is_invalid: bool,
@@ -265,8 +265,8 @@ pub fn fields_end(input: &[u8], from: usize, searched: usize) -> Option<usize> {
 /// [`WireError::FieldLine`] for a NUL, a bare CR, an empty name or a name with control bytes.
 ///
 /// # Source
-/// RFC 9112, section 5; as nginx, a line may end with a bare LF and a name without colon has an
-/// empty value.
+/// RFC 9112, section 5; as nginx, a line may end with a bare LF, a name without colon has an
+/// empty value, and a tab around a value is part of it: readers disagree on a length of `\t5`.
 pub fn fields(
     input: &[u8],
     from: usize,
@@ -335,14 +335,20 @@ fn field(line: &[u8], at: usize, rules: FieldRules) -> Result<Field, WireError> 
     }
     let is_invalid = kinds & OTHER != 0 || (kinds & UNDERSCORE != 0 && !rules.underscores);
     let value = colon.map(|colon| &line[colon + 1..]).unwrap_or_default();
-    let start = value.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    let end = value.iter().rposition(|byte| !matches!(byte, b' ' | b'\t')).map_or(start, |l| l + 1);
+    let value = trimmed(value, |byte| byte == b' ');
     let value_at = at + name.len() + 1;
     Ok(Field {
         name: span(at, at + name.len()),
-        value: span(value_at + start, value_at + end.max(start)),
+        value: span(value_at + value.start, value_at + value.end),
         is_invalid,
     })
+}
+
+/// The part of a value without what stands around it.
+fn trimmed(value: &[u8], is_around: fn(u8) -> bool) -> Range<usize> {
+    let start = value.iter().take_while(|byte| is_around(**byte)).count();
+    let end = value.iter().rposition(|byte| !is_around(*byte)).map_or(start, |last| last + 1);
+    start..end
 }
 
 /// Decodes a chunked body.
@@ -504,17 +510,27 @@ struct Line {
     consumed: usize,
 }
 
+/// The size of a chunk; extensions are passed over.
+///
+/// # Source
+/// RFC 9112, section 7.1: nothing but spaces, tabs and extensions follows the digits.
 fn chunk_size(line: &[u8]) -> Result<u64, WireError> {
-    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let count = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let (digits, after) = line.split_at(count);
+    let extension = &after[trimmed(after, |byte| matches!(byte, b' ' | b'\t')).start..];
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    if count == 0 || !matches!(extension.first(), None | Some(b';')) || after.iter().any(is_control)
+    {
+        return Err(WireError::Chunk);
+    }
+    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
     // 15 digits keep the value below 2^60, so that sums of sizes cannot overflow.
-    if digits == 0 || digits > 15 {
-        return Err(WireError::Chunk);
+    let digits = std::str::from_utf8(&digits[zeros..]).map_err(|_| WireError::Chunk)?;
+    match digits.len() {
+        0 => Ok(0),
+        1..=15 => u64::from_str_radix(digits, 16).map_err(|_| WireError::Chunk),
+        _ => Err(WireError::Chunk),
     }
-    if !matches!(line[digits..].trim_ascii_start().first(), None | Some(b';')) {
-        return Err(WireError::Chunk);
-    }
-    let digits = std::str::from_utf8(&line[..digits]).map_err(|_| WireError::Chunk)?;
-    u64::from_str_radix(digits, 16).map_err(|_| WireError::Chunk)
 }
 
 /// The status line of an HTTP upstream.
@@ -577,6 +593,12 @@ pub fn upstream_fields(
     let mut out = Vec::with_capacity(FIELDS);
     let rules = FieldRules { underscores: true };
     fields(input, from, end, rules, &mut out).map_err(|_| WireError::UpstreamHead)?;
+    for field in &mut out {
+        // RFC 9112, section 5.1: tabs may stand there, and nobody reads this head but us.
+        let inner = trimmed(slice(input, &field.value), |byte| matches!(byte, b' ' | b'\t'));
+        let start = field.value.start as usize;
+        field.value = span(start + inner.start, start + inner.end);
+    }
     Ok(Some((out, end)))
 }
 
@@ -675,10 +697,12 @@ mod tests {
     #[test]
     fn fields_are_trimmed_and_odd_names_are_marked() {
         let found =
-            parsed("Host: a\r\nX:\t b \t\nc_d:1\nEmpty:\r\nNo-Colon\r\nQ!:2\r\n\r\n").unwrap();
+            parsed("Host: a\r\nX:  b  \nTab:\t b \t \nc_d:1\nEmpty:\r\nNo-Colon\r\nQ!:2\r\n\r\n")
+                .unwrap();
         let expected = [
             ("Host", "a", false),
             ("X", "b", false),
+            ("Tab", "\t b \t", false),
             ("c_d", "1", true),
             ("Empty", "", false),
             ("No-Colon", "", false),
@@ -753,19 +777,78 @@ mod tests {
     }
 
     #[test]
+    fn an_upstreams_values_are_trimmed_of_tabs() {
+        let head = b"Content-Length:\t 5 \t\r\nX:\t\r\n\r\n";
+        let (fields, _) = upstream_fields(head, 0).unwrap().unwrap();
+        let values: Vec<_> = fields.iter().map(|field| slice(head, &field.value)).collect();
+        assert_eq!(values, [&b"5"[..], b""]);
+    }
+
+    #[test]
+    fn chunk_sizes_are_read_strictly() {
+        let table: &[(&str, Option<u64>)] = &[
+            ("5", Some(5)),
+            ("aF", Some(0xaf)),
+            ("0", Some(0)),
+            ("000", Some(0)),
+            ("00000000000000000005", Some(5)),
+            ("5 ", Some(5)),
+            ("5\t", Some(5)),
+            ("5 \t;a=b", Some(5)),
+            ("5;a=\"b c\"", Some(5)),
+            ("5;", Some(5)),
+            ("fffffffffffffff", Some((1 << 60) - 1)),
+            ("1000000000000000", None),
+            ("ffffffffffffffff", None),
+            ("10000000000000005", None),
+            ("", None),
+            (" 5", None),
+            ("\t5", None),
+            ("+5", None),
+            ("-5", None),
+            ("0x5", None),
+            ("5h", None),
+            ("5 5", None),
+            ("5,5", None),
+            ("5_0", None),
+            ("5.0", None),
+            ("5\x0c", None),
+            ("5\x0b", None),
+            ("5\0", None),
+            ("5;\0", None),
+            ("5;a\x0b", None),
+            ("5\x7f", None),
+            ("5\u{a0}", None),
+            ("5 a", None),
+        ];
+        for (line, expected) in table {
+            assert_eq!(chunk_size(line.as_bytes()).ok(), *expected, "{line:?}");
+        }
+    }
+
+    #[test]
     fn chunked_framing_is_strict() {
         for text in [
             "g\r\n",
             "\r\n",
+            "\n3\r\nabc\r\n0\r\n\r\n",
             "3\r\nabcX\r\n0\r\n\r\n",
-            "-1\r\n",
-            "0x3\r\nabc\r\n0\r\n\r\n",
+            "3\r\nabc\r\n\r\n0\r\n\r\n",
+            "3\r\r\nabc\r\n0\r\n\r\n",
+            "3;a\rb\r\nabc\r\n0\r\n\r\n",
+            "3\r\nabc\r0\r\n\r\n",
+            "3\r\nabc0\r\n\r\n",
             "1000000000000000\r\n",
             "3\nabc\n0\n\n",
-            "3 x\r\nabc\r\n0\r\n\r\n",
+            "3\r\nabc\n0\r\n\r\n",
+            "3\r\nabc\r\n0\n\r\n",
+            "3\r\nabc\r\n0\r\n\n",
+            "3\r\nabc\r\n0\r\nT: a\rb\r\n\r\n",
             "3\r\nabc\r\n0\r\n",
+            "3\r\nabc\r\n",
         ] {
             assert!(dechunk(text.as_bytes(), 64, BareLf::Refuse).is_err(), "{text:?}");
+            assert!(dechunk(text.as_bytes(), 1, BareLf::Refuse).is_err(), "{text:?}");
         }
         assert!(dechunk(b"3\nabc\n0\n\n", 64, BareLf::Accept).is_ok());
     }

@@ -452,6 +452,49 @@ fn logs_go_to_syslog_to_named_files_and_compressed() {
 }
 
 #[test]
+fn nobody_writes_lines_of_their_own_into_the_error_log() {
+    let folder = Folder::new();
+    let syslog = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    syslog.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let http = format!(
+        "server {{ listen 127.0.0.1:$port; root $dir/html; error_log $dir/logs/error.log info;
+            error_log syslog:server={} error;
+            location /in {{ auth_basic in; auth_basic_user_file $dir/html/users; }} }}",
+        syslog.local_addr().unwrap()
+    );
+    fs::write(folder.path().join("html/users"), "ann:{PLAIN}secret\n").unwrap();
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    let ask = |head: &str| {
+        let mut client = Client::connect(server.port);
+        client.send(format!("{head}\r\n\r\n").as_bytes());
+        client.answer(false);
+    };
+    ask(
+        "GET /a%0a2026/11/22%2000:00:00%20[emerg]%201%231:%20FORGED%1b%5b31m%7f HTTP/1.1\r\nHost: a",
+    );
+    // "eve\n[emerg] FORGED\x1b[31m:x"
+    ask("GET /in HTTP/1.1\r\nHost: a\r\nAuthorization: Basic ZXZlCltlbWVyZ10gRk9SR0VEG1szMW06eA==");
+    ask("GET /b HTTP/1.1\r\nHost: a\r\nReferer: c\x1b[31m\td");
+    let all = || log(&folder);
+    until("the lines", || all().matches("[error]").count() == 3);
+    let (text, is_control) = (all(), |c: char| c.is_control() && c != '\n');
+    assert!(!text.contains(is_control), "{text:?}");
+    assert!(text.lines().all(|line| line.contains("#") && !line.starts_with("[emerg]")), "{text}");
+    assert!(
+        text.contains("/a\\x0A2026/11/22 00:00:00 [emerg] 1#1: FORGED\\x1B[31m\\x7F\""),
+        "{text}"
+    );
+    assert!(text.contains("user \"eve\\x0A[emerg] FORGED\\x1B[31m\" was not found"), "{text}");
+    assert!(text.contains("referrer: \"c\\x1B[31m\\x09d\""), "{text}");
+    for _ in 0..3 {
+        let mut buffer = [0; 2048];
+        let count = syslog.recv(&mut buffer).unwrap();
+        let text = String::from_utf8_lossy(&buffer[..count]);
+        assert!(!text.contains(char::is_control), "{text:?}");
+    }
+}
+
+#[test]
 fn symbolic_links_are_refused_when_asked() {
     let folder = Folder::new();
     let html = folder.path().join("html");

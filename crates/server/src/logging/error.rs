@@ -140,7 +140,7 @@ impl ErrorLogs {
         if let Some(number) = number {
             let _ = write!(line, "*{number} ");
         }
-        line.push_str(text);
+        push_safe(&mut line, text);
         line.push('\n');
         for (sink, least) in &self.0 {
             match sink {
@@ -168,6 +168,21 @@ impl ErrorLogs {
             let text =
                 format!("{text}, client: {}, server: {}", client.remote.text, client.address);
             self.write_line(level, Some(client.number), &text);
+        }
+    }
+}
+
+/// Appends a text with its control characters as `\xXX`, as access logs have them: paths, names of users and
+/// messages of applications shall neither begin lines of their own nor talk to the reader's terminal.
+fn push_safe(line: &mut String, text: &str) {
+    for run in text.split_inclusive(char::is_control) {
+        let Some(control) = run.chars().next_back().filter(|last| last.is_control()) else {
+            line.push_str(run);
+            continue;
+        };
+        line.push_str(&run[..run.len() - control.len_utf8()]);
+        for byte in control.encode_utf8(&mut [0; 4]).bytes() {
+            let _ = write!(line, "\\x{byte:02X}");
         }
     }
 }
@@ -270,4 +285,29 @@ pub fn request(exchange: &Exchange, level: Level, text: &str) {
 /// Logs a message of the process to the main log.
 pub fn process(config: &Config, level: Level, text: &str) {
     config.error_log.process(level, text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let table = [
+            (
+                "open() \"/a\" failed, c\\d \u{e9}\u{20ac}",
+                "open() \"/a\" failed, c\\d \u{e9}\u{20ac}",
+            ),
+            ("a\n[emerg] b", "a\\x0A[emerg] b"),
+            ("\r\n\t\0\x1b[31m\x7f", "\\x0D\\x0A\\x09\\x00\\x1B[31m\\x7F"),
+            // U+009B begins a terminal's sequences as ESC [ does.
+            ("a\u{9b}31m", "a\\xC2\\x9B31m"),
+            ("", ""),
+        ];
+        for (text, expected) in table {
+            let mut line = "* ".to_owned();
+            push_safe(&mut line, text);
+            assert_eq!(line, format!("* {expected}"));
+        }
+    }
 }

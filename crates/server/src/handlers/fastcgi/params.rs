@@ -5,8 +5,11 @@ use crate::cache;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::Content;
 use crate::exchange::Exchange;
-use crate::exchange::request::append_joined;
+use crate::exchange::request::{Request, append_joined};
+use foldhash::fast::RandomState;
+use std::collections::HashMap;
 use std::io::Write as _;
+use std::iter::successors;
 use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, pair_with, stream, stream_with};
 
 /// Room for a request before it has to grow; chosen: most are shorter.
@@ -66,20 +69,57 @@ fn announce(content: &Content, start: usize, out: &mut Vec<u8>) {
     }
 }
 
+/// Which fields of a request have the same name: found in one pass, since a client may send a thousand fields.
+struct Repeats {
+    /// The next field of the same name.
+    next: Vec<Option<usize>>,
+    /// Is it the first of its name?
+    is_first: Vec<bool>,
+}
+
+impl Repeats {
+    fn of(request: &Request) -> Self {
+        let count = request.fields.len();
+        let mut found = Self { next: vec![None; count], is_first: vec![true; count] };
+        let mut names = Vec::with_capacity(request.head.len());
+        let ends: Vec<usize> = (request.fields.iter())
+            .map(|field| {
+                names.extend(request.name(field).iter().map(u8::to_ascii_lowercase));
+                names.len()
+            })
+            .collect();
+        let mut last: HashMap<&[u8], usize, RandomState> =
+            HashMap::with_capacity_and_hasher(count, RandomState::default());
+        let mut start = 0;
+        for (at, end) in ends.into_iter().enumerate() {
+            if let Some(before) = last.insert(&names[start..end], at) {
+                found.next[before] = Some(at);
+                found.is_first[at] = false;
+            }
+            start = end;
+        }
+        found
+    }
+
+    /// The field at a place and those of its name behind it.
+    fn from(&self, first: usize) -> impl Iterator<Item = usize> {
+        successors(Some(first), |at| self.next[*at])
+    }
+}
+
 /// `HTTP_*` for every field that no `fastcgi_param` sets.
 fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
     let conf = &location.fastcgi;
     let is_cached = exchange.is_cacheable();
     let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
     let request = &exchange.request;
+    let repeats = Repeats::of(request);
     let mut name = Vec::with_capacity(NAME_BYTES);
     for (at, field) in request.fields.iter().enumerate() {
         let field_name = request.name(field);
         // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
         // (CVE-2016-5387); no such field exists.
-        let is_repeated =
-            request.fields[..at].iter().any(|f| request.name(f).eq_ignore_ascii_case(field_name));
-        if is_repeated || field_name.eq_ignore_ascii_case(b"proxy") {
+        if !repeats.is_first[at] || field_name.eq_ignore_ascii_case(b"proxy") {
             continue;
         }
         name.clear();
@@ -106,7 +146,8 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
         }
         let separator: &[u8] =
             if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
-        pair_with(params, &name, |out| append_joined(request.values(field_name), separator, out));
+        let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
+        pair_with(params, &name, |out| append_joined(values, separator, out));
     }
 }
 

@@ -16,21 +16,22 @@ pub enum Wanted {
 /// Reads a `Range` value against a representation of `length` bytes; at most `parts_max` ranges.
 ///
 /// # Source
-/// RFC 9110, section 14.1.2; as nginx, malformed ranges give 416, more ranges than allowed or
-/// ranges longer together than the representation give the whole.
+/// RFC 9110, section 14.1.2; as nginx (`ngx_http_range_parse`), malformed ranges give 416, more ranges than
+/// allowed, ranges longer together than the representation, or any of an empty one from its start, the whole.
 pub fn parse(value: &[u8], length: u64, parts_max: usize) -> Wanted {
     const UNIT: &[u8] = b"bytes=";
     let Some((unit, specs)) = value.split_at_checked(UNIT.len()) else { return Wanted::Whole };
-    if !unit.eq_ignore_ascii_case(UNIT) || parts_max == 0 {
+    if !unit.eq_ignore_ascii_case(UNIT) || specs.is_empty() || parts_max == 0 {
         return Wanted::Whole;
     }
     let mut parts = Vec::new();
     for spec in specs.split(|byte| *byte == b',') {
-        match part(spec.trim_ascii(), length) {
-            Err(()) => return Wanted::Unsatisfiable,
-            Ok(None) => {}
-            Ok(Some(_)) if parts.len() == parts_max => return Wanted::Whole,
-            Ok(Some(range)) => parts.push(range),
+        let Some(range) = part(spec, length) else { return Wanted::Unsatisfiable };
+        match range.is_empty() {
+            true if range.start == 0 => return Wanted::Whole,
+            true => {}
+            false if parts.len() == parts_max => return Wanted::Whole,
+            false => parts.push(range),
         }
     }
     if parts.is_empty() {
@@ -40,30 +41,33 @@ pub fn parse(value: &[u8], length: u64, parts_max: usize) -> Wanted {
     if total > length { Wanted::Whole } else { Wanted::Parts(parts) }
 }
 
-/// One range; `Ok(None)` if it is well-formed but lies outside.
-fn part(spec: &[u8], length: u64) -> Result<Option<Range<u64>>, ()> {
-    let dash = spec.iter().position(|byte| *byte == b'-').ok_or(())?;
-    let (first, last) = (spec[..dash].trim_ascii(), spec[dash + 1..].trim_ascii());
-    let range = if first.is_empty() {
-        let suffix = position(last)?;
-        length.saturating_sub(suffix)..length
-    } else {
-        let start = position(first)?;
-        let end =
-            if last.is_empty() { length } else { position(last)?.saturating_add(1).min(length) };
-        start..end
-    };
-    Ok((range.start < range.end).then_some(range))
+/// One range, empty if it lies outside; `None` if it is malformed.
+fn part(spec: &[u8], length: u64) -> Option<Range<u64>> {
+    let spec = unindented(spec);
+    if let Some(suffix) = spec.strip_prefix(b"-") {
+        let (suffix, rest) = position(suffix)?;
+        return unindented(rest).is_empty().then(|| length.saturating_sub(suffix)..length);
+    }
+    let (start, rest) = position(spec)?;
+    let rest = unindented(unindented(rest).strip_prefix(b"-")?);
+    if rest.is_empty() {
+        return Some(start..length);
+    }
+    let (last, rest) = position(rest)?;
+    unindented(rest).is_empty().then(|| start..last.saturating_add(1).min(length))
 }
 
-fn position(digits: &[u8]) -> Result<u64, ()> {
-    if digits.is_empty() {
-        return Err(());
-    }
-    digits.iter().try_fold(0u64, |value, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0')).ok_or(())?;
-        value.checked_mul(10).and_then(|value| value.checked_add(digit)).ok_or(())
-    })
+/// Without the spaces before it; a tab is none.
+fn unindented(text: &[u8]) -> &[u8] {
+    &text[text.iter().take_while(|byte| **byte == b' ').count()..]
+}
+
+/// Digits, up to the largest offset of a file, and what follows them.
+fn position(text: &[u8]) -> Option<(u64, &[u8])> {
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at(count);
+    let digits = std::str::from_utf8(digits).ok()?;
+    Some((digits.parse().ok().filter(|value| i64::try_from(*value).is_ok())?, rest))
 }
 
 #[cfg(test)]
@@ -90,6 +94,22 @@ mod tests {
             ("bytes=-0", Wanted::Unsatisfiable),
             ("bytes=x-", Wanted::Unsatisfiable),
             ("bytes=18446744073709551616-", Wanted::Unsatisfiable),
+            ("bytes=0-9223372036854775807", one(0..10)),
+            ("bytes=0-9223372036854775808", Wanted::Unsatisfiable),
+            ("bytes=0-1,9223372036854775808-", Wanted::Unsatisfiable),
+            ("bytes=", Wanted::Whole),
+            ("bytes", Wanted::Whole),
+            ("bytes= ", Wanted::Unsatisfiable),
+            ("bytes=,", Wanted::Unsatisfiable),
+            ("bytes=0-1,", Wanted::Unsatisfiable),
+            ("bytes=,0-1", Wanted::Unsatisfiable),
+            ("bytes=-", Wanted::Unsatisfiable),
+            ("bytes=--1", Wanted::Unsatisfiable),
+            ("bytes=- 1", Wanted::Unsatisfiable),
+            ("bytes=+1-2", Wanted::Unsatisfiable),
+            ("bytes= 0 - 1 , 3-4 ", Wanted::Parts(vec![0..2, 3..5])),
+            ("bytes=\t0-1", Wanted::Unsatisfiable),
+            ("bytes=0-1;", Wanted::Unsatisfiable),
         ];
         for (value, expected) in table {
             assert_eq!(parse(value.as_bytes(), 10, usize::MAX), expected, "{value}");
@@ -101,6 +121,14 @@ mod tests {
         // RFC 9110, section 14.1.2: the first position lies at or beyond the end.
         assert_eq!(parse(b"bytes=9-", 10, 9), one(9..10));
         assert_eq!(parse(b"bytes=10-", 10, 9), Wanted::Unsatisfiable);
+    }
+
+    #[test]
+    fn of_an_empty_representation_the_start_is_the_whole() {
+        for value in ["bytes=0-", "bytes=0-5", "bytes=-5"] {
+            assert_eq!(parse(value.as_bytes(), 0, 9), Wanted::Whole, "{value}");
+        }
+        assert_eq!(parse(b"bytes=1-", 0, 9), Wanted::Unsatisfiable);
     }
 
     #[test]

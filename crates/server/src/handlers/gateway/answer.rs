@@ -273,14 +273,14 @@ pub fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
 }
 
 /// Does `Connection` name the field (RFC 9110, section 7.6.1)?
-fn is_of_connection(head: &Head, name: &[u8]) -> bool {
+pub(super) fn is_of_connection(head: &Head, name: &[u8]) -> bool {
     // What tells where the message ends, and what was hidden before, is not its to name.
     const NOT_ITS: [&[u8]; 2] = [b"content-length", b"content-type"];
     head.values(b"connection").any(|options| field::list_has(options, name))
         && !NOT_ITS.iter().any(|kept| kept.eq_ignore_ascii_case(name))
 }
 
-fn is_hidden(protocol: &Protocol, conf: &Conf, name: &[u8]) -> bool {
+pub(super) fn is_hidden(protocol: &Protocol, conf: &Conf, name: &[u8]) -> bool {
     let is = |found: &[u8]| found.eq_ignore_ascii_case(name);
     let by_default = || {
         let own = protocol.hidden().iter();

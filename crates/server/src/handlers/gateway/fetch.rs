@@ -4,13 +4,14 @@ use super::directives::Failures;
 use super::pools::{self, Lease, PoolKey};
 use super::pump::{Source, stderr_text};
 use super::upload::{self, Sending, UploadFault, Uploaded};
-use super::{Call, CodecError, Conf, Fault, Head};
+use super::{Call, CodecError, Conf, Fault, Head, hints};
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
 use crate::connection::batch;
 use crate::connection::body::{BodyError, Content, Origin, PieceBounds, RequestBody};
 use crate::connection::{origin, timer};
 use crate::exchange::{Exchange, UpstreamAttempt};
+use crate::handlers::Handler;
 use crate::handlers::memcached;
 use crate::handlers::memcached::pipeline::{self, PipelineFault};
 use crate::logging::error::{Context, Level, os_error};
@@ -472,13 +473,16 @@ impl Job {
 
     /// `early_hints`: sends the client what the upstream says beforehand.
     async fn pass_hints(&self, head: &Head) {
+        let Handler::Gateway(protocol) = &self.conf.location(self.location).handler else { return };
+        let fields = hints::shown(protocol, self.conf(), head);
         let client = match &self.hinted {
+            _ if fields.is_empty() => return,
             None | Some(Origin::Nobody) => return,
-            Some(Origin::H2(back)) => return back.hint(&head.fields),
+            Some(Origin::H2(back)) => return back.hint(&fields),
             Some(Origin::H1(client)) => client,
         };
         let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
-        for (name, value) in head.fields.iter() {
+        for (name, value) in &fields {
             out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
         }
         out.extend_from_slice(b"\r\n");

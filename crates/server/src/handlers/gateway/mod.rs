@@ -11,6 +11,7 @@ pub mod arriving;
 pub mod call;
 pub mod directives;
 pub mod fetch;
+mod hints;
 pub mod pools;
 pub mod pump;
 pub mod run;

@@ -89,3 +89,5 @@ pub const PASSWORD_BYTES_MAX: usize = 511;
 pub const HASHES_MAX: usize = 2;
 /// How long a password waits for those before it; chosen: some hundred good hashes.
 pub const HASHING_WAIT: Duration = Duration::from_secs(10);
+/// How many variables may need one another in a row; as nginx.
+pub const VARIABLES_DEEP: usize = 100;

@@ -495,6 +495,35 @@ fn nobody_writes_lines_of_their_own_into_the_error_log() {
 }
 
 #[test]
+fn variables_that_need_themselves_or_too_many_others_end_no_process() {
+    let folder = Folder::new();
+    let row: String = (0..10_000)
+        .map(|at| format!("map $v{} $v{at} {{ default $v{}; }} ", at + 1, at + 1))
+        .collect();
+    let http = format!(
+        "{row} map $uri $v10000 {{ default end; }}
+        map $c $a {{ default $c; }} map $a $b {{ default $a; }} map $b $c {{ volatile; default $b; }}
+        map $document_root $d {{ default /x; }} map $secure_link $s {{ default $s; }}
+        server {{ listen 127.0.0.1:$port; secure_link $s,$arg_e; secure_link_md5 $s$secure_link;
+            location /row {{ return 200 \"[$v0]\"; }}
+            location /circle {{ return 200 \"[$a]\"; }}
+            location /volatile {{ return 200 \"[$m]\"; }}
+            location /link {{ return 200 \"[$secure_link]\"; }}
+            location /root {{ root $dir/$d; return 200 \"[$document_root]\"; }}
+            location /name {{ root $dir/$request_filename; return 200 ok$request_filename; }} }}
+        map $m $n {{ volatile; default $m$m; }} map $n $m {{ volatile; default $n$n; }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    for path in ["/row", "/circle", "/volatile", "/link", "/root", "/name"] {
+        let lines = log(&folder).matches("cycle while evaluating variable").count();
+        assert_eq!(get(server.port, path).unwrap().status, 200, "{path}");
+        let now = log(&folder).matches("cycle while evaluating variable").count();
+        assert!(now > lines, "{path}: {}", log(&folder));
+    }
+    assert!(log(&folder).contains("cycle while evaluating variable \"a\", client: "));
+}
+
+#[test]
 fn symbolic_links_are_refused_when_asked() {
     let folder = Folder::new();
     let html = folder.path().join("html");

@@ -38,6 +38,7 @@ pub fn of(tree: &Tree) -> Vec<Finding> {
     search.block(&Scope { outer: None, lines: &tree.directives });
     search.zones_of_several_names();
     let mut found = search.found;
+    found.append(&mut super::cycles::of(tree));
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }

@@ -3,6 +3,7 @@
 pub mod block;
 mod check;
 pub mod compiled;
+mod cycles;
 pub mod directive;
 pub mod env;
 pub mod findings;

@@ -4,7 +4,7 @@ use super::directive::ValueError;
 use super::env::Env;
 use crate::exchange::Exchange;
 use crate::exchange::scratch::Scratch;
-use crate::exchange::variables::Variable;
+use crate::exchange::variables::{self, Variable};
 use bytes::Bytes;
 
 /// A text with variables; nginx's complex value.
@@ -73,7 +73,13 @@ impl Template {
     pub fn append_peeked(&self, exchange: &Exchange, out: &mut Vec<u8>) {
         match self.literal_text() {
             Some(text) => out.extend_from_slice(text),
-            None => self.append(&mut exchange.shadow(), out),
+            None => {
+                let mut shadow = exchange.shadow();
+                // `root` with `$request_filename`: it would need itself. What is under way ends with the shadow.
+                if variables::begin(&mut shadow, std::ptr::from_ref(self).addr(), None) {
+                    self.append(&mut shadow, out);
+                }
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::exchange::scratch::Scratch;
 use crate::filters::compress::Coding;
 use crate::filters::{slice, ssi, userid};
 use crate::logging::clock;
+use crate::logging::error::{self, Level};
 use crate::phases::{browser, referer, secure_link};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -138,7 +139,14 @@ impl Variable {
     pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) -> bool {
         match self {
             Self::Builtin(getter) => getter(exchange, out),
-            Self::OfTexts(getter) => getter(exchange).is_some_and(|value| put(out, &value)),
+            Self::OfTexts(getter) => {
+                if !begin(exchange, *getter as usize, None) {
+                    return false;
+                }
+                let value = getter(exchange);
+                exchange.variables.end();
+                value.is_some_and(|value| put(out, &value))
+            }
             Self::Args => put(out, &exchange.args),
             Self::RequestMethod => put(out, exchange.request.method_text()),
             Self::LimitRate => put_number(out, exchange.limit_rate.unwrap_or(0)),
@@ -205,12 +213,28 @@ fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
     let Some(source) = config.computed.get(usize::from(slot)).and_then(Option::as_ref) else {
         return false;
     };
+    let name = config.variable_names.get(usize::from(slot)).map(String::as_str);
+    if !begin(exchange, slot.into(), name) {
+        return false;
+    }
     let value = source.value(exchange);
+    exchange.variables.end();
     out.extend_from_slice(&value);
     if !source.is_volatile() {
         exchange.variables.set(slot, Some(value));
     }
     true
+}
+
+/// Begins to compute a value, unless it needs itself: nothing is its value then, as with nginx.
+pub fn begin(exchange: &mut Exchange, key: usize, name: Option<&str>) -> bool {
+    let may = exchange.variables.begin(key);
+    if !may {
+        let name = name.map(|name| format!(" \"{name}\"")).unwrap_or_default();
+        let text = format!("cycle while evaluating variable{name}");
+        error::request(exchange, Level::Error, &text);
+    }
+    may
 }
 
 fn put(out: &mut Vec<u8>, value: &[u8]) -> bool {

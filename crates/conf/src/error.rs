@@ -83,6 +83,28 @@ pub enum ConfError {
         /// The `include`; `None` for the main file.
         at: Option<Position>,
     },
+    /// A pattern of an `include` that matches too much.
+    #[error("glob() \"{pattern}\" failed ({reason}) in {at}")]
+    Glob {
+        /// The pattern.
+        pattern: String,
+        /// What was too much.
+        reason: String,
+        /// The `include`.
+        at: Position,
+    },
+    /// More is included than any configuration needs.
+    #[error(
+        "the configuration has more than {max} {what}, included ones counted each time, in {at}"
+    )]
+    TooMuch {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        max: usize,
+        /// Where it was exceeded.
+        at: Position,
+    },
     /// A directive nobody has registered.
     #[error("unknown directive \"{name}\" in {at}")]
     UnknownDirective {

@@ -3,12 +3,20 @@
 use crate::error::{ConfError, Position, os_error};
 use crate::lexer::{Lexer, Statement, Word};
 use bytes::Bytes;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Nesting of blocks and includes together; deeper means a file that includes itself.
 pub(crate) const DEPTH_MAX: usize = 100;
+
+/// Files read for one configuration, one that is included twice counted twice; chosen above any number of sites.
+const FILES_MAX: usize = 100_000;
+/// Their bytes together; chosen above any list of networks.
+const BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Directives in them; chosen, as above.
+const DIRECTIVES_MAX: usize = 10_000_000;
 
 /// Where configuration text comes from; the caller's door to the file system.
 pub trait Source {
@@ -19,7 +27,10 @@ pub trait Source {
     fn read(&self, path: &Path) -> io::Result<Bytes>;
 
     /// Files that match a shell pattern, sorted; nothing when there are none.
-    fn glob(&self, pattern: &str) -> Vec<PathBuf>;
+    ///
+    /// # Errors
+    /// There is no end to what could match.
+    fn glob(&self, pattern: &str) -> io::Result<Vec<PathBuf>>;
 
     /// `path` as written, made absolute against the folder of the main file.
     fn resolve(&self, path: &str) -> PathBuf;
@@ -68,7 +79,7 @@ pub struct Tree {
 /// # Errors
 /// The first fault of the text, or an included file that cannot be read.
 pub fn parse(source: &dyn Source, main: &Path) -> Result<Tree, ConfError> {
-    let mut parser = Parser { source, files: Vec::new() };
+    let mut parser = Parser::new(source);
     let directives = parser.file(main, None, 0)?;
     Ok(Tree { directives, files: parser.files })
 }
@@ -78,7 +89,7 @@ pub fn parse(source: &dyn Source, main: &Path) -> Result<Tree, ConfError> {
 /// # Errors
 /// The first fault of the text.
 pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, ConfError> {
-    let mut parser = Parser { source, files: Vec::new() };
+    let mut parser = Parser::new(source);
     let file: Arc<Path> = Path::new("command line").into();
     let mut text = text.as_bytes().to_vec();
     // nginx lets the last directive of -g go without its semicolon.
@@ -92,26 +103,53 @@ pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, C
 struct Parser<'a> {
     source: &'a dyn Source,
     files: Vec<LoadedFile>,
+    /// Places in `files`.
+    by_path: HashMap<PathBuf, usize>,
+    left: Left,
 }
 
-impl Parser<'_> {
+/// What may still be read: includes that include others twice grow without end.
+struct Left {
+    files: usize,
+    bytes: usize,
+    directives: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn new(source: &'a dyn Source) -> Self {
+        let left = Left { files: FILES_MAX, bytes: BYTES_MAX, directives: DIRECTIVES_MAX };
+        Self { source, files: Vec::new(), by_path: HashMap::new(), left }
+    }
+
     fn file(
         &mut self,
         path: &Path,
         included_at: Option<&Position>,
         depth: usize,
     ) -> Result<Vec<Directive>, ConfError> {
+        let text = self.text(path, included_at)?;
+        let at = || Position { file: path.into(), line: 1 };
+        let at = included_at.cloned().unwrap_or_else(at);
+        take(&mut self.left.files, 1, FILES_MAX, "files", &at)?;
+        take(&mut self.left.bytes, text.len(), BYTES_MAX, "bytes", &at)?;
+        let file: Arc<Path> = path.into();
+        let mut lexer = Lexer::new(&text, &file);
+        self.block(&mut lexer, &file, depth, false)
+    }
+
+    /// The text of a file, which is read once.
+    fn text(&mut self, path: &Path, included_at: Option<&Position>) -> Result<Bytes, ConfError> {
+        if let Some(place) = self.by_path.get(path) {
+            return Ok(self.files[*place].text.clone());
+        }
         let text = self.source.read(path).map_err(|error| ConfError::Open {
             path: path.display().to_string(),
             reason: os_error(&error),
             at: included_at.cloned(),
         })?;
-        if !self.files.iter().any(|file| file.path == path) {
-            self.files.push(LoadedFile { path: path.to_owned(), text: text.clone() });
-        }
-        let file: Arc<Path> = path.into();
-        let mut lexer = Lexer::new(&text, &file);
-        self.block(&mut lexer, &file, depth, false)
+        self.by_path.insert(path.to_owned(), self.files.len());
+        self.files.push(LoadedFile { path: path.to_owned(), text: text.clone() });
+        Ok(text)
     }
 
     fn block(
@@ -126,6 +164,13 @@ impl Parser<'_> {
             match lexer.statement()? {
                 Statement::Simple(words) => {
                     let directive = directive(words, None, file);
+                    take(
+                        &mut self.left.directives,
+                        1,
+                        DIRECTIVES_MAX,
+                        "directives",
+                        &directive.at,
+                    )?;
                     if &directive.name[..] == b"include" {
                         directives.extend(self.include(&directive, depth)?);
                     } else {
@@ -134,6 +179,13 @@ impl Parser<'_> {
                 }
                 Statement::BlockStart(words) => {
                     let mut directive = directive(words, None, file);
+                    take(
+                        &mut self.left.directives,
+                        1,
+                        DIRECTIVES_MAX,
+                        "directives",
+                        &directive.at,
+                    )?;
                     bound_depth(depth, &directive.at)?;
                     directive.block = Some(self.block(lexer, file, depth + 1, true)?);
                     directives.push(directive);
@@ -167,11 +219,30 @@ impl Parser<'_> {
             return self.file(&path, Some(&directive.at), depth + 1);
         }
         let mut directives = Vec::new();
-        for path in self.source.glob(&path.to_string_lossy()) {
+        let found = self.source.glob(&path.to_string_lossy());
+        let found = found.map_err(|error| ConfError::Glob {
+            pattern: path.display().to_string(),
+            reason: os_error(&error),
+            at: directive.at.clone(),
+        })?;
+        for path in found {
             directives.extend(self.file(&path, Some(&directive.at), depth + 1)?);
         }
         Ok(directives)
     }
+}
+
+/// Takes from what is left of something.
+fn take(
+    left: &mut usize,
+    count: usize,
+    max: usize,
+    what: &'static str,
+    at: &Position,
+) -> Result<(), ConfError> {
+    let rest = left.checked_sub(count);
+    *left = rest.ok_or_else(|| ConfError::TooMuch { what, max, at: at.clone() })?;
+    Ok(())
 }
 
 fn bound_depth(depth: usize, at: &Position) -> Result<(), ConfError> {
@@ -205,9 +276,12 @@ mod tests {
             text.map(|text| Bytes::from_static(text.as_bytes()))
                 .ok_or_else(|| io::Error::from_raw_os_error(2))
         }
-        fn glob(&self, pattern: &str) -> Vec<PathBuf> {
+        fn glob(&self, pattern: &str) -> io::Result<Vec<PathBuf>> {
+            if pattern == "endless*" {
+                return Err(io::Error::other("no end"));
+            }
             let folder = pattern.split('*').next().unwrap_or_default();
-            self.0.keys().filter(|name| name.starts_with(folder)).map(PathBuf::from).collect()
+            Ok(self.0.keys().filter(|name| name.starts_with(folder)).map(PathBuf::from).collect())
         }
         fn resolve(&self, path: &str) -> PathBuf {
             path.into()
@@ -262,5 +336,31 @@ mod tests {
             run(&[("main", "include main;")]).unwrap_err(),
             "blocks and includes nest deeper than 100 levels in main:1"
         );
+    }
+
+    #[test]
+    fn what_has_no_end_is_refused() {
+        assert_eq!(
+            run(&[("main", "a;\ninclude endless*;")]).unwrap_err(),
+            "glob() \"endless*\" failed (no end) in main:2"
+        );
+        // Each of fifty files includes the next one twice.
+        let mut files: Vec<(&'static str, &'static str)> =
+            vec![("main", "include 0;"), ("50", "a;")];
+        for at in 0..50 {
+            let (name, next) = (at.to_string(), at + 1);
+            files.push((name.leak(), format!("include {next};\ninclude {next};").leak()));
+        }
+        assert_eq!(
+            run(&files).unwrap_err(),
+            "the configuration has more than 100000 files, included ones counted each time, in 49:2"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_included_often_is_kept_once() {
+        let source = Files([("main", "include a; include a; include a;"), ("a", "b;")].into());
+        let tree = parse(&source, Path::new("main")).unwrap();
+        assert_eq!((tree.directives.len(), tree.files.len()), (3, 2));
     }
 }

@@ -91,3 +91,10 @@ pub const HASHES_MAX: usize = 2;
 pub const HASHING_WAIT: Duration = Duration::from_secs(10);
 /// How many variables may need one another in a row; as nginx.
 pub const VARIABLES_DEEP: usize = 100;
+/// Longest file that a configuration names, in bytes; chosen above any list of networks.
+pub const NAMED_FILE_BYTES: u64 = 256 * 1024 * 1024;
+/// Names of files that the pattern of an `include` is compared with; chosen above any folder of sites.
+pub const GLOB_NAMES: usize = 200_000;
+/// How long a named pipe is waited for that holds passwords, and what is read of it; chosen.
+pub const PIPE_WAIT: Duration = Duration::from_secs(10);
+pub const PIPE_BYTES: u64 = 64 * 1024;

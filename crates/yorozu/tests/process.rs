@@ -9,7 +9,7 @@ use shared::{BINARY, CACHED, files, get, log, page, pages, signal, until, yorozu
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Client;
@@ -544,6 +544,56 @@ fn symbolic_links_are_refused_when_asked() {
             "{kind:?}"
         );
         assert_eq!((status("/linked/free"), status("/linked/own")), (200, 200), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_test_of_the_configuration_ends_whatever_it_names() {
+    let folder = Folder::new();
+    let dir = folder.path();
+    fs::create_dir_all(dir.join("logs")).unwrap();
+    nix::unistd::mkfifo(&dir.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for at in 0..40 {
+        let next = format!("include {}/{1}; include {0}/{1};", dir.display(), at + 1);
+        fs::write(dir.join(at.to_string()), next).unwrap();
+    }
+    fs::write(dir.join("40"), "gzip on;").unwrap();
+    let file = dir.join("nginx.conf");
+    for (http, told) in [
+        ("include $dir/fifo;", "open() \"$dir/fifo\" failed (not a regular file) in "),
+        ("include $dir;", "open() \"$dir\" failed (21: Is a directory) in "),
+        ("include $dir/f*;", "open() \"$dir/fifo\" failed (not a regular file) in "),
+        ("include /dev/zero;", "open() \"/dev/zero\" failed (not a regular file) in "),
+        ("include $dir/0;", "the configuration has more than 100000 files"),
+        ("include /*/*/*/*/*/*/*/*/*/*;", "glob() \"/*/*/*/*/*/*/*/*/*/*\" failed (more than "),
+        ("access_log $dir/fifo;", "open() \"$dir/fifo\" failed (6: No such device or address)"),
+        ("error_log $dir/fifo;", "open() \"$dir/fifo\" failed (6: No such device or address)"),
+        (
+            "server { listen 1 ssl; ssl_certificate $dir/fifo; ssl_certificate_key /dev/zero; }",
+            "cannot load certificate \"$dir/fifo\": not a regular file",
+        ),
+        (
+            "server { listen 1; ssl_client_certificate /dev/zero; ssl_verify_client on; }",
+            "\"/dev/zero\": not a regular file",
+        ),
+    ] {
+        let shown = dir.display().to_string();
+        fs::write(&file, format!("events {{}} http {{ {} }}", http.replace("$dir", &shown)))
+            .unwrap();
+        let mut test = Command::new(BINARY)
+            .args(["-t", "-e", "stderr", "-p"])
+            .args([dir, "-c".as_ref(), &file])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until(http, || test.try_wait().unwrap().is_some());
+        let output = test.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && text.contains(&told.replace("$dir", &shown)),
+            "{http}: {text}"
+        );
+        assert_eq!(text.matches("[emerg]").count(), 1, "{http}: {text}");
     }
 }
 

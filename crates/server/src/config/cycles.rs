@@ -137,7 +137,7 @@ fn mentioned(text: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::Files;
+    use crate::config::files::Files;
     use std::fmt::Write as _;
 
     fn told(http: &str) -> Vec<String> {

@@ -459,7 +459,7 @@ fn loose_extension(pattern: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::Files;
+    use crate::config::files::Files;
     use std::path::{Path, PathBuf};
 
     struct Text(&'static str);
@@ -468,8 +468,8 @@ mod tests {
         fn read(&self, _: &Path) -> std::io::Result<Bytes> {
             Ok(Bytes::from_static(self.0.as_bytes()))
         }
-        fn glob(&self, _: &str) -> Vec<PathBuf> {
-            Vec::new()
+        fn glob(&self, _: &str) -> std::io::Result<Vec<PathBuf>> {
+            Ok(Vec::new())
         }
         fn resolve(&self, path: &str) -> PathBuf {
             path.into()

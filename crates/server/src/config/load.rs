@@ -9,6 +9,7 @@ use super::check;
 use super::compiled::*;
 use super::directive::*;
 use super::env::Env;
+use super::files::Files;
 use super::regex::Regex;
 use super::registry;
 use super::{http_core, main_core};
@@ -26,12 +27,11 @@ use crate::tls::server::ServerTls;
 use crate::tls::tickets::Sessions;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use yorozu_cache::Zone;
-use yorozu_conf::{ConfError, Directive as Line, Position, Source, Tree};
+use yorozu_conf::{ConfError, Directive as Line, Position, Tree};
 use yorozu_upstream::{Loads, Resolver};
 
 /// What the command line says about the configuration.
@@ -62,24 +62,6 @@ pub struct Kept {
 pub struct Loaded {
     pub config: Config,
     pub tree: Tree,
-}
-
-/// The configuration's files.
-pub struct Files {
-    /// Relative includes are looked for here.
-    pub folder: PathBuf,
-}
-
-impl Source for Files {
-    fn read(&self, path: &Path) -> io::Result<Bytes> {
-        std::fs::read(path).map(Bytes::from)
-    }
-    fn glob(&self, pattern: &str) -> Vec<PathBuf> {
-        glob::glob(pattern).into_iter().flatten().flatten().collect()
-    }
-    fn resolve(&self, path: &str) -> PathBuf {
-        self.folder.join(path)
-    }
 }
 
 /// The walk over the tree.

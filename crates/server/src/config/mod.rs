@@ -6,6 +6,7 @@ pub mod compiled;
 mod cycles;
 pub mod directive;
 pub mod env;
+pub mod files;
 pub mod findings;
 pub mod http_core;
 pub mod listen;

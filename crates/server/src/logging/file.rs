@@ -1,9 +1,11 @@
 //! Log files: opened once per path, opened again on USR1, shared by all workers and loads.
 
 use arc_swap::ArcSwap;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +23,15 @@ pub struct LogFiles {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().append(true).create(true).open(path)
+    let mut options = File::options();
+    options.append(true).create(true);
+    if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+        return options.open(path);
+    }
+    // A pipe that nobody reads is a fault, not something to wait for; one that is read may be full for a while.
+    let file = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    Ok(file)
 }
 
 impl LogFile {

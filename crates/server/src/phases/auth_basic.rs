@@ -3,6 +3,7 @@
 use super::access::basic_credentials;
 use crate::config::directive::*;
 use crate::config::env::join;
+use crate::config::files::read_regular;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
 use crate::limits;
@@ -166,7 +167,7 @@ async fn compare(password: Vec<u8>, hash: Vec<u8>) -> Found {
 
 /// The hash of the user's password, or why there is none.
 fn look_up(path: &std::path::Path, user: &[u8]) -> Result<Vec<u8>, Found> {
-    let text = std::fs::read(path).map_err(|problem| match problem.kind() {
+    let text = read_regular(path).map_err(|problem| match problem.kind() {
         std::io::ErrorKind::NotFound => Found::NoFile,
         _ => Found::Unreadable,
     })?;

@@ -1,5 +1,6 @@
 //! Certificates, keys and revocation lists out of PEM files.
 
+use crate::config::files::{read_file_or_pipe, read_regular};
 use bytes::Bytes;
 use pkcs8::der::{Decode as _, Header, Reader as _, SecretDocument, SliceReader};
 use rustls::pki_types::pem::PemObject as _;
@@ -9,6 +10,7 @@ use rustls::pki_types::{
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use yorozu_conf::os_error;
 
@@ -27,13 +29,22 @@ pub fn path(folder: &Path, name: &[u8]) -> PathBuf {
 
 impl PemFiles {
     fn read(&self, path: &Path, what: &str) -> Result<Bytes, String> {
+        self.read_by(read_regular, path, what)
+    }
+
+    fn read_by(
+        &self,
+        read: fn(&Path) -> io::Result<Bytes>,
+        path: &Path,
+        what: &str,
+    ) -> Result<Bytes, String> {
         if let Some(text) = path.to_str().and_then(|text| text.strip_prefix(DATA)) {
             return Ok(Bytes::copy_from_slice(text.as_bytes()));
         }
         if let Some(text) = self.0.borrow().get(path) {
             return Ok(text.clone());
         }
-        let text = std::fs::read(path).map(Bytes::from).map_err(|problem| {
+        let text = read(path).map_err(|problem| {
             format!("cannot load {what} \"{}\": {}", path.display(), os_error(&problem))
         })?;
         self.0.borrow_mut().insert(path.to_owned(), text.clone());
@@ -103,7 +114,7 @@ impl PemFiles {
     /// # Errors
     /// It cannot be read.
     pub fn passwords(&self, path: &Path) -> Result<Vec<Vec<u8>>, String> {
-        let text = self.read(path, "password file")?;
+        let text = self.read_by(read_file_or_pipe, path, "password file")?;
         let lines =
             text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         Ok(lines.filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())

@@ -22,7 +22,7 @@ pub(crate) const CACHED: &str = "fastcgi_cache_path $dir/cache levels=1:2 keys_z
         fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; } }";
 
 /// Waits for a condition that another process brings about.
-pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !condition() {
         assert!(Instant::now() < end, "waited in vain for {what}");

@@ -42,8 +42,14 @@ pub const PIPELINES_MAX: usize = 8;
 /// How long others wait behind the oldest question of such a connection; chosen: far above what memcached takes for
 /// any key, far below what a visitor notices.
 pub const PIPELINE_PATIENCE: Duration = Duration::from_millis(25);
-/// How deep subrequests make others; as nginx.
-pub const SUBREQUESTS_DEEP: u32 = 50;
+/// How deep subrequests make others; as nginx, whose first request counts.
+pub const SUBREQUESTS_DEEP: u32 = 51;
+/// Subrequests for one answer; chosen above what any page is made of, so that one that includes itself ends.
+pub const SUBREQUESTS_MAX: u32 = 10_000;
+/// Of those, made at once before it is their turn in the answer; chosen: each may hold [`MADE_AHEAD_BYTES`].
+pub const SUBREQUESTS_AHEAD: u32 = 64;
+/// What `set` and `block` keep for one answer with server side includes, in bytes; chosen.
+pub const SSI_KEPT_BYTES: usize = 1024 * 1024;
 /// Access-log bytes of one worker before they are written without waiting for the round's end.
 pub const LOG_BATCH_BYTES: usize = 64 * 1024;
 /// Longest content of a request to the control socket or of a batch of purges, in bytes; chosen: ten thousand

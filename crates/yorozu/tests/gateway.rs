@@ -2,7 +2,7 @@
 
 mod shared;
 
-use shared::{CACHED, files, get, page, pages, until, yorozu};
+use shared::{CACHED, files, get, log, page, pages, until, yorozu};
 use std::fs;
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Client;
@@ -48,6 +48,64 @@ fn a_client_that_goes_away_is_noticed_and_logged() {
     until("the line", || {
         fs::read_to_string(folder.path().join("logs/a.log")).unwrap().contains("\" 499 ")
     });
+}
+
+#[test]
+fn a_page_that_includes_without_end_is_made_to_an_end() {
+    let folder = Folder::new();
+    let page = "x<!--# include virtual=\"/two.html\" --><!--# include virtual=\"/two.html\" -->";
+    fs::write(folder.path().join("html/two.html"), page).unwrap();
+    let double = "<!--# set var=\"a\" value=\"$a$a\" -->".repeat(60);
+    let start = "<!--# set var=\"a\" value=\"0123456789abcdef\" -->";
+    let page = format!("{start}{double}end");
+    fs::write(folder.path().join("html/set.html"), page).unwrap();
+    let http = "server { listen 127.0.0.1:$port; root $dir/html; ssi on; ssi_silent_errors on;
+        location = /added.html { add_before_body /two.html; add_after_body /two.html; } }";
+    fs::write(folder.path().join("html/added.html"), "").unwrap();
+    let server = Server::start(&yorozu(), folder.path(), http);
+    let made = |path: &str| get(server.port, path).unwrap().body.len();
+    // The page itself, and all that were made for it.
+    assert_eq!(made("/two.html"), 10_001);
+    // Behind that nothing can be added any more: the answer must not look whole.
+    assert!(get(server.port, "/added.html").is_none());
+    assert_eq!(made("/set.html"), 3);
+    let log = log(&folder);
+    assert_eq!(log.matches("subrequests").count(), 2, "{log}");
+    assert!(log.contains("too long value of \"$a$a\""), "{log}");
+}
+
+#[test]
+fn what_is_made_for_an_answer_ends_when_its_client_leaves() {
+    let folder = Folder::new();
+    let origin = Origin::start_with(folder.path(), |request| {
+        std::thread::sleep(Duration::from_millis(50));
+        pages(request)
+    });
+    let include = "<!--# include virtual=\"/php\" wait=\"yes\" -->".repeat(200);
+    fs::write(folder.path().join("html/a.html"), &include).unwrap();
+    fs::write(folder.path().join("html/b.html"), include.replace("wait=\"yes\"", "")).unwrap();
+    fs::write(folder.path().join("html/c.html"), "<!--# include virtual=\"/a.html\" -->").unwrap();
+    fs::write(folder.path().join("html/d.html"), include.replace("wait=\"yes\"", "set=\"a\""))
+        .unwrap();
+    let http = "server { listen 127.0.0.1:$port; root $dir/html; access_log $dir/logs/a.log; location ~ html$ { ssi on; }
+        location /php { fastcgi_param REQUEST_URI $request_uri; fastcgi_pass $origin; } }";
+    let server = Server::start(&yorozu(), folder.path(), http);
+    for (number, path) in ["/a.html", "/b.html", "/c.html", "/d.html"].into_iter().enumerate() {
+        let before = origin.seen().len();
+        let mut client = Client::connect(server.port);
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        until("the first include", || origin.seen().len() > before);
+        drop(client);
+        let lines =
+            || fs::read_to_string(folder.path().join("logs/a.log")).unwrap().lines().count();
+        until("the log line", || lines() == number + 1);
+        // What was under way may still have been read.
+        std::thread::sleep(Duration::from_millis(200));
+        let after = origin.seen().len();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(origin.seen().len(), after, "{path} goes on");
+        assert!(after - before < 150, "{path}: {}", after - before);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ pub mod request;
 pub mod response;
 pub mod scratch;
 pub mod slots;
+pub mod subrequests;
 pub mod temporary;
 pub mod variables;
 
@@ -31,6 +32,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use subrequests::Subrequests;
 use yorozu_wire::proxy_protocol::ProxyHeader;
 
 /// Who asks, as far as known.
@@ -250,8 +252,8 @@ pub struct Exchange {
     pub charset: Option<Bytes>,
     /// What the pages of one answer with server side includes share.
     pub ssi: Option<Rc<RefCell<ssi::Shared>>>,
-    /// How deep subrequests may still make others.
-    pub subrequests_left: u32,
+    /// What it may still ask for itself.
+    pub subrequests: Subrequests,
     /// What it waits for between two phases.
     pub pending: Option<Pending>,
     pub limit_req_status: Option<limit_req::Verdict>,
@@ -328,7 +330,7 @@ impl Exchange {
             uid: Cell::new(None),
             charset: None,
             ssi: None,
-            subrequests_left: limits::SUBREQUESTS_DEEP,
+            subrequests: Subrequests::new(),
             pending: None,
             limit_req_status: None,
             limit_conn_status: None,

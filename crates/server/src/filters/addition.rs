@@ -46,14 +46,15 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         return;
     }
     let mut content = response.take_stream();
+    exchange.subrequests.share();
     let asked = exchange.shadow();
-    let made = stream::made_by(|sink| async move {
+    let made = stream::made_by(exchange.body.client_closed(), |sink| async move {
         if let Some(path) = before {
-            sink.append(&mut subrequest(&asked, &path).await.1).await?;
+            sink.append(&mut subrequest(&asked, &path).await?).await?;
         }
         sink.put_all(&mut content).await?;
         if let Some(path) = after {
-            sink.append(&mut subrequest(&asked, &path).await.1).await?;
+            sink.append(&mut subrequest(&asked, &path).await?).await?;
         }
         Ok(())
     });

@@ -14,7 +14,7 @@ pub mod userid;
 use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Response};
 use crate::handlers;
-use crate::handlers::gateway::stream::Stream;
+use crate::handlers::gateway::stream::{Stream, Torn};
 use crate::logging::access;
 
 type Filter = fn(&mut Exchange, &mut Response);
@@ -40,11 +40,11 @@ pub const ORDER: [Filter; 14] = [
 /// Those that the response to a subrequest passes: it becomes a part of another one.
 const WITHIN: [Filter; 4] = [compress::gunzip::filter, sub::filter, charset::filter, ssi::filter];
 
-/// The status and the content that another path has, for the sake of `exchange`.
-async fn subrequest(exchange: &Exchange, path: &[u8]) -> (u16, Stream) {
-    let mut asked = Box::new(exchange.subrequest(path));
+/// The content that another path has, for the sake of `exchange`.
+async fn subrequest(exchange: &Exchange, path: &[u8]) -> Result<Stream, Torn> {
+    let mut asked = Box::new(exchange.subrequest(path).ok_or(Torn)?);
     asked.charset.clone_from(&exchange.charset);
-    content(&mut asked).await
+    Ok(content(&mut asked).await.1)
 }
 
 /// The status and the content of a subrequest.

@@ -115,7 +115,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     response.allow_ranges = true;
     let (asked, etag, limits) = (exchange.shadow(), response.etag.clone(), Rc::clone(&wanted));
     asked.pass.slice.set(Some(slice));
-    let mut made = stream::made_by(|sink| async move {
+    let mut made = stream::made_by(exchange.body.client_closed(), |sink| async move {
         // What is wanted is known when all filters have seen the head.
         let (from, to) = limits.get();
         let mut next = slice.start + slice.bytes;

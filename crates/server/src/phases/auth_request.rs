@@ -61,7 +61,7 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     let config = Rc::clone(&exchange.conf);
     let conf = &config.location(exchange.location).auth_request;
     let uri = conf.auth_request.0.as_ref()?;
-    let mut asked = exchange.subrequest(uri);
+    let Some(mut asked) = exchange.subrequest(uri) else { return Some(500) };
     let status = match handlers::whole(&mut asked).await {
         Ok(response) => {
             if response.status == 401 {

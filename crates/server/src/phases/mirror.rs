@@ -65,7 +65,8 @@ pub fn start(exchange: &Exchange) {
         return;
     }
     for path in &conf.mirror.0 {
-        let mut asked = Box::new(exchange.subrequest(path));
+        let Some(asked) = exchange.subrequest(path) else { return };
+        let mut asked = Box::new(asked);
         asked.request.method = exchange.request.method;
         asked.request.method_override = exchange.request.method_override;
         asked.args.clone_from(&exchange.args);

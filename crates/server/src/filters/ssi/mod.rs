@@ -65,6 +65,6 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     let content = response.take_stream();
     let page = Page::new(exchange, conf);
-    let made = stream::made_by(|sink| page.run(content, sink));
+    let made = stream::made_by(exchange.body.client_closed(), |sink| page.run(content, sink));
     response.body = Body::Stream(Box::new(made));
 }

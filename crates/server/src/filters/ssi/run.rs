@@ -3,10 +3,12 @@
 use super::parse::{Command, Condition, Parser, Token, condition};
 use super::{Conf, TIME_FORMAT, time};
 use crate::config::regex::Regex;
+use crate::exchange::subrequests::Ahead;
 use crate::exchange::variables::{self, Variable};
 use crate::exchange::{Exchange, unix_seconds};
 use crate::filters;
 use crate::handlers::gateway::stream::{self, Sink, Stream, Torn};
+use crate::limits;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -22,12 +24,62 @@ pub struct Shared {
     variables: HashMap<String, Bytes>,
     /// What `block` kept.
     blocks: HashMap<String, Bytes>,
+    /// Bytes of both.
+    bytes: usize,
+}
+
+impl Shared {
+    /// Keeps a value in the place of an older one.
+    fn keep(
+        &mut self,
+        among: fn(&mut Self) -> &mut HashMap<String, Bytes>,
+        name: String,
+        value: Bytes,
+    ) -> Done {
+        let older = among(self).get(&name).map_or(0, Bytes::len);
+        let bytes = self.bytes - older + value.len();
+        if bytes > limits::SSI_KEPT_BYTES {
+            return Err(failure(format!("too long value of \"{name}\" in a page with SSI")));
+        }
+        self.bytes = bytes;
+        among(self).insert(name, value);
+        Ok(())
+    }
 }
 
 /// A part of the answer, in order.
 enum Part {
     Text(Bytes),
     Included(Stream),
+    /// It is made when it is its turn.
+    Later(Included),
+}
+
+/// What is to be included.
+struct Included {
+    asked: Box<Exchange>,
+    stub: Option<Bytes>,
+}
+
+impl Included {
+    fn begin(mut self, ahead: Option<Ahead>) -> Stream {
+        // The page it stands in ends with the client, and this with the page.
+        stream::made_by(std::future::pending(), |sink| async move {
+            let _ahead = ahead;
+            let (status, mut stream) = filters::content(&mut self.asked).await;
+            let first = match (&self.stub, status) {
+                (Some(_), 300..) => None,
+                _ => stream.next_bytes().await?,
+            };
+            match (first, self.stub) {
+                (Some(first), _) => {
+                    sink.put(first).await?;
+                    sink.append(&mut stream).await
+                }
+                (None, stub) => sink.put(stub.unwrap_or_default()).await,
+            }
+        })
+    }
 }
 
 /// Where the page stands among `if`, `elif` and `else`.
@@ -55,20 +107,23 @@ pub struct Page {
     /// The block that is being kept.
     block: Option<(String, Vec<u8>)>,
     parts: VecDeque<Part>,
+    /// Bytes of the texts among them.
+    text_bytes: usize,
 }
 
-/// Why a command failed.
-struct Failure(String);
+/// Why a command failed; `None` if that is logged already.
+struct Failure(Option<String>);
 
 type Done = Result<(), Failure>;
 
 fn failure(text: impl Into<String>) -> Failure {
-    Failure(text.into())
+    Failure(Some(text.into()))
 }
 
 impl Page {
     pub fn new(exchange: &mut Exchange, conf: &Conf) -> Self {
         let shared = Rc::clone(exchange.ssi.get_or_insert_default());
+        exchange.subrequests.share();
         let mut page = exchange.shadow();
         page.charset.clone_from(&exchange.charset);
         page.request_id = (*exchange.id()).into();
@@ -85,6 +140,7 @@ impl Page {
             is_chosen: false,
             block: None,
             parts: VecDeque::new(),
+            text_bytes: 0,
         }
     }
 
@@ -98,6 +154,11 @@ impl Page {
             self.parser.push(&bytes, &mut tokens);
             for token in tokens.drain(..) {
                 self.token(token, &sink).await?;
+                // Others have their turn too, however many commands one page has.
+                tokio::task::consume_budget().await;
+                if self.text_bytes > limits::MADE_AHEAD_BYTES {
+                    self.hand_over(&sink).await?;
+                }
             }
             self.hand_over(&sink).await?;
         }
@@ -112,10 +173,12 @@ impl Page {
 
     /// Lets the answer have what is made so far, in order.
     async fn hand_over(&mut self, sink: &Sink) -> Result<(), Torn> {
+        self.text_bytes = 0;
         while let Some(part) = self.parts.pop_front() {
             match part {
                 Part::Text(text) => sink.put(text).await?,
                 Part::Included(mut stream) => sink.append(&mut stream).await?,
+                Part::Later(included) => sink.append(&mut included.begin(None)).await?,
             }
         }
         Ok(())
@@ -123,9 +186,14 @@ impl Page {
 
     fn put(&mut self, text: Bytes) {
         match &mut self.block {
+            // What is too long is refused at its end.
+            Some((_, kept)) if kept.len() > limits::SSI_KEPT_BYTES => {}
             Some((_, kept)) => kept.extend_from_slice(&text),
             None if text.is_empty() => {}
-            None => self.parts.push_back(Part::Text(text)),
+            None => {
+                self.text_bytes += text.len();
+                self.parts.push_back(Part::Text(text));
+            }
         }
     }
 
@@ -142,7 +210,9 @@ impl Page {
         };
         if let Err(Failure(text)) = result.as_ref() {
             if self.is_shown {
-                error::request(&self.exchange, Level::Error, text);
+                if let Some(text) = text {
+                    error::request(&self.exchange, Level::Error, text);
+                }
                 if !self.is_silent {
                     self.put(self.error_text.clone());
                 }
@@ -170,13 +240,20 @@ impl Page {
                 self.block = Some((String::from_utf8_lossy(name).into_owned(), Vec::new()));
                 Ok(())
             }
-            _ => {
-                if let Some((name, text)) = self.block.take() {
-                    self.shared.borrow_mut().blocks.insert(name, text.into());
-                }
-                Ok(())
-            }
+            _ => match self.block.take() {
+                Some((name, text)) => self.keep(|shared| &mut shared.blocks, name, text.into()),
+                None => Ok(()),
+            },
         })
+    }
+
+    fn keep(
+        &self,
+        among: fn(&mut Shared) -> &mut HashMap<String, Bytes>,
+        name: String,
+        value: Bytes,
+    ) -> Done {
+        self.shared.borrow_mut().keep(among, name, value)
     }
 
     fn begin_if(&mut self, command: &Command) -> Done {
@@ -234,8 +311,7 @@ impl Page {
                 if let Some(captures) = captures {
                     for (group, name) in regex.names().iter().enumerate() {
                         if let Some(name) = name.as_ref().map(|name| name.to_ascii_lowercase()) {
-                            let value = captures.group(group);
-                            self.shared.borrow_mut().variables.insert(name, value);
+                            self.keep(|shared| &mut shared.variables, name, captures.group(group))?;
                         }
                     }
                     self.exchange.captures = captures;
@@ -250,10 +326,6 @@ impl Page {
             Ok(target) => target,
             Err(failure) => return Ok(Err(failure)),
         };
-        if self.exchange.subrequests_left == 0 {
-            let path = String::from_utf8_lossy(&path);
-            return Ok(Err(failure(format!("subrequests cycle while processing \"{path}\""))));
-        }
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_ascii_lowercase();
         let stub = match command.get("stub").map(String::from_utf8_lossy) {
             None => None,
@@ -266,7 +338,8 @@ impl Page {
                 }
             },
         };
-        let mut asked = Box::new(self.exchange.subrequest(&path));
+        let Some(asked) = self.exchange.subrequest(&path) else { return Ok(Err(Failure(None))) };
+        let mut asked = Box::new(asked);
         asked.args = args;
         asked.ssi = Some(Rc::clone(&self.shared));
         asked.charset.clone_from(&self.exchange.charset);
@@ -276,26 +349,19 @@ impl Page {
             let mut value = Vec::new();
             while let Some(bytes) = stream.next_bytes().await? {
                 value.extend_from_slice(&bytes);
+                if value.len() > limits::SSI_KEPT_BYTES {
+                    break;
+                }
             }
             let value = if status < 300 { value.into() } else { Bytes::new() };
-            self.shared.borrow_mut().variables.insert(name(variable), value);
-            return Ok(Ok(()));
+            return Ok(self.keep(|shared| &mut shared.variables, name(variable), value));
         }
-        let included = stream::made_by(|sink| async move {
-            let (status, mut stream) = filters::content(&mut asked).await;
-            let first = match (&stub, status) {
-                (Some(_), 300..) => None,
-                _ => stream.next_bytes().await?,
-            };
-            match (first, stub) {
-                (Some(first), _) => {
-                    sink.put(first).await?;
-                    sink.append(&mut stream).await
-                }
-                (None, stub) => sink.put(stub.unwrap_or_default()).await,
-            }
+        let ahead = asked.subrequests.ahead();
+        let included = Included { asked, stub };
+        self.parts.push_back(match ahead {
+            Some(ahead) => Part::Included(included.begin(Some(ahead))),
+            None => Part::Later(included),
         });
-        self.parts.push_back(Part::Included(included));
         if command.get("wait").is_some_and(|wait| wait == b"yes") {
             self.hand_over(sink).await?;
         }
@@ -341,6 +407,9 @@ impl Page {
             Some(value) => value,
             None => command.get("default").unwrap_or(b"(none)").to_vec(),
         };
+        if matches!(&self.block, Some((_, kept)) if kept.len() > limits::SSI_KEPT_BYTES) {
+            return Ok(());
+        }
         let mut out = Vec::with_capacity(value.len());
         match command.get("encoding") {
             Some(b"none") => out = value,
@@ -361,8 +430,7 @@ impl Page {
         let name = command.get("var").unwrap_or_default();
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let value = self.expand(command.get("value").unwrap_or_default())?;
-        self.shared.borrow_mut().variables.insert(name, value.into());
-        Ok(())
+        self.keep(|shared| &mut shared.variables, name, value.into())
     }
 
     fn config(&mut self, command: &Command) -> Done {
@@ -421,6 +489,10 @@ impl Page {
                 }
                 let name = String::from_utf8_lossy(&inner[..end]).to_ascii_lowercase();
                 out.extend(self.variable(&name).unwrap_or_default());
+                if out.len() > limits::SSI_KEPT_BYTES {
+                    let text = String::from_utf8_lossy(text);
+                    return Err(failure(format!("too long value of \"{text}\"")));
+                }
                 rest = &inner[end + usize::from(is_braced)..];
             }
         }

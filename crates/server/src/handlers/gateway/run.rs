@@ -8,6 +8,7 @@ use crate::cache;
 use crate::cache::answer::Failure;
 use crate::config::compiled::LocationConf;
 use crate::connection::body::{BodyError, Content, Origin, RequestBody};
+use crate::exchange::subrequests::TooMany;
 use crate::exchange::{Captures, Exchange};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
@@ -245,16 +246,26 @@ async fn refresh(exchange: &mut Exchange) {
 
 /// An exchange's request without its client, for work that outlives it or goes beside it.
 impl Exchange {
-    /// A request of this one's own for another location.
-    pub fn subrequest(&self, uri: &[u8]) -> Self {
+    /// A request of this one's own for another location; `None`, and logged, if there were too many.
+    pub fn subrequest(&self, uri: &[u8]) -> Option<Self> {
+        let refuse = |why| {
+            let text = match why {
+                TooMany::Deep => "subrequests cycle",
+                TooMany::Made => "too many subrequests",
+                TooMany::Told => return,
+            };
+            let uri = String::from_utf8_lossy(uri);
+            error::request(self, Level::Error, &format!("{text} while processing \"{uri}\""));
+        };
+        let subrequests = self.subrequests.next().map_err(refuse).ok()?;
         let mut asked = self.request_of_its_own();
+        asked.subrequests = subrequests;
         asked.is_subrequest = true;
         asked.request_id = (*self.id()).into();
-        asked.subrequests_left = self.subrequests_left.saturating_sub(1);
         asked.request.become_get();
         asked.captures = Captures::default();
         asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
-        asked
+        Some(asked)
     }
 
     /// The same request once more, for work of the server's own: without content, which is the client's.
@@ -274,7 +285,7 @@ impl Exchange {
         );
         shadow.server = self.server;
         shadow.is_subrequest = self.is_subrequest;
-        shadow.subrequests_left = self.subrequests_left;
+        shadow.subrequests = self.subrequests.clone();
         shadow.location = self.location;
         shadow.uri.clone_from(&self.uri);
         shadow.is_uri_as_sent = self.is_uri_as_sent;

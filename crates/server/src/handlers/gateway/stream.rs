@@ -22,6 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use yorozu_cache::{Broken, Flow, Piece, Place};
 
 /// The body ended before its end.
@@ -85,6 +86,8 @@ pub struct Stream {
     /// The part of the body the client wants; all without.
     window: Option<Range<u64>>,
     slices: Option<Slices>,
+    /// The task that makes the body, for nobody else.
+    maker: Option<AbortHandle>,
     /// What is left of the length the client was told; `None` if it was told none.
     pub announced: Option<u64>,
     /// Is the body stored as a page on its way?
@@ -107,6 +110,7 @@ impl Stream {
             uncoded: Bytes::new(),
             window: None,
             slices: None,
+            maker: None,
             announced: None,
             is_collected: false,
             taken: 0,
@@ -299,6 +303,9 @@ fn in_memory(segment: Segment) -> io::Result<Bytes> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if let Some(maker) = &self.maker {
+            maker.abort();
+        }
         if let Feed::Queue(shared) = &self.feed {
             shared.state.borrow_mut().is_abandoned = true;
             shared.writable.notify_one();
@@ -345,19 +352,28 @@ impl Body {
     }
 }
 
-/// A body that `make` writes into the [`Sink`] it gets, as a task of the worker.
-pub fn made_by<F>(make: impl FnOnce(Sink) -> F) -> Stream
+/// A body that `make` writes into the [`Sink`] it gets, as a task of the worker that ends when nobody reads any more, or
+/// the client is gone for whom it is made: it may ask others for long before there is something to send.
+pub fn made_by<F>(
+    client_closed: impl Future<Output = ()> + 'static,
+    make: impl FnOnce(Sink) -> F,
+) -> Stream
 where
     F: Future<Output = Result<(), Torn>> + 'static,
 {
     let shared = Rc::new(Shared::default());
     let made = make(Sink { shared: Rc::clone(&shared) });
-    let stream = Stream::new(Rc::clone(&shared));
-    tokio::task::spawn_local(async move {
-        let ended = made.await;
+    let mut stream = Stream::new(Rc::clone(&shared));
+    let maker = tokio::task::spawn_local(async move {
+        let ended = tokio::select! {
+            biased;
+            ended = made => ended,
+            () = client_closed => Err(Torn),
+        };
         shared.state.borrow_mut().ended = Some(ended);
         shared.readable.notify_one();
     });
+    stream.maker = Some(maker.abort_handle());
     stream
 }
 

@@ -96,10 +96,40 @@ fn resolve_dots(path: &[u8], merge_slashes: bool) -> Result<Vec<u8>, UriError> {
     Ok(resolved)
 }
 
-/// Does a path, decoded or not, hold a `..` segment? For targets that an application names.
-pub fn climbs(target: &[u8]) -> bool {
-    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-    unescape(path).split(|byte| *byte == b'/').any(|segment| segment == b"..")
+/// Reads a target that a page or an application names: only `%XX` is decoded, slashes and single dots stay as they are.
+/// `None` if it is no path, holds a NUL byte, or a `..` segment before or behind the decoding.
+///
+/// # Source
+/// nginx, `ngx_http_parse_unsafe_uri`; it takes paths without a slash before them, of which no location has any.
+pub fn parse_unsafe(target: &[u8]) -> Option<Normalized> {
+    let (raw, args) = match target.iter().position(|byte| *byte == b'?') {
+        Some(at) => (&target[..at], Some(target[at + 1..].to_vec())),
+        None => (target, None),
+    };
+    let path = if raw.contains(&b'%') { unescape_unsafe(raw) } else { raw.to_vec() };
+    let is_unsafe = |path: &[u8]| {
+        path.contains(&0) || path.split(|byte| *byte == b'/').any(|segment| segment == b"..")
+    };
+    let is_path = path.starts_with(b"/") && !is_unsafe(raw) && !is_unsafe(&path);
+    is_path.then_some(Normalized { path, args })
+}
+
+/// Decodes `%XX` as nginx's `ngx_unescape_uri`: of a broken escape the digits that are none stay, if they come first.
+fn unescape_unsafe(raw: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut rest = raw.iter();
+    while let Some(&byte) = rest.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        match rest.next() {
+            None => {}
+            Some(high) if !high.is_ascii_hexdigit() => decoded.push(*high),
+            Some(high) => decoded.extend(rest.next().and_then(|low| hex_pair([*high, *low]))),
+        }
+    }
+    decoded
 }
 
 /// Decodes `%XX` leniently: a broken escape stays as it is. For rewrite and `alias` results.
@@ -263,6 +293,42 @@ mod tests {
         assert_eq!(path("/%zz"), Err(UriError::BadEscape));
         assert_eq!(path("/%1"), Err(UriError::BadEscape));
         assert_eq!(path("/%00"), Err(UriError::Nul));
+    }
+
+    #[test]
+    fn targets_of_applications_are_decoded_and_nothing_else() {
+        let table: &[(&str, Option<(&str, Option<&str>)>)] = &[
+            ("/a", Some(("/a", None))),
+            ("//a//b/", Some(("//a//b/", None))),
+            ("/./a/.", Some(("/./a/.", None))),
+            ("/a%20b%2fc", Some(("/a b/c", None))),
+            ("/a#b", Some(("/a#b", None))),
+            ("/a?b?c%20/../", Some(("/a", Some("b?c%20/../")))),
+            ("/a%3fb", Some(("/a?b", None))),
+            ("/a?", Some(("/a", Some("")))),
+            ("/%zz%4z%", Some(("/zz", None))),
+            ("/...", Some(("/...", None))),
+            ("/..a/b..", Some(("/..a/b..", None))),
+            ("", None),
+            ("?a", None),
+            ("a", None),
+            ("../a", None),
+            ("/..", None),
+            ("/a/../b", None),
+            ("/a/..?b", None),
+            ("/%2e%2e/b", None),
+            ("/a%2f..", None),
+            ("/a\0", None),
+            ("/a%00", None),
+            ("http://a/b", None),
+        ];
+        for (target, expected) in table {
+            let found = parse_unsafe(target.as_bytes());
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let found = found.map(|n| (text(&n.path), n.args.map(|args| text(&args))));
+            let expected = expected.map(|(path, args)| (path.to_owned(), args.map(str::to_owned)));
+            assert_eq!(found, expected, "{target}");
+        }
     }
 
     #[test]

@@ -391,9 +391,9 @@ impl Page {
             let folder = uri.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
             target = [&uri[..folder], &target].concat();
         }
-        match uri::normalize(&target, false) {
-            Ok(parts) => Ok((parts.path, parts.args.unwrap_or_default())),
-            Err(_) => {
+        match uri::parse_unsafe(&target) {
+            Some(parts) => Ok((parts.path, parts.args.unwrap_or_default())),
+            None => {
                 let target = String::from_utf8_lossy(&target).into_owned();
                 Err(failure(format!("unsafe URI \"{target}\" was detected")))
             }

@@ -182,18 +182,12 @@ fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<O
         let values = head.fields.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
         exchange.accel_fields.extend(values.cloned());
     }
-    if yorozu_http::uri::climbs(target) {
+    let Some(parts) = yorozu_http::uri::parse_unsafe(target) else {
         let text = format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(target));
         error::request(exchange, Level::Error, &text);
         return Some(Outcome::Status(404));
-    }
-    match yorozu_http::uri::normalize(target, true) {
-        Ok(target) => Some(Outcome::Internal {
-            uri: target.path,
-            args: Some(target.args.unwrap_or_default()),
-        }),
-        Err(_) => Some(Outcome::Status(404)),
-    }
+    };
+    Some(Outcome::Internal { uri: parts.path, args: Some(parts.args.unwrap_or_default()) })
 }
 
 /// With `intercept_errors`: the status, if `error_page` has a page for it.

@@ -39,6 +39,7 @@ pub fn of(tree: &Tree) -> Vec<Finding> {
     search.zones_of_several_names();
     let mut found = search.found;
     found.append(&mut super::cycles::of(tree));
+    found.append(&mut super::shared_sockets::of(tree));
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }

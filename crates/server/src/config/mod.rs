@@ -16,6 +16,7 @@ pub mod manual;
 pub mod network;
 pub mod regex;
 pub mod registry;
+mod shared_sockets;
 pub mod template;
 pub mod types;
 pub mod unsupported;

@@ -50,6 +50,14 @@ fn settle(exchange: &mut Exchange, progress: Progress) -> Begun {
     })
 }
 
+/// Are slashes in the path merged? That is settled before the server is known, as nginx does it: who asks for another
+/// name must not have its path read in another way.
+fn merges_slashes(exchange: &Exchange) -> bool {
+    let conf = &exchange.conf;
+    let server = find_config::first_server(conf, &exchange.client);
+    conf.location(conf.server(server).conf).http_core.merge_slashes
+}
+
 /// Chooses the server, normalises the path, and runs the phases.
 fn phases(exchange: &mut Exchange) -> Progress {
     exchange.server = find_config::server(exchange);
@@ -57,12 +65,12 @@ fn phases(exchange: &mut Exchange) -> Progress {
     if let Err((status, text)) = check_tls(exchange) {
         return refuse(exchange, status, &text);
     }
-    let core = &exchange.conf.location(exchange.location).http_core;
+    let merges = merges_slashes(exchange);
     let target = exchange.request.target();
     let target = match target.first() {
-        Some(b'/') => yorozu_http::uri::normalize(target, core.merge_slashes),
+        Some(b'/') => yorozu_http::uri::normalize(target, merges),
         // Absolute-form without a path.
-        _ => yorozu_http::uri::normalize(&[b"/", target].concat(), core.merge_slashes),
+        _ => yorozu_http::uri::normalize(&[b"/", target].concat(), merges),
     };
     match target {
         Ok(target) => {

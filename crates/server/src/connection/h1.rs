@@ -20,6 +20,7 @@ use crate::config::http_core::{self, LingeringClose};
 use crate::exchange::request::Request;
 use crate::exchange::response::Response;
 use crate::exchange::{Client, Exchange};
+use crate::find_config;
 use crate::handlers::stub_status::{COUNTERS, Gauge};
 use crate::logging::access;
 use crate::logging::error::{self, Level};
@@ -122,7 +123,8 @@ impl Connection {
     /// Reads one request and answers it.
     async fn request(&mut self) -> Next {
         let Some(conf) = self.conf() else { return Next::Close };
-        let core = default_core(&conf, self.client.listen.get());
+        let server = conf.server(find_config::first_server(&conf, &self.client));
+        let core = &conf.location(server.conf).http_core;
         let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
         let received = receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await;
         // A request that arrives after a reload is answered by the new configuration.

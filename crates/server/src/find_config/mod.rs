@@ -2,9 +2,9 @@
 
 pub mod hosts;
 
-use crate::config::compiled::{Config, LocationId, LocationSet, ServerId};
+use crate::config::compiled::{Config, LocationId, LocationSet, ServerId, WorkerConf};
 use crate::config::regex::Regex;
-use crate::exchange::Exchange;
+use crate::exchange::{Client, Exchange};
 use crate::handlers::Handler;
 use crate::limits;
 use foldhash::fast::RandomState;
@@ -40,11 +40,28 @@ pub fn begin(asked: &mut Exchange) -> Result<(), String> {
     let conf = Rc::clone(&asked.conf);
     asked.server = server(asked);
     asked.location = conf.server(asked.server).conf;
-    let merges = conf.location(asked.location).http_core.merge_slashes;
+    let first = first_server(&conf, &asked.client);
+    let merges = conf.location(conf.server(first).conf).http_core.merge_slashes;
     let target = yorozu_http::uri::normalize(asked.request.target(), merges);
     let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
     (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
     Ok(())
+}
+
+/// The server whose settings hold before a request says which one it is for: that of the name in the handshake, else the
+/// socket's default server.
+///
+/// # Source
+/// nginx, `merge_slashes`: "if the directive is specified on the server level, the value from the default server
+/// can be used".
+pub fn first_server(conf: &WorkerConf, client: &Client) -> ServerId {
+    let socket = &conf.sockets[client.listen.get()];
+    let name = client.tls.get().and_then(|session| session.server_name());
+    let named = name.and_then(|name| {
+        let by_regex = || socket.hosts.regexes().find(|(regex, _)| regex.is_match(name));
+        socket.hosts.find(name).or_else(|| by_regex().map(|(_, id)| id))
+    });
+    named.copied().unwrap_or(socket.default_server)
 }
 
 /// What the search for a location found.

@@ -112,6 +112,8 @@ pub struct Socket {
     /// Does each connection begin with the PROXY protocol?
     pub is_proxied: bool,
     pub hosts: Hosts<ServerId>,
+    /// Do its servers differ in which names of fields they take?
+    pub has_field_rules: bool,
 }
 
 /// A `server` block.

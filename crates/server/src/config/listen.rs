@@ -203,6 +203,7 @@ pub fn sockets(
                     http2: false,
                     is_proxied: false,
                     hosts: Hosts::default(),
+                    has_field_rules: false,
                 };
                 sockets.push((socket, false));
                 sockets.last_mut().expect("just pushed")
@@ -227,6 +228,19 @@ pub fn sockets(
         add_names(socket, *server, servers, env);
     }
     Ok(sockets.into_iter().map(|(socket, _)| socket).collect())
+}
+
+/// Notes where servers of one socket differ in which names of fields they take; `rules` are a server's.
+pub fn compare_field_rules(
+    sockets: &mut [Socket],
+    listens: &[(Listen, ServerId, Position)],
+    rules: impl Fn(ServerId) -> (bool, bool),
+) {
+    for socket in sockets {
+        let default = rules(socket.default_server);
+        let mut behind = listens.iter().filter(|(listen, ..)| listen.address == socket.address);
+        socket.has_field_rules = behind.any(|(_, id, _)| rules(*id) != default);
+    }
 }
 
 /// Sees to it that there is a certificate behind every socket with TLS.

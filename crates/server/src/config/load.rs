@@ -328,7 +328,12 @@ impl<'a> Compiler<'a> {
                 servers.push(self.server(server)?);
             }
         }
-        let sockets = super::listen::sockets(&listens, &servers, env)?;
+        let mut sockets = super::listen::sockets(&listens, &servers, env)?;
+        super::listen::compare_field_rules(&mut sockets, &listens, |id| {
+            let place = servers[id.0 as usize].conf.0 as usize;
+            let core = &self.locations[place].as_ref().expect("every id is filled").http_core;
+            (core.underscores_in_headers, core.ignore_invalid_headers)
+        });
         super::listen::check_certificates(&sockets, &listens, &servers)?;
         let names = env.variables.borrow();
         if let Some(name) = names.undefined() {

@@ -7,10 +7,8 @@ use std::collections::HashMap;
 use yorozu_conf::{Directive, Tree};
 
 /// Such settings with their defaults.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 5] = [
     ("merge_slashes", "on"),
-    ("underscores_in_headers", "off"),
-    ("ignore_invalid_headers", "on"),
     ("large_client_header_buffers", "4 8k"),
     ("client_header_buffer_size", "1k"),
     ("client_header_timeout", "60s"),
@@ -120,9 +118,9 @@ mod tests {
                 "\"off\" and not \"on\"",
             ),
             (
-                "server { listen 80; } server { listen 80 default_server; }\nserver { listen 0.0.0.0:80; underscores_in_headers on; }",
+                "server { listen 80; } server { listen 80 default_server; }\nserver { listen 0.0.0.0:80; client_header_timeout 5s; }",
                 2,
-                "servers of 0.0.0.0:80 differ in \"underscores_in_headers\"",
+                "servers of 0.0.0.0:80 differ in \"client_header_timeout\"",
             ),
             (
                 "merge_slashes off; server { listen unix:/a; } server { listen unix:/a;\nmerge_slashes on; }",
@@ -150,6 +148,7 @@ mod tests {
             "server { listen 80; } server { listen 80; merge_slashes on; }",
             "merge_slashes off; server { listen 80; } server { listen 80; }",
             "server { listen 443 ssl; } server { listen 443 ssl; merge_slashes off; }",
+            "server { listen 80; underscores_in_headers on; } server { listen 80; }",
             "server { listen 80; client_max_body_size 1; } server { listen 80; }",
             "server { listen 80; merge_slashes OFF; } server { listen 80; merge_slashes off; }",
         ] {

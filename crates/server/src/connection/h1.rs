@@ -14,13 +14,12 @@ use super::send::Sent;
 use super::timer::Timer;
 use super::transport::Transport;
 use super::write;
-use super::{Idle, current_conf, default_core};
+use super::{Idle, current_conf, default_core, first_core, rules};
 use crate::config::compiled::WorkerConf;
 use crate::config::http_core::{self, LingeringClose};
 use crate::exchange::request::Request;
 use crate::exchange::response::Response;
 use crate::exchange::{Client, Exchange};
-use crate::find_config;
 use crate::handlers::stub_status::{COUNTERS, Gauge};
 use crate::logging::access;
 use crate::logging::error::{self, Level};
@@ -123,12 +122,15 @@ impl Connection {
     /// Reads one request and answers it.
     async fn request(&mut self) -> Next {
         let Some(conf) = self.conf() else { return Next::Close };
-        let server = conf.server(find_config::first_server(&conf, &self.client));
-        let core = &conf.location(server.conf).http_core;
+        let core = first_core(&conf, &self.client);
         let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
         let received = receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await;
         // A request that arrives after a reload is answered by the new configuration.
         let Some(conf) = self.conf() else { return Next::Close };
+        let received = match received {
+            Received::Request(request) => rules::by_server(&conf, &self.client, request, &bounds),
+            other => other,
+        };
         match received {
             Received::Request(request) => self.answer(conf, request, None).await,
             Received::Bad { status, text, request } => {

@@ -7,6 +7,7 @@ pub mod h1;
 pub mod h2;
 pub mod head;
 pub mod origin;
+mod rules;
 mod send;
 pub mod socket;
 pub mod timer;
@@ -16,6 +17,7 @@ mod write;
 use crate::config::compiled::WorkerConf;
 use crate::config::http_core;
 use crate::exchange::Client;
+use crate::find_config;
 use crate::logging::error::Level;
 use crate::process::worker::Worker;
 use crate::tls::handshake::{NoSession, handshake};
@@ -168,6 +170,12 @@ fn current_conf(client: &Client, worker: &Worker) -> Option<Rc<WorkerConf>> {
         client.listen.set(index);
     }
     Some(conf)
+}
+
+/// As [`default_core`], once it is known which server a handshake named.
+fn first_core<'c>(conf: &'c WorkerConf, client: &Client) -> &'c http_core::Conf {
+    let server = conf.server(find_config::first_server(conf, client));
+    &conf.location(server.conf).http_core
 }
 
 /// The settings that hold before a request's server is known.

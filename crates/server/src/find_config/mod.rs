@@ -2,7 +2,7 @@
 
 pub mod hosts;
 
-use crate::config::compiled::{Config, LocationId, LocationSet, ServerId, WorkerConf};
+use crate::config::compiled::{Config, LocationId, LocationSet, ServerId, Socket, WorkerConf};
 use crate::config::regex::Regex;
 use crate::exchange::{Client, Exchange};
 use crate::handlers::Handler;
@@ -57,11 +57,13 @@ pub fn begin(asked: &mut Exchange) -> Result<(), String> {
 pub fn first_server(conf: &WorkerConf, client: &Client) -> ServerId {
     let socket = &conf.sockets[client.listen.get()];
     let name = client.tls.get().and_then(|session| session.server_name());
-    let named = name.and_then(|name| {
-        let by_regex = || socket.hosts.regexes().find(|(regex, _)| regex.is_match(name));
-        socket.hosts.find(name).or_else(|| by_regex().map(|(_, id)| id))
-    });
-    named.copied().unwrap_or(socket.default_server)
+    name.and_then(|name| named(socket, name)).unwrap_or(socket.default_server)
+}
+
+/// The server of a lower-cased name on a socket, if one has it.
+pub fn named(socket: &Socket, name: &[u8]) -> Option<ServerId> {
+    let by_regex = || socket.hosts.regexes().find(|(regex, _)| regex.is_match(name));
+    socket.hosts.find(name).or_else(|| by_regex().map(|(_, id)| id)).copied()
 }
 
 /// What the search for a location found.

@@ -12,7 +12,7 @@ use super::answer::{self, Answer, Begun};
 use super::body::RequestBody;
 use super::head::{Bounds, Refusal};
 use super::send::Sent;
-use super::{Idle, current_conf, default_core};
+use super::{Idle, current_conf, default_core, first_core};
 use crate::config::compiled::WorkerConf;
 use crate::exchange::{Client, Exchange};
 use crate::handlers::stub_status::{COUNTERS, Gauge};
@@ -289,7 +289,7 @@ impl Loop {
         client.requests.set(client.requests.get() + 1);
         self.bound(&conf);
         let active = Active::new(&self.streams);
-        let core = default_core(&conf, client.listen.get());
+        let core = first_core(&conf, &client);
         let (parts, frames) = request.into_parts();
         let bounds = Bounds::of_h2(core);
         if request::is_too_large(&parts, &bounds) {

@@ -297,7 +297,8 @@ mod tests {
 
     #[test]
     fn targets_of_applications_are_decoded_and_nothing_else() {
-        let table: &[(&str, Option<(&str, Option<&str>)>)] = &[
+        type Parts<'a> = Option<(&'a str, Option<&'a str>)>;
+        let table: &[(&str, Parts<'_>)] = &[
             ("/a", Some(("/a", None))),
             ("//a//b/", Some(("//a//b/", None))),
             ("/./a/.", Some(("/./a/.", None))),

@@ -510,10 +510,7 @@ struct Line {
     consumed: usize,
 }
 
-/// The size of a chunk; extensions are passed over.
-///
-/// # Source
-/// RFC 9112, section 7.1: nothing but spaces, tabs and extensions follows the digits.
+/// RFC 9112, section 7.1: nothing but spaces, tabs and extensions follows the size.
 fn chunk_size(line: &[u8]) -> Result<u64, WireError> {
     let count = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, after) = line.split_at(count);
@@ -593,11 +590,10 @@ pub fn upstream_fields(
     let mut out = Vec::with_capacity(FIELDS);
     let rules = FieldRules { underscores: true };
     fields(input, from, end, rules, &mut out).map_err(|_| WireError::UpstreamHead)?;
-    for field in &mut out {
+    for Field { value, .. } in &mut out {
         // RFC 9112, section 5.1: tabs may stand there, and nobody reads this head but us.
-        let inner = trimmed(slice(input, &field.value), |byte| matches!(byte, b' ' | b'\t'));
-        let start = field.value.start as usize;
-        field.value = span(start + inner.start, start + inner.end);
+        let inner = trimmed(slice(input, value), |byte| matches!(byte, b' ' | b'\t'));
+        *value = span(value.start as usize + inner.start, value.start as usize + inner.end);
     }
     Ok(Some((out, end)))
 }

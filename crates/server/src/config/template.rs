@@ -4,7 +4,8 @@ use super::directive::ValueError;
 use super::env::Env;
 use crate::exchange::Exchange;
 use crate::exchange::scratch::Scratch;
-use crate::exchange::variables::{self, Variable};
+use crate::exchange::slots;
+use crate::exchange::variables::Variable;
 use bytes::Bytes;
 
 /// A text with variables; nginx's complex value.
@@ -76,7 +77,7 @@ impl Template {
             None => {
                 let mut shadow = exchange.shadow();
                 // `root` with `$request_filename`: it would need itself. What is under way ends with the shadow.
-                if variables::begin(&mut shadow, std::ptr::from_ref(self).addr(), None) {
+                if slots::begin(&mut shadow, std::ptr::from_ref(self).addr(), None) {
                     self.append(&mut shadow, out);
                 }
             }

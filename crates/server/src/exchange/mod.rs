@@ -330,7 +330,7 @@ impl Exchange {
             uid: Cell::new(None),
             charset: None,
             ssi: None,
-            subrequests: Subrequests::new(),
+            subrequests: Subrequests::default(),
             pending: None,
             limit_req_status: None,
             limit_conn_status: None,

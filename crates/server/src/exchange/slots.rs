@@ -1,7 +1,11 @@
 //! Values of the variables that the configuration defines.
 
+use super::Exchange;
+use crate::config::compiled::Config;
 use crate::limits;
+use crate::logging::error::{self, Level};
 use bytes::Bytes;
+use std::rc::Rc;
 
 /// Values of slots in one exchange.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +44,41 @@ impl Slots {
     pub fn end(&mut self) {
         self.under_way.pop();
     }
+}
+
+/// Appends the value of a slot, which is computed if need be; `false` if there is none.
+pub fn append(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
+    if let Some(value) = exchange.variables.get(slot) {
+        out.extend_from_slice(value);
+        return true;
+    }
+    let conf = Rc::clone(&exchange.conf);
+    let config: &Config = &conf;
+    let Some(source) = config.computed.get(usize::from(slot)).and_then(Option::as_ref) else {
+        return false;
+    };
+    let name = config.variable_names.get(usize::from(slot)).map(String::as_str);
+    if !begin(exchange, slot.into(), name) {
+        return false;
+    }
+    let value = source.value(exchange);
+    exchange.variables.end();
+    out.extend_from_slice(&value);
+    if !source.is_volatile() {
+        exchange.variables.set(slot, Some(value));
+    }
+    true
+}
+
+/// Begins to compute a value, unless it needs itself: nothing is its value then, as with nginx.
+pub fn begin(exchange: &mut Exchange, key: usize, name: Option<&str>) -> bool {
+    let may = exchange.variables.begin(key);
+    if !may {
+        let name = name.map(|name| format!(" \"{name}\"")).unwrap_or_default();
+        let text = format!("cycle while evaluating variable{name}");
+        error::request(exchange, Level::Error, &text);
+    }
+    may
 }
 
 #[cfg(test)]

@@ -41,12 +41,14 @@ impl Drop for Ahead {
     }
 }
 
-impl Subrequests {
-    /// Of a client's request.
-    pub fn new() -> Self {
+/// Of a client's request.
+impl Default for Subrequests {
+    fn default() -> Self {
         Self { deep: limits::SUBREQUESTS_DEEP, answer: OnceCell::new() }
     }
+}
 
+impl Subrequests {
     fn answer(&self) -> &Rc<Answer> {
         self.answer.get_or_init(|| {
             Rc::new(Answer {
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn all_of_an_answer_are_counted_together() {
-        let first = Subrequests::new();
+        let first = Subrequests::default();
         first.share();
         let copy = first.clone();
         let mut made =
@@ -99,12 +101,12 @@ mod tests {
         assert!(made.all(|next| next.is_ok()));
         assert_eq!(copy.next().err(), Some(TooMany::Made));
         assert_eq!(first.next().err(), Some(TooMany::Told));
-        assert!(Subrequests::new().next().is_ok());
+        assert!(Subrequests::default().next().is_ok());
     }
 
     #[test]
     fn they_are_as_deep_as_nginxs() {
-        let mut last = Subrequests::new();
+        let mut last = Subrequests::default();
         for _ in 0..limits::SUBREQUESTS_DEEP {
             last = last.next().unwrap();
         }
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn only_some_are_made_ahead() {
-        let all = Subrequests::new();
+        let all = Subrequests::default();
         let next = all.next().unwrap();
         let mut ahead: Vec<_> = std::iter::from_fn(|| next.ahead()).collect();
         assert_eq!(ahead.len(), limits::SUBREQUESTS_AHEAD as usize);

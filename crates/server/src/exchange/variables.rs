@@ -1,13 +1,12 @@
 //! Variables: names to values of an exchange.
 
-use super::{Exchange, UpstreamAttempt};
+use super::{Exchange, UpstreamAttempt, slots};
 use crate::config::compiled::Config;
 use crate::exchange::request::{Request, append_joined};
 use crate::exchange::scratch::Scratch;
 use crate::filters::compress::Coding;
 use crate::filters::{slice, ssi, userid};
 use crate::logging::clock;
-use crate::logging::error::{self, Level};
 use crate::phases::{browser, referer, secure_link};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -140,7 +139,7 @@ impl Variable {
         match self {
             Self::Builtin(getter) => getter(exchange, out),
             Self::OfTexts(getter) => {
-                if !begin(exchange, *getter as usize, None) {
+                if !slots::begin(exchange, *getter as usize, None) {
                     return false;
                 }
                 let value = getter(exchange);
@@ -150,7 +149,7 @@ impl Variable {
             Self::Args => put(out, &exchange.args),
             Self::RequestMethod => put(out, exchange.request.method_text()),
             Self::LimitRate => put_number(out, exchange.limit_rate.unwrap_or(0)),
-            Self::Slot(slot) => append_slot(exchange, *slot, out),
+            Self::Slot(slot) => slots::append(exchange, *slot, out),
             Self::RequestField(name) => match &name[..] {
                 b"cookie" => exchange.request.append_cookies(out),
                 name => append_joined(named(&exchange.request, name), b", ", out),
@@ -201,40 +200,6 @@ fn named<'a>(request: &'a Request, name: &'a [u8]) -> impl Iterator<Item = &'a [
 /// The values of `name` among fields.
 fn of<'a>(fields: &'a [(Bytes, Bytes)], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &value[..])
-}
-
-fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
-    if let Some(value) = exchange.variables.get(slot) {
-        out.extend_from_slice(value);
-        return true;
-    }
-    let conf = std::rc::Rc::clone(&exchange.conf);
-    let config: &Config = &conf;
-    let Some(source) = config.computed.get(usize::from(slot)).and_then(Option::as_ref) else {
-        return false;
-    };
-    let name = config.variable_names.get(usize::from(slot)).map(String::as_str);
-    if !begin(exchange, slot.into(), name) {
-        return false;
-    }
-    let value = source.value(exchange);
-    exchange.variables.end();
-    out.extend_from_slice(&value);
-    if !source.is_volatile() {
-        exchange.variables.set(slot, Some(value));
-    }
-    true
-}
-
-/// Begins to compute a value, unless it needs itself: nothing is its value then, as with nginx.
-pub fn begin(exchange: &mut Exchange, key: usize, name: Option<&str>) -> bool {
-    let may = exchange.variables.begin(key);
-    if !may {
-        let name = name.map(|name| format!(" \"{name}\"")).unwrap_or_default();
-        let text = format!("cycle while evaluating variable{name}");
-        error::request(exchange, Level::Error, &text);
-    }
-    may
 }
 
 fn put(out: &mut Vec<u8>, value: &[u8]) -> bool {

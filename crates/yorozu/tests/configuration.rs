@@ -1,0 +1,113 @@
+//! Configurations that are wrong, or not what was meant: what `-t` says, and what a server makes of them.
+
+mod shared;
+
+use shared::{BINARY, get, log, until, yorozu};
+use std::fs;
+use std::process::{Command, Stdio};
+use yorozu_testkit::server::{Folder, Server};
+
+#[test]
+fn variables_that_need_themselves_or_too_many_others_end_no_process() {
+    let folder = Folder::new();
+    let row: String = (0..10_000)
+        .map(|at| format!("map $v{} $v{at} {{ default $v{}; }} ", at + 1, at + 1))
+        .collect();
+    let http = format!(
+        "{row} map $uri $v10000 {{ default end; }}
+        map $c $a {{ default $c; }} map $a $b {{ default $a; }} map $b $c {{ volatile; default $b; }}
+        map $document_root $d {{ default /x; }} map $secure_link $s {{ default $s; }}
+        server {{ listen 127.0.0.1:$port; secure_link $s,$arg_e; secure_link_md5 $s$secure_link;
+            location /row {{ return 200 \"[$v0]\"; }}
+            location /circle {{ return 200 \"[$a]\"; }}
+            location /volatile {{ return 200 \"[$m]\"; }}
+            location /link {{ return 200 \"[$secure_link]\"; }}
+            location /root {{ root $dir/$d; return 200 \"[$document_root]\"; }}
+            location /name {{ root $dir/$request_filename; return 200 ok$request_filename; }} }}
+        map $m $n {{ volatile; default $m$m; }} map $n $m {{ volatile; default $n$n; }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    for path in ["/row", "/circle", "/volatile", "/link", "/root", "/name"] {
+        let lines = log(&folder).matches("cycle while evaluating variable").count();
+        assert_eq!(get(server.port, path).unwrap().status, 200, "{path}");
+        let now = log(&folder).matches("cycle while evaluating variable").count();
+        assert!(now > lines, "{path}: {}", log(&folder));
+    }
+    assert!(log(&folder).contains("cycle while evaluating variable \"a\", client: "));
+}
+
+#[test]
+fn a_test_of_the_configuration_ends_whatever_it_names() {
+    let folder = Folder::new();
+    let dir = folder.path();
+    fs::create_dir_all(dir.join("logs")).unwrap();
+    nix::unistd::mkfifo(&dir.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for at in 0..40 {
+        let next = format!("include {}/{1}; include {0}/{1};", dir.display(), at + 1);
+        fs::write(dir.join(at.to_string()), next).unwrap();
+    }
+    fs::write(dir.join("40"), "gzip on;").unwrap();
+    let file = dir.join("nginx.conf");
+    for (http, told) in [
+        ("include $dir/fifo;", "open() \"$dir/fifo\" failed (not a regular file) in "),
+        ("include $dir;", "open() \"$dir\" failed (21: Is a directory) in "),
+        ("include $dir/f*;", "open() \"$dir/fifo\" failed (not a regular file) in "),
+        ("include /dev/zero;", "open() \"/dev/zero\" failed (not a regular file) in "),
+        ("include $dir/0;", "the configuration has more than 100000 files"),
+        ("include /*/*/*/*/*/*/*/*/*/*;", "glob() \"/*/*/*/*/*/*/*/*/*/*\" failed (more than "),
+        ("access_log $dir/fifo;", "open() \"$dir/fifo\" failed (6: No such device or address)"),
+        ("error_log $dir/fifo;", "open() \"$dir/fifo\" failed (6: No such device or address)"),
+        (
+            "server { listen 1 ssl; ssl_certificate $dir/fifo; ssl_certificate_key /dev/zero; }",
+            "cannot load certificate \"$dir/fifo\": not a regular file",
+        ),
+        (
+            "server { listen 1; ssl_client_certificate /dev/zero; ssl_verify_client on; }",
+            "\"/dev/zero\": not a regular file",
+        ),
+    ] {
+        let shown = dir.display().to_string();
+        fs::write(&file, format!("events {{}} http {{ {} }}", http.replace("$dir", &shown)))
+            .unwrap();
+        let mut test = Command::new(BINARY)
+            .args(["-t", "-e", "stderr", "-p"])
+            .args([dir, "-c".as_ref(), &file])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until(http, || test.try_wait().unwrap().is_some());
+        let output = test.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && text.contains(&told.replace("$dir", &shown)),
+            "{http}: {text}"
+        );
+        assert_eq!(text.matches("[emerg]").count(), 1, "{http}: {text}");
+    }
+}
+
+#[test]
+fn a_test_of_the_configuration_says_what_was_probably_not_meant() {
+    let folder = Folder::new();
+    let file = folder.path().join("nginx.conf");
+    fs::create_dir_all(folder.path().join("logs")).unwrap();
+    let tell = |comment: &str| {
+        let text = format!(
+            "events {{}} http {{ server {{\nlocation ~ .php$ {{ return 200; }}{comment}\n}} }}"
+        );
+        fs::write(&file, text).unwrap();
+        let done = Command::new(BINARY)
+            .args(["-t", "-p"])
+            .arg(folder.path())
+            .arg("-c")
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(done.status.success());
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let told = tell("");
+    assert!(told.contains("[warn] the dot before \"php\" in \".php$\" stands"), "{told}");
+    assert!(told.contains(&format!(" in {}:2\n", file.display())), "{told}");
+    assert!(!tell(" # yorozu: intended").contains("[warn]"));
+}

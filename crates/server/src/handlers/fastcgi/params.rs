@@ -69,6 +69,9 @@ fn announce(content: &Content, start: usize, out: &mut Vec<u8>) {
     }
 }
 
+/// So many fields are compared each with each, which is cheaper than a table; chosen: browsers send fewer.
+const FEW_FIELDS: usize = 32;
+
 /// Which fields of a request have the same name: found in one pass, since a client may send a thousand fields.
 struct Repeats {
     /// The next field of the same name.
@@ -113,13 +116,20 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
     let is_cached = exchange.is_cacheable();
     let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
     let request = &exchange.request;
-    let repeats = Repeats::of(request);
+    let repeats = (request.fields.len() > FEW_FIELDS).then(|| Repeats::of(request));
     let mut name = Vec::with_capacity(NAME_BYTES);
     for (at, field) in request.fields.iter().enumerate() {
         let field_name = request.name(field);
         // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
         // (CVE-2016-5387); no such field exists.
-        if !repeats.is_first[at] || field_name.eq_ignore_ascii_case(b"proxy") {
+        let is_first = match &repeats {
+            Some(repeats) => repeats.is_first[at],
+            None => {
+                let is_same = |field| request.name(field).eq_ignore_ascii_case(field_name);
+                !request.fields[..at].iter().any(is_same)
+            }
+        };
+        if !is_first || field_name.eq_ignore_ascii_case(b"proxy") {
             continue;
         }
         name.clear();
@@ -146,8 +156,13 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
         }
         let separator: &[u8] =
             if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
-        let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
-        pair_with(params, &name, |out| append_joined(values, separator, out));
+        pair_with(params, &name, |out| match &repeats {
+            None => append_joined(request.values(field_name), separator, out),
+            Some(repeats) => {
+                let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
+                append_joined(values, separator, out)
+            }
+        });
     }
 }
 

@@ -1,0 +1,51 @@
+"""What a class of attacks has tried and what came of it."""
+import os, random, re, time
+
+CASE = os.environ.get('CASE', '')
+ROUNDS = int(os.environ.get('ROUNDS', '20'))
+SEED = int(os.environ.get('SEED', '0')) or random.randrange(1, 1 << 32)
+# Failures shown of one class; the others are counted.
+SHOWN = 12
+
+
+class Tried:
+    """The cases of one class: how many there were, and which of them went wrong."""
+
+    def __init__(self, name):
+        self.name, self.cases, self.wrong, self.notes = name, 0, {}, []
+        self.random, self.begun = random.Random(f'{SEED} {name}'), time.monotonic()
+
+    def wants(self, case):
+        """Counts a case; with CASE= only those whose names contain it are run."""
+        if CASE not in case:
+            return False
+        self.cases += 1
+        return True
+
+    def failed(self, case, what):
+        self.wrong.setdefault(case, []).append(what)
+
+    def check(self, case, holds, what):
+        if not holds:
+            self.failed(case, what)
+        return holds
+
+    def alive(self, server):
+        """No attack ends a server or makes it panic."""
+        self.check('the server', server.process.poll() is None, 'has ended')
+        log = server.log()
+        self.check('the server', 'panic' not in log, 'panicked: ' + ''.join(re.findall('.*panic.*', log)[:2]))
+
+    def report(self):
+        seconds = time.monotonic() - self.begun
+        result = f'{len(self.wrong)} WRONG' if self.wrong else 'ok'
+        print(f'{self.name:12} {self.cases:6} cases {seconds:6.1f} s  {result}', flush=True)
+        for case, whats in list(self.wrong.items())[:SHOWN]:
+            print(f'    {case}: {whats[0]}' + (f' (and {len(whats) - 1} more)' if whats[1:] else ''))
+            seed = f'SEED={SEED} ROUNDS={ROUNDS} ' if case.startswith('random') else ''
+            print(f"        {seed}CASE='{case}' tests/attacks.py {self.name}")
+        if len(self.wrong) > SHOWN:
+            print(f'    and {len(self.wrong) - SHOWN} more cases')
+        for note in self.notes:
+            print(f'    {note}', flush=True)
+        return not self.wrong

@@ -99,7 +99,7 @@ class Connection:
             if flags & END_STREAM:
                 self.ended.add(stream)
 
-    async def until(self, condition, seconds=5):
+    async def until(self, condition, seconds=10):
         """Waits for an event; `False` if it does not come or the connection ends."""
         try:
             async with asyncio.timeout(seconds):

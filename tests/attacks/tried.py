@@ -1,5 +1,5 @@
 """What a class of attacks has tried and what came of it."""
-import os, random, re, time
+import os, random, re, shlex, time
 
 CASE = os.environ.get('CASE', '')
 ROUNDS = int(os.environ.get('ROUNDS', '20'))
@@ -12,7 +12,7 @@ class Tried:
     """The cases of one class: how many there were, and which of them went wrong."""
 
     def __init__(self, name):
-        self.name, self.cases, self.wrong, self.notes = name, 0, {}, []
+        self.name, self.cases, self.wrong = name, 0, {}
         self.random, self.begun = random.Random(f'{SEED} {name}'), time.monotonic()
 
     def wants(self, case):
@@ -36,16 +36,20 @@ class Tried:
         log = server.log()
         self.check('the server', 'panic' not in log, 'panicked: ' + ''.join(re.findall('.*panic.*', log)[:2]))
 
+    def ended(self):
+        self.seconds = time.monotonic() - self.begun
+        return self
+
     def report(self):
-        seconds = time.monotonic() - self.begun
         result = f'{len(self.wrong)} WRONG' if self.wrong else 'ok'
-        print(f'{self.name:12} {self.cases:6} cases {seconds:6.1f} s  {result}', flush=True)
-        for case, whats in list(self.wrong.items())[:SHOWN]:
-            print(f'    {case}: {whats[0]}' + (f' (and {len(whats) - 1} more)' if whats[1:] else ''))
-            seed = f'SEED={SEED} ROUNDS={ROUNDS} ' if case.startswith('random') else ''
-            print(f"        {seed}CASE='{case}' tests/attacks.py {self.name}")
-        if len(self.wrong) > SHOWN:
-            print(f'    and {len(self.wrong) - SHOWN} more cases')
-        for note in self.notes:
-            print(f'    {note}', flush=True)
-        return not self.wrong
+        print(f'{self.name:12} {self.cases:6} cases {self.seconds:6.1f} s  {result}', flush=True)
+        groups = {}
+        for case in self.wrong:
+            groups.setdefault(case.rpartition(':')[0] or case, []).append(case)
+        for cases in list(groups.values())[:SHOWN]:
+            more = f' (and {len(cases) - 1} cases like it)' if cases[1:] else ''
+            print(f'    {cases[0]}: {self.wrong[cases[0]][0]}{more}')
+            seed = f'SEED={SEED} ROUNDS={ROUNDS} ' if 'random' in cases[0] else ''
+            print(f'        {seed}CASE={shlex.quote(cases[0])} tests/attacks.py {self.name}')
+        if len(groups) > SHOWN:
+            print(f'    and {len(groups) - SHOWN} more')

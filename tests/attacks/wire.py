@@ -2,7 +2,7 @@
 import asyncio, dataclasses, re
 
 # Nothing here waits longer than this for a server.
-PATIENCE = 5
+PATIENCE = 10
 
 
 class Broken(Exception):

@@ -10,7 +10,8 @@ import asyncio, concurrent.futures, importlib, multiprocessing, pathlib, re, sys
 from attacks.tried import CASE, SEED, Tried
 
 # Those that take longest come first: two run at the same time.
-CLASSES = ('floods', 'refreshes', 'answers', 'forms', 'sharing', 'requests', 'downgrades', 'authorities', 'purges')
+CLASSES = ('floods', 'refreshes', 'answers', 'forms', 'sharing', 'requests', 'downgrades', 'authorities',
+           'purges')
 DOCUMENT = pathlib.Path(__file__).resolve().parent.parent / 'docs/security.md'
 
 

@@ -3,11 +3,11 @@
 Each answer comes over a kept connection, to one client after the other. Whatever becomes of it, the next request on the
 client's connection and the next one on the upstream's get their own answers; and what is stored is what was sent.
 """
-import asyncio, re
+import asyncio, itertools, re
 from peers import Folder, Server
 from . import answer_forms, fastcgi_forms
 from .answer_forms import EITHER, FAILURE, WHOLE
-from .origins import Closing, FastcgiOrigin, HttpOrigin, answer, echo, records
+from .origins import BEGIN, PARAMS, STDIN, Closing, FastcgiOrigin, HttpOrigin, answer, echo, record, records
 from .tried import ROUNDS
 from .wire import Broken, Client, head
 
@@ -86,7 +86,8 @@ class Attack:
                 own = f'{place}next-{number}-{step}'
                 client, got = await self.asked(port, client, 'GET', own)
                 wanted = f'GET {own} 0\n'.encode()
-                is_own = not isinstance(got, Exception) and got is not None and got.status == 200 and got.body == wanted
+                is_own = not isinstance(got,
+                                        Exception) and got is not None and got.status == 200 and got.body == wanted
                 self.tried.check(case, is_own, f'who came next got {shown(got)}')
         if client:
             client.close()
@@ -98,7 +99,8 @@ class Attack:
             got = await client.answer(method)
         except (Broken, TimeoutError, ConnectionError) as problem:
             got = problem
-        ended = got is None or isinstance(got, Exception) or (got.field('connection') or '').lower() == 'close'
+        ended = got is None or isinstance(got, Exception) or (got.field('connection')
+            or '').lower() == 'close'
         if ended:
             client.close()
         return (None if ended else client), got
@@ -108,7 +110,8 @@ class Attack:
             self.tried.check(case, holds, f'{what}: {shown(got)}')
         if got is None or isinstance(got, Exception):
             # It may break off; it may not be something else than HTTP.
-            is_torn = got is None or isinstance(got, ConnectionError) or re.search('bytes of|without end', str(got))
+            is_torn = got is None or isinstance(got, ConnectionError) or re.search('bytes of|without end',
+                str(got))
             return check(form.kind in (EITHER, None) and is_torn, 'no answer')
         check(not got.field('x-unasked'), 'an answer that nobody asked for')
         check('interim' not in (got.field('set-cookie') or ''), 'a field of an interim answer')
@@ -121,22 +124,49 @@ class Attack:
         if form.kind == WHOLE:
             return check(got.body == form.content, 'another content')
         # Where the length is not told, or in a way that is not understood, the end of the connection tells it.
-        return check(got.body == form.content or got.body in form.data or got.status not in (200, 206), 'another content')
+        return check(got.body == form.content or got.body in form.data or got.status not in (200, 206),
+                     'another content')
 
 
 def shown(got):
     return repr(got)[:300]
 
 
+async def spoken(tried, port, attack, origin):
+    """After an application's 101 a client must not come to speak FastCGI itself: it would name the script."""
+    def pair(name, value):
+        return bytes([len(name), len(value)]) + name + value
+    params = pair(b'REQUEST_METHOD', b'GET') + pair(b'REQUEST_URI', b'/chosen-by-the-client')
+    begin = bytes([0, 1, 1, 0, 0, 0, 0, 0])
+    own = record(BEGIN, begin) + record(PARAMS, params) + record(PARAMS) + record(STDIN)
+    for number, form in enumerate(attack.forms):
+        if 'Status:_101' not in form.name:
+            continue
+        for mode, upgrade in itertools.product(MODES[:3], (False, True)):
+            case = f'records of a client, {form.name}, {"asked for an upgrade" if upgrade else "not asked"}:{mode}'
+            if tried.wants(case):
+                fields = {'Connection': 'upgrade', 'Upgrade': 'x'} if upgrade else {}
+                async with await Client.to(port) as client:
+                    client.send(head(f'/fastcgi/{mode}/0/v{number}', fields=fields))
+                    await client.head()
+                    client.send(own)
+                    client.writer.write_eof()
+                    await client.rest()
+                tried.check(case, not origin.of('chosen-by-the-client'), 'the upstream took them')
+                origin.seen.clear()
+
+
 def random_forms(random, forms, count):
     """Known answers with up to three places changed: of them only what comes next is judged."""
-    pieces = [b'\r', b'\n', b'\r\n', b'\0', b' ', b'\t', b':', b',', b'0', b'5', b'-', b'"', b'\xff', b'chunked', b'0\r\n\r\n',
-              b'Content-Length: 5\r\n', b'Transfer-Encoding: chunked\r\n', b'HTTP/1.1 200 OK\r\n', b'HTTP/1.1 100 x\r\n\r\n', b'304', b'204']
+    pieces = [b'\r', b'\n', b'\r\n', b'\0', b' ', b'\t', b':', b',', b'0', b'5', b'-', b'"', b'\xff',
+              b'chunked', b'0\r\n\r\n', b'Content-Length: 5\r\n', b'Transfer-Encoding: chunked\r\n',
+              b'HTTP/1.1 200 OK\r\n', b'HTTP/1.1 100 x\r\n\r\n', b'304', b'204']
     for number in range(count):
         data = random.choice(forms).data or b'HTTP/1.1'
         for _ in range(random.randint(1, 3)):
             at = random.randrange(len(data) + 1)
-            data = data[:at] + random.choice((b'', *pieces)) + data[at + random.choice((0, 0, 1, 2, random.randint(0, 20))):]
+            data = data[:at] + random.choice((b'', *pieces)) + data[at +
+                random.choice((0, 0, 1, 2, random.randint(0, 20))):]
         yield answer_forms.Form(f'random-{number}', data, None, b'', True)
 
 
@@ -148,12 +178,15 @@ async def run(tried):
     attacks = {'proxy': Attack(tried, http), 'fastcgi': Attack(tried, fastcgi)}
     plain = b'Content-Type: text/plain\r\n\r\n'
     of_http = HttpOrigin(attacks['proxy'].respond(lambda request: answer(echo(request))))
-    of_fastcgi = FastcgiOrigin(attacks['fastcgi'].respond(lambda request: records(plain + echo(request))), raw=True)
+    of_fastcgi = FastcgiOrigin(attacks['fastcgi'].respond(lambda request: records(plain + echo(request))),
+                               raw=True)
     async with of_http, of_fastcgi:
         with Folder() as folder, Server(folder, configuration(of_http.port, of_fastcgi.port)) as server:
             lanes = [attack.lane(server.port, kind, lane, range(lane, len(attack.forms), LANES))
                      for kind, attack in attacks.items() for lane in range(LANES)]
             await asyncio.gather(*lanes)
+            await spoken(tried, server.port, attacks['fastcgi'], of_fastcgi)
             for origin in (of_http, of_fastcgi):
-                tried.check('the upstream', not origin.broken, f'was sent what it cannot read: {origin.broken[:3]}')
+                tried.check('the upstream', not origin.broken,
+                            f'was sent what it cannot read: {origin.broken[:3]}')
             tried.alive(server)

@@ -17,8 +17,8 @@ FIELDS = {
     'X-Forwarded-Server': ('evil.test',),
     'X-HTTP-Host-Override': ('evil.test',),
     'X-Original-Host': ('evil.test',),
-    'Forwarded': ('host=evil.test', 'for=1.1.1.1;host=evil.test;proto=https', 'for=1.1.1.1, host="evil.test"', 'proto=https', 'HOST=evil.test',
-                  'for="a,b;host=evil.test"'),
+    'Forwarded': ('host=evil.test', 'for=1.1.1.1;host=evil.test;proto=https', 'for=1.1.1.1, host="evil.test"',
+                  'proto=https', 'HOST=evil.test', 'for="a,b;host=evil.test"'),
     'X-Forwarded-Proto': ('https', 'HTTPS', 'https, http'),
     'X-Forwarded-Protocol': ('https',),
     'X-Forwarded-Scheme': ('https',),
@@ -27,6 +27,9 @@ FIELDS = {
     'X-Forwarded-Ssl': ('on',),
     'X-Forwarded-Https': ('on',),
     'Front-End-Https': ('on',),
+    # As CDNs have them; plugins of WordPress look at them.
+    'CloudFront-Forwarded-Proto': ('https',),
+    'CF-Visitor': ('{"scheme":"https"}',),
     'X-Forwarded-Port': ('1234', '443'),
     'X-Forwarded-Prefix': ('/evil',),
     'X-Forwarded-Path': ('/evil',),
@@ -42,10 +45,12 @@ FIELDS = {
     'Origin': ('http://evil.test', 'null, http://evil.test'),
 }
 # What every reasonable client or proxy sends: their pages are stored.
-HARMLESS = [{}, {'X-Forwarded-Host': 'victim.test'}, {'X-Forwarded-Proto': 'http'}, {'Origin': 'http://victim.test'},
-            {'X-Forwarded-For': '1.1.1.1'}, {'Forwarded': 'for=1.1.1.1;host=victim.test;proto=http'}, {'User-Agent': 'x'},
+HARMLESS = [{}, {'X-Forwarded-Host': 'victim.test'}, {'X-Forwarded-Proto': 'http'},
+            {'Origin': 'http://victim.test'}, {'X-Forwarded-For': '1.1.1.1'},
+            {'Forwarded': 'for=1.1.1.1;host=victim.test;proto=http'}, {'User-Agent': 'x'},
             {'X-Forwarded-Host': 'VICTIM.test'}, {'Forwarded': 'for=1.1.1.1'}]
-HOSTS = ['victim.test:1234', 'victim.test:443', 'VICTIM.TEST', 'victim.test.', 'Victim.Test.:1234', 'evil.test']
+HOSTS = ['victim.test:1234', 'victim.test:443', 'VICTIM.TEST', 'victim.test.', 'Victim.Test.:1234',
+         'evil.test']
 
 
 def attacks():
@@ -53,7 +58,8 @@ def attacks():
     for name, values in FIELDS.items():
         for value in values:
             yield f'{name}: {value}', '%P', HOST, [(name, value)]
-        yield f'{name.lower()} and an absolute target', 'http://victim.test%P', 'evil.test', [(name, values[0])]
+        yield f'{name.lower()} and an absolute target', 'http://victim.test%P', 'evil.test', [(name,
+            values[0])]
         yield f'{name.upper()}, and it without harm', '%P', HOST, [(name, 'victim.test'), (name, values[0])]
     # PHP cannot tell these from those with hyphens.
     for name in ('X_Forwarded_Host', 'X-Forwarded_Host', 'x_forwarded_proto', 'X_Original_URL'):
@@ -83,10 +89,13 @@ def location_of(request):
     kind = request.target.split('redirect-')[1].split('-')[0]
     host = request.field('http_host') or request.field('host') or ''
     target = request.target
-    forms = {'full': f'http://{HOST}{target}', 'path': target, 'scheme': f'//{HOST}{target}', 'echo': f'http://{host}{target}',
-             'fragment': f'{target}#top', 'capitals': f'HTTP://{HOST.upper()}{target}', 'port': f'http://{HOST}:80{target}',
-             'dot': f'http://{HOST}.{target}', 'empty': '', 'last': target.rpartition('/')[2], 'here': './' + target.rpartition('/')[2],
-             'up': '..' + target, 'dots': '/x/..' + target, 'slash': '/.' + target, 'canonical': f'http://{HOST}{target}', 'query': '?' + target.partition('?')[2]}
+    forms = {'full': f'http://{HOST}{target}', 'path': target, 'scheme': f'//{HOST}{target}',
+             'echo': f'http://{host}{target}', 'fragment': f'{target}#top',
+             'capitals': f'HTTP://{HOST.upper()}{target}', 'port': f'http://{HOST}:80{target}',
+             'dot': f'http://{HOST}.{target}', 'empty': '', 'last': target.rpartition('/')[2],
+             'here': './' + target.rpartition('/')[2], 'up': '..' + target, 'dots': '/x/..' + target,
+             'slash': '/.' + target, 'canonical': f'http://{HOST}{target}',
+             'query': '?' + target.partition('?')[2]}
     return forms[kind], kind, host
 
 
@@ -109,7 +118,8 @@ def of_http(request):
 
 def of_fastcgi(request):
     body, status, fields = respond(request)
-    return ''.join(f'{name}: {value}\r\n' for name, value in {'Status': status, **fields}.items()).encode('latin1') + \
+    return ''.join(f'{name}: {value}\r\n' for name,
+                   value in {'Status': status, **fields}.items()).encode('latin1') + \
         b'\r\n' + body.encode('latin1')
 
 
@@ -140,7 +150,8 @@ async def poisoned(tried, port, number, attack, place):
     usual = (await ask(port, f'/{place}/usual', host=HOST)).body.replace(b'/usual', f'/p{number}'.encode())
     for _ in range(2):
         got = await ask(port, path, host=HOST)
-        tried.check(case, got.status == 200 and got.body == usual, f'a visitor got {got.status} {got.body[:300]!r}')
+        tried.check(case, got.status == 200 and got.body == usual,
+                    f'a visitor got {got.status} {got.body[:300]!r}')
     tried.check(case, got.field('x-cache') == 'HIT', f'not stored for visitors any more: {got.fields}')
 
 
@@ -162,7 +173,8 @@ async def redirected(tried, port, kind, status, host, place):
     await ask(port, path, host=host)
     got = await ask(port, path, host=HOST)
     if kind == 'canonical':
-        tried.check(case, got.status == 200, f'a visitor of the right name got {got.status} {got.field("location")}')
+        tried.check(case, got.status == 200,
+                    f'a visitor of the right name got {got.status} {got.field("location")}')
     else:
         tried.check(case, got.field('x-cache') != 'HIT', f'stored: {got.status} {got.field("location")}')
 
@@ -173,12 +185,16 @@ async def run(tried):
         with Folder() as folder, Server(folder, configuration(http.port, fastcgi.port)) as server:
             port, work = server.port, []
             for place in PLACES:
-                work += [poisoned(tried, port, number, attack, place) for number, attack in enumerate(attacks())]
+                work += [poisoned(tried, port, number, attack, place) for number,
+                         attack in enumerate(attacks())]
                 work += [stored(tried, port, number, fields, place) for number, fields in enumerate(HARMLESS)]
-                for kind in ('full', 'path', 'scheme', 'fragment', 'capitals', 'port', 'dot', 'query', 'echo', 'empty', 'last', 'here',
-                             'up', 'dots', 'slash'):
-                    work += [redirected(tried, port, kind, status, HOST, place) for status in (301, 302, 303, 307, 308)]
-                for host in ('victim.test:1234', 'victim.test:80', 'VICTIM.TEST', 'victim.test.', 'victim.test:', HOST):
-                    work += [redirected(tried, port, 'canonical', status, host, place) for status in (301, 302, 308)]
+                for kind in ('full', 'path', 'scheme', 'fragment', 'capitals', 'port', 'dot', 'query', 'echo',
+                             'empty', 'last', 'here', 'up', 'dots', 'slash'):
+                    work += [redirected(tried, port, kind, status, HOST, place)
+                             for status in (301, 302, 303, 307, 308)]
+                for host in ('victim.test:1234', 'victim.test:80', 'VICTIM.TEST', 'victim.test.',
+                             'victim.test:', HOST):
+                    work += [redirected(tried, port, 'canonical', status, host, place)
+                             for status in (301, 302, 308)]
             await together(work, 32)
             tried.alive(server)

@@ -39,16 +39,21 @@ def injections():
             def change(fields, place=place, end=end):
                 target = dict(fields)[':path'].encode()
                 more = end + b'X-Injected: 1' + end + end + HIDDEN.replace(b'%T', target)
-                own = {':path': target + b' HTTP/1.1' + more, ':authority': b'a.test' + more, ':method': b'GET ' + target + b' HTTP/1.1' + more,
-                       ':scheme': b'http' + more}
+                own = {':path': target + b' HTTP/1.1' + more, ':authority': b'a.test' + more,
+                       ':method': b'GET ' + target + b' HTTP/1.1' + more, ':scheme': b'http' + more}
                 return [(name, own[name] if name == place else value) for name, value in fields]
             yield of_fields(f'{label} in {place}', REFUSED, change)
-        for where, field in (('a value', ('x', inside)), ('a name', (b'x' + end + b'x-injected', '1')), ('a name before', (end + b'x-injected', '1')),
-                             ('a value before', ('x', end + b'X-Injected: 1')), ('a value behind', ('x', b'a' + end)), ('a cookie', ('cookie', inside)),
-                             ('authorization', ('authorization', inside)), ('host', ('host', b'a.test' + end + b'X-Injected: 1')),
-                             ('content-type', ('content-type', inside)), ('user-agent', ('user-agent', inside))):
+        for where, field in (('a value', ('x', inside)), ('a name', (b'x' + end + b'x-injected', '1')),
+                             ('a name before', (end + b'x-injected', '1')),
+                             ('a value before', ('x', end + b'X-Injected: 1')),
+                             ('a value behind', ('x', b'a' + end)), ('a cookie', ('cookie', inside)),
+                             ('authorization', ('authorization', inside)),
+                             ('host', ('host', b'a.test' + end + b'X-Injected: 1')),
+                             ('content-type', ('content-type', inside)),
+                             ('user-agent', ('user-agent', inside))):
             yield of_fields(f'{label} in {where}', REFUSED, lambda fields, field=field: [*fields, field])
-    for name in (b'x: y', b'x injected', b'X-Upper', b'', b':', b'x:', b'x\t', b'x\x7f', b'x\x01', b'(x)', b'"x"', b'x\xff'):
+    for name in (b'x: y', b'x injected', b'X-Upper', b'', b':', b'x:', b'x\t', b'x\x7f', b'x\x01', b'(x)',
+                 b'"x"', b'x\xff'):
         kind = EITHER if name in (b'(x)', b'"x"') else REFUSED
         yield of_fields(f'the name {name!r}', kind, lambda fields, name=name: [*fields, (name, 'y')])
     for value in (b' y', b'y ', b'\ty', b'y\t', b'\x01', b'\x7f', b'\x1f', b'\xff', b''):
@@ -66,23 +71,30 @@ def pseudo_fields():
         return lambda fields: [*fields, *added]
     for name in (':method', ':scheme', ':path'):
         yield of_fields(f'no {name}', REFUSED, without(name))
-        yield of_fields(f'{name} twice', REFUSED, lambda fields, name=name: [*fields, (name, dict(fields)[name])])
+        yield of_fields(f'{name} twice', REFUSED, lambda fields,
+                        name=name: [*fields, (name, dict(fields)[name])])
         yield of_fields(f'empty {name}', EITHER if name == ':scheme' else REFUSED, instead(name, ''))
         yield of_fields(f'{name} behind fields', REFUSED,
-                        lambda fields, name=name: [*without(name)(fields), ('x', 'y'), (name, dict(fields)[name])])
+                        lambda fields, name=name: [*without(name)(fields), ('x', 'y'),
+                                                   (name, dict(fields)[name])])
     yield of_fields('no authority at all', REFUSED, without(':authority'))
     yield of_fields('host alone', EITHER, lambda fields: [*without(':authority')(fields), ('host', 'a.test')])
     yield of_fields(':authority twice', REFUSED, more((':authority', 'b.test')))
     yield of_fields('host as :authority', EITHER, more(('host', 'a.test')))
     yield of_fields('another host', EITHER, more(('host', 'evil.test')))
-    yield of_fields('host twice', REFUSED, lambda fields: [*without(':authority')(fields), ('host', 'a.test'), ('host', 'b.test')])
-    for authority in ('', 'user@a.test', 'a.test/x', 'a.test?x', 'a b', 'a.test,b.test', '..', 'a.test:x', 'a.test:', '/', 'a#b', 'a\\b'):
+    yield of_fields('host twice', REFUSED, lambda fields: [*without(':authority')(fields), ('host', 'a.test'),
+                                                           ('host', 'b.test')])
+    for authority in ('', 'user@a.test', 'a.test/x', 'a.test?x', 'a b', 'a.test,b.test', '..', 'a.test:x',
+                      'a.test:', '/', 'a#b', 'a\\b'):
         kind = REFUSED if authority in ('a.test/x', 'a b', '..', '/', '') else EITHER
         yield of_fields(f'the authority {authority!r}', kind, instead(':authority', authority))
-    for path in ('x', '*', 'http://a.test/x', '//a', '?x', '/ x', '/x HTTP/1.1', '/\tx', '/x#y', '/\x7f', '/\xff', ' /x', '', '..', '/x\x0b'):
-        kind = REFUSED if path in ('x', '*', '?x', '/ x', '/x HTTP/1.1', '/\tx', ' /x', '', '..', '/\x7f', '/x\x0b') else EITHER
+    for path in ('x', '*', 'http://a.test/x', '//a', '?x', '/ x', '/x HTTP/1.1', '/\tx', '/x#y', '/\x7f',
+                 '/\xff', ' /x', '', '..', '/x\x0b'):
+        kind = REFUSED if path in ('x', '*', '?x', '/ x', '/x HTTP/1.1', '/\tx', ' /x', '', '..', '/\x7f',
+                                   '/x\x0b') else EITHER
         yield of_fields(f'the path {path!r}', kind, instead(':path', path))
-    for method in ('GET ', ' GET', 'GE T', 'get', 'GET\t', 'GET /x', 'CONNECT', 'PRI', 'G:T', '(GET)', 'GET\xff', 'TRACE', 'FOO'):
+    for method in ('GET ', ' GET', 'GE T', 'get', 'GET\t', 'GET /x', 'CONNECT', 'PRI', 'G:T', '(GET)',
+                   'GET\xff', 'TRACE', 'FOO'):
         kind = EITHER if method in ('get', 'TRACE', 'FOO', 'PRI', '(GET)', 'CONNECT', 'G:T') else REFUSED
         yield of_fields(f'the method {method!r}', kind, instead(':method', method))
     for scheme in ('https', 'ftp', 'http ', 'http://a', 'HTTP', 'http://evil/x?'):
@@ -92,14 +104,16 @@ def pseudo_fields():
 
 
 def connection_fields():
-    for name, value in (('connection', 'close'), ('connection', 'x-injected'), ('keep-alive', '1'), ('proxy-connection', 'close'),
-                        ('transfer-encoding', 'chunked'), ('transfer-encoding', 'identity'), ('upgrade', 'h2c'), ('upgrade', 'websocket'),
+    for name, value in (('connection', 'close'), ('connection', 'x-injected'), ('keep-alive', '1'),
+                        ('proxy-connection', 'close'), ('transfer-encoding', 'chunked'),
+                        ('transfer-encoding', 'identity'), ('upgrade', 'h2c'), ('upgrade', 'websocket'),
                         ('transfer-encoding', ''), ('te', 'gzip'), ('te', 'trailers, gzip')):
         yield of_fields(f'{name}: {value}', REFUSED if name == 'transfer-encoding' else EITHER,
                         lambda fields, name=name, value=value: [*fields, (name, value)])
-        yield (f'{name}: {value} with content', REFUSED if name == 'transfer-encoding' else EITHER, b'0\r\n\r\n' + HIDDEN,
-               lambda target, name=name, value=value: post(
-                   1, request(target, 'POST', fields=[(name, value)]), b'0\r\n\r\n' + HIDDEN.replace(b'%T', target.encode())))
+        yield (f'{name}: {value} with content', REFUSED if name == 'transfer-encoding' else EITHER,
+               b'0\r\n\r\n' + HIDDEN, lambda target, name=name, value=value: post(
+                   1, request(target, 'POST', fields=[(name, value)]),
+                   b'0\r\n\r\n' + HIDDEN.replace(b'%T', target.encode())))
     yield of_fields('te: trailers', TAKEN, lambda fields: [*fields, ('te', 'trailers')])
     yield of_fields('http2-settings', TAKEN, lambda fields: [*fields, ('http2-settings', 'AAMAAABk')])
     yield of_fields('expect', TAKEN, lambda fields: [*fields, ('expect', '100-continue')])
@@ -109,7 +123,8 @@ def connection_fields():
 def lengths():
     def said(value, *data, trailers=None):
         return lambda target: post(1, request(target, 'POST', fields=[('content-length', value)]),
-                                   *[piece.replace(b'%T', target.encode()) for piece in data], trailers=trailers)
+                                   *[piece.replace(b'%T', target.encode()) for piece in data],
+                                   trailers=trailers)
     yield 'the right length', TAKEN, b'hello', said('5', b'hello')
     yield 'in pieces', TAKEN, b'hello', said('5', b'he', b'', b'llo', b'')
     yield 'no length', TAKEN, b'hello', lambda target: post(1, request(target, 'POST'), b'hello')
@@ -119,29 +134,36 @@ def lengths():
     # Sent on without a buffer it is a request without content, which it stays.
     yield 'length 0 of 5', EITHER, b'', said('0', b'hello')
     yield 'a request behind a length of 0', EITHER, b'', said('0', HIDDEN)
-    for value in ('4', '6', '500', '-5', '+5', 'x', '5, 5', '5,6', '', '0x5', '5.0', '18446744073709551621', '5 5'):
+    for value in ('4', '6', '500', '-5', '+5', 'x', '5, 5', '5,6', '', '0x5', '5.0', '18446744073709551621',
+                  '5 5'):
         yield f'length {value!r} of 5', REFUSED, b'', said(value, b'hello')
     yield 'a request behind the length', REFUSED, b'', said('5', b'hello' + HIDDEN)
     yield 'a request behind it, apart', REFUSED, b'', said('5', b'hello', HIDDEN)
     yield 'less, and trailers', REFUSED, b'', said('500', b'hello', trailers=[('x', 'y')])
-    yield 'length without DATA', REFUSED, b'', lambda target: headers(1, request(target, 'POST', fields=[('content-length', '5')]))
+    yield 'length without DATA', REFUSED, b'', lambda target: headers(1,
+        request(target, 'POST', fields=[('content-length', '5')]))
     for pair in (('5', '5'), ('5', '6'), ('0', '5')):
         yield f'lengths {pair}', REFUSED, b'', lambda target, pair=pair: post(
             1, request(target, 'POST', fields=[('content-length', value) for value in pair]), b'hello')
-    yield 'GET with content', TAKEN, HIDDEN, lambda target: post(1, request(target), HIDDEN.replace(b'%T', target.encode()))
-    yield 'a request as content', TAKEN, HIDDEN, lambda target: post(1, request(target, 'POST'), HIDDEN.replace(b'%T', target.encode()))
+    yield 'GET with content', TAKEN, HIDDEN, lambda target: post(1, request(target),
+        HIDDEN.replace(b'%T', target.encode()))
+    yield 'a request as content', TAKEN, HIDDEN, lambda target: post(1, request(target, 'POST'),
+        HIDDEN.replace(b'%T', target.encode()))
     yield 'chunks as content', TAKEN, b'0\r\n\r\n' + HIDDEN, lambda target: post(
         1, request(target, 'POST'), b'0\r\n\r\n' + HIDDEN.replace(b'%T', target.encode()))
 
 
 def trailers():
-    for label, fields in (('usual', [('x', 'y')]), ('a length', [('content-length', '500')]), ('a coding', [('transfer-encoding', 'chunked')]),
-                          ('a host', [('host', 'evil.test')]), ('authorization', [('authorization', 'x')]), ('none', []),
-                          (':path', [(':path', '/x')]), (':method', [(':method', 'PUT')]), ('CRLF', [('x', 'a\r\nX-Injected: 1')]),
-                          ('a name', [('x\r\nx-injected', '1')]), ('upper case', [('X', 'y')]), ('x-injected', [('x-injected', '1')])):
+    for label, fields in (('usual', [('x', 'y')]), ('a length', [('content-length', '500')]),
+                          ('a coding', [('transfer-encoding', 'chunked')]),
+                          ('a host', [('host', 'evil.test')]), ('authorization', [('authorization', 'x')]),
+                          ('none', []), (':path', [(':path', '/x')]), (':method', [(':method', 'PUT')]),
+                          ('CRLF', [('x', 'a\r\nX-Injected: 1')]), ('a name', [('x\r\nx-injected', '1')]),
+                          ('upper case', [('X', 'y')]), ('x-injected', [('x-injected', '1')])):
         yield (f'trailers: {label}', EITHER, b'hello',
                lambda target, fields=fields: post(1, request(target, 'POST'), b'hello', trailers=fields))
-    yield 'trailers without END_STREAM', REFUSED, b'', lambda target: post(1, request(target, 'POST'), b'hello', trailers=[]) [:-9] + \
+    yield 'trailers without END_STREAM', REFUSED, b'', lambda target: post(1, request(target, 'POST'),
+        b'hello', trailers=[]) [:-9] + \
         headers(1, [('x', 'y')], end=False)
 
 
@@ -151,23 +173,30 @@ def framing():
         return frame(HEADERS, END_STREAM, 1, block[:9]) + frame(CONTINUATION, 0, 1, block[9:20]) + \
             frame(CONTINUATION, END_HEADERS, 1, block[20:])
     yield 'CONTINUATION', TAKEN, b'', torn
-    yield 'CONTINUATION of another stream', REFUSED, b'', lambda target: frame(HEADERS, END_STREAM, 1, literals(request(target))) + \
+    yield 'CONTINUATION of another stream', REFUSED, b'', lambda target: frame(HEADERS, END_STREAM, 1,
+        literals(request(target))) + \
         frame(CONTINUATION, END_HEADERS, 3, literals([('x-injected', '1')]))
-    yield 'DATA in a block', REFUSED, b'', lambda target: frame(HEADERS, 0, 1, literals(request(target))) + frame(DATA, 0, 1, b'x')
+    yield 'DATA in a block', REFUSED, b'', lambda target: frame(HEADERS, 0, 1,
+        literals(request(target))) + frame(DATA, 0, 1, b'x')
     yield 'stream 0', REFUSED, b'', lambda target: headers(0, request(target))
     yield 'stream 2', REFUSED, b'', lambda target: headers(2, request(target))
-    yield 'DATA behind the end', EITHER, b'', lambda target: headers(1, request(target)) + frame(DATA, END_STREAM, 1, b'x')
+    yield 'DATA behind the end', EITHER, b'', lambda target: headers(1, request(target)) + frame(DATA,
+        END_STREAM, 1, b'x')
     yield 'HEADERS behind the end', EITHER, b'', lambda target: headers(1, request(target)) * 2
     yield 'padding beyond the frame', REFUSED, b'', lambda target: frame(
         HEADERS, END_HEADERS | END_STREAM | PADDED, 1, b'\xff' + literals(request(target))[:99])
-    yield 'a block torn off', REFUSED, b'', lambda target: frame(HEADERS, END_HEADERS | END_STREAM, 1, literals(request(target))[:-1])
-    yield 'an unknown index', REFUSED, b'', lambda target: frame(HEADERS, END_HEADERS | END_STREAM, 1, literals(request(target)) + b'\xfe')
-    yield 'index 0', REFUSED, b'', lambda target: frame(HEADERS, END_HEADERS | END_STREAM, 1, literals(request(target)) + b'\x80')
+    yield 'a block torn off', REFUSED, b'', lambda target: frame(HEADERS, END_HEADERS | END_STREAM, 1,
+        literals(request(target))[:-1])
+    yield 'an unknown index', REFUSED, b'', lambda target: frame(HEADERS, END_HEADERS | END_STREAM, 1,
+        literals(request(target)) + b'\xfe')
+    yield 'index 0', REFUSED, b'', lambda target: frame(HEADERS, END_HEADERS | END_STREAM, 1,
+                                                        literals(request(target)) + b'\x80')
     yield 'an endless number', REFUSED, b'', lambda target: frame(
         HEADERS, END_HEADERS | END_STREAM, 1, literals(request(target)) + b'\x7f' + b'\xff' * 20)
     yield 'a table too large', REFUSED, b'', lambda target: frame(
         HEADERS, END_HEADERS | END_STREAM, 1, b'\x3f\xe1\xff\xff\x7f' + literals(request(target)))
-    yield 'an unknown frame', TAKEN, b'', lambda target: frame(200, 255, 1, b'x') + headers(1, request(target))
+    yield 'an unknown frame', TAKEN, b'', lambda target: frame(200, 255, 1, b'x') + headers(1,
+        request(target))
 
 
 def all_forms():
@@ -177,10 +206,13 @@ def all_forms():
 
 
 def random_forms(random, count):
-    names = [b':path', b':method', b':authority', b':scheme', b'x', b'host', b'cookie', b'content-length', b'transfer-encoding', b'te']
-    pieces = [b'\r\n', b'\n', b'\r', b'\0', b' ', b'\t', b':', b'/', b'?', b'#', b'@', b'\x7f', b'\x01', b'\xff', b'%0d%0a', b'HTTP/1.1', b'X-Injected: 1']
+    names = [b':path', b':method', b':authority', b':scheme', b'x', b'host', b'cookie', b'content-length',
+             b'transfer-encoding', b'te']
+    pieces = [b'\r\n', b'\n', b'\r', b'\0', b' ', b'\t', b':', b'/', b'?', b'#', b'@', b'\x7f', b'\x01',
+              b'\xff', b'%0d%0a', b'HTTP/1.1', b'X-Injected: 1']
     for index in range(count):
-        changes = [(random.choice(names), random.choice(pieces), random.random()) for _ in range(random.randint(1, 3))]
+        changes = [(random.choice(names), random.choice(pieces), random.random())
+                   for _ in range(random.randint(1, 3))]
 
         def change(fields, changes=changes):
             out = [(name.encode(), value.encode()) for name, value in fields]
@@ -282,5 +314,6 @@ async def run(tried):
             forms = list(enumerate([*all_forms(), *random_forms(tried.random, ROUNDS)]))
             await together([attack.one(index, form, place) for index, form in forms for place in PLACES], 100)
             for origin in (http, fastcgi):
-                tried.check('the upstream', not origin.broken, f'was sent what it cannot read: {origin.broken[:3]}')
+                tried.check('the upstream', not origin.broken,
+                            f'was sent what it cannot read: {origin.broken[:3]}')
             tried.alive(yorozu)

@@ -3,8 +3,8 @@ the server has a limit of the system's, and its resident size is looked at all t
 """
 import asyncio, gzip, socket, time
 from peers import Folder, Server
-from .h2wire import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE,
-                     Connection, frame, headers, literals, request)
+from .h2wire import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM,
+                     SETTINGS, WINDOW_UPDATE, Connection, frame, headers, literals, request)
 from .origins import STDERR, STDOUT, Closing, FastcgiOrigin, HttpOrigin, answer, record, records
 from .wire import Broken, Client, ask, head
 
@@ -53,10 +53,12 @@ def respond(request):
     if target == '/unzipped/bomb':
         return answer(BOMB, fields={'Content-Encoding': 'gzip', 'Content-Type': 'text/plain'})
     if target == '/ssi/twice':
-        return answer('<!--# include virtual="/ssi/twice" --><!--# include virtual="/ssi/twice" -->', fields={'Content-Type': 'text/plain'})
+        return answer('<!--# include virtual="/ssi/twice" --><!--# include virtual="/ssi/twice" -->',
+                      fields={'Content-Type': 'text/plain'})
     if target == '/ssi/doubled':
         double = ''.join('<!--# set var="a" value="$a$a" -->' for _ in range(40))
-        return answer('<!--# set var="a" value="aaaaaaaa" -->' + double + '<!--# echo var="a" -->', fields={'Content-Type': 'text/plain'})
+        return answer('<!--# set var="a" value="aaaaaaaa" -->' + double + '<!--# echo var="a" -->',
+                      fields={'Content-Type': 'text/plain'})
     if target in ('/interim/100', '/interim/103'):
         return interim.format(target[-3:]).encode() * 30000 + answer('late')
     if target == '/head':
@@ -64,9 +66,11 @@ def respond(request):
     if target == '/line':
         return Closing(b'HTTP/1.1 200 OK\r\nX: ' + b'y' * 10000000)
     if target == '/chunks':
-        return answer(b'', fields={'Transfer-Encoding': 'chunked'}, length=False) + b'1\r\nx\r\n' * 300000 + b'0\r\n\r\n'
+        return answer(b'', fields={'Transfer-Encoding': 'chunked'},
+                      length=False) + b'1\r\nx\r\n' * 300000 + b'0\r\n\r\n'
     if target == '/tags':
-        return answer('tagged', fields={**stored, 'Surrogate-Key': ' '.join(f't{number}' for number in range(6000))})
+        return answer('tagged', fields={**stored,
+                                        'Surrogate-Key': ' '.join(f't{number}' for number in range(6000))})
     if 'big' in target:
         return answer(PAGE, fields=stored)
     return answer('small', fields=stored)
@@ -94,7 +98,8 @@ class Watch:
             try:
                 async with asyncio.timeout(10):
                     got = await ask(self.server.port, '/ok')
-                self.tried.check(self.case, got is not None and got.body == b'ok', f'another client got {got!r}')
+                self.tried.check(self.case, got is not None and got.body == b'ok',
+                                 f'another client got {got!r}')
             except (OSError, TimeoutError, Broken) as problem:
                 self.tried.failed(self.case, f'another client: {problem!r}')
             self.longest = max(self.longest, time.monotonic() - begun)
@@ -106,7 +111,8 @@ class Watch:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
         grown = self.most - self.before
-        self.tried.check(self.case, self.longest < WAIT_SECONDS, f'another client waited for {self.longest:.1f} s')
+        self.tried.check(self.case, self.longest < WAIT_SECONDS,
+                         f'another client waited for {self.longest:.1f} s')
         self.tried.check(self.case, grown < GROWTH_BYTES, f'the server grew by {grown >> 20} MB')
         self.tried.check(self.case, self.server.process.poll() is None, 'the server has ended')
 
@@ -137,7 +143,8 @@ async def slow_heads(server):
 
 
 async def slow_contents(server):
-    await raw(server.port, head('/x', 'POST', fields={'Content-Length': '1000'}), *[b'x'] * 15, pause=0.1, count=300, patience=2)
+    await raw(server.port, head('/x', 'POST', fields={'Content-Length': '1000'}), *[b'x'] * 15, pause=0.1,
+              count=300, patience=2)
 
 
 async def refused(port, *data):
@@ -166,15 +173,18 @@ async def empty_lines(server):
 
 
 async def small_chunks(server):
-    await raw(server.port, head('/ok', 'POST', fields={'Transfer-Encoding': 'chunked'}), b'1\r\nx\r\n' * 300000, b'0\r\n\r\n', count=8)
+    await raw(server.port, head('/ok', 'POST', fields={'Transfer-Encoding': 'chunked'}),
+              b'1\r\nx\r\n' * 300000, b'0\r\n\r\n', count=8)
 
 
 async def chunk_extensions(server):
-    await raw(server.port, head('/x', 'POST', fields={'Transfer-Encoding': 'chunked'}), (b'1;' + b'a' * 8000 + b'\r\nx\r\n') * 500, b'0\r\n\r\n', count=4)
+    await raw(server.port, head('/x', 'POST', fields={'Transfer-Encoding': 'chunked'}),
+              (b'1;' + b'a' * 8000 + b'\r\nx\r\n') * 500, b'0\r\n\r\n', count=4)
 
 
 async def large_trailers(server):
-    await raw(server.port, head('/x', 'POST', fields={'Transfer-Encoding': 'chunked'}), b'0\r\n' + b'X: y\r\n' * 1000000 + b'\r\n', count=8)
+    await raw(server.port, head('/x', 'POST', fields={'Transfer-Encoding': 'chunked'}),
+              b'0\r\n' + b'X: y\r\n' * 1000000 + b'\r\n', count=8)
 
 
 async def pipelined(server):
@@ -182,7 +192,8 @@ async def pipelined(server):
 
 
 async def ranges(server):
-    spans = ['bytes=' + ','.join(f'{at}-{at}' for at in range(0, 2600, 2)), 'bytes=' + ','.join(['0-'] * 1300), 'bytes=' + ','.join(['-1'] * 1300)]
+    spans = ['bytes=' + ','.join(f'{at}-{at}' for at in range(0, 2600, 2)),
+             'bytes=' + ','.join(['0-'] * 1300), 'bytes=' + ','.join(['-1'] * 1300)]
     await ask(server.port, '/stored/big')
     for span in spans:
         await raw(server.port, head('/stored/big', fields={'Range': span}), count=40, patience=2)
@@ -207,7 +218,8 @@ async def h2(port, *frames, settings=b'', window=1 << 24, count=1, seconds=1.0):
 
 
 def streams(count, target, behind=lambda stream: b''):
-    return b''.join(headers(2 * number + 1, request(f'{target}?{number}')) + behind(2 * number + 1) for number in range(count))
+    return b''.join(headers(2 * number + 1, request(f'{target}?{number}')) + behind(2 * number + 1)
+                    for number in range(count))
 
 
 def reset(stream):
@@ -227,15 +239,19 @@ async def rapid_reset_of_stored_pages(server):
 
 
 async def made_you_reset(server):
-    await h2(server.port, streams(3000, '/x', lambda stream: frame(WINDOW_UPDATE, stream=stream, content=bytes(4))), count=2)
+    await h2(server.port, streams(3000, '/x',
+                                  lambda stream: frame(WINDOW_UPDATE, stream=stream, content=bytes(4))),
+                                  count=2)
 
 
 async def continuations(server):
-    await h2(server.port, frame(HEADERS, END_STREAM, 1, literals(request('/ok'))), *[frame(CONTINUATION, 0, 1) * 1000] * 50, count=4)
+    await h2(server.port, frame(HEADERS, END_STREAM, 1, literals(request('/ok'))),
+             *[frame(CONTINUATION, 0, 1) * 1000] * 50, count=4)
 
 
 async def continuations_with_fields(server):
-    await h2(server.port, frame(HEADERS, END_STREAM, 1, literals(request('/ok'))), *[frame(CONTINUATION, 0, 1, literals([('x', 'y' * 1000)] * 15)) * 10] * 50, count=4)
+    await h2(server.port, frame(HEADERS, END_STREAM, 1, literals(request('/ok'))),
+             *[frame(CONTINUATION, 0, 1, literals([('x', 'y' * 1000)] * 15)) * 10] * 50, count=4)
 
 
 async def compression_bomb(server):
@@ -244,7 +260,8 @@ async def compression_bomb(server):
 
 
 async def many_h2_fields(server):
-    await h2(server.port, headers(1, request('/ok', fields=[(f'x{number}', 'y') for number in range(1500)])), count=20)
+    await h2(server.port, headers(1, request('/ok', fields=[(f'x{number}', 'y') for number in range(1500)])),
+             count=20)
 
 
 async def pings(server):
@@ -256,7 +273,8 @@ async def settings_frames(server):
 
 
 async def priorities(server):
-    await h2(server.port, *[b''.join(frame(PRIORITY, stream=2 * number + 1, content=bytes(5)) for number in range(5000))] * 4, count=4)
+    await h2(server.port, *[b''.join(frame(PRIORITY, stream=2 * number + 1, content=bytes(5))
+                                     for number in range(5000))] * 4, count=4)
 
 
 async def window_updates(server):
@@ -264,7 +282,8 @@ async def window_updates(server):
 
 
 async def empty_data(server):
-    await h2(server.port, headers(1, request('/x', 'POST'), end=False), *[frame(DATA, 0, 1) * 5000] * 10, count=4)
+    await h2(server.port, headers(1, request('/x', 'POST'), end=False), *[frame(DATA, 0, 1) * 5000] * 10,
+             count=4)
 
 
 async def window_zero(server):
@@ -274,11 +293,13 @@ async def window_zero(server):
 
 async def window_zero_of_stored_pages(server):
     await ask(server.port, '/stored/big')
-    await h2(server.port, b''.join(headers(2 * number + 1, request('/stored/big')) for number in range(128)), settings=b'\0\4' + bytes(4), window=0, count=20)
+    await h2(server.port, b''.join(headers(2 * number + 1, request('/stored/big')) for number in range(128)),
+             settings=b'\0\4' + bytes(4), window=0, count=20)
 
 
 async def window_of_one_byte(server):
-    await h2(server.port, b''.join(headers(2 * number + 1, request('/stored/big')) for number in range(128)), settings=b'\0\4\0\0\0\1', window=0, count=4)
+    await h2(server.port, b''.join(headers(2 * number + 1, request('/stored/big')) for number in range(128)),
+             settings=b'\0\4\0\0\0\1', window=0, count=4)
 
 
 async def acknowledgements(server):
@@ -385,18 +406,21 @@ async def many_tags(server):
 async def deep_json(server):
     fields = {'Authorization': 'Bearer a-secret-of-sixteen-bytes-or-more'}
     bodies = [b'[' * 15000, b'{"tags":' * 2000, b'[' * 1000000, b'{"tags": ["' + b'a' * 5000000 + b'"]}',
-              b'{"tags": [' + b'"a",' * 10001 + b'"a"]}', b'{"urls": ["' + b'/*' * 7000 + b'"]}', b'[' + b'{"tags":["a"]},' * 1000 + b'{"tags":["a"]}]']
+              b'{"tags": [' + b'"a",' * 10001 + b'"a"]}', b'{"urls": ["' + b'/*' * 7000 + b'"]}',
+              b'[' + b'{"tags":["a"]},' * 1000 + b'{"tags":["a"]}]']
     for body in bodies:
         got = await ask(server.port, '/.purge', 'POST', body, fields=fields)
         assert got is None or got.status in (200, 400, 413), got
 
 
-FLOODS = [slow_heads, slow_contents, many_fields, large_cookie, long_target, endless_line, empty_lines, small_chunks, chunk_extensions, large_trailers,
-          pipelined, ranges, rapid_reset, rapid_reset_of_an_upstream, rapid_reset_of_stored_pages, made_you_reset, continuations,
-          continuations_with_fields, compression_bomb, many_h2_fields, pings, settings_frames, acknowledgements, priorities, window_updates,
-          empty_data, window_zero, window_zero_of_stored_pages, window_of_one_byte, interim_answers, endless_heads, chunks_of_an_upstream,
-          records_of_fastcgi, gunzip_bomb, small_pages, slow_reader_of_a_store, many_tags, deep_json, includes_of_itself, doubled_variable,
-          maps_in_a_circle]
+FLOODS = [slow_heads, slow_contents, many_fields, large_cookie, long_target, endless_line, empty_lines,
+          small_chunks, chunk_extensions, large_trailers, pipelined, ranges, rapid_reset,
+          rapid_reset_of_an_upstream, rapid_reset_of_stored_pages, made_you_reset, continuations,
+          continuations_with_fields, compression_bomb, many_h2_fields, pings, settings_frames,
+          acknowledgements, priorities, window_updates, empty_data, window_zero, window_zero_of_stored_pages,
+          window_of_one_byte, interim_answers, endless_heads, chunks_of_an_upstream, records_of_fastcgi,
+          gunzip_bomb, small_pages, slow_reader_of_a_store, many_tags, deep_json, includes_of_itself,
+          doubled_variable, maps_in_a_circle]
 
 
 async def run(tried):

@@ -13,16 +13,20 @@ PAGES = {
     'weak': {'ETag': 'W/"weak"', 'Last-Modified': DATE, 'Accept-Ranges': 'bytes'},
     'bare': {},
     'dated': {'Last-Modified': DATE, 'Accept-Ranges': 'bytes'},
-    'packed': {'ETag': '"packed"', 'Content-Encoding': 'gzip', 'Vary': 'Accept-Encoding', 'Accept-Ranges': 'bytes'},
+    'packed': {'ETag': '"packed"', 'Content-Encoding': 'gzip', 'Vary': 'Accept-Encoding',
+               'Accept-Ranges': 'bytes'},
     'file': None,
 }
-CODINGS = ['', 'identity', 'gzip', 'br', 'zstd', 'gzip, br', 'br, gzip, zstd', 'deflate', '*', 'gzip;q=0', 'identity;q=0, gzip', '*;q=0',
-           'gzip;q=0.5, br;q=0.1', 'GZIP', 'x-gzip', 'gzip;q=0, *', 'br;q=0, gzip', 'gzip;q=x', 'gzip;;q=1', 'gzip, identity;q=0', ',,gzip,,',
-           'zstd;q=1.0, br;q=0.9', 'gzip;q=1.001', 'gzipp']
-RANGES = ['', 'bytes=0-0', 'bytes=5-99', 'bytes=-7', 'bytes=100-', 'bytes=0-0,5-9', 'bytes=999999-', 'bytes=2-1', 'bytes=0-999999', 'items=0-1']
+CODINGS = ['', 'identity', 'gzip', 'br', 'zstd', 'gzip, br', 'br, gzip, zstd', 'deflate', '*', 'gzip;q=0',
+           'identity;q=0, gzip', '*;q=0', 'gzip;q=0.5, br;q=0.1', 'GZIP', 'x-gzip', 'gzip;q=0, *',
+           'br;q=0, gzip', 'gzip;q=x', 'gzip;;q=1', 'gzip, identity;q=0', ',,gzip,,', 'zstd;q=1.0, br;q=0.9',
+           'gzip;q=1.001', 'gzipp']
+RANGES = ['', 'bytes=0-0', 'bytes=5-99', 'bytes=-7', 'bytes=100-', 'bytes=0-0,5-9', 'bytes=999999-',
+          'bytes=2-1', 'bytes=0-999999', 'items=0-1']
 # What it is compared with: the validator of the plain form, that of the coded one, a wrong one.
-CONDITIONS = [(), ('If-Range', 'same'), ('If-Range', 'other'), ('If-Range', DATE), ('If-None-Match', 'same'), ('If-None-Match', 'other'),
-              ('If-None-Match', '*'), ('If-Modified-Since', DATE), ('If-Match', 'other'), ('If-Range', 'plain')]
+CONDITIONS = [(), ('If-Range', 'same'), ('If-Range', 'other'), ('If-Range', DATE), ('If-None-Match', 'same'),
+              ('If-None-Match', 'other'), ('If-None-Match', '*'), ('If-Modified-Since', DATE),
+              ('If-Match', 'other'), ('If-Range', 'plain')]
 
 
 def packed(text):
@@ -84,11 +88,12 @@ class Page:
     async def learn(self, tried):
         for coding in CODINGS:
             for _ in range(2):  # The second time the form is a stored one.
-                got = await ask(self.server.port, f'/{self.name}', fields={'Accept-Encoding': coding} if coding else {})
+                got = await ask(self.server.port, f'/{self.name}', fields={'Accept-Encoding': coding}
+                                if coding else {})
                 key = got.field('content-encoding'), got.field('etag')
                 known = self.forms.setdefault(key, got.body)
-                tried.check(f'{self.name}: {coding}', known == got.body or key[1] in (None, 'W/"weak"', 'W/"strong"'),
-                            'two forms with one validator')
+                tried.check(f'{self.name}: {coding}', known == got.body
+                            or key[1] in (None, 'W/"weak"', 'W/"strong"'), 'two forms with one validator')
         for (coding, _), body in self.forms.items():
             tried.check(f'{self.name}: {coding}', self.plain(coding, body) == TEXT, 'is another page')
 
@@ -120,7 +125,8 @@ class Attack:
         page = Page(self.server, name)
         await page.learn(self.tried)
         client = None
-        for coding, span, condition, method in itertools.product(CODINGS, RANGES, CONDITIONS, ('GET', 'HEAD')):
+        for coding, span, condition, method in itertools.product(CODINGS, RANGES, CONDITIONS,
+            ('GET', 'HEAD')):
             if (hash_of(coding, span, condition) % SHARE) and condition and span:
                 continue
             case = f'{name}: {method} {coding!r} {span!r} {" ".join(condition)}'
@@ -129,7 +135,8 @@ class Attack:
             client = client or await Client.to(self.server.port)
             fields = [('Accept-Encoding', coding)] if coding else []
             fields += [('Range', span)] if span else []
-            chosen = next((key for key in page.forms if takes(coding or 'identity', key[0] or 'identity') and key[0]), (None, page.etag(None)))
+            chosen = next((key for key in page.forms if takes(coding or 'identity', key[0] or 'identity')
+                           and key[0]), (None, page.etag(None)))
             said = self.said(page, chosen, condition)
             fields += [(condition[0], said)] if condition else []
             client.send(head(f'/{name}', method, fields=fields))
@@ -143,7 +150,8 @@ class Attack:
     def said(self, page, chosen, condition):
         if not condition or condition[1] in (DATE, '*'):
             return condition[1] if condition else ''
-        return {'same': chosen[1] or '"none"', 'plain': page.etag(None) or '"none"', 'other': '"other"'}[condition[1]]
+        return {'same': chosen[1] or '"none"', 'plain': page.etag(None) or '"none"',
+                'other': '"other"'}[condition[1]]
 
     def judged(self, page, got, coding, span, condition, said, method):
         key = got.field('content-encoding'), got.field('etag')

@@ -48,7 +48,8 @@ class Origin:
         self.port, self.seen, self.broken, self.connections, self.tasks = free_port(), [], [], 0, set()
 
     async def __aenter__(self):
-        self.server = await asyncio.start_server(self.connected, '127.0.0.1', self.port, limit=1 << 22, backlog=1024)
+        self.server = await asyncio.start_server(self.connected, '127.0.0.1', self.port, limit=1 << 22,
+                                                 backlog=1024)
         return self
 
     async def __aexit__(self, *_):
@@ -226,4 +227,5 @@ class FastcgiOrigin(Origin):
             raise Unreadable(f'a parameter twice: {sorted(name for name, _ in params)}')
         if content and int(named.get('CONTENT_LENGTH') or len(content)) != len(content):
             raise Unreadable(f'CONTENT_LENGTH {named["CONTENT_LENGTH"]} of {len(content)} bytes')
-        return Request(named.get('REQUEST_METHOD', ''), named.get('REQUEST_URI', ''), params, content, connection)
+        return Request(named.get('REQUEST_METHOD', ''), named.get('REQUEST_URI', ''), params, content,
+                       connection)

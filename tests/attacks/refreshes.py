@@ -32,7 +32,8 @@ VISITORS = {
     'any validator': ('GET', b'', {'If-None-Match': '*'}),
     'a late date': ('GET', b'', {'If-Modified-Since': 'Tue, 01 Jan 2030 00:00:00 GMT'}),
     'If-Match': ('GET', b'', {'If-Match': '"bob"'}),
-    'authorization, the new validator': ('GET', b'', {'Authorization': 'Bearer bob', 'If-None-Match': '"v2"'}),
+    'authorization, the new validator': ('GET', b'',
+                                         {'Authorization': 'Bearer bob', 'If-None-Match': '"v2"'}),
     'content, the new validator': ('GET', b'bob=1', {'If-None-Match': '"v2"'}),
     'a range': ('GET', b'', {'Range': 'bytes=0-1', 'If-Range': '"bob"'}),
 }
@@ -50,11 +51,13 @@ class Versions:
     def respond(self, request):
         page = request.target.partition('?')[0]
         version = self.version.get(page, 'v1')
-        fields = {'ETag': f'"{version}"', 'Cache-Control': 'max-age=1' + (', stale-while-revalidate=60' if '/swr/' in page else ''),
+        fields = {'ETag': f'"{version}"', 'Cache-Control': 'max-age=1' +
+                  (', stale-while-revalidate=60' if '/swr/' in page else ''),
                   'Last-Modified': 'Sat, 01 Jan 2022 00:00:00 GMT'}
         said = [f'{name} {value}' for name, value in request.fields if 'bob' in value.lower()]
         if said:
-            fields.update({'X-User': 'bob', 'Link': '<//bob.test/>; rel=preload', 'Content-Security-Policy': 'default-src bob.test'})
+            fields.update({'X-User': 'bob', 'Link': '<//bob.test/>; rel=preload',
+                           'Content-Security-Policy': 'default-src bob.test'})
         asked = request.field('if-none-match') or request.field('http_if_none_match') or ''
         since = request.field('if-modified-since') or request.field('http_if_modified_since') or ''
         if f'"{version}"' in asked or asked == '*' or (not asked and since):
@@ -105,9 +108,11 @@ async def refreshed(tried, port, versions, number, kind, mode, name, changes):
     for visit in range(3):
         got = await ask(port, path)
         states.append(f'{got.status} {got.field("x-cache")} {got.field("etag")} {got.body!r}')
-        others = [f'{key}: {value}' for key, value in got.fields if 'bob' in value] + re.findall(r'for bob', got.body.decode())
+        others = [f'{key}: {value}' for key, value in got.fields if 'bob' in value] + re.findall(r'for bob',
+            got.body.decode())
         tried.check(case, got.status == 200 and not others, f'everybody got {got.status} {others}')
-        tried.check(case, got.field('etag') == f'"{got.body.decode().split()[1]}"', f'a body under the validator of another: {states}')
+        tried.check(case, got.field('etag') == f'"{got.body.decode().split()[1]}"',
+                    f'a body under the validator of another: {states}')
         if visit == 0:
             await asyncio.sleep(0.1)  # A refresh in the background ends meanwhile.
     if changes:
@@ -120,7 +125,8 @@ async def versions_class(tried):
     async with http, fastcgi:
         with Folder() as folder, Server(folder, versions_configuration(http.port, fastcgi.port)) as server:
             combinations = itertools.product(KINDS, MODES, VISITORS, (False, True))
-            await together([refreshed(tried, server.port, versions, number, *words) for number, words in enumerate(combinations)], 400)
+            await together([refreshed(tried, server.port, versions, number, *words) for number,
+                            words in enumerate(combinations)], 400)
             tried.check('the upstream', not http.broken, f'was sent what it cannot read: {http.broken[:3]}')
             tried.alive(server)
 
@@ -174,15 +180,17 @@ def content_site(name, group, port):
 
 
 CACHED = ('/updating', '/locked', '/swr', '/early', '/soft', '/stored-slice')
-PLAIN = ('/slice', '/accel', '/buffered-accel', '/fail', '/named', '/intercepted', '/mirror', '/mirror-live', '/auth', '/auth-live', '/ssi',
-         '/addition', '/e413', '/e403', '/return', '/without', '/set', '/again', '/again-live')
+PLAIN = ('/slice', '/accel', '/buffered-accel', '/fail', '/named', '/intercepted', '/mirror', '/mirror-live',
+         '/auth', '/auth-live', '/ssi', '/addition', '/e413', '/e403', '/return', '/without', '/set',
+         '/again', '/again-live')
 BIG = bytes(range(256)) * 2
 
 
 async def content_answers(request):
     """Answers before it reads the content, as servers do that discard it."""
     path = request.target
-    fields = {'Cache-Control': 'max-age=1' + (', stale-while-revalidate=60' if path.startswith('/swr') else '')}
+    fields = {'Cache-Control': 'max-age=1' + (', stale-while-revalidate=60' if path.startswith('/swr')
+                                              else '')}
     found = re.fullmatch(r'bytes=(\d+)-(\d+)', request.field('range') or '')
     if found:
         first, last = int(found[1]), min(int(found[2]), len(BIG) - 1)
@@ -203,7 +211,8 @@ async def content_class(tried):
     async with contextlib.AsyncExitStack() as stack:
         places = CACHED + PLAIN
         origins = [await stack.enter_async_context(HttpOrigin(content_answers, early=True)) for _ in places]
-        with Folder() as folder, Server(folder, content_configuration([origin.port for origin in origins])) as server:
+        with Folder() as folder, Server(folder,
+                                        content_configuration([origin.port for origin in origins])) as server:
             sites = [Site(tried, server.port, f's{number}.test', origin, place)
                      for number, (origin, place) in enumerate(zip(origins, places))]
             await asyncio.gather(*[site.all() for site in sites])
@@ -231,7 +240,8 @@ class Site:
         if path in CACHED:
             await self.ask(path)
         if path == '/soft':
-            await self.ask('/.purge', 'POST', b'{"urls": ["/soft"], "soft": true}', fields={'Authorization': f'Bearer {TOKEN}'})
+            await self.ask('/.purge', 'POST', b'{"urls": ["/soft"], "soft": true}',
+                           fields={'Authorization': f'Bearer {TOKEN}'})
         elif path in CACHED and path != '/early':
             await asyncio.sleep(1.02)
         seen, broken = len(self.origin.seen), len(self.origin.broken)
@@ -240,12 +250,14 @@ class Site:
             target = f'/b/next-{method}-{framing}-{size}-{step}'
             try:
                 got = await self.ask(target)
-                self.tried.check(case, got and got.body == f'answer to {target}'.encode(), f'who came next got {got!r}')
+                self.tried.check(case, got and got.body == f'answer to {target}'.encode(),
+                                 f'who came next got {got!r}')
             except (Broken, TimeoutError, ConnectionError) as problem:
                 self.tried.failed(case, f'who came next got {problem!r}')
         taken = [request.target for request in self.origin.seen[seen:] if b'HTTP/1.1' in request.body]
         self.tried.check(case, not taken, f'the upstream took a request for content of {taken}')
-        self.tried.check(case, len(self.origin.broken) == broken, f'the upstream cannot read {self.origin.broken[broken:]}')
+        self.tried.check(case, len(self.origin.broken) == broken,
+                         f'the upstream cannot read {self.origin.broken[broken:]}')
 
     async def send(self, case, path, method, framing, size):
         body = b'A' * size if framing == 'length' else b'%x\r\n%s\r\n0\r\n\r\n' % (size, b'A' * size)
@@ -270,7 +282,8 @@ TO = ('uncached', 'named', 'fcgi', 'bypass', 'cached')
 
 
 def redirects_configuration(http, fastcgi):
-    private = {'uncached': '/private/', 'named': '@private', 'fcgi': '/fprivate/', 'bypass': '/bprivate/', 'cached': '/cprivate/'}
+    private = {'uncached': '/private/', 'named': '@private', 'fcgi': '/fprivate/', 'bypass': '/bprivate/',
+               'cached': '/cprivate/'}
     places = ''
     for kind in KINDS:
         for to, where in private.items():
@@ -290,7 +303,8 @@ def redirects_configuration(http, fastcgi):
       location /private/ {{ {back} }}
       location @private {{ rewrite ^ /private$uri break; proxy_pass http://127.0.0.1:{http}; }}
       location /fprivate/ {{ {fcgi} }}
-      location /bprivate/ {{ {back} proxy_cache proxy; proxy_cache_key bypassed$uri; proxy_cache_valid any 1m; proxy_cache_bypass $http_x_visitor; proxy_no_cache $http_x_visitor; }}
+      location /bprivate/ {{ {back} proxy_cache proxy; proxy_cache_key bypassed$uri; proxy_cache_valid any 1m;
+        proxy_cache_bypass $http_x_visitor; proxy_no_cache $http_x_visitor; }}
       location /cprivate/ {{ {back} proxy_cache proxy; proxy_cache_key $http_x_visitor$uri; proxy_cache_valid any 1m; }} }}'''
 
 
@@ -309,8 +323,10 @@ class Leads:
         if end == 'closed':
             return None, {}, ''
         if end.startswith('accel'):
-            where = {'uncached': '/private/x', 'named': '@private', 'fcgi': '/fprivate/x', 'bypass': '/bprivate/x', 'cached': '/cprivate/x'}[to]
-            return '404 Not Found' if end.endswith('404') else '200 OK', {'X-Accel-Redirect': where, 'Cache-Control': 'max-age=60'}, 'page'
+            where = {'uncached': '/private/x', 'named': '@private', 'fcgi': '/fprivate/x',
+                     'bypass': '/bprivate/x', 'cached': '/cprivate/x'}[to]
+            return '404 Not Found' if end.endswith('404') else '200 OK', {'X-Accel-Redirect': where,
+                'Cache-Control': 'max-age=60'}, 'page'
         return f'{end} x', {}, 'page'
 
     async def take_time(self, request):
@@ -355,7 +371,8 @@ async def redirects_class(tried):
     async with http, fastcgi:
         with Folder() as folder, Server(folder, redirects_configuration(http.port, fastcgi.port)) as server:
             combinations = itertools.product(KINDS, TO, ENDS, ('nothing', 'page', 'failure', 'fresh failure'))
-            await together([led(tried, server.port, leads, *words, number) for number, words in enumerate(combinations)], 200)
+            await together([led(tried, server.port, leads, *words, number) for number,
+                            words in enumerate(combinations)], 200)
             tried.alive(server)
 
 
@@ -382,7 +399,8 @@ async def starved(tried, port, origin, name):
         bodies.append((await ask(port, path)).body)
         await asyncio.sleep(0.05)
     await asyncio.gather(*holders)
-    tried.check(case, len(set(bodies)) > 1 or bodies[0] != b'1', f'only the old page for everybody, {begun} runs: {bodies}')
+    tried.check(case, len(set(bodies)) > 1 or bodies[0] != b'1',
+                f'only the old page for everybody, {begun} runs: {bodies}')
 
 
 async def starvation_class(tried):
@@ -403,4 +421,5 @@ async def starvation_class(tried):
 
 
 async def run(tried):
-    await asyncio.gather(versions_class(tried), content_class(tried), redirects_class(tried), starvation_class(tried))
+    await asyncio.gather(versions_class(tried), content_class(tried), redirects_class(tried),
+                         starvation_class(tried))

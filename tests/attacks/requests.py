@@ -40,7 +40,7 @@ LAXER = {
 
 
 def configuration(http, fastcgi):
-    asks = f'fastcgi_pass fcgi; fastcgi_keep_conn on; fastcgi_param REQUEST_METHOD $request_method; ' \
+    asks = 'fastcgi_pass fcgi; fastcgi_keep_conn on; fastcgi_param REQUEST_METHOD $request_method; ' \
         'fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length;'
     return f'''
     client_header_timeout 1s; client_body_timeout 1s; keepalive_timeout 1s; lingering_timeout 1s;
@@ -58,7 +58,8 @@ def configuration(http, fastcgi):
 
 def rendered(form, target):
     hidden = request_forms.HIDDEN.replace(b'%S', target + b'-hidden')
-    data = form.data.replace(request_forms.HIDDEN, hidden).replace(b'%T', target).replace(b'%S', target + b'-hidden')
+    data = form.data.replace(request_forms.HIDDEN, hidden).replace(b'%T', target).replace(b'%S',
+        target + b'-hidden')
     body = hidden if form.data.endswith(request_forms.HIDDEN) else b''
     length = len(data) - data.index(b'\r\n\r\n') - 4 if body else 0
     return data.replace(b'%H', str(length).encode()), form.content.replace(request_forms.HIDDEN, hidden)
@@ -129,7 +130,8 @@ class Attack:
         for problem in self.judged(form, place, targets[0], ours, contents[0]):
             self.tried.failed(case, f'{problem}: {ours!r}'[:700])
         if form.kind is None:
-            seen = [[request.body for request in self.seen[target] if request.target == target] for target in targets]
+            seen = [[request.body for request in self.seen[target] if request.target == target]
+                    for target in targets]
             self.tried.check(case, not all(seen) or seen[0] == seen[1], f'contents {seen}, {form.data!r}')
         elif differ(ours, theirs, targets) and not allowed(case, ours, theirs):
             self.tried.failed(case, f'{ours!r}, and nginx {theirs!r}'[:900])
@@ -160,7 +162,8 @@ class Attack:
             yield 'the request behind it was not answered'
         if form.kind in (REFUSED, ENDS, OLD) and went_on:
             yield 'the request behind it was answered'
-        if form.kind == REFUSED and place not in ('return', 'deny') and not all(s >= 400 for s in ours.statuses):
+        if form.kind == REFUSED and place not in ('return', 'deny') and not all(s >= 400
+            for s in ours.statuses):
             yield 'it was taken'
         if form.kind == REFUSED and seen:
             yield f'the upstream saw it: {targets}'
@@ -195,7 +198,9 @@ async def run(tried):
             known = request_forms.all_forms()
             more = [request_forms.random_form(tried.random, number, known) for number in range(ROUNDS)]
             forms = list(enumerate(known + more))
-            await together([attack.one(number, form, place) for number, form in forms for place in PLACES], 256)
+            await together([attack.one(number, form, place) for number, form in forms for place in PLACES],
+                           256)
             for origin in (http, fastcgi):
-                tried.check('the upstream', not origin.broken, f'was sent what it cannot read: {origin.broken[:3]}')
+                tried.check('the upstream', not origin.broken,
+                            f'was sent what it cannot read: {origin.broken[:3]}')
             tried.alive(yorozu)

@@ -46,8 +46,10 @@ KINDS = [
     Kind('set-cookie', {'Cache-Control': 'max-age=60', 'Set-Cookie': 'id=VISITOR'}, is_shared=False),
     Kind('vary-all', {'Cache-Control': 'max-age=60', 'Vary': '*'}, is_shared=False),
     Kind('vary-cookie', {'Cache-Control': 'max-age=60', 'Vary': 'Cookie'}, varies='Cookie'),
-    Kind('vary-language', {'Cache-Control': 'max-age=60', 'Vary': 'Accept-Language'}, varies='Accept-Language'),
-    Kind('vary-authorization', {'Cache-Control': 'public, max-age=60', 'Vary': 'Authorization'}, is_public=True, varies='Authorization'),
+    Kind('vary-language', {'Cache-Control': 'max-age=60', 'Vary': 'Accept-Language'},
+         varies='Accept-Language'),
+    Kind('vary-authorization', {'Cache-Control': 'public, max-age=60', 'Vary': 'Authorization'},
+         is_public=True, varies='Authorization'),
     Kind('not found', {}, '404 Not Found'),
     Kind('unauthorized', {'Cache-Control': 'max-age=60'}, '401 Unauthorized'),
     Kind('failure', {}, '500 Internal Server Error', is_shared=False),
@@ -60,7 +62,8 @@ def may_share(kind, maker, reader):
     """May the answer that was made for one visitor be another one's?"""
     if maker == reader:
         return True
-    if reader in ('session', 'bypass') or maker in ('session', 'unstored', 'forwarded', 'content') or not kind.is_shared:
+    if reader in ('session', 'bypass') or maker in ('session', 'unstored', 'forwarded',
+                                                    'content') or not kind.is_shared:
         return False
     if maker == 'bearer' and not kind.is_public:
         return False
@@ -82,8 +85,10 @@ def pieces(request, kind, framing, visitor):
         return answer(body, kind.status, fields)
     if framing == 'close':
         return Closing(answer(body, kind.status, fields, length=False))
-    chunks = b''.join(b'%x\r\n%s\r\n' % (len(body[at:at + 1000]), body[at:at + 1000]) for at in range(0, len(body), 1000))
-    return answer(b'', kind.status, {**fields, 'Transfer-Encoding': 'chunked'}, length=False) + chunks + b'0\r\n\r\n'
+    chunks = b''.join(b'%x\r\n%s\r\n' % (len(body[at:at + 1000]), body[at:at + 1000])
+                      for at in range(0, len(body), 1000))
+    return answer(b'', kind.status, {**fields, 'Transfer-Encoding': 'chunked'},
+                  length=False) + chunks + b'0\r\n\r\n'
 
 
 async def respond(request):
@@ -107,7 +112,8 @@ def configuration(http, fastcgi):
         return f'''{kind}_cache {kind}; {kind}_cache_key $scheme$host$request_uri; {kind}_cache_lock on; {kind}_cache_valid 200 404 1m;
             {kind}_cache_bypass $cookie_session $http_x_bypass; {kind}_no_cache $cookie_session $http_x_no_cache;'''
     params = ' '.join(f'fastcgi_param {name} {value};' for name, value in (
-        ('REQUEST_METHOD', '$request_method'), ('REQUEST_URI', '$request_uri'), ('CONTENT_LENGTH', '$content_length')))
+        ('REQUEST_METHOD', '$request_method'), ('REQUEST_URI', '$request_uri'),
+        ('CONTENT_LENGTH', '$content_length')))
     return f'''proxy_cache_path $dir/cache/p keys_zone=proxy:4m; fastcgi_cache_path $dir/cache/f keys_zone=fastcgi:4m;
     upstream http {{ server 127.0.0.1:{http}; keepalive 32; }} upstream fcgi {{ server 127.0.0.1:{fastcgi}; keepalive 32; }}
     server {{ listen 127.0.0.1:$port backlog=2048; proxy_http_version 1.1; proxy_set_header Connection "";
@@ -126,12 +132,15 @@ async def crowd(tried, port, framing, kind, speed, first):
             return
         body = b'hello' if name == 'content' else b''
         got = await ask(port, target, body=body, fields={**VISITORS[name], 'X-Visitor': name})
-        if not tried.check(case, got is not None and got.status == int(KINDS[kind].status[:3]), f'got {got!r}'[:300]):
+        if not tried.check(case, got is not None and got.status == int(KINDS[kind].status[:3]),
+                           f'got {got!r}'[:300]):
             return
         found = re.fullmatch(rb'(\w+) .*\n', got.body[:got.body.find(b'\n') + 1])
         maker = found[1].decode() if found else ''
-        tried.check(case, maker in VISITORS and got.body == page(maker, target), f'a broken page: {got.body[:80]!r}')
-        tried.check(case, maker not in VISITORS or may_share(KINDS[kind], maker, name), f'got the page of {maker}')
+        tried.check(case, maker in VISITORS and got.body == page(maker, target),
+                    f'a broken page: {got.body[:80]!r}')
+        tried.check(case, maker not in VISITORS or may_share(KINDS[kind], maker, name),
+                    f'got the page of {maker}')
         cookie = got.field('set-cookie')
         tried.check(case, cookie in (None, f'id={name}'), f'got the cookie {cookie}')
     begun = asyncio.create_task(visit(first, 'making'))
@@ -146,10 +155,12 @@ async def run(tried):
     async with http, fastcgi:
         with Folder() as folder, Server(folder, configuration(http.port, fastcgi.port)) as server:
             share = 3 if ROUNDS < 1000 else 1
-            crowds = [crowd(tried, server.port, FRAMINGS[(kind + speed + at) % len(FRAMINGS)], kind, speed, first)
+            crowds = [crowd(tried, server.port, FRAMINGS[(kind + speed + at) % len(FRAMINGS)], kind, speed,
+                            first)
                       for kind in range(len(KINDS)) for speed in range(len(SPEEDS))
                       for at, first in enumerate(VISITORS) if (kind + speed + at) % share == 0]
             await together(crowds, 24)
             for origin in (http, fastcgi):
-                tried.check('the upstream', not origin.broken, f'was sent what it cannot read: {origin.broken[:3]}')
+                tried.check('the upstream', not origin.broken,
+                            f'was sent what it cannot read: {origin.broken[:3]}')
             tried.alive(server)

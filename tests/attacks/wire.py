@@ -127,7 +127,8 @@ def head(target, method='GET', host='a.test', fields=(), version='1.1'):
     lines = [f'{method} {target} HTTP/{version}'.encode('latin1')]
     lines += [] if host is None else [b'Host: ' + host.encode('latin1')]
     for name, value in dict(fields).items() if isinstance(fields, dict) else fields:
-        lines.append(name.encode('latin1') + b': ' + (value if isinstance(value, bytes) else value.encode('latin1')))
+        lines.append(name.encode('latin1') + b': ' +
+                     (value if isinstance(value, bytes) else value.encode('latin1')))
     return b'\r\n'.join(lines) + b'\r\n\r\n'
 
 

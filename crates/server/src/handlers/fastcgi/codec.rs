@@ -207,15 +207,17 @@ fn head(text: &Bytes, fields: &[yorozu_wire::h1::Field]) -> Result<Head, CodecEr
     Ok(Head { status, reason, fields: Rc::new(fields) })
 }
 
-/// `404 Not Found`
+/// `404 Not Found`. Unlike nginx: no interim status, for an application has one answer (RFC 3875, section 6.3.3), and what
+/// follows a `101` would be a client's own records; no more than three digits.
 fn status_line(line: &Bytes) -> Result<(u16, Option<Bytes>), CodecError> {
     let broken = CodecError::Wire(yorozu_wire::WireError::UpstreamHead);
-    let digits = line.get(..3).and_then(yorozu_conf::value::number);
-    let Some(status) = digits.and_then(|status| u16::try_from(status).ok()).filter(|s| *s >= 100)
-    else {
+    let (digits, rest) = line.split_at_checked(3).unwrap_or_default();
+    let status = yorozu_conf::value::number(digits).and_then(|status| u16::try_from(status).ok());
+    let is_ended = matches!(rest.first(), None | Some(b' ' | b'\t'));
+    let Some(status) = status.filter(|status| *status >= 200 && is_ended) else {
         return Err(broken);
     };
-    let reason = line.get(3..).map(<[u8]>::trim_ascii).filter(|reason| !reason.is_empty());
+    let reason = Some(rest.trim_ascii()).filter(|reason| yorozu_wire::h1::is_reason(reason));
     Ok((status, reason.map(|reason| line.slice_ref(reason))))
 }
 

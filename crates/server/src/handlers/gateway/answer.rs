@@ -56,7 +56,11 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         abandon(fetched);
         return Outcome::Status(404);
     }
-    if head.status == 101 {
+    if head.status < 200 {
+        if !fetched.source.codec.is_tunnel() {
+            abandon(fetched);
+            return Outcome::Status(502);
+        }
         return upgraded(exchange, conf, &head, fetched);
     }
     if !conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {

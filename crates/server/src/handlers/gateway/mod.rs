@@ -225,6 +225,11 @@ pub trait Codec {
     /// May the connection serve another request? Asked after the end of the body.
     fn is_reusable(&self) -> bool;
 
+    /// Does the connection leave the protocol behind this head, as the client asked for? Only what speaks HTTP does.
+    fn is_tunnel(&self) -> bool {
+        false
+    }
+
     /// Does the application say that its answer is as it should be? Asked after the end of the body.
     fn may_be_stored(&self) -> bool {
         true

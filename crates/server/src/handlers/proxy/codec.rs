@@ -5,7 +5,8 @@ use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
-    BareLf, Chunked, ChunkedStep, StatusLine, Version, slice, status_line, upstream_fields,
+    BareLf, Chunked, ChunkedStep, StatusLine, Version, is_reason, slice, status_line,
+    upstream_fields,
 };
 
 /// State of one response.
@@ -69,7 +70,7 @@ impl HttpCodec {
         let part = |span| text.slice_ref(slice(&text, span));
         let head = Head {
             status: line.status,
-            reason: Some(part(&line.reason)).filter(|reason| !reason.is_empty()),
+            reason: Some(part(&line.reason)).filter(|reason| is_reason(reason)),
             fields: Rc::new(
                 fields.iter().map(|field| (part(&field.name), part(&field.value))).collect(),
             ),
@@ -146,6 +147,10 @@ fn invalid_header(input: &[u8], from: usize) -> CodecError {
 }
 
 impl Codec for HttpCodec {
+    fn is_tunnel(&self) -> bool {
+        self.may_upgrade
+    }
+
     fn read_head(&mut self, input: &mut BytesMut) -> Result<Option<Head>, CodecError> {
         loop {
             let head = self.head(input)?;

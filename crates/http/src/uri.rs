@@ -245,12 +245,16 @@ pub fn split_authority(authority: &[u8]) -> Option<(Vec<u8>, Option<&[u8]>)> {
     if port.is_some_and(|port| port.len() > 5) {
         return None;
     }
+    // Before the dot at its end is cut off, or "a.." would be another host.
+    if host.windows(2).any(|pair| pair == b"..") {
+        return None;
+    }
     let host = host.strip_suffix(b".").unwrap_or(host);
     let bad = |byte: &u8| {
         matches!(byte, 0..=b' ' | 0x7f | b'/' | b'\\' | b'"' | b'<' | b'>' | b'^' | b'`')
             || matches!(byte, b'{' | b'|' | b'}' | b'?' | b'#' | b'@' | b',')
     };
-    if host.is_empty() || host.iter().any(bad) || host.windows(2).any(|pair| pair == b"..") {
+    if host.is_empty() || host.iter().any(bad) {
         return None;
     }
     Some((host.to_ascii_lowercase(), port))
@@ -356,6 +360,9 @@ mod tests {
             ("a:x", None),
             ("a/b", None),
             ("a..b", None),
+            ("a..", None),
+            ("..", None),
+            (".", None),
             ("", None),
             ("[::1", None),
             ("a b", None),

@@ -256,7 +256,7 @@ fn judge_authority(request: &mut Request, authority: Option<&Span>) -> Result<()
         Ok((Bytes::from(name), Bytes::copy_from_slice(port.unwrap_or_default())))
     };
     let mut chosen = (Bytes::new(), Bytes::new());
-    if !request.authority().is_empty() {
+    if request.known.host.is_some() {
         chosen = split(request.authority())?;
     }
     if let Some(span) = authority {

@@ -33,7 +33,8 @@ const HOSTS: [&[u8]; 5] = [
     b"x-forwarded-server",
 ];
 /// Fields by which they are told a scheme, as a word or as a switch.
-const SCHEMES: [&[u8]; 5] = [
+const SCHEMES: [&[u8]; 6] = [
+    b"cloudfront-forwarded-proto",
     b"x-forwarded-proto",
     b"x-forwarded-protocol",
     b"x-forwarded-scheme",
@@ -159,7 +160,7 @@ fn suspects(exchange: &Exchange) -> Vec<Suspect> {
     for field in &request.fields {
         let name = request.name(field);
         // By its first byte: hardly any field is one of these.
-        if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'o' | b'O')) {
+        if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'o' | b'O' | b'c' | b'C')) {
             continue;
         }
         let name: Vec<u8> = name
@@ -251,6 +252,8 @@ impl<'e> Own<'e> {
             return false;
         }
         let is_of_connection = name == b"front-end-https"
+            || name == b"cf-visitor"
+            || name == b"cloudfront-forwarded-proto"
             || name == b"x-scheme"
             || name == b"x-url-scheme"
             || name.starts_with(b"x-forwarded-");
@@ -260,6 +263,11 @@ impl<'e> Own<'e> {
         }
         if SCHEMES.iter().any(is) {
             return all(&|scheme| scheme.eq_ignore_ascii_case(self.scheme));
+        }
+        if name == b"cf-visitor" {
+            // {"scheme":"https"}
+            let mut words = value.split(|byte| !byte.is_ascii_alphanumeric());
+            return words.any(|word| word.eq_ignore_ascii_case(self.scheme));
         }
         if SCHEME_SWITCHES.iter().any(is) {
             let is_on = value.eq_ignore_ascii_case(b"on") || value == b"1";
@@ -326,7 +334,8 @@ pub fn leads_to_itself(exchange: &Exchange, conf: &Conf, head: &Head) -> bool {
         }
     };
     let path = path.split(|byte| *byte == b'#').next().unwrap_or_default();
-    let is_same_path = same_target(&own, path);
+    // Nothing at all is a reference to what it was found at (RFC 3986, section 4.4).
+    let is_same_path = location.is_empty() || same_target(&own, path);
     let is_other_scheme =
         scheme.is_some_and(|scheme| !scheme.eq_ignore_ascii_case(exchange.client.scheme()));
     is_same_path && !(is_other_scheme && holds_scheme(exchange, conf))

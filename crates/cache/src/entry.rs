@@ -7,7 +7,7 @@
 //! Numbers are little-endian. The head holds the body's length and checksum, so that a file is
 //! whole or refused.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -157,9 +157,10 @@ impl EntryHead {
 const CLOCK_SLACK: i64 = 2000;
 
 impl Entry {
-    /// A new entry, used now.
+    /// A new entry, used now. It owns every byte of its head: a slice of what was read from an upstream would keep the
+    /// whole buffer.
     pub fn new(head: EntryHead, body: EntryBody, now: i64) -> Self {
-        Self { head, body, forms: Default::default(), last_used: AtomicI64::new(now) }
+        Self { head: head.owned(), body, forms: Default::default(), last_used: AtomicI64::new(now) }
     }
 
     /// Marks a use; `inactive` counts from here.
@@ -232,6 +233,28 @@ pub(crate) fn decode_forms(mut input: Bytes, entry: &Entry) -> Option<()> {
 }
 
 impl EntryHead {
+    /// The same, in one piece of memory of its own.
+    fn owned(mut self) -> Self {
+        let bytes = self.texts().map(|text| text.len()).sum();
+        let mut all = BytesMut::with_capacity(bytes);
+        self.texts().for_each(|text| all.extend_from_slice(text));
+        let mut all = all.freeze();
+        self.texts().for_each(|text| *text = all.split_to(text.len()));
+        self.fields.shrink_to_fit();
+        self.tags.shrink_to_fit();
+        self
+    }
+
+    fn texts(&mut self) -> impl Iterator<Item = &mut Bytes> {
+        let fields = self.fields.iter_mut().flat_map(|(name, value)| [name, value]);
+        let asked = self.part.as_mut().map(|part| &mut part.asked);
+        [&mut self.key, &mut self.content_type, &mut self.etag, &mut self.vary]
+            .into_iter()
+            .chain(asked)
+            .chain(&mut self.tags)
+            .chain(fields)
+    }
+
     /// The prefix and head of a file; the body follows.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; PREFIX_BYTES];
@@ -416,6 +439,27 @@ mod tests {
         // The clock was set back by a minute.
         assert!(!head.is_fresh(40_000));
         assert_eq!((head.age(40_000), EntryHead::default().age(2999)), (40, 2));
+    }
+
+    #[test]
+    fn an_entry_keeps_nothing_of_the_buffer_its_head_was_read_into() {
+        let buffer = Bytes::from(vec![b'x'; 32 * 1024]);
+        let text = |at: usize| buffer.slice(at..at + 5);
+        let head = EntryHead {
+            key: text(0),
+            content_type: text(5),
+            etag: text(10),
+            vary: text(15),
+            fields: vec![(text(20), text(25))],
+            tags: vec![text(30)],
+            part: Some(Part { asked: text(35), ..Part::default() }),
+            ..EntryHead::default()
+        };
+        let wanted = head.clone();
+        let entry = Entry::new(head, EntryBody::Memory(Bytes::new()), 0);
+        assert_eq!(entry.head, wanted);
+        drop(wanted);
+        assert!(buffer.is_unique(), "the entry still holds the buffer");
     }
 
     #[test]

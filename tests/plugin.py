@@ -385,6 +385,17 @@ def test_wp_cli(site):
     assert any('WP-CLI' in line for line in run('$command->log();'))
 
 
+def test_the_token_is_given_to_who_shows_a_certificate(site):
+    """Only on this machine is none asked for."""
+    content(site)
+    hosts = {'127.0.0.1': False, '127.9.9.9': False, '[::1]': False, 'localhost': False, '10.0.0.1': True, '[fe80::1]': True,
+             '127.example.org': True, 'cache.example.org': True, '[2001:db8::1]': True, '1.1.1.1': True}
+    for host, is_verified in hosts.items():
+        said = json.loads(site.php("""$tls = new ReflectionMethod('Yorozu\\Client', 'tls'); $tls->setAccessible(true);
+            echo json_encode($tls->invoke(null, '%s'));""" % host))
+        equal((said['verify_peer'], said['verify_peer_name']), (is_verified, is_verified), host)
+
+
 # --- a person with a browser ---------------------------------------------------------------------
 
 def test_the_admin_screens(site):

@@ -52,10 +52,7 @@ final class Client {
 		}
 		$is_tls = 'https' === $url['scheme'];
 		$port   = $url['port'] ?? ( $is_tls ? 443 : 80 );
-		// The server on this machine may be asked by an address that its certificate does not name.
-		$context = stream_context_create(
-			array( 'ssl' => array( 'verify_peer' => false, 'verify_peer_name' => false, 'peer_name' => self::host() ) )
-		);
+		$context = stream_context_create( array( 'ssl' => self::tls( $url['host'] ) ) );
 		$address = ( $is_tls ? 'ssl://' : 'tcp://' ) . $url['host'] . ':' . $port;
 		// phpcs:ignore WordPress.PHP.NoSilencedErrors -- what it would print is in $problem.
 		$socket = @stream_socket_client( $address, $number, $problem, self::CONNECT_SECONDS, STREAM_CLIENT_CONNECT, $context );
@@ -70,6 +67,21 @@ final class Client {
 		$is_late = stream_get_meta_data( $socket )['timed_out'];
 		fclose( $socket );
 		return self::read( $answer, $is_late );
+	}
+
+	/**
+	 * The server on this machine may be asked by an address that its certificate does not name; the token is not
+	 * given to any other that cannot show one.
+	 */
+	private static function tls( string $host ): array {
+		$address     = trim( $host, '[]' );
+		$is_address  = false !== filter_var( $address, FILTER_VALIDATE_IP );
+		$is_loopback = 'localhost' === strtolower( $address ) || $is_address && preg_match( '/^(127\.|(0*:)*:?0*1$)/', $address );
+		return array(
+			'verify_peer'      => ! $is_loopback,
+			'verify_peer_name' => ! $is_loopback,
+			'peer_name'        => $is_address || $is_loopback ? self::host() : $host,
+		);
 	}
 
 	private static function read( string $answer, bool $is_late ): array {

@@ -35,7 +35,7 @@ final class Settings {
 			$text = sprintf(
 				/* translators: %s: what was written */
 				__( 'Left out: %s - expected paths like /shop/ or /shop/*', 'yorozu' ),
-				implode( ' ', $wrong )
+				esc_html( implode( ' ', $wrong ) )
 			);
 			add_settings_error( 'yorozu_settings', 'urls', $text );
 		}

@@ -23,15 +23,19 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '1.0.0';
 
-require __DIR__ . '/includes/class-settings.php';
-require __DIR__ . '/includes/class-client.php';
-require __DIR__ . '/includes/class-queue.php';
-require __DIR__ . '/includes/class-tags.php';
-require __DIR__ . '/includes/class-changes.php';
-require __DIR__ . '/includes/class-admin.php';
+foreach ( array( 'settings', 'client', 'queue', 'page', 'lists', 'tags', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'admin' ) as $yorozu_part ) {
+	require __DIR__ . "/includes/class-$yorozu_part.php";
+}
 
-Tags::register();
-Changes::register();
+if ( Page::is_asked_for() ) {
+	Page::register();
+	Tags::register();
+}
+Post_Changes::register();
+Comment_Changes::register();
+Term_Changes::register();
+User_Changes::register();
+Site_Changes::register();
 Queue::register();
 Admin::register();
 

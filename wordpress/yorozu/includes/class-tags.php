@@ -10,60 +10,105 @@ defined( 'ABSPATH' ) || exit;
  * | --- | --- |
  * | `site` | is one of this site |
  * | `post-7` | shows the post: its text, an excerpt |
+ * | `meta-7` | shows the post's author, its last change, its picture |
  * | `link-7` | names the post: its title, a link to it |
+ * | `sticky-7`, `sticky-all` | shows that the post is sticky; puts sticky posts first |
  * | `term-3`, `author-1`, `date-2026-11` | lists posts of the term, the author, the day, month or year |
  * | `list-post` | lists posts of the type, narrowed by none of these |
+ * | `bytitle-post`, `bycomments-post`, `bymodified-post` | lists posts of the type in that order |
+ * | `search` | lists posts in which words are found |
  * | `archives-post` | lists the days, months or years in which there are posts |
  * | `adjacent-7` | shows which posts come before and after the post |
- * | `termlink-3`, `authorlink-1` | names the term, the author |
- * | `terms-category` | lists the terms of the taxonomy |
- * | `comments-7`, `comments` | shows the post's comments or their number; comments of any post |
+ * | `termlink-3`, `termslug-3`, `termtext-3` | shows the term's name or a link to it, its slug, its description |
+ * | `terms-category`, `termids-category` | lists the terms of the taxonomy; their numbers alone |
+ * | `allterms-category` | does so with terms that no post has |
+ * | `authorlink-1`, `users` | names the author; lists users |
+ * | `comments-7`, `comments` | shows the post's comments; comments of any post |
+ * | `commentcount-7` | shows how many comments the post has |
+ * | `discussion`, `calendar` | has comments or a form for them, a calendar |
  * | `menu-2` | shows the menu |
- * | `404`, `feed`, `sitemap`, `sitemap-post` | is that |
+ * | `404`, `feed`, `lastmodified` | is that; says when any post was last changed |
+ * | `sitemap`, `sitemap-post`, `sitemapterms-category`, `sitemapusers` | is the index of the sitemaps; one of them |
  *
  * Where the tags of a page would be too long, those of the longest kind become one: `link-all`.
  */
 final class Tags {
 	/** Bytes of the field; web servers bound an answer's head to 4 or 8 KB. */
 	const BYTES_MAX = 2500;
-	/** Seconds for which a form with a nonce is to be of use when its page is served for the last time. */
-	const NONCE_MARGIN = HOUR_IN_SECONDS;
+	/** What a sitemap needs no tag for: it lists addresses, and those change its own tag. */
+	const NOT_OF_SITEMAPS = array( 'list', 'link', 'termlink', 'authorlink', 'terms', 'termids', 'allterms', 'users', 'post', 'sticky', 'bymodified' );
+	/** Fields of the author that pages print. */
+	const AUTHOR_FIELDS = array( 'ID', 'display_name', 'description', 'first_name', 'last_name', 'nickname', 'user_email', 'user_nicename', 'user_url' );
 
 	/** @var array<string, true> */
 	private static $tags = array();
-	/** @var int|null Seconds for which the nonces on the page are valid. */
-	private static $nonce_seconds = null;
+	/** @var bool Are the classes of a post being made, of which terms' names are no part? */
+	private static $is_in_classes = false;
+	/** @var array<int, int> How often it was asked whether a post is sticky, other than for its classes. */
+	private static $asked_sticky = array();
+	/** @var bool Is it one of WordPress's own sitemaps? */
+	private static $is_sitemap = false;
 
 	public static function register(): void {
-		$method = $_SERVER['REQUEST_METHOD'] ?? '';
-		if ( is_admin() || wp_doing_cron() || ! in_array( $method, array( 'GET', 'HEAD' ), true ) ) {
-			return;
-		}
-		add_action( 'init', array( self::class, 'start' ), PHP_INT_MIN );
+		self::add( 'site' );
 		add_action( 'wp', array( self::class, 'of_request' ) );
-		add_filter( 'posts_pre_query', array( self::class, 'of_query' ), PHP_INT_MAX, 2 );
-		add_action( 'the_post', array( self::class, 'of_post' ) );
-		foreach ( array( 'post_link', 'page_link', 'post_type_link', 'attachment_link', 'the_title' ) as $filter ) {
-			add_filter( $filter, array( self::class, 'of_link' ), PHP_INT_MAX, 2 );
-		}
-		add_filter( 'term_link', array( self::class, 'of_term_link' ), PHP_INT_MAX, 2 );
-		add_filter( 'get_the_terms', array( self::class, 'of_posts_terms' ), PHP_INT_MAX );
-		add_filter( 'author_link', array( self::class, 'of_author_link' ), PHP_INT_MAX, 2 );
-		add_filter( 'get_the_author_display_name', array( self::class, 'of_author_link' ), PHP_INT_MAX, 2 );
-		add_filter( 'the_author', array( self::class, 'of_author' ), PHP_INT_MAX );
-		add_filter( 'get_terms', array( self::class, 'of_terms' ), PHP_INT_MAX, 3 );
-		add_filter( 'get_pages', array( self::class, 'of_pages' ), PHP_INT_MAX, 2 );
+		self::register_posts();
+		self::register_terms();
+		self::register_users();
 		add_filter( 'get_comments_number', array( self::class, 'of_comments' ), PHP_INT_MAX, 2 );
 		add_action( 'pre_get_comments', array( self::class, 'of_comment_query' ) );
+		add_filter( 'comments_template', array( self::class, 'of_discussion' ) );
+		add_filter( 'comments_open', array( self::class, 'of_discussion' ) );
+		add_filter( 'wp_get_nav_menu_items', array( self::class, 'of_menu' ), PHP_INT_MAX, 2 );
+		add_filter( 'render_block', array( self::class, 'of_block' ), PHP_INT_MAX, 2 );
+		add_filter( 'get_feed_build_date', array( self::class, 'of_build_date' ) );
+		add_filter( 'wp_sitemaps_posts_query_args', array( self::class, 'of_post_sitemap' ), 10, 2 );
+		add_filter( 'wp_sitemaps_taxonomies_query_args', array( self::class, 'of_term_sitemap' ), 10, 2 );
+		add_filter( 'wp_sitemaps_users_query_args', array( self::class, 'of_user_sitemap' ) );
+	}
+
+	private static function register_posts(): void {
+		add_filter( 'posts_pre_query', array( self::class, 'of_query' ), PHP_INT_MAX, 2 );
+		add_filter( 'the_posts', array( self::class, 'of_found' ), PHP_INT_MAX, 2 );
+		add_action( 'the_post', array( self::class, 'of_post' ) );
+		foreach ( array( 'post_link', 'page_link', 'post_type_link', 'attachment_link', 'the_title', 'single_post_title' ) as $filter ) {
+			add_filter( $filter, array( self::class, 'of_link' ), PHP_INT_MAX, 2 );
+		}
+		foreach ( array( 'get_the_modified_date', 'get_the_modified_time', 'get_post_modified_time' ) as $filter ) {
+			add_filter( $filter, array( self::class, 'of_change' ), PHP_INT_MAX );
+		}
+		add_filter( 'oembed_response_data', array( self::class, 'of_embed' ), PHP_INT_MAX, 2 );
+		add_filter( 'is_sticky', array( self::class, 'of_stickiness' ), PHP_INT_MAX, 2 );
+		add_filter( 'post_class_taxonomies', array( self::class, 'classes_begin' ), PHP_INT_MAX );
+		add_filter( 'post_class', array( self::class, 'classes_end' ), PHP_INT_MIN, 3 );
+		add_filter( 'get_pages', array( self::class, 'of_pages' ), PHP_INT_MAX, 2 );
 		add_filter( 'get_next_post_where', array( self::class, 'of_adjacent' ), PHP_INT_MAX, 5 );
 		add_filter( 'get_previous_post_where', array( self::class, 'of_adjacent' ), PHP_INT_MAX, 5 );
 		add_filter( 'getarchives_where', array( self::class, 'of_archives' ), PHP_INT_MAX, 2 );
 		add_filter( 'get_calendar', array( self::class, 'of_calendar' ) );
-		add_filter( 'wp_get_nav_menu_items', array( self::class, 'of_menu' ), PHP_INT_MAX, 2 );
-		add_filter( 'render_block', array( self::class, 'of_block' ), PHP_INT_MAX, 2 );
 		add_filter( 'wp_get_attachment_image_src', array( self::class, 'of_image' ), PHP_INT_MAX, 2 );
-		add_filter( 'wp_sitemaps_posts_query_args', array( self::class, 'of_sitemap' ), 10, 2 );
-		add_filter( 'nonce_life', array( self::class, 'of_nonce' ), PHP_INT_MAX );
+	}
+
+	private static function register_terms(): void {
+		add_filter( 'term_link', array( self::class, 'of_term_link' ), PHP_INT_MAX, 2 );
+		add_filter( 'get_the_terms', array( self::class, 'of_posts_terms' ), PHP_INT_MAX );
+		add_filter( 'terms_pre_query', array( self::class, 'of_terms' ), PHP_INT_MAX, 2 );
+		add_filter( 'list_cats', array( self::class, 'of_listed_term' ), PHP_INT_MAX, 2 );
+		foreach ( array( 'term_description', 'category_description' ) as $filter ) {
+			add_filter( $filter, array( self::class, 'of_term_text' ), PHP_INT_MAX, 2 );
+		}
+		add_action( 'rest_api_init', array( self::class, 'register_rest' ) );
+	}
+
+	private static function register_users(): void {
+		add_filter( 'author_link', array( self::class, 'of_author' ), PHP_INT_MAX, 2 );
+		foreach ( self::AUTHOR_FIELDS as $field ) {
+			add_filter( "get_the_author_$field", array( self::class, 'of_author' ), PHP_INT_MAX, 2 );
+		}
+		add_filter( 'the_author', array( self::class, 'of_author_in_loop' ), PHP_INT_MAX );
+		add_filter( 'get_avatar', array( self::class, 'of_avatar' ), PHP_INT_MAX, 2 );
+		add_filter( 'users_pre_query', array( self::class, 'of_users' ), PHP_INT_MAX, 2 );
+		add_filter( 'wp_list_authors_args', array( self::class, 'of_author_list' ) );
 	}
 
 	/** Tags the page that is being made. */
@@ -73,54 +118,20 @@ final class Tags {
 		}
 	}
 
-	/** The page is kept back until all that is on it is known: its tags stand in its head. */
-	public static function start(): void {
-		self::add( 'site' );
-		// Not to be flushed half-way, for the head would go out with it.
-		ob_start( array( self::class, 'finish' ), 0, PHP_OUTPUT_HANDLER_CLEANABLE | PHP_OUTPUT_HANDLER_REMOVABLE );
-	}
-
-	/** The end of the page; its text is left as it is. */
-	public static function finish( string $text, int $phase ): string {
-		if ( ( $phase & PHP_OUTPUT_HANDLER_FINAL ) && ! headers_sent() ) {
-			if ( self::is_vetoed() ) {
-				header( 'X-Accel-Expires: 0' );
-			} elseif ( null !== self::$nonce_seconds ) {
-				header( 'X-Accel-Expires-Max: ' . max( 0, self::$nonce_seconds - self::NONCE_MARGIN ) );
-			}
-			header( 'Surrogate-Key: ' . implode( ' ', self::for_page() ) );
-		}
-		return $text;
-	}
-
-	private static function is_vetoed(): bool {
-		$is_vetoed = defined( 'DONOTCACHEPAGE' ) && \DONOTCACHEPAGE;
-		// What a password opens is for whoever knows it; a cookie tells them apart, which the server may not look at.
-		$post = is_singular() ? get_queried_object() : null;
-		if ( $post instanceof \WP_Post && '' !== $post->post_password ) {
-			$is_vetoed = true;
-		}
-		/**
-		 * Filters whether the page must not be stored.
-		 *
-		 * @param bool $is_vetoed
-		 */
-		return (bool) apply_filters( 'yorozu_is_vetoed', $is_vetoed );
-	}
-
 	/** What stands before each tag: a network's sites may share a host. */
 	private static function prefix(): string {
 		return is_multisite() ? 'b' . get_current_blog_id() . '-' : '';
 	}
 
 	/** @return string[] Tags for the head of the page. */
-	private static function for_page(): array {
+	public static function for_page(): array {
+		self::add( ...array_map( fn( $id ) => "sticky-$id", array_keys( array_filter( self::$asked_sticky ) ) ) );
 		/**
 		 * Filters the tags of the page.
 		 *
 		 * @param string[] $tags Without the prefix of a site of a network.
 		 */
-		$tags = apply_filters( 'yorozu_page_tags', array_map( 'strval', array_keys( self::$tags ) ) );
+		$tags = apply_filters( 'yorozu_page_tags', self::of_what_is_printed( array_map( 'strval', array_keys( self::$tags ) ) ) );
 		while ( strlen( implode( ' ', $tags ) ) > self::BYTES_MAX ) {
 			$kinds = array_count_values( array_map( array( self::class, 'kind' ), $tags ) );
 			unset( $kinds[''] );
@@ -133,6 +144,24 @@ final class Tags {
 			$tags = array_merge( array_values( $rest ), array( "$kind-all" ) );
 		}
 		return array_map( fn( $tag ) => self::prefix() . $tag, $tags );
+	}
+
+	/**
+	 * Some answers print less than was looked at.
+	 *
+	 * @param string[] $tags
+	 * @return string[]
+	 */
+	private static function of_what_is_printed( array $tags ): array {
+		if ( self::$is_sitemap ) {
+			return array_filter( $tags, fn( $tag ) => ! in_array( self::kind( $tag ) ?: $tag, self::NOT_OF_SITEMAPS, true ) );
+		}
+		if ( in_array( http_response_code(), array( 301, 302, 303, 307, 308 ), true ) ) {
+			// A redirect prints nothing but an address.
+			$tags = array_filter( $tags, fn( $tag ) => 'meta' !== self::kind( $tag ) );
+			return array_unique( preg_replace( '/^post-/', 'link-', $tags ) );
+		}
+		return $tags;
 	}
 
 	/** `link` of `link-7`; empty for tags that stand alone. */
@@ -162,20 +191,23 @@ final class Tags {
 	/** Of the main query, when it is known what was asked for. */
 	public static function of_request(): void {
 		// A feed of what is not there is empty, not missing.
-		if ( is_404() || ! $GLOBALS['wp_query']->posts && self::is_by_name( $GLOBALS['wp_query'] ) ) {
+		if ( is_404() || ! $GLOBALS['wp_query']->posts && Lists::is_by_name( $GLOBALS['wp_query'] ) ) {
 			self::add( '404' );
 		}
 		if ( is_feed() ) {
 			self::add( 'feed' );
 		}
-		if ( in_array( get_query_var( 'sitemap' ), array( 'index', 'users' ), true ) ) {
-			self::add( 'sitemap' );
-		}
-		if ( is_singular() ) {
-			self::add( 'post-' . get_queried_object_id() );
+		$queried = get_queried_object();
+		if ( $queried instanceof \WP_Post ) {
+			// Itself, or the page that stands for the list of posts.
+			self::add( "post-$queried->ID", "meta-$queried->ID" );
 			if ( is_feed() ) {
-				self::add( 'comments-' . get_queried_object_id() );
+				self::add( "comments-$queried->ID" );
 			}
+		} elseif ( $queried instanceof \WP_Term ) {
+			self::add( "termlink-$queried->term_id", "termtext-$queried->term_id" );
+		} elseif ( $queried instanceof \WP_User ) {
+			self::add( "authorlink-$queried->ID" );
 		}
 	}
 
@@ -187,88 +219,66 @@ final class Tags {
 	 * @return mixed
 	 */
 	public static function of_query( $posts, $query ) {
-		self::add( ...self::lists( $query ) );
+		self::add( ...Lists::tags( $query ) );
 		return $posts;
 	}
 
-	/** @return string[] Tags of the lists that the query's answer depends on. */
-	private static function lists( \WP_Query $query ): array {
-		if ( $query->is_comment_feed() && ! $query->is_singular() ) {
-			return array( 'comments' );
+	/**
+	 * Posts without a page of their own, which whoever finds them prints; one that was looked for by its name.
+	 *
+	 * @param \WP_Post[] $posts Passed on.
+	 * @param \WP_Query  $query
+	 */
+	public static function of_found( $posts, $query ) {
+		if ( Lists::is_by_name( $query ) ) {
+			self::add( ...( $posts ? array_map( fn( $post ) => "link-$post->ID", $posts ) : array( '404' ) ) );
 		}
-		$ids = array_filter( array_map( 'intval', (array) $query->get( 'post__in' ) ) );
-		if ( $ids ) {
-			return array_map( fn( $id ) => "link-$id", $ids );
-		}
-		$id = (int) $query->get( 'p' ) ?: (int) $query->get( 'page_id' ) ?: (int) $query->get( 'attachment_id' );
-		if ( $id ) {
-			return array( "link-$id" );
-		}
-		$terms = self::queried_terms( $query );
-		if ( $terms ) {
-			return array_map( fn( $term ) => "term-$term", $terms );
-		}
-		$author = self::queried_author( $query );
-		if ( $author ) {
-			return array( "author-$author" );
-		}
-		$year = (int) $query->get( 'year' );
-		if ( $year ) {
-			$month = (int) $query->get( 'monthnum' );
-			$day   = (int) $query->get( 'day' );
-			return array( sprintf( 'date-%04d', $year ) . ( $month ? sprintf( '-%02d', $month ) . ( $day ? sprintf( '-%02d', $day ) : '' ) : '' ) );
-		}
-		if ( $query->is_main_query() && self::is_by_name( $query ) ) {
-			// There is one or none, which is seen when it has been looked for.
-			return array();
-		}
-		$types = array_filter( (array) $query->get( 'post_type' ) );
-		if ( ! $types && $query->is_tax ) {
-			$types = array( 'any' );
-		}
-		if ( in_array( 'any', $types, true ) || $query->is_search() && ! $types ) {
-			$types = get_post_types( array( 'exclude_from_search' => false ) );
-		}
-		return array_map( fn( $type ) => "list-$type", $types ? array_values( $types ) : array( 'post' ) );
-	}
-
-	private static function is_by_name( \WP_Query $query ): bool {
-		return '' !== (string) $query->get( 'name' ) || '' !== (string) $query->get( 'pagename' );
-	}
-
-	/** @return int[] The terms of which each listed post must have one; none if it is not as simple. */
-	private static function queried_terms( \WP_Query $query ): array {
-		$found = array();
-		$asked = isset( $query->tax_query->queries ) ? $query->tax_query->queries : array();
-		// Any one clause that all listed posts meet will do.
-		$clause = 'OR' === ( $asked['relation'] ?? 'AND' ) ? null : ( $asked[0] ?? null );
-		if ( ! is_array( $clause ) || empty( $clause['taxonomy'] ) || 'IN' !== ( $clause['operator'] ?? 'IN' ) ) {
-			return array();
-		}
-		foreach ( (array) $clause['terms'] as $value ) {
-			$field = $clause['field'] ?? 'term_id';
-			$term  = get_term_by( 'id' === $field ? 'term_id' : $field, $value, $clause['taxonomy'] );
-			if ( ! $term ) {
-				return array();
+		foreach ( is_array( $posts ) ? $posts : array() as $post ) {
+			if ( $post instanceof \WP_Post && in_array( $post->post_type, Post_Changes::OF_SOME_PAGES, true ) ) {
+				self::add( "post-$post->ID" );
 			}
-			$found[] = (int) $term->term_id;
 		}
-		return $found;
-	}
-
-	private static function queried_author( \WP_Query $query ): int {
-		$author = $query->get( 'author' );
-		if ( is_numeric( $author ) ) {
-			return max( 0, (int) $author );
-		}
-		$name = $query->get( 'author_name' );
-		$user = is_string( $name ) && '' !== $name ? get_user_by( 'slug', sanitize_title_for_query( $name ) ) : null;
-		return $user ? (int) $user->ID : 0;
+		return $posts;
 	}
 
 	/** @param \WP_Post $post */
 	public static function of_post( $post ): void {
 		self::add( "post-$post->ID" );
+		if ( defined( 'REST_REQUEST' ) && REST_REQUEST ) {
+			self::add( "meta-$post->ID", "sticky-$post->ID" );
+		}
+	}
+
+	/** The post in the loop says when it was changed. */
+	public static function of_change( $text ) {
+		$post = $GLOBALS['post'] ?? null;
+		if ( $post instanceof \WP_Post ) {
+			self::add( "meta-$post->ID" );
+		}
+		return $text;
+	}
+
+	/** @param \WP_Post $post */
+	public static function of_embed( $data, $post ) {
+		self::add( "meta-$post->ID" );
+		return $data;
+	}
+
+	public static function of_stickiness( $is_sticky, $id = 0 ) {
+		self::$asked_sticky[ $id ] = ( self::$asked_sticky[ $id ] ?? 0 ) + 1;
+		return $is_sticky;
+	}
+
+	public static function classes_begin( $taxonomies ) {
+		self::$is_in_classes = true;
+		return $taxonomies;
+	}
+
+	/** They say that a post is sticky on the first page of posts alone, whose query says so, too. */
+	public static function classes_end( $classes, $class = '', $id = 0 ) {
+		self::$is_in_classes       = false;
+		self::$asked_sticky[ $id ] = max( 0, ( self::$asked_sticky[ $id ] ?? 0 ) - 1 );
+		return $classes;
 	}
 
 	/**
@@ -291,52 +301,125 @@ final class Tags {
 
 	/** @param \WP_Term[]|mixed $terms */
 	public static function of_posts_terms( $terms ) {
+		$kind = self::$is_in_classes ? 'termslug' : 'termlink';
 		foreach ( is_array( $terms ) ? $terms : array() as $term ) {
-			self::add( "termlink-$term->term_id" );
+			self::add( "$kind-$term->term_id" );
 		}
 		return $terms;
 	}
 
-	public static function of_author_link( $text, $id = 0 ) {
-		if ( $id ) {
-			self::add( 'authorlink-' . (int) $id );
+	/** Its description is the link's title in some lists. */
+	public static function of_listed_term( $name, $term = null ) {
+		if ( $term instanceof \WP_Term ) {
+			self::add( "termlink-$term->term_id", "termtext-$term->term_id" );
+		}
+		return $name;
+	}
+
+	public static function of_term_text( $text, $term = 0 ) {
+		$id = $term instanceof \WP_Term ? $term->term_id : (int) $term;
+		if ( $id > 0 ) {
+			self::add( "termtext-$id" );
 		}
 		return $text;
 	}
 
-	/** The author of the post in the loop. */
-	public static function of_author( $name ) {
-		global $authordata;
-		return self::of_author_link( $name, $authordata->ID ?? 0 );
+	/** The REST API gives out terms as they are. */
+	public static function register_rest(): void {
+		foreach ( get_taxonomies( array( 'show_in_rest' => true ) ) as $taxonomy ) {
+			add_filter( "rest_prepare_$taxonomy", array( self::class, 'of_rest_term' ), PHP_INT_MAX, 2 );
+		}
 	}
 
-	/** Lists of terms; not those of a post, nor a look at one by its name. */
-	public static function of_terms( $terms, $taxonomies, $args = array() ) {
+	/** @param \WP_Term $term */
+	public static function of_rest_term( $answer, $term ) {
+		self::add( "termtext-$term->term_id" );
+		return $answer;
+	}
+
+	/** @param int $id */
+	public static function of_author( $text, $id = 0 ) {
+		$post = $GLOBALS['post'] ?? null;
+		if ( $id ) {
+			self::add( 'authorlink-' . (int) $id );
+		}
+		if ( $post instanceof \WP_Post && (int) $post->post_author === (int) $id ) {
+			self::add( "meta-$post->ID" );
+		}
+		return $text;
+	}
+
+	public static function of_author_in_loop( $name ) {
+		global $authordata;
+		return self::of_author( $name, $authordata->ID ?? 0 );
+	}
+
+	/** @param mixed $whose A user, a number of one, a comment, an address. */
+	public static function of_avatar( $image, $whose = null ) {
+		$id = $whose instanceof \WP_User ? $whose->ID : ( is_numeric( $whose ) ? $whose : 0 );
+		return self::of_author( $image, $id );
+	}
+
+	/** @param \WP_User_Query $query */
+	public static function of_users( $users, $query ) {
+		foreach ( array( 'include', 'login', 'login__in', 'nicename', 'nicename__in' ) as $narrow ) {
+			if ( ! empty( $query->query_vars[ $narrow ] ) ) {
+				return $users;
+			}
+		}
+		self::add( 'users' );
+		return $users;
+	}
+
+	/** It says how many posts each has, and leaves out who has none. */
+	public static function of_author_list( $args ) {
+		self::add( 'list-post' );
+		return $args;
+	}
+
+	/**
+	 * Lists of terms; not those of a post, nor a look at one by its name.
+	 *
+	 * @param \WP_Term_Query $query
+	 */
+	public static function of_terms( $terms, $query ) {
+		$asked = $query->query_vars;
 		foreach ( array( 'object_ids', 'slug', 'name', 'include', 'term_taxonomy_id' ) as $narrow ) {
-			if ( ! empty( $args[ $narrow ] ) ) {
+			if ( ! empty( $asked[ $narrow ] ) ) {
 				return $terms;
 			}
 		}
-		foreach ( (array) $taxonomies as $taxonomy ) {
-			self::add( "terms-$taxonomy" );
+		$is_by_numbers = in_array( $asked['fields'], array( 'count', 'ids', 'id=>parent', 'tt_ids' ), true ) && empty( $asked['number'] );
+		$taxonomies    = array_filter( (array) ( $asked['taxonomy'] ?? array() ) ) ?: get_taxonomies();
+		foreach ( array_filter( $taxonomies, 'is_taxonomy_viewable' ) as $taxonomy ) {
+			self::add( ( $is_by_numbers ? 'termids-' : 'terms-' ) . $taxonomy );
+			if ( empty( $asked['hide_empty'] ) ) {
+				self::add( "allterms-$taxonomy" );
+			}
 		}
 		return $terms;
 	}
 
 	public static function of_pages( $pages, $args = array() ) {
-		self::add( 'list-' . ( $args['post_type'] ?? 'page' ) );
+		$type = $args['post_type'] ?? 'page';
+		self::add( "list-$type", "bytitle-$type" );
 		return $pages;
 	}
 
 	public static function of_comments( $count, $post_id = 0 ) {
-		self::add( 'comments-' . (int) $post_id );
+		self::add( 'commentcount-' . (int) $post_id );
 		return $count;
 	}
 
 	/** @param \WP_Comment_Query $query */
 	public static function of_comment_query( $query ): void {
 		$post = (int) ( $query->query_vars['post_id'] ?? 0 );
-		self::add( $post ? "comments-$post" : 'comments' );
+		self::add( $post ? "comments-$post" : 'comments', 'discussion' );
+	}
+
+	public static function of_discussion( $passed_on ) {
+		self::add( 'discussion' );
+		return $passed_on;
 	}
 
 	public static function of_adjacent( $where, $in_same_term = false, $excluded = '', $taxonomy = '', $post = null ) {
@@ -351,12 +434,12 @@ final class Tags {
 	}
 
 	public static function of_archives( $where, $args = array() ) {
-		self::add( 'archives-' . ( $args['post_type'] ?? 'post' ) );
+		self::add( 'archives-' . ( $args['post_type'] ?? 'post' ), 'calendar' );
 		return $where;
 	}
 
 	public static function of_calendar( $text ) {
-		self::add( 'archives-post' );
+		self::add( 'archives-post', 'calendar' );
 		return $text;
 	}
 
@@ -368,10 +451,15 @@ final class Tags {
 		return $items;
 	}
 
-	/** Blocks that show a post which no query names: synced patterns, navigation. */
+	/** Blocks that show a post which no query names: synced patterns, navigation and its links. */
 	public static function of_block( $text, $block = array() ) {
-		if ( ! empty( $block['attrs']['ref'] ) ) {
-			self::add( 'post-' . (int) $block['attrs']['ref'] );
+		$attributes = $block['attrs'] ?? array();
+		if ( ! empty( $attributes['ref'] ) ) {
+			self::add( 'post-' . (int) $attributes['ref'] );
+		}
+		if ( ! empty( $attributes['id'] ) && 0 === strpos( (string) ( $block['blockName'] ?? '' ), 'core/navigation-' ) ) {
+			$kind = 'taxonomy' === ( $attributes['kind'] ?? '' ) ? 'termlink' : 'link';
+			self::add( "$kind-" . (int) $attributes['id'] );
 		}
 		return $text;
 	}
@@ -383,19 +471,39 @@ final class Tags {
 		return $image;
 	}
 
-	public static function of_sitemap( $args, $type = 'post' ) {
-		self::add( "sitemap-$type" );
+	/** When those on it were changed, or any post if there are none. */
+	public static function of_build_date( $date ) {
+		$posts = $GLOBALS['wp_query']->posts ?? array();
+		foreach ( $posts as $post ) {
+			if ( $post instanceof \WP_Post ) {
+				self::add( "meta-$post->ID" );
+			}
+		}
+		if ( ! $posts ) {
+			self::add( 'lastmodified' );
+		}
+		return $date;
+	}
+
+	public static function of_post_sitemap( $args, $type = 'post' ) {
+		self::of_sitemap( "sitemap-$type" );
 		return $args;
 	}
 
-	/** A page with a nonce is of no use for longer than it. */
-	public static function of_nonce( $seconds ) {
-		// Valid in the half-life in which it was made, and the one after (wp_verify_nonce()).
-		$half = max( 1, (int) ( $seconds / 2 ) );
-		$left = (int) ( ceil( time() / $half ) + 1 ) * $half - time();
-		if ( null === self::$nonce_seconds || $left < self::$nonce_seconds ) {
-			self::$nonce_seconds = $left;
-		}
-		return $seconds;
+	public static function of_term_sitemap( $args, $taxonomy = '' ) {
+		self::of_sitemap( "sitemapterms-$taxonomy" );
+		return $args;
+	}
+
+	public static function of_user_sitemap( $args ) {
+		self::of_sitemap( 'sitemapusers' );
+		return $args;
+	}
+
+	/** The index looks whether there is anything in each, and at nothing else of it. */
+	private static function of_sitemap( string $tag ): void {
+		$asked = get_query_var( 'sitemap' );
+		self::$is_sitemap = self::$is_sitemap || '' !== (string) $asked;
+		self::add( 'index' === $asked ? 'sitemap' : $tag );
 	}
 }

@@ -1,0 +1,121 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/**
+ * The page that is being made. It is held back until it is whole: its tags, and whether it may be stored, stand in its
+ * head. What goes out before that is not stored, however it came to it: the head says so from the start and is only
+ * taken back at the end.
+ */
+final class Page {
+	/** Bytes of a page that are held back; a longer one flows, and is not stored. */
+	const HELD_BYTES_MAX = 4 * MB_IN_BYTES;
+	/** Seconds for which a form with a nonce is to be of use when its page is served for the last time. */
+	const NONCE_MARGIN = HOUR_IN_SECONDS;
+	/** The longest that the page may be stored, a field of yorozu's alone. */
+	const BOUND = 'X-Accel-Expires-Max';
+
+	/** @var bool Must the page not be stored? */
+	private static $is_vetoed = false;
+	/** @var int|null Seconds for which the nonces on the page are valid. */
+	private static $nonce_seconds = null;
+
+	/** Is this a request whose answer may be stored? */
+	public static function is_asked_for(): bool {
+		$method = $_SERVER['REQUEST_METHOD'] ?? '';
+		return ! is_admin() && ! wp_doing_cron() && in_array( $method, array( 'GET', 'HEAD' ), true );
+	}
+
+	public static function register(): void {
+		if ( ! headers_sent() ) {
+			header( self::BOUND . ': 0' );
+		}
+		add_action( 'init', array( self::class, 'start' ), PHP_INT_MIN );
+		// Before WordPress ends its output buffers at 1.
+		add_action( 'shutdown', array( self::class, 'complete' ), 0 );
+		add_filter( 'nonce_life', array( self::class, 'of_nonce' ), PHP_INT_MAX );
+	}
+
+	/** Keeps the page from being stored. */
+	public static function veto(): void {
+		self::$is_vetoed = true;
+	}
+
+	public static function start(): void {
+		// In the place of PHP's own buffer: a flush of the one is not to be held back by the other.
+		$is_first = array( 'default output handler' ) === ob_list_handlers();
+		$text     = $is_first ? (string) ob_get_clean() : '';
+		ob_start( array( self::class, 'pass' ), self::HELD_BYTES_MAX );
+		echo $text; // phpcs:ignore WordPress.Security.EscapeOutput -- it has been printed already.
+	}
+
+	/**
+	 * The buffer is full, or somebody flushes, drops or ends it.
+	 *
+	 * @return string|false False: as it is, and what follows is not held back any more.
+	 */
+	public static function pass( string $text, int $phase ) {
+		if ( $phase & PHP_OUTPUT_HANDLER_CLEAN ) {
+			return '';
+		}
+		// Others may have added to the page when WordPress ended their buffers.
+		if ( ( $phase & PHP_OUTPUT_HANDLER_FINAL ) && did_action( 'shutdown' ) ) {
+			self::complete();
+		}
+		return false;
+	}
+
+	/** The page is whole: its head says what it is. */
+	public static function complete(): void {
+		if ( headers_sent() ) {
+			return;
+		}
+		$bound = self::bound();
+		header_remove( self::BOUND );
+		if ( self::is_vetoed() ) {
+			header( 'X-Accel-Expires: 0' );
+		} elseif ( null !== $bound ) {
+			header( self::BOUND . ": $bound" );
+		}
+		header( 'Surrogate-Key: ' . implode( ' ', Tags::for_page() ) );
+	}
+
+	/** Seconds for which the page may be stored, by its nonces and by what others have said. */
+	private static function bound(): ?int {
+		$bounds = null === self::$nonce_seconds ? array() : array( max( 0, self::$nonce_seconds - self::NONCE_MARGIN ) );
+		foreach ( headers_list() as $line ) {
+			list( $name, $value ) = explode( ':', $line, 2 );
+			if ( 0 === strcasecmp( $name, self::BOUND ) && (int) $value > 0 ) {
+				$bounds[] = (int) $value;
+			}
+		}
+		return $bounds ? min( $bounds ) : null;
+	}
+
+	private static function is_vetoed(): bool {
+		$is_vetoed = self::$is_vetoed || defined( 'DONOTCACHEPAGE' ) && \DONOTCACHEPAGE;
+		// What a password opens is for whoever knows it; a cookie tells them apart, which the server may not look at.
+		$post = is_singular() ? get_queried_object() : null;
+		if ( $post instanceof \WP_Post && '' !== $post->post_password ) {
+			$is_vetoed = true;
+		}
+		/**
+		 * Filters whether the page must not be stored.
+		 *
+		 * @param bool $is_vetoed
+		 */
+		return (bool) apply_filters( 'yorozu_is_vetoed', $is_vetoed );
+	}
+
+	/** A page with a nonce is of no use for longer than it. */
+	public static function of_nonce( $seconds ) {
+		// Valid in the half-life in which it was made, and the one after (wp_verify_nonce()).
+		$half = max( 1, (int) ( $seconds / 2 ) );
+		$left = (int) ( ceil( time() / $half ) + 1 ) * $half - time();
+		if ( null === self::$nonce_seconds || $left < self::$nonce_seconds ) {
+			self::$nonce_seconds = $left;
+		}
+		return $seconds;
+	}
+}

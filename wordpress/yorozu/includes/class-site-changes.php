@@ -1,0 +1,187 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/** Turns what changes of the site's frame - menus, widgets, options, plugins - into the tags of the pages it is part of. */
+final class Site_Changes {
+	/** Options that any page may show. */
+	const OPTIONS = array(
+		'active_plugins', 'avatar_default', 'avatar_rating', 'blog_public', 'blogdescription', 'blogname', 'category_base',
+		'date_format', 'gmt_offset', 'home', 'link_manager_enabled', 'page_for_posts', 'page_on_front', 'permalink_structure',
+		'posts_per_page', 'show_avatars', 'show_on_front', 'sidebars_widgets', 'site_icon', 'siteurl', 'stylesheet', 'tag_base',
+		'template', 'time_format', 'timezone_string', 'use_smilies', 'WPLANG', 'wp_page_for_privacy_policy',
+	);
+	/** Hooks after which any page may be another. */
+	const HOOKS_OF_ALL = array(
+		'switch_theme', 'customize_save_after', 'automatic_updates_complete', 'add_link', 'edit_link', 'delete_link',
+		'permalink_structure_changed', 'update_site_option_active_sitewide_plugins',
+	);
+	/** Options that some pages show, with the tag of those. */
+	const OPTIONS_OF_SOME = array(
+		'close_comments_days_old'      => 'discussion',
+		'close_comments_for_old_posts' => 'discussion',
+		'comment_order'                => 'discussion',
+		'comment_registration'         => 'discussion',
+		'comments_per_page'            => 'discussion',
+		'default_comments_page'        => 'discussion',
+		'page_comments'                => 'discussion',
+		'posts_per_rss'                => 'feed',
+		'require_name_email'           => 'discussion',
+		'rss_use_excerpt'              => 'feed',
+		'show_comments_cookies_opt_in' => 'discussion',
+		'start_of_week'                => 'calendar',
+		'thread_comments'              => 'discussion',
+		'thread_comments_depth'        => 'discussion',
+	);
+
+	public static function register(): void {
+		foreach ( array( 'wp_update_nav_menu', 'wp_update_nav_menu_item', 'wp_delete_nav_menu' ) as $hook ) {
+			add_action( $hook, array( self::class, 'menu_changed' ) );
+		}
+		foreach ( array( 'save_post_nav_menu_item', 'before_delete_post', 'wp_trash_post' ) as $hook ) {
+			add_action( $hook, array( self::class, 'item_changed' ) );
+		}
+		foreach ( array( 'updated_post_meta', 'deleted_post_meta' ) as $hook ) {
+			add_action( $hook, array( self::class, 'item_meta_changed' ), 10, 3 );
+		}
+		foreach ( self::HOOKS_OF_ALL as $hook ) {
+			add_action( $hook, array( self::class, 'site_changed' ) );
+		}
+		add_action( 'upgrader_process_complete', array( self::class, 'upgraded' ), 10, 2 );
+		add_action( 'updated_option', array( self::class, 'option_changed' ), 10, 3 );
+		add_action( 'added_option', array( self::class, 'option_added' ), 10, 2 );
+		add_action( 'deleted_option', array( self::class, 'option_changed' ) );
+		self::register_woocommerce();
+	}
+
+	public static function menu_changed( $menu ): void {
+		$id = $menu instanceof \WP_Term ? $menu->term_id : (int) $menu;
+		Queue::tags( "menu $id", array( "menu-$id" ) );
+	}
+
+	/** However it came to it: the screen of menus, the REST API, a plugin. */
+	public static function item_changed( $id ): void {
+		$menus = 'nav_menu_item' === get_post_type( $id ) ? wp_get_object_terms( $id, 'nav_menu' ) : array();
+		foreach ( is_array( $menus ) ? $menus : array() as $menu ) {
+			self::menu_changed( $menu );
+		}
+	}
+
+	public static function item_meta_changed( $meta_id, $id, $name ): void {
+		if ( 0 === strpos( $name, '_menu_item_' ) ) {
+			self::item_changed( $id );
+		}
+	}
+
+	public static function site_changed(): void {
+		Queue::all( current_action() );
+	}
+
+	/** What is not active is on no page. */
+	public static function upgraded( $upgrader, $what = array() ): void {
+		$names = array();
+		foreach ( array( 'plugin', 'plugins', 'theme', 'themes' ) as $kind ) {
+			array_push( $names, ...array_values( (array) ( $what[ $kind ] ?? array() ) ) );
+		}
+		$used = array_merge( (array) get_option( 'active_plugins' ), array( get_stylesheet(), get_template() ) );
+		if ( is_multisite() ) {
+			array_push( $used, ...array_keys( (array) get_site_option( 'active_sitewide_plugins' ) ) );
+		}
+		$is_of_parts = in_array( $what['type'] ?? '', array( 'plugin', 'theme' ), true );
+		$is_new      = 'install' === ( $what['action'] ?? '' ) && ! $names;
+		if ( ! $is_of_parts || ! $is_new && ( ! $names || array_intersect( $names, $used ) ) ) {
+			self::site_changed();
+		}
+	}
+
+	public static function option_added( $name, $value ): void {
+		self::option_changed( $name, null, $value );
+	}
+
+	public static function option_changed( $name, $old = null, $new = null ): void {
+		if ( 'sticky_posts' === $name ) {
+			$old = array_map( 'intval', (array) $old );
+			$new = array_map( 'intval', (array) $new );
+			$ids = array_merge( array_diff( $old, $new ), array_diff( $new, $old ) );
+			Queue::tags( 'sticky posts', array_map( fn( $id ) => "sticky-$id", array_filter( $ids ) ) );
+			return;
+		}
+		/**
+		 * Filters whether pages show the option.
+		 *
+		 * @param bool   $is_shown
+		 * @param string $name
+		 */
+		if ( apply_filters( 'yorozu_is_option_shown', self::is_shown( $name, $old, $new ), $name ) ) {
+			Queue::all( "option $name" );
+		} elseif ( isset( self::OPTIONS_OF_SOME[ $name ] ) ) {
+			Queue::tags( "option $name", array( self::OPTIONS_OF_SOME[ $name ] ), true );
+		}
+	}
+
+	private static function is_shown( string $name, $old, $new ): bool {
+		if ( 'sidebars_widgets' === $name ) {
+			return self::in_sidebars( $old ) !== self::in_sidebars( $new );
+		}
+		if ( 'active_plugins' === $name ) {
+			// Some plugins put themselves first.
+			return array_diff( (array) $old, (array) $new ) || array_diff( (array) $new, (array) $old );
+		}
+		if ( 0 === strpos( $name, 'widget_' ) ) {
+			return self::is_widget_shown( substr( $name, 7 ), $old, $new );
+		}
+		if ( 0 === strpos( $name, 'theme_mods_' ) ) {
+			return get_option( 'stylesheet' ) === substr( $name, 11 );
+		}
+		return in_array( $name, self::OPTIONS, true );
+	}
+
+	/** @return array<string, string[]> Widgets by sidebar, without those that are put by. */
+	private static function in_sidebars( $sidebars ): array {
+		$is_used = fn( $name ) => 'wp_inactive_widgets' !== $name && 0 !== strpos( $name, 'orphaned_widgets' );
+		return array_filter( array_filter( is_array( $sidebars ) ? $sidebars : array(), 'is_array' ), $is_used, ARRAY_FILTER_USE_KEY );
+	}
+
+	/** Does a widget of the kind change that is in a sidebar? */
+	private static function is_widget_shown( string $kind, $old, $new ): bool {
+		if ( ! is_array( $new ) || ! isset( $new['_multiwidget'] ) && ! isset( $old['_multiwidget'] ) ) {
+			return true;
+		}
+		$old   = is_array( $old ) ? $old : array();
+		$shown = array_merge( array(), ...array_values( self::in_sidebars( get_option( 'sidebars_widgets' ) ) ) );
+		foreach ( array_keys( $old + $new ) as $number ) {
+			if ( ( $old[ $number ] ?? null ) !== ( $new[ $number ] ?? null ) && in_array( "$kind-$number", $shown, true ) ) {
+				return true;
+			}
+		}
+		return false;
+	}
+
+	// --- WooCommerce, where it is --------------------------------------------------------------
+
+	private static function register_woocommerce(): void {
+		foreach ( array( 'woocommerce_product_set_stock', 'woocommerce_variation_set_stock', 'woocommerce_product_set_stock_status', 'woocommerce_variation_set_stock_status', 'woocommerce_update_product', 'woocommerce_update_product_variation', 'wc_product_start_scheduled_sale', 'wc_product_end_scheduled_sale' ) as $hook ) {
+			add_action( $hook, array( self::class, 'product_changed' ) );
+		}
+		foreach ( array( 'wc_after_products_starting_sales', 'wc_after_products_ending_sales' ) as $hook ) {
+			add_action( $hook, array( self::class, 'products_changed' ) );
+		}
+	}
+
+	/** @param int|object $product A WC_Product, or its number. */
+	public static function product_changed( $product ): void {
+		$id     = is_object( $product ) ? (int) $product->get_id() : (int) $product;
+		$parent = (int) wp_get_post_parent_id( $id );
+		$tags   = array( "post-$id" );
+		if ( $parent ) {
+			$tags[] = "post-$parent";
+		}
+		Queue::tags( "product $id", $tags );
+	}
+
+	/** @param int[] $ids */
+	public static function products_changed( $ids ): void {
+		array_map( array( self::class, 'product_changed' ), (array) $ids );
+	}
+}

@@ -544,6 +544,73 @@ def cookies_of(answer):
     return '; '.join(re.findall(r'((?:wp-postpass_|woo|wp_woo)[^=;]*=[^;]*)', answer.fields.get('set-cookie', '')))
 
 
+def test_what_a_password_opens_is_nobody_elses(site):
+    ids = content(site)
+    secret = b'Behind the password'
+    post = site.php("""echo wp_insert_post(array('post_title' => 'Vault', 'post_name' => 'vault', 'post_status' => 'publish',
+        'post_password' => 'open', 'post_content' => '<p>Behind the password</p>', 'post_excerpt' => '', 'tags_input' => array('locked'),
+        'post_category' => array(%d), 'post_author' => %d, 'post_date' => '2025-02-03 04:05:06'));""" % (ids['hill'], ids['ann']))
+    given = site.get('/wp-login.php?action=postpass', 'POST', 'post_password=open',
+                     Content_Type='application/x-www-form-urlencoded', Referer=site.url + '/vault/')
+    cookie = {'Cookie': cookies_of(given)}
+    assert 'wp-postpass_' in cookie['Cookie'], given.fields
+    code = """
+    if (isset($_GET['club'])) add_action('wp', fn() => add_filter('yorozu_personal_cookies', fn($names) => array_merge($names, array('club_'))));
+    add_shortcode('posts_of_tag', function () {
+        $out = '';
+        foreach (get_posts(array('tag' => 'locked')) as $one) $out .= apply_filters('the_content', get_the_content(null, false, $one));
+        return $out;
+    });
+    add_action('template_redirect', function () {
+        if (isset($_GET['block'])) die(do_blocks('<!-- wp:latest-posts {"displayPostContent":true,"displayPostContentRadio":"full_post","postsToShow":99} /-->'));
+        if (isset($_GET['query'])) die(do_blocks('<!-- wp:query {"query":{"perPage":99,"postType":"post","inherit":false}} --><!-- wp:post-template --><!-- wp:post-content /--><!-- /wp:post-template --><!-- /wp:query -->'));
+        if (isset($_GET['shortcode'])) die(do_shortcode('[posts_of_tag]'));
+    });"""
+    paths = ['/vault/', '/?s=vault', '/tag/locked/', '/tag/locked/feed/', '/author/ann/', '/author/ann/feed/', '/category/hill/',
+             '/category/hill/feed/', '/2025/', '/2025/02/', '/2025/02/03/', '/vault/embed/', '/vault/feed/', '/?block', '/?query', '/?shortcode',
+             '/wp-json/wp/v2/posts?author=%d' % ids['ann'], f'/wp-json/wp/v2/posts/{post}', f'/wp-json/wp/v2/posts/{post}?password=open']
+    try:
+        with mu_plugin(site, code), without_bypass(site):
+            opened = 0
+            for path in paths:
+                opened += secret in site.get(path, **cookie).body
+                answers = [site.get(path) for _ in range(3)]
+                if 'password=' not in path:
+                    assert not any(secret in answer.body for answer in answers), f'{path} shows a stranger what the password opens'
+                # A search does not find it, for either.
+                assert '?s=' in path or all(answer.cache != 'HIT' for answer in answers), f'{path} is stored'
+            assert opened > 12, f'the password opened {opened} pages only'
+            # The same by a cookie that the site's own code names.
+            assert is_stored(site, '/about/?open', Cookie='club_member=7')
+            assert not is_stored(site, '/about/?club', Cookie='club_member=7')
+            # The visitor's other pages are as public as before, and are not stored for others either.
+            assert not is_stored(site, '/about/?visitor', **cookie)
+            assert is_stored(site, '/about/?visitor')
+            # Its title is for all.
+            assert is_stored(site, '/wp-json/oembed/1.0/embed?url=' + site.url + '/vault/')
+        # With no password it is found, and its comments are shown.
+        found = ['/?s=behind', '/wp-json/wp/v2/search?search=behind', '/wp-json/wp/v2/comments', f'/wp-json/wp/v2/comments?post={post}']
+        site.php(f"""wp_insert_comment(array('comment_post_ID' => {post}, 'comment_content' => 'Mine', 'comment_author' => 'Bob',
+            'comment_author_email' => 'bob@example.invalid', 'comment_approved' => 1));""")
+        warm(site, found[:2])
+        site.php(f"wp_update_post(array('ID' => {post}, 'post_password' => ''));")
+        for path in found:
+            now = fresh(site, path)
+            assert b'Vault' in now[2] or b'Mine' in now[2], path
+            until(lambda: is_now(site, path, now), f'{path} to be made anew')
+        # A list that gets a post behind a password is gone, for it is not stored again.
+        assert is_stored(site, '/author/ann/')
+        after(site, 'password', f"wp_update_post(array('ID' => {post}, 'post_password' => 'open'));", is_hard=True, touched=PATHS)
+        assert not is_stored(site, '/author/ann/')
+        site.php(f"wp_update_post(array('ID' => {post}, 'post_status' => 'draft'));")
+        assert is_stored(site, '/author/ann/')
+        warm(site, ['/author/ann/'])
+        site.php(f"wp_publish_post({post});")
+        assert b'Protected: Vault' in site.get('/author/ann/').body
+    finally:
+        site.php(f'wp_delete_post({post}, true);')
+
+
 # What WooCommerce does with cookies and hooks, by its documentation; it is not among Debian's packages.
 SHOP = """
 function is_cart() { return is_page('about'); }
@@ -568,6 +635,36 @@ add_action('rest_api_init', function () {
             'permission_callback' => '__return_true', 'callback' => fn() => array('cart' => shop_cart() . ($_SERVER['HTTP_CART_TOKEN'] ?? ''))));
 });
 """
+
+
+def test_a_cart_is_nobody_elses(site):
+    content(site)
+    paths = ['/', '/post-one/', '/category/hill/', '/?s=text', '/no-such-page/', '/?wc-ajax=get_refreshed_fragments',
+             '/wp-json/wc/store/v1/cart', '/wp-json/wc/store/cart', '/about/', '/?account', '/post-two/?late']
+    with mu_plugin(site, SHOP), without_bypass(site):
+        site.yorozu('purge', '--all')
+        shoppers = {}
+        for name in ('ann', 'bob'):
+            given = [value for key, value in raw_fields(site, f'/?add={name}') if key == 'set-cookie']
+            assert len(given) == 3, given
+            shoppers[name] = '; '.join(value.split(';')[0] for value in given)
+        # One cookie is enough: they come and go one by one.
+        for name, cookies in list(shoppers.items()):
+            shoppers[name + ' with one'] = cookies.split('; ')[2]
+        orders = [['ann', 'bob', None], [None, 'ann', 'bob'], ['bob with one', None, 'ann with one']]
+        for order in orders:
+            for path in paths:
+                for name in order * 2:
+                    body = site.get(path, **({'Cookie': shoppers[name]} if name else {})).body
+                    for other in ('ann', 'bob'):
+                        if not (name and name.startswith(other)):
+                            assert f'cart-of-{other}'.encode() not in body, f'{path} shows the cart of {other} to {name}'
+        for path in ('/about/', '/?account', '/post-two/?late', '/?wc-ajax=get_refreshed_fragments', '/wp-json/wc/store/v1/cart'):
+            assert not is_stored(site, path), f'{path} is stored'
+        assert b'for-ann' in site.get('/wp-json/wc/store/v1/cart', Cart_Token='for-ann').body
+        assert b'for-ann' not in site.get('/wp-json/wc/store/v1/cart').body
+        # The shop itself is for all.
+        assert is_stored(site, '/post-one/')
 
 
 def raw_fields(site, path):

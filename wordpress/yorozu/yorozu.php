@@ -23,12 +23,13 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '1.0.0';
 
-foreach ( array( 'settings', 'client', 'queue', 'page', 'lists', 'tags', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'admin' ) as $yorozu_part ) {
+foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'admin' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
 if ( Page::is_asked_for() ) {
 	Page::register();
+	Personal::register();
 	Tags::register();
 }
 Post_Changes::register();

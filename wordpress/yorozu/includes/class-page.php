@@ -94,10 +94,8 @@ final class Page {
 	}
 
 	private static function is_vetoed(): bool {
-		$is_vetoed = self::$is_vetoed || defined( 'DONOTCACHEPAGE' ) && \DONOTCACHEPAGE;
-		// What a password opens is for whoever knows it; a cookie tells them apart, which the server may not look at.
-		$post = is_singular() ? get_queried_object() : null;
-		if ( $post instanceof \WP_Post && '' !== $post->post_password ) {
+		$is_vetoed = self::$is_vetoed || Personal::is_page();
+		if ( defined( 'DONOTCACHEPAGE' ) && \DONOTCACHEPAGE ) {
 			$is_vetoed = true;
 		}
 		/**

@@ -1,0 +1,131 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/**
+ * Keeps what is for one visitor alone from being stored: who is logged in, has given a post's password, has a cart.
+ * The server's configuration lets such visitors past the cache by their cookies; this holds also where it does not.
+ */
+final class Personal {
+	/** How the names of cookies begin by which pages differ. */
+	const COOKIES = array(
+		'wordpress_logged_in_',
+		'wp-postpass_',
+		'comment_author_',
+		'woocommerce_items_in_cart',
+		'woocommerce_cart_hash',
+		'woocommerce_recently_viewed',
+		'wp_woocommerce_session_',
+		'edd_items_in_cart',
+	);
+	/** Routes of WooCommerce's REST API that are a visitor's own. */
+	const SHOP_ROUTES = '~^/wc/store(/v\d+)?/(batch|cart|checkout|order)~';
+
+	/** @var string[] Names of the cookies that came; others may be added or taken away for the rest of the request. */
+	private static $came = array();
+
+	public static function register(): void {
+		self::$came = array_map( 'strval', array_keys( $_COOKIE ) );
+		if ( isset( $_GET['wc-ajax'] ) || isset( $_SERVER['HTTP_CART_TOKEN'] ) ) {
+			Page::veto();
+		}
+		add_filter( 'post_password_required', array( self::class, 'of_password' ), PHP_INT_MAX, 2 );
+		add_action( 'the_post', array( self::class, 'of_post' ) );
+		add_filter( 'the_password_form', array( self::class, 'of_form' ), PHP_INT_MAX );
+		add_action( 'wp', array( self::class, 'of_request' ) );
+		foreach ( array( 'woocommerce_set_cart_cookies', 'woocommerce_add_to_cart', 'woocommerce_cart_loaded_from_session' ) as $hook ) {
+			add_action( $hook, array( self::class, 'of_cart' ) );
+		}
+		add_filter( 'rest_pre_dispatch', array( self::class, 'of_route' ), PHP_INT_MAX, 3 );
+	}
+
+	/** Did a cookie come that tells this visitor from others? */
+	private static function is_known_visitor(): bool {
+		$names = defined( 'LOGGED_IN_COOKIE' ) ? array( LOGGED_IN_COOKIE ) : array();
+		/**
+		 * Filters how the names of the cookies begin with which no page is stored.
+		 *
+		 * @param string[] $names
+		 */
+		$names = apply_filters( 'yorozu_personal_cookies', array_merge( self::COOKIES, $names ) );
+		foreach ( array_merge( self::$came, array_map( 'strval', array_keys( $_COOKIE ) ) ) as $cookie ) {
+			foreach ( $names as $name ) {
+				if ( 0 === strpos( $cookie, $name ) ) {
+					return true;
+				}
+			}
+		}
+		return false;
+	}
+
+	/** Is the page for this visitor alone? Asked when it is whole. */
+	public static function is_page(): bool {
+		if ( self::is_known_visitor() ) {
+			return true;
+		}
+		// Applications have other ways to say who they are.
+		if ( isset( $GLOBALS['current_user']->ID ) && $GLOBALS['current_user']->ID > 0 ) {
+			return true;
+		}
+		foreach ( array( 'WOOCOMMERCE_CART', 'WOOCOMMERCE_CHECKOUT' ) as $constant ) {
+			if ( defined( $constant ) && constant( $constant ) ) {
+				return true;
+			}
+		}
+		return false;
+	}
+
+	/** What a password opens is for whoever knows it. */
+	private static function of_protected( $post ): void {
+		if ( $post instanceof \WP_Post && '' !== (string) $post->post_password ) {
+			Page::veto();
+		}
+	}
+
+	/** Whoever prints a post's text asks this first: lists, feeds, blocks, the REST API, embeds. */
+	public static function of_password( $is_required, $post = null ) {
+		self::of_protected( $post );
+		return $is_required;
+	}
+
+	public static function of_post( $post ): void {
+		self::of_protected( $post );
+	}
+
+	public static function of_form( $form ) {
+		Page::veto();
+		return $form;
+	}
+
+	public static function of_request(): void {
+		if ( is_singular() ) {
+			self::of_protected( get_queried_object() );
+		}
+		foreach ( array( 'is_cart', 'is_checkout', 'is_account_page' ) as $is_shop_page ) {
+			if ( function_exists( $is_shop_page ) && $is_shop_page() ) {
+				Page::veto();
+			}
+		}
+	}
+
+	/** @param mixed $is_set False: an empty cart's cookies are taken away. */
+	public static function of_cart( $is_set = true ): void {
+		$cart = is_object( $is_set ) && method_exists( $is_set, 'is_empty' ) ? $is_set : null;
+		if ( ! $cart || ! $cart->is_empty() ) {
+			Page::veto();
+		}
+	}
+
+	/**
+	 * @param mixed            $answer  Passed on.
+	 * @param \WP_REST_Server  $server
+	 * @param \WP_REST_Request $request
+	 */
+	public static function of_route( $answer, $server, $request ) {
+		if ( preg_match( self::SHOP_ROUTES, $request->get_route() ) ) {
+			Page::veto();
+		}
+		return $answer;
+	}
+}

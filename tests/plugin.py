@@ -765,6 +765,28 @@ def other_cache(site, is_known, is_heeding):
         site.yorozu('purge', '--all')
 
 
+def test_another_page_cache(site):
+    ids = content(site)
+    shown = ['/', '/post-two/', '/feed/', '/2026/', '/wp-json/wp/v2/posts']
+    for is_known, is_heeding in ((True, False), (False, True), (True, True)):
+        with other_cache(site, is_known, is_heeding):
+            site.php("Yorozu\\Queue::all('test');")
+            warm(site, shown + ['/about/'])
+            site.yorozu('purge', '--all')
+            # Now they are refilled from the other cache's files, if it has any: without tags.
+            warm(site, shown + ['/about/'])
+            equal(site.get('/post-two/').fields.get('x-fake'), 'miss' if is_heeding else 'hit')
+            title = f'Title {int(is_known)}{int(is_heeding)}'
+            site.php(f"wp_update_post(array('ID' => {ids['two']}, 'post_title' => '{title}'));")
+            for path in shown:
+                assert title.encode() in site.get(path).body, f'{path} is stale'
+            assert b'Title' in site.get('/post-two/').body
+            said = site.php("require ABSPATH . 'wp-admin/includes/admin.php'; echo json_encode(Yorozu\\Health::test());")
+            equal(json.loads(said)['status'], 'critical')
+            assert ('not known' in said) != is_known, said
+    site.php(f"wp_update_post(array('ID' => {ids['two']}, 'post_title' => 'Post two'));")
+
+
 def test_vetoes(site):
     content(site)
     code = """add_action('template_redirect', function () {
@@ -894,6 +916,21 @@ def test_wp_cli(site):
     assert run("$command->purge(array(), array());")[0].startswith('error: Nothing to purge')
     assert 'fscgi: ' in run('$command->status();')[0]
     assert any('WP-CLI' in line for line in run('$command->log();'))
+
+
+def test_site_health(site):
+    content(site)
+    warm(site, ['/'])
+    ask = "require ABSPATH . 'wp-admin/includes/admin.php'; echo json_encode(%s);"
+    for _ in range(2):
+        said = json.loads(site.php(ask % 'WP_Site_Health::get_instance()->get_test_page_cache()'))
+        assert 'Page cache is detected' in said['label'], said
+        site.yorozu('purge', '--all')  # Just stored, it is there as well.
+    said = json.loads(site.php(ask % 'Yorozu\\Health::test()'))
+    equal((said['status'], said['label']), ('good', 'The page cache is purged when something changes'))
+    said = json.loads(site.php("update_option('yorozu_settings', array('is_on' => 0, 'urls' => ''));" + ask % 'Yorozu\\Health::test()'
+                               + "delete_option('yorozu_settings');"))
+    equal(said['status'], 'recommended')
 
 
 def test_the_token_is_given_to_who_shows_a_certificate(site):

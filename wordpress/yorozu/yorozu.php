@@ -23,7 +23,7 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '1.0.0';
 
-foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'admin' ) as $yorozu_part ) {
+foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
@@ -38,6 +38,7 @@ Term_Changes::register();
 User_Changes::register();
 Site_Changes::register();
 Queue::register();
+Health::register();
 Admin::register();
 
 // Pages stored until now have no tags.

@@ -26,6 +26,11 @@ final class Admin {
 		return current_user_can( apply_filters( 'yorozu_capability', 'manage_options' ) );
 	}
 
+	/** Address of the settings page. */
+	public static function url(): string {
+		return admin_url( 'options-general.php?page=' . self::PAGE );
+	}
+
 	/** @param \WP_Admin_Bar $bar */
 	public static function bar( $bar ): void {
 		if ( ! self::may_purge() ) {
@@ -35,7 +40,7 @@ final class Admin {
 			array(
 				'id'    => 'yorozu',
 				'title' => esc_html__( 'Page cache', 'yorozu' ),
-				'href'  => current_user_can( 'manage_options' ) ? admin_url( 'options-general.php?page=' . self::PAGE ) : false,
+				'href'  => current_user_can( 'manage_options' ) ? self::url() : false,
 			)
 		);
 		if ( ! is_admin() ) {
@@ -78,7 +83,7 @@ final class Admin {
 		} else {
 			Queue::all( 'by hand' );
 			$back = wp_get_referer();
-			$back = $back ? $back : admin_url( 'options-general.php?page=' . self::PAGE );
+			$back = $back ? $back : self::url();
 		}
 		$count = Queue::flush( true );
 		$back  = remove_query_arg( array( 'yorozu_purged' ), $back );
@@ -109,7 +114,7 @@ final class Admin {
 	}
 
 	public static function links( $links ) {
-		$url = admin_url( 'options-general.php?page=' . self::PAGE );
+		$url = self::url();
 		array_unshift( $links, sprintf( '<a href="%s">%s</a>', esc_url( $url ), esc_html__( 'Settings', 'yorozu' ) ) );
 		return $links;
 	}

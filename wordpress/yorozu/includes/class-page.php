@@ -18,6 +18,8 @@ final class Page {
 
 	/** @var bool Must the page not be stored? */
 	private static $is_vetoed = false;
+	/** @var bool Was DONOTCACHEPAGE defined here, for another cache? */
+	private static $is_kept_from_others = false;
 	/** @var int|null Seconds for which the nonces on the page are valid. */
 	private static $nonce_seconds = null;
 
@@ -62,6 +64,7 @@ final class Page {
 		// Others may have added to the page when WordPress ended their buffers.
 		if ( ( $phase & PHP_OUTPUT_HANDLER_FINAL ) && did_action( 'shutdown' ) ) {
 			self::complete();
+			self::keep_from_others();
 		}
 		return false;
 	}
@@ -95,7 +98,7 @@ final class Page {
 
 	private static function is_vetoed(): bool {
 		$is_vetoed = self::$is_vetoed || Personal::is_page();
-		if ( defined( 'DONOTCACHEPAGE' ) && \DONOTCACHEPAGE ) {
+		if ( defined( 'DONOTCACHEPAGE' ) && \DONOTCACHEPAGE && ! self::$is_kept_from_others ) {
 			$is_vetoed = true;
 		}
 		/**
@@ -104,6 +107,14 @@ final class Page {
 		 * @param bool $is_vetoed
 		 */
 		return (bool) apply_filters( 'yorozu_is_vetoed', $is_vetoed );
+	}
+
+	/** A page from another cache's file would come without tags. */
+	private static function keep_from_others(): void {
+		if ( Client::is_configured() && Other_Cache::is_active() && ! defined( 'DONOTCACHEPAGE' ) ) {
+			define( 'DONOTCACHEPAGE', true );
+			self::$is_kept_from_others = true;
+		}
 	}
 
 	/** A page with a nonce is of no use for longer than it. */

@@ -64,6 +64,12 @@ final class Queue {
 		if ( ! self::$tags && ! self::$urls ) {
 			return 0;
 		}
+		if ( true !== $by_hand && ! Settings::is_on() ) {
+			self::$tags    = array();
+			self::$urls    = array();
+			self::$reasons = array();
+			return null;
+		}
 		/**
 		 * Filters the tags to purge: names, true for hard.
 		 *
@@ -76,14 +82,16 @@ final class Queue {
 		foreach ( Settings::extra_urls() as $url ) {
 			self::$urls[ $url ] = self::$urls[ $url ] ?? true;
 		}
-		$urls    = self::$urls;
+		$urls = self::$urls;
+		if ( Other_Cache::is_active() ) {
+			// First, so that nothing is refilled from it; then all pages, for those from its files have no tags.
+			Other_Cache::clear();
+			$urls[ wp_parse_url( home_url( '/' ), PHP_URL_PATH ) . '*' ] = true;
+		}
 		$reasons = array_keys( self::$reasons );
 		self::$tags    = array();
 		self::$urls    = array();
 		self::$reasons = array();
-		if ( true !== $by_hand && ! Settings::is_on() ) {
-			return null;
-		}
 		return self::send( self::batches( $tags, $urls ), $reasons, count( $tags ) + count( $urls ) );
 	}
 

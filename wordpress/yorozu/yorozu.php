@@ -1,10 +1,11 @@
 <?php
 /**
- * Plugin Name:       yorozu
+ * Plugin Name:       Yorozu page cache
  * Description:       Keeps yorozu's page cache right: tags each page with what is on it, purges exactly what a change touches.
  * Version:           1.0.0
  * Requires at least: 5.9
  * Requires PHP:      7.4
+ * Author:            The authors of yorozu
  * License:           GPL-2.0-or-later
  * License URI:       https://www.gnu.org/licenses/gpl-2.0.html
  * Text Domain:       yorozu
@@ -23,7 +24,7 @@ defined( 'ABSPATH' ) || exit;
 
 const VERSION = '1.0.0';
 
-foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin' ) as $yorozu_part ) {
+foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'settings-page' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
@@ -40,6 +41,7 @@ Site_Changes::register();
 Queue::register();
 Health::register();
 Admin::register();
+Settings_Page::register();
 
 // Pages stored until now have no tags.
 register_activation_hook(

@@ -62,9 +62,9 @@ final class Command {
 					'%s: %d pages in memory, %s; %d on disk, %s',
 					$name,
 					$zone['memory']['pages'],
-					size_format( max( 1, $zone['memory']['bytes'] ) ),
+					size_format( (int) $zone['memory']['bytes'] ),
 					$zone['disk']['pages'],
-					size_format( max( 1, $zone['disk']['bytes'] ) )
+					size_format( (int) $zone['disk']['bytes'] )
 				)
 			);
 		}

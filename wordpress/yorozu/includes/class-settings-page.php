@@ -1,0 +1,149 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/** Settings, Page cache: what is stored, what can be set, what was purged. */
+final class Settings_Page {
+	public static function register(): void {
+		add_action( 'admin_menu', array( self::class, 'menu' ) );
+		add_action( 'admin_init', array( self::class, 'settings' ) );
+	}
+
+	public static function menu(): void {
+		$title = __( 'Page cache', 'yorozu' );
+		$page  = add_options_page( $title, $title, 'manage_options', Admin::PAGE, array( self::class, 'page' ) );
+		add_action( "load-$page", array( self::class, 'help' ) );
+	}
+
+	public static function help(): void {
+		$texts = array(
+			__( 'The web server keeps the pages of this site and answers with them, so that WordPress need not make each page for each visitor.', 'yorozu' ),
+			__( 'When something changes, the stored pages that show it are purged: a page that is gone is gone at once, an edited one is made again in the background, and may be seen once more as it was.', 'yorozu' ),
+			__( 'Purge pages by hand only after a change that WordPress does not know of, such as a file of the theme that was edited on the server.', 'yorozu' ),
+		);
+		get_current_screen()->add_help_tab(
+			array(
+				'id'      => 'yorozu',
+				'title'   => __( 'Page cache', 'yorozu' ),
+				'content' => '<p>' . implode( '</p><p>', array_map( 'esc_html', $texts ) ) . '</p>',
+			)
+		);
+	}
+
+	public static function settings(): void {
+		$sanitize = array( 'sanitize_callback' => array( Settings::class, 'sanitize' ), 'default' => Settings::DEFAULTS );
+		register_setting( 'yorozu', 'yorozu_settings', $sanitize );
+	}
+
+	public static function page(): void {
+		if ( ! current_user_can( 'manage_options' ) ) {
+			return;
+		}
+		echo '<div class="wrap"><h1>' . esc_html__( 'Page cache', 'yorozu' ) . '</h1>';
+		list( , $label, $text ) = Health::state();
+		printf( '<p id="yorozu-state"><strong>%s.</strong> %s</p>', esc_html( $label ), esc_html( $text ) );
+		self::figures();
+		printf(
+			'<p><a class="button" id="yorozu-purge-all" href="%s" onclick="%s">%s</a></p>',
+			esc_url( Admin::purge_url( 'all', '' ) ),
+			esc_attr( Admin::question() ),
+			esc_html__( 'Purge all pages', 'yorozu' )
+		);
+		self::form();
+		self::log();
+		echo '</div>';
+	}
+
+	private static function figures(): void {
+		try {
+			$zones = Client::figures();
+		} catch ( \RuntimeException $problem ) {
+			$text = Client::is_configured() || ! Client::is_behind_server()
+				? $problem->getMessage()
+				: __( 'No figures without YOROZU_URL and YOROZU_TOKEN in wp-config.php; purges go with the answers of PHP.', 'yorozu' );
+			printf( '<div class="notice notice-warning inline"><p>%s</p></div>', esc_html( $text ) );
+			return;
+		}
+		$heads = array( __( 'Name', 'yorozu' ), __( 'Pages in memory', 'yorozu' ), __( 'Memory used', 'yorozu' ), __( 'Pages on disk', 'yorozu' ), __( 'Disk used', 'yorozu' ) );
+		$rows  = array();
+		foreach ( $zones as $name => $zone ) {
+			$rows[] = array(
+				$name,
+				number_format_i18n( $zone['memory']['pages'] ),
+				self::share( $zone['memory']['bytes'], $zone['memory']['bytes_max'] ),
+				/* translators: 1: number of pages, 2: most pages */
+				sprintf( __( '%1$s of %2$s', 'yorozu' ), number_format_i18n( $zone['disk']['pages'] ), number_format_i18n( $zone['disk']['pages_max'] ) ),
+				self::share( $zone['disk']['bytes'], $zone['disk']['bytes_max'] ),
+			);
+		}
+		self::table( 'yorozu-figures', __( 'How much is stored', 'yorozu' ), $heads, $rows );
+	}
+
+	private static function share( $bytes, $max ): string {
+		$bytes = size_format( (int) $bytes );
+		/* translators: 1: bytes, 2: most bytes */
+		return $max ? sprintf( __( '%1$s of %2$s', 'yorozu' ), $bytes, size_format( $max ) ) : $bytes;
+	}
+
+	private static function form(): void {
+		echo '<form method="post" action="options.php">';
+		settings_fields( 'yorozu' );
+		echo '<table class="form-table" role="presentation">';
+		printf(
+			'<tr><th scope="row">%s</th><td><label><input type="checkbox" name="yorozu_settings[is_on]" value="1" %s> %s</label></td></tr>',
+			esc_html__( 'Changes', 'yorozu' ),
+			checked( Settings::is_on(), true, false ),
+			esc_html__( 'When something changes, purge the stored pages that show it', 'yorozu' )
+		);
+		printf(
+			'<tr><th scope="row"><label for="yorozu-urls">%s</label></th><td><textarea id="yorozu-urls" name="yorozu_settings[urls]" rows="4" cols="50" class="code large-text" aria-describedby="yorozu-urls-help">%s</textarea><p class="description" id="yorozu-urls-help">%s</p></td></tr>',
+			esc_html__( 'Pages to purge with every change', 'yorozu' ),
+			esc_textarea( implode( "\n", Settings::extra_urls() ) ),
+			esc_html__( 'One path on each line, such as /prices/; a * at its end stands for whatever follows.', 'yorozu' )
+		);
+		echo '</table>';
+		submit_button();
+		echo '</form>';
+	}
+
+	private static function log(): void {
+		$log = get_option( 'yorozu_log' );
+		if ( ! is_array( $log ) || ! $log ) {
+			return;
+		}
+		$heads = array( __( 'When', 'yorozu' ), __( 'Who', 'yorozu' ), __( 'Why', 'yorozu' ), __( 'Tags and pages', 'yorozu' ), __( 'Result', 'yorozu' ) );
+		$rows  = array();
+		foreach ( array_slice( $log, 0, 50 ) as $line ) {
+			$user   = $line['user'] ? get_userdata( $line['user'] ) : null;
+			$rows[] = array( wp_date( 'Y-m-d H:i:s', $line['time'] ), $user ? $user->user_login : '-', self::reason( $line['reason'] ), $line['count'], $line['result'] );
+		}
+		self::table( 'yorozu-log', __( 'Last purges', 'yorozu' ), $heads, $rows );
+	}
+
+	/** With the titles of posts, as far as they are there still. */
+	private static function reason( string $reason ): string {
+		$named = function ( $found ) {
+			$post = get_post( (int) $found[2] );
+			return $post && $post->post_type === $found[1] && '' !== $post->post_title ? "$found[0] ($post->post_title)" : $found[0];
+		};
+		return preg_replace_callback( '/\b([a-z_]+) (\d+)\b/', $named, $reason );
+	}
+
+	/** @param string[] $heads */
+	private static function table( string $id, string $caption, array $heads, array $rows ): void {
+		printf( '<div style="overflow-x:auto"><table class="widefat striped" id="%s"><caption style="text-align:left;padding:1em 0"><strong>%s</strong></caption><thead><tr>', esc_attr( $id ), esc_html( $caption ) );
+		foreach ( $heads as $head ) {
+			echo '<th scope="col">' . esc_html( $head ) . '</th>';
+		}
+		echo '</tr></thead><tbody>';
+		foreach ( $rows as $row ) {
+			echo '<tr>';
+			foreach ( $row as $cell ) {
+				echo '<td>' . esc_html( (string) $cell ) . '</td>';
+			}
+			echo '</tr>';
+		}
+		echo '</tbody></table></div>';
+	}
+}

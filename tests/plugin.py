@@ -521,9 +521,11 @@ def mu_plugin(site, code):
 @contextlib.contextmanager
 def without_bypass(site):
     """The server lets nobody past the cache by a cookie, so that the plugin stands alone."""
-    file = site.folder / 'conf/wordpress.conf'
+    file = site.folder / 'conf/visitor.conf'
     whole = file.read_text()
-    file.write_text(re.sub(r'(if \(\$http_cookie ~\*? ")[^"]*"', r'\1never_sent"', whole))
+    less, count = re.subn(r'\n\w+_(cache_bypass|no_cache) \$is_personal;', '', whole)
+    equal(count, 4)
+    file.write_text(less)
     is_past = lambda: site.get('/?past', **PAST).cache == 'BYPASS'
     os.kill(site.pid(), signal.SIGHUP)
     until(lambda: not is_past(), 'the server to read its configuration')
@@ -807,6 +809,25 @@ def test_vetoes(site):
         assert int(re.search(r'fresh +for (\d+) s', site.explain('/?plain'))[1]) >= 36000, site.explain('/?plain')
         site.get('/?bound')
         assert 'fresh      for 7' in site.explain('/?bound'), site.explain('/?bound')
+
+
+def test_that_there_is_no_page_is_stored_until_there_is_one(site):
+    content(site)
+    first, second = site.get('/not-yet/'), site.get('/not-yet/')
+    equal([(answer.status, answer.cache) for answer in (first, second)], [(404, 'MISS'), (404, 'HIT')])
+    asked = site.explain('/not-yet/')
+    assert 0 < int(re.search(r'fresh +for (\d+) s', asked)[1]) <= 60, asked
+    post = site.php("echo wp_insert_post(array('post_title' => 'Not yet', 'post_name' => 'not-yet', 'post_type' => 'page', "
+                    "'post_status' => 'publish', 'post_content' => '<p>Here now.</p>'));")
+    answer = site.get('/not-yet/')
+    equal(answer.status, 200)
+    assert b'Here now.' in answer.body
+    # Gone again, and that is stored, too.
+    site.php(f"wp_delete_post({post}, true);")
+    equal([site.get('/not-yet/').status for _ in range(2)], [404, 404])
+    equal(site.get('/not-yet/').cache, 'HIT')
+    # Nobody's own page: a visitor who is known gets it from PHP.
+    equal(site.get('/not-yet/', **PAST).cache, 'BYPASS')
 
 
 def test_no_stale_page_after_a_hard_purge_under_load(site):

@@ -13,6 +13,8 @@ final class Page {
 	const HELD_BYTES_MAX = 4 * MB_IN_BYTES;
 	/** Seconds for which a form with a nonce is to be of use when its page is served for the last time. */
 	const NONCE_MARGIN = HOUR_IN_SECONDS;
+	/** Seconds for which it is remembered that there is no page: robots try many addresses, and each runs PHP. */
+	const MISSING_SECONDS = MINUTE_IN_SECONDS;
 	/** The longest that the page may be stored, a field of yorozu's alone. */
 	const BOUND = 'X-Accel-Expires-Max';
 
@@ -80,6 +82,11 @@ final class Page {
 			header( 'X-Accel-Expires: 0' );
 		} elseif ( null !== $bound ) {
 			header( self::BOUND . ": $bound" );
+		}
+		if ( ! self::is_vetoed() && 404 === http_response_code() && did_action( 'wp' ) && is_404() ) {
+			// WordPress forbids to store it (nocache_headers()), because a page may be published there: then it is purged.
+			header( 'X-Accel-Expires: ' . min( self::MISSING_SECONDS, $bound ?? self::MISSING_SECONDS ) );
+			Tags::add( Queue::MISSING );
 		}
 		header( 'Surrogate-Key: ' . implode( ' ', Tags::for_page() ) );
 	}

@@ -8,6 +8,8 @@ final class Queue {
 	/** More than so many tags mean the whole site: an import, a bulk edit. */
 	const TAGS_MAX = 300;
 	const LOG_MAX  = 100;
+	/** The tag of pages that say that there is none: any change may make one there. */
+	const MISSING = 'missing';
 
 	/** @var array<string, bool> Tags; true: hard. */
 	private static $tags = array();
@@ -89,10 +91,15 @@ final class Queue {
 			$urls[ wp_parse_url( home_url( '/' ), PHP_URL_PATH ) . '*' ] = true;
 		}
 		$reasons = array_keys( self::$reasons );
+		$count   = count( $tags ) + count( $urls );
+		if ( empty( $tags['site'] ) ) {
+			// At once, unless all purges of the answer share one depth.
+			$tags[ self::MISSING ] = Client::is_configured();
+		}
 		self::$tags    = array();
 		self::$urls    = array();
 		self::$reasons = array();
-		return self::send( self::batches( $tags, $urls ), $reasons, count( $tags ) + count( $urls ) );
+		return self::send( self::batches( $tags, $urls ), $reasons, $count );
 	}
 
 	/** What could not be purged is tried again by WP-Cron. */

@@ -202,6 +202,19 @@ fn excess(state: &State, now: i64, rate: i64, burst: i64) -> Result<i64, i64> {
     if excess > burst { Err(excess) } else { Ok(excess) }
 }
 
+/// Judges a request and counts it under one lock: of two workers each sees the other's.
+fn count(state: &Mutex<State>, now: i64, rate: i64, burst: i64) -> Result<i64, i64> {
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    let excess = excess(&state, now, rate, burst)?;
+    *state = State { excess, last: now.max(state.last) };
+    Ok(excess)
+}
+
+/// Another limit refuses the request: it does not count for this one.
+fn take_back(state: &Arc<Mutex<State>>) {
+    state.lock().unwrap_or_else(PoisonError::into_inner).excess -= REQUEST;
+}
+
 /// Counts the request, once for all of its passes.
 ///
 /// # Source
@@ -223,27 +236,22 @@ pub fn pass(exchange: &mut Exchange) -> Step {
         }
         let fresh = || Ok::<_, ()>(Arc::new(Mutex::new(State { excess: -REQUEST, last: now })));
         let Ok(state) = zone.states.get_or_insert_with(&key, fresh) else { continue };
-        let held = {
-            let state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            excess(&state, now, zone.rate, limit.burst)
-        };
-        match held {
-            Err(excess) => return reject(exchange, conf, excess, &limit.zone),
+        match count(&state, now, zone.rate, limit.burst) {
+            Err(excess) => {
+                counted.iter().for_each(take_back);
+                return reject(exchange, conf, excess, &limit.zone);
+            }
             Ok(excess) => {
                 let beyond = excess.saturating_sub(limit.delay).max(0);
                 let wait = beyond * 1000 / zone.rate;
                 if wait > longest || found.is_none() {
                     (longest, found) = (wait, Some((excess, &limit.zone)));
                 }
-                counted.push((state, excess));
+                counted.push(state);
             }
         }
     }
     let Some((excess, zone)) = found else { return Step::Next };
-    for (state, excess) in counted {
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State { excess, last: now.max(state.last) };
-    }
     if longest == 0 {
         exchange.limit_req_status = Some(Verdict::Passed);
         return Step::Next;
@@ -280,6 +288,7 @@ fn reject(exchange: &mut Exchange, conf: &Conf, excess: i64, zone: &str) -> Step
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn a_bucket_leaks_at_its_rate() {
@@ -293,6 +302,24 @@ mod tests {
         // A clock that was set back.
         assert_eq!(excess(&state(1000, 5000), 4000, 1000, 2000), Ok(2000));
         assert_eq!(thousandths(1005), "1.005");
+    }
+
+    #[test]
+    fn workers_that_count_at_the_same_moment_admit_no_more_than_one_would() {
+        let state = Mutex::new(State { excess: -REQUEST, last: 5000 });
+        let admitted = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let is_admitted = count(&state, 5000, 1000, 99 * REQUEST).is_ok();
+                        admitted.fetch_add(usize::from(is_admitted), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        // The first, and the burst.
+        assert_eq!(admitted.into_inner(), 100);
     }
 
     #[test]

@@ -116,6 +116,11 @@ impl Form {
         !self.is_claimed.swap(true, Ordering::Relaxed)
     }
 
+    /// The caller does not make it after all: the next one may.
+    pub fn give_back(&self) {
+        self.is_claimed.store(false, Ordering::Relaxed);
+    }
+
     /// Keeps what was made; the first one stays.
     pub fn keep(&self, effort: u8, bytes: Bytes) {
         self.is_claimed.store(true, Ordering::Relaxed);

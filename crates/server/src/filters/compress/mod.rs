@@ -164,36 +164,82 @@ fn chosen(
 
 /// The kept form of a stored page, or one made now.
 ///
-/// The first request compresses on the worker: its client has waited for PHP just now or will get
-/// the page uncompressed later anyway. Large pages are compressed beside the worker, and until then
-/// sent as they are.
+/// The first request compresses a small page on the worker: its client has waited for PHP just now or will get the
+/// page uncompressed later anyway. What takes longer is compressed beside the worker, by few at a time, and until
+/// then sent as it is.
 fn compressed(stored: Option<StoredPage>, bytes: &Bytes, effort: Effort) -> Option<Bytes> {
     let Some(stored) = stored else { return Some(compress(bytes, effort)) };
     let form = &stored.entry.forms[effort.coding.place()];
-    if let Some((level, kept)) = form.made() {
-        return Some(if *level == effort.level { kept.clone() } else { compress(bytes, effort) });
+    match form.made() {
+        Some((level, _)) if *level != effort.level && is_quick(bytes, effort) => {
+            return Some(compress(bytes, effort));
+        }
+        Some((_, kept)) => return Some(kept.clone()),
+        None => {}
     }
-    if !form.claim() {
-        return None;
-    }
-    static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-    let is_crowded = UNDER_WAY.load(Ordering::Relaxed) >= limits::COMPRESSIONS_MAX;
-    if is_quick(bytes, effort) || is_crowded {
+    let claim = Claim::of(stored, effort)?;
+    if is_quick(bytes, effort) {
         let made = compress(bytes, effort);
-        let kept = made.clone();
-        keep(&stored, effort, kept);
+        let stored = claim.keep(made.clone());
         tokio::task::spawn_blocking(move || write_again(&stored));
         return Some(made);
     }
-    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+    let place = Place::take()?;
     let bytes = bytes.clone();
     tokio::task::spawn_blocking(move || {
-        let made = compress(&bytes, effort);
-        keep(&stored, effort, made);
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+        let stored = claim.keep(compress(&bytes, effort));
+        drop(place);
         write_again(&stored);
     });
     None
+}
+
+/// A form that is the holder's to make; dropped without [`Claim::keep`], it is the next one's.
+struct Claim {
+    stored: Option<StoredPage>,
+    effort: Effort,
+}
+
+impl Claim {
+    /// `None`: somebody else makes it.
+    fn of(stored: StoredPage, effort: Effort) -> Option<Self> {
+        let is_ours = stored.entry.forms[effort.coding.place()].claim();
+        is_ours.then_some(Self { stored: Some(stored), effort })
+    }
+
+    fn keep(mut self, compressed: Bytes) -> StoredPage {
+        let stored = self.stored.take().expect("a claim is kept once");
+        stored.entry.forms[self.effort.coding.place()].keep(self.effort.level, compressed);
+        stored.zone.reweigh(&stored.key, &stored.entry);
+        stored
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(stored) = &self.stored {
+            stored.entry.forms[self.effort.coding.place()].give_back();
+        }
+    }
+}
+
+/// One of the few compressions beside the workers.
+struct Place(());
+
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+impl Place {
+    fn take() -> Option<Self> {
+        let next = |taken| (taken < limits::COMPRESSIONS_MAX).then_some(taken + 1);
+        let taken = UNDER_WAY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        taken.is_ok().then_some(Self(()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Gzip of a page up to here is made on the worker, in about a millisecond; chosen.
@@ -208,11 +254,6 @@ fn is_quick(bytes: &Bytes, effort: Effort) -> bool {
         _ => 64,
     };
     bytes.len() * cost <= INLINE_BYTES_MAX
-}
-
-fn keep(stored: &StoredPage, effort: Effort, compressed: Bytes) {
-    stored.entry.forms[effort.coding.place()].keep(effort.level, compressed);
-    stored.zone.reweigh(&stored.key, &stored.entry);
 }
 
 /// Writes the new form into the page's file. A disk that refuses costs only the making of the form

@@ -53,3 +53,9 @@ pub fn reason(status: u16) -> &'static str {
 pub fn has_content(status: u16) -> bool {
     !(status < 200 || status == 204 || status == 304)
 }
+
+/// Can it be sent as a reason phrase (RFC 9112, section 4)? Not if it is empty, or holds a line end or another control
+/// character.
+pub fn is_reason(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control())
+}

@@ -549,12 +549,6 @@ pub struct StatusLine {
 /// [`WireError::UpstreamStatus`] as soon as the bytes at hand cannot become one.
 ///
 /// # Source
-/// Can it be sent as a reason phrase (RFC 9112, section 4)? Not if it is empty, or holds a line end or another control
-/// character.
-pub fn is_reason(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control())
-}
-
 /// RFC 9112, section 4; as nginx, several spaces before the status, and the reason may be missing.
 pub fn status_line(input: &[u8]) -> Result<Option<StatusLine>, WireError> {
     const NAME: &[u8] = b"HTTP/";

@@ -217,7 +217,7 @@ fn status_line(line: &Bytes) -> Result<(u16, Option<Bytes>), CodecError> {
     let Some(status) = status.filter(|status| *status >= 200 && is_ended) else {
         return Err(broken);
     };
-    let reason = Some(rest.trim_ascii()).filter(|reason| yorozu_wire::h1::is_reason(reason));
+    let reason = Some(rest.trim_ascii()).filter(|reason| yorozu_http::status::is_reason(reason));
     Ok((status, reason.map(|reason| line.slice_ref(reason))))
 }
 

@@ -5,8 +5,7 @@ use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
-    BareLf, Chunked, ChunkedStep, StatusLine, Version, is_reason, slice, status_line,
-    upstream_fields,
+    BareLf, Chunked, ChunkedStep, StatusLine, Version, slice, status_line, upstream_fields,
 };
 
 /// State of one response.
@@ -70,7 +69,8 @@ impl HttpCodec {
         let part = |span| text.slice_ref(slice(&text, span));
         let head = Head {
             status: line.status,
-            reason: Some(part(&line.reason)).filter(|reason| is_reason(reason)),
+            reason: Some(part(&line.reason))
+                .filter(|reason| yorozu_http::status::is_reason(reason)),
             fields: Rc::new(
                 fields.iter().map(|field| (part(&field.name), part(&field.value))).collect(),
             ),

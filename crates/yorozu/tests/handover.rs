@@ -48,6 +48,7 @@ fn a_new_binary_takes_over_and_no_request_is_dropped() {
     let folder = Folder::new();
     let server = Server::start(&yorozu(), folder.path(), PLAIN);
     let (pid, old) = (folder.path().join("pid"), folder.path().join("pid.oldbin"));
+    until("the process id", || id(&pid).is_some());
     let first = id(&pid).unwrap();
     let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let _second = std::thread::scope(|scope| {
@@ -86,6 +87,7 @@ fn without_the_new_binary_the_old_one_goes_on() {
     let unix = format!("{PLAIN} server {{ listen unix:{}; }}", socket.display());
     let server = Server::start(&yorozu(), folder.path(), &unix);
     let (pid, old) = (folder.path().join("pid"), folder.path().join("pid.oldbin"));
+    until("the process id", || id(&pid).is_some());
     let first = id(&pid).unwrap();
     for is_woken in [true, false] {
         signal(&server, Signal::SIGUSR2);
@@ -197,14 +199,15 @@ fn one_port_can_be_listened_on_in_general_and_in_particular() {
          server {{ listen {port}; return 200 all; }}\n#later server {{ listen 127.0.0.1:{port}; return 200 one; }}\n"
     );
     let server = Server::start(&yorozu(), folder.path(), &http);
-    assert_eq!(get(port, "/").unwrap().body, b"all");
+    until("an answer on the port", || get(port, "/").is_some_and(|answer| answer.body == b"all"));
     let file = folder.path().join("nginx.conf");
     let text = fs::read_to_string(&file).unwrap().replace("#later", "");
     fs::write(&file, text).unwrap();
     signal(&server, Signal::SIGHUP);
     until("the reload", || log(&folder).contains("reconfigured"));
-    until("its own server", || get(port, "/").unwrap().body == b"one");
+    until("its own server", || get(port, "/").is_some_and(|answer| answer.body == b"one"));
     drop(server);
     let _server = Server::start(&yorozu(), folder.path(), &http.replace("#later", ""));
+    until("an answer on the port", || get(port, "/").is_some());
     assert_eq!(get(port, "/").unwrap().body, b"one");
 }

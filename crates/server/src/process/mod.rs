@@ -149,6 +149,8 @@ fn bind_all(
     for socket in wanted.iter().filter(|socket| !overlaps(&socket.address, old)) {
         listen::check(&socket.address, &socket.options).map_err(|problem| problem.to_string())?;
     }
+    // In particular before in general: while only `*:80` is there, it is given what `127.0.0.1:80` is for.
+    wanted.sort_by_key(|socket| is_general(&socket.address));
     for socket in wanted {
         match listen::bind(&socket.address, &socket.options, count) {
             Ok(listeners) => {
@@ -161,6 +163,11 @@ fn bind_all(
         }
     }
     Ok(opened)
+}
+
+/// Does it stand for all addresses of the machine?
+fn is_general(address: &ListenAddress) -> bool {
+    matches!(address, ListenAddress::Tcp(address) if address.ip().is_unspecified())
 }
 
 /// Has one of `others` the same port on all addresses, or is this such a one?

@@ -52,7 +52,7 @@ impl PidFile {
         if std::mem::take(&mut self.is_given_away) {
             self.file.set_len(0)?;
             self.file.rewind()?;
-            return writeln!(self.file, "{}", std::process::id());
+            return self.file.write_all(line().as_bytes());
         }
         let path = self.path.with_extension("");
         fs::rename(&self.path, &path)?;
@@ -67,7 +67,8 @@ impl PidFile {
     pub fn write(path: &Path) -> Result<Self, String> {
         let write = || {
             let mut file = fs::File::create(path)?;
-            writeln!(file, "{}", std::process::id())?;
+            // In one call: who reads it meanwhile finds nothing or all of it.
+            file.write_all(line().as_bytes())?;
             Ok(file)
         };
         let file = write().map_err(|problem: io::Error| {
@@ -87,6 +88,10 @@ impl Drop for PidFile {
             let _ = self.file.set_len(0);
         }
     }
+}
+
+fn line() -> String {
+    format!("{}\n", std::process::id())
 }
 
 /// Reads the id of the running server.

@@ -215,17 +215,14 @@ impl Server {
         for (index, listeners) in lists.into_iter().enumerate() {
             let (sender, receiver) = mpsc::unbounded_channel();
             let config = Arc::clone(&self.config);
-            let log = Arc::clone(&self.config);
+            // Not the configuration: it would live as long as the thread.
+            let log = self.config.error_log.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("worker {index}"))
                 .spawn(move || {
                     rights::of_thread();
                     if let Err(problem) = worker::run(config, listeners, receiver) {
-                        error::process(
-                            &log,
-                            Level::Alert,
-                            &format!("worker thread ended: {problem}"),
-                        );
+                        log.process(Level::Alert, &format!("worker thread ended: {problem}"));
                     }
                 })
                 .map_err(|problem| format!("cannot start a worker thread: {problem}"))?;

@@ -13,8 +13,8 @@ impl Source for One {
     fn read(&self, _: &Path) -> io::Result<Bytes> {
         Ok(self.0.clone())
     }
-    fn glob(&self, _: &str) -> Vec<PathBuf> {
-        Vec::new()
+    fn glob(&self, _: &str) -> io::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
     }
     fn resolve(&self, path: &str) -> PathBuf {
         path.into()

@@ -475,7 +475,11 @@ impl RequestBody {
             if let Some(frames) = &mut self.frames {
                 let frame = poll_fn(|context| frames.poll_data(context));
                 let frame = tokio::time::timeout(timeout, frame).await;
-                return self.frame(frame.map_err(|_| BodyError::Timeout)?);
+                match self.frame(frame.map_err(|_| BodyError::Timeout)?)? {
+                    Some(piece) => return Ok(Some(piece)),
+                    // Nothing in it, or the end.
+                    None => continue,
+                }
             }
             let Origin::H1(io) = self.origin.clone() else { return Err(BodyError::Closed) };
             match tokio::time::timeout(timeout, io.read_at_most(&mut self.unread, bytes_max)).await
@@ -505,7 +509,8 @@ impl RequestBody {
                 if frames.is_end_stream() {
                     self.framing = Framing::Done;
                 }
-                Ok(Some(piece))
+                // An empty one is no piece: framed as a chunk it would be the end of the body.
+                Ok(Some(piece).filter(|piece| !piece.is_empty()))
             }
         }
     }

@@ -131,6 +131,8 @@ impl Sender {
         // What arrived together goes on as one chunk; a record holds one part.
         let frames: Vec<&[&[u8]]> = match self.framing {
             Framing::Stdin => parts.chunks(1).collect(),
+            // A chunk of nothing, or a record, would be the end.
+            _ if parts.is_empty() => Vec::new(),
             Framing::Plain | Framing::Chunked => vec![&parts],
         };
         self.before.clear();

@@ -37,14 +37,22 @@ pub fn find_ignore_case(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 
 /// The value of one cookie in a `Cookie` field.
 ///
-/// nginx compares names without case, takes the first match and cuts at `;`.
+/// nginx compares names without case, takes the first match, looks for it behind `;` and `,`, and cuts at `;`.
 pub fn cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    field.split(|byte| *byte == b';').find_map(|pair| {
-        let pair = pair.trim_ascii_start();
-        let (found, rest) = pair.split_at_checked(name.len())?;
-        let value = rest.trim_ascii_start().strip_prefix(b"=")?;
-        found.eq_ignore_ascii_case(name).then(|| value.trim_ascii_start())
-    })
+    let mut rest = field;
+    loop {
+        let pair = rest.trim_ascii_start();
+        let found = pair.split_at_checked(name.len()).and_then(|(found, behind)| {
+            let value = behind.trim_ascii_start().strip_prefix(b"=")?;
+            found.eq_ignore_ascii_case(name).then(|| value.trim_ascii_start())
+        });
+        if let Some(value) = found {
+            let end = value.iter().position(|byte| *byte == b';').unwrap_or(value.len());
+            return Some(&value[..end]);
+        }
+        let next = pair.iter().position(|byte| matches!(byte, b';' | b','))?;
+        rest = &pair[next + 1..];
+    }
 }
 
 /// The value of one argument of a query, not decoded; names compare without case.

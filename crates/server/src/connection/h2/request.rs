@@ -55,7 +55,11 @@ pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>)
         end,
         consumed,
     };
-    let refusal = if parts.method == Method::CONNECT {
+    // As in HTTP/1: upstreams may read others differently.
+    let is_method = |byte: u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
+    let refusal = if !parts.method.as_str().bytes().all(is_method) {
+        Some((400, format!("client sent invalid method: \"{}\"", parts.method)))
+    } else if parts.method == Method::CONNECT {
         Some((405, "client sent CONNECT method".to_owned()))
     } else if differs {
         let text = "client sent \":authority\" and \"Host\" headers with different values";

@@ -173,7 +173,20 @@ pub fn revalidated(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<
     let entry = exchange.pass.cache.as_ref()?.stale.clone()?;
     super::storing::objections(exchange, conf);
     let plan = exchange.pass.cache.take()?;
-    let judged = gateway::answer::may_be_stored(exchange, conf, head, &plan);
+    exchange.upstream_fields = Rc::clone(&head.fields);
+    let says_other_vary = head.field(b"vary").is_some()
+        && !conf.ignore_headers.has(IgnoreHeaders::VARY)
+        && !head
+            .values(b"vary")
+            .map(|value| &value[..])
+            .collect::<Vec<_>>()
+            .join(&b", "[..])
+            .eq_ignore_ascii_case(&entry.head.vary);
+    let judged = match says_other_vary {
+        // The stored page may be another variant's from here on.
+        true => Err(NotStored::Vary),
+        false => gateway::answer::may_be_stored(exchange, conf, head, &plan),
+    };
     exchange.pass.cache = Some(plan);
     let mut renewed = entry.head.clone();
     let fresh = judged.and_then(|is_authorized| {

@@ -102,10 +102,10 @@ impl Plan {
     /// answers only while it is renewed would answer for ever; an upstream in trouble ends none.
     pub fn ends_with(&self, status: u16, why: NotStored) -> bool {
         let is_trouble = status >= 500 || matches!(status, 408 | 425 | 429);
-        let is_of_request =
-            self.objections.as_ref().is_some_and(|objections| !objections.is_empty())
-                || self.not_stored.is_some()
-                || (why == NotStored::Forbidden && !self.is_refresh);
+        let vary = self.stale.as_ref().map_or(&b""[..], |stale| &stale.head.vary);
+        let is_of_request = self.objections.as_ref().is_some_and(|found| !found.admit(vary))
+            || self.not_stored.is_some()
+            || (why == NotStored::Forbidden && !self.is_refresh);
         let is_answering = |stale: &Arc<Entry>| stale.head.is_purged || self.is_refresh;
         self.stale.as_ref().is_some_and(is_answering) && !is_trouble && !is_of_request
     }

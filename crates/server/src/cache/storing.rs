@@ -10,6 +10,7 @@ use super::{Plan, key};
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::handlers::gateway::{Conf, Head};
+use bytes::Bytes;
 use std::time::Instant;
 use yorozu_cache::{Claim, FillGuard, Key, Waiter};
 
@@ -38,9 +39,11 @@ impl Objections {
         Self { never, is_authorized, unkeyed: unkeyed::unkeyed(exchange, conf) }
     }
 
-    /// Is there nothing?
-    pub fn is_empty(&self) -> bool {
-        self.never.is_none() && !self.is_authorized && self.unkeyed.is_empty()
+    /// Is there nothing against making the page of which this is the stored `Vary`, if any is?
+    pub fn admit(&self, vary: &[u8]) -> bool {
+        self.never.is_none()
+            && !self.is_authorized
+            && self.unkeyed.iter().all(|suspect| suspect.is_varied_by(vary))
     }
 
     /// Do they stand in spite of what the answer says?
@@ -78,9 +81,17 @@ pub enum Claimed {
     Barred,
 }
 
+/// What the stored variants of the page vary by.
+fn known_vary(exchange: &Exchange) -> Bytes {
+    let plan = exchange.pass.cache.as_ref();
+    let stored = plan.and_then(|plan| plan.stale.as_ref().or(plan.first.as_ref()));
+    stored.map_or_else(Bytes::new, |entry| entry.head.vary.clone())
+}
+
 /// Claims the page of `key`, if there is nothing against storing the answer.
 pub fn claim(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Claimed> {
-    let is_barred = !objections(exchange, conf).is_empty() || is_forbidden(exchange, conf);
+    let vary = known_vary(exchange);
+    let is_barred = !objections(exchange, conf).admit(&vary) || is_forbidden(exchange, conf);
     let zone = &exchange.pass.cache.as_ref()?.zone;
     if is_barred {
         return Some(zone.join(key).map_or(Claimed::Barred, Claimed::Taken));
@@ -94,7 +105,10 @@ pub fn claim(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Claimed>
 /// The request that makes the page for everybody in the place of a barred one: a GET without credentials, content and
 /// what the key does not hold. `None` if that is another page, or its answer is not stored either.
 pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
-    let unkeyed = objections(exchange, conf).unkeyed.clone();
+    let vary = known_vary(exchange);
+    let mut unkeyed = objections(exchange, conf).unkeyed.clone();
+    // These tell which variant it is.
+    unkeyed.retain(|suspect| !suspect.is_varied_by(&vary));
     let wanted = exchange.pass.cache.as_ref()?.key.clone();
     let (location, id) = (exchange.location, *exchange.id());
     let mut asked = unkeyed::tried(exchange, &exchange.client, |request| {

@@ -21,16 +21,26 @@ use yorozu_http::uri::split_authority;
 
 /// Fields by which applications are told another URL or method, whatever they say; also all that begin with one of
 /// [`OVERRIDE_PREFIXES`].
-const OVERRIDES: [&[u8]; 4] =
-    [b"x-http-method", b"x-http-method-override", b"x-method-override", b"x-forwarded-prefix"];
+const OVERRIDES: [&[u8]; 6] = [
+    b"x-http-method",
+    b"x-http-method-override",
+    b"x-method-override",
+    b"x-forwarded",
+    b"x-forwarded-prefix",
+    b"x-script-name",
+];
 const OVERRIDE_PREFIXES: [&[u8]; 2] = [b"x-original-", b"x-rewrite-"];
 /// Fields by which they are told a host.
-const HOSTS: [&[u8]; 5] = [
+const HOSTS: [&[u8]; 9] = [
+    b"x-backend-host",
+    b"x-forward-host",
     b"x-forwarded-host",
+    b"x-forwarded-server",
     b"x-host",
+    b"x-host-override",
     b"x-http-host-override",
     b"x-original-host",
-    b"x-forwarded-server",
+    b"x-real-host",
 ];
 /// Fields by which they are told a scheme, as a word or as a switch.
 const SCHEMES: [&[u8]; 6] = [
@@ -41,7 +51,8 @@ const SCHEMES: [&[u8]; 6] = [
     b"x-scheme",
     b"x-url-scheme",
 ];
-const SCHEME_SWITCHES: [&[u8]; 3] = [b"x-forwarded-ssl", b"front-end-https", b"x-forwarded-https"];
+const SCHEME_SWITCHES: [&[u8]; 5] =
+    [b"fastly-ssl", b"front-end-https", b"x-forwarded-https", b"x-forwarded-ssl", b"x-https"];
 /// Fields of the same families that name the client, and nothing of the URL.
 const OF_CLIENT: [&[u8]; 3] = [b"x-forwarded-for", b"x-forwarded-by", b"x-original-forwarded-for"];
 
@@ -53,6 +64,8 @@ const SUSPECTS_MAX: usize = 8;
 pub enum Suspect {
     /// A field, by its name in lower case.
     Field(Bytes),
+    /// One whose name was written with `_`, which `Vary` does not see.
+    Disguised(Bytes),
     /// The way its host is written: with a port that it was not asked at, in capitals, with a dot behind it.
     Authority,
 }
@@ -61,23 +74,31 @@ impl Suspect {
     /// Does `Vary` tell such requests apart, or does the answer say that it is the same for all?
     pub fn is_told_by(&self, conf: &Conf, head: &Head) -> bool {
         use crate::handlers::gateway::directives::IgnoreHeaders;
+        let is_origin = matches!(self, Self::Field(name) if &name[..] == b"origin");
+        let is_for_all = is_origin
+            && head.field(b"access-control-allow-origin").is_some_and(|allowed| allowed == "*");
+        let varies = !conf.ignore_headers.has(IgnoreHeaders::VARY)
+            && head.values(b"vary").any(|vary| self.is_varied_by(vary));
+        is_for_all || varies
+    }
+
+    /// Does a `Vary` name it?
+    pub fn is_varied_by(&self, vary: &[u8]) -> bool {
         let name: &[u8] = match self {
             Self::Field(name) => name,
             Self::Authority => b"host",
+            Self::Disguised(_) => return false,
         };
-        let is_for_all = name == b"origin"
-            && head.field(b"access-control-allow-origin").is_some_and(|allowed| allowed == "*");
-        let mut varies = head.values(b"vary").flat_map(|value| field::list(value));
-        let varies = !conf.ignore_headers.has(IgnoreHeaders::VARY)
-            && varies.any(|varied| varied.eq_ignore_ascii_case(name));
-        is_for_all || varies
+        field::list_has(vary, name)
     }
 }
 
 /// What others must not get because of how this request was made: what the upstream sees and the key does not hold.
 pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
     let suspects = suspects(exchange);
-    if suspects.is_empty() || suspects.len() > SUSPECTS_MAX {
+    // Without a host the upstream may make another site's page, and $host is the first name of the server.
+    let has_host = !exchange.request.host.is_empty();
+    if suspects.is_empty() || suspects.len() > SUSPECTS_MAX || !has_host {
         return suspects;
     }
     let Some(whole) = Tried::new(exchange, conf, |_| ()) else { return suspects };
@@ -95,7 +116,9 @@ pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
 /// Takes away what makes the request suspect.
 pub fn take_away(request: &mut Request, suspect: &Suspect) {
     match suspect {
-        Suspect::Field(name) => request.retain_fields(|found| !is_named(found, name)),
+        Suspect::Field(name) | Suspect::Disguised(name) => {
+            request.retain_fields(|found| !is_named(found, name))
+        }
         Suspect::Authority => request.normalize_authority(),
     }
 }
@@ -116,6 +139,8 @@ struct Tried {
     location: crate::config::compiled::LocationId,
     key: yorozu_cache::Key,
     sent: Bytes,
+    /// Where it goes, and how its answer is rewritten.
+    decided: Vec<u8>,
 }
 
 impl Tried {
@@ -126,7 +151,9 @@ impl Tried {
         let location: &LocationConf = config.location(asked.location);
         let Handler::Gateway(protocol) = &location.handler else { return None };
         let sent = protocol.call(asked, location, Content::None).ok()?.request;
-        Some(Self { location: asked.location, key: key::primary(asked, conf), sent })
+        let mut decided = Vec::new();
+        protocol.append_decided(asked, location, &mut decided);
+        Some(Self { location: asked.location, key: key::primary(asked, conf), sent, decided })
     }
 }
 
@@ -163,12 +190,16 @@ fn suspects(exchange: &Exchange) -> Vec<Suspect> {
         if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'o' | b'O' | b'c' | b'C')) {
             continue;
         }
+        let is_disguised = name.contains(&b'_');
         let name: Vec<u8> = name
             .iter()
             .map(|byte| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() })
             .collect();
         if !own.agrees(exchange, &name, request.value(field)) {
-            let suspect = Suspect::Field(name.into());
+            let suspect = match is_disguised {
+                true => Suspect::Disguised(name.into()),
+                false => Suspect::Field(name.into()),
+            };
             if !found.contains(&suspect) {
                 found.push(suspect);
             }
@@ -213,6 +244,9 @@ impl<'e> Own<'e> {
     /// Is the authority the host, with no port or with the one that was connected to?
     fn is_written_plainly(&self, exchange: &Exchange) -> bool {
         let text = exchange.request.authority();
+        if self.host.is_empty() {
+            return false;
+        }
         match text.strip_prefix(self.host) {
             Some([]) => true,
             Some([b':', digits @ ..]) => {
@@ -251,11 +285,9 @@ impl<'e> Own<'e> {
         {
             return false;
         }
-        let is_of_connection = name == b"front-end-https"
-            || name == b"cf-visitor"
-            || name == b"cloudfront-forwarded-proto"
-            || name == b"x-scheme"
-            || name == b"x-url-scheme"
+        let is_of_connection = name == b"cf-visitor"
+            || SCHEMES.iter().any(is)
+            || SCHEME_SWITCHES.iter().any(is)
             || name.starts_with(b"x-forwarded-");
         if !is_of_connection || realip::is_trusted(exchange) {
             // How the client came to a proxy that is believed, that proxy knows.
@@ -265,13 +297,16 @@ impl<'e> Own<'e> {
             return all(&|scheme| scheme.eq_ignore_ascii_case(self.scheme));
         }
         if name == b"cf-visitor" {
-            // {"scheme":"https"}
-            let mut words = value.split(|byte| !byte.is_ascii_alphanumeric());
-            return words.any(|word| word.eq_ignore_ascii_case(self.scheme));
+            let text: Vec<u8> = value.iter().copied().filter(|byte| *byte != b' ').collect();
+            return text == [&b"{\"scheme\":\""[..], self.scheme, b"\"}"].concat();
         }
         if SCHEME_SWITCHES.iter().any(is) {
-            let is_on = value.eq_ignore_ascii_case(b"on") || value == b"1";
-            return is_on == (self.scheme == b"https");
+            // Applications take any other word for one of the two.
+            let words: &[&[u8]] = match self.scheme {
+                b"https" => &[b"on", b"1", b"true", b"yes", b"https"],
+                _ => &[b"off", b"0", b""],
+            };
+            return words.iter().any(|word| value.eq_ignore_ascii_case(word));
         }
         let is_port = |text: &[u8]| {
             let port = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -316,29 +351,49 @@ pub fn leads_to_itself(exchange: &Exchange, conf: &Conf, head: &Head) -> bool {
     let Some(location) = head.field(b"location") else { return false };
     let request = &exchange.request;
     let own = [&b"/"[..], request.target().strip_prefix(b"/").unwrap_or_default()].concat();
-    let (scheme, rest) = match memchr::memmem::find(location, b"://") {
-        Some(at) if location[..at].iter().all(u8::is_ascii_alphabetic) => {
-            (Some(&location[..at]), Some(&location[at + 3..]))
+    let location = as_browsers_read(location);
+    let scheme = scheme(&location).filter(|name| is_of_web(name));
+    let rest = &location[scheme.map_or(0, |name| name.len() + 1)..];
+    let is_own_scheme =
+        scheme.is_none_or(|scheme| scheme.eq_ignore_ascii_case(exchange.client.scheme()));
+    let has_authority = rest.starts_with(b"//") || !is_own_scheme;
+    let path = if has_authority {
+        let rest = &rest[rest.iter().take_while(|byte| **byte == b'/').count()..];
+        let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+        let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
+        let host = authority.rsplit(|byte| *byte == b'@').next().unwrap_or_default();
+        if split_authority(host).is_none_or(|(host, _)| host != request.host) {
+            return false;
         }
-        _ => (None, location.strip_prefix(b"//")),
-    };
-    let path = match rest {
-        None => &location[..],
-        Some(rest) => {
-            let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
-            let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
-            if split_authority(authority).is_none_or(|(host, _)| host != request.host) {
-                return false;
-            }
-            path
-        }
+        path
+    } else {
+        rest
     };
     let path = path.split(|byte| *byte == b'#').next().unwrap_or_default();
     // Nothing at all is a reference to what it was found at (RFC 3986, section 4.4).
-    let is_same_path = location.is_empty() || same_target(&own, path);
-    let is_other_scheme =
-        scheme.is_some_and(|scheme| !scheme.eq_ignore_ascii_case(exchange.client.scheme()));
-    is_same_path && !(is_other_scheme && holds_scheme(exchange, conf))
+    let is_same_path = (path.is_empty() && !has_authority) || same_target(&own, path);
+    is_same_path && (is_own_scheme || !holds_scheme(exchange, conf))
+}
+
+/// A reference as browsers read it (URL Standard, section 4.4): tabs and line ends count for nothing, and of `\` and `/`
+/// one is as good as the other.
+fn as_browsers_read(reference: &[u8]) -> Vec<u8> {
+    let query = reference.iter().position(|byte| matches!(byte, b'?' | b'#'));
+    let path_bytes = query.unwrap_or(reference.len());
+    let read =
+        |(at, byte): (usize, &u8)| if *byte == b'\\' && at < path_bytes { b'/' } else { *byte };
+    let kept = |(_, byte): &(usize, &u8)| !matches!(byte, b'\t' | b'\r' | b'\n');
+    reference.iter().enumerate().filter(kept).map(read).collect()
+}
+
+/// The scheme of a reference, if it has one.
+fn scheme(reference: &[u8]) -> Option<&[u8]> {
+    let end = reference.iter().position(|byte| !byte.is_ascii_alphanumeric())?;
+    (end > 0 && reference[end] == b':').then(|| &reference[..end])
+}
+
+fn is_of_web(scheme: &[u8]) -> bool {
+    scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")
 }
 
 /// Is `reference`, without its authority, the target it was found at (RFC 3986, section 5.2)?

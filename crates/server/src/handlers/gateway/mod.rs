@@ -109,6 +109,25 @@ impl Protocol {
         }
     }
 
+    /// Appends what of a request decides, beside its own bytes, what becomes of it: where it goes, and how its answer is
+    /// rewritten.
+    pub fn append_decided(
+        &self,
+        exchange: &mut Exchange,
+        location: &LocationConf,
+        out: &mut Vec<u8>,
+    ) {
+        match self {
+            Self::Fastcgi(target) => target.address.append(exchange, out),
+            Self::Memcached(pass) => pass.target.address.append(exchange, out),
+            Self::Proxy(_) => proxy::append_decided(exchange, &location.proxy, out),
+        }
+        let upstream = self.target().and_then(Target::fixed);
+        if let Some(key) = upstream.and_then(|upstream| upstream.hash_key.as_ref()) {
+            key.append(exchange, out);
+        }
+    }
+
     /// A field of an answer as the client shall see it; `None` if it stays as it is.
     pub fn rewritten(&self, exchange: &mut Exchange, name: &[u8], value: &[u8]) -> Option<Bytes> {
         match self {

@@ -472,6 +472,18 @@ impl Pass {
     }
 }
 
+/// Appends what of a request decides, beside its own bytes, what becomes of it: where it goes, and how fields of its answer
+/// are rewritten.
+pub fn append_decided(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
+    if let Some(destination) = &exchange.pass.proxy {
+        out.extend_from_slice(&destination.address);
+        out.extend_from_slice(destination.scheme.text().as_bytes());
+    }
+    let cookies = [&conf.proxy_cookie_domain, &conf.proxy_cookie_path];
+    let of_cookies = cookies.into_iter().flat_map(|rules| &rules.0);
+    conf.redirects.iter().chain(of_cookies).for_each(|rule| rule.append(exchange, out));
+}
+
 /// A field of the upstream's answer as the client shall see it; `None` if it stays as it is.
 pub fn rewritten(exchange: &mut Exchange, conf: &Conf, name: &[u8], value: &[u8]) -> Option<Bytes> {
     if name.eq_ignore_ascii_case(b"location") {

@@ -51,6 +51,16 @@ impl Rule {
         Ok(Self { pattern, replacement: Template::compile(args.word(1), args.env)? })
     }
 
+    /// Appends what the rule is for this request, where variables spell it.
+    pub(super) fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) {
+        if let Pattern::Text(text) = &self.pattern {
+            text.append(exchange, out);
+        }
+        out.push(b' ');
+        self.replacement.append(exchange, out);
+        out.push(b'\n');
+    }
+
     /// The value with its beginning replaced, if that matches.
     fn of_prefix(&self, exchange: &mut Exchange, value: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
@@ -121,7 +131,7 @@ impl Setting for Redirects {
 
 /// `proxy_cookie_domain` and `proxy_cookie_path`.
 #[derive(Clone, Debug, Default)]
-pub struct Rules(Vec<Rule>);
+pub struct Rules(pub(super) Vec<Rule>);
 
 impl Setting for Rules {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {

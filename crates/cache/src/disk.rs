@@ -4,30 +4,29 @@
 //!
 //! # Invariants
 //! - A file gets its name by `rename` after every byte was written to a temporary one.
+//! - A name is in one of three states: absent, stored (the index has it), or doomed (a purge met its file, which is
+//!   not removed yet). It goes from one to another under the lock of the names, in one with the look at the marks
+//!   that allows it: a store either is found by a purge or finds its mark.
+//! - While there are doomed files the marks that mean them are kept: none is served.
 //! - The index is accounting for `max_size` and `inactive`, never the truth: a file it does not
 //!   know yet is found all the same.
+//! - A file that cannot be removed keeps nothing else from being done.
 
-use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, decode_forms, encode_form};
+use crate::entry::{Entry, EntryHead};
+use crate::entry_file::{self, Content, Opened};
 use crate::files;
-use crate::index::{Digest, Index, Known};
+use crate::folder::{Doomed, Names};
+use crate::index::{Digest, Known};
 use crate::levels::{Levels, parse_digest};
-use crate::lock::Lock;
+use crate::marks::{Locked, Moment};
 use crate::pace::{Pace, Steps};
+use crate::tiers::Tiers;
 use crate::{Key, StoreError};
-use bytes::Bytes;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// A walk through the folder.
-struct Scan<'a> {
-    now: i64,
-    is_kept: &'a dyn Fn(&EntryHead) -> bool,
-    steps: Steps<'a>,
-}
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Where and how much.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -50,452 +49,370 @@ pub struct DiskOptions {
     pub manager: Pace,
 }
 
-/// The files of one zone.
-pub(crate) struct Disk {
-    options: DiskOptions,
-    index: Index,
-    lock: Mutex<Lock>,
-    is_scanned: AtomicBool,
-    temporary: AtomicU64,
-    /// Held while a file gets its name or loses it, so that what is written again behind a purge or a
-    /// newer page cannot take their place.
-    names: Mutex<()>,
-    gone: Box<Gone>,
-    /// Files of purged pages: no page any more, but not removed yet.
-    doomed: Mutex<Vec<Doomed>>,
-    doomed_files: AtomicUsize,
-    doomed_bytes: AtomicU64,
-}
-
-/// A file that is to be removed, and its bytes.
-type Doomed = (Digest, u64);
-
-/// Told which key has no file any more; `None`: none has.
-type Gone = dyn Fn(Option<&Key>) + Send + Sync;
-
 pub(crate) fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { call, path: path.to_owned(), source }
 }
 
-impl Disk {
-    pub(crate) fn new(options: DiskOptions) -> Result<Self, StoreError> {
-        files::make_folder(&options.path).map_err(failed("mkdir()", &options.path))?;
-        let lock = Lock::new(&options.path)?;
-        Ok(Self {
-            options,
-            index: Index::new(),
-            lock: Mutex::new(lock),
-            is_scanned: AtomicBool::new(false),
-            temporary: AtomicU64::new(0),
-            names: Mutex::default(),
-            doomed: Mutex::default(),
-            doomed_files: AtomicUsize::new(0),
-            doomed_bytes: AtomicU64::new(0),
-            gone: Box::new(|_| {}),
-        })
-    }
+/// Files that could not be removed, after which room is made no further.
+const REFUSED_MAX: usize = 8;
 
-    /// Has `gone` told of each key whose file goes.
-    pub(crate) fn when_gone(&mut self, gone: impl Fn(Option<&Key>) + Send + Sync + 'static) {
-        self.gone = Box::new(gone);
-    }
-
-    fn forget(&self, key: &Key) {
-        self.index.forget(&key.digest());
-        (self.gone)(Some(key));
-    }
-
+impl Tiers {
     /// Has every file been read since the start?
     pub(crate) fn is_scanned(&self) -> bool {
         self.is_scanned.load(Ordering::Acquire)
     }
 
-    /// Is there a file of the key, as far as is known?
-    pub(crate) fn holds(&self, key: &Key) -> bool {
-        self.index.holds(&key.digest())
-    }
-
-    /// Is the folder no other process's?
-    pub(crate) fn is_alone(&self) -> bool {
-        Lock::is_ours(&self.lock, &self.options.path)
-    }
-
-    pub(crate) fn usage(&self) -> (usize, u64) {
-        self.index.usage()
-    }
-
     /// May the key's file exist? `false` is certain only once the first scan has ended.
     pub(crate) fn may_hold(&self, key: &Key) -> bool {
-        !self.is_scanned.load(Ordering::Acquire) || self.index.holds(&key.digest())
+        !self.is_scanned() || self.index.holds(&key.digest())
     }
 
-    pub(crate) fn touch(&self, key: &Key, now: i64) {
-        self.index.touch(&key.digest(), now);
+    /// Where the key's file lies, if there is one.
+    pub(crate) fn path(&self, key: &Key) -> PathBuf {
+        self.path_of(&key.digest())
     }
 
-    /// Reads and verifies the key's file; bodies above `memory_max` stay in the file.
+    fn path_of(&self, digest: &Digest) -> PathBuf {
+        self.options.levels.path(&self.options.path, digest)
+    }
+
+    /// A name of its own inside the cache's folder, so that `rename` never crosses file systems.
+    pub(crate) fn temporary_path(&self) -> PathBuf {
+        self.options.path.join(self.folder.temporary_name())
+    }
+
+    /// Reads and verifies the key's file, and brings it into memory; bodies above `memory_max` stay in the file.
     ///
     /// # Errors
     /// A damaged file is removed and reported; a missing one is `Ok(None)`.
-    pub(crate) fn read(
+    pub(crate) fn load(
         &self,
         key: &Key,
         memory_max: u64,
         now: i64,
-    ) -> Result<Option<Entry>, StoreError> {
+    ) -> Result<Option<Arc<Entry>>, StoreError> {
         let digest = key.digest();
-        let path = self.options.levels.path(&self.options.path, &digest);
-        let file = match files::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.forget(key);
+        let path = self.path_of(&digest);
+        let opened = match Opened::new(&path) {
+            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                self.forget_missing(key, &path);
                 return Ok(None);
             }
-            Err(error) => return Err(failed("open()", &path)(error)),
+            opened => opened?,
         };
-        match self.decode(&file, &path, key, memory_max, now) {
-            Err(error @ StoreError::Damaged { .. }) => {
-                let _ = fs::remove_file(&path);
-                self.forget(key);
+        match opened.read(&path, key, memory_max, now) {
+            Ok(Content::Entry(entry)) => {
+                Ok(self.take_in(key, &path, &opened, (*entry).into(), now))
+            }
+            Ok(Content::OtherKey) => Ok(None),
+            Ok(Content::Outdated) => {
+                self.discard(key, &path, &opened);
+                Ok(None)
+            }
+            Err(error) => {
+                if matches!(error, StoreError::Damaged { .. }) {
+                    self.discard(key, &path, &opened);
+                }
                 Err(error)
             }
-            other => other,
         }
     }
 
-    fn decode(
+    /// An entry that was read: into memory and the accounts, unless a purge met it.
+    fn take_in(
         &self,
-        file: &File,
-        path: &Path,
         key: &Key,
-        memory_max: u64,
+        path: &Path,
+        opened: &Opened,
+        entry: Arc<Entry>,
         now: i64,
-    ) -> Result<Option<Entry>, StoreError> {
-        let damaged = |what| StoreError::Damaged { path: path.to_owned(), what };
-        let mut prefix = [0; PREFIX_BYTES];
-        let read = |buffer: &mut [u8], what| {
-            files::read_exact(file, buffer).map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => damaged(what),
-                _ => failed("read()", path)(error),
-            })
-        };
-        read(&mut prefix, "shorter than its prefix")?;
-        let (head_bytes, crc) =
-            EntryHead::prefix(&prefix).ok_or_else(|| damaged("unknown format"))?;
-        let mut head = vec![0; head_bytes];
-        read(&mut head, "shorter than its head")?;
-        let head = EntryHead::decode(&head, crc).ok_or_else(|| damaged("head checksum"))?;
-        if head.key != key.as_bytes() {
-            return Ok(None);
+    ) -> Option<Arc<Entry>> {
+        let (digest, began) = (key.digest(), entry.head.began);
+        let mut names = self.folder.names();
+        let has_name = opened.is_at(path) && names.are_of(self.zone);
+        let mut found = None;
+        self.marks().unless_met(key, &entry.head.tags, began, |locked| {
+            let newer = self.in_memory(key).filter(|old| !locked.is_older(old.head.began, began));
+            if newer.is_none() {
+                self.put(locked, key, &entry);
+            }
+            found = Some(newer.unwrap_or_else(|| Arc::clone(&entry)));
+            true
+        });
+        match &found {
+            Some(_) if has_name && !self.index.holds(&digest) => {
+                self.index.remember(digest, opened.bytes, self.marks().own_number(began), now);
+            }
+            // A purge that meets what the index holds is about to doom it.
+            None if has_name && !self.index.holds(&digest) => drop(self.unlink(&mut names, path)),
+            _ => {}
         }
-        let body_at = (PREFIX_BYTES + head_bytes) as u64;
-        let file_bytes = file.metadata().map_err(failed("fstat()", path))?.len();
-        let rest_bytes = file_bytes.checked_sub(body_at + head.body_bytes);
-        let rest_bytes = rest_bytes.ok_or_else(|| damaged("length"))?;
-        let mut forms = Bytes::new();
-        let body = if head.body_bytes <= memory_max {
-            let room = usize::try_from(file_bytes - body_at).unwrap_or(0);
-            let mut body = Vec::with_capacity(room);
-            files::read_to_end(file, &mut body).map_err(failed("read()", path))?;
-            let mut body = Bytes::from(body);
-            let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
-            if body.len() < body_bytes {
-                return Err(damaged("length"));
-            }
-            forms = body.split_off(body_bytes);
-            if crc32fast::hash(&body) != head.body_crc {
-                return Err(damaged("body checksum"));
-            }
-            EntryBody::Memory(body)
-        } else if rest_bytes > 0 {
-            return Err(damaged("length"));
-        } else {
-            if crc_from(file, body_at).map_err(failed("read()", path))? != head.body_crc {
-                return Err(damaged("body checksum"));
-            }
-            let file = file.try_clone().map_err(failed("dup()", path))?;
-            EntryBody::File(Arc::new(file), body_at)
-        };
-        self.index.remember(key.digest(), file_bytes, now);
-        let entry = Entry::new(head, body, now);
-        decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
-        Ok(Some(entry))
+        found
     }
 
-    /// Writes an entry, if it `is_current` once all is written; readers see the old file or the new
-    /// one, never a mixture.
+    /// Removes a file that is no good, if it still has the name.
+    fn discard(&self, key: &Key, path: &Path, opened: &Opened) {
+        let mut names = self.folder.names();
+        if names.are_of(self.zone) && opened.is_at(path) && self.unlink(&mut names, path).is_ok() {
+            self.index.forget(&key.digest());
+            self.forget_unused(key);
+        }
+    }
+
+    /// The key has no file, unless it got one since that was looked for.
+    fn forget_missing(&self, key: &Key, path: &Path) {
+        let digest = key.digest();
+        if self.index.holds(&digest) {
+            let _names = self.folder.names();
+            if matches!(files::identity_at(path), Ok(None)) {
+                self.index.forget(&digest);
+                self.forget_unused(key);
+            }
+        }
+    }
+
+    /// Writes an entry, unless a purge met it, there is a newer one, or it is not wanted once all is written; readers
+    /// see the old file or the new one, never a mixture.
     pub(crate) fn write(
         &self,
         key: &Key,
         entry: &Entry,
         now: i64,
-        is_current: impl FnOnce() -> bool,
+        is_wanted: impl FnOnce(&Locked<'_>) -> bool,
     ) -> Result<(), StoreError> {
-        let digest = key.digest();
-        let path = self.options.levels.path(&self.options.path, &digest);
         let temporary = self.temporary_path();
-        let written = write_file(&temporary, entry).and_then(|bytes| {
-            if !self.make_room(&digest, bytes)? {
-                return Ok(None);
+        let written = entry_file::write(&temporary, entry).and_then(|bytes| {
+            let digest = key.digest();
+            if !self.make_room(&digest, bytes) {
+                return Ok(false);
             }
-            make_folders(&path)?;
-            let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            if !is_current() {
-                return Ok(None);
-            }
-            files::rename(&temporary, &path).map_err(failed("rename()", &path))?;
-            self.index.remember(digest, bytes, now);
-            Ok(Some(()))
+            let path = self.path_of(&digest);
+            let folder = path.parent().unwrap_or(&path);
+            files::make_folder(folder).map_err(failed("mkdir()", folder))?;
+            self.folder.journal.tell_epoch(self.marks().epoch());
+            self.name(key, entry, &temporary, &path, (bytes, now), is_wanted)
         });
-        if !matches!(written, Ok(Some(()))) {
+        if !matches!(written, Ok(true)) {
             let _ = fs::remove_file(&temporary);
         }
         written.map(|_| ())
     }
 
-    /// Removes what is longest unused until a file of `bytes` fits the bounds; `false` if it never does.
-    fn make_room(&self, digest: &Digest, bytes: u64) -> Result<bool, StoreError> {
-        if self.options.max_size.is_some_and(|max| bytes > max) {
+    /// Gives a file of `bytes` the name of its key; `false` if it may not have it.
+    fn name(
+        &self,
+        key: &Key,
+        entry: &Entry,
+        temporary: &Path,
+        path: &Path,
+        (bytes, now): (u64, i64),
+        is_wanted: impl FnOnce(&Locked<'_>) -> bool,
+    ) -> Result<bool, StoreError> {
+        let (digest, number) = (key.digest(), self.marks().own_number(entry.head.began));
+        let mut names = self.folder.names();
+        if !names.are_of(self.zone) || self.index.has_newer(&digest, number) {
             return Ok(false);
         }
-        while self.is_above(bytes, usize::from(!self.index.holds(digest))) {
-            if self.remove_doomed()? {
-                continue;
-            }
-            let Some(oldest) = self.index.oldest() else { break };
-            self.remove_oldest(&oldest.digest)?;
+        let is_named = self.marks().unless_met(key, &entry.head.tags, entry.head.began, |locked| {
+            is_wanted(locked) && self.may_be_named(locked, key, entry)
+        });
+        if !is_named {
+            return Ok(false);
+        }
+        if let Err(problem) = files::rename(temporary, path) {
+            self.forget_unused(key);
+            return Err(failed("rename()", path)(problem));
+        }
+        let took_place = self.index.remember(digest, bytes, number, now);
+        if took_place || !self.is_scanned() || !names.doomed.is_empty() {
+            // The file that had the name before would be back after a power failure.
+            names.unsynced.note(path.parent().unwrap_or(path));
         }
         Ok(true)
+    }
+
+    /// Removes what is longest unused until a file of `bytes` fits the bounds, or the files that are left cannot be
+    /// removed; `false` if it never fits.
+    fn make_room(&self, digest: &Digest, bytes: u64) -> bool {
+        if self.options.max_size.is_some_and(|max| bytes > max) {
+            return false;
+        }
+        let mut refused = 0;
+        while refused < REFUSED_MAX && self.is_above(bytes, !self.index.holds(digest)) {
+            let is_removed = match self.remove_doomed(refused) {
+                Some(is_removed) => is_removed,
+                None => match self.index.oldest() {
+                    Some(oldest) => self.remove_known(&oldest),
+                    None => break,
+                },
+            };
+            refused += usize::from(!is_removed);
+        }
+        true
     }
 
     /// Would so much more be above the bounds?
-    fn is_above(&self, more_bytes: u64, more_files: usize) -> bool {
+    fn is_above(&self, more_bytes: u64, is_one_more: bool) -> bool {
         let (files, bytes) = self.index.usage();
-        let files = files + self.doomed_files.load(Ordering::Relaxed);
-        let bytes = bytes + self.doomed_bytes.load(Ordering::Relaxed);
-        files + more_files > self.options.files_max
-            || self.options.max_size.is_some_and(|max| bytes + more_bytes > max)
+        let (doomed_files, doomed_bytes) = self.folder.names().doomed_usage();
+        files + doomed_files + usize::from(is_one_more) > self.options.files_max
+            || self.options.max_size.is_some_and(|max| bytes + doomed_bytes + more_bytes > max)
     }
 
-    /// A name of its own inside the cache's folder, so that `rename` never crosses file systems.
-    pub(crate) fn temporary_path(&self) -> PathBuf {
-        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
-        self.options.path.join(format!("{TEMPORARY_PREFIX}{}.{number}", std::process::id()))
-    }
-
-    pub(crate) fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        let removed = self.remove_digest(&key.digest());
-        (self.gone)(Some(key));
-        removed
-    }
-
-    fn doomed(&self) -> MutexGuard<'_, Vec<Doomed>> {
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a purged page's file out of the accounts, to be removed later: until then the purge's mark keeps it
-    /// from being served. Was there one?
-    pub(crate) fn doom(&self, key: &Key) -> bool {
-        let digest = key.digest();
-        let found = self.index.forget(&digest);
-        if let Some(bytes) = found {
-            self.doomed().push((digest, bytes));
-            self.doomed_files.fetch_add(1, Ordering::Relaxed);
-            self.doomed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Takes the files of purged pages out of the accounts: which of the keys had one of before the purge at `at`, and
+    /// what is to be removed; `None` if the zone has no say in the folder.
+    pub(crate) fn condemn(&self, keys: &[Key], at: Moment, may_take: bool) -> Option<Condemned> {
+        let mut names = self.folder.names();
+        if !(names.is_owner(self.zone) || (may_take && names.are_of(self.zone))) {
+            return None;
         }
-        (self.gone)(Some(key));
-        found.is_some()
-    }
-
-    /// Removes one file of a purged page; `false` if there is none.
-    fn remove_doomed(&self) -> Result<bool, StoreError> {
-        let Some((digest, bytes)) = self.doomed().pop() else { return Ok(false) };
-        let removed = {
-            let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            // A page that was stored since has the name now.
-            match self.index.holds(&digest) {
-                true => Ok(false),
-                false => self.unlink(&digest),
-            }
-        };
-        if let Err(problem) = removed {
-            // Not forgotten, so that its mark is kept as long as it.
-            self.doomed().push((digest, bytes));
-            return Err(problem);
+        let number = self.marks().own_number(at);
+        let is_scanned = self.is_scanned();
+        let (mut had_file, mut doomed) = (Vec::with_capacity(keys.len()), Vec::new());
+        for key in keys {
+            let digest = key.digest();
+            let unknown = || {
+                let is_unknown = !is_scanned && !self.index.holds(&digest);
+                let metadata = is_unknown.then(|| fs::metadata(self.path_of(&digest)).ok())?;
+                metadata.map(|metadata| metadata.len())
+            };
+            let bytes = self.index.forget_older(&digest, number).or_else(unknown);
+            had_file.push(bytes.is_some());
+            doomed.extend(bytes.map(|bytes| Doomed { digest, bytes }));
+            self.forget_unused(key);
         }
-        self.doomed_files.fetch_sub(1, Ordering::Relaxed);
-        self.doomed_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        Ok(true)
+        let may_others_be = !is_scanned || !names.unsynced.is_empty();
+        doomed.iter().for_each(|doomed| names.doom(*doomed));
+        Some(Condemned { had_file, doomed, may_others_be })
     }
 
-    /// Removes the files of purged pages at the manager's pace, while it `is_wanted`.
-    pub(crate) fn sweep(&self, is_wanted: &dyn Fn() -> bool) -> Result<(), StoreError> {
-        let mut steps = Steps::new(self.options.manager, is_wanted);
-        while self.remove_doomed()? && steps.next() {}
-        Ok(())
-    }
-
-    /// Are files of purged pages left?
-    pub(crate) fn has_doomed(&self) -> bool {
-        self.doomed_files.load(Ordering::Relaxed) > 0
-    }
-
-    /// Removes a file of which only the name is known; whose it is, its head says.
-    fn remove_oldest(&self, digest: &Digest) -> Result<(), StoreError> {
-        let head = read_head(&self.options.levels.path(&self.options.path, digest));
-        self.remove_digest(digest)?;
-        if let Some(head) = head {
-            (self.gone)(Some(&Key::primary(head.key)));
-        }
-        Ok(())
-    }
-
-    fn remove_digest(&self, digest: &Digest) -> Result<bool, StoreError> {
-        let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        self.index.forget(digest);
-        self.unlink(digest)
-    }
-
-    fn unlink(&self, digest: &Digest) -> Result<bool, StoreError> {
-        let path = self.options.levels.path(&self.options.path, digest);
-        match files::remove(&path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failed("unlink()", &path)(error)),
-        }
-    }
-
-    /// Walks the folder once, for the accounting, while it `is_wanted`. Removes temporary files that dead
-    /// processes left, and stored responses that are not kept. `true` once all files are known.
-    pub(crate) fn scan(
-        &self,
-        now: i64,
-        is_wanted: &dyn Fn() -> bool,
-        is_kept: &dyn Fn(&EntryHead) -> bool,
-    ) -> bool {
-        if self.is_scanned() {
+    /// Removes a doomed file, unless its name is another one's now; `false` if it cannot be removed.
+    fn remove_one_doomed(&self, names: &mut Names, doomed: Doomed) -> bool {
+        let path = self.path_of(&doomed.digest);
+        if self.index.holds(&doomed.digest) {
+            names.spared(&doomed);
             return true;
         }
-        let mut scan = Scan { now, is_kept, steps: Steps::new(self.options.loader, is_wanted) };
-        let folder = self.options.path.clone();
-        if !self.scan_folder(&folder, self.options.levels.depth(), &mut scan) {
+        let removed = self.unlink(names, &path);
+        names.removed(&doomed, removed)
+    }
+
+    /// Removes files that were just condemned; `false` if any cannot be.
+    pub(crate) fn remove_condemned(&self, condemned: &[Doomed]) -> bool {
+        let mut all = true;
+        for doomed in condemned {
+            let mut names = self.folder.names();
+            if !names.is_owner(self.zone) {
+                return false;
+            }
+            if let Some(doomed) = names.take_doomed(&doomed.digest) {
+                all &= self.remove_one_doomed(&mut names, doomed);
+            }
+        }
+        all
+    }
+
+    /// Removes one file of a purged page, if there is one and none was `refused`; `false` if it cannot be removed.
+    fn remove_doomed(&self, refused: usize) -> Option<bool> {
+        let mut names = self.folder.names();
+        if refused > 0 || !names.are_of(self.zone) {
+            return None;
+        }
+        let doomed = names.doomed.pop_front()?;
+        Some(self.remove_one_doomed(&mut names, doomed))
+    }
+
+    /// Removes the files of purged pages at the manager's pace, while it `is_wanted`: each is tried once.
+    pub(crate) fn sweep(&self, is_wanted: &dyn Fn() -> bool) {
+        let mut steps = Steps::new(self.options.manager, is_wanted);
+        let mut left = self.folder.names().doomed.len();
+        while left > 0 && self.remove_doomed(0).is_some() && steps.next() {
+            left -= 1;
+        }
+    }
+
+    /// Removes a file of which only the name is known; whose it is, its head says. `false` if it cannot be removed:
+    /// then it counts as used now.
+    fn remove_known(&self, known: &Known) -> bool {
+        let Known { digest, last_used, .. } = known;
+        let path = self.path_of(digest);
+        let head = Opened::new(&path).ok().and_then(|opened| opened.head());
+        let mut names = self.folder.names();
+        if !names.are_of(self.zone) {
             return false;
         }
-        self.is_scanned.store(true, Ordering::Release);
-        true
-    }
-
-    /// `false` if it was ended early.
-    fn scan_folder(&self, folder: &Path, depth: usize, scan: &mut Scan<'_>) -> bool {
-        // A folder that vanishes under the scan has nothing to account for.
-        for item in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let (path, name) = (item.path(), item.file_name());
-            let Some(name) = name.to_str() else { continue };
-            let Ok(metadata) = item.metadata() else { continue };
-            if metadata.is_dir() {
-                if depth > 0 && !self.scan_folder(&path, depth - 1, scan) {
-                    return false;
-                }
-                continue;
+        let is_removed = match self.unlink(&mut names, &path) {
+            Ok(()) => self.index.forget(digest).is_some() | names.stuck.remove(digest) | true,
+            Err(problem) => {
+                names.is_stuck(digest, problem);
+                self.index.touch(digest, last_used.saturating_add(self.options.inactive.max(1)));
+                false
             }
-            if is_foreign_temporary(name) {
-                // Of a process that lives and shares the folder it may be in use.
-                if self.is_alone() {
-                    let _ = fs::remove_file(&path);
-                }
-            } else if let (0, Some(digest)) = (depth, parse_digest(name)) {
-                self.scan_file(&path, digest, metadata.len(), scan);
-            }
-            if !scan.steps.next() {
-                return false;
-            }
+        };
+        if let Some(head) = head {
+            self.forget_unused(&Key::primary(head.key));
         }
-        true
+        is_removed
     }
 
-    /// Where the key's file lies, if there is one.
-    pub(crate) fn path(&self, key: &Key) -> PathBuf {
-        self.options.levels.path(&self.options.path, &key.digest())
-    }
-
-    /// The heads of all files, until `wants_more` is false.
-    pub(crate) fn heads(&self, mut wants_more: impl FnMut(EntryHead) -> bool) {
-        self.heads_below(&self.options.path, &mut wants_more);
-    }
-
-    fn heads_below(&self, folder: &Path, wants_more: &mut impl FnMut(EntryHead) -> bool) -> bool {
-        for item in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let path = item.path();
-            let goes_on = if path.is_dir() {
-                self.heads_below(&path, wants_more)
-            } else {
-                let is_entry = item.file_name().to_str().is_some_and(|n| parse_digest(n).is_some());
-                let head = is_entry.then(|| read_head(&path)).flatten();
-                head.is_none_or(&mut *wants_more)
-            };
-            if !goes_on {
-                return false;
+    /// Removes a file, under the lock of the names.
+    fn unlink(&self, names: &mut Names, path: &Path) -> Result<(), StoreError> {
+        match files::remove(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => {
+                names.unsynced.note(path.parent().unwrap_or(path));
+                removed.map_err(failed("unlink()", path))
             }
-        }
-        true
-    }
-
-    fn scan_file(&self, path: &Path, digest: Digest, bytes: u64, scan: &Scan<'_>) {
-        if self.index.holds(&digest) {
-            return;
-        }
-        // Whatever cannot be read: it is damaged when it is asked for, and has its bytes until then.
-        if read_head(path).is_none_or(|head| (scan.is_kept)(&head)) {
-            self.index.remember(digest, bytes, scan.now);
-        } else {
-            // Purged, though nobody had read it yet.
-            let _ = fs::remove_file(path);
         }
     }
 
     /// Removes what is unused too long, then the longest unused above the bounds. Returns how many files
     /// went; ends early when it `is_wanted` no more.
-    pub(crate) fn evict(
-        &self,
-        now: i64,
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<usize, StoreError> {
-        self.check_folder()?;
+    pub(crate) fn trim(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> usize {
         let mut steps = Steps::new(self.options.manager, is_wanted);
         let mut removed = 0;
+        let (mut left, _) = self.index.usage();
         loop {
             let unused = self.index.unused_since(now - self.options.inactive, steps.pace.files);
-            let count = unused.len();
-            for Known { digest, .. } in unused {
-                self.remove_oldest(&digest)?;
-                removed += 1;
+            let is_last = unused.len() < steps.pace.files;
+            for known in unused {
+                left = left.saturating_sub(1);
+                // One that cannot be removed is looked at again after as long.
+                let known = Known { last_used: now, ..known };
+                removed += usize::from(self.remove_known(&known));
                 if !steps.next() {
-                    return Ok(removed);
+                    return removed;
                 }
             }
-            if count < steps.pace.files {
+            if is_last || left == 0 {
                 break;
             }
         }
-        while self.is_above(0, 0) || self.is_disk_tight() {
+        let mut refused = 0;
+        while refused < REFUSED_MAX && (self.is_above(0, false) || self.is_disk_tight()) {
             let Some(oldest) = self.index.oldest() else { break };
-            self.remove_oldest(&oldest.digest)?;
-            removed += 1;
+            let is_removed = self.remove_known(&Known { last_used: now, ..oldest });
+            removed += usize::from(is_removed);
+            refused += usize::from(!is_removed);
             if !steps.next() {
                 break;
             }
         }
-        Ok(removed)
+        removed
     }
 
     /// Makes the folder again if somebody removed it.
-    fn check_folder(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// It was removed, or cannot be made.
+    pub(crate) fn check_folder(&self) -> Result<(), StoreError> {
         let path = &self.options.path;
         if path.exists() {
             return Ok(());
         }
+        let _names = self.folder.names();
         self.index.clear();
-        (self.gone)(None);
+        self.catalog.retain(|key| self.in_memory(key).is_some());
         files::make_folder(path).map_err(failed("mkdir()", path))?;
         Err(StoreError::Vanished { path: path.clone() })
     }
@@ -505,94 +422,35 @@ impl Disk {
         nix::sys::statvfs::statvfs(&self.options.path)
             .is_ok_and(|stat| stat.blocks_available() * stat.fragment_size() < min_free)
     }
-}
 
-const TEMPORARY_PREFIX: &str = "tmp.";
-/// The head of an entry's file; `None` if it is damaged or gone.
-fn read_head(path: &Path) -> Option<EntryHead> {
-    let file = files::open(path).ok()?;
-    let mut prefix = [0; PREFIX_BYTES];
-    files::read_exact(&file, &mut prefix).ok()?;
-    let (head_bytes, crc) = EntryHead::prefix(&prefix)?;
-    let mut head = vec![0; head_bytes];
-    files::read_exact(&file, &mut head).ok()?;
-    EntryHead::decode(&head, crc)
-}
-
-fn is_foreign_temporary(name: &str) -> bool {
-    let own = format!("{TEMPORARY_PREFIX}{}.", std::process::id());
-    name.starts_with(TEMPORARY_PREFIX) && !name.starts_with(&own)
-}
-
-fn make_folders(path: &Path) -> Result<(), StoreError> {
-    let folder = path.parent().unwrap_or(path);
-    files::make_folder(folder).map_err(failed("mkdir()", folder))
-}
-
-/// Writes a whole entry; its length.
-fn write_file(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
-    if let Some(folder) = path.parent() {
-        // The folder may have been removed by hand while we run.
-        files::make_folder(folder).map_err(failed("mkdir()", folder))?;
+    /// The heads of all files, until `wants_more` is false.
+    pub(crate) fn heads(&self, mut wants_more: impl FnMut(EntryHead) -> bool) {
+        heads_below(&self.options.path, &mut wants_more);
     }
-    let file = files::create(path).map_err(failed("open()", path))?;
-    let write =
-        |file: &File, bytes: &[u8]| files::write(file, bytes).map_err(failed("write()", path));
-    let head = entry.head.encode();
-    write(&file, &head)?;
-    let mut length = head.len() as u64 + entry.head.body_bytes;
-    match &entry.body {
-        EntryBody::Memory(bytes) => write(&file, bytes)?,
-        EntryBody::File(source, offset) => {
-            copy_from(source, *offset, &file).map_err(failed("write()", path))?;
-            return Ok(length);
+}
+
+/// What a purge found on the disk.
+pub(crate) struct Condemned {
+    /// Of each key: did it have a file?
+    pub(crate) had_file: Vec<bool>,
+    pub(crate) doomed: Vec<Doomed>,
+    /// May there be, or come back, files that nobody knows of?
+    pub(crate) may_others_be: bool,
+}
+
+fn heads_below(folder: &Path, wants_more: &mut impl FnMut(EntryHead) -> bool) -> bool {
+    for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = item.path();
+        let goes_on = if path.is_dir() {
+            heads_below(&path, wants_more)
+        } else {
+            let is_entry = item.file_name().to_str().is_some_and(|n| parse_digest(n).is_some());
+            let opened = is_entry.then(|| Opened::new(&path).ok()).flatten();
+            opened.and_then(|opened| opened.head()).is_none_or(&mut *wants_more)
+        };
+        if !goes_on {
+            return false;
         }
     }
-    for (place, form) in entry.forms.iter().enumerate() {
-        let Some(made) = form.made() else { continue };
-        let head = encode_form(place, made);
-        write(&file, &head)?;
-        write(&file, &made.1)?;
-        length += (head.len() + made.1.len()) as u64;
-    }
-    Ok(length)
-}
-
-fn copy_from(source: &File, offset: u64, target: &File) -> io::Result<()> {
-    let mut buffer = vec![0; 64 * 1024];
-    let mut at = offset;
-    loop {
-        let count = files::read_at(source, &mut buffer, at)?;
-        if count == 0 {
-            return Ok(());
-        }
-        files::write(target, &buffer[..count])?;
-        at += count as u64;
-    }
-}
-
-fn crc_from(file: &File, offset: u64) -> io::Result<u32> {
-    let mut hasher = crc32fast::Hasher::new();
-    let mut buffer = vec![0; 64 * 1024];
-    let mut at = offset;
-    loop {
-        let count = files::read_at(file, &mut buffer, at)?;
-        if count == 0 {
-            return Ok(hasher.finalize());
-        }
-        hasher.update(&buffer[..count]);
-        at += count as u64;
-    }
-}
-
-/// The bytes of a small body, from wherever it is.
-pub(crate) fn body_bytes(body: &EntryBody, length: u64) -> io::Result<Bytes> {
-    match body {
-        EntryBody::Memory(bytes) => Ok(bytes.clone()),
-        EntryBody::File(file, offset) => {
-            let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-            file.read_exact_at(&mut bytes, *offset)?;
-            Ok(bytes.into())
-        }
-    }
+    true
 }

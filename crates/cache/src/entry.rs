@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::key::VariantId;
+use crate::marks::Moment;
 
 /// First bytes of an entry's file; the digit is the format's version.
-const MAGIC: &[u8; 8] = b"yorozu-3";
+const MAGIC: &[u8; 8] = b"yorozu-4";
 /// Bytes before the head.
 pub(crate) const PREFIX_BYTES: usize = 16;
 /// First bytes of a form behind the body.
@@ -47,6 +48,8 @@ pub struct EntryHead {
     pub content_type: Bytes,
     /// Other field lines of the response as they shall be sent, names as the origin wrote them.
     pub fields: Vec<(Bytes, Bytes)>,
+    /// When its making began, among purges and other makings ([`crate::Making::moment`]).
+    pub began: Moment,
     /// When the response arrived.
     pub stored_at: i64,
     /// When it was made: before it arrived, if the upstream's `Age` says so.
@@ -78,12 +81,23 @@ pub struct EntryHead {
     pub part: Option<Part>,
     /// What it can be purged by (`Surrogate-Key` and its like).
     pub tags: Vec<Bytes>,
-    /// A soft purge met it: it answers once more while it is made anew. Never in a file.
+    /// A soft purge met it: it answers once more while it is made again. Never in a file.
     pub is_purged: bool,
     /// Length of the body.
     pub body_bytes: u64,
     /// CRC-32 of the body.
     pub body_crc: u32,
+}
+
+/// How a file begins.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Prefix {
+    /// Length and checksum of the head that follows.
+    Head(usize, u32),
+    /// In another version of the format.
+    Other,
+    /// It is no entry's file.
+    Foreign,
 }
 
 /// Where the body is.
@@ -144,11 +158,6 @@ impl EntryHead {
     /// Seconds since the response was made, at `now` in milliseconds (RFC 9111, section 4.2.3).
     pub fn age(&self, now: i64) -> u64 {
         u64::try_from((now - self.born_at) / 1000).unwrap_or(0)
-    }
-
-    /// When its making began, in milliseconds since 1970.
-    pub fn begun_at(&self) -> i64 {
-        self.stored_at.saturating_sub(self.made_in.into())
     }
 
     /// Is it fresh at `now`, in milliseconds? One from the future is not: a clock was set back.
@@ -264,6 +273,8 @@ impl EntryHead {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; PREFIX_BYTES];
         put_bytes(&mut out, &self.key);
+        out.extend(self.began.epoch.to_le_bytes());
+        out.extend(self.began.number.to_le_bytes());
         out.extend(self.status.to_le_bytes());
         for time in [self.stored_at, self.born_at] {
             out.extend(time.to_le_bytes());
@@ -306,13 +317,23 @@ impl EntryHead {
         out
     }
 
-    /// Length of the encoded head, from a file's first [`PREFIX_BYTES`].
-    pub(crate) fn prefix(prefix: &[u8; PREFIX_BYTES]) -> Option<(usize, u32)> {
-        let (magic, rest) = prefix.split_first_chunk::<8>()?;
-        let (head_bytes, crc) = rest.split_first_chunk::<4>()?;
-        let head_bytes = usize::try_from(u32::from_le_bytes(*head_bytes)).ok()?;
-        let crc = u32::from_le_bytes(crc.try_into().ok()?);
-        (magic == MAGIC && head_bytes <= HEAD_BYTES_MAX).then_some((head_bytes, crc))
+    /// What a file's first [`PREFIX_BYTES`] say.
+    pub(crate) fn prefix(prefix: &[u8; PREFIX_BYTES]) -> Prefix {
+        let [magic @ .., a, b, c, d, e, f, g, h] = *prefix;
+        if magic != *MAGIC {
+            let is_own = magic[..MAGIC.len() - 1] == MAGIC[..MAGIC.len() - 1];
+            return if is_own && magic[7].is_ascii_digit() {
+                Prefix::Other
+            } else {
+                Prefix::Foreign
+            };
+        }
+        match usize::try_from(u32::from_le_bytes([a, b, c, d])) {
+            Ok(head_bytes) if head_bytes <= HEAD_BYTES_MAX => {
+                Prefix::Head(head_bytes, u32::from_le_bytes([e, f, g, h]))
+            }
+            _ => Prefix::Foreign,
+        }
     }
 
     /// Reads a head; `None` if any byte is not as [`EntryHead::encode`] wrote it.
@@ -323,6 +344,10 @@ impl EntryHead {
         let mut input = head;
         let decoded = Self {
             key: take_bytes(&mut input)?,
+            began: Moment {
+                epoch: u64::from_le_bytes(take(&mut input)?),
+                number: u64::from_le_bytes(take(&mut input)?),
+            },
             status: u16::from_le_bytes(take(&mut input)?),
             stored_at: i64::from_le_bytes(take(&mut input)?),
             born_at: i64::from_le_bytes(take(&mut input)?),
@@ -415,6 +440,7 @@ mod tests {
     pub(crate) fn head() -> EntryHead {
         EntryHead {
             key: Bytes::from_static(b"http://GETa/"),
+            began: Moment { epoch: 3, number: 8 },
             status: 200,
             fields: vec![(Bytes::from_static(b"X-A"), Bytes::from_static(b"1"))],
             stored_at: 5,
@@ -433,7 +459,7 @@ mod tests {
 
     fn decode(file: &[u8]) -> Option<EntryHead> {
         let (prefix, rest) = file.split_first_chunk::<PREFIX_BYTES>()?;
-        let (head_bytes, crc) = EntryHead::prefix(prefix)?;
+        let Prefix::Head(head_bytes, crc) = EntryHead::prefix(prefix) else { return None };
         EntryHead::decode(rest.get(..head_bytes)?, crc)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 /// `mkdir -p`, as nginx: what is stored is for nobody else on the machine.
@@ -60,6 +60,58 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     call("unlink()")?;
     fs::remove_file(path)
+}
+
+/// A whole file.
+pub(crate) fn read_all(path: &Path) -> io::Result<Vec<u8>> {
+    call("read()")?;
+    fs::read(path)
+}
+
+/// Adds to the end of a file, which is made when missing; `is_durable`: it outlasts a power failure from here on.
+pub(crate) fn append(path: &Path, bytes: &[u8], is_durable: bool) -> io::Result<()> {
+    call("open()")?;
+    let file = File::options().create(true).append(true).mode(0o600).open(path)?;
+    write(&file, bytes)?;
+    if is_durable {
+        call("fdatasync()")?;
+        if SYNCS {
+            file.sync_data()?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing that happens to a test shows whether the disk has it, and there it takes most of the time.
+const SYNCS: bool = !cfg!(test);
+
+/// Names that files got or lost in a folder outlast a power failure from here on.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+    call("fsync()")?;
+    let folder = File::open(path)?;
+    if SYNCS { folder.sync_all() } else { Ok(()) }
+}
+
+/// As [`sync_folder`], for all folders of the file system.
+pub(crate) fn sync_all_folders(path: &Path) -> io::Result<()> {
+    call("syncfs()")?;
+    let folder = File::open(path)?;
+    if SYNCS { nix::unistd::syncfs(folder).map_err(Into::into) } else { Ok(()) }
+}
+
+/// What tells an open file from others that get its name, and its length.
+pub(crate) fn identity(file: &File) -> io::Result<(u64, u64)> {
+    call("fstat()")?;
+    file.metadata().map(|metadata| (metadata.ino(), metadata.len()))
+}
+
+/// What tells the file of a name from others; `None` if there is none.
+pub(crate) fn identity_at(path: &Path) -> io::Result<Option<u64>> {
+    call("stat()")?;
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(|metadata| Some(metadata.ino())),
+    }
 }
 
 #[cfg(not(test))]

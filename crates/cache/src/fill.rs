@@ -6,12 +6,19 @@
 //! | made, flowing | stored, or free if its maker ends without ([`FillGuard`] is dropped) |
 //! | free, with waiters | made by one of them, woken in their order; the others sleep on |
 //! | overdue (older than the caller's age) | made by the next caller; the old maker's end is ignored |
+//! | begun before a purge that meets it | as overdue; who reads along gets all of it, who comes later does not |
 //!
 //! Nobody polls, and a maker that fails wakes one waiter, not all.
+//!
+//! # Invariants
+//! - Whoever joins a fill, or is handed something by it, asks the marks first, while the fill holds its maker's
+//!   [`Making`]: the marks that mean it are there.
+//! - What an older maker made is never handed to those who wait for a newer one.
 
 use crate::entry::{Entry, EntryHead};
 use crate::flow::{Broken, Flow};
 use crate::key::Key;
+use crate::marks::{Making, Marks, Moment};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -32,7 +39,33 @@ enum Stage {
 struct State {
     since: Instant,
     stage: Stage,
+    /// Its maker's, once that has begun; kept as long as anybody may be handed anything.
+    making: Option<Arc<Making>>,
     waiters: usize,
+}
+
+impl State {
+    /// When its maker began, and what is known of the response's tags.
+    fn made(&self) -> (Option<Moment>, &[Bytes]) {
+        let head = match &self.stage {
+            Stage::Flowing(flow) => &flow.head,
+            Stage::Stored(entry) => &entry.head,
+            Stage::Made | Stage::Free => {
+                return (self.making.as_ref().map(|making| making.moment()), &[]);
+            }
+        };
+        (Some(head.began), &head.tags)
+    }
+
+    /// Did a purge meet what is being made, as far as that is known?
+    fn is_met(&self, key: &Key, marks: &Marks) -> bool {
+        let (began, tags) = self.made();
+        began.is_some_and(|began| marks.meet(key, tags, began))
+    }
+
+    fn free(&mut self) {
+        (self.stage, self.making) = (Stage::Free, None);
+    }
 }
 
 /// A response being made.
@@ -44,7 +77,7 @@ struct Fill {
 
 impl Fill {
     fn new(now: Instant) -> Arc<Self> {
-        let state = State { since: now, stage: Stage::Made, waiters: 0 };
+        let state = State { since: now, stage: Stage::Made, making: None, waiters: 0 };
         Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
     }
 
@@ -55,8 +88,9 @@ impl Fill {
 }
 
 /// The fills of one zone.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Fills {
+    marks: Arc<Marks>,
     under_way: Mutex<UnderWay>,
 }
 
@@ -76,7 +110,7 @@ pub enum Woken {
     Flowing(Arc<Flow>),
     /// It is stored.
     Stored(Arc<Entry>),
-    /// Its maker ended without it: claim it.
+    /// Its maker ended without it, or a purge met it: claim it.
     Free,
 }
 
@@ -97,13 +131,23 @@ impl Waiter {
         loop {
             let mut changed = std::pin::pin!(self.fill.changed.notified());
             changed.as_mut().enable();
-            match &self.fill.state().stage {
-                Stage::Made => {}
-                Stage::Flowing(flow) => return Woken::Flowing(Arc::clone(flow)),
-                Stage::Stored(entry) => return Woken::Stored(Arc::clone(entry)),
-                Stage::Free => return Woken::Free,
+            if let Some(woken) = self.look() {
+                return woken;
             }
             changed.await;
+        }
+    }
+}
+
+impl Waiter {
+    fn look(&self) -> Option<Woken> {
+        let state = self.fill.state();
+        match &state.stage {
+            Stage::Made => None,
+            Stage::Free => Some(Woken::Free),
+            _ if state.is_met(&self.key, &self.fills.marks) => Some(Woken::Free),
+            Stage::Flowing(flow) => Some(Woken::Flowing(Arc::clone(flow))),
+            Stage::Stored(entry) => Some(Woken::Stored(Arc::clone(entry))),
         }
     }
 }
@@ -136,6 +180,11 @@ pub struct FillGuard {
 }
 
 impl FillGuard {
+    /// Its maker begins here.
+    pub fn started(&self, making: &Arc<Making>) {
+        self.fill.state().making = Some(Arc::clone(making));
+    }
+
     /// Lets waiters read along from here on; `announced`: the length the origin said.
     pub fn begin(&mut self, head: EntryHead, announced: Option<u64>) {
         let flow = Arc::new(Flow::new(head, announced));
@@ -158,8 +207,9 @@ impl FillGuard {
         }
     }
 
-    /// The response is whole, but a purge met it: who reads along gets all of it, others have it made anew.
-    pub fn purged(self) {
+    /// The response is whole, and not stored, as a purge met it or there is a newer one: who reads along gets all of
+    /// it, others look again.
+    pub fn not_stored(self) {
         if let Some(flow) = &self.flow {
             flow.end(Ok(()));
         }
@@ -171,17 +221,11 @@ impl FillGuard {
             flow.end(Ok(()));
         }
         let mut under_way = self.fills.lock();
-        self.fill.state().stage = Stage::Stored(Arc::clone(&entry));
+        self.fill.state().stage = Stage::Stored(entry);
         forget(&mut under_way, &self.key, &self.fill);
         self.is_stored = true;
-        // Those who wait for another maker, who took over from this one, have it too.
-        let other = under_way.get(&self.key).cloned();
         drop(under_way);
         self.fill.changed.notify_waiters();
-        if let Some(other) = other {
-            other.state().stage = Stage::Stored(entry);
-            other.changed.notify_waiters();
-        }
     }
 }
 
@@ -196,7 +240,7 @@ impl Drop for FillGuard {
         let mut under_way = self.fills.lock();
         let is_current = under_way.get(&self.key).is_some_and(|fill| Arc::ptr_eq(fill, &self.fill));
         let mut state = self.fill.state();
-        state.stage = Stage::Free;
+        state.free();
         let has_waiters = state.waiters > 0;
         drop(state);
         if !has_waiters {
@@ -222,6 +266,10 @@ fn forget(under_way: &mut UnderWay, key: &Key, fill: &Arc<Fill>) {
 }
 
 impl Fills {
+    pub(crate) fn new(marks: Arc<Marks>) -> Self {
+        Self { marks, under_way: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, UnderWay> {
         // A panic while the map was held cannot leave it half changed: each use is one call.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
@@ -232,7 +280,7 @@ impl Fills {
         let under_way = self.lock();
         let fill = Arc::clone(under_way.get(key)?);
         let mut state = fill.state();
-        if matches!(state.stage, Stage::Free) {
+        if matches!(state.stage, Stage::Free) || state.is_met(key, &self.marks) {
             return None;
         }
         state.waiters += 1;
@@ -253,7 +301,7 @@ impl Fills {
                         drop(state);
                         Arc::clone(slot.get())
                     }
-                    _ if is_overdue => {
+                    _ if is_overdue || state.is_met(key, &self.marks) => {
                         drop(state);
                         slot.insert(Fill::new(now));
                         Arc::clone(slot.get())
@@ -271,18 +319,22 @@ impl Fills {
         Claim::Maker(FillGuard { fills, key: key.clone(), fill, flow: None, is_stored: false })
     }
 
-    /// Whoever asks for a key that `is_met` from here on has it made anew, and those who wait go on so.
-    pub(crate) fn cancel(&self, is_met: impl Fn(&Key) -> bool) {
+    /// Those who wait for what `is_met`, by its key, its tags as far as they are known, and when its maker began, have
+    /// it made again at once.
+    pub(crate) fn cancel(&self, is_met: impl Fn(&Key, &[Bytes], Option<Moment>) -> bool) {
         let mut cancelled = Vec::new();
         self.lock().retain(|key, fill| {
-            let is_kept = !is_met(key);
+            let mut state = fill.state();
+            let (began, tags) = state.made();
+            let is_kept = !is_met(key, tags, began);
             if !is_kept {
+                // The making stays: its maker may yet hand something to those who wait here.
+                state.stage = Stage::Free;
                 cancelled.push(Arc::clone(fill));
             }
             is_kept
         });
         for fill in cancelled {
-            fill.state().stage = Stage::Free;
             fill.changed.notify_waiters();
         }
     }
@@ -297,6 +349,12 @@ mod tests {
     use super::*;
     use crate::entry::EntryBody;
     use crate::flow::{Piece, Place};
+    use crate::marks::Left;
+    use crate::purge::Purge;
+
+    fn fills() -> Arc<Fills> {
+        Arc::new(Fills::new(Marks::new(Left::default())))
+    }
 
     fn key() -> Key {
         Key::primary(Bytes::from_static(b"k"))
@@ -322,7 +380,7 @@ mod tests {
 
     #[test]
     fn one_maker_at_a_time_until_it_ends_or_is_overdue() {
-        let fills = Arc::new(Fills::default());
+        let fills = fills();
         let (now, age) = (Instant::now(), Duration::from_secs(5));
         let Claim::Maker(first) = fills.claim(&key(), now, age) else { panic!("free key") };
         assert!(matches!(fills.claim(&key(), now, age), Claim::Taken(_)));
@@ -337,7 +395,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn all_wake_for_what_is_stored_and_one_for_a_failure() {
-        let fills = Arc::new(Fills::default());
+        let fills = fills();
         let guard = maker(&fills);
         let waiters = [waiter(&fills), waiter(&fills), waiter(&fills)];
         let mut sleeping: Vec<_> = waiters.iter().map(|waiter| Box::pin(waiter.woken())).collect();
@@ -357,7 +415,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_turn_is_not_lost_with_the_one_who_had_it() {
-        let fills = Arc::new(Fills::default());
+        let fills = fills();
         let guard = maker(&fills);
         let (first, second) = (waiter(&fills), waiter(&fills));
         let mut sleeping = Box::pin(second.woken());
@@ -376,7 +434,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_body_is_read_along_and_a_broken_one_ends_broken() {
-        let fills = Arc::new(Fills::default());
+        let fills = fills();
         let mut guard = maker(&fills);
         let waiter = waiter(&fills);
         guard.begin(EntryHead { status: 200, ..EntryHead::default() }, Some(6));
@@ -393,16 +451,48 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn who_reads_along_with_a_purged_response_gets_all_of_it() {
-        let fills = Arc::new(Fills::default());
+        let fills = fills();
         let (mut guard, waiter) = (maker(&fills), waiter(&fills));
         guard.begin(EntryHead::default(), None);
         let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
-        fills.cancel(|_| true);
+        fills.cancel(|_, _, _| true);
         guard.push(&Bytes::from_static(b"abc"));
-        guard.purged();
+        guard.not_stored();
         let mut place = Place::default();
         assert!(matches!(flow.next(&mut place).await, Ok(Some(Piece::Memory(_)))));
         assert!(matches!(flow.next(&mut place).await, Ok(None)));
         assert!(matches!(waiter.woken().await, Woken::Free));
+    }
+    #[tokio::test(flavor = "current_thread")]
+    async fn nobody_joins_what_a_purge_met() {
+        for purge in [Purge::Tag("t".into()), Purge::Page(key()), Purge::Prefix("k".into())] {
+            let fills = fills();
+            let mut guard = maker(&fills);
+            let making = Arc::new(fills.marks.begin());
+            guard.started(&making);
+            let early = waiter(&fills);
+            fills.marks.note(std::slice::from_ref(&purge), None);
+            // The tags are not known yet: who comes now waits, and learns it with the head.
+            let later = matches!(purge, Purge::Tag(_)).then(|| waiter(&fills));
+            let head = EntryHead {
+                began: making.moment(),
+                tags: vec!["t".into()],
+                ..EntryHead::default()
+            };
+            guard.begin(head, None);
+            if let Some(later) = &later {
+                assert!(matches!(later.woken().await, Woken::Free), "{purge:?}");
+            }
+            assert!(matches!(early.woken().await, Woken::Free));
+            assert!(fills.join(&key()).is_none());
+            let again = maker(&fills);
+            again.started(&Arc::new(fills.marks.begin()));
+            let follower = waiter(&fills);
+            // What the older maker made is not for those who wait for the newer one.
+            guard.stored(entry());
+            let mut sleeping = Box::pin(follower.woken());
+            assert!(is_asleep(sleeping.as_mut()));
+            again.stored(entry());
+        }
     }
 }

@@ -15,6 +15,8 @@ struct Record {
     bytes: u64,
     /// Seconds since 1970; of four bytes, for there may be millions.
     last_used: u32,
+    /// The number of the making that wrote it; 0: an earlier process's.
+    number: u64,
 }
 
 /// A file as the eviction sees it; ordered by its last use.
@@ -74,19 +76,34 @@ impl Index {
         }
     }
 
-    pub(crate) fn remember(&self, digest: Digest, bytes: u64, now: i64) {
-        let record = Record { bytes, last_used: seconds(now) };
+    /// Was the file written by a later making than that of the `number`?
+    pub(crate) fn has_newer(&self, digest: &Digest, number: u64) -> bool {
+        self.part_of(digest).get(digest).is_some_and(|record| record.number > number)
+    }
+
+    /// Notes a file; was another one known under its name?
+    pub(crate) fn remember(&self, digest: Digest, bytes: u64, number: u64, now: i64) -> bool {
+        let record = Record { bytes, last_used: seconds(now), number };
         let old = self.part_of(&digest).insert(digest, record);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        match old {
+        match &old {
             Some(old) => _ = self.bytes.fetch_sub(old.bytes, Ordering::Relaxed),
             None => _ = self.files.fetch_add(1, Ordering::Relaxed),
         }
+        old.is_some()
     }
 
     /// Forgets a file; its bytes, if it was known.
     pub(crate) fn forget(&self, digest: &Digest) -> Option<u64> {
-        let old = self.part_of(digest).remove(digest)?;
+        self.forget_older(digest, u64::MAX)
+    }
+
+    /// Forgets a file that a making before that of the `number` wrote; its bytes, if there was one.
+    pub(crate) fn forget_older(&self, digest: &Digest, number: u64) -> Option<u64> {
+        let mut part = self.part_of(digest);
+        part.get(digest).filter(|record| record.number < number)?;
+        let old = part.remove(digest)?;
+        drop(part);
         self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
         self.files.fetch_sub(1, Ordering::Relaxed);
         Some(old.bytes)
@@ -149,9 +166,11 @@ mod tests {
         let index = Index::new();
         let digest = |number: u8| [number; 16];
         for number in 0..200 {
-            index.remember(digest(number), 10, 1000 + i64::from(number));
+            index.remember(digest(number), 10, 1, 1000 + i64::from(number));
         }
-        index.remember(digest(7), 30, 1007);
+        assert!(index.remember(digest(7), 30, 2, 1007));
+        assert!(index.has_newer(&digest(7), 1) && !index.has_newer(&digest(7), 2));
+        assert_eq!(index.forget_older(&digest(7), 2), None);
         assert_eq!(index.usage(), (200, 2020));
         index.forget(&digest(7));
         index.forget(&digest(7));

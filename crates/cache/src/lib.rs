@@ -21,16 +21,21 @@
 mod catalog;
 mod disk;
 mod entry;
+mod entry_file;
 mod files;
 mod fill;
 mod flow;
+mod folder;
 mod index;
+mod journal;
 mod key;
 mod levels;
-mod lock;
+mod marks;
 mod pace;
 mod purge;
+mod scan;
 mod spool;
+mod tiers;
 mod zone;
 #[cfg(test)]
 mod zone_faults;
@@ -41,10 +46,11 @@ pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Flow, Piece, Place};
 pub use key::{Key, VariantId};
 pub use levels::Levels;
+pub use marks::{Making, Moment};
 pub use pace::Pace;
 pub use purge::{Depth, Purge};
 pub use spool::Spool;
-pub use zone::{Zone, ZoneOptions, ZoneUsage};
+pub use zone::{Kept, Zone, ZoneOptions, ZoneUsage};
 
 /// Why the disk tier could not do what was asked. The memory tier goes on.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +71,14 @@ pub enum StoreError {
     Vanished {
         /// The folder.
         path: std::path::PathBuf,
+    },
+    /// Several files cannot be removed; they are tried again.
+    #[error("{first}, and {more} more files cannot be removed")]
+    Stuck {
+        /// Why the first one cannot.
+        first: Box<StoreError>,
+        /// The others.
+        more: usize,
     },
     /// A file is not what was written: cut short, bits flipped, or of another program.
     #[error("cache file \"{path}\" is damaged ({what}), it is removed")]

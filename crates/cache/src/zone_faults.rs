@@ -54,7 +54,9 @@ fn page(number: u32, version: u32) -> Bytes {
 
 fn store(zone: &Zone, number: u32, version: u32) {
     let bytes = page(number, version);
+    let making = zone.begin();
     let head = EntryHead {
+        began: making.moment(),
         key: Bytes::copy_from_slice(key(number).as_bytes()),
         status: 200,
         stored_at: version.into(),
@@ -72,8 +74,8 @@ fn store(zone: &Zone, number: u32, version: u32) {
         crate::EntryBody::Memory(bytes)
     };
     let entry = Arc::new(Entry::new(head, body, 0));
-    zone.insert(&key(number), Arc::clone(&entry), i64::from(version));
-    let _ = zone.write(&key(number), &entry, version.into(), i64::from(version));
+    zone.insert(&key(number), &entry, &making);
+    let _ = zone.write(&key(number), &entry, version.into(), &making);
     if number == 1 {
         entry.forms[0].keep(1, Bytes::from(format!("coded {version}")));
         let _ = zone.rewrite(&key(number), &entry, version.into());
@@ -86,8 +88,8 @@ fn work(zone: &Zone) {
         for number in 0..6 {
             store(zone, number, version);
         }
-        let _ = zone.purge(&Purge::Page(key(2)), Depth::Hard, version.into());
-        let _ = zone.purge(&Purge::Prefix("http://GETsite/4".into()), Depth::Soft, version.into());
+        let _ = zone.purge(&[Purge::Page(key(2))], Depth::Hard);
+        let _ = zone.purge(&[Purge::Prefix("http://GETsite/4".into())], Depth::Soft);
         for number in 0..6 {
             let _ = zone.load(&key(number), 5);
         }
@@ -101,7 +103,7 @@ fn check(zone: &Zone, what: &str) -> usize {
     for number in 0..6 {
         // Damage would be noticed and said; no fault may cause any under a page's own name.
         let entry = zone.load(&key(number), 9).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let Some(entry) = entry else { continue };
+        let Some((entry, _)) = entry else { continue };
         found += 1;
         let body = Zone::body(&entry).unwrap();
         let version = (1..4).find(|version| page(number, *version) == body);

@@ -203,6 +203,7 @@ pub fn revalidated(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<
     exchange.cache_report.is_stored = fresh.is_ok();
     if let Ok(fresh) = fresh {
         renewed.stored_at = arrived_at;
+        renewed.is_purged = false;
         renewed.born_at = fresh.born_at;
         renewed.fresh_until = fresh.fresh_until;
         renewed.stale_updating_until = fresh.stale_updating_until;
@@ -211,12 +212,16 @@ pub fn revalidated(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<
         renewed.is_by_operator = fresh.is_by_operator;
     }
     let now = arrived_at / 1000;
+    let making = exchange.pass.cache.as_mut()?.making.take();
+    if let Some(making) = &making {
+        renewed.began = making.moment();
+    }
     let renewed = Arc::new(Zone::renewed(&entry, renewed, now));
     let plan = exchange.pass.cache.as_mut()?;
-    if fresh.is_ok() {
-        let (zone, begun, guard) = (Arc::clone(&plan.zone), plan.begun, plan.guard.take());
+    if let (Ok(_), Some(making)) = (fresh, making) {
+        let (zone, guard) = (Arc::clone(&plan.zone), plan.guard.take());
         let context = error::Context::of(exchange);
-        let made = collector::Made { entry: Arc::clone(&renewed), begun, guard };
+        let made = collector::Made { entry: Arc::clone(&renewed), making, guard };
         collector::store(zone, made, now, context);
     }
     Some(answer(exchange, &renewed, CacheStatus::Revalidated))

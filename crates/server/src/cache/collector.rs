@@ -3,7 +3,7 @@
 use crate::logging::error::{Context, Level};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
-use yorozu_cache::{Entry, EntryBody, EntryHead, FillGuard, Key, Spool, StoreError, Zone};
+use yorozu_cache::{Entry, EntryBody, EntryHead, FillGuard, Key, Making, Spool, StoreError, Zone};
 
 /// A response on its way into a zone.
 pub struct Collector {
@@ -15,8 +15,8 @@ pub struct Collector {
     spool: Option<Spool>,
     /// Waiters read along, and are woken when the entry is in place.
     guard: Option<FillGuard>,
-    /// When the request for it looked first.
-    begun: i64,
+    /// Since the upstream was asked for it.
+    making: Arc<Making>,
     context: Context,
 }
 
@@ -25,9 +25,10 @@ impl Collector {
         zone: Arc<Zone>,
         head: EntryHead,
         guard: Option<FillGuard>,
-        begun: i64,
+        making: Arc<Making>,
         context: Context,
     ) -> Self {
+        let head = EntryHead { began: making.moment(), ..head };
         Self {
             zone,
             head,
@@ -36,7 +37,7 @@ impl Collector {
             hasher: crc32fast::Hasher::new(),
             spool: None,
             guard,
-            begun,
+            making,
             context,
         }
     }
@@ -107,7 +108,7 @@ impl Collector {
             None => EntryBody::Memory(joined(std::mem::take(&mut self.chunks))),
         };
         let entry = Arc::new(Entry::new(head, body, now));
-        let made = Made { entry, begun: self.begun, guard: self.guard.take() };
+        let made = Made { entry, making: self.making, guard: self.guard.take() };
         store(Arc::clone(&self.zone), made, now, self.context.clone());
     }
 }
@@ -115,8 +116,8 @@ impl Collector {
 /// An entry that is whole.
 pub struct Made {
     pub entry: Arc<Entry>,
-    /// When the request for it looked first.
-    pub begun: i64,
+    /// Its own, which its head says.
+    pub making: Arc<Making>,
     /// The claim, for those who wait.
     pub guard: Option<FillGuard>,
 }
@@ -124,19 +125,19 @@ pub struct Made {
 /// Puts an entry into its place: a hit from here on; its file is written behind it. `now` in seconds
 /// since 1970.
 pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
-    let Made { entry, begun, guard } = made;
+    let Made { entry, making, guard } = made;
     // The entry's own key: a variant does not take the place of the first one.
     let key = Key::primary(entry.head.key.clone());
-    if !zone.insert(&key, Arc::clone(&entry), begun) {
+    if !zone.insert(&key, &entry, &making) {
         if let Some(guard) = guard {
-            guard.purged();
+            guard.not_stored();
         }
         return;
     }
     if let Some(guard) = guard {
         guard.stored(Arc::clone(&entry));
     }
-    let written = tokio::task::spawn_blocking(move || zone.write(&key, &entry, now, begun));
+    let written = tokio::task::spawn_blocking(move || zone.write(&key, &entry, now, &making));
     tokio::task::spawn_local(async move {
         if let Ok(Err(problem)) = written.await {
             context.upstream(Level::Crit, &problem.to_string(), None);

@@ -2,13 +2,12 @@
 
 use super::{Plan, key};
 use crate::config::types::word_enum;
+use crate::exchange::Exchange;
 use crate::exchange::request::Method;
-use crate::exchange::{Exchange, unix_millis};
 use crate::handlers::gateway::{Conf, Head};
 use crate::logging::error::{self, Level};
 use std::sync::Arc;
-use std::time::SystemTime;
-use yorozu_cache::{Depth, Purge};
+use yorozu_cache::{Depth, Making, Purge, Zone};
 
 word_enum! {
     /// `*_cache_invalidate`
@@ -44,24 +43,51 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
             continue;
         }
         let (zone, now) = (Arc::clone(&zone), exchange.now());
+        let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, &zone));
         let takes_all = conf.cache_invalidate == Invalidate::On;
         let removed = tokio::task::spawn_blocking(move || {
             let found = match zone.peek(&key) {
-                None => zone.load(&key, now)?,
+                None => zone.load(&key, now)?.map(|(entry, _)| entry),
                 found => found,
             };
             match found {
                 Some(entry) if takes_all || !entry.head.is_by_operator => {
-                    let at = unix_millis(SystemTime::now());
-                    zone.purge(&Purge::Page(key), Depth::Hard, at)
+                    let own = own.as_ref().map(|own| &*own.making);
+                    zone.purge_but(&[Purge::Page(key)], Depth::Hard, own).map(drop)
                 }
-                _ => Ok(0),
+                _ => Ok(()),
             }
         });
         if let Ok(Err(problem)) = removed.await {
             error::request(exchange, Level::Crit, &problem.to_string());
         }
     }
+}
+
+/// An answer that may be stored under another method than its own.
+#[derive(Clone)]
+pub struct Posted {
+    zone: Arc<Zone>,
+    making: Arc<Making>,
+}
+
+/// The upstream is about to be asked with a POST whose answer may be stored for GET.
+pub fn begin(exchange: &mut Exchange, conf: &Conf) {
+    if conf.cache_content_location && exchange.request.method == Method::Post {
+        if let Ok(Some(zone)) = key::zone(exchange, conf) {
+            let making = Arc::new(zone.begin());
+            exchange.pass.posted = Some(Posted { zone, making });
+        }
+    }
+}
+
+/// What the answer to the POST under way began as.
+fn posted(exchange: &Exchange) -> Option<Posted> {
+    let of_plan = |plan: &Plan| {
+        let making = Arc::clone(plan.making.as_ref()?);
+        Some(Posted { zone: Arc::clone(&plan.zone), making })
+    };
+    exchange.pass.posted.clone().or_else(|| exchange.pass.cache.as_ref().and_then(of_plan))
 }
 
 /// `*_cache_content_location`: lets the answer to a POST be stored for GET, if it says that it is the page
@@ -74,9 +100,9 @@ pub fn plan_for_get(exchange: &mut Exchange, conf: &Conf, head: &Head) {
     if !is_asked || head.status != 200 || !is_of_own_url(exchange, head) {
         return;
     }
-    let Ok(Some(zone)) = key::zone(exchange, conf) else { return };
+    let Some(Posted { zone, making }) = posted(exchange) else { return };
     let key = key::with_method(exchange, conf, b"GET");
-    exchange.pass.cache = Some(Plan::new(zone, key, exchange.now_millis()));
+    exchange.pass.cache = Some(Plan { making: Some(making), ..Plan::new(zone, key) });
 }
 
 /// Does `Content-Location` name the request's own URL?

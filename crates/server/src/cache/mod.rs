@@ -36,13 +36,12 @@ use crate::handlers::gateway::directives::Failures;
 use crate::handlers::gateway::{self, Conf, Protocol};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
-use crate::process::turn;
 use bytes::Bytes;
 use freshness::NotStored;
 use std::sync::Arc;
 use std::time::Instant;
 use storing::{Claimed, Objections, claim};
-use yorozu_cache::{Claim, Depth, Entry, FillGuard, Key, Purge, Waiter, Woken, Zone};
+use yorozu_cache::{Claim, Depth, Entry, FillGuard, Key, Making, Purge, Waiter, Woken, Zone};
 
 /// What the cache knows about the request under way.
 pub struct Plan {
@@ -64,14 +63,17 @@ pub struct Plan {
     /// Held while this request makes the page.
     pub guard: Option<FillGuard>,
     pub is_bypassed: bool,
-    /// When the request looked first, in milliseconds since 1970: a purge after that keeps its page from
-    /// being stored.
-    pub begun: i64,
+    /// Since the upstream is asked: a purge from then on keeps the answer from being stored.
+    pub making: Option<Arc<Making>>,
+    /// An entry that was read from its file, and a making from before that.
+    loaded: Option<(Arc<Entry>, Arc<Making>)>,
+    /// Is the stored page gone that the answer would have built on?
+    is_base_lost: bool,
 }
 
 impl Plan {
     /// Nothing is known yet of what is stored under `key`.
-    pub fn new(zone: Arc<Zone>, key: Key, begun: i64) -> Self {
+    pub fn new(zone: Arc<Zone>, key: Key) -> Self {
         Self {
             zone,
             key,
@@ -83,8 +85,32 @@ impl Plan {
             is_refresh: false,
             guard: None,
             is_bypassed: false,
-            begun,
+            making: None,
+            loaded: None,
+            is_base_lost: false,
         }
+    }
+
+    /// The upstream is about to be asked: what it answers begins here, or where the stored page was found on which the
+    /// answer builds. That must still be there.
+    pub fn begin(&mut self) {
+        let base = self.start.as_ref().or(self.stale.as_ref());
+        let since_base = base.and_then(|base| match &self.loaded {
+            Some((entry, making)) if Arc::ptr_eq(entry, base) => Some(Arc::clone(making)),
+            _ => {
+                let key = Key::primary(base.head.key.clone());
+                self.zone.begin_from(&key, base).map(Arc::new)
+            }
+        });
+        self.is_base_lost = base.is_some() && since_base.is_none();
+        if self.is_base_lost {
+            self.start = None;
+        }
+        let making = since_base.unwrap_or_else(|| Arc::new(self.zone.begin()));
+        if let Some(guard) = &self.guard {
+            guard.started(&making);
+        }
+        self.making = Some(making);
     }
 
     /// What a request of its own needs to refresh the page; the claim goes with it.
@@ -94,7 +120,8 @@ impl Plan {
             stale: self.stale.clone(),
             is_refresh: true,
             guard: Some(guard),
-            ..Self::new(Arc::clone(&self.zone), self.key.clone(), turn::unix_millis())
+            loaded: self.loaded.clone(),
+            ..Self::new(Arc::clone(&self.zone), self.key.clone())
         }
     }
 
@@ -136,7 +163,7 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     let is_head_of_get =
         exchange.request.method == Method::Head && !has_method && !is_asked_as_get(exchange);
     let key = key::primary(exchange, conf);
-    let mut plan = Plan::new(zone, key, exchange.now_millis());
+    let mut plan = Plan::new(zone, key);
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     if conf.cache_bypass.0.iter().any(|value| value.is_true(exchange)) {
         plan.is_bypassed = true;
@@ -282,7 +309,12 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome> {
     }
     if let Some(entry) = load(exchange, conf).await {
         let outcome = judge(exchange, conf, &entry);
-        if outcome.is_some() || exchange.pass.cache.as_ref()?.stale.is_some() {
+        let plan = exchange.pass.cache.as_mut()?;
+        if outcome.is_some() {
+            // Nothing is built on it.
+            plan.loaded = None;
+        }
+        if outcome.is_some() || plan.stale.is_some() {
             return outcome;
         }
     }
@@ -422,7 +454,7 @@ pub async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
     found
 }
 
-async fn load_key(exchange: &Exchange, key: Key) -> Option<Arc<Entry>> {
+async fn load_key(exchange: &mut Exchange, key: Key) -> Option<Arc<Entry>> {
     let zone = Arc::clone(&exchange.pass.cache.as_ref()?.zone);
     if !zone.may_be_on_disk(&key) {
         return None;
@@ -430,7 +462,12 @@ async fn load_key(exchange: &Exchange, key: Key) -> Option<Arc<Entry>> {
     let now = exchange.now();
     let loaded = tokio::task::spawn_blocking(move || zone.load(&key, now)).await.ok()?;
     match loaded {
-        Ok(entry) => entry,
+        Ok(found) => {
+            let (entry, making) = found?;
+            let plan = exchange.pass.cache.as_mut()?;
+            plan.loaded = Some((Arc::clone(&entry), Arc::new(making)));
+            Some(entry)
+        }
         Err(problem) => {
             error::request(exchange, Level::Crit, &problem.to_string());
             None
@@ -454,7 +491,8 @@ pub fn is_for_stored_page(name: &[u8]) -> bool {
 
 /// Validators of the expired entry, for a conditional request to the upstream.
 pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
-    let stale = exchange.pass.cache.as_ref().and_then(|plan| plan.stale.as_ref());
+    let plan = exchange.pass.cache.as_ref().filter(|plan| !plan.is_base_lost);
+    let stale = plan.and_then(|plan| plan.stale.as_ref());
     // As nginx: other statuses are fetched anew.
     match stale.filter(|entry| conf.cache_revalidate && entry.head.status == 200) {
         None => (None, Bytes::new()),

@@ -15,16 +15,16 @@ use super::report::Report;
 use crate::config::directive::*;
 use crate::config::network::Network;
 use crate::config::template::Template;
+use crate::exchange::Exchange;
 use crate::exchange::response::Response;
-use crate::exchange::{Exchange, unix_millis};
 use crate::handlers::Outcome;
 use crate::handlers::gateway::Conf;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 use yorozu_cache::{Depth, Key, Purge, Zone};
 
 /// `*_cache_purge`
@@ -222,7 +222,7 @@ pub fn of_key(key: &Key) -> Purge {
     }
 }
 
-/// Purges one after the other, on a thread that may block; how many stored responses each met.
+/// Purges, all at once, on a thread that may block; how many stored responses each met.
 ///
 /// # Errors
 /// A line for the log: a file could not be removed.
@@ -232,21 +232,7 @@ pub async fn purge(
     depth: Depth,
 ) -> Result<Vec<usize>, String> {
     let zone = Arc::clone(zone);
-    let work = move || {
-        let at = unix_millis(SystemTime::now());
-        let counts = purges.iter().map(|purge| zone.purge(purge, depth, at));
-        let counts = counts.collect::<Result<Vec<usize>, _>>();
-        // Times are compared in milliseconds: who is told of the purge comes after it.
-        while unix_millis(SystemTime::now()) == at {
-            let since =
-                SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            std::thread::sleep(Duration::from_micros(
-                1000 - u64::from(since.subsec_micros() % 1000),
-            ));
-        }
-        counts
-    };
-    match tokio::task::spawn_blocking(work).await {
+    match tokio::task::spawn_blocking(move || zone.purge(&purges, depth)).await {
         Ok(Ok(counts)) => Ok(counts),
         Ok(Err(problem)) => Err(problem.to_string()),
         Err(_) => Err("the purge was interrupted".to_owned()),
@@ -268,7 +254,7 @@ const TAGS_MAX: usize = 4096;
 
 /// The tags of an answer for `host`, parted by spaces or commas; `None` if there are too many.
 pub fn tags<'a>(host: &[u8], lines: impl Iterator<Item = &'a [u8]>) -> Option<Vec<Bytes>> {
-    let (mut found, mut bytes) = (Vec::new(), 0);
+    let (mut found, mut seen, mut bytes) = (Vec::new(), HashSet::new(), 0);
     for line in lines {
         for word in line.split(|byte| matches!(byte, b' ' | b',' | b'\t')) {
             if word.is_empty() {
@@ -276,7 +262,7 @@ pub fn tags<'a>(host: &[u8], lines: impl Iterator<Item = &'a [u8]>) -> Option<Ve
             }
             bytes += word.len();
             let tag = tag(host, word);
-            if !found.contains(&tag) {
+            if seen.insert(tag.clone()) {
                 found.push(tag);
             }
             if bytes > TAGS_BYTES_MAX || found.len() > TAGS_MAX {

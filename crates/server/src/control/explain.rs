@@ -175,7 +175,7 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
         }
     }
     let is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(asked));
-    asked.pass.cache = Some(Plan::new(Arc::clone(&zone), key.clone(), asked.now_millis()));
+    asked.pass.cache = Some(Plan::new(Arc::clone(&zone), key.clone()));
     let is_in_memory = zone.peek(&key).is_some();
     let entry = cache::load(asked, conf).await;
     let first = asked.pass.cache.as_ref().and_then(|plan| plan.first.clone());

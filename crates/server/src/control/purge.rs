@@ -146,74 +146,81 @@ fn confine(exchange: &mut Exchange, batch: &mut Batch) -> Result<(), String> {
 }
 
 async fn perform(conf: &Rc<WorkerConf>, batch: &Batch) -> Result<Value, String> {
-    let zones = zones(conf, batch.zone.as_deref())?;
-    let (mut urls, mut tags, mut total) = (Map::new(), Map::new(), 0);
-    // All tags of a zone at once: each call waits for the next millisecond.
     let tag = |name: &String| Purge::Tag(purge::tag(batch.host.as_bytes(), name.as_bytes()));
-    let mut of_tags = vec![0; batch.tags.len()];
-    for zone in &zones {
-        let mut purges: Vec<Purge> = batch.tags.iter().map(tag).collect();
-        purges.extend(batch.all.then_some(Purge::All));
-        if purges.is_empty() {
-            continue;
+    let mut wanted = Wanted::default();
+    for zone in &zones(conf, batch.zone.as_deref())? {
+        let tags = batch.tags.iter().enumerate().map(|(at, name)| (Of::Tag(at), tag(name)));
+        wanted.add(zone, tags.chain(batch.all.then_some((Of::All, Purge::All))));
+    }
+    let refused = add_urls(conf, batch, &mut wanted).await;
+    let (mut urls, mut tags) = (vec![0; batch.urls.len()], vec![0; batch.tags.len()]);
+    let mut total = 0;
+    for (zone, of, purges) in wanted.0 {
+        let counts = purge::purge(&zone, purges, batch.depth).await?;
+        for (of, count) in of.into_iter().zip(counts) {
+            total += count;
+            match of {
+                Of::Tag(at) => tags[at] += count,
+                Of::Url(at) => urls[at] += count,
+                Of::All => {}
+            }
         }
-        let counts = purge::purge(zone, purges, batch.depth).await?;
-        total += counts.iter().sum::<usize>();
-        for (sum, count) in of_tags.iter_mut().zip(counts) {
-            *sum += count;
-        }
     }
-    // After the tags: one of them may be refused.
-    for (url, count) in purge_urls(conf, batch).await? {
-        total += count;
-        urls.insert(url.to_owned(), json!(count));
+    if let Some(problem) = refused {
+        return Err(problem);
     }
-    for (name, count) in batch.tags.iter().zip(of_tags) {
-        tags.insert(name.clone(), json!(count));
-    }
+    let by_name = |names: &[String], counts: Vec<usize>| -> Map<String, Value> {
+        names.iter().cloned().zip(counts.into_iter().map(Value::from)).collect()
+    };
+    let (urls, tags) = (by_name(&batch.urls, urls), by_name(&batch.tags, tags));
     Ok(json!({ "purged": total, "urls": urls, "tags": tags }))
 }
 
-/// Purges the URLs, those of a zone at once as well; how many stored responses each met.
-async fn purge_urls<'a>(
-    conf: &Rc<WorkerConf>,
-    batch: &'a Batch,
-) -> Result<Vec<(&'a str, usize)>, String> {
-    let mut counts: Vec<(&str, usize)> = Vec::with_capacity(batch.urls.len());
-    let mut meant: Vec<(Arc<Zone>, Vec<Purge>, Vec<usize>)> = Vec::new();
+/// What a purge of a batch was asked for as.
+#[derive(Clone, Copy)]
+enum Of {
+    Tag(usize),
+    Url(usize),
+    All,
+}
+
+/// The purges of a batch: each zone does all of its own at once, for each call waits for the disk.
+#[derive(Default)]
+struct Wanted(Vec<(Arc<Zone>, Vec<Of>, Vec<Purge>)>);
+
+impl Wanted {
+    fn add(&mut self, zone: &Arc<Zone>, purges: impl Iterator<Item = (Of, Purge)>) {
+        let (of, purges): (Vec<Of>, Vec<Purge>) = purges.unzip();
+        match self.0.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, zone)) {
+            Some((_, all_of, all)) => {
+                all_of.extend(of);
+                all.extend(purges);
+            }
+            None if purges.is_empty() => {}
+            None => self.0.push((Arc::clone(zone), of, purges)),
+        }
+    }
+}
+
+/// Adds the purges of the URLs; what is wrong with the first one that is refused, which keeps nothing else from being
+/// purged.
+async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> Option<String> {
     let mut refused = None;
     for (number, url) in batch.urls.iter().enumerate() {
         if number % URLS_AT_ONCE == URLS_AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        counts.push((url, 0));
         for url in with_schemes(conf, url) {
-            let found = match of_url(conf, &url) {
-                Ok(None) => continue,
-                Ok(Some(found)) => found,
-                Err(problem) => {
-                    refused.get_or_insert(problem);
-                    continue;
+            match of_url(conf, &url) {
+                Ok(None) => {}
+                Ok(Some((zone, purges))) => {
+                    wanted.add(&zone, purges.into_iter().map(|purge| (Of::Url(number), purge)));
                 }
-            };
-            let (zone, purges) = found;
-            let same = meant.iter().position(|(other, ..)| Arc::ptr_eq(other, &zone));
-            let same = same.unwrap_or_else(|| {
-                meant.push((zone, Vec::new(), Vec::new()));
-                meant.len() - 1
-            });
-            let (_, all, numbers) = &mut meant[same];
-            numbers.resize(all.len() + purges.len(), number);
-            all.extend(purges);
+                Err(problem) => refused = refused.or(Some(problem)),
+            }
         }
     }
-    for (zone, purges, numbers) in meant {
-        let met = purge::purge(&zone, purges, batch.depth).await?;
-        for (number, count) in numbers.into_iter().zip(met) {
-            counts[number].1 += count;
-        }
-    }
-    refused.map_or(Ok(counts), Err)
+    refused
 }
 
 fn zones(conf: &WorkerConf, name: Option<&str>) -> Result<Vec<Arc<Zone>>, String> {

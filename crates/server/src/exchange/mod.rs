@@ -11,6 +11,7 @@ pub mod subrequests;
 pub mod temporary;
 pub mod variables;
 
+use crate::cache::invalidate::Posted;
 use crate::cache::{CacheStatus, Plan};
 use crate::config::compiled::{ListenAddress, LocationId, ServerId, WorkerConf};
 use crate::config::regex::Spans;
@@ -178,6 +179,8 @@ impl Captures {
 pub struct Pass {
     /// The cache's part, until the answer is on its way.
     pub cache: Option<Plan>,
+    /// Where it has none: the answer to a POST may be stored all the same.
+    pub posted: Option<Posted>,
     /// Where `proxy_pass` goes.
     pub proxy: Option<Rc<Destination>>,
     /// The slice that the upstream is asked for.

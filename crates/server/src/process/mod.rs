@@ -446,7 +446,7 @@ fn manage(config: &Config, is_current: &AtomicBool) {
             error::process(config, Level::Warn, &text);
         }
         for zone in config.zones.values() {
-            if let Err(problem) = zone.evict(now(), &is_wanted) {
+            for problem in zone.evict(now(), &is_wanted).problems {
                 error::process(config, Level::Crit, &problem.to_string());
             }
         }

@@ -327,12 +327,13 @@ fn collector(
 ) -> Option<Collector> {
     cache::storing::objections(exchange, conf);
     let mut plan = exchange.pass.cache.take()?;
+    let making = plan.making.take()?;
     match entry_head(exchange, conf, head, response, &plan) {
         Ok(mut entry) => {
             entry.made_in = u32::try_from(turn::since(started).as_millis()).unwrap_or(u32::MAX);
             exchange.cache_report.is_stored = true;
             let context = Context::of(exchange);
-            Some(Collector::new(plan.zone, entry, plan.guard.take(), plan.begun, context))
+            Some(Collector::new(plan.zone, entry, plan.guard.take(), making, context))
         }
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);

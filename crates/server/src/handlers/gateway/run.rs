@@ -134,6 +134,10 @@ async fn job(
     protocol: &Protocol,
     is_live: bool,
 ) -> Result<Box<Job>, u16> {
+    match &mut exchange.pass.cache {
+        Some(plan) => plan.begin(),
+        None => cache::invalidate::begin(exchange, location.gateway()),
+    }
     let upstream = match protocol.target().and_then(Target::fixed) {
         Some(upstream) => Arc::clone(upstream),
         None => Box::pin(protocol.upstream(exchange)).await?,

@@ -1,0 +1,193 @@
+//! An entry's file: written whole, read and verified whole.
+
+use crate::disk::failed;
+use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, Prefix, decode_forms, encode_form};
+use crate::files;
+use crate::{Key, StoreError};
+use bytes::Bytes;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What lies in a file.
+pub(crate) enum Content {
+    /// The key's entry.
+    Entry(Box<Entry>),
+    /// Another key's, whose digest is the same.
+    OtherKey,
+    /// An entry of another version of the format.
+    Outdated,
+}
+
+/// An open file of a name.
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    /// Tells it from others that get the name while it is open.
+    pub(crate) identity: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Opened {
+    /// Opens the file of a name.
+    pub(crate) fn new(path: &Path) -> Result<Self, StoreError> {
+        let file = files::open(path).map_err(failed("open()", path))?;
+        let (identity, bytes) = files::identity(&file).map_err(failed("fstat()", path))?;
+        Ok(Self { file, identity, bytes })
+    }
+
+    /// Does it still have the name?
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        files::identity_at(path).is_ok_and(|found| found == Some(self.identity))
+    }
+
+    /// Its head alone; `None` if that is damaged.
+    pub(crate) fn head(&self) -> Option<EntryHead> {
+        let mut prefix = [0; PREFIX_BYTES];
+        files::read_exact(&self.file, &mut prefix).ok()?;
+        let Prefix::Head(head_bytes, crc) = EntryHead::prefix(&prefix) else { return None };
+        let mut head = vec![0; head_bytes];
+        files::read_exact(&self.file, &mut head).ok()?;
+        EntryHead::decode(&head, crc)
+    }
+
+    /// Is it an entry of another version of the format?
+    pub(crate) fn is_outdated(&self) -> bool {
+        let mut prefix = [0; PREFIX_BYTES];
+        files::read_at(&self.file, &mut prefix, 0).is_ok()
+            && EntryHead::prefix(&prefix) == Prefix::Other
+    }
+
+    /// Reads and verifies it; bodies above `memory_max` stay in the file.
+    ///
+    /// # Errors
+    /// It is damaged, or cannot be read.
+    pub(crate) fn read(
+        &self,
+        path: &Path,
+        key: &Key,
+        memory_max: u64,
+        now: i64,
+    ) -> Result<Content, StoreError> {
+        let damaged = |what| StoreError::Damaged { path: path.to_owned(), what };
+        let file = &self.file;
+        let mut prefix = [0; PREFIX_BYTES];
+        let read = |buffer: &mut [u8], what| {
+            files::read_exact(file, buffer).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => damaged(what),
+                _ => failed("read()", path)(error),
+            })
+        };
+        read(&mut prefix, "shorter than its prefix")?;
+        let (head_bytes, crc) = match EntryHead::prefix(&prefix) {
+            Prefix::Head(head_bytes, crc) => (head_bytes, crc),
+            Prefix::Other => return Ok(Content::Outdated),
+            Prefix::Foreign => return Err(damaged("unknown format")),
+        };
+        let mut head = vec![0; head_bytes];
+        read(&mut head, "shorter than its head")?;
+        let head = EntryHead::decode(&head, crc).ok_or_else(|| damaged("head checksum"))?;
+        if head.key != key.as_bytes() {
+            return Ok(Content::OtherKey);
+        }
+        let body_at = (PREFIX_BYTES + head_bytes) as u64;
+        let rest_bytes = self.bytes.checked_sub(body_at + head.body_bytes);
+        let rest_bytes = rest_bytes.ok_or_else(|| damaged("length"))?;
+        let mut forms = Bytes::new();
+        let body = if head.body_bytes <= memory_max {
+            let room = usize::try_from(self.bytes - body_at).unwrap_or(0);
+            let mut body = Vec::with_capacity(room);
+            files::read_to_end(file, &mut body).map_err(failed("read()", path))?;
+            let mut body = Bytes::from(body);
+            let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
+            if body.len() < body_bytes {
+                return Err(damaged("length"));
+            }
+            forms = body.split_off(body_bytes);
+            if crc32fast::hash(&body) != head.body_crc {
+                return Err(damaged("body checksum"));
+            }
+            EntryBody::Memory(body)
+        } else if rest_bytes > 0 {
+            return Err(damaged("length"));
+        } else {
+            if crc_from(file, body_at).map_err(failed("read()", path))? != head.body_crc {
+                return Err(damaged("body checksum"));
+            }
+            let file = file.try_clone().map_err(failed("dup()", path))?;
+            EntryBody::File(Arc::new(file), body_at)
+        };
+        let entry = Entry::new(head, body, now);
+        decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
+        Ok(Content::Entry(Box::new(entry)))
+    }
+}
+
+/// Writes a whole entry; its length.
+pub(crate) fn write(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
+    if let Some(folder) = path.parent() {
+        // The folder may have been removed by hand while we run.
+        files::make_folder(folder).map_err(failed("mkdir()", folder))?;
+    }
+    let file = files::create(path).map_err(failed("open()", path))?;
+    let write =
+        |file: &File, bytes: &[u8]| files::write(file, bytes).map_err(failed("write()", path));
+    let head = entry.head.encode();
+    write(&file, &head)?;
+    let mut length = head.len() as u64 + entry.head.body_bytes;
+    match &entry.body {
+        EntryBody::Memory(bytes) => write(&file, bytes)?,
+        EntryBody::File(source, offset) => {
+            copy_from(source, *offset, &file).map_err(failed("write()", path))?;
+            return Ok(length);
+        }
+    }
+    for (place, form) in entry.forms.iter().enumerate() {
+        let Some(made) = form.made() else { continue };
+        let head = encode_form(place, made);
+        write(&file, &head)?;
+        write(&file, &made.1)?;
+        length += (head.len() + made.1.len()) as u64;
+    }
+    Ok(length)
+}
+
+fn copy_from(source: &File, offset: u64, target: &File) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut at = offset;
+    loop {
+        let count = files::read_at(source, &mut buffer, at)?;
+        if count == 0 {
+            return Ok(());
+        }
+        files::write(target, &buffer[..count])?;
+        at += count as u64;
+    }
+}
+
+fn crc_from(file: &File, offset: u64) -> io::Result<u32> {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 64 * 1024];
+    let mut at = offset;
+    loop {
+        let count = files::read_at(file, &mut buffer, at)?;
+        if count == 0 {
+            return Ok(hasher.finalize());
+        }
+        hasher.update(&buffer[..count]);
+        at += count as u64;
+    }
+}
+
+/// The bytes of a small body, from wherever it is.
+pub(crate) fn body_bytes(body: &EntryBody, length: u64) -> io::Result<Bytes> {
+    match body {
+        EntryBody::Memory(bytes) => Ok(bytes.clone()),
+        EntryBody::File(file, offset) => {
+            let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+            file.read_exact_at(&mut bytes, *offset)?;
+            Ok(bytes.into())
+        }
+    }
+}

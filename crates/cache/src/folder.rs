@@ -1,0 +1,327 @@
+//! A zone's folder: this process's, once, however many zones are opened on it.
+//!
+//! A reload that changes a zone opens another one on the same folder, while requests of the old configuration still
+//! use the old one. What must be one for both is here: the lock that keeps other processes away, the marks of
+//! purges, the names of the files, and whose these are.
+//!
+//! # Invariants
+//! - While any zone of this process has the folder, the process has the lock, unless another one had it before.
+//! - Of several zones the newest that has acted on the files has them: older ones give no names and remove none.
+//! - A file gets its name, loses it, and is looked for under the lock of the names, together with what the index and
+//!   the catalog say of it.
+
+use crate::StoreError;
+use crate::disk::failed;
+use crate::files;
+use crate::index::Digest;
+use crate::journal::Journal;
+use crate::marks::Marks;
+use crate::tiers::Tiers;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Locked by the process whose folder it is.
+const LOCK_NAME: &str = "yorozu.lock";
+
+/// The folders of this process, by their real paths.
+static OPEN: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new());
+
+/// The file of a purged page: no page any more, and not removed yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doomed {
+    pub(crate) digest: Digest,
+    pub(crate) bytes: u64,
+}
+
+/// Folders in which names were lost since they were last brought to the disk: a power failure may bring them back.
+#[derive(Debug, Default)]
+pub(crate) struct Unsynced {
+    folders: HashSet<PathBuf>,
+    is_many: bool,
+}
+
+impl Unsynced {
+    pub(crate) fn note(&mut self, folder: &Path) {
+        /// Of more folders the whole file system is brought to the disk; chosen.
+        const FEW: usize = 64;
+        if self.is_many || self.folders.contains(folder) {
+            return;
+        }
+        self.folders.insert(folder.to_owned());
+        if self.folders.len() > FEW {
+            *self = Self { folders: HashSet::new(), is_many: true };
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.folders.is_empty() && !self.is_many
+    }
+
+    /// Brings them to the disk. Blocks for long.
+    pub(crate) fn sync(&self, root: &Path) -> Result<(), StoreError> {
+        if self.is_many {
+            return files::sync_all_folders(root).map_err(failed("syncfs()", root));
+        }
+        for folder in &self.folders {
+            match files::sync_folder(folder) {
+                // Removed with all that was in it: that is its parent's to say.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                synced => synced.map_err(failed("fsync()", folder))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, other: Self) {
+        self.is_many |= other.is_many;
+        other.folders.iter().for_each(|folder| self.note(folder));
+    }
+}
+
+/// What is known of the names in a folder beside the index.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// The zone whose they are.
+    owner: u64,
+    pub(crate) doomed: VecDeque<Doomed>,
+    pub(crate) doomed_bytes: u64,
+    /// Files that could not be removed, of which the log has a line.
+    pub(crate) stuck: HashSet<Digest>,
+    /// The first of those that are not told of yet, and how many more there are.
+    problem: Option<(StoreError, usize)>,
+    pub(crate) unsynced: Unsynced,
+}
+
+impl Names {
+    /// May the zone give and take names? From here on no older one may.
+    pub(crate) fn are_of(&mut self, zone: u64) -> bool {
+        if zone > self.owner {
+            // What the older one had not removed yet is found by the newer one's scan.
+            (self.owner, self.doomed, self.doomed_bytes) = (zone, VecDeque::new(), 0);
+        }
+        zone == self.owner
+    }
+
+    /// May it, without taking them from an older one?
+    pub(crate) fn is_owner(&self, zone: u64) -> bool {
+        zone == self.owner
+    }
+
+    pub(crate) fn doom(&mut self, doomed: Doomed) {
+        self.doomed_bytes += doomed.bytes;
+        self.doomed.push_back(doomed);
+    }
+
+    /// Files that are doomed, and their bytes.
+    pub(crate) fn doomed_usage(&self) -> (usize, u64) {
+        (self.doomed.len(), self.doomed_bytes)
+    }
+
+    /// Takes a doomed file out of those that are removed later; `None` if it is none of them any more.
+    pub(crate) fn take_doomed(&mut self, digest: &Digest) -> Option<Doomed> {
+        // It was put there just now.
+        let place = self.doomed.iter().rposition(|doomed| doomed.digest == *digest)?;
+        self.doomed.remove(place)
+    }
+
+    /// The name of one that was taken out is another file's now.
+    pub(crate) fn spared(&mut self, doomed: &Doomed) {
+        self.doomed_bytes -= doomed.bytes;
+        self.stuck.remove(&doomed.digest);
+    }
+
+    /// One that was taken out is gone, or comes behind the others again.
+    pub(crate) fn removed(&mut self, doomed: &Doomed, removed: Result<(), StoreError>) -> bool {
+        match removed {
+            Ok(()) => self.spared(doomed),
+            Err(problem) => {
+                self.doomed.push_back(*doomed);
+                self.is_stuck(&doomed.digest, problem);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The doomed files, if each of them is one that cannot be removed.
+    pub(crate) fn all_stuck(&self) -> Option<Vec<Digest>> {
+        let is_stuck = |doomed: &Doomed| self.stuck.contains(&doomed.digest);
+        let digests = || self.doomed.iter().map(|doomed| doomed.digest).collect();
+        self.doomed.iter().all(is_stuck).then(digests)
+    }
+
+    /// A file cannot be removed: that is said once.
+    pub(crate) fn is_stuck(&mut self, digest: &Digest, problem: StoreError) {
+        if self.stuck.insert(*digest) {
+            match &mut self.problem {
+                Some((_, more)) => *more += 1,
+                none => *none = Some((problem, 0)),
+            }
+        }
+    }
+
+    /// What is to be said about files that could not be removed.
+    pub(crate) fn take_problem(&mut self) -> Option<StoreError> {
+        let (first, more) = self.problem.take()?;
+        Some(match more {
+            0 => first,
+            more => StoreError::Stuck { first: Box::new(first), more },
+        })
+    }
+
+    /// The names may be on the disk: notes what is lost from here on alone.
+    pub(crate) fn take_unsynced(&mut self) -> Unsynced {
+        std::mem::take(&mut self.unsynced)
+    }
+
+    /// They are not on the disk after all.
+    pub(crate) fn give_back(&mut self, unsynced: Unsynced) {
+        self.unsynced.join(unsynced);
+    }
+}
+
+/// One folder with the zones of this process on it.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    lock: Mutex<Option<Flock<File>>>,
+    lock_path: PathBuf,
+    pub(crate) marks: Arc<Marks>,
+    pub(crate) journal: Journal,
+    names: Mutex<Names>,
+    /// How many purges are being done.
+    purges: Mutex<usize>,
+    zones: Mutex<Zones>,
+    temporary: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Zones {
+    last: u64,
+    tiers: Vec<Weak<Tiers>>,
+}
+
+/// A purge, while it is being done.
+pub(crate) struct OnePurge<'a>(&'a Mutex<usize>);
+
+impl Drop for OnePurge<'_> {
+    fn drop(&mut self) {
+        *locked(self.0) -= 1;
+    }
+}
+
+/// Each use of these leaves them whole: a panic elsewhere cannot leave them half changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Folder {
+    /// The folder at `path`, made when missing.
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
+        files::make_folder(path).map_err(failed("mkdir()", path))?;
+        let real = path.canonicalize().map_err(failed("realpath()", path))?;
+        let mut open = locked(&OPEN);
+        open.retain(|_, folder| folder.strong_count() > 0);
+        if let Some(folder) = open.get(&real).and_then(Weak::upgrade) {
+            return Ok(folder);
+        }
+        let lock_path = path.join(LOCK_NAME);
+        let lock = Mutex::new(try_lock(&lock_path)?);
+        let (journal, left) = Journal::open(path)?;
+        let folder = Arc::new(Self {
+            lock,
+            lock_path,
+            marks: Marks::new(left),
+            journal,
+            names: Mutex::default(),
+            purges: Mutex::default(),
+            zones: Mutex::default(),
+            temporary: AtomicU64::new(0),
+        });
+        open.insert(real, Arc::downgrade(&folder));
+        Ok(folder)
+    }
+
+    /// Joins a zone, under a number above those of all before it.
+    pub(crate) fn join(&self, zone: impl FnOnce(u64) -> Tiers) -> Arc<Tiers> {
+        let mut zones = locked(&self.zones);
+        zones.last += 1;
+        let tiers = Arc::new(zone(zones.last));
+        zones.tiers.retain(|tiers| tiers.strong_count() > 0);
+        zones.tiers.push(Arc::downgrade(&tiers));
+        tiers
+    }
+
+    /// The zones on the folder.
+    pub(crate) fn tiers(&self) -> Vec<Arc<Tiers>> {
+        locked(&self.zones).tiers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The name of a new temporary file.
+    pub(crate) fn temporary_name(&self) -> String {
+        let number = self.temporary.fetch_add(1, Ordering::Relaxed);
+        format!("{}{number}", temporary_prefix(self.marks.epoch()))
+    }
+
+    pub(crate) fn names(&self) -> MutexGuard<'_, Names> {
+        locked(&self.names)
+    }
+
+    /// Is it no other process's? One that had it may have ended since.
+    pub(crate) fn is_alone(&self) -> bool {
+        let mut lock = locked(&self.lock);
+        if lock.is_none() {
+            *lock = try_lock(&self.lock_path).unwrap_or_default();
+            if lock.is_some() && self.adopt().is_err() {
+                // What it purged is not known: later, again.
+                *lock = None;
+            }
+        }
+        lock.is_some()
+    }
+
+    /// What the process purged whose folder it was until now.
+    fn adopt(&self) -> Result<(), StoreError> {
+        self.marks.adopt(self.journal.read(self.marks.epoch())?);
+        self.tiers().iter().for_each(|tier| tier.drop_met());
+        Ok(())
+    }
+
+    pub(crate) fn begin_purge(&self) -> OnePurge<'_> {
+        *locked(&self.purges) += 1;
+        OnePurge(&self.purges)
+    }
+
+    /// What `look` finds while no purge is being done; `None` if one is.
+    pub(crate) fn between_purges<T>(&self, look: impl FnOnce() -> Option<T>) -> Option<T> {
+        let count = locked(&self.purges);
+        if *count == 0 { look() } else { None }
+    }
+}
+
+const TEMPORARY_PREFIX: &str = "tmp.";
+
+/// What the names of temporary files begin with. Process ids come again, and in a container are always the same.
+fn temporary_prefix(epoch: u64) -> String {
+    format!("{TEMPORARY_PREFIX}{epoch:016x}.")
+}
+
+pub(crate) fn is_foreign_temporary(name: &str, epoch: u64) -> bool {
+    name.starts_with(TEMPORARY_PREFIX) && !name.starts_with(&temporary_prefix(epoch))
+}
+
+/// The folder's lock; `None` if another process has it.
+fn try_lock(path: &Path) -> Result<Option<Flock<File>>, StoreError> {
+    // To read is enough for a lock; another user may have made the file.
+    let file = File::open(path).or_else(|_| File::create(path));
+    let file = file.map_err(failed("open()", path))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, error)) => Err(failed("flock()", path)(error.into())),
+    }
+}

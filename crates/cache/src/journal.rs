@@ -1,0 +1,221 @@
+//! The file of the marks, in the zone's folder: what the next process must know of purges whose files may still be there.
+//!
+//! ```text
+//! epoch EPOCH CRC                                       a process opened the folder
+//! purge EPOCH NUMBER page|prefix|tag|all:BYTES CRC      it purged; bytes in hexadecimal
+//! file EPOCH NUMBER DIGEST CRC                          a purged file that could not be removed
+//! ```
+//! Epochs stand in the order of the openings. A line that is torn or not known is passed over. The file is appended
+//! to, one write and one `fdatasync` for a batch, and is written again, or removed, when marks are forgotten.
+//!
+//! # Invariants
+//! - What is not in the file any more is not needed: the epoch of an entry that is not listed is older than every
+//!   purge in it, or that entry counts as if.
+//! - A line is never joined to a torn one: each write begins with a line feed.
+
+use crate::disk::failed;
+use crate::files;
+use crate::index::Digest;
+use crate::levels::parse_digest;
+use crate::marks::{Left, Moment};
+use crate::purge::Purge;
+use crate::{Key, StoreError};
+use bytes::Bytes;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Its name.
+const NAME: &str = "yorozu.purges";
+/// The name under which it is written again.
+const NEW_NAME: &str = "yorozu.purges.new";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(digits: &str) -> Option<Bytes> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| {
+        let pair = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    pairs.collect::<Option<Vec<u8>>>().map(Bytes::from)
+}
+
+fn summed(text: &str) -> String {
+    format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))
+}
+
+fn epoch_line(epoch: u64) -> String {
+    summed(&format!("epoch {epoch:016x}"))
+}
+
+fn purge_line(purge: &Purge, Moment { epoch, number }: Moment) -> String {
+    let (kind, bytes) = match purge {
+        Purge::Page(key) => ("page", key.as_bytes()),
+        Purge::Prefix(prefix) => ("prefix", &prefix[..]),
+        Purge::Tag(tag) => ("tag", &tag[..]),
+        Purge::All => ("all", &b""[..]),
+    };
+    summed(&format!("purge {epoch:016x} {number} {kind}:{}", hex(bytes)))
+}
+
+fn file_line(digest: &Digest, Moment { epoch, number }: Moment) -> String {
+    summed(&format!("file {epoch:016x} {number} {}", hex(digest)))
+}
+
+/// Reads a line into `left`; `None` for one that is torn.
+fn read_line(line: &str, left: &mut Left) -> Option<()> {
+    let (text, crc) = line.rsplit_once(' ')?;
+    if crc.len() != 8 || u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(text.as_bytes()) {
+        return None;
+    }
+    let mut words = text.split(' ');
+    let kind = words.next()?;
+    let epoch = u64::from_str_radix(words.next()?, 16).ok()?;
+    if !left.epochs.contains(&epoch) {
+        left.epochs.push(epoch);
+    }
+    let mut moment = || Some(Moment { epoch, number: words.next()?.parse().ok()? });
+    match kind {
+        "purge" => {
+            let moment = moment()?;
+            let (kind, digits) = words.next()?.split_once(':')?;
+            let bytes = bytes_of(digits)?;
+            let purge = match kind {
+                "page" => Purge::Page(Key::primary(bytes)),
+                "prefix" => Purge::Prefix(bytes),
+                "tag" => Purge::Tag(bytes),
+                "all" => Purge::All,
+                _ => return None,
+            };
+            left.purges.push((purge, moment));
+        }
+        "file" => {
+            let moment = moment()?;
+            left.files.push((parse_digest(words.next()?)?, moment));
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+fn lines(bytes: &[u8]) -> Left {
+    let mut left = Left::default();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if let Ok(line) = std::str::from_utf8(line) {
+            let _ = read_line(line, &mut left);
+        }
+    }
+    left
+}
+
+#[derive(Debug)]
+struct State {
+    /// May the file hold a line?
+    is_there: bool,
+    has_epoch: bool,
+}
+
+/// The journal of a folder.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+impl Journal {
+    /// Opens the journal, and what it has.
+    ///
+    /// # Errors
+    /// It is there and cannot be read: purged pages might come back.
+    pub(crate) fn open(folder: &Path) -> Result<(Self, Left), StoreError> {
+        let state = Mutex::new(State { is_there: false, has_epoch: false });
+        let journal = Self { folder: folder.to_owned(), state };
+        let left = journal.read(0)?;
+        Ok((journal, left))
+    }
+
+    /// What it has, also of another process, whose folder it was until now; `epoch`: the own one.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub(crate) fn read(&self, epoch: u64) -> Result<Left, StoreError> {
+        let path = self.folder.join(NAME);
+        let mut state = self.state();
+        let bytes = match files::read_all(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            read => Some(read.map_err(failed("read()", &path))?),
+        };
+        let left = bytes.as_deref().map(lines).unwrap_or_default();
+        *state = State { is_there: bytes.is_some(), has_epoch: left.epochs.contains(&epoch) };
+        Ok(left)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each use leaves it whole: a panic elsewhere cannot leave it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has purges outlast the process, and a power failure: they are on the disk when this returns.
+    ///
+    /// # Errors
+    /// They may not be: a full disk and the like.
+    pub(crate) fn append(&self, purges: &[Purge], at: Moment) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let epoch = (!state.has_epoch).then(|| epoch_line(at.epoch)).unwrap_or_default();
+        let lines: String = purges.iter().map(|purge| purge_line(purge, at)).collect();
+        let path = self.folder.join(NAME);
+        let is_new = !state.is_there;
+        state.is_there = true;
+        let text = format!("\n{epoch}{lines}");
+        files::append(&path, text.as_bytes(), true).map_err(failed("write()", &path))?;
+        if is_new {
+            files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))?;
+        }
+        state.has_epoch = true;
+        Ok(())
+    }
+
+    /// Before the first file of this process: the marks of earlier ones do not mean it. Should that not be possible, its
+    /// files count as older than those marks after the next start.
+    pub(crate) fn tell_epoch(&self, epoch: u64) {
+        let mut state = self.state();
+        if state.is_there && !state.has_epoch {
+            let text = format!("\n{}", epoch_line(epoch));
+            let path = self.folder.join(NAME);
+            state.has_epoch = files::append(&path, text.as_bytes(), false).is_ok();
+        }
+    }
+
+    /// Is there anything in it?
+    pub(crate) fn is_there(&self) -> bool {
+        self.state().is_there
+    }
+
+    /// Writes it again with what is left then, which is asked for under its lock: nothing is appended meanwhile.
+    ///
+    /// # Errors
+    /// The old file stays, which has more.
+    pub(crate) fn replace(&self, left: impl FnOnce() -> Option<Left>) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let (path, new) = (self.folder.join(NAME), self.folder.join(NEW_NAME));
+        let Some(left) = left() else {
+            match files::remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("unlink()", &path)(error));
+                }
+                _ => *state = State { is_there: false, has_epoch: false },
+            }
+            return Ok(());
+        };
+        let mut text: String = left.epochs.iter().map(|epoch| epoch_line(*epoch)).collect();
+        text.extend(left.purges.iter().map(|(purge, at)| purge_line(purge, *at)));
+        text.extend(left.files.iter().map(|(digest, at)| file_line(digest, *at)));
+        let _ = files::remove(&new);
+        files::append(&new, text.as_bytes(), true).map_err(failed("write()", &new))?;
+        files::rename(&new, &path).map_err(failed("rename()", &path))?;
+        state.has_epoch = true;
+        files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))
+    }
+}

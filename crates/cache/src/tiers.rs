@@ -1,0 +1,235 @@
+//! Both tiers of one zone, and what is known of them: the memory tier here, the disk tier in `disk.rs`.
+//!
+//! # Invariants
+//! - The locks are taken in this order: names of the folder, marks, then those of the catalog, the index and the
+//!   memory tier, which are held for one call each. Fills, each by itself, come before the marks as well.
+//! - What is in memory is in the catalog; so is each known file whose key is known.
+//! - An older entry never takes the place of a newer one.
+
+use crate::Key;
+use crate::catalog::Catalog;
+use crate::disk::DiskOptions;
+use crate::entry::{Entry, EntryHead};
+use crate::fill::Fills;
+use crate::folder::Folder;
+use crate::index::Index;
+use crate::marks::{Locked, Marks, Moment};
+use crate::purge::{Depth, Purge};
+use crate::zone::Zone;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Key, InMemory> for ByBytes {
+    fn weight(&self, key: &Key, kept: &InMemory) -> u64 {
+        kept.bytes + key.as_bytes().len() as u64
+    }
+}
+
+/// An entry with what it weighed when it was put into memory: a weight that changes under the map
+/// would spoil its sum.
+#[derive(Clone, Debug)]
+struct InMemory {
+    entry: Arc<Entry>,
+    bytes: u64,
+}
+
+impl InMemory {
+    fn new(entry: Arc<Entry>) -> Self {
+        Self { bytes: entry.memory_bytes(), entry }
+    }
+}
+
+/// Body size assumed when sizing the memory tier's table; chosen near a small page.
+const TYPICAL_ENTRY_BYTES: u64 = 16 * 1024;
+
+/// The tiers of one zone.
+pub(crate) struct Tiers {
+    pub(crate) options: DiskOptions,
+    pub(crate) folder: Arc<Folder>,
+    /// Its number among the zones of the folder.
+    pub(crate) zone: u64,
+    memory: Cache<Key, InMemory, ByBytes>,
+    pub(crate) catalog: Catalog,
+    pub(crate) fills: Arc<Fills>,
+    pub(crate) index: Index,
+    pub(crate) is_scanned: AtomicBool,
+}
+
+impl std::fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tiers").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What purges met in one zone.
+pub(crate) struct Met {
+    /// Keys, with the place of the first purge that means each.
+    pub(crate) keys: Vec<(usize, Key)>,
+    /// Those of them that were in memory.
+    pub(crate) in_memory: Vec<bool>,
+}
+
+impl Tiers {
+    pub(crate) fn new(
+        memory_bytes: u64,
+        options: DiskOptions,
+        folder: Arc<Folder>,
+        zone: u64,
+    ) -> Self {
+        let items = usize::try_from(memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
+        Self {
+            options,
+            zone,
+            memory: Cache::with_weighter(items, memory_bytes, ByBytes),
+            catalog: Catalog::default(),
+            fills: Arc::new(Fills::new(Arc::clone(&folder.marks))),
+            index: Index::new(),
+            is_scanned: AtomicBool::new(false),
+            folder,
+        }
+    }
+
+    pub(crate) fn marks(&self) -> &Arc<Marks> {
+        &self.folder.marks
+    }
+
+    /// A hit of the memory tier; never blocks.
+    pub(crate) fn hit(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.memory.get(key).map(|kept| kept.entry)
+    }
+
+    /// As [`Tiers::hit`], but no use.
+    pub(crate) fn in_memory(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.memory.peek(key).map(|kept| kept.entry)
+    }
+
+    pub(crate) fn is_current(&self, key: &Key, entry: &Arc<Entry>) -> bool {
+        self.in_memory(key).is_some_and(|found| Arc::ptr_eq(&found, entry))
+    }
+
+    /// Entries in memory, and their bytes.
+    pub(crate) fn memory_usage(&self) -> (usize, u64) {
+        (self.memory.len(), self.memory.weight())
+    }
+
+    pub(crate) fn all_in_memory(&self) -> impl Iterator<Item = (Key, Arc<Entry>)> + '_ {
+        self.memory.iter().map(|(key, kept)| (key, kept.entry))
+    }
+
+    /// Puts an entry that no purge met into memory, unless that or the disk has a newer one.
+    pub(crate) fn put(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) -> bool {
+        let began = entry.head.began;
+        let is_older = self.index.has_newer(&key.digest(), self.marks().own_number(began))
+            || self.in_memory(key).is_some_and(|old| locked.is_older(began, old.head.began));
+        if !is_older {
+            self.catalog.add(key, &entry.head.tags);
+            self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
+        }
+        !is_older
+    }
+
+    /// May the entry's file get its name, as far as the memory tier knows? From here on the catalog has it.
+    pub(crate) fn may_be_named(&self, locked: &Locked<'_>, key: &Key, entry: &Entry) -> bool {
+        let began = entry.head.began;
+        let found = self.in_memory(key);
+        if found.as_ref().is_some_and(|found| locked.is_older(began, found.head.began)) {
+            return false;
+        }
+        if found.is_some_and(|found| locked.is_older(found.head.began, began)) {
+            // It came when this one had been pushed out of memory and was not written yet.
+            self.memory.remove(key);
+        }
+        self.catalog.add(key, &entry.head.tags);
+        true
+    }
+
+    /// Weighs an entry again.
+    pub(crate) fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
+        let _locked = self.marks().locked();
+        if self.is_current(key, entry) {
+            self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
+        }
+    }
+
+    /// Forgets the key's name if neither tier has it; under the lock of the names.
+    pub(crate) fn forget_unused(&self, key: &Key) {
+        let _locked = self.marks().locked();
+        if self.memory.peek(key).is_none() && !self.index.holds(&key.digest()) {
+            self.catalog.remove(key.as_bytes());
+        }
+    }
+
+    /// Forgets what is not used any more from memory.
+    pub(crate) fn remove_unused_since(&self, time: i64) {
+        for (key, entry) in self.all_in_memory() {
+            if entry.last_used() < time {
+                self.memory.remove(&key);
+            }
+        }
+    }
+
+    /// Takes out of memory, and out of the makers' hands, what purges at `at` mean.
+    pub(crate) fn purge_memory(&self, purges: &[Purge], depth: Depth, at: Moment) -> Met {
+        let mut seen = HashSet::new();
+        let mut keys = Vec::new();
+        for (place, purge) in purges.iter().enumerate() {
+            let mut found = match purge {
+                Purge::Page(page) => self.catalog.of_page(page),
+                Purge::Prefix(prefix) => self.catalog.with_prefix(prefix),
+                Purge::Tag(tag) => self.catalog.with_tag(tag),
+                Purge::All => self.catalog.with_prefix(b""),
+            };
+            if let (Purge::Page(page), true) = (purge, found.is_empty()) {
+                // Its file may not have been read yet.
+                found.push(page.clone());
+            }
+            found.retain(|key| purges.len() == 1 || seen.insert(key.clone()));
+            keys.extend(found.into_iter().map(|key| (place, key)));
+        }
+        self.fills.cancel(|key, tags, began| {
+            began.is_some_and(|began| self.marks().locked().is_older(began, at))
+                && purges.iter().any(|purge| purge.means(key, tags))
+        });
+        let in_memory = keys.iter().map(|(_, key)| match depth {
+            Depth::Hard => {
+                let locked = self.marks().locked();
+                let is_older = |kept: &InMemory| locked.is_older(kept.entry.head.began, at);
+                self.memory.remove_if(key, is_older).is_some()
+            }
+            Depth::Soft => self.make_stale(key, at),
+        });
+        Met { in_memory: in_memory.collect(), keys }
+    }
+
+    /// Lets a page in memory answer once more while it is made again: in a copy that began with the purge at `at`.
+    fn make_stale(&self, key: &Key, at: Moment) -> bool {
+        let locked = self.marks().locked();
+        let Some(kept) = self.memory.peek(key) else { return false };
+        if !locked.is_older(kept.entry.head.began, at) {
+            return false;
+        }
+        if kept.entry.head.must_revalidate {
+            return self.memory.remove(key).is_some();
+        }
+        let head = EntryHead { began: at, is_purged: true, ..kept.entry.head.clone() };
+        let stale = Zone::renewed(&kept.entry, head, kept.entry.last_used());
+        self.memory.insert(key.clone(), InMemory::new(Arc::new(stale)));
+        true
+    }
+
+    /// Takes out of memory whatever a purge met.
+    pub(crate) fn drop_met(&self) {
+        for (key, entry) in self.all_in_memory() {
+            let locked = self.marks().locked();
+            if locked.meet(&key, &entry.head.tags, entry.head.began) {
+                self.memory.remove(&key);
+            }
+        }
+    }
+}

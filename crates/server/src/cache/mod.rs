@@ -376,14 +376,13 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome>
             Claimed::Barred => return None,
         };
         match wait(&waiter, conf, deadline).await {
-            Waited::Overdue => {}
             Waited::InVain => {
                 // As nginx: who waited in vain fetches, and does not store.
                 exchange.pass.cache.as_mut()?.not_stored = Some(NotStored::LockTimeout);
                 return None;
             }
-            Waited::Woken(Woken::Free) => {
-                // It may have been stored by another way meanwhile.
+            Waited::Overdue | Waited::Woken(Woken::Free) => {
+                // It may have been stored by another way meanwhile, also by an earlier maker.
                 let mut plan = exchange.pass.cache.take()?;
                 let found = find_in_memory(exchange, conf, &mut plan);
                 exchange.pass.cache = Some(plan);

@@ -7,7 +7,8 @@
 //! - A name is in one of three states: absent, stored (the index has it), or doomed (a purge met its file, which is
 //!   not removed yet). It goes from one to another under the lock of the names, in one with the look at the marks
 //!   that allows it: a store either is found by a purge or finds its mark.
-//! - While there are doomed files the marks that mean them are kept: none is served.
+//! - While there are doomed files the marks that mean them are kept, and a file is served only if it still has its
+//!   name when the marks are looked at: none that a purge met is served, however long its reading takes.
 //! - The index is accounting for `max_size` and `inactive`, never the truth: a file it does not
 //!   know yet is found all the same.
 //! - A file that cannot be removed keeps nothing else from being done.
@@ -91,45 +92,57 @@ impl Tiers {
         memory_max: u64,
         now: i64,
     ) -> Result<Option<Arc<Entry>>, StoreError> {
-        let digest = key.digest();
-        let path = self.path_of(&digest);
-        let opened = match Opened::new(&path) {
-            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                self.forget_missing(key, &path);
-                return Ok(None);
-            }
-            opened => opened?,
-        };
-        match opened.read(&path, key, memory_max, now) {
-            Ok(Content::Entry(entry)) => {
-                Ok(self.take_in(key, &path, &opened, (*entry).into(), now))
-            }
-            Ok(Content::OtherKey) => Ok(None),
-            Ok(Content::Outdated) => {
-                self.discard(key, &path, &opened);
-                Ok(None)
-            }
-            Err(error) => {
-                if matches!(error, StoreError::Damaged { .. }) {
-                    self.discard(key, &path, &opened);
+        /// A file that is replaced each time it is read; chosen.
+        const TIMES: usize = 3;
+        let path = self.path(key);
+        for _ in 0..TIMES {
+            let opened = match Opened::new(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.forget_missing(key, &path);
+                    return Ok(None);
                 }
-                Err(error)
+                opened => opened.map_err(failed("open()", &path))?,
+            };
+            match opened.read(&path, key, memory_max, now) {
+                Ok(Content::Entry(entry)) => {
+                    match self.take_in(key, &path, &opened, (*entry).into(), now) {
+                        Taken::In(entry) => return Ok(Some(entry)),
+                        Taken::Met => return Ok(None),
+                        Taken::Replaced => {}
+                    }
+                }
+                Ok(Content::OtherKey) => return Ok(None),
+                Ok(Content::Outdated) => {
+                    self.discard(key, &path, &opened);
+                    return Ok(None);
+                }
+                Err(error) => {
+                    if matches!(error, StoreError::Damaged { .. }) {
+                        self.discard(key, &path, &opened);
+                    }
+                    return Err(error);
+                }
             }
         }
+        Ok(None)
     }
 
     /// An entry that was read: into memory and the accounts, unless a purge met it.
-    fn take_in(
+    pub(crate) fn take_in(
         &self,
         key: &Key,
         path: &Path,
         opened: &Opened,
         entry: Arc<Entry>,
         now: i64,
-    ) -> Option<Arc<Entry>> {
+    ) -> Taken {
         let (digest, began) = (key.digest(), entry.head.began);
         let mut names = self.folder.names();
-        let has_name = opened.is_at(path) && names.are_of(self.zone);
+        if !opened.is_at(path) {
+            // Had a purge removed it, its mark might be forgotten by now.
+            return Taken::Replaced;
+        }
+        let is_owner = names.are_of(self.zone);
         let mut found = None;
         self.marks().unless_met(key, &entry.head.tags, began, |locked| {
             let newer = self.in_memory(key).filter(|old| !locked.is_older(old.head.began, began));
@@ -139,15 +152,23 @@ impl Tiers {
             found = Some(newer.unwrap_or_else(|| Arc::clone(&entry)));
             true
         });
-        match &found {
-            Some(_) if has_name && !self.index.holds(&digest) => {
-                self.index.remember(digest, opened.bytes, self.marks().own_number(began), now);
+        let is_unknown = is_owner && !self.index.holds(&digest);
+        match found {
+            Some(found) => {
+                if is_unknown {
+                    let number = self.marks().own_number(began);
+                    self.index.remember(digest, opened.bytes, number, now);
+                }
+                Taken::In(found)
             }
-            // A purge that meets what the index holds is about to doom it.
-            None if has_name && !self.index.holds(&digest) => drop(self.unlink(&mut names, path)),
-            _ => {}
+            None => {
+                // A purge that meets what the index holds is about to doom it.
+                if is_unknown {
+                    let _ = self.unlink(&mut names, path);
+                }
+                Taken::Met
+            }
         }
-        found
     }
 
     /// Removes a file that is no good, if it still has the name.
@@ -336,7 +357,7 @@ impl Tiers {
     fn remove_known(&self, known: &Known) -> bool {
         let Known { digest, last_used, .. } = known;
         let path = self.path_of(digest);
-        let head = Opened::new(&path).ok().and_then(|opened| opened.head());
+        let head = entry_file::head_at(&path);
         let mut names = self.folder.names();
         if !names.are_of(self.zone) {
             return false;
@@ -429,6 +450,15 @@ impl Tiers {
     }
 }
 
+/// What became of an entry that was read.
+pub(crate) enum Taken {
+    In(Arc<Entry>),
+    /// A purge met it.
+    Met,
+    /// Its file has lost its name meanwhile.
+    Replaced,
+}
+
 /// What a purge found on the disk.
 pub(crate) struct Condemned {
     /// Of each key: did it have a file?
@@ -445,8 +475,8 @@ fn heads_below(folder: &Path, wants_more: &mut impl FnMut(EntryHead) -> bool) ->
             heads_below(&path, wants_more)
         } else {
             let is_entry = item.file_name().to_str().is_some_and(|n| parse_digest(n).is_some());
-            let opened = is_entry.then(|| Opened::new(&path).ok()).flatten();
-            opened.and_then(|opened| opened.head()).is_none_or(&mut *wants_more)
+            let head = is_entry.then(|| entry_file::head_at(&path)).flatten();
+            head.is_none_or(&mut *wants_more)
         };
         if !goes_on {
             return false;

@@ -21,6 +21,28 @@ pub(crate) enum Content {
     Outdated,
 }
 
+/// What a file's head says.
+pub(crate) enum Head {
+    Whole(Box<EntryHead>),
+    /// An entry of another version of the format.
+    Outdated,
+    Damaged,
+}
+
+impl Head {
+    pub(crate) fn whole(self) -> Option<EntryHead> {
+        match self {
+            Self::Whole(head) => Some(*head),
+            Self::Outdated | Self::Damaged => None,
+        }
+    }
+}
+
+/// The head of the file of a name, if that is there and whole.
+pub(crate) fn head_at(path: &Path) -> Option<EntryHead> {
+    Opened::new(path).ok()?.head().ok()?.whole()
+}
+
 /// An open file of a name.
 pub(crate) struct Opened {
     pub(crate) file: File,
@@ -31,9 +53,9 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens the file of a name.
-    pub(crate) fn new(path: &Path) -> Result<Self, StoreError> {
-        let file = files::open(path).map_err(failed("open()", path))?;
-        let (identity, bytes) = files::identity(&file).map_err(failed("fstat()", path))?;
+    pub(crate) fn new(path: &Path) -> io::Result<Self> {
+        let file = files::open(path)?;
+        let (identity, bytes) = files::identity(&file)?;
         Ok(Self { file, identity, bytes })
     }
 
@@ -42,21 +64,24 @@ impl Opened {
         files::identity_at(path).is_ok_and(|found| found == Some(self.identity))
     }
 
-    /// Its head alone; `None` if that is damaged.
-    pub(crate) fn head(&self) -> Option<EntryHead> {
+    /// Its head alone.
+    pub(crate) fn head(&self) -> io::Result<Head> {
+        let read = |buffer: &mut [u8]| match files::read_exact(&self.file, buffer) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            read => read.map(|()| true),
+        };
         let mut prefix = [0; PREFIX_BYTES];
-        files::read_exact(&self.file, &mut prefix).ok()?;
-        let Prefix::Head(head_bytes, crc) = EntryHead::prefix(&prefix) else { return None };
+        if !read(&mut prefix)? {
+            return Ok(Head::Damaged);
+        }
+        let (head_bytes, crc) = match EntryHead::prefix(&prefix) {
+            Prefix::Head(head_bytes, crc) => (head_bytes, crc),
+            Prefix::Other => return Ok(Head::Outdated),
+            Prefix::Foreign => return Ok(Head::Damaged),
+        };
         let mut head = vec![0; head_bytes];
-        files::read_exact(&self.file, &mut head).ok()?;
-        EntryHead::decode(&head, crc)
-    }
-
-    /// Is it an entry of another version of the format?
-    pub(crate) fn is_outdated(&self) -> bool {
-        let mut prefix = [0; PREFIX_BYTES];
-        files::read_at(&self.file, &mut prefix, 0).is_ok()
-            && EntryHead::prefix(&prefix) == Prefix::Other
+        let head = if read(&mut head)? { EntryHead::decode(&head, crc) } else { None };
+        Ok(head.map_or(Head::Damaged, |head| Head::Whole(Box::new(head))))
     }
 
     /// Reads and verifies it; bodies above `memory_max` stay in the file.

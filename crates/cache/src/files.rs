@@ -62,6 +62,12 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
+/// What lies in a folder.
+pub(crate) fn read_folder(path: &Path) -> io::Result<fs::ReadDir> {
+    call("opendir()")?;
+    fs::read_dir(path)
+}
+
 /// A whole file.
 pub(crate) fn read_all(path: &Path) -> io::Result<Vec<u8>> {
     call("read()")?;

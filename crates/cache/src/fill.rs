@@ -350,7 +350,7 @@ mod tests {
     use crate::entry::EntryBody;
     use crate::flow::{Piece, Place};
     use crate::marks::Left;
-    use crate::purge::Purge;
+    use crate::purge::{Depth, Purge};
 
     fn fills() -> Arc<Fills> {
         Arc::new(Fills::new(Marks::new(Left::default())))
@@ -471,7 +471,7 @@ mod tests {
             let making = Arc::new(fills.marks.begin());
             guard.started(&making);
             let early = waiter(&fills);
-            fills.marks.note(std::slice::from_ref(&purge), None);
+            fills.marks.note(std::slice::from_ref(&purge), Depth::Hard, None);
             // The tags are not known yet: who comes now waits, and learns it with the head.
             let later = matches!(purge, Purge::Tag(_)).then(|| waiter(&fills));
             let head = EntryHead {

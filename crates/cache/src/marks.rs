@@ -14,7 +14,7 @@
 use crate::Key;
 use crate::catalog::host_end;
 use crate::index::Digest;
-use crate::purge::Purge;
+use crate::purge::{Depth, Purge};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,8 +82,7 @@ impl Last {
     fn note(&mut self, purge: &Purge, at: At, except: Option<u64>) {
         let last = match purge {
             Purge::Page(key) => {
-                let met = self.meet(key, &[], At { number: except.unwrap_or(at.number), ..at });
-                let mark = PageMark { at, except: except.filter(|_| !met) };
+                let mark = PageMark { at, except };
                 let last = self.pages.entry(key.clone()).or_insert(mark);
                 if at >= last.at {
                     *last = mark;
@@ -147,7 +146,9 @@ struct State {
     /// The last number drawn.
     number: u64,
     outstanding: BTreeSet<u64>,
-    last: Last,
+    hard: Last,
+    /// Pages that a soft purge met are told apart from others, not from those that a hard one met as well.
+    soft: Last,
 }
 
 impl State {
@@ -173,11 +174,11 @@ impl State {
         }
         for (purge, moment) in left.purges {
             let at = self.at(own, moment);
-            self.last.note(&purge, at, None);
+            self.hard.note(&purge, at, None);
         }
         for (digest, moment) in left.files {
             let at = self.at(own, moment);
-            self.last.files.insert(digest, at);
+            self.hard.files.insert(digest, at);
         }
     }
 }
@@ -211,7 +212,13 @@ impl Locked<'_> {
 
     /// Did a purge meet what began then?
     pub(crate) fn meet(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
-        self.state.last.meet(key, tags, self.at(began))
+        let began = self.at(began);
+        self.state.hard.meet(key, tags, began) || self.state.soft.meet(key, tags, began)
+    }
+
+    /// Did a hard purge?
+    pub(crate) fn meet_hard(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
+        self.state.hard.meet(key, tags, self.at(began))
     }
 
     /// Did `one` begin before the `other`?
@@ -262,12 +269,19 @@ impl Marks {
     }
 
     /// Notes purges: what began before is not stored from here on, but for the `spared` one where a page is meant.
-    pub(crate) fn note(&self, purges: &[Purge], spared: Option<&Making>) -> Moment {
+    pub(crate) fn note(&self, purges: &[Purge], depth: Depth, spared: Option<&Making>) -> Moment {
         let mut state = self.state();
         let moment = Moment { epoch: self.epoch, number: state.draw() };
         let at = state.at(self.epoch, moment);
         for purge in purges {
-            state.last.note(purge, at, spared.map(|making| making.moment.number));
+            let mut except = spared.map(|making| making.moment);
+            if let (Purge::Page(key), Some(began)) = (purge, except) {
+                let began = state.at(self.epoch, began);
+                let is_met = state.hard.meet(key, &[], began) || state.soft.meet(key, &[], began);
+                except = except.filter(|_| !is_met);
+            }
+            let last = if depth == Depth::Hard { &mut state.hard } else { &mut state.soft };
+            last.note(purge, at, except.map(|moment| moment.number));
         }
         moment
     }
@@ -298,9 +312,10 @@ impl Marks {
     pub(crate) fn has_old(&self, upto: Moment, stuck: &[Digest]) -> bool {
         let state = self.state();
         let at = state.at(self.epoch, upto);
-        let (all, new) = (At { rank: 0, number: 0 }, state.last.after(at).count());
-        let files = &state.last.files;
-        state.last.after(all).count() > new
+        let all = At { rank: 0, number: 0 };
+        let count = |at| state.hard.after(at).count() + state.soft.after(at).count();
+        let files = &state.hard.files;
+        count(all) > count(at)
             || files.len() != stuck.len()
             || !stuck.iter().all(|digest| files.contains_key(digest))
     }
@@ -315,7 +330,8 @@ impl Marks {
         let state = self.state();
         let at = state.at(self.epoch, upto);
         let own = |at: At| Moment { epoch: self.epoch, number: at.number };
-        let purges: Vec<_> = state.last.after(at).map(|(purge, at)| (purge, own(at))).collect();
+        let marks = state.hard.after(at).chain(state.soft.after(at));
+        let purges: Vec<_> = marks.map(|(purge, at)| (purge, own(at))).collect();
         let files: Vec<_> = stuck.iter().map(|digest| (*digest, upto)).collect();
         let is_empty = purges.is_empty() && files.is_empty();
         (!is_empty).then(|| Left { epochs: vec![self.epoch], purges, files })
@@ -327,21 +343,21 @@ impl Marks {
         let mut state = self.state();
         let upto = state.at(self.epoch, upto);
         let first = state.outstanding.first().copied();
-        state.last.forget(|mark| {
+        let is_kept = |mark| {
             let is_awaited = first.is_some_and(|first| At { number: first, ..upto } < mark);
             mark > upto || is_awaited
-        });
-        state.last.files = stuck.iter().map(|digest| (*digest, upto)).collect();
+        };
+        state.hard.forget(is_kept);
+        state.soft.forget(is_kept);
+        state.hard.files = stuck.iter().map(|digest| (*digest, upto)).collect();
     }
 
     /// Is there no mark?
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        let last = &self.state().last;
-        last.pages.is_empty()
-            && last.prefixes.is_empty()
-            && last.tags.is_empty()
-            && last.all.is_none()
-            && last.files.is_empty()
+        let state = self.state();
+        let all = At { rank: 0, number: 0 };
+        state.hard.after(all).chain(state.soft.after(all)).count() == 0
+            && state.hard.files.is_empty()
     }
 }

@@ -1,7 +1,7 @@
 //! The walk through a zone's folder after a start: what lies there comes into the accounts.
 
 use crate::Key;
-use crate::entry_file::Opened;
+use crate::entry_file::{Head, Opened};
 use crate::files;
 use crate::folder::{Doomed, is_foreign_temporary};
 use crate::index::Digest;
@@ -9,6 +9,7 @@ use crate::levels::parse_digest;
 use crate::pace::Steps;
 use crate::tiers::Tiers;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -33,10 +34,15 @@ impl Tiers {
         }
     }
 
-    /// `false` if it was ended early.
+    /// `false` if it was ended early, or could not be done.
     fn scan_folder(&self, folder: &Path, depth: usize, scan: &mut Scan<'_>) -> bool {
-        // A folder that vanishes under the scan has nothing to account for.
-        for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let items = match files::read_folder(folder) {
+            Ok(items) => items,
+            // A folder that vanishes under the scan has nothing to account for, nor has one that is nobody's to read.
+            Err(error) => return !is_passing(&error),
+        };
+        for item in items {
+            let Ok(item) = item else { return false };
             let (path, name) = (item.path(), item.file_name());
             let Some(name) = name.to_str() else { continue };
             let Ok(metadata) = item.metadata() else { continue };
@@ -52,7 +58,9 @@ impl Tiers {
                     let _ = fs::remove_file(&path);
                 }
             } else if let (0, Some(digest)) = (depth, parse_digest(name)) {
-                self.scan_file(&path, digest, metadata.len(), scan.now);
+                if !self.scan_file(&path, digest, metadata.len(), scan.now) {
+                    return false;
+                }
             }
             if !scan.steps.next() {
                 return false;
@@ -61,24 +69,40 @@ impl Tiers {
         true
     }
 
-    fn scan_file(&self, path: &Path, digest: Digest, bytes: u64, now: i64) {
+    /// `false` if it could not be done.
+    pub(crate) fn scan_file(&self, path: &Path, digest: Digest, bytes: u64, now: i64) -> bool {
         if self.index.holds(&digest) {
-            return;
+            return true;
         }
-        let opened = Opened::new(path).ok();
-        let is_outdated = opened.as_ref().is_some_and(Opened::is_outdated);
-        let head = opened.as_ref().and_then(Opened::head);
+        let found = Opened::new(path).and_then(|opened| opened.head().map(|head| (opened, head)));
         let mut names = self.folder.names();
-        let has_name = opened.as_ref().is_none_or(|opened| opened.is_at(path));
-        if self.index.holds(&digest) || !has_name || !names.are_of(self.zone) {
-            return;
+        if self.index.holds(&digest) || !names.are_of(self.zone) {
+            return true;
         }
-        let Some(head) = head else {
-            // Whatever cannot be read: it is damaged when it is asked for, and has its bytes until then.
-            if !is_outdated || files::remove(path).is_err() {
-                self.index.remember(digest, bytes, 0, now);
+        let doomed = Doomed { digest, bytes };
+        let head = match found {
+            Ok((opened, head)) if opened.is_at(path) => head,
+            // It was removed, or replaced by one that is known.
+            Ok(_) => return true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
+            Err(error) if is_passing(&error) => return false,
+            Err(_) => {
+                // It may be readable one day, and nobody would know which purges meant it.
+                names.doom(doomed);
+                return true;
             }
-            return;
+        };
+        let head = match head {
+            Head::Whole(head) => *head,
+            Head::Outdated => {
+                names.doom(doomed);
+                return true;
+            }
+            Head::Damaged => {
+                // That is said when it is asked for; until then it has its bytes.
+                self.index.remember(digest, bytes, 0, now);
+                return true;
+            }
         };
         let key = Key::primary(head.key);
         let is_kept = self.marks().unless_met(&key, &head.tags, head.began, |_| {
@@ -89,7 +113,14 @@ impl Tiers {
             self.index.remember(digest, bytes, self.marks().own_number(head.began), now);
         } else {
             // Purged, though nobody had read it yet.
-            names.doom(Doomed { digest, bytes });
+            names.doom(doomed);
         }
+        true
     }
+}
+
+/// Will it be otherwise before long? A process has so many open files, and so much memory.
+fn is_passing(error: &io::Error) -> bool {
+    use nix::libc::{EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM};
+    error.raw_os_error().is_some_and(|code| [EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM].contains(&code))
 }

@@ -207,17 +207,19 @@ impl Tiers {
         Met { in_memory: in_memory.collect(), keys }
     }
 
-    /// Lets a page in memory answer once more while it is made again: in a copy that began with the purge at `at`.
+    /// Lets a page in memory answer once more while it is made again.
     fn make_stale(&self, key: &Key, at: Moment) -> bool {
         let locked = self.marks().locked();
         let Some(kept) = self.memory.peek(key) else { return false };
         if !locked.is_older(kept.entry.head.began, at) {
             return false;
         }
-        if kept.entry.head.must_revalidate {
+        let EntryHead { tags, began, must_revalidate, .. } = &kept.entry.head;
+        // A hard purge that is being done beside this one may not find the copy.
+        if *must_revalidate || locked.meet_hard(key, tags, *began) {
             return self.memory.remove(key).is_some();
         }
-        let head = EntryHead { began: at, is_purged: true, ..kept.entry.head.clone() };
+        let head = EntryHead { is_purged: true, ..kept.entry.head.clone() };
         let stale = Zone::renewed(&kept.entry, head, kept.entry.last_used());
         self.memory.insert(key.clone(), InMemory::new(Arc::new(stale)));
         true

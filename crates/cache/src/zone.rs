@@ -109,8 +109,13 @@ impl Zone {
     /// As [`Zone::begin`], for one that builds on an entry found in memory. `None`: it is not there any more.
     pub fn begin_from(&self, key: &Key, entry: &Arc<Entry>) -> Option<Making> {
         let mut locked = self.tiers.marks().locked();
-        let is_good = !locked.meet(key, &entry.head.tags, entry.head.began)
-            && self.tiers.is_current(key, entry);
+        let EntryHead { tags, began, is_purged, .. } = &entry.head;
+        let is_met = match is_purged {
+            // By a soft one, which lets it be renewed.
+            true => locked.meet_hard(key, tags, *began),
+            false => locked.meet(key, tags, *began),
+        };
+        let is_good = !is_met && self.tiers.is_current(key, entry);
         is_good.then(|| self.tiers.marks().begin_under(&mut locked))
     }
 
@@ -200,7 +205,7 @@ impl Zone {
         let folder = &self.tiers.folder;
         let _under_way = folder.begin_purge();
         // First of all: what is stored from here on meets it.
-        let at = folder.marks.note(purges, spared);
+        let at = folder.marks.note(purges, depth, spared);
         let mut counts = vec![0; purges.len()];
         let mut is_known = false;
         let (mut doomed, mut counted) = (Vec::new(), HashSet::new());
@@ -292,6 +297,8 @@ impl Zone {
         if !tiers.folder.names().are_of(tiers.zone) {
             return kept;
         }
+        // What kept the folder from being read may be over.
+        tiers.scan(now, is_wanted);
         tiers.sweep(is_wanted);
         kept.problems.extend(self.forget_marks().err());
         // Uses in memory are not written through; carry them over before judging the files.
@@ -413,6 +420,8 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Taken;
+    use crate::entry_file::{Content, Opened};
     use crate::levels::Levels;
     use crate::pace::Pace;
     use std::fs;
@@ -774,8 +783,12 @@ mod tests {
         drop(zone);
         let zone = folder.zone();
         // Without the files being removed, as if the process ended right behind the write.
-        let append =
-            |purge| zone.tiers.folder.journal.append(&[purge], zone.tiers.marks().note(&[], None));
+        let append = |purge| {
+            zone.tiers
+                .folder
+                .journal
+                .append(&[purge], zone.tiers.marks().note(&[], Depth::Hard, None))
+        };
         append(page("a")).unwrap();
         let mut torn = fs::read(folder.journal()).unwrap();
         torn.truncate(torn.len() - 3);
@@ -800,9 +813,66 @@ mod tests {
         let zone = folder.zone();
         assert!(load(&zone, "a").is_none());
         zone.scan(0, &|| true);
+        zone.evict(0, &|| true);
         assert_eq!((zone.usage().disk_files, folder.files().len()), (0, 0));
         store(&zone, "a", b"page");
         assert!(load(&zone, "a").is_some(), "a line of an old journal says nothing");
+    }
+
+    #[test]
+    fn a_file_that_vanishes_under_the_scan_is_not_known() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        write(&zone, "a", b"page", 0);
+        let (path, digest) = (zone.path(&key("a")), key("a").digest());
+        // It is doomed when the scan comes to it, and removed when the scan opens it.
+        let hidden = path.with_extension("hidden");
+        fs::rename(&path, &hidden).unwrap();
+        zone.tiers.index.forget(&digest);
+        assert!(zone.tiers.scan_file(&path, digest, 4, 0));
+        assert!(!zone.tiers.index.holds(&digest));
+        fs::rename(&hidden, &path).unwrap();
+        crate::files::faults::plan(0, crate::files::faults::Fault::Once(nix::libc::EMFILE));
+        assert!(!zone.tiers.scan_file(&path, digest, 4, 0), "it is to be done once more");
+        crate::files::faults::clear();
+        assert!(zone.tiers.scan_file(&path, digest, 4, 0) && zone.tiers.index.holds(&digest));
+    }
+
+    #[test]
+    fn a_slow_reader_brings_no_purged_page_back() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        zone.scan(0, &|| true);
+        write(&zone, "a", b"old", 0);
+        let path = zone.path(&key("a"));
+        let opened = Opened::new(&path).unwrap();
+        let Ok(Content::Entry(read)) = opened.read(&path, &key("a"), 1000, 0) else { panic!() };
+        purge(&zone, page("a"), Depth::Hard);
+        zone.evict(0, &|| true);
+        assert!(zone.tiers.marks().is_empty());
+        let taken = zone.tiers.take_in(&key("a"), &path, &opened, Arc::new(*read), 0);
+        assert!(matches!(taken, Taken::Replaced) && zone.peek(&key("a")).is_none());
+    }
+
+    #[test]
+    fn a_soft_purge_saves_nothing_from_a_hard_one_beside_it() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        store(&zone, "a", b"old");
+        let (tiers, marks) = (&zone.tiers, zone.tiers.marks());
+        let hard = marks.note(&[page("a")], Depth::Hard, None);
+        let soft = marks.note(&[page("a")], Depth::Soft, None);
+        tiers.purge_memory(&[page("a")], Depth::Soft, soft);
+        assert!(zone.peek(&key("a")).is_none());
+        tiers.purge_memory(&[page("a")], Depth::Hard, hard);
+        // The other way round.
+        store(&zone, "a", b"old");
+        let soft = marks.note(&[page("a")], Depth::Soft, None);
+        tiers.purge_memory(&[page("a")], Depth::Soft, soft);
+        assert!(zone.peek(&key("a")).is_some());
+        let hard = marks.note(&[page("a")], Depth::Hard, None);
+        tiers.purge_memory(&[page("a")], Depth::Hard, hard);
+        assert!(zone.peek(&key("a")).is_none());
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn work(zone: &Zone) {
         for number in 0..6 {
             let _ = zone.load(&key(number), 5);
         }
+        zone.scan(6, &|| true);
         let _ = zone.evict(6, &|| true);
     }
 }

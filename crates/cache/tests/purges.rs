@@ -505,6 +505,8 @@ fn life(round: &Arc<Round>, draw: &mut Draw, time: Duration) {
     }
     round.is_over.store(true, Ordering::SeqCst);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+    // The process ends right behind these: the manager removes no file for them.
+    (0..4).for_each(|_| purge(round, draw));
 }
 
 fn round(seed: u64, time: Duration) -> (u64, u64) {

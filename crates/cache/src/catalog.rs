@@ -163,14 +163,6 @@ impl Catalog {
     pub(crate) fn len(&self) -> usize {
         self.lists().names.len()
     }
-
-    /// Forgets the keys that `is_kept` does not want.
-    pub(crate) fn retain(&self, mut is_kept: impl FnMut(&Key) -> bool) {
-        let names: Vec<Name> = self.lists().names.iter().cloned().collect();
-        for name in names.iter().filter(|name| !is_kept(&key(name))) {
-            self.remove(name.key());
-        }
-    }
 }
 
 impl Lists {
@@ -257,7 +249,8 @@ mod tests {
         catalog.remove(b"b");
         catalog.remove(b"b");
         assert!(catalog.with_tag(b"home").is_empty());
-        catalog.retain(|key| key.as_bytes() == b"a/1");
+        let others = catalog.with_prefix(b"a/2");
+        others.iter().for_each(|key| catalog.remove(key.as_bytes()));
         assert_eq!((catalog.len(), catalog.with_tag(b"post-1").len()), (1, 1));
         catalog.add(&named("h/1"), &tags(&["h\0home"]));
         catalog.add(&named("i/1"), &tags(&["i\0home", "i\0home2"]));

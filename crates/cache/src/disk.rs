@@ -105,7 +105,7 @@ impl Tiers {
             };
             match opened.read(&path, key, memory_max, now) {
                 Ok(Content::Entry(entry)) => {
-                    match self.take_in(key, &path, &opened, (*entry).into(), now) {
+                    match self.take_in(key, &path, &opened, &(*entry).into(), now) {
                         Taken::In(entry) => return Ok(Some(entry)),
                         Taken::Met => return Ok(None),
                         Taken::Replaced => {}
@@ -133,7 +133,7 @@ impl Tiers {
         key: &Key,
         path: &Path,
         opened: &Opened,
-        entry: Arc<Entry>,
+        entry: &Arc<Entry>,
         now: i64,
     ) -> Taken {
         let (digest, began) = (key.digest(), entry.head.began);
@@ -147,9 +147,9 @@ impl Tiers {
         self.marks().unless_met(key, &entry.head.tags, began, |locked| {
             let newer = self.in_memory(key).filter(|old| !locked.is_older(old.head.began, began));
             if newer.is_none() {
-                self.put(locked, key, &entry);
+                self.put(locked, key, entry);
             }
-            found = Some(newer.unwrap_or_else(|| Arc::clone(&entry)));
+            found = Some(newer.unwrap_or_else(|| Arc::clone(entry)));
             true
         });
         let is_unknown = is_owner && !self.index.holds(&digest);
@@ -433,7 +433,7 @@ impl Tiers {
         }
         let _names = self.folder.names();
         self.index.clear();
-        self.catalog.retain(|key| self.in_memory(key).is_some());
+        self.catalog.with_prefix(b"").iter().for_each(|key| self.forget_unused(key));
         files::make_folder(path).map_err(failed("mkdir()", path))?;
         Err(StoreError::Vanished { path: path.clone() })
     }

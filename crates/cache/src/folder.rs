@@ -77,7 +77,7 @@ impl Unsynced {
         Ok(())
     }
 
-    fn join(&mut self, other: Self) {
+    fn join(&mut self, other: &Self) {
         self.is_many |= other.is_many;
         other.folders.iter().for_each(|folder| self.note(folder));
     }
@@ -180,7 +180,7 @@ impl Names {
     }
 
     /// They are not on the disk after all.
-    pub(crate) fn give_back(&mut self, unsynced: Unsynced) {
+    pub(crate) fn give_back(&mut self, unsynced: &Unsynced) {
         self.unsynced.join(unsynced);
     }
 }

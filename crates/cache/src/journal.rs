@@ -163,7 +163,7 @@ impl Journal {
     /// They may not be: a full disk and the like.
     pub(crate) fn append(&self, purges: &[Purge], at: Moment) -> Result<(), StoreError> {
         let mut state = self.state();
-        let epoch = (!state.has_epoch).then(|| epoch_line(at.epoch)).unwrap_or_default();
+        let epoch = if state.has_epoch { String::new() } else { epoch_line(at.epoch) };
         let lines: String = purges.iter().map(|purge| purge_line(purge, at)).collect();
         let path = self.folder.join(NAME);
         let is_new = !state.is_there;
@@ -217,5 +217,42 @@ impl Journal {
         files::rename(&new, &path).map_err(failed("rename()", &path))?;
         state.has_epoch = true;
         files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_back_and_torn_ones_are_not() {
+        let at = Moment { epoch: 0xabc, number: 17 };
+        for purge in [
+            Purge::Page(Key::primary(Bytes::from_static(b"http\x00 \xff/"))),
+            Purge::Prefix(Bytes::from_static(b"a b")),
+            Purge::Tag(Bytes::from_static(b"h\0post-1")),
+            Purge::All,
+        ] {
+            let line = purge_line(&purge, at);
+            let left = lines(line.as_bytes());
+            assert_eq!((left.epochs, left.purges), (vec![0xabc], vec![(purge, at)]));
+            for end in 0..line.len() - 1 {
+                assert!(lines(&line.as_bytes()[..end]).purges.is_empty(), "{}", &line[..end]);
+            }
+        }
+        let left = lines(file_line(&[7; 16], at).as_bytes());
+        assert_eq!(left.files, [([7; 16], at)]);
+    }
+
+    #[test]
+    fn epochs_keep_their_order() {
+        let text = [
+            epoch_line(5),
+            epoch_line(3),
+            purge_line(&Purge::All, Moment { epoch: 3, number: 1 }),
+            epoch_line(4),
+        ];
+        assert_eq!(lines(text.concat().as_bytes()).epochs, [5, 3, 4]);
+        assert!(lines(b"1795384910803 all .\n").epochs.is_empty(), "of an older version");
     }
 }

@@ -361,3 +361,80 @@ impl Marks {
             && state.hard.files.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key::primary(Bytes::from_static(b"site/a"))
+    }
+
+    #[test]
+    fn what_began_before_is_met_and_what_came_after_is_not() {
+        let tags = [Bytes::from_static(b"t"), Bytes::from_static(b"host\0u")];
+        for depth in [Depth::Hard, Depth::Soft] {
+            for purge in [
+                Purge::Tag(Bytes::from_static(b"t")),
+                Purge::Tag(Bytes::from_static(b"\0u")),
+                Purge::Page(key()),
+                Purge::Prefix(Bytes::from_static(b"site/")),
+                Purge::All,
+            ] {
+                let marks = Marks::new(Left::default());
+                let before = marks.begin();
+                marks.note(std::slice::from_ref(&purge), depth, None);
+                let after = marks.begin();
+                for key in [key(), key().variant(&[1; 16])] {
+                    assert!(marks.meet(&key, &tags, before.moment()), "{purge:?}");
+                    assert!(marks.meet(&key, &tags, Moment::default()), "{purge:?}");
+                    assert!(!marks.meet(&key, &tags, after.moment()), "{purge:?}");
+                }
+                let other = Key::primary(Bytes::from_static(b"sit"));
+                assert_eq!(marks.meet(&other, &[], before.moment()), purge == Purge::All);
+            }
+        }
+    }
+
+    #[test]
+    fn epochs_are_in_their_order_and_an_unknown_one_is_before_all() {
+        let at = |epoch, number| Moment { epoch, number };
+        let left = Left {
+            epochs: vec![7, 5, 9],
+            purges: vec![(Purge::Page(key()), at(5, 10))],
+            files: vec![(key().digest(), at(5, 4))],
+        };
+        let marks = Marks::new(left);
+        for (moment, is_met) in [
+            (at(1, 99), true),
+            (at(7, 99), true),
+            (at(5, 9), true),
+            (at(5, 10), false),
+            (at(9, 1), false),
+            (marks.begin().moment(), false),
+        ] {
+            assert_eq!(marks.meet(&key(), &[], moment), is_met, "{moment:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_waits_for_the_oldest_making_and_for_purges_that_follow() {
+        let marks = Marks::new(Left::default());
+        let (first, page) = (marks.begin(), [Purge::Page(key())]);
+        marks.note(&page, Depth::Hard, None);
+        let second = marks.begin();
+        let upto = marks.now();
+        marks.note(&[Purge::All], Depth::Soft, None);
+        marks.forget(upto, &[]);
+        assert!(marks.locked().meet_hard(&key(), &[], first.moment()));
+        drop(first);
+        marks.forget(upto, &[]);
+        assert!(!marks.locked().meet_hard(&key(), &[], Moment::default()));
+        assert!(marks.meet(&key(), &[], second.moment()));
+        marks.forget(marks.now(), &[]);
+        assert!(!marks.is_empty(), "one from before is outstanding");
+        drop(second);
+        marks.forget(marks.now(), &[]);
+        assert!(marks.is_empty());
+    }
+}

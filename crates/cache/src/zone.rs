@@ -248,7 +248,7 @@ impl Zone {
         let unsynced = self.tiers.folder.names().take_unsynced();
         let synced = unsynced.sync(&self.options.disk.path);
         if synced.is_err() {
-            self.tiers.folder.names().give_back(unsynced);
+            self.tiers.folder.names().give_back(&unsynced);
         }
         synced
     }
@@ -332,7 +332,7 @@ impl Zone {
         let Some((upto, stuck, unsynced)) = found else { return Ok(()) };
         if let Some(unsynced) = unsynced {
             if let Err(problem) = unsynced.sync(&self.options.disk.path) {
-                folder.names().give_back(unsynced);
+                folder.names().give_back(&unsynced);
                 return Err(problem);
             }
             if folder.marks.has_old(upto, &stuck) || stuck.is_empty() {
@@ -850,7 +850,7 @@ mod tests {
         purge(&zone, page("a"), Depth::Hard);
         zone.evict(0, &|| true);
         assert!(zone.tiers.marks().is_empty());
-        let taken = zone.tiers.take_in(&key("a"), &path, &opened, Arc::new(*read), 0);
+        let taken = zone.tiers.take_in(&key("a"), &path, &opened, &Arc::new(*read), 0);
         assert!(matches!(taken, Taken::Replaced) && zone.peek(&key("a")).is_none());
     }
 
@@ -881,7 +881,7 @@ mod tests {
         let mut options = folder.options();
         options.disk.max_size = Some(2000);
         options.disk.inactive = 5;
-        let zone = Zone::open(options.clone()).unwrap();
+        let zone = Zone::open(options).unwrap();
         zone.scan(0, &|| true);
         let texts: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
         texts[..6].iter().for_each(|text| drop(store(&zone, text, b"page")));

@@ -22,6 +22,7 @@ if (isset($query['wait'])) usleep(1000 * (int) $query['wait']);
 foreach ((array) ($query['h'] ?? []) as $field) header($field, false);
 if (isset($query['status'])) http_response_code((int) $query['status']);
 if (isset($query['to_itself'])) header("Location: http://$_SERVER[HTTP_HOST]/self?to_itself=1", true, 301);
+if (isset($query['time'])) printf("%.6f ", microtime(true));
 if (isset($query['session'])) { session_start(); echo session_id(); }
 if (isset($query['login'])) echo 'user ', $_SERVER['HTTP_AUTHORIZATION'] ?? $_SERVER['PHP_AUTH_USER'] ?? 'nobody', "\n";
 if (isset($query['reflect'])) echo $_SERVER['HTTP_X_FORWARDED_HOST'] ?? 'none', $_SERVER['HTTP_X_ORIGINAL_URL'] ?? '';
@@ -665,6 +666,54 @@ def test_kill_9_under_load_loses_and_tears_nothing():
         for path, answer in zip(paths, answers):
             assert answer.status == 502 or answer.content == page_of(path), path
         equal(list((folder / 'pages').glob('tmp.*')), [])
+
+
+def test_kill_9_under_purges_brings_nothing_back():
+    """Who asks after a purge was acknowledged gets no page of before it, however often the server is killed."""
+    pages = [(f'g{n % 5}', tagged(f'/page{n}', 'all', f'g{n % 5}') + '&time=1') for n in range(200)]
+    purges = f'location = /.purge {{ cache_purge_api token={TOKEN}; }}'
+    with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h;', in_server=purges) as site:
+        floor, wrong, done = {f'g{n}': 0.0 for n in range(5)}, [], []
+
+        def read(way, group, path):
+            after = floor[group]
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                answer = site.get(path)
+                if answer.status == 200 and float(answer.content.split()[0]) < after:
+                    wrong.append((way, path, after, answer.content, answer.headers['X-Cache']))
+
+        def client(end):
+            while time.monotonic() < end:
+                read('under load', *random.choice(pages))
+
+        def purger(end):
+            while time.monotonic() < end:
+                groups = list(floor) if random.random() < 0.3 else [random.choice(list(floor))]
+                begun, tags = time.time(), ['all'] if len(groups) > 1 else groups
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    answer = site.get('/.purge', 'POST', json.dumps({'tags': tags}), Authorization=f'Bearer {TOKEN}')
+                    if answer.status == 200:
+                        done.append(json.loads(answer.content)['purged'])
+                        for group in groups:
+                            floor[group] = max(floor[group], begun)
+                time.sleep(random.uniform(0, 0.1))
+
+        for _ in range(8):
+            end = time.monotonic() + 1.2
+            threads = [threading.Thread(target=client, args=(end,)) for _ in range(4)]
+            threads.append(threading.Thread(target=purger, args=(end,)))
+            for thread in threads:
+                thread.start()
+            time.sleep(random.uniform(0.3, 1.1))  # the kill comes at any time
+            site.server.kill()
+            for thread in threads:
+                thread.join()
+            site.server.start()
+            site.server.wait_for(lambda: socket.socket().connect_ex(('127.0.0.1', site.port)) == 0)
+            for page in pages:
+                read('after the start', *page)
+            equal(wrong, [])
+        assert max(done) > 32, 'some purges leave their files to the manager'
 
 
 def test_the_folder_may_be_removed_under_load():

@@ -4,11 +4,12 @@
 //!
 //! # Invariants
 //! - A file gets its name by `rename` after every byte was written to a temporary one.
-//! - A name is in one of three states: absent, stored (the index has it), or doomed (a purge met its file, which is
-//!   not removed yet). It goes from one to another under the lock of the names, in one with the look at the marks
-//!   that allows it: a store either is found by a purge or finds its mark.
-//! - While there are doomed files the marks that mean them are kept, and a file is served only if it still has its
-//!   name when the marks are looked at: none that a purge met is served, however long its reading takes.
+//! - A name is in one of three states: absent, stored (the index has it), or doomed (a purge met its file,
+//!   which is not removed yet). It goes from one to another under the lock of the names, in one with the
+//!   look at the marks that allows it: a store either is found by a purge or finds its mark.
+//! - While there are doomed files the marks that mean them are kept, and a file is served only if it still
+//!   has its name when the marks are looked at: none that a purge met is served, however long its reading
+//!   takes.
 //! - The index is accounting for `max_size` and `inactive`, never the truth: a file it does not
 //!   know yet is found all the same.
 //! - A file that cannot be removed keeps nothing else from being done.
@@ -82,7 +83,8 @@ impl Tiers {
         self.options.path.join(self.folder.temporary_name())
     }
 
-    /// Reads and verifies the key's file, and brings it into memory; bodies above `memory_max` stay in the file.
+    /// Reads and verifies the key's file, and brings it into memory; bodies above `memory_max` stay in the
+    /// file.
     ///
     /// # Errors
     /// A damaged file is removed and reported; a missing one is `Ok(None)`.
@@ -192,8 +194,8 @@ impl Tiers {
         }
     }
 
-    /// Writes an entry, unless a purge met it, there is a newer one, or it is not wanted once all is written; readers
-    /// see the old file or the new one, never a mixture.
+    /// Writes an entry, unless a purge met it, there is a newer one, or it is not wanted once all is
+    /// written; readers see the old file or the new one, never a mixture.
     pub(crate) fn write(
         &self,
         key: &Key,
@@ -252,8 +254,8 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Removes what is longest unused until a file of `bytes` fits the bounds, or the files that are left cannot be
-    /// removed; `false` if it never fits.
+    /// Removes what is longest unused until a file of `bytes` fits the bounds, or the files that are left
+    /// cannot be removed; `false` if it never fits.
     fn make_room(&self, digest: &Digest, bytes: u64) -> bool {
         if self.options.max_size.is_some_and(|max| bytes > max) {
             return false;
@@ -280,8 +282,8 @@ impl Tiers {
             || self.options.max_size.is_some_and(|max| bytes + doomed_bytes + more_bytes > max)
     }
 
-    /// Takes the files of purged pages out of the accounts: which of the keys had one of before the purge at `at`, and
-    /// what is to be removed; `None` if the zone has no say in the folder.
+    /// Takes the files of purged pages out of the accounts: which of the keys had one of before the purge at
+    /// `at`, and what is to be removed; `None` if the zone has no say in the folder.
     pub(crate) fn condemn(&self, keys: &[Key], at: Moment, may_take: bool) -> Option<Condemned> {
         let mut names = self.folder.names();
         if !(names.is_owner(self.zone) || (may_take && names.are_of(self.zone))) {
@@ -333,7 +335,8 @@ impl Tiers {
         all
     }
 
-    /// Removes one file of a purged page, if there is one and none was `refused`; `false` if it cannot be removed.
+    /// Removes one file of a purged page, if there is one and none was `refused`; `false` if it cannot be
+    /// removed.
     fn remove_doomed(&self, refused: usize) -> Option<bool> {
         let mut names = self.folder.names();
         if refused > 0 || !names.are_of(self.zone) {
@@ -352,8 +355,8 @@ impl Tiers {
         }
     }
 
-    /// Removes a file of which only the name is known; whose it is, its head says. `false` if it cannot be removed:
-    /// then it counts as used now.
+    /// Removes a file of which only the name is known; whose it is, its head says. `false` if it cannot be
+    /// removed: then it counts as used now.
     fn remove_known(&self, known: &Known) -> bool {
         let Known { digest, last_used, .. } = known;
         let path = self.path_of(digest);

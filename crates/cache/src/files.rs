@@ -74,7 +74,8 @@ pub(crate) fn read_all(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// Adds to the end of a file, which is made when missing; `is_durable`: it outlasts a power failure from here on.
+/// Adds to the end of a file, which is made when missing; `is_durable`: it outlasts a power failure from
+/// here on.
 pub(crate) fn append(path: &Path, bytes: &[u8], is_durable: bool) -> io::Result<()> {
     call("open()")?;
     let file = File::options().create(true).append(true).mode(0o600).open(path)?;

@@ -6,13 +6,13 @@
 //! | made, flowing | stored, or free if its maker ends without ([`FillGuard`] is dropped) |
 //! | free, with waiters | made by one of them, woken in their order; the others sleep on |
 //! | overdue (older than the caller's age) | made by the next caller; the old maker's end is ignored |
-//! | begun before a purge that meets it | as overdue; who reads along gets all of it, who comes later does not |
+//! | begun before a purge that meets it | as overdue, but who reads along gets all of it |
 //!
 //! Nobody polls, and a maker that fails wakes one waiter, not all.
 //!
 //! # Invariants
-//! - Whoever joins a fill, or is handed something by it, asks the marks first, while the fill holds its maker's
-//!   [`Making`]: the marks that mean it are there.
+//! - Whoever joins a fill, or is handed something by it, asks the marks first, while the fill holds its
+//!   maker's [`Making`]: the marks that mean it are there.
 //! - What an older maker made is never handed to those who wait for a newer one.
 
 use crate::entry::{Entry, EntryHead};
@@ -207,8 +207,8 @@ impl FillGuard {
         }
     }
 
-    /// The response is whole, and not stored, as a purge met it or there is a newer one: who reads along gets all of
-    /// it, others look again.
+    /// The response is whole, and not stored, as a purge met it or there is a newer one: who reads along
+    /// gets all of it, others look again.
     pub fn not_stored(self) {
         if let Some(flow) = &self.flow {
             flow.end(Ok(()));
@@ -275,7 +275,8 @@ impl Fills {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place among those who wait for the response, if somebody makes it; the caller will not make it himself.
+    /// A place among those who wait for the response, if somebody makes it; the caller will not make it
+    /// himself.
     pub(crate) fn join(self: &Arc<Self>, key: &Key) -> Option<Waiter> {
         let under_way = self.lock();
         let fill = Arc::clone(under_way.get(key)?);
@@ -319,8 +320,8 @@ impl Fills {
         Claim::Maker(FillGuard { fills, key: key.clone(), fill, flow: None, is_stored: false })
     }
 
-    /// Those who wait for what `is_met`, by its key, its tags as far as they are known, and when its maker began, have
-    /// it made again at once.
+    /// Those who wait for what `is_met`, by its key, its tags as far as they are known, and when its maker
+    /// began, have it made again at once.
     pub(crate) fn cancel(&self, is_met: impl Fn(&Key, &[Bytes], Option<Moment>) -> bool) {
         let mut cancelled = Vec::new();
         self.lock().retain(|key, fill| {

@@ -1,14 +1,16 @@
 //! A zone's folder: this process's, once, however many zones are opened on it.
 //!
-//! A reload that changes a zone opens another one on the same folder, while requests of the old configuration still
-//! use the old one. What must be one for both is here: the lock that keeps other processes away, the marks of
-//! purges, the names of the files, and whose these are.
+//! A reload that changes a zone opens another one on the same folder, while requests of the old
+//! configuration still use the old one. What must be one for both is here: the lock that keeps other
+//! processes away, the marks of purges, the names of the files, and whose these are.
 //!
 //! # Invariants
-//! - While any zone of this process has the folder, the process has the lock, unless another one had it before.
-//! - Of several zones the newest that has acted on the files has them: older ones give no names and remove none.
-//! - A file gets its name, loses it, and is looked for under the lock of the names, together with what the index and
-//!   the catalog say of it.
+//! - While any zone of this process has the folder, the process has the lock, unless another one had it
+//!   before.
+//! - Of several zones the newest that has acted on the files has them: older ones give no names and remove
+//!   none.
+//! - A file gets its name, loses it, and is looked for under the lock of the names, together with what the
+//!   index and the catalog say of it.
 
 use crate::StoreError;
 use crate::disk::failed;
@@ -38,7 +40,8 @@ pub(crate) struct Doomed {
     pub(crate) bytes: u64,
 }
 
-/// Folders in which names were lost since they were last brought to the disk: a power failure may bring them back.
+/// Folders in which names were lost since they were last brought to the disk: a power failure may bring them
+/// back.
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
     folders: HashSet<PathBuf>,
@@ -305,7 +308,8 @@ impl Folder {
 
 const TEMPORARY_PREFIX: &str = "tmp.";
 
-/// What the names of temporary files begin with. Process ids come again, and in a container are always the same.
+/// What the names of temporary files begin with. Process ids come again, and in a container are always the
+/// same.
 fn temporary_prefix(epoch: u64) -> String {
     format!("{TEMPORARY_PREFIX}{epoch:016x}.")
 }

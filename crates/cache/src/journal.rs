@@ -1,16 +1,18 @@
-//! The file of the marks, in the zone's folder: what the next process must know of purges whose files may still be there.
+//! The file of the marks, in the zone's folder: what the next process must know of purges whose files may
+//! still be there.
 //!
 //! ```text
 //! epoch EPOCH CRC                                       a process opened the folder
 //! purge EPOCH NUMBER page|prefix|tag|all:BYTES CRC      it purged; bytes in hexadecimal
 //! file EPOCH NUMBER DIGEST CRC                          a purged file that could not be removed
 //! ```
-//! Epochs stand in the order of the openings. A line that is torn or not known is passed over. The file is appended
-//! to, one write and one `fdatasync` for a batch, and is written again, or removed, when marks are forgotten.
+//! Epochs stand in the order of the openings. A line that is torn or not known is passed over. The file is
+//! appended to, one write and one `fdatasync` for a batch, and is written again, or removed, when marks are
+//! forgotten.
 //!
 //! # Invariants
-//! - What is not in the file any more is not needed: the epoch of an entry that is not listed is older than every
-//!   purge in it, or that entry counts as if.
+//! - What is not in the file any more is not needed: the epoch of an entry that is not listed is older than
+//!   every purge in it, or that entry counts as if.
 //! - A line is never joined to a torn one: each write begins with a line feed.
 
 use crate::disk::failed;
@@ -177,8 +179,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Before the first file of this process: the marks of earlier ones do not mean it. Should that not be possible, its
-    /// files count as older than those marks after the next start.
+    /// Before the first file of this process: the marks of earlier ones do not mean it. Should that not be
+    /// possible, its files count as older than those marks after the next start.
     pub(crate) fn tell_epoch(&self, epoch: u64) {
         let mut state = self.state();
         if state.is_there && !state.has_epoch {
@@ -193,7 +195,8 @@ impl Journal {
         self.state().is_there
     }
 
-    /// Writes it again with what is left then, which is asked for under its lock: nothing is appended meanwhile.
+    /// Writes it again with what is left then, which is asked for under its lock: nothing is appended
+    /// meanwhile.
     ///
     /// # Errors
     /// The old file stays, which has more.

@@ -1,7 +1,7 @@
 //! The response store: a memory tier over a disk tier, and the locks that keep one maker per key.
 //!
 //! Way through: [`Zone::peek`] (memory, never blocks) -> [`Zone::load`] (disk) -> the caller fetches
-//! under a [`Fill`] -> [`Zone::insert`] (memory at once, disk behind it).
+//! under a [`Fill`] and a [`Making`] -> [`Zone::insert`] (memory at once, [`Zone::write`] behind it).
 //!
 //! | life of an entry | where | who may read it |
 //! | --- | --- | --- |
@@ -16,6 +16,8 @@
 //! - A file carries its final name only after every byte was written; it is served only if its
 //!   lengths and checksums fit.
 //! - Both tiers are bounded in bytes.
+//! - What began before a purge is not served to who asks after it, and never takes a newer entry's place;
+//!   what began when is told by numbers, not by clocks.
 //! - Policy (freshness, bypass, what may be stored) is the caller's.
 
 mod catalog;

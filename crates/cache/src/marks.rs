@@ -1,14 +1,14 @@
 //! Which purges may still meet something, and who may still come with something from before them.
 //!
-//! Time has no part in it. Each beginning of a making ([`Making`]) and each purge draws the next number of its
-//! folder; what has a smaller number than a purge began before it. Numbers of earlier processes are told apart by
-//! their epoch: a random number of each opening of the folder, whose order the journal has.
+//! Time has no part in it. Each beginning of a making ([`Making`]) and each purge draws the next number of
+//! its folder; what has a smaller number than a purge began before it. Numbers of earlier processes are told
+//! apart by their epoch: a random number of each opening of the folder, whose order the journal has.
 //!
 //! # Invariants
-//! - A mark is forgotten only when no making that began before it is outstanding, no file of before it is left, and
-//!   its purge is done: nothing it means can come any more.
-//! - What changes the memory tier or the catalog does so under the lock of the marks ([`Marks::locked`]), so that
-//!   a look at the marks and the change are one.
+//! - A mark is forgotten only when no making that began before it is outstanding, no file of before it is
+//!   left, and its purge is done: nothing it means can come any more.
+//! - What changes the memory tier or the catalog does so under the lock of the marks ([`Marks::locked`]), so
+//!   that a look at the marks and the change are one.
 //! - What has no number, or one of an unknown epoch, began before every purge.
 
 use crate::Key;
@@ -26,16 +26,16 @@ pub struct Moment {
     pub(crate) number: u64,
 }
 
-/// A moment among those of other epochs: the place of its epoch in the journal, 0 if it has none, the greatest for the
-/// own one.
+/// A moment among those of other epochs: the place of its epoch in the journal, 0 if it has none, the
+/// greatest for the own one.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct At {
     rank: usize,
     number: u64,
 }
 
-/// A response is being made or read: held from right before its upstream is asked, or its file is read, until it is
-/// stored or given up. Purges in between meet it.
+/// A response is being made or read: held from right before its upstream is asked, or its file is read,
+/// until it is stored or given up. Purges in between meet it.
 #[derive(Debug)]
 pub struct Making {
     marks: Arc<Marks>,
@@ -268,7 +268,8 @@ impl Marks {
         Making { marks: Arc::clone(self), moment: Moment { epoch: self.epoch, number } }
     }
 
-    /// Notes purges: what began before is not stored from here on, but for the `spared` one where a page is meant.
+    /// Notes purges: what began before is not stored from here on, but for the `spared` one where a page is
+    /// meant.
     pub(crate) fn note(&self, purges: &[Purge], depth: Depth, spared: Option<&Making>) -> Moment {
         let mut state = self.state();
         let moment = Moment { epoch: self.epoch, number: state.draw() };
@@ -325,7 +326,8 @@ impl Marks {
         Moment { epoch: self.epoch, number: self.state().number }
     }
 
-    /// What the journal has to say when no file of before `upto` is left but `stuck` ones; `None` if that is nothing.
+    /// What the journal has to say when no file of before `upto` is left but `stuck` ones; `None` if that is
+    /// nothing.
     pub(crate) fn after(&self, upto: Moment, stuck: &[Digest]) -> Option<Left> {
         let state = self.state();
         let at = state.at(self.epoch, upto);
@@ -337,8 +339,8 @@ impl Marks {
         (!is_empty).then(|| Left { epochs: vec![self.epoch], purges, files })
     }
 
-    /// Forgets purges up to `upto`, before which no file is left but `stuck` ones, unless a making from before them is
-    /// outstanding.
+    /// Forgets purges up to `upto`, before which no file is left but `stuck` ones, unless a making from
+    /// before them is outstanding.
     pub(crate) fn forget(&self, upto: Moment, stuck: &[Digest]) {
         let mut state = self.state();
         let upto = state.at(self.epoch, upto);

@@ -38,7 +38,8 @@ impl Tiers {
     fn scan_folder(&self, folder: &Path, depth: usize, scan: &mut Scan<'_>) -> bool {
         let items = match files::read_folder(folder) {
             Ok(items) => items,
-            // A folder that vanishes under the scan has nothing to account for, nor has one that is nobody's to read.
+            // A folder that vanishes under the scan has nothing to account for, nor has one that is nobody's
+            // to read.
             Err(error) => return !is_passing(&error),
         };
         for item in items {

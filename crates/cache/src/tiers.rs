@@ -1,8 +1,8 @@
 //! Both tiers of one zone, and what is known of them: the memory tier here, the disk tier in `disk.rs`.
 //!
 //! # Invariants
-//! - The locks are taken in this order: names of the folder, marks, then those of the catalog, the index and the
-//!   memory tier, which are held for one call each. Fills, each by itself, come before the marks as well.
+//! - The locks are taken in this order: names of the folder, marks, then those of the catalog, the index and
+//!   the memory tier, which are held for one call each. Fills, each by itself, come before the marks as well.
 //! - What is in memory is in the catalog; so is each known file whose key is known.
 //! - An older entry never takes the place of a newer one.
 

@@ -100,8 +100,8 @@ impl Zone {
         self.tiers.may_hold(key)
     }
 
-    /// Begins the making of a response: to be held from right before its upstream is asked until it is stored or
-    /// given up.
+    /// Begins the making of a response: to be held from right before its upstream is asked until it is
+    /// stored or given up.
     pub fn begin(&self) -> Making {
         self.tiers.marks().begin()
     }
@@ -119,8 +119,8 @@ impl Zone {
         is_good.then(|| self.tiers.marks().begin_under(&mut locked))
     }
 
-    /// Looks into the disk tier and brings what it finds into memory. Blocks. The making is that of a response that
-    /// builds on the entry.
+    /// Looks into the disk tier and brings what it finds into memory. Blocks. The making is that of a
+    /// response that builds on the entry.
     ///
     /// # Errors
     /// A file that is there but unreadable or damaged; count it as a miss.
@@ -130,8 +130,8 @@ impl Zone {
         Ok(entry.map(|entry| (entry, making)))
     }
 
-    /// Puts an entry into the memory tier; from here on it is a hit. `false`: a purge met it since its `making`
-    /// began, or there is a newer one.
+    /// Puts an entry into the memory tier; from here on it is a hit. `false`: a purge met it since its
+    /// `making` began, or there is a newer one.
     pub fn insert(&self, key: &Key, entry: &Arc<Entry>, making: &Making) -> bool {
         let EntryHead { tags, began, .. } = &entry.head;
         debug_assert!(making.is_of(self.tiers.marks(), *began), "the making of another response");
@@ -157,8 +157,8 @@ impl Zone {
         self.tiers.write(key, entry, now, is_wanted)
     }
 
-    /// Writes an entry to the disk tier, unless a purge met it since its `making` began, or a newer one took its
-    /// place. Blocks.
+    /// Writes an entry to the disk tier, unless a purge met it since its `making` began, or a newer one took
+    /// its place. Blocks.
     ///
     /// # Errors
     /// A full disk and the like; the memory tier keeps the entry.
@@ -182,8 +182,9 @@ impl Zone {
         Spool::create(self.tiers.temporary_path())
     }
 
-    /// Purges: what began before is not served when this has returned, also after a crash or a power failure. Blocks.
-    /// How many stored responses each purge met, variants counted; one that several mean counts for the first.
+    /// Purges: what began before is not served when this has returned, also after a crash or a power
+    /// failure. Blocks. How many stored responses each purge met, variants counted; one that several mean
+    /// counts for the first.
     ///
     /// # Errors
     /// A file could not be removed, nor the note written that it shall be.
@@ -191,8 +192,8 @@ impl Zone {
         self.purge_but(purges, depth, None)
     }
 
-    /// As [`Zone::purge`], where the page of `spared` is purged because of the answer that it makes: that may take the
-    /// page's place, unless another purge met it already.
+    /// As [`Zone::purge`], where the page of `spared` is purged because of the answer that it makes: that
+    /// may take the page's place, unless another purge met it already.
     ///
     /// # Errors
     /// As [`Zone::purge`].
@@ -258,8 +259,8 @@ impl Zone {
         self.tiers.fills.join(key)
     }
 
-    /// Claims the making of the response for `key`; an older claim than `age_max` is taken over, and one that a purge
-    /// met.
+    /// Claims the making of the response for `key`; an older claim than `age_max` is taken over, and one
+    /// that a purge met.
     pub fn claim(&self, key: &Key, now: Instant, age_max: Duration) -> Claim {
         self.tiers.fills.claim(key, now, age_max)
     }
@@ -288,8 +289,8 @@ impl Zone {
         self.tiers.scan(now, is_wanted);
     }
 
-    /// Keeps the zone within `inactive`, `max_size` and `min_free`, while it `is_wanted`, and removes the files of
-    /// purged pages. Blocks.
+    /// Keeps the zone within `inactive`, `max_size` and `min_free`, while it `is_wanted`, and removes the
+    /// files of purged pages. Blocks.
     pub fn evict(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> Kept {
         let mut kept = Kept::default();
         let tiers = &self.tiers;
@@ -312,8 +313,8 @@ impl Zone {
         kept
     }
 
-    /// Forgets the marks of purges that nothing can meet any more: all files are known, those of purged pages are
-    /// removed for good, and no making from before them is outstanding.
+    /// Forgets the marks of purges that nothing can meet any more: all files are known, those of purged
+    /// pages are removed for good, and no making from before them is outstanding.
     fn forget_marks(&self) -> Result<(), StoreError> {
         let (tiers, folder) = (&self.tiers, &self.tiers.folder);
         if !folder.is_alone() {

@@ -1,9 +1,11 @@
-//! What began before an acknowledged purge is not served after it, whoever races whom: readers, makers, fills, late
-//! writes, purges of every kind, the manager, reloads and restarts, on threads, for `SECONDS` (10) in rounds of about
-//! one. `SEED` is that of the first round; the threads' timing is not repeated with it.
+//! What began before an acknowledged purge is not served after it, whoever races whom: readers, makers,
+//! fills, late writes, purges of every kind, the manager, reloads and restarts, on threads, for `SECONDS`
+//! (10) in rounds of about one. `SEED` is that of the first round; the threads' timing is not repeated with
+//! it.
 //!
-//! Each body names its page, and carries the reading of one counter from when its making had begun. A purge takes a
-//! reading before it is asked for; once it is done, a request that begins then may find nothing with a smaller one.
+//! Each body names its page, and carries the reading of one counter from when its making had begun. A purge
+//! takes a reading before it is asked for; once it is done, a request that begins then may find nothing with
+//! a smaller one.
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
@@ -186,8 +188,8 @@ impl Round {
         }
     }
 
-    /// Is it a page of before a newer one that somebody had from the same zone before this request began? A reload
-    /// loses what is not written.
+    /// Is it a page of before a newer one that somebody had from the same zone before this request began? A
+    /// reload loses what is not written.
     fn check_order(&self, page: Page, head: &EntryHead, (seen, zone): (u64, u64), way: &str) {
         const BITS: u32 = 40;
         let reading = u64::try_from(head.born_at).unwrap();

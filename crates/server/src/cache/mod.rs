@@ -91,8 +91,8 @@ impl Plan {
         }
     }
 
-    /// The upstream is about to be asked: what it answers begins here, or where the stored page was found on which the
-    /// answer builds. That must still be there.
+    /// The upstream is about to be asked: what it answers begins here, or where the stored page was found on
+    /// which the answer builds. That must still be there.
     pub fn begin(&mut self) {
         let base = self.start.as_ref().or(self.stale.as_ref());
         let since_base = base.and_then(|base| match &self.loaded {
@@ -125,8 +125,8 @@ impl Plan {
         }
     }
 
-    /// Is the stored page over, now that its renewal got an answer of this status that may not be stored? A page that
-    /// answers only while it is renewed would answer for ever; an upstream in trouble ends none.
+    /// Is the stored page over, now that its renewal got an answer of this status that may not be stored? A
+    /// page that answers only while it is renewed would answer for ever; an upstream in trouble ends none.
     pub fn ends_with(&self, status: u16, why: NotStored) -> bool {
         let is_trouble = status >= 500 || matches!(status, 408 | 425 | 429);
         let vary = self.stale.as_ref().map_or(&b""[..], |stale| &stale.head.vary);
@@ -271,8 +271,8 @@ fn refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard) {
     gateway::run::refresh_in_background(shadow);
 }
 
-/// Has a request renew the page that differs from the one under way in all that stands against storing its answer;
-/// `None` if there is no such request.
+/// Has a request renew the page that differs from the one under way in all that stands against storing its
+/// answer; `None` if there is no such request.
 fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<()> {
     let shadow = storing::clean(exchange, conf)?;
     let zone = &exchange.pass.cache.as_ref()?.zone;

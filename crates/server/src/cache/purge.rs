@@ -7,8 +7,8 @@
 //! | `METHOD [purge_all] [from all \| ADDRESS ...]` | requests with this method (`on`: PURGE), for their own URL | the same |
 //! | `$flag ...` | requests for which a flag is neither empty nor 0, for their own URL | 204, 404 if nothing was stored |
 //!
-//! A `*` at the end of the key stands for whatever follows. All variants and methods of a key go. Where neither `from`
-//! nor `allow` and `deny` of the location say who may purge, this machine may.
+//! A `*` at the end of the key stands for whatever follows. All variants and methods of a key go. Where
+//! neither `from` nor `allow` and `deny` of the location say who may purge, this machine may.
 
 use super::key;
 use super::report::Report;

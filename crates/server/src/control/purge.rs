@@ -5,9 +5,10 @@
 //!  "tags": ["post-1", "home"], "host": "www.example.com", "zone": "fscgi",
 //!  "all": false, "soft": true}
 //! ```
-//! A URL that ends with `*` stands for whatever begins so, one without a scheme (`//www.example.com/a`) for http and
-//! https. Tags belong to `host`, to every host without it. `zone` narrows tags and `all` to one zone. The answer has
-//! counts of stored responses, variants counted. A list of such objects is answered with a list.
+//! A URL that ends with `*` stands for whatever begins so, one without a scheme (`//www.example.com/a`) for
+//! http and https. Tags belong to `host`, to every host without it. `zone` narrows tags and `all` to one
+//! zone. The answer has counts of stored responses, variants counted. A list of such objects is answered
+//! with a list.
 
 use super::batch::{Batch, Batches};
 use super::{Problem, explain, list};
@@ -94,8 +95,8 @@ pub async fn by_answer(exchange: &mut Exchange, head: &Head) {
     }
 }
 
-/// The host whose pages a request may purge: the one it came for, if its server answers for that by name. A server
-/// without names answers for all that no other server has.
+/// The host whose pages a request may purge: the one it came for, if its server answers for that by name. A
+/// server without names answers for all that no other server has.
 fn own_host(exchange: &mut Exchange) -> Result<String, String> {
     let (conf, host) = (Rc::clone(&exchange.conf), exchange.request.host.clone());
     let text = String::from_utf8_lossy(&host).into_owned();
@@ -202,8 +203,8 @@ impl Wanted {
     }
 }
 
-/// Adds the purges of the URLs; what is wrong with the first one that is refused, which keeps nothing else from being
-/// purged.
+/// Adds the purges of the URLs; what is wrong with the first one that is refused, which keeps nothing else
+/// from being purged.
 async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> Option<String> {
     let mut refused = None;
     for (number, url) in batch.urls.iter().enumerate() {

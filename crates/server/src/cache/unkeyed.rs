@@ -117,7 +117,7 @@ pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
 pub fn take_away(request: &mut Request, suspect: &Suspect) {
     match suspect {
         Suspect::Field(name) | Suspect::Disguised(name) => {
-            request.retain_fields(|found| !is_named(found, name))
+            request.retain_fields(|found| !is_named(found, name));
         }
         Suspect::Authority => request.normalize_authority(),
     }

@@ -152,6 +152,10 @@ impl<'a> Parser<'a> {
         Ok(text)
     }
 
+    fn count(&mut self, directive: &Directive) -> Result<(), ConfError> {
+        take(&mut self.left.directives, 1, DIRECTIVES_MAX, "directives", &directive.at)
+    }
+
     fn block(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -164,13 +168,7 @@ impl<'a> Parser<'a> {
             match lexer.statement()? {
                 Statement::Simple(words) => {
                     let directive = directive(words, None, file);
-                    take(
-                        &mut self.left.directives,
-                        1,
-                        DIRECTIVES_MAX,
-                        "directives",
-                        &directive.at,
-                    )?;
+                    self.count(&directive)?;
                     if &directive.name[..] == b"include" {
                         directives.extend(self.include(&directive, depth)?);
                     } else {
@@ -179,13 +177,7 @@ impl<'a> Parser<'a> {
                 }
                 Statement::BlockStart(words) => {
                     let mut directive = directive(words, None, file);
-                    take(
-                        &mut self.left.directives,
-                        1,
-                        DIRECTIVES_MAX,
-                        "directives",
-                        &directive.at,
-                    )?;
+                    self.count(&directive)?;
                     bound_depth(depth, &directive.at)?;
                     directive.block = Some(self.block(lexer, file, depth + 1, true)?);
                     directives.push(directive);

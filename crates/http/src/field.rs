@@ -69,6 +69,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_cookie_is_found_behind_semicolons_and_commas_and_ends_at_a_semicolon() {
+        let of = |text: &'static str| cookie(text.as_bytes(), b"sid");
+        for text in ["sid=m", "a=1; sid=m", "a=1,sid=m", "a=1, sid=m; b=2", "a=1;\tSID = m"] {
+            assert_eq!(of(text), Some(&b"m"[..]), "{text}");
+        }
+        assert_eq!(of("sid=a,b; c"), Some(&b"a,b"[..]));
+        assert_eq!(of("xsid=m; a=sid"), None);
+    }
+
+    #[test]
     fn cookies_and_arguments_are_found_by_whole_name() {
         assert_eq!(cookie(b"a=1; bc=2; c=3", b"c"), Some(&b"3"[..]));
         assert_eq!(cookie(b"a=1", b"A"), Some(&b"1"[..]));

@@ -26,11 +26,11 @@ final class Yorozu_Redis_Store implements Yorozu_Object_Store {
 	/** @throws RedisException Redis does not answer. */
 	public function __construct( string $socket ) {
 		$this->redis = new Redis();
-		// Kept by PHP from one request to the next.
-		if ( ! @$this->redis->pconnect( $socket, 0, self::TIMEOUT ) ) {
+		// Kept by PHP from one request to the next. The connection gets its timeout as it is made: where the kept
+		// one does not answer, pconnect() makes another, throws nevertheless, and keeps that one for the next request.
+		if ( ! @$this->redis->pconnect( $socket, 0, self::TIMEOUT, null, 0, self::TIMEOUT ) ) {
 			throw new RedisException( 'no connection' );
 		}
-		$this->redis->setOption( Redis::OPT_READ_TIMEOUT, self::TIMEOUT );
 		$this->redis->setOption( Redis::OPT_SERIALIZER, Redis::SERIALIZER_PHP );
 	}
 

@@ -529,6 +529,17 @@ def test_a_stopped_redis_holds_few_requests_up(site):
     until('Redis to be used again', lambda: site.get(f'/store.php?{next(FRESH)}').body.startswith(b'redis'))
 
 
+def test_a_redis_that_stops_again_and_again_is_never_waited_for_long(site):
+    site.script('store.php', STORE)
+    ask = lambda: site.get(f'/store.php?{next(FRESH)}')
+    # As often as every PHP process meets one: what it kept of the time before must have a timeout as well.
+    for _ in range(20):
+        until('Redis to be used', lambda: ask().body.startswith(b'redis'))
+        with Stopped(site.pid('redis')):
+            for _ in range(2):
+                equal(ask().status, 200)
+
+
 def test_what_a_dying_database_answers_is_not_kept(site):
     site.restart()
     site.script('dying.php', """<?php define('WP_USE_THEMES', false); require 'wp-load.php';

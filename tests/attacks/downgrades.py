@@ -95,7 +95,7 @@ def pseudo_fields():
         yield of_fields(f'the path {path!r}', kind, instead(':path', path))
     for method in ('GET ', ' GET', 'GE T', 'get', 'GET\t', 'GET /x', 'CONNECT', 'PRI', 'G:T', '(GET)',
                    'GET\xff', 'TRACE', 'FOO'):
-        kind = EITHER if method in ('get', 'TRACE', 'FOO', 'PRI', '(GET)', 'CONNECT', 'G:T') else REFUSED
+        kind = EITHER if method in ('TRACE', 'FOO', 'PRI', '(GET)', 'CONNECT', 'G:T') else REFUSED
         yield of_fields(f'the method {method!r}', kind, instead(':method', method))
     for scheme in ('https', 'ftp', 'http ', 'http://a', 'HTTP', 'http://evil/x?'):
         yield of_fields(f'the scheme {scheme!r}', EITHER, instead(':scheme', scheme))
@@ -128,6 +128,12 @@ def lengths():
     yield 'the right length', TAKEN, b'hello', said('5', b'hello')
     yield 'in pieces', TAKEN, b'hello', said('5', b'he', b'', b'llo', b'')
     yield 'no length', TAKEN, b'hello', lambda target: post(1, request(target, 'POST'), b'hello')
+    # An empty frame is no chunk: as one it would be the last, and the next would begin another request.
+    yield 'no length, the end in a frame of its own', TAKEN, b'hello', lambda target: post(
+        1, request(target, 'POST'), b'hello', b'')
+    yield 'no length, empty frames', TAKEN, b'hello', lambda target: post(
+        1, request(target, 'POST'), b'', b'he', b'', b'', b'llo', b'')
+    yield 'no length, one empty frame', TAKEN, b'', lambda target: post(1, request(target, 'POST'), b'')
     yield 'no content', TAKEN, b'', lambda target: headers(1, request(target, 'POST'))
     yield 'padded', TAKEN, b'hello', lambda target: headers(1, request(target, 'POST'), end=False) + frame(
         DATA, END_STREAM | PADDED, 1, b'\3hello' + b'x' * 3)

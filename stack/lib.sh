@@ -2,7 +2,7 @@
 
 packages="php8.2-fpm php8.2-opcache php8.2-cli php8.2-mysql php8.2-gd php8.2-mbstring php8.2-xml
 php8.2-curl php8.2-redis php-apcu redis-server mariadb-server wordpress wordpress-theme-twentytwentythree curl"
-rust_minimum=85   # of 1.x; Cargo.toml's rust-version
+rust_minimum=87   # of 1.x; Cargo.toml's rust-version
 
 step() { printf '  %s\n' "$*" >&"${terminal:-2}"; }
 die() { printf 'make run: %s\n' "$*" >&"${terminal:-2}"; exit 1; }

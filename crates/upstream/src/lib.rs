@@ -12,10 +12,11 @@
 //! # Invariants
 //! - A [`Group`] is shared by all workers; a [`Pool`] belongs to one.
 //! - Times are arguments; nothing here but the [`Resolver`] reads a clock.
-//! - A [`Resolver`]'s client belongs to one worker; what it found is not shared.
+//! - What a [`Resolver`] found belongs to one worker.
 
 mod balance;
 mod connection;
+mod dns;
 mod group;
 mod pool;
 mod resolver;

@@ -1,19 +1,16 @@
 //! Names to addresses, asked of the name servers that `resolver` lists.
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{
-    LookupIpStrategy, NameServerConfig, NameServerConfigGroup, ResolveHosts, ResolverConfig,
-};
-use hickory_resolver::name_server::TokioConnectionProvider;
-use hickory_resolver::proto::xfer::Protocol;
-use hickory_resolver::{ResolveError, Resolver as Client};
+use crate::dns::{self, Found};
+use domain::base::iana::Rtype;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
 
 /// What `resolver` says.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Resolver {
     /// The name servers.
     pub servers: Vec<SocketAddr>,
@@ -51,80 +48,323 @@ pub enum ResolveFault {
 /// Answers each worker remembers, in names; chosen.
 const CACHED_NAMES_MAX: usize = 1024;
 
+/// What is known of a name; locked while it is asked for, so that nobody else asks meanwhile.
+type Known = Rc<Mutex<Option<Answer>>>;
+
+#[derive(Clone, Debug)]
+struct Answer {
+    learned: Instant,
+    said: Result<Resolved, ResolveFault>,
+}
+
+impl Answer {
+    /// Does it answer who wants to know since `asked`? What came while one waited does, also a fault.
+    fn holds(&self, asked: Instant, now: Instant) -> bool {
+        let is_valid = self.said.as_ref().is_ok_and(|resolved| resolved.valid_until > now);
+        is_valid || self.learned >= asked
+    }
+}
+
 thread_local! {
-    /// Clients of this worker: their sockets belong to its event loop.
-    static CLIENTS: RefCell<Vec<(Resolver, Rc<TokioResolver>)>> = const { RefCell::new(Vec::new()) };
+    /// What this worker knows.
+    static NAMES: RefCell<HashMap<(Resolver, String), Known>> = RefCell::default();
 }
 
 impl Resolver {
-    /// Looks a name up, within `timeout`.
+    /// Looks a name up, within `timeout`. Who asks for a name that is being asked for gets the same answer.
     ///
     /// # Errors
     /// [`ResolveFault`]
     ///
     /// # Cancel safety
-    /// The question is dropped.
+    /// The question is dropped; who waits for its answer asks next.
     pub async fn addresses(&self, host: &str, timeout: Duration) -> Result<Resolved, ResolveFault> {
-        // A full name: the machine's search list is not for servers.
-        let name = format!("{}.", host.trim_end_matches('.'));
-        let client = self.client();
-        let lookup = client.lookup_ip(name);
-        let found = tokio::time::timeout(timeout, lookup)
-            .await
-            .map_err(|_| ResolveFault::TimedOut)?
-            .map_err(|problem| fault(&problem))?;
-        let addresses: Vec<IpAddr> = found.iter().collect();
-        if addresses.is_empty() {
-            return Err(ResolveFault::NotFound);
-        }
-        Ok(Resolved { addresses, valid_until: found.valid_until() })
+        let asked = Instant::now();
+        let known = self.known(host, asked);
+        let answer = async {
+            let mut known = known.lock().await;
+            if let Some(answer) = known.as_ref().filter(|known| known.holds(asked, Instant::now()))
+            {
+                return answer.said.clone();
+            }
+            let said = self.ask(host).await;
+            *known = Some(Answer { learned: Instant::now(), said: said.clone() });
+            said
+        };
+        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(ResolveFault::TimedOut))
     }
 
-    fn client(&self) -> Rc<TokioResolver> {
-        CLIENTS.with_borrow_mut(|clients| {
-            if let Some((_, client)) = clients.iter().find(|(options, _)| options == self) {
-                return Rc::clone(client);
+    /// The place of what is known of a name.
+    fn known(&self, host: &str, now: Instant) -> Known {
+        // A full name: the machine's search list is not for servers.
+        let key = (self.clone(), host.trim_end_matches('.').to_ascii_lowercase());
+        NAMES.with_borrow_mut(|names| {
+            if names.len() >= CACHED_NAMES_MAX && !names.contains_key(&key) {
+                make_room(names, now);
             }
-            let client = Rc::new(self.new_client());
-            clients.push((self.clone(), Rc::clone(&client)));
-            client
+            Rc::clone(names.entry(key).or_default())
         })
     }
 
-    fn new_client(&self) -> TokioResolver {
-        let mut servers = NameServerConfigGroup::new();
-        for address in &self.servers {
-            for protocol in [Protocol::Udp, Protocol::Tcp] {
-                let mut server = NameServerConfig::new(*address, protocol);
-                server.trust_negative_responses = true;
-                servers.push(server);
+    async fn ask(&self, host: &str) -> Result<Resolved, ResolveFault> {
+        let of = async |is_wanted: bool, rtype| {
+            if is_wanted {
+                dns::ask(&self.servers, host, rtype).await
+            } else {
+                Ok(Found::default())
             }
-        }
-        let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-        let mut builder = Client::builder_with_config(config, TokioConnectionProvider::default());
-        let options = builder.options_mut();
-        options.ip_strategy = match (self.ipv4, self.ipv6) {
-            (true, false) => LookupIpStrategy::Ipv4Only,
-            (false, true) => LookupIpStrategy::Ipv6Only,
-            _ => LookupIpStrategy::Ipv4AndIpv6,
         };
-        options.use_hosts_file = ResolveHosts::Never;
-        options.cache_size = CACHED_NAMES_MAX;
-        // As nginx asks again: every 5 seconds, while `resolver_timeout` lasts.
-        options.timeout = Duration::from_secs(5);
-        options.attempts = 5;
-        if self.valid.is_some() {
-            options.positive_min_ttl = self.valid;
-            options.positive_max_ttl = self.valid;
+        let (first, second) = tokio::join!(of(self.ipv4, Rtype::A), of(self.ipv6, Rtype::AAAA));
+        let is_any = |found: &Result<Found, _>| {
+            found.as_ref().is_ok_and(|found: &Found| !found.addresses.is_empty())
+        };
+        // The addresses of one family are enough.
+        let (first, second) = match (is_any(&first), is_any(&second)) {
+            (true, false) => (first?, Found::default()),
+            (false, true) => (Found::default(), second?),
+            _ => (first?, second?),
+        };
+        let ttl = [first.ttl, second.ttl].into_iter().flatten().min();
+        let addresses = [first.addresses, second.addresses].concat();
+        if addresses.is_empty() {
+            return Err(ResolveFault::NotFound);
         }
-        builder.build()
+        let validity = self.valid.or(ttl).unwrap_or_default();
+        Ok(Resolved { addresses, valid_until: Instant::now() + validity })
     }
 }
 
-fn fault(problem: &ResolveError) -> ResolveFault {
-    if problem.is_nx_domain() || problem.is_no_records_found() {
-        return ResolveFault::NotFound;
+/// Forgets what no longer holds, or else the name that would be forgotten first. One that somebody asks for stays.
+fn make_room(names: &mut HashMap<(Resolver, String), Known>, now: Instant) {
+    let valid_until = |known: &Known| -> Option<Instant> {
+        let known = known.try_lock().ok()?;
+        known.as_ref()?.said.as_ref().ok().map(|resolved| resolved.valid_until)
+    };
+    let is_free = |known: &Known| Rc::strong_count(known) == 1;
+    names.retain(|_, known| !is_free(known) || valid_until(known).is_some_and(|until| until > now));
+    if names.len() >= CACHED_NAMES_MAX {
+        let free = names.iter().filter(|(_, known)| is_free(known));
+        let first = free.min_by_key(|(_, known)| valid_until(known)).map(|(key, _)| key.clone());
+        first.map(|key| names.remove(&key));
     }
-    let text = problem.to_string();
-    if text.contains("timed out") { ResolveFault::TimedOut } else { ResolveFault::Failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::base::iana::{Class, Rcode};
+    use domain::base::message_builder::AnswerBuilder;
+    use domain::base::{Message, MessageBuilder, Name, Ttl};
+    use domain::rdata::{A, Cname};
+    use std::cell::Cell;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, UdpSocket};
+
+    type Script = dyn Fn(&Message<Vec<u8>>) -> Vec<Vec<u8>>;
+
+    fn name(text: &str) -> Name<Vec<u8>> {
+        text.parse().unwrap()
+    }
+
+    fn asked(question: &Message<Vec<u8>>) -> String {
+        question.first_question().unwrap().qname().to_string()
+    }
+
+    fn answer(question: &Message<Vec<u8>>, rcode: Rcode) -> AnswerBuilder<Vec<u8>> {
+        MessageBuilder::new_vec().start_answer(question, rcode).unwrap()
+    }
+
+    fn says(question: &Message<Vec<u8>>, owner: &str, ttl: u32, last_byte: u8) -> Vec<u8> {
+        let mut answer = answer(question, Rcode::NOERROR);
+        let address = A::from_octets(127, 0, 0, last_byte);
+        answer.push((name(owner), Class::IN, Ttl::from_secs(ttl), address)).unwrap();
+        answer.finish()
+    }
+
+    /// A name server: for each question, the datagrams that come back. Also over TCP, where the last one does.
+    async fn server(script: impl Fn(&Message<Vec<u8>>) -> Vec<Vec<u8>> + 'static) -> SocketAddr {
+        let script: Rc<Script> = Rc::new(script);
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let listener = TcpListener::bind(address).await.unwrap();
+        let over_tcp = Rc::clone(&script);
+        tokio::task::spawn_local(async move {
+            let mut buffer = [0; 512];
+            while let Ok((length, client)) = socket.recv_from(&mut buffer).await {
+                let question = Message::from_octets(buffer[..length].to_vec()).unwrap();
+                for datagram in script(&question) {
+                    socket.send_to(&datagram, client).await.unwrap();
+                }
+            }
+        });
+        tokio::task::spawn_local(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let length = stream.read_u16().await.unwrap();
+                let mut question = vec![0; length.into()];
+                stream.read_exact(&mut question).await.unwrap();
+                let question = Message::from_octets(question).unwrap();
+                let mut whole = over_tcp(&question).pop().unwrap();
+                whole[2] &= !2; // TC
+                stream.write_u16(whole.len().try_into().unwrap()).await.unwrap();
+                stream.write_all(&whole).await.unwrap();
+            }
+        });
+        address
+    }
+
+    fn resolver(servers: &[SocketAddr]) -> Resolver {
+        Resolver { servers: servers.to_vec(), valid: None, ipv4: true, ipv6: false }
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    async fn last_byte(resolver: &Resolver, host: &str) -> Result<u8, ResolveFault> {
+        let found = resolver.addresses(host, MINUTE).await?;
+        let [IpAddr::V4(address)] = found.addresses[..] else { panic!("{found:?}") };
+        Ok(address.octets()[3])
+    }
+
+    fn with_servers(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, test);
+    }
+
+    #[test]
+    fn aliases_are_followed_within_an_answer_and_beyond() {
+        with_servers(async {
+            let address = server(|question| {
+                let mut answer = answer(question, Rcode::NOERROR);
+                let mut alias = |from: &str, to: &str, ttl| {
+                    let alias = Cname::new(name(to));
+                    answer.push((name(from), Class::IN, Ttl::from_secs(ttl), alias)).unwrap();
+                };
+                match &*asked(question) {
+                    "a" => alias("a", "b", 40),
+                    "loop" => alias("loop", "loop-2", 40),
+                    "loop-2" => alias("loop-2", "loop", 40),
+                    _ => {
+                        alias("b", "c", 30);
+                        for (owner, byte) in [("c", 7), ("other", 8)] {
+                            let (ttl, byte) = (Ttl::from_secs(50), A::from_octets(127, 0, 0, byte));
+                            answer.push((name(owner), Class::IN, ttl, byte)).unwrap();
+                        }
+                    }
+                }
+                vec![answer.finish()]
+            });
+            let resolver = resolver(&[address.await]);
+            assert_eq!(last_byte(&resolver, "a.").await, Ok(7));
+            let validity = resolver.addresses("A", MINUTE).await.unwrap().valid_until;
+            let left = validity.duration_since(Instant::now());
+            assert!(left <= Duration::from_secs(30) && left > Duration::from_secs(20), "{left:?}");
+            assert_eq!(last_byte(&resolver, "loop").await, Err(ResolveFault::Failed));
+        });
+    }
+
+    #[test]
+    fn what_does_not_fit_comes_over_tcp() {
+        with_servers(async {
+            let address = server(|question| {
+                let mut short = says(question, "a", 60, 1);
+                short[2] |= 2; // TC
+                vec![short]
+            });
+            assert_eq!(last_byte(&resolver(&[address.await]), "a").await, Ok(1));
+        });
+    }
+
+    #[test]
+    fn answers_to_other_questions_are_not_taken() {
+        with_servers(async {
+            let address = server(|question| {
+                let mut other_number = says(question, "a", 60, 1);
+                other_number[1] ^= 1;
+                let mut other_name = says(question, "a", 60, 2);
+                other_name[13] = b'b';
+                let echo = question.as_slice().to_vec();
+                vec![other_number, other_name, echo, b"?".to_vec(), says(question, "a", 60, 3)]
+            });
+            assert_eq!(last_byte(&resolver(&[address.await]), "a").await, Ok(3));
+        });
+    }
+
+    #[test]
+    fn a_server_that_cannot_help_is_not_the_last_word() {
+        with_servers(async {
+            let failing = |rcode| server(move |question| vec![answer(question, rcode).finish()]);
+            let (refuses, fails) = (failing(Rcode::REFUSED).await, failing(Rcode::SERVFAIL).await);
+            let helps = server(|question| vec![says(question, "a", 60, 1)]).await;
+            assert_eq!(last_byte(&resolver(&[refuses, helps, fails]), "a").await, Ok(1));
+            let outcome = last_byte(&resolver(&[refuses, fails]), "a").await;
+            assert_eq!(outcome, Err(ResolveFault::Failed));
+            let nobody = failing(Rcode::NXDOMAIN).await;
+            assert_eq!(last_byte(&resolver(&[nobody]), "a").await, Err(ResolveFault::NotFound));
+            let empty = failing(Rcode::NOERROR).await;
+            assert_eq!(last_byte(&resolver(&[empty]), "a").await, Err(ResolveFault::NotFound));
+            let no_name = last_byte(&resolver(&[helps]), "a..b").await;
+            assert_eq!(no_name, Err(ResolveFault::NotFound));
+        });
+    }
+
+    #[test]
+    fn a_silent_server_is_passed_over() {
+        with_servers(async {
+            tokio::time::pause();
+            let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+            let mute = server(|_| Vec::new()).await;
+            let helps = server(|question| vec![says(question, "a", 60, 1)]).await;
+            assert_eq!(last_byte(&resolver(&[silent, mute, helps]), "a").await, Ok(1));
+            let outcome = last_byte(&resolver(&[silent, mute]), "a").await;
+            assert_eq!(outcome, Err(ResolveFault::TimedOut));
+        });
+    }
+
+    #[test]
+    fn who_asks_at_once_is_answered_once() {
+        with_servers(async {
+            let questions = Rc::new(Cell::new(0));
+            let count = Rc::clone(&questions);
+            let address = server(move |question| {
+                count.set(count.get() + 1);
+                match &*asked(question) {
+                    "never" => vec![answer(question, Rcode::NXDOMAIN).finish()],
+                    other => vec![says(question, other, if other == "kept" { 60 } else { 0 }, 1)],
+                }
+            });
+            let resolver = resolver(&[address.await]);
+            for (host, then) in [("kept", 1), ("fleeting", 2), ("never", 2)] {
+                questions.set(0);
+                let all = (0..50).map(|_| {
+                    let resolver = resolver.clone();
+                    tokio::task::spawn_local(async move { last_byte(&resolver, host).await })
+                });
+                for one in all.collect::<Vec<_>>() {
+                    let _ = one.await.unwrap();
+                }
+                assert_eq!(questions.get(), 1, "{host}");
+                let _ = last_byte(&resolver, host).await;
+                assert_eq!(questions.get(), then, "{host}");
+            }
+            let kept = Resolver { valid: Some(MINUTE), ..resolver };
+            questions.set(0);
+            let first = last_byte(&kept, "fleeting").await;
+            assert_eq!((first, last_byte(&kept, "fleeting").await), (Ok(1), Ok(1)));
+            assert_eq!(questions.get(), 1);
+        });
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        with_servers(async {
+            let address = server(|question| vec![says(question, &asked(question), 60, 1)]).await;
+            let resolver = resolver(&[address]);
+            for number in 0..CACHED_NAMES_MAX + 5 {
+                last_byte(&resolver, &format!("n{number}")).await.unwrap();
+            }
+            NAMES.with_borrow(|names| {
+                assert_eq!(names.len(), CACHED_NAMES_MAX);
+                assert!(!names.contains_key(&(resolver.clone(), "n0".to_owned())));
+            });
+        });
+    }
 }

@@ -1,5 +1,5 @@
 # make run      a real WordPress behind yorozu's page cache
-# make test     every test
+# make test     every test; tests/run PART ... runs some, tests/again N all of them N times under load
 # make bench    yorozu beside nginx
 # make lint     formatting, lints, checks of the project's own rules
 # make profile  a profile of yorozu under load, for faster builds

@@ -1,24 +1,54 @@
 """Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
-import os, pathlib, random, shutil, signal, socket, subprocess, tempfile, time
+import itertools, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
+from supervised import below
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/release/yorozu'))
+YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/debug/yorozu'))
 NGINX = '/usr/sbin/nginx'
+# How many times longer than on a quiet machine anything may take.
+PATIENCE = float(os.environ.get('PATIENCE', '1'))
+
+
+class Ports:
+    """A block of ports that is this process's own as long as it holds the first of them. crates/testkit/src/server.rs does the
+    same. They are below those the system gives to whoever asks for any."""
+    FIRST, BLOCKS, SIZE = 10000, 110, 200
+    mine = None
+
+    def __init__(self):
+        self.pid = os.getpid()
+        for number in random.sample(range(self.BLOCKS), self.BLOCKS):
+            self.claim, first = socket.socket(), self.FIRST + number * self.SIZE
+            try:
+                self.claim.bind(('127.0.0.1', first))
+                break
+            except OSError:
+                self.claim.close()
+        else:
+            raise OSError('no block of ports is free')
+        # Unbound ports come again only after all others.
+        self.numbers = itertools.cycle(range(first + 1, first + self.SIZE))
+
+    @classmethod
+    def of_this_process(cls):
+        if cls.mine is None or cls.mine.pid != os.getpid():
+            cls.mine = cls()
+        return cls.mine
 
 
 def free_port():
-    """A port nobody has now, below those the system gives to whoever asks for any."""
-    while True:
+    """A port that nobody else is given, and nobody listens on."""
+    for port in Ports.of_this_process().numbers:
         with socket.socket() as probe:
             try:
-                probe.bind(('127.0.0.1', random.randrange(20000, 32000)))
-                return probe.getsockname()[1]
+                probe.bind(('127.0.0.1', port))
+                return port
             except OSError:
                 pass
 
 
-def until(what, condition, seconds=20):
-    end = time.monotonic() + seconds
+def until(what, condition, seconds=60):
+    end = time.monotonic() + seconds * PATIENCE
     while not condition():
         assert time.monotonic() < end, f'waited in vain for {what}'
         time.sleep(0.01)
@@ -224,23 +254,64 @@ http {{
         return int(status.split('VmRSS:')[1].split()[0]) * 1024
 
 
-def run(tests, names):
-    """Runs functions whose names contain one of `names`; says how many passed."""
-    import traceback
+def tried(name, test, out):
+    """Runs a test in a process of its own, so that none can end or hold up the others; the child's id."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    os.dup2(out.fileno(), 1)
+    os.dup2(out.fileno(), 2)
+    status = 1
+    try:
+        test()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # What is registered to happen at the end of the program is the parent's.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(pid, seconds):
+    """A child's status; none if it was ended because its time was up."""
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        os.waitpid(pid, 0)
+        raise
+    for late in [*below(pid), pid]:
+        os.kill(late, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+def told(name, seconds, status, output=''):
+    """Prints what became of a test, as tests/suite.py reads it; whether it passed."""
+    print(f'{"ok    " if status == 0 else "FAILED"}  {name}  {seconds:.1f} s', flush=True)
+    print(output, end='' if output.endswith('\n') or not output else '\n', flush=True)
+    return status == 0
+
+
+def run(tests, names, seconds=240):
+    """Runs functions whose names contain one of `names`, each for `seconds` at most; says how many passed."""
     passed = failed = 0
     for name, test in tests.items():
         if names and not any(part in name for part in names):
             continue
-        begun = time.monotonic()
-        try:
-            test()
-            passed += 1
-            print(f'ok      {name}  {time.monotonic() - begun:.1f} s', flush=True)
-        except BaseException as problem:
-            if isinstance(problem, KeyboardInterrupt):
-                raise
-            failed += 1
-            print(f'FAILED  {name}', flush=True)
-            traceback.print_exc()
+        with tempfile.TemporaryFile('w+', errors='replace') as out:
+            begun = time.monotonic()
+            status = ended(tried(name, test, out), seconds * PATIENCE)
+            out.seek(0)
+            more = f'it was not over after {seconds * PATIENCE:.0f} s\n' if status is None else ''
+            is_good = told(name, time.monotonic() - begun, status, out.read() + more)
+        passed, failed = passed + is_good, failed + (not is_good)
     print(f'{passed} passed, {failed} failed')
     return 1 if failed or not passed else 0

@@ -5,6 +5,7 @@
 """
 import concurrent.futures, contextlib, http.client, json, os, re, signal, threading, time
 from browser import Browser
+from peers import until as waits_until
 from wordpress import equal, log_in, main
 
 # What the site has, made once: two authors, nested categories, a menu, pages, comments.
@@ -76,11 +77,8 @@ def is_hit(site, path):
     return site.get(path).cache == 'HIT'
 
 
-def until(condition, what, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f'waited in vain for {what}'
-        time.sleep(0.02)
+def until(condition, what):
+    waits_until(what, condition)
 
 
 def warm(site, paths):
@@ -88,19 +86,26 @@ def warm(site, paths):
         until(lambda: is_hit(site, path), f'{path} to be stored')
 
 
-def all_fresh(site, paths):
+def stored(site, path):
+    """A page as it is stored; none if it is no page, for that is not stored."""
+    answers = []
+    until(lambda: answers.append(site.get(path)) or answers[-1].cache == 'HIT' or answers[-1].status != 200,
+          f'{path} to be stored')
+    answer = answers[-1]
+    return (200, answer.fields.get('location'), text(answer)) if answer.status == 200 else None
+
+
+def all_of(read, site, paths):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        return dict(zip(paths, pool.map(lambda path: fresh(site, path), paths)))
+        return dict(zip(paths, pool.map(lambda path: read(site, path), paths)))
 
 
 def change_of(site, change, more=()):
     """Makes a change. The pages there were, as they are now past the cache, and those of them that changed."""
-    # Those that are no pages are not stored.
-    before = {path: page for path, page in all_fresh(site, PATHS + list(more)).items() if page[0] == 200}
-    warm(site, before)
+    before = {path: page for path, page in all_of(stored, site, PATHS + list(more)).items() if page}
     site.php(change)
     fresh(site, '/')  # Some changes are completed by the next visitor.
-    now = all_fresh(site, list(before))
+    now = all_of(fresh, site, list(before))
     return now, {path for path in before if before[path] != now[path]}
 
 

@@ -1,5 +1,6 @@
 """What a class of attacks has tried and what came of it."""
 import os, random, shlex, time
+from peers import told
 
 CASE = os.environ.get('CASE', '')
 ROUNDS = int(os.environ.get('ROUNDS', '20'))
@@ -41,8 +42,8 @@ class Tried:
         return self
 
     def report(self):
-        result = f'{len(self.wrong)} WRONG' if self.wrong else 'ok'
-        print(f'{self.name:12} {self.cases:6} cases {self.seconds:6.1f} s  {result}', flush=True)
+        told(self.name, self.seconds, 1 if self.wrong else 0)
+        print(f'        {self.cases} cases' + (f', {len(self.wrong)} WRONG' if self.wrong else ''), flush=True)
         groups = {}
         for case in self.wrong:
             groups.setdefault(case.rpartition(':')[0] or case, []).append(case)

@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+"""Every test: one build, and the parts side by side, whatever fails. Called by tests/run, which installs what it needs.
+
+  tests/run [PART ...]     the parts whose names contain one of PART; all without
+
+QUICK=1 leaves out the browser, the whole site and fuzzing. JOBS=4 says how many parts run at once, PATIENCE=10 that this
+machine is ten times slower than others. What each part printed is in target/tests.
+"""
+import collections, json, os, pathlib, re, shutil, signal, subprocess, sys, time
+from peers import PATIENCE
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LOGS = ROOT / 'target/tests'
+BINARY = 'target/debug/yorozu'
+JOBS = int(os.environ.get('JOBS', 0)) or 2 + len(os.sched_getaffinity(0))
+COUNTS = re.compile(r'^(\d+) passed, (\d+) failed(?:, (\d+) ignored)?$', re.M)
+TEST = re.compile(r'^(ok    |FAILED)  (\S.*?)  ([\d.]+) s$', re.M)
+
+
+class Part:
+    """Something that runs tests, says of each `ok      NAME  1.2 s` or `FAILED  NAME  1.2 s`, and last `3 passed, 0 failed`.
+
+    `needs` are what must have been built before; the word {test} in `again` is the test that a command repeats.
+    """
+
+    def __init__(self, name, about, command, needs=('yorozu',), seconds=600, is_slow=False, again=None, folder=ROOT, **env):
+        self.name, self.about, self.command, self.needs = name, about, command.split(), list(needs)
+        self.seconds, self.is_slow, self.folder, self.env = seconds * PATIENCE, is_slow, folder, env
+        self.again = again or f'{command} {{test}}'
+        self.passed = self.failed = self.ignored = self.cpu = self.took = 0
+        self.text, self.tests, self.failures = '', [], []
+        self.log, self.report = LOGS / f'{name}.log', LOGS / f'{name}.json'
+
+    def start(self, made):
+        self.report.unlink(missing_ok=True)
+        self.begun = time.monotonic()
+        program, *words = [str(made.get(word, word)) for word in self.command]
+        if '/' in program:
+            program = ROOT / program
+        env = os.environ | {'PATIENCE': str(PATIENCE), 'YOROZU': str(made.get('yorozu', ''))} | self.env
+        if made.get('wordpress'):
+            env['YOROZU_SITE'] = str(made['wordpress'])
+        # A session of its own: Ctrl-C reaches this program alone, which ends all of them.
+        self.process = subprocess.Popen(
+            [sys.executable, '-B', ROOT / 'tests/supervised.py', str(self.seconds), self.report, program, *words],
+            cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=open(self.log, 'w'), stderr=self.errors(),
+            start_new_session=True)
+
+    def errors(self):
+        return subprocess.STDOUT
+
+    def finish(self):
+        """Reads what became of it."""
+        self.took = time.monotonic() - self.begun
+        report = json.loads(self.report.read_text()) if self.report.exists() else {}
+        self.cpu = report.get('cpu', 0)
+        self.text = self.log.read_text(errors='replace')
+        self.judge(report.get('status'), report.get('is_late'))
+        if report.get('left'):
+            self.text += f'left behind, and ended: {"; ".join(report["left"])}\n'
+
+    def judge(self, status, is_late):
+        lines = TEST.findall(self.text)
+        self.tests = [(float(seconds), name) for _, name, seconds in lines]
+        self.failures = [name for verdict, name, _ in lines if verdict == 'FAILED']
+        counts = COUNTS.findall(self.text)
+        if counts:
+            self.passed, self.failed, self.ignored = (int(number or 0) for number in counts[-1])
+        else:
+            self.passed, self.failed = len(lines) - len(self.failures), len(self.failures)
+        if is_late:
+            self.fails(f'was not over after {self.seconds:.0f} s')
+        elif not counts:
+            self.fails(f'ended with status {status} and without a count of its tests')
+        elif self.passed + self.failed + self.ignored == 0:
+            self.fails('ran no test')
+        elif (status == 0) != (self.failed == 0):
+            self.fails(f'ended with status {status} and {self.failed} failed tests')
+        elif len(self.failures) != self.failed:
+            self.fails(f'counts {self.failed} failed tests and shows {len(self.failures)}')
+
+    def fails(self, why):
+        self.text += f'{self.name} {why}\n'
+        self.failed += 1
+        self.failures.append(f'({why})')
+
+    def how_to_repeat(self, test):
+        """The command that runs a test by itself, or all of them."""
+        return self.again.format(test='' if test.startswith('(') else test).strip()
+
+    def counts(self):
+        ignored = f', {self.ignored} ignored' if self.ignored else ''
+        return f'{self.passed} passed, {self.failed} failed{ignored}'
+
+
+# Those that take longest come first.
+PARTS = [
+    Part('plugin', 'the WordPress plugin', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('site', 'the whole site in a browser', 'tests/site.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('places', 'make run where it is not easy', 'tests/places', ('yorozu', 'wordpress'), is_slow=True, again='tests/places'),
+    Part('fuzzing', 'fuzzing', 'fuzz/run 8', ('everything',), 1200, is_slow=True, again='fuzz/run 8 {test}'),
+    Part('cache', 'the page cache with PHP-FPM and Apache', 'tests/cache.py'),
+    Part('attacks', 'attacks on the server and its cache', 'tests/attacks.py'),
+    Part('gateways', 'gateways with memcached, PHP-FPM and Apache', 'tests/gateways.py'),
+    Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
+    Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
+    Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
+    Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
+    Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
+    Part('published', 'the published configurations', 'tests/published.py'),
+]
+WORDPRESS = Part('wordpress', 'a WordPress, installed once for those that want one', f'tests/wordpress.py {LOGS}/wordpress.tar',
+                 is_slow=True, again='tests/wordpress.py target/tests/wordpress.tar')
+
+
+def rust_parts():
+    """A part for each of cargo's targets that has tests."""
+    words = ['cargo', 'metadata', '--no-deps', '--format-version', '1', '--locked', '--offline']
+    known = json.loads(subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    for package in known['packages']:
+        folder = pathlib.Path(package['manifest_path']).parent
+        for target in package['targets']:
+            kind = target['kind'][0]
+            if not target['test'] or (kind != 'test' and not has_tests(folder / 'src')):
+                continue
+            program, option = key(package['manifest_path'], target)
+            # The differential test prints its seed, which repeats a run.
+            env = {'ROUNDS': os.environ.get('ROUNDS', '60')} if target['name'] == 'differential' else {}
+            yield Part(f'{package["name"]}{option.replace("--", "-").replace(" ", "-").replace("-test-", "-")}',
+                       f'cargo test -p {package["name"]} {option}', f'tests/libtest.py {program}', [program], folder=folder,
+                       again=f'cargo test --locked -p {package["name"]} {option} -- --exact {{test}}',
+                       CARGO_MANIFEST_DIR=str(folder), CARGO_PKG_NAME=package['name'], **env)
+
+
+def has_tests(folder):
+    return any(re.search(r'#\[(tokio::)?test\b', file.read_text()) for file in folder.rglob('*.rs'))
+
+
+def key(manifest, target):
+    """What a test program is called in `made`, and the options of cargo that run it."""
+    kind, name = target['kind'][0], target['name']
+    option = '--lib' if kind == 'lib' else f'--{kind} {name}'
+    return f'{manifest}:{kind}:{name}', option
+
+
+class Build(Part):
+    """One build for all; what it makes is known as soon as it is there."""
+
+    def __init__(self, made):
+        super().__init__('build', 'the build', 'cargo build --locked --workspace --tests --bins --keep-going'
+                         ' --message-format json-render-diagnostics', (), 3600, again='cargo test --locked --workspace --no-run')
+        self.read, self.made, self.said = 0, made, LOGS / 'build.err'
+
+    def errors(self):
+        return open(self.said, 'w')
+
+    def look(self):
+        with open(self.log, 'rb') as log:
+            log.seek(self.read)
+            for line in log:
+                if not line.endswith(b'\n'):
+                    break
+                self.read += len(line)
+                self.note(json.loads(line))
+
+    def note(self, message):
+        if message['reason'] == 'compiler-artifact' and message.get('executable'):
+            target = message['target']
+            name = key(message['manifest_path'], target)[0] if message['profile']['test'] else target['name']
+            self.made[name] = message['executable']
+
+    def judge(self, status, is_late):
+        self.look()
+        self.text = self.said.read_text(errors='replace')
+        if is_late or status != 0:
+            self.fails('was not over in time' if is_late else 'failed')
+
+    def counts(self):
+        return 'failed' if self.failed else 'ok'
+
+
+class Run:
+    """Parts side by side, begun in their order as soon as what they need is there."""
+
+    def __init__(self, parts, after=''):
+        self.made, self.waiting, self.running, self.done = {}, list(parts), [], []
+        self.build, self.begun, self.told = Build(self.made), time.monotonic(), time.monotonic()
+        self.is_built = False
+        self.on_terminal = sys.stdout.isatty()
+
+    def all(self):
+        self.start(self.build)
+        while self.waiting or self.running:
+            if not self.is_built:
+                self.build.look()
+            for part in [part for part in self.running if part.process.poll() is not None]:
+                self.finish(part)
+            for part in list(self.waiting):
+                self.consider(part)
+            self.progress()
+            time.sleep(0.1)
+
+    def consider(self, part):
+        missing = [need for need in part.needs if need not in self.made]
+        if not missing:
+            # The build is not counted: parts may wait for what others do, and it does not wait.
+            if len([one for one in self.running if one is not self.build]) < JOBS:
+                self.waiting.remove(part)
+                self.start(part)
+        elif self.is_built and missing != ['wordpress']:
+            self.waiting.remove(part)
+            part.fails('was not run, for it was not built')
+            self.show(part)
+
+    def start(self, part):
+        part.start(self.made)
+        self.running.append(part)
+
+    def finish(self, part):
+        self.running.remove(part)
+        part.finish()
+        if part is self.build:
+            self.is_built = self.made['everything'] = True
+        if part is WORDPRESS:
+            # Without one, each installs its own.
+            self.made['wordpress'] = '' if part.failed else part.command[1]
+        self.show(part)
+
+    def show(self, part):
+        self.done.append(part)
+        self.clear()
+        end = '' if part.text.endswith('\n') or not part.text else '\n'
+        print(f'--- {part.name}: {part.about}\n{part.text}{end}--- {part.name}: {part.counts()}, {part.took:.0f} s', flush=True)
+
+    def progress(self):
+        now = time.monotonic()
+        if now - self.told < (1 if self.on_terminal else 30):
+            return
+        self.told = now
+        names = ', '.join(f'{part.name} {now - part.begun:.0f} s' for part in self.running)
+        line = f'{now - self.begun:.0f} s: {len(self.done)} done, {len(self.waiting)} to come, running {names}'
+        if self.on_terminal:
+            line = '\r\033[K' + line[:shutil.get_terminal_size().columns - 1]
+        print(line, end='' if self.on_terminal else '\n', flush=True)
+
+    def clear(self):
+        if self.on_terminal:
+            print('\r\033[K', end='')
+
+    def stop(self):
+        """Ends every process."""
+        self.clear()
+        print('ending what runs', flush=True)
+        for part in self.running:
+            part.process.terminate()
+        for part in list(self.running):
+            part.process.wait()
+            self.finish(part)
+        for part in self.waiting:
+            part.fails('was not run')
+            self.done.append(part)
+        self.waiting = []
+
+    def summary(self):
+        """Everything that can be said at the end; whether all is well."""
+        print('\n  wall    CPU  part')
+        for part in sorted(self.done, key=lambda part: -part.took):
+            print(f'{part.took:4.0f} s {part.cpu:4.0f} s  {part.name}: {part.counts()}')
+        tests = sorted(((seconds, part.name, test) for part in self.done for seconds, test in part.tests), reverse=True)
+        print('\nthe slowest tests')
+        for seconds, name, test in tests[:10]:
+            print(f'{seconds:4.0f} s  {name}: {test}')
+        failures = [(part, test) for part in self.done for test in part.failures]
+        if failures:
+            print('\nfailed')
+        for part, test in failures:
+            print(f'  {part.name}: {test}\n      {part.how_to_repeat(test)}')
+        passed, failed, ignored = (sum(getattr(part, kind) for part in self.done) for kind in ('passed', 'failed', 'ignored'))
+        cpu = sum(part.cpu for part in self.done)
+        print(f'\n{len(self.done)} parts, {time.monotonic() - self.begun:.0f} s, {cpu:.0f} s of CPU')
+        print(f'{passed} passed, {failed} failed' + (f', {ignored} ignored' if ignored else ''), flush=True)
+        return passed > 0 and failed == 0
+
+
+def chosen(names):
+    every = [*rust_parts(), *PARTS]
+    parts = [part for part in every if not names or any(name in part.name for name in names)]
+    if os.environ.get('QUICK'):
+        parts = [part for part in parts if not part.is_slow]
+    wanting = [part for part in parts if 'wordpress' in part.needs]
+    if len(wanting) > 1:
+        return [WORDPRESS, *parts]
+    for part in wanting:
+        part.needs.remove('wordpress')
+    return parts
+
+
+def main(names):
+    parts = chosen(names)
+    if not parts:
+        sys.exit(f'make test: no part is called {" or ".join(names)}')
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    run = Run(parts)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    is_stopped = False
+    try:
+        run.all()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        is_stopped = True
+        run.stop()
+    is_good = run.summary()
+    return 130 if is_stopped else 0 if is_good else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,8 @@ pub const PULSE: Duration = Duration::from_secs(20);
 pub const H2_WINDOW_MAX: u32 = (1 << 31) - 1;
 /// Largest frame every HTTP/2 client takes, in bytes (RFC 9113, section 4.2).
 pub const H2_FRAME_BYTES: usize = 16 * 1024;
+/// A shorter piece of a response waits for those that are there behind it, in bytes; nginx's `postpone_output`.
+pub const H2_SMALL_BYTES: usize = 1460;
 /// How long an HTTP/2 stream stays open whose response is over before its request is; chosen.
 pub const H2_LINGERING: Duration = Duration::from_millis(100);
 /// Bytes of a response that wait for the client in one HTTP/2 stream; chosen: several frames.

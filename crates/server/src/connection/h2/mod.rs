@@ -37,18 +37,29 @@ use tokio::time::{Instant, Sleep};
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream's way back, before its response begins.
-pub struct Back(RefCell<SendResponse<Bytes>>);
+pub struct Back {
+    respond: RefCell<SendResponse<Bytes>>,
+    /// Has the response begun? Then whoever sends it notices that the client gives up.
+    is_begun: Cell<bool>,
+}
 
 impl std::fmt::Debug for Back {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Back").field(&self.0.borrow().stream_id()).finish()
+        f.debug_tuple("Back").field(&self.respond.borrow().stream_id()).finish()
     }
 }
 
 impl Back {
-    /// Returns when the client has given the stream up.
+    /// Returns when the client has given the stream up before its response.
     pub async fn reset(&self) {
-        let _ = poll_fn(|context| self.0.borrow_mut().poll_reset(context)).await;
+        poll_fn(|context| {
+            // The library takes the question for an error later.
+            if self.is_begun.get() {
+                return Poll::Pending;
+            }
+            self.respond.borrow_mut().poll_reset(context).map(|_| ())
+        })
+        .await;
     }
 
     /// Sends early hints.
@@ -56,7 +67,7 @@ impl Back {
         let mut response = http::Response::new(());
         *response.status_mut() = http::StatusCode::EARLY_HINTS;
         write::put_all(response.headers_mut(), fields);
-        let _ = self.0.borrow_mut().send_informational(response);
+        let _ = self.respond.borrow_mut().send_informational(response);
     }
 }
 
@@ -301,7 +312,7 @@ impl Loop {
         }
         let (mut request, refusal) = request::read(&parts, &bounds);
         request.is_chunked = request.content_length.is_none() && !frames.is_end_stream();
-        let back = Rc::new(Back(RefCell::new(respond)));
+        let back = Rc::new(Back { respond: RefCell::new(respond), is_begun: Cell::new(false) });
         let body = RequestBody::of_stream(Rc::clone(&back), frames, request.content_length);
         COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
         let exchange = Exchange::new(conf, client, request, body);
@@ -359,13 +370,14 @@ impl Stream {
             Ok(response) => *response,
             Err(status) => {
                 self.exchange.status = status;
-                self.back.0.borrow_mut().send_reset(Reason::CANCEL);
+                self.back.respond.borrow_mut().send_reset(Reason::CANCEL);
                 self.finish(Sent::Failed);
                 return None;
             }
         };
         let stall = &self.active.0.stall;
-        match write::begin(&mut self.exchange, &self.back.0, response, stall) {
+        self.back.is_begun.set(true);
+        match write::begin(&mut self.exchange, &self.back.respond, response, stall) {
             write::Begun::Done(sent) => {
                 self.finish(sent);
                 None

@@ -10,14 +10,16 @@ use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Response, Segment};
 use crate::handlers::gateway::stream;
 use crate::limits;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Bytes of a frame's head (RFC 9113, section 4.1).
@@ -203,10 +205,28 @@ impl Rest {
         exchange: &mut Exchange,
         stream: &mut stream::Stream,
     ) -> Result<(), Stop> {
-        while let Some(segment) = stream.next().await? {
-            self.segment(exchange, segment, false).await?;
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = stream.next() => next?,
+                () = self.sender.reset() => {
+                    return Err(Stop::Failed(io::ErrorKind::ConnectionReset.into()));
+                }
+            };
+            match next {
+                None => return Ok(()),
+                Some(Segment::Memory(bytes)) if bytes.len() < limits::H2_SMALL_BYTES => {
+                    let (bytes, after) = gather(bytes, stream).await;
+                    self.bytes(exchange, bytes, false).await?;
+                    match after.transpose()? {
+                        Some(Some(segment)) => self.segment(exchange, segment, false).await?,
+                        Some(None) => return Ok(()),
+                        None => {}
+                    }
+                }
+                Some(segment) => self.segment(exchange, segment, false).await?,
+            }
         }
-        Ok(())
     }
 
     /// Sends bytes as the client's windows and `limit_rate` allow.
@@ -229,7 +249,30 @@ impl Rest {
     }
 }
 
+/// Joins a small piece with those that are there already behind it: clients take many small frames
+/// for an attack. With what came in the place of one that can be joined.
+async fn gather(
+    first: Bytes,
+    stream: &mut stream::Stream,
+) -> (Bytes, Option<Result<Option<Segment>, stream::Torn>>) {
+    let mut joined = BytesMut::from(first);
+    while joined.len() < limits::H2_FRAME_BYTES {
+        let next = poll_fn(|context| Poll::Ready(pin!(stream.next()).poll(context))).await;
+        match next {
+            Poll::Ready(Ok(Some(Segment::Memory(bytes)))) => joined.extend_from_slice(&bytes),
+            Poll::Ready(other) => return (joined.freeze(), Some(other)),
+            Poll::Pending => break,
+        }
+    }
+    (joined.freeze(), None)
+}
+
 impl Sender {
+    /// Returns when the client has given the stream up.
+    async fn reset(&mut self) {
+        let _ = poll_fn(|context| self.stream.poll_reset(context)).await;
+    }
+
     /// Waits for room for some of `wanted` bytes.
     async fn room(&mut self, wanted: usize) -> Result<usize, Stop> {
         self.stream.reserve_capacity(wanted);

@@ -12,7 +12,7 @@ use super::answer::{self, Answer, Begun};
 use super::body::RequestBody;
 use super::head::{Bounds, Refusal};
 use super::send::Sent;
-use super::{Idle, current_conf, default_core, first_core};
+use super::{Idle, current_conf, default_core, first_core, rules};
 use crate::config::compiled::WorkerConf;
 use crate::exchange::{Client, Exchange};
 use crate::handlers::stub_status::{COUNTERS, Gauge};
@@ -310,7 +310,10 @@ impl Loop {
             self.is_ending = true;
             return true;
         }
-        let (mut request, refusal) = request::read(&parts, &bounds);
+        let (mut request, mut refusal) = request::read(&parts, &bounds);
+        if let Some(bounds) = rules::of_server(&conf, &client, &request, &bounds) {
+            (request, refusal) = request::read(&parts, &bounds);
+        }
         request.is_chunked = request.content_length.is_none() && !frames.is_end_stream();
         let back = Rc::new(Back { respond: RefCell::new(respond), is_begun: Cell::new(false) });
         let body = RequestBody::of_stream(Rc::clone(&back), frames, request.content_length);

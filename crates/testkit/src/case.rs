@@ -2,26 +2,50 @@
 //!
 //! ```text
 //! about   one sentence
-//! http    directives inside http {}             ($dir, $port are replaced; $origin speaks FastCGI,
-//!         $web HTTP/1.1, answers and counts are shared)
+//! main    directives before events {}
+//! events  directives inside events {}
+//! http    directives inside http {}             ($dir, $port, $certs are replaced; $origin speaks FastCGI,
+//!         $web HTTP/1.1, $keys memcached's protocol; $tls_server, $tls_revoked, $tls_deep and $tls_other
+//!         are $web behind TLS with that certificate of `tls::certificates`; answers and counts are shared)
 //! conf    directives inside server {}
 //! file    html/a.txt "text"
 //! origin  GET /a -> 200 "body" Name: value      (raw "…": the bytes; at the end of the line
-//!         torn: closes before the end; closes: closes a kept connection; after 0.5s: works so long)
+//!         torn: closes before the end; closes: closes a kept connection; after 0.5s: works so long;
+//!         held: until `origin release`). memcached is asked for `get KEY`; a 200 is the value.
 //! client  GET /a Name: value -> 200 "body" Name: value    (!Name: must be absent; close: must close)
 //! client  POST /a body "text" -> …
 //! raw     "GET / HTTP/1.1\r\n…" -> 400
+//! client  one: GET /a                            asks over a connection that has a name, and goes on
+//! raw     one: "more"                            sends more over it
+//! client  one: -> 200                            reads its answer
+//! client  one: gone                              the client closes it
 //! wait    1.2s
-//! origin saw  2                                  requests so far
+//! origin saw  2                                  requests so far; waits for the last
 //! origin connections  1                          connections so far
 //! origin param  NAME "value"                     of the last request; over HTTP, fields as HTTP_NAME
+//! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
+//! cold    the reason why a second pass on the same server would not be the same
+//! only    h1 the reason why other forms cannot be; h1, h2, plain, tls, new
 //! differs the reason why nginx does something else; the case is not run against it
+//! differs over h2: the reason why it does so in some forms, with the words of `only`
 //! ```
-//! A line that starts with white space continues the one before.
+//! A line that starts with white space continues the one before. In steps, `$scheme`, `$port` and
+//! `$protocol` are those of the form.
+//!
+//! A text in quotes may be repeated: `"text" * 1000`. Of an answer, `~"text"` and `!~"text"` say
+//! what the content holds and does not, `Name: ~text` what a value holds, `took 0.5s` how long it
+//! took at least, `piece 512` how long the longest chunk or frame is.
+//!
+//! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that
+//! all but the first find it warm; with `cold` each has a server of its own. What HTTP/2 cannot say
+//! (a `raw` that is not one well-formed request of HTTP/1.1, `Upgrade`) is said over HTTP/1.1 there; a
+//! case that says nothing else is not run over HTTP/2.
 
-use crate::client::{Answer, Client};
-use crate::origin::{End, Origin, Reply};
-use crate::server::{Folder, Kind, Server};
+use crate::form::{FORMS, Form};
+use crate::h2;
+use crate::origin::{End, Reply};
+use crate::request::Request;
+use crate::server::Kind;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -31,34 +55,105 @@ use std::time::Duration;
 pub struct Case {
     /// What it shows.
     pub about: String,
-    /// Why nginx is no oracle for it.
-    pub differs: Option<String>,
-    http: String,
-    conf: String,
-    files: Vec<(String, String)>,
-    steps: Vec<(usize, Step)>,
+    /// In which forms nginx is no oracle for it: a word of `only`, or none for all.
+    differs: Option<Option<String>>,
+    /// Does every form get a server of its own?
+    is_cold: bool,
+    /// Words of `only` lines.
+    only: Vec<String>,
+    pub(crate) main: String,
+    pub(crate) events: String,
+    pub(crate) http: String,
+    pub(crate) conf: String,
+    pub(crate) files: Vec<(String, Vec<u8>)>,
+    pub(crate) steps: Vec<(usize, Step)>,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Origin(Reply),
-    Client { bytes: Vec<u8>, is_head: bool, expected: Expected },
+    Release,
+    /// Over the connection of that name: asks, reads the answer, or both.
+    Client {
+        name: Option<String>,
+        ask: Option<Ask>,
+        expected: Option<Expected>,
+    },
+    /// The client goes away.
+    Gone(String),
     Wait(Duration),
     Saw(usize),
     Connections(usize),
     Param(String, String),
+    Log {
+        file: String,
+        text: String,
+        is_there: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    Request(Request),
+    Raw(Vec<u8>),
+}
+
+impl Ask {
+    /// The request, if HTTP/2 has a form for it.
+    pub(crate) fn request(&self) -> Option<Request> {
+        let request = match self {
+            Self::Request(request) => request.clone(),
+            Self::Raw(bytes) => Request::read(bytes)?,
+        };
+        h2::as_http(&request).map(|_| request)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
-struct Expected {
+pub(crate) struct Expected {
     /// 0: closed without an answer.
-    status: u16,
-    body: Option<String>,
-    fields: Vec<(String, String)>,
-    absent: Vec<String>,
-    closes: bool,
+    pub(crate) status: u16,
+    pub(crate) body: Option<String>,
+    /// What the content holds, or does not.
+    pub(crate) parts: Vec<(bool, String)>,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) absent: Vec<String>,
+    pub(crate) closes: bool,
+    /// How long it takes at least.
+    pub(crate) took: Duration,
+    /// The longest chunk or frame.
+    pub(crate) piece: Option<usize>,
     /// A second answer must follow on the connection.
-    more: Option<Box<Expected>>,
+    pub(crate) more: Option<Box<Expected>>,
+}
+
+impl Case {
+    /// The forms of the case beside a program, those together that share a server.
+    pub fn parts(&self, kind: &Kind) -> Vec<Vec<Form>> {
+        let says_h2 = self.steps.iter().any(|(_, step)| match step {
+            Step::Client { ask: Some(ask), .. } => ask.request().is_some(),
+            _ => false,
+        });
+        let forms = FORMS
+            .into_iter()
+            .filter(|form| says_h2 || !form.is_h2)
+            .filter(|form| self.only.iter().all(|word| form.is_named(word)))
+            .filter(|form| *kind != Kind::Nginx || self.is_same_over(form));
+        if self.is_cold {
+            return forms.map(|form| vec![form]).collect();
+        }
+        let forms: Vec<_> = forms.collect();
+        if forms.is_empty() { Vec::new() } else { vec![forms] }
+    }
+
+    /// Is nginx an oracle in this form?
+    fn is_same_over(&self, form: &Form) -> bool {
+        match &self.differs {
+            None => true,
+            Some(None) => false,
+            Some(Some(word)) => !form.is_named(word),
+        }
+    }
 }
 
 /// Reads a case.
@@ -72,27 +167,30 @@ pub fn parse(text: &str) -> Case {
         let rest = rest.trim();
         match word {
             "about" => rest.clone_into(&mut case.about),
-            "differs" => case.differs = Some(rest.to_owned()),
+            "differs" => {
+                let over = rest.strip_prefix("over ").and_then(|rest| rest.split_once(':'));
+                case.differs = Some(over.map(|(word, _reason)| word.to_owned()));
+            }
+            "cold" => case.is_cold = true,
+            "only" => {
+                let (word, _reason) = rest.split_once(' ').expect("`only` says why");
+                case.only.push(word.to_owned());
+            }
+            "main" => writeln!(case.main, "{rest}").unwrap(),
+            "events" => writeln!(case.events, "{rest}").unwrap(),
             "http" => writeln!(case.http, "{rest}").unwrap(),
             "conf" => writeln!(case.conf, "{rest}").unwrap(),
             "file" => {
                 let (path, content) = rest.split_once(' ').unwrap();
-                case.files.push((path.to_owned(), quoted(content.trim()).0));
+                case.files.push((path.to_owned(), quoted_bytes(content.trim()).0));
             }
             "wait" => {
-                let seconds: f64 = rest.trim_end_matches('s').parse().unwrap();
-                case.steps.push((number, Step::Wait(Duration::from_secs_f64(seconds))));
+                case.steps.push((number, Step::Wait(seconds(rest))));
             }
             "origin" => case.steps.push((number, origin_step(rest))),
             "client" => case.steps.push((number, client_step(rest))),
-            "raw" => {
-                let (bytes, rest) = quoted(rest);
-                let expected = expected(rest.trim().strip_prefix("->").unwrap());
-                case.steps.push((
-                    number,
-                    Step::Client { bytes: bytes.into_bytes(), is_head: false, expected },
-                ));
-            }
+            "raw" => case.steps.push((number, raw_step(rest))),
+            "log" => case.steps.push((number, log_step(rest))),
             _ => panic!("line {number}: unknown step \"{word}\""),
         }
     }
@@ -117,8 +215,8 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// A quoted text with `\r \n \t \" \\ \xHH`, and what follows it.
-fn quoted(text: &str) -> (String, &str) {
+/// A quoted text with `\r \n \t \" \\ \xHH`, perhaps `* count` times, and what follows it.
+fn quoted_bytes(text: &str) -> (Vec<u8>, &str) {
     let inner = text.strip_prefix('"').unwrap_or_else(|| panic!("expected a quoted text: {text}"));
     let mut out = Vec::new();
     let bytes = inner.as_bytes();
@@ -143,11 +241,52 @@ fn quoted(text: &str) -> (String, &str) {
         }
         at += 1;
     }
-    // Bytes above 127 occur only in raw requests; they survive as Latin-1 would not.
-    (String::from_utf8_lossy(&out).into_owned(), &inner[at + 1..])
+    let rest = &inner[at + 1..];
+    let Some(more) = rest.strip_prefix(" * ") else { return (out, rest) };
+    let end = more.find(|c: char| !c.is_ascii_digit()).unwrap_or(more.len());
+    (out.repeat(more[..end].parse().unwrap()), &more[end..])
+}
+
+fn quoted(text: &str) -> (String, &str) {
+    let (bytes, rest) = quoted_bytes(text);
+    (String::from_utf8_lossy(&bytes).into_owned(), rest)
+}
+
+fn seconds(text: &str) -> Duration {
+    Duration::from_secs_f64(text.trim().trim_end_matches('s').parse().unwrap())
+}
+
+fn log_step(rest: &str) -> Step {
+    let (file, text) = rest.split_once(' ').unwrap();
+    let text = text.trim();
+    let (is_there, text) = text.strip_prefix('!').map_or((true, text), |text| (false, text));
+    Step::Log { file: file.to_owned(), text: quoted(text).0, is_there }
+}
+
+/// The name of a connection that a step begins with, and what follows it.
+fn named(rest: &str) -> (Option<String>, &str) {
+    match rest.split_once(char::is_whitespace) {
+        Some((word, rest)) if word.ends_with(':') && !word.starts_with('"') => {
+            (Some(word.trim_end_matches(':').to_owned()), rest.trim())
+        }
+        _ => (None, rest),
+    }
+}
+
+fn raw_step(rest: &str) -> Step {
+    let (name, mut rest) = named(rest);
+    let mut ask = None;
+    if rest.starts_with('"') {
+        let (bytes, behind) = quoted_bytes(rest);
+        (ask, rest) = (Some(Ask::Raw(bytes)), behind.trim());
+    }
+    Step::Client { name, ask, expected: rest.strip_prefix("->").map(expected) }
 }
 
 fn origin_step(rest: &str) -> Step {
+    if rest == "release" {
+        return Step::Release;
+    }
     if let Some(count) = rest.strip_prefix("saw") {
         return Step::Saw(count.trim().parse().unwrap());
     }
@@ -162,11 +301,12 @@ fn origin_step(rest: &str) -> Step {
     let answer = answer.trim();
     let (answer, delay) = match answer.rsplit_once(" after ") {
         Some((answer, time)) if time.trim().ends_with('s') && !time.contains('"') => {
-            let seconds: f64 = time.trim().trim_end_matches('s').parse().unwrap();
-            (answer.trim(), Duration::from_secs_f64(seconds))
+            (answer.trim(), seconds(time))
         }
         _ => (answer, Duration::ZERO),
     };
+    let (answer, is_held) =
+        answer.strip_suffix("held").map_or((answer, false), |answer| (answer.trim(), true));
     let (answer, end) = if let Some(answer) = answer.strip_suffix("torn") {
         (answer.trim(), End::Torn)
     } else if let Some(answer) = answer.strip_suffix("closes") {
@@ -178,10 +318,11 @@ fn origin_step(rest: &str) -> Step {
     if let Some(raw) = answer.strip_prefix("raw") {
         return Step::Origin(Reply {
             request,
-            text: quoted(raw.trim()).0.into_bytes(),
+            text: quoted_bytes(raw.trim()).0,
             is_raw: true,
             end,
             delay,
+            is_held,
         });
     }
     let wanted = expected(answer);
@@ -190,30 +331,37 @@ fn origin_step(rest: &str) -> Step {
         write!(text, "{name}: {value}\r\n").unwrap();
     }
     write!(text, "\r\n{}", wanted.body.unwrap_or_default()).unwrap();
-    Step::Origin(Reply { request, text: text.into_bytes(), is_raw: false, end, delay })
+    Step::Origin(Reply { request, text: text.into_bytes(), is_raw: false, end, delay, is_held })
 }
 
 fn client_step(rest: &str) -> Step {
-    let (request, answer) = rest.split_once("->").unwrap();
-    let (request, body) = match request.split_once(" body ") {
-        Some((request, body)) => (request, Some(quoted(body.trim()).0)),
-        None => (request, None),
+    let (name, rest) = named(rest);
+    if rest == "gone" {
+        return Step::Gone(name.expect("the connection has a name"));
+    }
+    let (request, answer) = match rest.split_once("->") {
+        Some((request, answer)) => (request, Some(answer)),
+        None => (rest, None),
+    };
+    let ask = (!request.trim().is_empty()).then(|| Ask::Request(client_request(request)));
+    Step::Client { name, ask, expected: answer.map(expected) }
+}
+
+fn client_request(text: &str) -> Request {
+    let (request, body) = match text.split_once(" body ") {
+        Some((request, body)) => (request, Some(quoted_bytes(body.trim()).0)),
+        None => (text, None),
     };
     let mut words = request.trim().splitn(3, char::is_whitespace);
     let (method, target) = (words.next().unwrap(), words.next().unwrap());
-    let mut text = format!("{method} {target} HTTP/1.1\r\n");
-    let fields = fields(words.next().unwrap_or_default());
+    let mut fields = fields(words.next().unwrap_or_default());
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-        text.push_str("Host: localhost\r\n");
-    }
-    for (name, value) in fields {
-        write!(text, "{name}: {value}\r\n").unwrap();
+        fields.insert(0, ("Host".to_owned(), "localhost".to_owned()));
     }
     if let Some(body) = &body {
-        write!(text, "Content-Length: {}\r\n", body.len()).unwrap();
+        fields.push(("Content-Length".to_owned(), body.len().to_string()));
     }
-    write!(text, "\r\n{}", body.unwrap_or_default()).unwrap();
-    Step::Client { bytes: text.into_bytes(), is_head: method == "HEAD", expected: expected(answer) }
+    Request { method: method.to_owned(), target: target.to_owned(), fields, body }
 }
 
 /// `Name: value; Other: value` - separated by two spaces or line ends.
@@ -225,6 +373,12 @@ fn fields(text: &str) -> Vec<(String, String)> {
         .map(|field| {
             let (name, value) =
                 field.split_once(':').unwrap_or_else(|| panic!("no field: {field}"));
+            // ` Name: ` in a value is a field that one space more was meant to begin.
+            let is_two = value.trim().split(' ').any(|word| {
+                word.starts_with(|c: char| c.is_ascii_uppercase() || c == '!')
+                    && word.ends_with(':')
+            });
+            assert!(!is_two, "two spaces must stand between fields: {field}");
             (name.trim().to_owned(), value.trim().to_owned())
         })
         .collect()
@@ -243,123 +397,44 @@ fn expected(text: &str) -> Expected {
     } else {
         status.parse().unwrap_or_else(|_| panic!("no status: {text}"))
     };
-    rest = rest.trim();
-    if rest.starts_with('"') {
-        let (body, after) = quoted(rest);
-        (wanted.body, rest) = (Some(body), after);
-    }
-    for field in rest.split('\n').flat_map(|line| line.split("  ")).map(str::trim) {
-        if field.is_empty() {
-            continue;
-        }
-        if field == "close" {
-            wanted.closes = true;
-        } else if let Some(name) = field.strip_prefix('!') {
-            wanted.absent.push(name.to_owned());
+    loop {
+        rest = rest.trim();
+        if rest.is_empty() {
+            return wanted;
+        } else if rest.starts_with('"') {
+            let (body, after) = quoted(rest);
+            (wanted.body, rest) = (Some(body), after);
+        } else if let Some((is_in, part)) = rest
+            .strip_prefix('~')
+            .map(|part| (true, part))
+            .or_else(|| rest.strip_prefix("!~").map(|part| (false, part)))
+        {
+            let (part, after) = quoted(part);
+            wanted.parts.push((is_in, part));
+            rest = after;
         } else {
-            wanted.fields.extend(fields(field));
+            let end = rest.find("  ").into_iter().chain(rest.find('\n')).min();
+            let word = &rest[..end.unwrap_or(rest.len())];
+            expected_word(&mut wanted, word.trim());
+            rest = &rest[word.len()..];
         }
     }
-    wanted
 }
 
-/// Runs a case; the error says which line failed and what came instead.
-///
-/// # Errors
-/// The first expectation that was not met.
-pub fn run(case: &Case, kind: &Kind) -> Result<(), String> {
-    let folder = Folder::new();
-    for (path, content) in &case.files {
-        let path = folder.path().join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
+fn expected_word(wanted: &mut Expected, word: &str) {
+    if word == "close" {
+        wanted.closes = true;
+    } else if let Some(name) = word.strip_prefix('!') {
+        let name = name.trim_end_matches(':');
+        assert!(!name.contains([' ', ':']), "two spaces must stand between fields: {word}");
+        wanted.absent.push(name.to_owned());
+    } else if let Some(time) = word.strip_prefix("took ") {
+        wanted.took = seconds(time);
+    } else if let Some(length) = word.strip_prefix("piece ") {
+        wanted.piece = Some(length.trim().parse().unwrap());
+    } else {
+        wanted.fields.extend(fields(word));
     }
-    let origin = Origin::start(folder.path());
-    let http = format!(
-        "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\nfastcgi_param REQUEST_METHOD $request_method; \
-         fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length;\n{}\n}}",
-        case.http, case.conf
-    );
-    let http = http.replace("$web", &format!("127.0.0.1:{}", origin.port));
-    let server = Server::start(kind, folder.path(), &http);
-    for (number, step) in &case.steps {
-        act(step, &origin, &server).map_err(|text| {
-            let log =
-                std::fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default();
-            format!("line {number}: {text}\n{log}")
-        })?;
-    }
-    Ok(())
-}
-
-fn act(step: &Step, origin: &Origin, server: &Server) -> Result<(), String> {
-    match step {
-        Step::Origin(reply) => origin.expect(reply.clone()),
-        Step::Wait(time) => std::thread::sleep(*time),
-        Step::Saw(count) => {
-            let seen = origin.seen().len();
-            if seen != *count {
-                return Err(format!("the origin saw {seen} requests, expected {count}"));
-            }
-        }
-        Step::Connections(count) => {
-            let made = origin.connections();
-            if made != *count {
-                return Err(format!("{made} connections were made, expected {count}"));
-            }
-        }
-        Step::Param(name, value) => {
-            let seen = origin.seen();
-            let body = seen.last().map(|request| String::from_utf8_lossy(&request.body));
-            let found = match &name[..] {
-                "BODY" => body.as_deref().unwrap_or_default(),
-                name => seen.last().map_or("", |request| request.param(name)),
-            };
-            if found != value {
-                return Err(format!("{name} was {found:?}, expected {value:?}"));
-            }
-        }
-        Step::Client { bytes, is_head, expected } => {
-            let mut client = Client::connect(server.port);
-            client.send(bytes);
-            let mut expected = Some(expected);
-            while let Some(wanted) = expected {
-                let answer = client.answer(*is_head).unwrap_or_default();
-                check(&answer, wanted, server.port)?;
-                if wanted.closes && !client.is_closed() {
-                    return Err("the connection stays open".to_owned());
-                }
-                expected = wanted.more.as_deref();
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check(answer: &Answer, expected: &Expected, port: u16) -> Result<(), String> {
-    if answer.status != expected.status {
-        return Err(format!("status {}, expected {}: {answer:?}", answer.status, expected.status));
-    }
-    if let Some(body) = &expected.body {
-        let got = String::from_utf8_lossy(&answer.body);
-        if got != *body {
-            return Err(format!("content {got:?}, expected {body:?}"));
-        }
-    }
-    for (name, value) in &expected.fields {
-        let got = answer.field(name);
-        let value = value.replace("$port", &port.to_string());
-        let is_met = if value == "*" { got.is_some() } else { got.as_deref() == Some(&*value) };
-        if !is_met {
-            return Err(format!("{name}: {got:?}, expected {value:?}"));
-        }
-    }
-    for name in &expected.absent {
-        if let Some(value) = answer.field(name) {
-            return Err(format!("{name}: {value:?}, expected none"));
-        }
-    }
-    Ok(())
 }
 
 /// Every `.case` file below a folder, sorted.

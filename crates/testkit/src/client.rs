@@ -1,11 +1,13 @@
 //! A client that sends raw bytes and reads one response at a time.
 
-use std::io::{Read as _, Write as _};
+use crate::tls::{self, Hello};
+use rustls::{ClientConnection, StreamOwned};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 /// How long an answer may take; a test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A response as it came.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -16,9 +18,18 @@ pub struct Answer {
     pub fields: Vec<(String, String)>,
     /// The content, chunks joined.
     pub body: Vec<u8>,
+    /// The lengths of the chunks, or of the frames.
+    pub pieces: Vec<usize>,
+    /// Why there is none, as far as HTTP/2 says so.
+    pub trouble: String,
 }
 
 impl Answer {
+    /// None, and why.
+    pub fn none(trouble: String) -> Self {
+        Self { trouble, ..Self::default() }
+    }
+
     /// Values of a field, joined by `, `.
     pub fn field(&self, name: &str) -> Option<String> {
         let values: Vec<&str> = self
@@ -34,8 +45,23 @@ impl Answer {
 /// One connection.
 #[derive(Debug)]
 pub struct Client {
-    stream: TcpStream,
+    stream: Stream,
     buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => &tls.sock,
+        }
+    }
 }
 
 impl Client {
@@ -43,28 +69,63 @@ impl Client {
     pub fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream, buffer: Vec::new() }
+        Self { stream: Stream::Plain(stream), buffer: Vec::new() }
+    }
+
+    /// As [`Client::connect`], over TLS.
+    pub fn connect_tls(port: u16, hello: &Hello) -> Self {
+        let mut client = Self::connect(port);
+        if let Stream::Plain(tcp) = client.stream {
+            client.stream = Stream::Tls(Box::new(StreamOwned::new(tls::client(hello), tcp)));
+        }
+        client
     }
 
     /// Sends bytes as they are. A server that closed already is noticed when reading.
     pub fn send(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
+        let _ = match &mut self.stream {
+            Stream::Plain(stream) => stream.write_all(bytes),
+            Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        };
     }
 
     /// No more will be sent.
-    pub fn finish_sending(&self) {
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    pub fn finish_sending(&mut self) {
+        if let Stream::Tls(stream) = &mut self.stream {
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        }
+        let _ = self.stream.tcp().shutdown(std::net::Shutdown::Write);
+    }
+
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        match &mut self.stream {
+            Stream::Plain(stream) => stream.read(piece),
+            Stream::Tls(stream) => stream.read(piece),
+        }
     }
 
     fn fill(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];
-        match self.stream.read(&mut piece) {
+        match self.read(&mut piece) {
             Ok(count) if count > 0 => {
                 self.buffer.extend_from_slice(&piece[..count]);
                 true
             }
             _ => false,
         }
+    }
+
+    /// Has the server closed the connection, as far as is known now?
+    pub fn is_over(&mut self) -> bool {
+        if !self.buffer.is_empty() {
+            return true;
+        }
+        let _ = self.stream.tcp().set_nonblocking(true);
+        let mut piece = [0; 1];
+        let came = self.read(&mut piece);
+        let _ = self.stream.tcp().set_nonblocking(false);
+        !came.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     fn line(&mut self) -> Option<String> {
@@ -109,7 +170,7 @@ impl Client {
             return Some(answer);
         }
         answer.body = if answer.field("transfer-encoding").is_some() {
-            self.chunks(&mut answer.fields)?
+            self.chunks(&mut answer.fields, &mut answer.pieces)?
         } else if let Some(length) = answer.field("content-length") {
             self.exactly(length.parse().ok()?)?
         } else {
@@ -120,7 +181,11 @@ impl Client {
     }
 
     /// The content; the trailer section goes to the fields.
-    fn chunks(&mut self, fields: &mut Vec<(String, String)>) -> Option<Vec<u8>> {
+    fn chunks(
+        &mut self,
+        fields: &mut Vec<(String, String)>,
+        pieces: &mut Vec<usize>,
+    ) -> Option<Vec<u8>> {
         let mut body = Vec::new();
         loop {
             let size = usize::from_str_radix(&self.line()?, 16).ok()?;
@@ -134,6 +199,7 @@ impl Client {
                     fields.push((name.to_owned(), value.trim().to_owned()));
                 }
             }
+            pieces.push(size);
             body.extend(self.exactly(size)?);
             self.line()?;
         }

@@ -1,11 +1,16 @@
-//! For tests only: servers on free ports, a scripted FastCGI origin, a raw client, `.case` files.
+//! For tests only: servers on free ports, a scripted origin, clients for every form, `.case` files.
 //!
-//! A case is read by [`case::parse`] and run by [`case::run`] against any [`server::Kind`]: yorozu,
+//! A case is read by [`case::parse`] and run by [`run::run`] against any [`server::Kind`]: yorozu,
 //! and Debian's nginx as the oracle.
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 pub mod case;
 pub mod client;
+pub mod form;
+pub mod h2;
 pub mod origin;
+pub mod request;
+pub mod run;
 pub mod server;
+pub mod tls;

@@ -1,12 +1,15 @@
-//! A server that answers from a script, over FastCGI and over HTTP/1.1: for what a real PHP or Apache
-//! cannot be made to do.
+//! A server that answers from a script, over FastCGI, HTTP/1.1 with TLS or without, and memcached's
+//! protocol: for what a real PHP or Apache cannot be made to do.
 
+use crate::client::PATIENCE;
+use crate::tls;
+use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use yorozu_wire::fastcgi::{HEAD_BYTES, RecordKind, stream};
 
@@ -23,6 +26,8 @@ pub struct Reply {
     pub end: End,
     /// How long the application works before it answers.
     pub delay: Duration,
+    /// Does it wait for [`Origin::release`], too?
+    pub is_held: bool,
 }
 
 /// How an answer ends.
@@ -43,9 +48,7 @@ pub struct Origin {
     pub path: PathBuf,
     /// Its HTTP port on 127.0.0.1.
     pub port: u16,
-    script: Arc<Mutex<Vec<Reply>>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
-    connections: Arc<AtomicUsize>,
+    work: Work,
 }
 
 /// Makes the CGI answer for requests the script does not name.
@@ -82,14 +85,15 @@ impl Origin {
         let path = folder.join("origin.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let http = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let origin = Self {
-            path,
-            port: http.local_addr().unwrap().port(),
+        let work = Work {
             script: Arc::default(),
             seen: Arc::default(),
             connections: Arc::default(),
+            releases: Arc::default(),
+            fallback,
         };
-        let work = origin.work(fallback);
+        let port = http.local_addr().unwrap().port();
+        let origin = Self { path, port, work: work.clone() };
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let work = work.begin();
@@ -97,50 +101,95 @@ impl Origin {
                 std::thread::spawn(move || while serve(&connection, &work).unwrap_or(false) {});
             }
         });
-        let work = origin.work(fallback);
-        std::thread::spawn(move || {
-            for connection in http.incoming().flatten() {
-                let work = work.begin();
-                std::thread::spawn(move || {
-                    let mut rest = Vec::new();
-                    while serve_http(&connection, &mut rest, &work).unwrap_or(false) {}
-                });
-            }
+        origin.listen(http, |mut connection, work| {
+            let mut rest = Vec::new();
+            while serve_http(&mut connection, &mut rest, work).unwrap_or(false) {}
         });
         origin
     }
 
-    fn work(&self, fallback: Fallback) -> Work {
-        Work {
-            script: Arc::clone(&self.script),
-            seen: Arc::clone(&self.seen),
-            connections: Arc::clone(&self.connections),
-            fallback,
-        }
+    /// Serves every connection of a listener on a thread of its own.
+    fn listen(&self, listener: TcpListener, serve: fn(TcpStream, &Work)) {
+        let work = self.work.clone();
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let work = work.begin();
+                std::thread::spawn(move || serve(connection, &work));
+            }
+        });
+    }
+
+    /// Speaks HTTP/1.1 behind TLS with one of the [certificates](tls::certificates); the port.
+    pub fn listen_tls(&self, certificate: &str) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (work, config) = (self.work.clone(), tls::server(certificate));
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let (work, config) = (work.begin(), Arc::clone(&config));
+                std::thread::spawn(move || {
+                    let tls = ServerConnection::new(config).unwrap();
+                    let mut stream = StreamOwned::new(tls, connection);
+                    let mut rest = Vec::new();
+                    while serve_http(&mut stream, &mut rest, &work).unwrap_or(false) {}
+                    stream.conn.send_close_notify();
+                    let _ = stream.flush();
+                });
+            }
+        });
+        port
+    }
+
+    /// Speaks memcached's protocol; the port.
+    pub fn listen_memcached(&self) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        self.listen(listener, |mut connection, work| {
+            let mut rest = Vec::new();
+            while serve_memcached(&mut connection, &mut rest, work).unwrap_or(false) {}
+        });
+        port
+    }
+
+    /// Forgets the script, and what was seen and counted so far.
+    pub fn forget(&self) {
+        self.release();
+        self.work.script.lock().unwrap().clear();
+        self.work.seen.lock().unwrap().clear();
+        self.work.connections.store(0, Ordering::Relaxed);
+    }
+
+    /// Lets the answers go that are held now.
+    pub fn release(&self) {
+        let (count, changed) = &*self.work.releases;
+        *count.lock().unwrap() += 1;
+        changed.notify_all();
     }
 
     /// The next answer for its request; answers for equal requests are used up in order.
     pub fn expect(&self, reply: Reply) {
-        self.script.lock().unwrap().push(reply);
+        self.work.script.lock().unwrap().push(reply);
     }
 
     /// Connections accepted so far.
     pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.work.connections.load(Ordering::Relaxed)
     }
 
     /// What arrived so far.
     pub fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+        self.work.seen.lock().unwrap().clone()
     }
 }
 
 /// What every connection of an origin needs.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Work {
     script: Arc<Mutex<Vec<Reply>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     connections: Arc<AtomicUsize>,
+    /// How often held answers were let go.
+    releases: Arc<(Mutex<usize>, Condvar)>,
     fallback: Fallback,
 }
 
@@ -160,12 +209,28 @@ impl Work {
             return script.remove(at);
         }
         let (end, delay, is_raw) = (End::Whole, Duration::ZERO, false);
-        Reply { text: (self.fallback)(request), request: line, end, delay, is_raw }
+        let text = (self.fallback)(request);
+        Reply { text, request: line, end, delay, is_raw, is_held: false }
+    }
+
+    /// Works for as long as the answer takes.
+    fn wait(&self, reply: &Reply) {
+        std::thread::sleep(reply.delay);
+        if reply.is_held {
+            let (count, changed) = &*self.releases;
+            let count = count.lock().unwrap();
+            let before = *count;
+            let _ = changed.wait_timeout_while(count, PATIENCE, |count| *count == before);
+        }
     }
 }
 
 /// Serves one HTTP request; `true` if the connection stays open. `rest` is what came behind it.
-fn serve_http(mut connection: &TcpStream, rest: &mut Vec<u8>, work: &Work) -> io::Result<bool> {
+fn serve_http(
+    connection: &mut (impl Read + Write),
+    rest: &mut Vec<u8>,
+    work: &Work,
+) -> io::Result<bool> {
     let mut more = |buffer: &mut Vec<u8>| {
         let mut piece = [0; 65536];
         let count = connection.read(&mut piece)?;
@@ -215,9 +280,10 @@ fn serve_http(mut connection: &TcpStream, rest: &mut Vec<u8>, work: &Work) -> io
         request.body = rest.drain(..length).collect();
     }
     let reply = work.reply(&request);
-    std::thread::sleep(reply.delay);
+    work.wait(&reply);
     let out = if reply.is_raw { reply.text.clone() } else { http_answer(&reply, &request) };
     connection.write_all(&out)?;
+    connection.flush()?;
     let keeps = reply.end == End::Whole && request.param("SERVER_PROTOCOL") == "HTTP/1.1";
     Ok(keeps && request.param("HTTP_CONNECTION") != "close")
 }
@@ -265,17 +331,61 @@ fn serve(mut connection: &UnixStream, work: &Work) -> io::Result<bool> {
         }
     }
     let request = Seen { params: pairs(&params), body };
-    let Reply { text, end, delay, .. } = work.reply(&request);
+    let reply = work.reply(&request);
+    let Reply { text, end, .. } = &reply;
     let mut out = Vec::new();
     if !text.is_empty() {
-        stream(&mut out, RecordKind::Stdout, &text);
+        stream(&mut out, RecordKind::Stdout, text);
     }
-    if end != End::Torn {
+    if *end != End::Torn {
         out.extend([1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
-    std::thread::sleep(delay);
+    work.wait(&reply);
     connection.write_all(&out)?;
-    Ok(keeps && end == End::Whole)
+    Ok(keeps && *end == End::Whole)
+}
+
+/// Serves one question of memcached's protocol; `true` if the connection stays open.
+fn serve_memcached(
+    connection: &mut TcpStream,
+    rest: &mut Vec<u8>,
+    work: &Work,
+) -> io::Result<bool> {
+    let end = loop {
+        if let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+            break end;
+        }
+        let mut piece = [0; 4096];
+        let count = connection.read(&mut piece)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        rest.extend_from_slice(&piece[..count]);
+    };
+    let line = String::from_utf8_lossy(&rest[..end]).into_owned();
+    rest.drain(..end + 2);
+    let mut words = line.split(' ');
+    let mut request = Seen::default();
+    for name in ["REQUEST_METHOD", "REQUEST_URI"] {
+        request.params.push((name.to_owned(), words.next().unwrap_or_default().to_owned()));
+    }
+    let reply = work.reply(&request);
+    work.wait(&reply);
+    let out = if reply.is_raw { reply.text.clone() } else { memcached_answer(&reply, &request) };
+    connection.write_all(&out)?;
+    Ok(reply.end == End::Whole)
+}
+
+/// A CGI answer as memcached's: 200 is a value, with the field `Flags`; all else is none.
+fn memcached_answer(reply: &Reply, request: &Seen) -> Vec<u8> {
+    let text = String::from_utf8_lossy(&reply.text);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+    if !head.starts_with("Status: 200") {
+        return b"END\r\n".to_vec();
+    }
+    let flags = head.lines().find_map(|line| line.strip_prefix("Flags: ")).unwrap_or("0");
+    let key = request.param("REQUEST_URI");
+    format!("VALUE {key} {flags} {}\r\n{body}\r\nEND\r\n", body.len()).into_bytes()
 }
 
 fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {

@@ -1,7 +1,7 @@
 //! A server under test: yorozu, or nginx as the oracle, in a folder of its own.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -80,41 +80,76 @@ pub struct Server {
 /// whoever asks for any, so that nobody takes one between this probe and its use.
 const PORTS: (u32, u32) = (20_000, 12_000);
 
-/// A port nobody listens on now, and that this process has not been given before.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let (first, count) = PORTS;
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let start = std::process::id().wrapping_mul(97);
-        let port = u16::try_from(first + start.wrapping_add(number) % count).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+/// A port that no test of any process gets as long as this lives: its number is taken for UDP.
+#[derive(Debug)]
+pub struct Claim {
+    /// The port.
+    pub port: u16,
+    _socket: UdpSocket,
+}
+
+impl Claim {
+    /// A port nobody listens on now, and that this process has not been given before.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (first, count) = PORTS;
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let start = std::process::id().wrapping_mul(97);
+            let port = u16::try_from(first + start.wrapping_add(number) % count).unwrap();
+            let Ok(socket) = UdpSocket::bind(("127.0.0.1", port)) else { continue };
+            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                return Self { port, _socket: socket };
+            }
         }
     }
+}
+
+impl Default for Claim {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A port nobody listens on now, claimed as long as the process lives.
+pub fn free_port() -> u16 {
+    let claim = Claim::new();
+    let port = claim.port;
+    std::mem::forget(claim);
+    port
+}
+
+/// What the configuration of a server under test says; `$dir` and `$origin` are replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Text {
+    /// Before `events {}`.
+    pub main: String,
+    /// In `events {}`.
+    pub events: String,
+    /// In `http {}`.
+    pub http: String,
 }
 
 impl Server {
     /// Starts a server with what stands in `http {}`; `$port`, `$dir` and `$origin` are replaced.
     pub fn start(kind: &Kind, folder: &Path, http: &str) -> Self {
         let port = free_port();
-        let user = if is_root() { "user root;" } else { "" };
-        let text = format!(
-            "daemon off;\n{user}\npid {dir}/pid;\nerror_log {dir}/logs/error.log info;\nevents {{}}\nhttp {{\n\
-             access_log off;\nclient_body_temp_path {dir}/body;\nfastcgi_temp_path {dir}/fastcgi;\n{more}{http}\n}}\n",
-            dir = folder.display(),
-            more = match kind {
-                Kind::Nginx => format!(
-                    "proxy_temp_path {dir}/p; uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;\n",
-                    dir = folder.display()
-                ),
-                Kind::Yorozu(_) => String::new(),
-            },
-        );
-        let text = text.replace("$port", &port.to_string());
-        let text = text.replace("$dir", &folder.display().to_string());
-        let text =
-            text.replace("$origin", &format!("unix:{}", folder.join("origin.sock").display()));
+        let http = http.replace("$port", &port.to_string());
+        let text = Text { http, ..Text::default() };
+        Self::try_start(kind, folder, &[port], &text).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// Starts a server that listens at these ports.
+    ///
+    /// # Errors
+    /// It ended, or does not listen in time; with what it said.
+    pub fn try_start(
+        kind: &Kind,
+        folder: &Path,
+        ports: &[u16],
+        text: &Text,
+    ) -> Result<Self, String> {
+        let text = configuration(kind, folder, text);
         let file = folder.join("nginx.conf");
         fs::write(&file, &text).unwrap();
         let mut child = Command::new(kind.program())
@@ -125,13 +160,15 @@ impl Server {
             .spawn()
             .unwrap();
         let end = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let is_over = child.try_wait().unwrap().is_some() || Instant::now() > end;
-            let said = fs::read_to_string(folder.join("stderr")).unwrap_or_default();
-            assert!(!is_over, "{kind:?} does not listen: {said}\n{text}");
+        while ports.iter().any(|port| TcpStream::connect(("127.0.0.1", *port)).is_err()) {
+            if child.try_wait().unwrap().is_some() || Instant::now() > end {
+                let _ = child.kill();
+                let said = fs::read_to_string(folder.join("stderr")).unwrap_or_default();
+                return Err(format!("{kind:?} does not listen: {said}\n{text}"));
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Self { child, port }
+        Ok(Self { child, port: ports[0] })
     }
 
     /// The process id.
@@ -149,6 +186,49 @@ impl Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
+    let user = if is_root() && !text.main.contains("user ") { "user root;" } else { "" };
+    let log = if text.main.contains("error_log ") {
+        String::new()
+    } else {
+        "error_log $dir/logs/error.log info;".to_owned()
+    };
+    let folders = match kind {
+        Kind::Nginx => "proxy_temp_path $dir/p; uwsgi_temp_path $dir/u; scgi_temp_path $dir/s;",
+        Kind::Yorozu(_) => "",
+    };
+    let Text { main, events, http } = text;
+    // A case that names a folder of its own has it in the place of these.
+    let folders: String = format!(
+        "access_log off; client_body_temp_path $dir/body; fastcgi_temp_path $dir/fastcgi; {folders}"
+    )
+    .split_inclusive(';')
+    .filter(|one| one.split_whitespace().next().is_none_or(|name| !has_at_top(http, name)))
+    .collect();
+    let pid = if main.contains("pid ") { "" } else { "pid $dir/pid;" };
+    format!(
+        "daemon off;\n{user}\n{pid} {log}\n{main}\nevents {{ {events} }}\nhttp {{\n{folders}\n{http}\n}}\n"
+    )
+    .replace("$origin", &format!("unix:{}", folder.join("origin.sock").display()))
+    .replace("$dir", &folder.display().to_string())
+}
+
+/// Does a directive stand in the text outside of any block?
+fn has_at_top(text: &str, name: &str) -> bool {
+    let mut depth = 0;
+    for statement in text.split_inclusive([';', '{', '}']) {
+        if depth == 0 && statement.split_whitespace().next() == Some(name) {
+            return true;
+        }
+        match statement.chars().last() {
+            Some('{') => depth += 1,
+            Some('}') => depth -= 1,
+            _ => {}
+        }
+    }
+    false
 }
 
 fn is_root() -> bool {

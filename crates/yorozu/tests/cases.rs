@@ -1,11 +1,15 @@
-//! Every `.case` file against yorozu, and against Debian's nginx where it is installed.
+//! Every `.case` file in every form against yorozu, and against Debian's nginx where it is installed.
 //!
 //! `CASE=part-of-a-name cargo test --test cases` runs some of them.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use yorozu_testkit::case;
+use yorozu_testkit::run::run;
 use yorozu_testkit::server::Kind;
+
+/// Cases that run at once; they mostly wait.
+const THREADS: usize = 12;
 
 #[test]
 fn every_case_holds_here_and_with_nginx() {
@@ -14,28 +18,31 @@ fn every_case_holds_here_and_with_nginx() {
     let files = case::files(&root);
     let files: Vec<_> = files.iter().filter(|f| f.to_string_lossy().contains(&wanted)).collect();
     assert!(!files.is_empty(), "no case matches \"{wanted}\"");
+    let oracle = Kind::oracle();
     let yorozu = Kind::Yorozu(env!("CARGO_BIN_EXE_yorozu").into());
-    let next = Mutex::new(files.iter());
+    let mut work = Vec::new();
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("it was just found");
+        let case = Arc::new(case::parse(&text));
+        for kind in std::iter::once(&yorozu).chain(&oracle) {
+            let parts = case.parts(kind).into_iter();
+            work.extend(parts.map(|forms| (file, Arc::clone(&case), kind, forms)));
+        }
+    }
+    let next = Mutex::new(work.into_iter());
     let failures = Mutex::new(Vec::new());
     let work = || {
         loop {
-            let file = next.lock().expect("no holder panics").next();
-            let Some(file) = file else { return };
-            let text = std::fs::read_to_string(file).expect("it was just found");
-            let case = case::parse(&text);
-            let mut kinds = vec![yorozu.clone()];
-            kinds.extend(Kind::oracle().filter(|_| case.differs.is_none()));
-            for kind in kinds {
-                if let Err(why) = case::run(&case, &kind) {
-                    let text =
-                        format!("{} ({}) with {kind:?}:\n  {why}", file.display(), case.about);
-                    failures.lock().expect("no holder panics").push(text);
-                }
+            let part = next.lock().expect("no holder panics").next();
+            let Some((file, case, kind, forms)) = part else { return };
+            if let Err(why) = run(&case, kind, &forms) {
+                let text = format!("{} ({}) with {kind:?}:\n  {why}", file.display(), case.about);
+                failures.lock().expect("no holder panics").push(text);
             }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..THREADS {
             scope.spawn(work);
         }
     });

@@ -1,0 +1,439 @@
+//! Runs a case: starts origin and server, and does the steps once per form.
+
+use crate::case::{Ask, Case, Expected, Step};
+use crate::client::{Answer, Client, PATIENCE};
+use crate::form::{Form, Ports};
+use crate::h2;
+use crate::origin::Origin;
+use crate::request::Request;
+use crate::server::{Folder, Kind, Server, Text};
+use crate::tls::{self, Hello};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Fields that an answer over HTTP/2 never has. (RFC 9113, section 8.2.2)
+const OF_A_CONNECTION: [&str; 3] = ["connection", "keep-alive", "transfer-encoding"];
+
+/// Runs a case in some forms, one after the other, on one server; the error says which line failed
+/// in which form and what came instead.
+///
+/// # Errors
+/// The first expectation that was not met.
+pub fn run(case: &Case, kind: &Kind, forms: &[Form]) -> Result<(), String> {
+    let folder = Folder::new();
+    for (path, content) in &case.files {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let origin = Origin::start(folder.path());
+    let ports = Ports::default();
+    let text = configuration(case, &ports, &origin);
+    let _server = Server::try_start(kind, folder.path(), &ports.all(), &text)?;
+    for form in forms {
+        let pass = Pass {
+            form: *form,
+            ports: &ports,
+            origin: &origin,
+            folder: folder.path(),
+            logs: written(case, folder.path()),
+            kept: None,
+            kept_h2: None,
+            open: HashMap::new(),
+        };
+        pass.steps(case).map_err(|text| {
+            let log = fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default();
+            format!("{}, {text}\n{log}", form.name)
+        })?;
+        origin.forget();
+    }
+    Ok(())
+}
+
+/// What the server is told.
+fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
+    let mut http = format!(
+        "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\nfastcgi_param REQUEST_METHOD $request_method; \
+         fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length;\n{}\n}}",
+        case.http, case.conf
+    );
+    if !http.contains("ssl_certificate ") {
+        http.insert_str(
+            0,
+            "ssl_certificate $certs/server.pem; ssl_certificate_key $certs/server.key;\n",
+        );
+    }
+    let certificates = tls::certificates().display().to_string();
+    let all = [&case.main, &case.events, &http].map(String::as_str).concat();
+    let mut places = vec![("$web", origin.port)];
+    if all.contains("$keys") {
+        places.push(("$keys", origin.listen_memcached()));
+    }
+    for (word, certificate) in [
+        ("$tls_server", "server"),
+        ("$tls_revoked", "revoked"),
+        ("$tls_deep", "deep"),
+        ("$tls_other", "other"),
+    ] {
+        if all.contains(word) {
+            places.push((word, origin.listen_tls(certificate)));
+        }
+    }
+    let replaced = |text: &str| {
+        let text = ports.listen(text).replace("$certs", &certificates);
+        places
+            .iter()
+            .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
+    };
+    Text { main: replaced(&case.main), events: replaced(&case.events), http: replaced(&http) }
+}
+
+/// How long the files of `log` steps are.
+fn written(case: &Case, folder: &Path) -> HashMap<PathBuf, usize> {
+    let mut lengths = HashMap::new();
+    for (_, step) in &case.steps {
+        if let Step::Log { file, .. } = step {
+            let path = folder.join(file);
+            let length = fs::read(&path).map_or(0, |bytes| bytes.len());
+            lengths.insert(path, length);
+        }
+    }
+    lengths
+}
+
+/// One time through the steps.
+struct Pass<'a> {
+    form: Form,
+    ports: &'a Ports,
+    origin: &'a Origin,
+    folder: &'a Path,
+    /// How long the logs were before.
+    logs: HashMap<PathBuf, usize>,
+    kept: Option<Client>,
+    kept_h2: Option<h2::Client>,
+    open: HashMap<String, Open>,
+}
+
+/// A connection with a request under way.
+struct Open {
+    connection: Connection,
+    form: Form,
+    is_head: bool,
+    since: Instant,
+    /// Was there a request on it before?
+    is_reused: bool,
+    /// Did the server say that it closes, or not answer?
+    is_last: bool,
+}
+
+enum Connection {
+    H1(Client),
+    H2(h2::Client, Option<h2::Asked>),
+    /// There is none, for that reason.
+    None(String),
+}
+
+impl Pass<'_> {
+    fn steps(mut self, case: &Case) -> Result<(), String> {
+        for (number, step) in &case.steps {
+            self.act(step).map_err(|text| format!("line {number}: {text}"))?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Origin(reply) => self.origin.expect(reply.clone()),
+            Step::Release => self.origin.release(),
+            Step::Wait(time) => std::thread::sleep(*time),
+            Step::Saw(count) => {
+                let seen = || self.origin.seen().len();
+                if !until(|| seen() >= *count) || seen() != *count {
+                    return Err(format!("the origin saw {} requests, expected {count}", seen()));
+                }
+            }
+            Step::Connections(count) => {
+                let made = self.origin.connections();
+                if made != *count {
+                    return Err(format!("{made} connections were made, expected {count}"));
+                }
+            }
+            Step::Param(name, value) => self.param(name, &text(value, &self.form, self.ports))?,
+            Step::Log { file, text: wanted, is_there } => {
+                self.log(file, &text(wanted, &self.form, self.ports), *is_there)?;
+            }
+            Step::Gone(name) => drop(self.open.remove(name)),
+            Step::Client { name, ask, expected } => {
+                self.client(name.as_ref(), ask.as_ref(), expected.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn client(
+        &mut self,
+        name: Option<&String>,
+        ask: Option<&Ask>,
+        expected: Option<&Expected>,
+    ) -> Result<(), String> {
+        let mut open = name.and_then(|name| self.open.remove(name));
+        if let Some(ask) = ask {
+            let ask = self.filled(ask);
+            let is_alone = expected.is_none_or(|wanted| wanted.more.is_none());
+            let mut asked = self.ask(open, &ask, name.is_some(), is_alone);
+            if asked.is_reused
+                && expected.is_some_and(|wanted| wanted.status != 0)
+                && asked.is_closed()
+            {
+                // The server closed it as the request came: nothing was done.
+                asked = self.ask(None, &ask, name.is_some(), is_alone);
+            }
+            open = Some(asked);
+        }
+        let mut open = open.ok_or("no such connection")?;
+        if let Some(expected) = expected {
+            open.expect(expected, self.ports)?;
+        }
+        match name {
+            Some(name) => drop(self.open.insert(name.clone(), open)),
+            None => self.keep(open),
+        }
+        Ok(())
+    }
+
+    /// The request with the placeholders of this form replaced.
+    fn filled(&self, ask: &Ask) -> Ask {
+        let filled = |value: &str| text(value, &self.form, self.ports);
+        match ask {
+            Ask::Raw(bytes) => Ask::Raw(match std::str::from_utf8(bytes) {
+                Ok(value) => filled(value).into_bytes(),
+                Err(_) => bytes.clone(),
+            }),
+            Ask::Request(request) => {
+                let mut request = request.clone();
+                request.target = filled(&request.target);
+                for (_, value) in &mut request.fields {
+                    *value = filled(value);
+                }
+                Ask::Request(request)
+            }
+        }
+    }
+
+    /// Sends a request over the right connection.
+    fn ask(&mut self, open: Option<Open>, ask: &Ask, is_named: bool, is_alone: bool) -> Open {
+        let since = Instant::now();
+        let request = ask.request().filter(|_| is_alone);
+        if let (true, Some(request), true) = (self.form.is_h2, &request, open.is_none()) {
+            return self.ask_h2(request, is_named, since);
+        }
+        let form = self.form.as_h1();
+        let form =
+            Form { is_tls: form.is_tls && open.as_ref().is_none_or(|o| o.form.is_tls), ..form };
+        let kept = if is_named || matches!(ask, Ask::Raw(_)) { None } else { self.kept.take() };
+        let kept = kept.and_then(|mut client| (!client.is_over()).then_some(client));
+        let is_reused = kept.is_some();
+        let mut client = match (open, kept) {
+            (Some(Open { connection: Connection::H1(client), .. }), _) => client,
+            (_, Some(client)) => client,
+            _ => self.connect(&form),
+        };
+        let (bytes, is_head) = match ask {
+            Ask::Raw(bytes) => (bytes.clone(), false),
+            Ask::Request(request) => (request.bytes(), request.method == "HEAD"),
+        };
+        client.send(&bytes);
+        Open { connection: Connection::H1(client), form, is_head, since, is_reused, is_last: false }
+    }
+
+    fn connect(&self, form: &Form) -> Client {
+        let port = self.ports.of(form);
+        if form.is_tls {
+            Client::connect_tls(port, &Hello { alpn: vec![b"http/1.1".to_vec()] })
+        } else {
+            Client::connect(port)
+        }
+    }
+
+    fn ask_h2(&mut self, request: &Request, is_named: bool, since: Instant) -> Open {
+        let kept = if is_named { None } else { self.kept_h2.take() };
+        let kept = kept.and_then(|mut client| (!client.is_over()).then_some(client));
+        let asked = kept.and_then(|mut client| Some((client.ask(request).ok()?, client)));
+        let asked = asked.map_or_else(|| self.ask_new(request), Ok);
+        let connection = match asked {
+            Ok((asked, client)) => Connection::H2(client, Some(asked)),
+            Err(why) => Connection::None(why),
+        };
+        Open {
+            connection,
+            form: self.form,
+            is_head: request.method == "HEAD",
+            since,
+            is_reused: false,
+            is_last: false,
+        }
+    }
+
+    fn ask_new(&self, request: &Request) -> Result<(h2::Asked, h2::Client), String> {
+        let mut client = h2::Client::connect(self.ports.of(&self.form), self.form.is_tls)?;
+        Ok((client.ask(request)?, client))
+    }
+
+    /// Keeps the connection of an answered request for the next, as the form says.
+    fn keep(&mut self, open: Open) {
+        if !self.form.keeps || open.is_last {
+            return;
+        }
+        match open.connection {
+            Connection::H1(client) if !self.form.is_h2 => self.kept = Some(client),
+            Connection::H2(client, _) => self.kept_h2 = Some(client),
+            _ => {}
+        }
+    }
+
+    fn param(&self, name: &str, value: &str) -> Result<(), String> {
+        let seen = self.origin.seen();
+        let body = seen.last().map(|request| String::from_utf8_lossy(&request.body));
+        let found = match name {
+            "BODY" => body.as_deref().unwrap_or_default(),
+            name => seen.last().map_or("", |request| request.param(name)),
+        };
+        if found == value {
+            Ok(())
+        } else {
+            Err(format!("{name} was {found:?}, expected {value:?}"))
+        }
+    }
+
+    fn log(&self, file: &str, wanted: &str, is_there: bool) -> Result<(), String> {
+        let path = self.folder.join(file);
+        let read = || {
+            let bytes = fs::read(&path).unwrap_or_default();
+            let from = self.logs.get(&path).copied().unwrap_or_default().min(bytes.len());
+            String::from_utf8_lossy(&bytes[from..]).into_owned()
+        };
+        if is_there && !until(|| read().contains(wanted)) {
+            return Err(format!("{file} has no {wanted:?}: {}", read()));
+        }
+        if !is_there && read().contains(wanted) {
+            return Err(format!("{file} has {wanted:?}: {}", read()));
+        }
+        Ok(())
+    }
+}
+
+/// Waits for what comes about elsewhere; `false` if it does not.
+fn until(mut condition: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A text of a step with the placeholders of a form replaced.
+fn text(text: &str, form: &Form, ports: &Ports) -> String {
+    if !text.contains('$') {
+        return text.to_owned();
+    }
+    text.replace("$port", &ports.of(form).to_string())
+        .replace("$scheme", form.scheme())
+        .replace("$protocol", form.protocol())
+}
+
+impl Open {
+    /// Has the server closed the connection in the place of an answer?
+    fn is_closed(&mut self) -> bool {
+        match &mut self.connection {
+            Connection::H1(client) => client.is_closed(),
+            Connection::H2(..) | Connection::None(_) => false,
+        }
+    }
+
+    fn expect(&mut self, expected: &Expected, ports: &Ports) -> Result<(), String> {
+        let mut expected = Some(expected);
+        while let Some(wanted) = expected {
+            let answer = match &mut self.connection {
+                Connection::H1(client) => client.answer(self.is_head).unwrap_or_default(),
+                Connection::H2(client, asked) => match asked.take() {
+                    Some(asked) => client.answer(asked).unwrap_or_else(Answer::none),
+                    None => Answer::default(),
+                },
+                Connection::None(why) => Answer::none(why.clone()),
+            };
+            let closes = answer.field("connection").is_some_and(|value| value == "close");
+            self.is_last = closes || answer.status == 0;
+            check(&answer, wanted, &self.form, ports)?;
+            if self.since.elapsed() < wanted.took {
+                return Err(format!("it took {:?}", self.since.elapsed()));
+            }
+            if let (true, Connection::H1(client)) = (wanted.closes, &mut self.connection) {
+                if !client.is_closed() {
+                    return Err("the connection stays open".to_owned());
+                }
+            }
+            expected = wanted.more.as_deref();
+        }
+        Ok(())
+    }
+}
+
+fn check(answer: &Answer, expected: &Expected, form: &Form, ports: &Ports) -> Result<(), String> {
+    if answer.status != expected.status {
+        return Err(format!("status {}, expected {}: {answer:?}", answer.status, expected.status));
+    }
+    let got = String::from_utf8_lossy(&answer.body);
+    if let Some(body) = &expected.body {
+        let body = text(body, form, ports);
+        if got != body {
+            return Err(format!("content {got:?}, expected {body:?}"));
+        }
+    }
+    for (is_in, part) in &expected.parts {
+        if got.contains(&text(part, form, ports)) != *is_in {
+            return Err(format!("content {got:?}, {part:?} is expected in it: {is_in}"));
+        }
+    }
+    if let Some(length) = expected.piece {
+        let longest = answer.pieces.iter().max().copied().unwrap_or_default();
+        if longest != length {
+            return Err(format!("the longest piece has {longest} bytes, expected {length}"));
+        }
+    }
+    check_fields(answer, expected, form, ports)
+}
+
+fn check_fields(
+    answer: &Answer,
+    expected: &Expected,
+    form: &Form,
+    ports: &Ports,
+) -> Result<(), String> {
+    for (name, value) in &expected.fields {
+        if form.is_h2 && OF_A_CONNECTION.iter().any(|found| name.eq_ignore_ascii_case(found)) {
+            continue;
+        }
+        let got = answer.field(name);
+        let value = text(value, form, ports);
+        let is_met = match (&got, value.strip_prefix('~')) {
+            (Some(got), Some(part)) => got.contains(part),
+            (Some(got), None) => value == "*" || *got == value,
+            (None, _) => false,
+        };
+        if !is_met {
+            return Err(format!("{name}: {got:?}, expected {value:?}: {answer:?}"));
+        }
+    }
+    let never = OF_A_CONNECTION.iter().filter(|_| form.is_h2).copied();
+    for name in expected.absent.iter().map(String::as_str).chain(never) {
+        if let Some(value) = answer.field(name) {
+            return Err(format!("{name}: {value:?}, expected none"));
+        }
+    }
+    Ok(())
+}

@@ -13,9 +13,10 @@
 
 use crate::balance::{self, Balance, HashState, MISSES_MAX, Selector};
 use crate::connection::PeerAddress;
+use crate::gauge::{Gauge, Taken};
 use crate::ring::{self, Ring};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -68,39 +69,19 @@ pub struct Peer {
 struct Place {
     address: PeerAddress,
     text: Arc<str>,
-    load: Arc<Load>,
+    /// Those of earlier configurations included.
+    load: Arc<Gauge>,
 }
 
-/// How many requests a peer has at the moment, those of earlier configurations included.
-#[derive(Debug, Default)]
-pub(crate) struct Load(AtomicUsize);
-
-impl Load {
-    /// Takes a place, if there are fewer than `max`; 0: no bound.
-    fn take(&self, max: usize) -> bool {
-        let next = |load: usize| (max == 0 || load < max).then_some(load + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
-    }
-
-    fn give_back(&self) {
-        let before = self.0.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a lease gives back what it took, once");
-    }
-
-    pub(crate) fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Names a peer over reloads: its group, its server as written, its address, and which of several alike it is.
-type LoadKey = (String, String, PeerAddress, usize);
+/// Names a peer over reloads: its group, its address, and which of several alike it is.
+type LoadKey = (String, PeerAddress, usize);
 
 /// The loads of all peers of the process: a reload makes new groups, and requests of before go on.
 #[derive(Debug, Default)]
-pub struct Loads(Mutex<HashMap<LoadKey, Weak<Load>>>);
+pub struct Loads(Mutex<HashMap<LoadKey, Weak<Gauge>>>);
 
 impl Loads {
-    fn of(&self, key: LoadKey) -> Arc<Load> {
+    fn of(&self, key: LoadKey) -> Arc<Gauge> {
         // Each use is one call: a panic elsewhere cannot leave it half changed.
         let mut loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(load) = loads.get(&key).and_then(Weak::upgrade) {
@@ -110,7 +91,7 @@ impl Loads {
         if loads.len().is_power_of_two() {
             loads.retain(|_, load| load.strong_count() > 0);
         }
-        let load = Arc::new(Load::default());
+        let load = Arc::new(Gauge::new());
         loads.insert(key, Arc::downgrade(&load));
         load
     }
@@ -121,6 +102,8 @@ impl Loads {
 pub struct Lease {
     group: Arc<Group>,
     peer: Peer,
+    /// Counted until the lease ends.
+    _load: Taken<Arc<Gauge>>,
 }
 
 impl Lease {
@@ -153,12 +136,6 @@ impl Lease {
                 state.effective_weight = (state.effective_weight - loss).max(0);
             }
         });
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.peer.place.load.give_back();
     }
 }
 
@@ -203,6 +180,8 @@ pub(crate) struct Slot {
     id: u64,
     /// Position in [`Inner::servers`].
     server: u32,
+    /// Unlike that of any other peer of the group with this address.
+    alike: usize,
     place: Arc<Place>,
     pub(crate) options: PeerOptions,
     pub(crate) state: State,
@@ -352,10 +331,13 @@ impl Group {
                 _ => inner.choose(self.balance, tried, selector, now)?,
             };
             let slot = &mut inner.slots[index];
-            if !slot.place.load.take(slot.options.max_conns) {
-                // Another configuration's request was quicker.
-                continue;
-            }
+            let load = Arc::clone(&slot.place.load);
+            let taken = match slot.options.max_conns {
+                0 => Some(Gauge::take(load)),
+                max => Gauge::take_below(load, max),
+            };
+            // Else another configuration's request was quicker.
+            let Some(taken) = taken else { continue };
             let is_window_over = slot
                 .state
                 .checked
@@ -365,7 +347,7 @@ impl Group {
             }
             tried.ids.push(slot.id);
             let peer = Peer { id: slot.id, place: Arc::clone(&slot.place) };
-            return Some(Lease { group: Arc::clone(self), peer });
+            return Some(Lease { group: Arc::clone(self), peer, _load: taken });
         }
     }
 
@@ -387,13 +369,15 @@ impl Inner {
         let state = State { effective_weight: i64::from(options.weight), ..State::default() };
         let server = u32::try_from(server).expect("a group has few servers");
         let address = options.address.clone();
-        let is_alike =
-            |slot: &&Slot| slot.options.server == options.server && slot.options.address == address;
-        let alike = self.slots.iter().filter(is_alike).count();
+        let is_free = |alike: &usize| {
+            let is_its = |slot: &Slot| slot.alike == *alike && slot.options.address == address;
+            !self.slots.iter().any(is_its)
+        };
+        let alike = (0..).find(is_free).expect("there are more numbers than slots");
         let (group, loads) = &self.loads;
-        let load = loads.of((group.clone(), options.server.clone(), address.clone(), alike));
+        let load = loads.of((group.clone(), address.clone(), alike));
         let place = Arc::new(Place { text: address.to_string().into(), address, load });
-        self.slots.push(Slot { id: self.next_id, server, place, options, state });
+        self.slots.push(Slot { id: self.next_id, server, alike, place, options, state });
         self.next_id += 1;
     }
 
@@ -725,5 +709,66 @@ mod tests {
         drop(first);
         assert!(select(&new).is_some_and(|third| !name(&third).is_empty()));
         drop(second);
+    }
+
+    #[test]
+    fn a_peer_is_known_again_by_its_group_and_address() {
+        let loads = Arc::new(Loads::default());
+        let make = |name: &str, peers: &[PeerOptions], balance| {
+            Arc::new(Group::new(name.into(), peers.to_vec(), balance, &loads))
+        };
+        let taken = |group: &Arc<Group>| {
+            let take = || group.select(&mut Tried::default(), &any(), Instant::now());
+            std::iter::from_fn(take).collect::<Vec<Lease>>()
+        };
+        let bound = |max_conns, peer: PeerOptions| PeerOptions { max_conns, ..peer };
+        let peers = options(&[("a", 1), ("b", 1)]);
+        let (a, b) = (bound(2, peers[0].clone()), bound(3, peers[1].clone()));
+        let old = make("g", &[a.clone(), b.clone()], Balance::RoundRobin);
+        let mut under_way = taken(&old);
+        assert_eq!(under_way.len(), 5);
+        // In another order, by another method, written another way, with one more.
+        let renamed = PeerOptions { server: "name".into(), weight: 9, ..a.clone() };
+        let c = bound(1, PeerOptions::new(PeerAddress::Unix("c".into())));
+        let new = make("g", &[c, b.clone(), renamed], Balance::LeastConn);
+        assert_eq!(taken(&new).iter().map(name).collect::<String>(), "c");
+        // A higher bound admits what is new in it; under a lower one nobody is until enough have ended.
+        let (more, fewer) = (bound(4, a.clone()), bound(1, b.clone()));
+        let new = make("g", &[more, fewer], Balance::Hash);
+        let held = taken(&new);
+        assert_eq!(held.iter().map(name).collect::<String>(), "aa");
+        under_way.retain(|lease| name(lease) == "b");
+        assert_eq!(taken(&new).iter().map(name).collect::<String>(), "aa");
+        under_way.truncate(1);
+        assert!(taken(&new).iter().all(|lease| name(lease) == "a"));
+        under_way.clear();
+        assert_eq!(taken(&new).iter().filter(|lease| name(lease) == "b").count(), 1);
+        // One that was left out for a while counts what it began before.
+        let without = make("g", &[b.clone()], Balance::RoundRobin);
+        drop((old, new));
+        let again = make("g", &[a.clone(), b], Balance::RoundRobin);
+        assert_eq!(taken(&again).iter().filter(|lease| name(lease) == "a").count(), 0);
+        drop((without, held));
+        assert_eq!(taken(&again).iter().filter(|lease| name(lease) == "a").count(), 2);
+        // Another group's is another's.
+        let _all = taken(&again);
+        assert_eq!(taken(&make("other", &[a], Balance::RoundRobin)).len(), 2);
+    }
+
+    #[test]
+    fn peers_alike_are_counted_one_by_one_also_when_one_goes_and_comes() {
+        let mut template = options(&[("a", 1)]).remove(0);
+        (template.server, template.max_conns) = ("name".into(), 1);
+        let address = [template.address.clone()];
+        let twin = PeerOptions { server: "a".into(), ..template.clone() };
+        let group = group_of(vec![template.clone(), twin], Balance::RoundRobin);
+        let select = || group.select(&mut Tried::default(), &any(), Instant::now());
+        let held = (select(), select());
+        assert!(held.0.is_some() && held.1.is_some() && select().is_none());
+        group.resolved(&template, &[]);
+        group.resolved(&template, &address);
+        assert!(select().is_none());
+        drop(held);
+        assert_eq!([select(), select(), select()].iter().flatten().count(), 2);
     }
 }

@@ -17,6 +17,7 @@
 mod balance;
 mod connection;
 mod dns;
+mod gauge;
 mod group;
 mod pool;
 mod resolver;
@@ -26,6 +27,7 @@ mod unix;
 
 pub use balance::{Balance, Selector};
 pub use connection::{Connection, PeerAddress, SocketOptions};
+pub use gauge::{Gauge, Taken};
 pub use group::{Group, Lease, Loads, Peer, PeerOptions, Tried};
 pub use pool::{Kept, Pool, PoolLimits};
 pub use resolver::{ResolveFault, Resolved, Resolver};

@@ -581,6 +581,61 @@ async def storm(workers):
             print(f'        {count} clients, seed {SEED}')
 
 
+async def status(program, folder, listen, more):
+    """Active, reading, writing and waiting with connections in each state."""
+    origin = await Http(3).start()
+    origin.held = asyncio.Event()
+    conf = f'server {{ listen 127.0.0.1:$port {listen}; {more} location = /status {{ stub_status; }} ' \
+        f'location / {{ proxy_pass http://127.0.0.1:{origin.port}; }} }}'
+    with Server(folder, conf, program, main='worker_processes 1;', wait=False) as server:
+        async def answers():
+            try:
+                (await asyncio.open_connection('127.0.0.1', server.port))[1].close()
+                return True
+            except OSError as problem:
+                return problem
+        await until('the server', answers)
+        h2 = lambda: h2wire.Connection.to(server.port)
+        # One with three requests, one with none, one that was answered; each waits or is answered as a whole.
+        async with await h2() as busy, await h2() as idle:
+            for stream in (1, 3, 5):
+                busy.send(h2wire.headers(stream, h2wire.request('/hold')))
+
+            async def three():
+                return origin.count() == 3 or origin.count()
+            await until('three requests', three)
+            idle.send(h2wire.headers(1, h2wire.request('/status')))
+            assert await idle.until(lambda: 1 in idle.ended)
+
+            async def asked():
+                idle.send(h2wire.headers(asked.stream, h2wire.request('/status')))
+                text = (await idle.answer(asked.stream)).decode().split()
+                asked.stream += 2
+                return tuple(int(text[at]) for at in (2, 11, 13, 15))
+            asked.stream = 3
+            other = await h2()
+            async with other:
+                other.send(h2wire.headers(1, h2wire.request('/status')))
+                assert await other.until(lambda: 1 in other.ended)
+
+                async def settled():
+                    found = await asked()
+                    return found == (3, 0, 4, 1) or found
+                await until('three connections, one without a request', settled)
+
+                async def freed():
+                    found = await asked()
+                    return found == (3, 0, 1, 2) or found
+                origin.held.set()
+                await until('the end of the requests', freed)
+
+
+def test_streams_are_no_connections():
+    for program, listen, more in (('/usr/sbin/nginx', 'http2', ''), (None, '', 'http2 on;')):
+        with Folder() as folder:
+            asyncio.run(status(program, folder, listen, more))
+
+
 def test_a_storm_before_one_worker():
     asyncio.run(storm(1))
 

@@ -20,7 +20,7 @@ use crate::config::http_core::{self, LingeringClose};
 use crate::exchange::request::Request;
 use crate::exchange::response::Response;
 use crate::exchange::{Client, Exchange};
-use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::handlers::stub_status::COUNTERS;
 use crate::logging::access;
 use crate::logging::error::{self, Level};
 use crate::process::turn;
@@ -31,6 +31,7 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use yorozu_upstream::Gauge;
 use yorozu_wire::h1::Version;
 
 /// What to do after a response.
@@ -191,7 +192,7 @@ impl Connection {
         request: Request,
         refusal: Option<(u16, String)>,
     ) -> Next {
-        let _writing = Gauge::new(&COUNTERS.writing);
+        let _writing = Gauge::take(&COUNTERS.writing);
         let mut exchange = self.exchange(conf, request);
         let answer = match answer::begin(&mut exchange, refusal) {
             Begun::Waits => Box::pin(answer::wait(&mut exchange)).await,

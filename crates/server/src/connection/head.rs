@@ -4,13 +4,14 @@ use super::timer::Timer;
 use super::transport::Transport;
 use crate::config::http_core::Conf;
 use crate::exchange::request::{KnownFields, Method, Request};
-use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::handlers::stub_status::COUNTERS;
 use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 use std::pin::pin;
 use std::time::Duration;
 use yorozu_http::uri::split_authority;
+use yorozu_upstream::Gauge;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
     Field, FieldRules, RequestLine, Span, Version, fields, fields_end, request_line, slice,
@@ -87,7 +88,7 @@ pub async fn receive(
             Err((status, text)) => return bad(buffer, line.as_ref(), status, text),
         }
         let (_, begun) =
-            reading.get_or_insert_with(|| (Gauge::new(&COUNTERS.reading), turn::instant()));
+            reading.get_or_insert_with(|| (Gauge::take(&COUNTERS.reading), turn::instant()));
         let limit = timeout.saturating_sub(turn::instant().saturating_duration_since(*begun));
         match timer.within(limit, pin!(io.read(buffer))).await {
             None => return Received::TimedOut,

@@ -6,43 +6,39 @@ use crate::exchange::Exchange;
 use crate::exchange::response::Response;
 use bytes::Bytes;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use yorozu_upstream::{Gauge, Taken};
 
 /// Counters of the process.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub accepted: AtomicU64,
     pub requests: AtomicU64,
-    pub active: AtomicI64,
-    pub reading: AtomicI64,
-    pub writing: AtomicI64,
+    /// Connections.
+    pub active: Gauge,
+    /// Heads that are read.
+    pub reading: Gauge,
+    /// Requests that are answered.
+    pub writing: Gauge,
+    /// Of those, streams of HTTP/2, of which a connection may have many.
+    pub streams: Gauge,
+    /// Connections with such streams.
+    pub with_streams: Gauge,
 }
 
 /// The one set of counters: a process serves one configuration.
 pub static COUNTERS: Counters = Counters {
     accepted: AtomicU64::new(0),
     requests: AtomicU64::new(0),
-    active: AtomicI64::new(0),
-    reading: AtomicI64::new(0),
-    writing: AtomicI64::new(0),
+    active: Gauge::new(),
+    reading: Gauge::new(),
+    writing: Gauge::new(),
+    streams: Gauge::new(),
+    with_streams: Gauge::new(),
 };
 
-/// Counts while it lives.
-#[derive(Debug)]
-pub struct Gauge(&'static AtomicI64);
-
-impl Gauge {
-    pub fn new(counter: &'static AtomicI64) -> Self {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Self(counter)
-    }
-}
-
-impl Drop for Gauge {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+/// One of [`COUNTERS`]' gauges, while it lives.
+pub type Counted = Taken<&'static Gauge>;
 
 pub const DIRECTIVES: &[Directive] = &[Directive::row(
     "stub_status",
@@ -55,9 +51,14 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
     "Answers with counters of connections and requests.",
 )];
 
-fn waiting() -> i64 {
-    let load = |counter: &AtomicI64| counter.load(Ordering::Relaxed);
-    (load(&COUNTERS.active) - load(&COUNTERS.reading) - load(&COUNTERS.writing)).max(0)
+impl Counters {
+    /// Connections whose client has no request under way.
+    ///
+    /// Gauges that others move meanwhile are not of one moment: the difference may be less than nothing.
+    fn waiting(&self) -> usize {
+        let answering = self.writing.get() + self.with_streams.get();
+        (self.active.get() + self.streams.get()).saturating_sub(self.reading.get() + answering)
+    }
 }
 
 /// The counters as text.
@@ -65,30 +66,29 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     if !exchange.request.method.is_get_or_head() {
         return Outcome::Status(405);
     }
-    let load = |counter: &AtomicI64| counter.load(Ordering::Relaxed).max(0);
     let accepted = COUNTERS.accepted.load(Ordering::Relaxed);
     let text = format!(
         "Active connections: {} \nserver accepts handled requests\n {accepted} {accepted} {} \n\
          Reading: {} Writing: {} Waiting: {} \n",
-        load(&COUNTERS.active),
+        COUNTERS.active.get(),
         COUNTERS.requests.load(Ordering::Relaxed),
-        load(&COUNTERS.reading),
-        load(&COUNTERS.writing),
-        waiting(),
+        COUNTERS.reading.get(),
+        COUNTERS.writing.get(),
+        COUNTERS.waiting(),
     );
     Outcome::Respond(Box::new(Response::with_body(200, Bytes::from_static(b"text/plain"), text)))
 }
 
 /// `$connections_*`
 pub fn getter(name: &str) -> Option<fn(&Exchange, &mut Vec<u8>) -> bool> {
-    fn put(out: &mut Vec<u8>, value: i64) -> bool {
+    fn put(out: &mut Vec<u8>, value: usize) -> bool {
         write!(out, "{value}").is_ok()
     }
     Some(match name {
-        "connections_active" => |_, out| put(out, COUNTERS.active.load(Ordering::Relaxed)),
-        "connections_reading" => |_, out| put(out, COUNTERS.reading.load(Ordering::Relaxed)),
-        "connections_writing" => |_, out| put(out, COUNTERS.writing.load(Ordering::Relaxed)),
-        "connections_waiting" => |_, out| put(out, waiting()),
+        "connections_active" => |_, out| put(out, COUNTERS.active.get()),
+        "connections_reading" => |_, out| put(out, COUNTERS.reading.get()),
+        "connections_writing" => |_, out| put(out, COUNTERS.writing.get()),
+        "connections_waiting" => |_, out| put(out, COUNTERS.waiting()),
         _ => return None,
     })
 }

@@ -5,7 +5,7 @@ use crate::connection::socket::Socket;
 use crate::connection::transport::Transport;
 use crate::connection::{self, Idle};
 use crate::exchange::{Client, Remote};
-use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::handlers::stub_status::{COUNTERS, Counted};
 use crate::handlers::upstream;
 use crate::limits;
 use crate::listen::Listener;
@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, LocalSet};
+use yorozu_upstream::Gauge;
 
 /// What the main thread tells a worker.
 #[derive(Debug)]
@@ -336,7 +337,7 @@ fn begin(
         asked_name: OnceCell::new(),
         proxied: OnceCell::new(),
     });
-    let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::new(&COUNTERS.active) };
+    let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::take(&COUNTERS.active) };
     let worker = Rc::clone(worker);
     // Boxed: a task is moved several times before it runs.
     let work = Box::pin(connection::serve(idle, client, Rc::clone(&worker)));
@@ -365,7 +366,7 @@ async fn has_panicked(mut work: Pin<Box<impl Future<Output = ()>>>) -> bool {
 struct Guard {
     worker: Rc<Worker>,
     number: u64,
-    _active: Gauge,
+    _active: Counted,
 }
 
 impl Drop for Guard {

@@ -15,7 +15,7 @@ use super::send::Sent;
 use super::{Idle, current_conf, default_core, first_core, rules};
 use crate::config::compiled::WorkerConf;
 use crate::exchange::{Client, Exchange};
-use crate::handlers::stub_status::{COUNTERS, Gauge};
+use crate::handlers::stub_status::{COUNTERS, Counted};
 use crate::limits;
 use crate::logging::access;
 use crate::logging::error::Level;
@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
+use yorozu_upstream::Gauge;
 
 /// What a client begins with that speaks HTTP/2 without being asked (RFC 9113, section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -78,24 +79,37 @@ struct Streams {
     stall: Rc<io::Stall>,
     /// Streams whose response is not over.
     active: Cell<usize>,
+    /// While there is one.
+    counted: Cell<Option<Counted>>,
     /// Streams the client gave up.
     resets: Cell<u64>,
 }
 
 /// Counts a stream while it lives.
-struct Active(Rc<Streams>);
+struct Active {
+    streams: Rc<Streams>,
+    _counted: Counted,
+}
 
 impl Active {
     fn new(streams: &Rc<Streams>) -> Self {
-        streams.active.set(streams.active.get() + 1);
+        let before = streams.active.get();
+        streams.active.set(before + 1);
+        if before == 0 {
+            streams.counted.set(Some(Gauge::take(&COUNTERS.with_streams)));
+        }
         streams.idle.is_idle.set(false);
-        Self(Rc::clone(streams))
+        Self { streams: Rc::clone(streams), _counted: Gauge::take(&COUNTERS.streams) }
     }
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.0.active.set(self.0.active.get() - 1);
+        let left = self.streams.active.get() - 1;
+        self.streams.active.set(left);
+        if left == 0 {
+            self.streams.counted.set(None);
+        }
     }
 }
 
@@ -109,8 +123,8 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early
     let handshake = builder(&conf, &client).handshake(io);
     let shaken = tokio::time::timeout(core.client_header_timeout, handshake).await;
     let Ok(Ok(connection)) = shaken else { return };
-    let (active, resets) = (Cell::new(0), Cell::new(0));
-    let streams = Rc::new(Streams { client, idle, stall, active, resets });
+    let (active, counted, resets) = (Cell::new(0), Cell::new(None), Cell::new(0));
+    let streams = Rc::new(Streams { client, idle, stall, active, counted, resets });
     let loop_ = Loop {
         connection,
         streams,
@@ -319,7 +333,7 @@ impl Loop {
         let body = RequestBody::of_stream(Rc::clone(&back), frames, request.content_length);
         COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
         let exchange = Exchange::new(conf, client, request, body);
-        let stream = Stream { exchange, back, active, _writing: Gauge::new(&COUNTERS.writing) };
+        let stream = Stream { exchange, back, active, _writing: Gauge::take(&COUNTERS.writing) };
         if let Some(rest) = stream.start(refusal) {
             tokio::task::spawn_local(rest);
         }
@@ -351,7 +365,7 @@ struct Stream {
     exchange: Exchange,
     back: Rc<Back>,
     active: Active,
-    _writing: Gauge,
+    _writing: Counted,
 }
 
 impl Stream {
@@ -378,7 +392,7 @@ impl Stream {
                 return None;
             }
         };
-        let stall = &self.active.0.stall;
+        let stall = &self.active.streams.stall;
         self.back.is_begun.set(true);
         match write::begin(&mut self.exchange, &self.back.respond, response, stall) {
             write::Begun::Done(sent) => {
@@ -395,7 +409,7 @@ impl Stream {
     fn finish(mut self, sent: Sent) {
         self.exchange.is_complete = sent == Sent::Whole;
         if sent == Sent::Failed {
-            let resets = &self.active.0.resets;
+            let resets = &self.active.streams.resets;
             resets.set(resets.get() + 1);
         }
         access::log(&mut self.exchange);

@@ -17,9 +17,9 @@ use crate::exchange::response::{Body, Response, StoredPage};
 use crate::limits;
 use bytes::Bytes;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use yorozu_http::conditional;
 use yorozu_http::negotiation::weight;
+use yorozu_upstream::Gauge;
 
 /// A content coding, in the order of preference among those a client likes as much.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -184,7 +184,7 @@ fn compressed(stored: Option<StoredPage>, bytes: &Bytes, effort: Effort) -> Opti
         tokio::task::spawn_blocking(move || write_again(&stored));
         return Some(made);
     }
-    let place = Place::take()?;
+    let place = Gauge::take_below(&UNDER_WAY, limits::COMPRESSIONS_MAX)?;
     let bytes = bytes.clone();
     tokio::task::spawn_blocking(move || {
         let stored = claim.keep(compress(&bytes, effort));
@@ -223,24 +223,8 @@ impl Drop for Claim {
     }
 }
 
-/// One of the few compressions beside the workers.
-struct Place(());
-
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-
-impl Place {
-    fn take() -> Option<Self> {
-        let next = |taken| (taken < limits::COMPRESSIONS_MAX).then_some(taken + 1);
-        let taken = UNDER_WAY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        taken.is_ok().then_some(Self(()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+/// The compressions beside the workers.
+static UNDER_WAY: Gauge = Gauge::new();
 
 /// Gzip of a page up to here is made on the worker, in about a millisecond; chosen.
 const INLINE_BYTES_MAX: usize = 64 * 1024;

@@ -53,9 +53,10 @@ pub struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut states = self.states.lock();
-        if let Some(count) = states.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
+        match states.get_mut(&self.key) {
+            Some(count) if *count > 1 => *count -= 1,
+            last => {
+                debug_assert!(last.is_some(), "a lease gives back what it took, once");
                 states.remove(&self.key);
             }
         }

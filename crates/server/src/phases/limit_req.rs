@@ -9,9 +9,10 @@ use crate::logging::error::{self, Level};
 use crate::process::turn;
 use bytes::Bytes;
 use quick_cache::sync::Cache;
+use std::cmp::Reverse;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use yorozu_conf::value;
 
 /// Bytes of a state, by which nginx's manual counts how many a zone holds.
@@ -23,7 +24,7 @@ const REQUEST: i64 = 1000;
 struct State {
     /// Thousandths of a request beyond the rate.
     excess: i64,
-    /// Milliseconds since 1970.
+    /// As [`millis`] has it.
     last: i64,
 }
 
@@ -58,8 +59,23 @@ pub struct Limit {
     delay: i64,
 }
 
-impl Setting for Limit {
+impl Setting for Vec<Limit> {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Limit::read(args).map(|limit| vec![limit])
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        let limit = Limit::read(args)?;
+        if self.iter().any(|known| known.zone == limit.zone) {
+            return Err(args.duplicate());
+        }
+        self.push(limit);
+        Ok(())
+    }
+}
+
+impl Limit {
+    fn read(args: &Args<'_>) -> Result<Self, ValueError> {
         let mut limit = Self { zone: String::new(), burst: 0, delay: 0 };
         for word in args.words {
             let text = String::from_utf8_lossy(word).into_owned();
@@ -191,28 +207,60 @@ impl Verdict {
     }
 }
 
-/// What a bucket holds with one request more; `None`: more than `burst`.
+/// Milliseconds on a clock that nobody sets.
+fn millis() -> i64 {
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let passed = turn::instant().saturating_duration_since(*BEGUN).as_millis();
+    i64::try_from(passed).unwrap_or(i64::MAX)
+}
+
+/// What a bucket holds with one request more; an error: more than `burst`.
 fn excess(state: &State, now: i64, rate: i64, burst: i64) -> Result<i64, i64> {
-    // A clock set back by more than a minute begins anew.
-    let passed = match now - state.last {
-        passed if passed < -60_000 => 1,
-        passed => passed.max(0),
-    };
+    // Another worker's turn may have begun later.
+    let passed = (now - state.last).max(0);
     let excess = (state.excess - rate * passed / 1000 + REQUEST).max(0);
     if excess > burst { Err(excess) } else { Ok(excess) }
 }
 
-/// Judges a request and counts it under one lock: of two workers each sees the other's.
-fn count(state: &Mutex<State>, now: i64, rate: i64, burst: i64) -> Result<i64, i64> {
-    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    let excess = excess(&state, now, rate, burst)?;
-    *state = State { excess, last: now.max(state.last) };
-    Ok(excess)
+/// What a limit of a request counts.
+struct Bucket<'c> {
+    /// Its place among the limits of the location.
+    at: usize,
+    limit: &'c Limit,
+    rate: i64,
+    state: Arc<Mutex<State>>,
+    /// With this request.
+    excess: i64,
 }
 
-/// Another limit refuses the request: it does not count for this one.
-fn take_back(state: &Arc<Mutex<State>>) {
-    state.lock().unwrap_or_else(PoisonError::into_inner).excess -= REQUEST;
+/// Judges a request by all of its limits and, if none refuses, counts it for each. An error: the place of the first
+/// that refuses, and what it would hold.
+///
+/// All are locked meanwhile: what one worker counts another one sees, and a request that a limit refuses never counts
+/// for others.
+fn count(buckets: &mut [Bucket<'_>], now: i64) -> Result<(), (usize, i64)> {
+    // In an order that is not the configuration's, so that no two wait for each other.
+    buckets.sort_unstable_by(|a, b| a.limit.zone.cmp(&b.limit.zone));
+    let mut refused: Option<(usize, i64)> = None;
+    let mut locked = Vec::with_capacity(buckets.len());
+    for bucket in buckets {
+        let state = bucket.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match excess(&state, now, bucket.rate, bucket.limit.burst) {
+            Ok(excess) => bucket.excess = excess,
+            Err(excess) if refused.is_none_or(|(first, _)| bucket.at < first) => {
+                refused = Some((bucket.at, excess));
+            }
+            Err(_) => {}
+        }
+        locked.push((state, bucket.excess));
+    }
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
+    for (mut state, excess) in locked {
+        *state = State { excess, last: now.max(state.last) };
+    }
+    Ok(())
 }
 
 /// Counts the request, once for all of its passes.
@@ -225,33 +273,27 @@ pub fn pass(exchange: &mut Exchange) -> Step {
     if conf.limit_req.is_empty() || exchange.limit_req_status.is_some() {
         return Step::Next;
     }
-    let now = turn::unix_millis();
-    let (mut longest, mut found) = (0, None);
-    let mut counted = Vec::new();
-    for limit in &conf.limit_req {
+    let mut buckets = Vec::new();
+    for (at, limit) in conf.limit_req.iter().enumerate() {
         let Some(zone) = config.limits.req.get(&limit.zone) else { continue };
         let key = zone.key.value(exchange);
         if key.is_empty() {
             continue;
         }
-        let fresh = || Ok::<_, ()>(Arc::new(Mutex::new(State { excess: -REQUEST, last: now })));
+        let fresh = || Ok::<_, ()>(Arc::new(Mutex::new(State { excess: -REQUEST, last: 0 })));
         let Ok(state) = zone.states.get_or_insert_with(&key, fresh) else { continue };
-        match count(&state, now, zone.rate, limit.burst) {
-            Err(excess) => {
-                counted.iter().for_each(take_back);
-                return reject(exchange, conf, excess, &limit.zone);
-            }
-            Ok(excess) => {
-                let beyond = excess.saturating_sub(limit.delay).max(0);
-                let wait = beyond * 1000 / zone.rate;
-                if wait > longest || found.is_none() {
-                    (longest, found) = (wait, Some((excess, &limit.zone)));
-                }
-                counted.push(state);
-            }
-        }
+        buckets.push(Bucket { at, limit, rate: zone.rate, state, excess: 0 });
     }
-    let Some((excess, zone)) = found else { return Step::Next };
+    if let Err((at, excess)) = count(&mut buckets, millis()) {
+        return reject(exchange, conf, excess, &conf.limit_req[at].zone);
+    }
+    let wait = |bucket: &Bucket<'_>| {
+        bucket.excess.saturating_sub(bucket.limit.delay).max(0) * 1000 / bucket.rate
+    };
+    // Of those that make it wait as long the first is told of.
+    let longest = buckets.iter().max_by_key(|bucket| (wait(bucket), Reverse(bucket.at)));
+    let Some(bucket) = longest else { return Step::Next };
+    let (longest, excess, zone) = (wait(bucket), bucket.excess, &bucket.limit.zone);
     if longest == 0 {
         exchange.limit_req_status = Some(Verdict::Passed);
         return Step::Next;
@@ -299,27 +341,65 @@ mod tests {
         assert_eq!(excess(&state(0, 5000), 5000, 1000, 1000), Ok(1000));
         assert_eq!(excess(&state(1000, 5000), 5500, 1000, 2000), Ok(1500));
         assert_eq!(excess(&state(1000, 5000), 9000, 1000, 2000), Ok(0));
-        // A clock that was set back.
+        // Of a worker whose turn began earlier.
         assert_eq!(excess(&state(1000, 5000), 4000, 1000, 2000), Ok(2000));
         assert_eq!(thousandths(1005), "1.005");
     }
 
-    #[test]
-    fn workers_that_count_at_the_same_moment_admit_no_more_than_one_would() {
-        let state = Mutex::new(State { excess: -REQUEST, last: 5000 });
+    fn limit(zone: &str, burst: i64) -> Limit {
+        Limit { zone: zone.into(), burst: burst * REQUEST, delay: 0 }
+    }
+
+    type Bound<'c> = (&'c Limit, &'c Arc<Mutex<State>>);
+
+    fn bucket<'c>((at, (limit, state)): (usize, &Bound<'c>)) -> Bucket<'c> {
+        Bucket { at, limit, rate: 1000, state: Arc::clone(state), excess: 0 }
+    }
+
+    /// Asks 1000 times in each of eight threads at one moment; how many were admitted.
+    fn admitted(limits: &[Bound<'_>]) -> usize {
         let admitted = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
+            for turn in 0..8 {
+                let admitted = &admitted;
+                scope.spawn(move || {
                     for _ in 0..1000 {
-                        let is_admitted = count(&state, 5000, 1000, 99 * REQUEST).is_ok();
+                        let mut buckets: Vec<_> = limits.iter().enumerate().map(bucket).collect();
+                        if turn % 2 == 1 {
+                            buckets.reverse();
+                        }
+                        let is_admitted = count(&mut buckets, 5000).is_ok();
                         admitted.fetch_add(usize::from(is_admitted), Ordering::Relaxed);
                     }
                 });
             }
         });
+        admitted.into_inner()
+    }
+
+    fn fresh() -> Arc<Mutex<State>> {
+        Arc::new(Mutex::new(State { excess: -REQUEST, last: 0 }))
+    }
+
+    #[test]
+    fn workers_that_count_at_the_same_moment_admit_no_more_than_one_would() {
         // The first, and the burst.
-        assert_eq!(admitted.into_inner(), 100);
+        assert_eq!(admitted(&[(&limit("a", 99), &fresh())]), 100);
+    }
+
+    #[test]
+    fn what_one_limit_refuses_counts_for_no_other() {
+        let (wide, narrow, middle) = (fresh(), fresh(), fresh());
+        let limits = [limit("a", 199), limit("b", 49), limit("c", 99)];
+        let all = [(&limits[0], &wide), (&limits[1], &narrow), (&limits[2], &middle)];
+        assert_eq!(admitted(&all), 50);
+        // What is left of each, to the last.
+        assert_eq!(admitted(&all[..1]), 150);
+        assert_eq!(admitted(&all[1..]), 0);
+        assert_eq!(admitted(&all[2..]), 50);
+        // The first in the configuration is told of.
+        let mut refused = [bucket((1, &all[0])), bucket((0, &all[1]))];
+        assert_eq!(count(&mut refused, 5000), Err((0, 50 * REQUEST)));
     }
 
     #[test]
@@ -333,6 +413,11 @@ mod tests {
         let limit = |rest: &str| error(&format!("http {{ server {{ limit_req {rest}; }} }}"));
         assert!(limit("burst=5").contains("must have \"zone\" parameter"));
         assert!(limit("zone=a burst=x").contains("invalid burst value \"burst=x\""));
+        let twice =
+            "limit_req_zone $uri zone=a:1m rate=1r/s; limit_req zone=a; limit_req zone=a burst=5;";
+        assert!(
+            error(&format!("http {{ {twice} }}")).contains("\"limit_req\" directive is duplicate")
+        );
         assert!(limit("zone=a").contains("zero size shared memory zone \"a\""));
     }
 }

@@ -29,7 +29,7 @@ pub use balance::{Balance, Selector};
 pub use connection::{Connection, PeerAddress, SocketOptions};
 pub use gauge::{Gauge, Taken};
 pub use group::{Group, Lease, Loads, Peer, PeerOptions, Tried};
-pub use pool::{Kept, Pool, PoolLimits};
+pub use pool::{Kept, KeptFor, Pool, PoolLimits};
 pub use resolver::{ResolveFault, Resolved, Resolver};
 pub use tls::{Tls, TlsOptions};
 pub use unix::UnixSocket;

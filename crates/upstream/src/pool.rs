@@ -29,18 +29,32 @@ pub struct Kept {
     pub opened: Instant,
 }
 
-/// One worker's idle connections of one group; least recently used goes first.
-#[derive(Debug, Default)]
-pub struct Pool {
-    /// With the peer's text, which is compared faster than an address.
-    idle: VecDeque<(Arc<str>, Instant, Kept)>,
+/// Whom a connection is for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KeptFor<K> {
+    /// As [`crate::Peer::text`] has it, which is compared faster than an address.
+    pub peer: Arc<str>,
+    /// What else must be the same.
+    pub key: K,
 }
 
-impl Pool {
-    /// The most recently used connection to `peer` (as [`crate::Peer::text`] has it) that is still good.
-    pub fn take(&mut self, peer: &str, limits: &PoolLimits, now: Instant) -> Option<Kept> {
+/// One worker's idle connections of one group, whatever they are for; least recently used goes first.
+#[derive(Debug)]
+pub struct Pool<K> {
+    idle: VecDeque<(KeptFor<K>, Instant, Kept)>,
+}
+
+impl<K> Default for Pool<K> {
+    fn default() -> Self {
+        Self { idle: VecDeque::new() }
+    }
+}
+
+impl<K: Eq> Pool<K> {
+    /// The most recently used connection that is for the same and still good.
+    pub fn take(&mut self, whom: &KeptFor<K>, limits: &PoolLimits, now: Instant) -> Option<Kept> {
         self.expire(limits, now);
-        while let Some(at) = self.idle.iter().rposition(|(found, ..)| **found == *peer) {
+        while let Some(at) = self.idle.iter().rposition(|(found, ..)| found == whom) {
             let (_, _, kept) = self.idle.remove(at)?;
             if kept.connection.is_quiet() {
                 return Some(kept);
@@ -50,7 +64,7 @@ impl Pool {
     }
 
     /// Keeps a connection that stands between two requests, within the limits.
-    pub fn put(&mut self, peer: Arc<str>, kept: Kept, limits: &PoolLimits, now: Instant) {
+    pub fn put(&mut self, whom: KeptFor<K>, kept: Kept, limits: &PoolLimits, now: Instant) {
         let is_old = now.saturating_duration_since(kept.opened) >= limits.age_max;
         if limits.idle_max == 0 || kept.requests >= limits.requests_max || is_old {
             return;
@@ -58,7 +72,7 @@ impl Pool {
         while self.idle.len() >= limits.idle_max {
             self.idle.pop_front();
         }
-        self.idle.push_back((peer, now, kept));
+        self.idle.push_back((whom, now, kept));
     }
 
     /// Closes what has been idle too long.
@@ -77,9 +91,9 @@ impl Pool {
         self.idle.retain(|(_, _, kept)| kept.connection.is_quiet());
     }
 
-    /// How many to `peer` are idle.
-    pub fn idle(&self, peer: &str) -> usize {
-        self.idle.iter().filter(|(found, ..)| **found == *peer).count()
+    /// How many are idle that are for the same.
+    pub fn idle(&self, whom: &KeptFor<K>) -> usize {
+        self.idle.iter().filter(|(found, ..)| found == whom).count()
     }
 
     /// How many are idle.
@@ -106,6 +120,10 @@ mod tests {
         age_max: Duration::from_secs(3600),
     };
 
+    fn of(peer: &str) -> KeptFor<&'static str> {
+        KeptFor { peer: peer.into(), key: "" }
+    }
+
     fn kept(now: Instant) -> (Kept, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -120,23 +138,23 @@ mod tests {
         for name in ["a", "b", "c"] {
             let (kept, end) = kept(now);
             far.push(end);
-            pool.put(name.into(), kept, &LIMITS, now);
+            pool.put(of(name), kept, &LIMITS, now);
         }
         assert_eq!(pool.len(), 2);
-        assert!(pool.take("a", &LIMITS, now).is_none());
-        assert!(pool.take("c", &LIMITS, now).is_some());
-        assert!(pool.take("b", &LIMITS, now + LIMITS.idle_timeout).is_none());
+        assert!(pool.take(&of("a"), &LIMITS, now).is_none());
+        assert!(pool.take(&of("c"), &LIMITS, now).is_some());
+        assert!(pool.take(&of("b"), &LIMITS, now + LIMITS.idle_timeout).is_none());
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_connection_the_peer_closed_is_not_handed_out() {
         let (mut pool, now) = (Pool::default(), Instant::now());
         let (first, far) = kept(now);
-        pool.put("a".into(), first, &LIMITS, now);
+        pool.put(of("a"), first, &LIMITS, now);
         drop(far);
         // The close shows as readiness only after the reactor ran.
         tokio::task::yield_now().await;
-        if let Some(kept) = pool.take("a", &LIMITS, now) {
+        if let Some(kept) = pool.take(&of("a"), &LIMITS, now) {
             assert!(kept.connection.is_quiet(), "not noticed yet is allowed; wrong is not");
         }
     }
@@ -147,11 +165,33 @@ mod tests {
         let (mut kept, _far) = kept(now);
         for requests in 1..LIMITS.requests_max {
             kept.requests = requests;
-            pool.put("a".into(), kept, &LIMITS, now);
-            kept = pool.take("a", &LIMITS, now).unwrap();
+            pool.put(of("a"), kept, &LIMITS, now);
+            kept = pool.take(&of("a"), &LIMITS, now).unwrap();
         }
         kept.requests = LIMITS.requests_max;
-        pool.put("a".into(), kept, &LIMITS, now);
+        pool.put(of("a"), kept, &LIMITS, now);
+        assert!(pool.is_empty());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_bound_holds_over_all_that_connections_are_for() {
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        let mut far = Vec::new();
+        for key in 0..9 {
+            let (kept, end) = kept(now);
+            far.push(end);
+            pool.put(KeptFor { peer: "a".into(), key }, kept, &LIMITS, now);
+            assert!(pool.len() <= LIMITS.idle_max);
+        }
+        let mut take = |key| pool.take(&KeptFor { peer: "a".into(), key }, &LIMITS, now).is_some();
+        assert!(!take(6) && take(7) && !take(7) && take(8));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_old_connection_is_not_kept_again() {
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        let (kept, _far) = kept(now);
+        pool.put(of("a"), kept, &LIMITS, now + LIMITS.age_max);
         assert!(pool.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Connections between requests: who holds one, and where it goes back to.
 //!
-//! Each worker has its own pools. A pool belongs to one group, protocol and, with `keepalive … local`
-//! or TLS, to one location and peer name: a connection is never used for what it was not opened for.
+//! Each worker has a pool for each group; its bound is that of `keepalive`. A connection in it is for one protocol and,
+//! with `keepalive … local` or TLS, for one location and peer name: it is never used for what it was not opened for.
 
 use crate::config::env::{Keepalive, Upstream};
 use crate::process::turn;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use yorozu_upstream::{Connection, Group, Kept, Peer, Pool};
+use yorozu_upstream::{Connection, Group, Kept, KeptFor, Peer, Pool};
 
 /// What keeps connections apart.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -45,14 +45,14 @@ impl PoolKey {
 }
 
 struct Entry {
-    pool: Pool,
+    pool: Pool<Rc<PoolKey>>,
     keepalive: Keepalive,
     /// Gone with its configuration.
     group: Weak<Group>,
 }
 
-/// The pools of each group, by its number.
-type Pools = HashMap<u64, Vec<(PoolKey, Entry)>, BuildHasherDefault<ByNumber>>;
+/// The pool of each group, by its number.
+type Pools = HashMap<u64, Entry, BuildHasherDefault<ByNumber>>;
 
 /// Group numbers are counted up: they need no mixing.
 #[derive(Default)]
@@ -72,9 +72,8 @@ impl Hasher for ByNumber {
     }
 }
 
-fn find<'p>(pools: &'p mut Pools, key: &PoolKey) -> Option<&'p mut Entry> {
-    let of_group = pools.get_mut(&key.group)?;
-    of_group.iter_mut().find(|(found, _)| found == key).map(|(_, entry)| entry)
+fn of(key: &Rc<PoolKey>, peer: &Peer) -> KeptFor<Rc<PoolKey>> {
+    KeptFor { peer: Arc::clone(peer.text()), key: Rc::clone(key) }
 }
 
 thread_local! {
@@ -92,62 +91,67 @@ pub fn taken() -> Rc<Notify> {
 }
 
 /// An idle connection to `peer`.
-pub fn take(key: &PoolKey, peer: &Peer) -> Option<Kept> {
+pub fn take(key: &Rc<PoolKey>, peer: &Peer) -> Option<Kept> {
     TAKEN.with(|taken| taken.notify_waiters());
     POOLS.with_borrow_mut(|pools| {
-        let entry = find(pools, key)?;
-        entry.pool.take(peer.text(), &entry.keepalive.limits, turn::instant())
+        let entry = pools.get_mut(&key.group)?;
+        entry.pool.take(&of(key, peer), &entry.keepalive.limits, turn::instant())
     })
 }
 
-/// How many connections to `peer` are idle.
-pub fn idle(key: &PoolKey, peer: &Peer) -> usize {
-    POOLS.with_borrow_mut(|pools| find(pools, key).map_or(0, |entry| entry.pool.idle(peer.text())))
+/// Are fewer than `count` connections to `peer` idle, and is there room for one more?
+pub fn lacks(key: &Rc<PoolKey>, peer: &Peer, count: usize) -> bool {
+    POOLS.with_borrow(|pools| {
+        pools.get(&key.group).is_none_or(|Entry { pool, keepalive, .. }| {
+            pool.len() < keepalive.limits.idle_max && pool.idle(&of(key, peer)) < count
+        })
+    })
 }
 
 /// Keeps a connection that stands between two requests.
-pub fn put(key: &PoolKey, upstream: &Upstream, peer: &Peer, mut kept: Kept) {
+fn put(key: &Rc<PoolKey>, upstream: &Upstream, peer: &Peer, mut kept: Kept) {
     kept.requests += 1;
     add(key, upstream, peer, kept);
 }
 
 /// Keeps a connection, within the limits.
-pub fn add(key: &PoolKey, upstream: &Upstream, peer: &Peer, kept: Kept) {
+pub fn add(key: &Rc<PoolKey>, upstream: &Upstream, peer: &Peer, kept: Kept) {
     let Some(keepalive) = upstream.keepalive else { return };
     POOLS.with_borrow_mut(|pools| {
-        if find(pools, key).is_none() {
+        let entry = pools.entry(key.group).or_insert_with(|| {
             let group = Arc::downgrade(&upstream.group);
-            let entry = Entry { pool: Pool::default(), keepalive, group };
-            pools.entry(key.group).or_default().push((key.clone(), entry));
-        }
-        if let Some(entry) = find(pools, key) {
-            let peer = Arc::clone(peer.text());
-            entry.pool.put(peer, kept, &keepalive.limits, turn::instant());
-        }
+            Entry { pool: Pool::default(), keepalive, group }
+        });
+        entry.pool.put(of(key, peer), kept, &keepalive.limits, turn::instant());
     });
     if !IS_SWEEPING.replace(true) {
-        tokio::task::spawn_local(sweep());
+        tokio::task::spawn_local(sweep(Sweeping));
+    }
+}
+
+/// The one task of a worker that sweeps; the next one may begin when it ends, however that is.
+struct Sweeping;
+
+impl Drop for Sweeping {
+    fn drop(&mut self) {
+        IS_SWEEPING.set(false);
     }
 }
 
 /// Closes connections that were idle too long, that their peer closed, or whose group is gone.
-async fn sweep() {
+async fn sweep(_sweeping: Sweeping) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
         let is_empty = POOLS.with_borrow_mut(|pools| {
             let now = Instant::now();
-            pools.retain(|_, of_group| {
-                of_group.retain_mut(|(_, entry)| {
-                    entry.pool.expire(&entry.keepalive.limits, now);
-                    entry.pool.drop_closed();
-                    entry.group.strong_count() > 0 && !entry.pool.is_empty()
-                });
-                !of_group.is_empty()
+            pools.retain(|_, entry| {
+                entry.pool.expire(&entry.keepalive.limits, now);
+                entry.pool.drop_closed();
+                entry.group.strong_count() > 0 && !entry.pool.is_empty()
             });
             pools.is_empty()
         });
         if is_empty {
-            IS_SWEEPING.set(false);
             return;
         }
     }

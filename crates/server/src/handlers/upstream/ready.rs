@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connections of one pool that are kept ready.
 struct Ready {
-    key: PoolKey,
+    key: Rc<PoolKey>,
     /// Gone with its configuration.
     upstream: Weak<Upstream>,
     tls: Option<TlsOptions>,
@@ -49,7 +49,7 @@ fn of_location(conf: &WorkerConf, id: LocationId, protocol: &Protocol) -> Option
     let tls_name = tls.as_ref().map(|tls| tls.name.to_str());
     let place = std::ptr::from_ref(location).addr();
     Some(Ready {
-        key: PoolKey::new(upstream, protocol.scheme(), None, place, tls_name.as_deref()),
+        key: PoolKey::new(upstream, protocol.scheme(), None, place, tls_name.as_deref()).into(),
         upstream: Arc::downgrade(upstream),
         options: location.gateway().socket_options(None),
         connect_timeout: location.gateway().connect_timeout,
@@ -73,7 +73,7 @@ impl Ready {
     }
 
     async fn fill(&self, upstream: &Upstream, peer: &Peer) {
-        while pools::idle(&self.key, peer) < self.count {
+        while pools::lacks(&self.key, peer, self.count) {
             let open = self.open(peer.address());
             // A peer that is down is the requests' to report.
             let Ok(Ok(connection)) = tokio::time::timeout(self.connect_timeout, open).await else {

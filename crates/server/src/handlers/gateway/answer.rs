@@ -53,12 +53,12 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
     let is_memcached = matches!(location.handler, Handler::Gateway(Protocol::Memcached(_)));
     if is_memcached && head.status == 404 {
         error::request(exchange, Level::Info, "the key was not found by memcached");
-        abandon(fetched);
+        fetched.end();
         return Outcome::Status(404);
     }
     if head.status < 200 {
         if !fetched.source.codec.is_tunnel() {
-            abandon(fetched);
+            fetched.end();
             return Outcome::Status(502);
         }
         return upgraded(exchange, conf, &head, fetched);
@@ -69,7 +69,7 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
         }
     }
     if let Some(outcome) = accel_redirect(exchange, conf, &head) {
-        abandon(fetched);
+        fetched.end();
         return outcome;
     }
     if let Some(status) = intercepted(exchange, conf, head.status) {
@@ -154,11 +154,6 @@ fn upgraded(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched)
     Outcome::Respond(Box::new(response))
 }
 
-/// The rest of the answer is not wanted: the connection cannot be kept.
-fn abandon(fetched: Fetched) {
-    fetched.lease.release(None, false);
-}
-
 fn accel_redirect(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Option<Outcome> {
     let target = head
         .field(b"x-accel-redirect")
@@ -218,7 +213,7 @@ pub fn keep_challenges(exchange: &mut Exchange, status: u16, fields: &[(Bytes, B
 async fn keep_intercepted(exchange: &mut Exchange, conf: &Conf, head: &Head, fetched: Fetched) {
     let mut response = response(exchange, conf, head);
     match collector(exchange, conf, head, &response, fetched.started) {
-        None => abandon(fetched),
+        None => fetched.end(),
         Some(collector) => {
             let keepers = Keepers { collector: Some(collector), saver: None };
             let mut body = Arriving::new(exchange, fetched, keepers);

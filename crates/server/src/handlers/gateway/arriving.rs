@@ -96,7 +96,7 @@ impl Arriving {
             lease.release(connection, is_reusable);
         } else if has_no_content {
             // Nobody wants the content; PHP may be cut short.
-            fetched.lease.release(None, false);
+            fetched.end();
         } else {
             start_pump(exchange, conf, fetched, keepers, pieces, is_buffered, response);
         }

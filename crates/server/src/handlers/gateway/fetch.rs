@@ -72,6 +72,14 @@ pub struct Fetched {
     pub before: Option<Bytes>,
 }
 
+impl Fetched {
+    /// The rest of the answer is not wanted: the connection ends, and after it the hold on its peer.
+    pub fn end(self) {
+        drop(self.source);
+        self.lease.release(None, false);
+    }
+}
+
 /// What came of a conversation: a head, and what a [`Lease`] of its connection knows.
 struct Answered {
     head: Head,

@@ -51,7 +51,9 @@ impl Tunnel {
             result = self.to_client(client, &last, &to_client) => result.map(|()| false),
             () = silence(&last, self.silence_max) => Ok(true),
         };
-        self.lease.release(None, false);
+        let Self { connection, lease, .. } = self;
+        drop(connection);
+        lease.release(None, false);
         Carried { to_client: to_client.get(), is_timed_out: result.unwrap_or(false) }
     }
 

@@ -10,6 +10,9 @@
 //! A server answers in order: one key that it is slow with holds up those behind it. When the oldest question of a
 //! pipeline has waited for `PIPELINE_PATIENCE`, further ones, and those behind it, go to another pipeline.
 //!
+//! A connection that ends without an answer for its oldest question speaks against that one alone: the others are asked
+//! again, before it, until it has ended some. A server that ends many in a row and answers nothing is given up.
+//!
 //! # Invariants
 //! - An answer belongs to the oldest question that has none, and its key is compared.
 //! - A pipeline belongs to one worker; its task ends with its connection.
@@ -31,8 +34,13 @@ use yorozu_wire::memcached::{self, Reply};
 
 /// Longest value that is read; memcached's own bound is 1 MB unless it is told otherwise.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
-/// How often a question is asked at most: a pipeline may be slow or end through no fault of it.
+/// How many pipelines may have a question because those before were slow; chosen, to spare a server that is.
 const ASKED_MAX: u8 = 3;
+/// How many connections may end with the same question as their oldest: they may have died while idle.
+const ENDED_MAX: u8 = 3;
+/// Connections of a pipeline that may end one after the other without any answer; chosen above the questions that
+/// are bad at the same time.
+const BARREN_MAX: u8 = 8;
 
 /// How a pipeline is opened and how long it is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -73,8 +81,10 @@ struct Waiting {
     sender: Option<Sender>,
     /// How long the server may take for it.
     timeout: Duration,
-    /// How often it was written.
+    /// How many pipelines have had it.
     asked: u8,
+    /// How many connections ended when it was the oldest.
+    ended: u8,
 }
 
 #[derive(Default)]
@@ -127,7 +137,7 @@ pub async fn get(
     let (sender, receiver) = oneshot::channel();
     let shared = pipeline(address, options);
     let is_open = shared.state.borrow().is_open;
-    shared.push(Waiting { key, sender: Some(sender), timeout, asked: 0 });
+    shared.push(Waiting { key, sender: Some(sender), timeout, asked: 1, ended: 0 });
     let to_connect = if is_open { Duration::ZERO } else { options.connect_timeout };
     match tokio::time::timeout(timeout + to_connect, receiver).await {
         Ok(Ok(result)) => result,
@@ -162,6 +172,7 @@ fn pipeline(address: &PeerAddress, options: Options) -> Rc<Shared> {
             out: Vec::new(),
             input: BytesMut::new(),
             has_served: false,
+            barren: 0,
             has_passed_on: false,
             timer: Timer::default(),
         };
@@ -181,6 +192,8 @@ struct Driver {
     input: BytesMut,
     /// Has the present connection answered anything?
     has_served: bool,
+    /// Connections in a row that did not.
+    barren: u8,
     /// Were those behind the oldest question helped to other pipelines?
     has_passed_on: bool,
     timer: Timer,
@@ -193,7 +206,7 @@ impl Driver {
             let repeated = self.after(&fault);
             self.shared.waits_since.set(None);
             if repeated.is_empty() {
-                return self.close();
+                return;
             }
             self.shared.state.borrow_mut().queued = repeated;
             self.shared.wake.notify_one();
@@ -203,37 +216,32 @@ impl Driver {
     /// A connection is over: those who are to blame for it, or met the same, are told; the questions that a new
     /// connection may answer. To ask twice changes nothing.
     fn after(&mut self, fault: &PipelineFault) -> VecDeque<Waiting> {
-        let is_torn = !self.input.is_empty();
+        let is_barren = !self.has_served && self.input.is_empty();
         let mut left = std::mem::take(&mut self.asked);
-        let (all_fail, oldest_fails) = match fault {
-            PipelineFault::Connect(_) | PipelineFault::ConnectTimeout => (true, true),
-            // It died while idle, perhaps. One that answers nothing from the start is no better the next time.
-            PipelineFault::Closed => (!self.has_served && !is_torn && !left.is_empty(), is_torn),
-            PipelineFault::Invalid(_) | PipelineFault::Timeout => (false, true),
-        };
-        let oldest = if oldest_fails { left.pop_front() } else { None };
+        let oldest = left.pop_front();
         left.extend(self.shared.state.borrow_mut().queued.drain(..));
-        let may_be_repeated = |waiting: &Waiting| !all_fail && waiting.asked < ASKED_MAX;
-        let is_asked =
-            |waiting: &Waiting| waiting.sender.as_ref().is_some_and(|sender| !sender.is_closed());
-        let (repeated, failed): (VecDeque<_>, VecDeque<_>) =
-            left.into_iter().filter(is_asked).partition(may_be_repeated);
-        for sender in oldest.into_iter().chain(failed).filter_map(|waiting| waiting.sender) {
+        let mut failed = VecDeque::new();
+        match (fault, oldest) {
+            (PipelineFault::Closed, Some(mut oldest)) => {
+                self.barren += u8::from(is_barren);
+                oldest.ended += 1;
+                let is_bad = oldest.ended >= ENDED_MAX;
+                // Behind the others: what they get tells whose fault it is.
+                if is_bad { &mut failed } else { &mut left }.push_back(oldest);
+            }
+            (_, oldest) => failed.extend(oldest),
+        }
+        let is_unreachable =
+            matches!(fault, PipelineFault::Connect(_) | PipelineFault::ConnectTimeout);
+        if is_unreachable || self.barren >= BARREN_MAX {
+            failed.append(&mut left);
+        }
+        for sender in failed.into_iter().filter_map(|waiting| waiting.sender) {
             // Who asked may have gone meanwhile.
             let _ = sender.send(Err(fault.clone()));
         }
-        repeated
-    }
-
-    fn close(&self) {
-        PIPELINES.with_borrow_mut(|pipelines| {
-            if let Some(same) = pipelines.get_mut(&self.address) {
-                same.retain(|(_, shared)| !Rc::ptr_eq(shared, &self.shared));
-                if same.is_empty() {
-                    pipelines.remove(&self.address);
-                }
-            }
-        });
+        left.retain(|waiting| waiting.sender.as_ref().is_some_and(|sender| !sender.is_closed()));
+        left
     }
 
     /// One connection from its opening to its end.
@@ -270,9 +278,8 @@ impl Driver {
         if self.asked.is_empty() && !state.queued.is_empty() {
             self.next_is_awaited(true);
         }
-        for mut waiting in state.queued.drain(..) {
+        for waiting in state.queued.drain(..) {
             memcached::get(&mut self.out, &waiting.key);
-            waiting.asked += 1;
             self.asked.push_back(waiting);
         }
     }
@@ -322,8 +329,9 @@ impl Driver {
                 waiting.sender = Some(sender);
                 return;
             }
-            let (key, timeout, asked) = (waiting.key.clone(), waiting.timeout, waiting.asked);
-            other.push(Waiting { key, sender: Some(sender), timeout, asked });
+            let (key, timeout) = (waiting.key.clone(), waiting.timeout);
+            let (asked, ended) = (waiting.asked + 1, waiting.ended);
+            other.push(Waiting { key, sender: Some(sender), timeout, asked, ended });
         }
     }
 
@@ -396,7 +404,7 @@ impl Driver {
                 }
             }
         };
-        self.has_served = true;
+        (self.has_served, self.barren) = (true, 0);
         if let Some(sender) = self.asked.pop_front().and_then(|waiting| waiting.sender) {
             // Who asked may have gone meanwhile.
             let _ = sender.send(Ok(answer));
@@ -425,6 +433,21 @@ impl Driver {
     fn line(&self) -> String {
         let line = self.input[..].split(|byte| *byte == b'\n').next().unwrap_or_default();
         String::from_utf8_lossy(line.trim_ascii_end()).into_owned()
+    }
+}
+
+/// However it ends, nobody asks it any more, and those who wait for it are told by the end of their channels.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        PIPELINES.with_borrow_mut(|pipelines| {
+            if let Some(same) = pipelines.get_mut(&self.address) {
+                same.retain(|(_, shared)| !Rc::ptr_eq(shared, &self.shared));
+                if same.is_empty() {
+                    pipelines.remove(&self.address);
+                }
+            }
+        });
+        self.shared.state.borrow_mut().queued.clear();
     }
 }
 
@@ -551,8 +574,9 @@ mod tests {
             answers
         });
         let answers = runtime.block_on(turn::run(all));
-        // Drivers end with the runtime; what they left is of no use to the next test of this thread.
-        PIPELINES.with_borrow_mut(HashMap::clear);
+        drop((local, runtime));
+        let is_over = PIPELINES.with_borrow(HashMap::is_empty);
+        assert!(is_over, "pipelines end with their drivers");
         answers
     }
 
@@ -640,5 +664,31 @@ mod tests {
         assert!(count.load(Ordering::SeqCst) <= 4);
         let answers = ask(&address, SECOND, Duration::ZERO, &keys(&["hang-a", "hang-b"]));
         assert!(answers.iter().all(|(answer, _)| answer.is_err()), "{answers:?}");
+    }
+
+    #[test]
+    fn innocent_questions_survive_any_number_of_bad_ones_before_them() {
+        for word in ["rave", "end", "hang"] {
+            let (address, _) = server();
+            let bad = (0..5).map(|number| format!("{word}-{number}"));
+            let all: Vec<String> = bad.chain(keys(&["a", "b", "c"])).collect();
+            for pause in [Duration::ZERO, Duration::from_millis(1)] {
+                for (key, (answer, _)) in all.iter().zip(ask(&address, SECOND, pause, &all)) {
+                    let is_bad = key.starts_with(word);
+                    assert!(is_bad == answer.is_err(), "{key}: {answer:?}");
+                    assert!(is_bad || is_value(&answer, key), "{key}: {answer:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_answers_nobody_is_given_up() {
+        let (address, count) = server();
+        let many: Vec<String> = (0..100).map(|number| format!("hang-{number}")).collect();
+        let answers = ask(&address, SECOND, Duration::ZERO, &many);
+        let is_closed = |answer: &Result<_, _>| matches!(answer, Err(PipelineFault::Closed));
+        assert!(answers.iter().all(|(answer, _)| is_closed(answer)), "{answers:?}");
+        assert!(count.load(Ordering::SeqCst) <= 20);
     }
 }

@@ -15,14 +15,13 @@
 //!   maker's [`Making`]: the marks that mean it are there.
 //! - What an older maker made is never handed to those who wait for a newer one.
 
-use crate::entry::{Entry, EntryHead};
-use crate::flow::{Broken, Flow};
+use crate::entry::Entry;
+use crate::flow::Flow;
 use crate::key::Key;
 use crate::marks::{Making, Marks, Moment};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -175,7 +174,6 @@ pub struct FillGuard {
     fills: Arc<Fills>,
     key: Key,
     fill: Arc<Fill>,
-    flow: Option<Arc<Flow>>,
     is_stored: bool,
 }
 
@@ -185,41 +183,14 @@ impl FillGuard {
         self.fill.state().making = Some(Arc::clone(making));
     }
 
-    /// Lets waiters read along from here on; `announced`: the length the origin said.
-    pub fn begin(&mut self, head: EntryHead, announced: Option<u64>) {
-        let flow = Arc::new(Flow::new(head, announced));
-        self.flow = Some(Arc::clone(&flow));
-        self.fill.state().stage = Stage::Flowing(flow);
+    /// Lets waiters read along from here on.
+    pub fn begin(&self, flow: &Arc<Flow>) {
+        self.fill.state().stage = Stage::Flowing(Arc::clone(flow));
         self.fill.changed.notify_waiters();
-    }
-
-    /// The next bytes of the body, for those who read along.
-    pub fn push(&self, bytes: &Bytes) {
-        if let Some(flow) = &self.flow {
-            flow.push(bytes);
-        }
-    }
-
-    /// The first `bytes` bytes of the body, and what follows, lie in `file`.
-    pub fn move_to(&self, file: Arc<File>, bytes: u64) {
-        if let Some(flow) = &self.flow {
-            flow.move_to(file, bytes);
-        }
-    }
-
-    /// The response is whole, and not stored, as a purge met it or there is a newer one: who reads along
-    /// gets all of it, others look again.
-    pub fn not_stored(self) {
-        if let Some(flow) = &self.flow {
-            flow.end(Ok(()));
-        }
     }
 
     /// The response is whole and stored: everybody who waits has it.
     pub fn stored(mut self, entry: Arc<Entry>) {
-        if let Some(flow) = self.flow.take() {
-            flow.end(Ok(()));
-        }
         let mut under_way = self.fills.lock();
         self.fill.state().stage = Stage::Stored(entry);
         forget(&mut under_way, &self.key, &self.fill);
@@ -233,9 +204,6 @@ impl Drop for FillGuard {
     fn drop(&mut self) {
         if self.is_stored {
             return;
-        }
-        if let Some(flow) = &self.flow {
-            flow.end(Err(Broken));
         }
         let mut under_way = self.fills.lock();
         let is_current = under_way.get(&self.key).is_some_and(|fill| Arc::ptr_eq(fill, &self.fill));
@@ -317,7 +285,7 @@ impl Fills {
             }
         };
         let fills = Arc::clone(self);
-        Claim::Maker(FillGuard { fills, key: key.clone(), fill, flow: None, is_stored: false })
+        Claim::Maker(FillGuard { fills, key: key.clone(), fill, is_stored: false })
     }
 
     /// Those who wait for what `is_met`, by its key, its tags as far as they are known, and when its maker
@@ -348,8 +316,8 @@ impl Fills {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::EntryBody;
-    use crate::flow::{Piece, Place};
+    use crate::entry::{EntryBody, EntryHead};
+    use crate::flow::{Broken, Filling, Piece};
     use crate::marks::Left;
     use crate::purge::{Depth, Purge};
 
@@ -436,16 +404,18 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn a_body_is_read_along_and_a_broken_one_ends_broken() {
         let fills = fills();
-        let mut guard = maker(&fills);
+        let guard = maker(&fills);
         let waiter = waiter(&fills);
-        guard.begin(EntryHead { status: 200, ..EntryHead::default() }, Some(6));
-        guard.push(&Bytes::from_static(b"abc"));
+        let filling = Filling::new(EntryHead { status: 200, ..EntryHead::default() }, Some(6));
+        guard.begin(filling.flow());
+        filling.push(&Bytes::from_static(b"abc"));
         let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
-        let mut place = Place::default();
-        let next = flow.next(&mut place).await;
+        let mut reader = flow.follow().unwrap();
+        let next = reader.next().await;
         assert!(matches!(next, Ok(Some(Piece::Memory(bytes))) if &bytes[..] == b"abc"));
-        assert!(flow.is_waiting(&place));
-        let (next, ()) = tokio::join!(flow.next(&mut place), async { drop(guard) });
+        assert!(reader.is_waiting());
+        let end = async { drop((filling, guard)) };
+        let (next, ()) = tokio::join!(reader.next(), end);
         assert!(matches!(next, Err(Broken)));
         assert!(matches!(waiter.woken().await, Woken::Free));
     }
@@ -453,22 +423,24 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn who_reads_along_with_a_purged_response_gets_all_of_it() {
         let fills = fills();
-        let (mut guard, waiter) = (maker(&fills), waiter(&fills));
-        guard.begin(EntryHead::default(), None);
+        let (guard, waiter) = (maker(&fills), waiter(&fills));
+        let filling = Filling::new(EntryHead::default(), None);
+        guard.begin(filling.flow());
         let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
         fills.cancel(|_, _, _| true);
-        guard.push(&Bytes::from_static(b"abc"));
-        guard.not_stored();
-        let mut place = Place::default();
-        assert!(matches!(flow.next(&mut place).await, Ok(Some(Piece::Memory(_)))));
-        assert!(matches!(flow.next(&mut place).await, Ok(None)));
+        filling.push(&Bytes::from_static(b"abc"));
+        drop(guard);
+        filling.end();
+        let mut reader = flow.follow().unwrap();
+        assert!(matches!(reader.next().await, Ok(Some(Piece::Memory(_)))));
+        assert!(matches!(reader.next().await, Ok(None)));
         assert!(matches!(waiter.woken().await, Woken::Free));
     }
     #[tokio::test(flavor = "current_thread")]
     async fn nobody_joins_what_a_purge_met() {
         for purge in [Purge::Tag("t".into()), Purge::Page(key()), Purge::Prefix("k".into())] {
             let fills = fills();
-            let mut guard = maker(&fills);
+            let guard = maker(&fills);
             let making = Arc::new(fills.marks.begin());
             guard.started(&making);
             let early = waiter(&fills);
@@ -480,7 +452,8 @@ mod tests {
                 tags: vec!["t".into()],
                 ..EntryHead::default()
             };
-            guard.begin(head, None);
+            let filling = Filling::new(head, None);
+            guard.begin(filling.flow());
             if let Some(later) = &later {
                 assert!(matches!(later.woken().await, Woken::Free), "{purge:?}");
             }

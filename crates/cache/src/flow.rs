@@ -1,7 +1,18 @@
-//! A response on its way into the store, shared with those who wait for it while it arrives.
+//! A body on its way, shared by all who read it while it arrives: its maker's client and those who wait for the page.
+//!
+//! | mode | what is kept |
+//! | --- | --- |
+//! | stored | every piece: in memory, and from some length on in the maker's file |
+//! | passed on ([`Filling::pass_on`]) | what somebody who reads has not taken yet; the maker waits for them |
+//!
+//! # Invariants
+//! - Whatever is kept is kept once, however many read it.
+//! - It ends when its [`Filling`] does: dropped before its end, as broken.
 
 use crate::entry::EntryHead;
 use bytes::Bytes;
+use slab::Slab;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,23 +27,88 @@ pub struct Broken;
 pub enum Piece {
     /// In memory.
     Memory(Bytes),
-    /// In the maker's temporary file, since the body outgrew memory.
+    /// In a temporary file of the maker's.
     File(Arc<File>, Range<u64>),
 }
 
-/// How far a follower has read.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
-    bytes: u64,
-    chunk: usize,
+impl Piece {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(_, range) => range.end - range.start,
+        }
+    }
+
+    /// What of it lies behind its first `skip` bytes, at most `FILE_PIECE_BYTES` of a file.
+    fn behind(&self, skip: u64) -> Self {
+        match self {
+            Self::Memory(bytes) => {
+                Self::Memory(bytes.slice(usize::try_from(skip).unwrap_or(usize::MAX)..))
+            }
+            Self::File(file, range) => {
+                let start = range.start + skip;
+                let end = range.end.min(start + FILE_PIECE_BYTES);
+                Self::File(Arc::clone(file), start..end)
+            }
+        }
+    }
 }
+
+/// Bytes of a file that are handed out at once; chosen: who reads them into memory takes no more than a buffer.
+const FILE_PIECE_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, Default)]
 struct Arrived {
-    chunks: Vec<Bytes>,
+    /// Each with the place of its first byte in the body.
+    pieces: VecDeque<(u64, Piece)>,
     bytes: u64,
-    file: Option<Arc<File>>,
+    /// Bytes of `pieces` that are in memory.
+    memory_bytes: u64,
+    /// How far each who reads has come.
+    readers: Slab<u64>,
+    is_passed_on: bool,
     ended: Option<Result<(), Broken>>,
+}
+
+impl Arrived {
+    fn add(&mut self, piece: Piece) {
+        let bytes = piece.bytes();
+        if bytes == 0 {
+            return;
+        }
+        if matches!(piece, Piece::Memory(_)) {
+            self.memory_bytes += bytes;
+        }
+        self.pieces.push_back((self.bytes, piece));
+        self.bytes += bytes;
+    }
+
+    fn remove_first(&mut self) {
+        if let Some((_, Piece::Memory(bytes))) = self.pieces.pop_front() {
+            self.memory_bytes -= bytes.len() as u64;
+        }
+    }
+
+    /// Lets go what ends at `upto` or before.
+    fn let_go(&mut self, upto: u64) {
+        while self.pieces.front().is_some_and(|(start, piece)| start + piece.bytes() <= upto) {
+            self.remove_first();
+        }
+    }
+
+    /// Where the slowest of those who read is; at the end without any.
+    fn slowest(&self) -> u64 {
+        self.readers.iter().map(|(_, at)| *at).min().unwrap_or(self.bytes)
+    }
+
+    fn piece_at(&self, at: u64) -> Option<Piece> {
+        if at >= self.bytes {
+            return None;
+        }
+        let index = self.pieces.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
+        let (start, piece) = &self.pieces[index];
+        Some(piece.behind(at - start))
+    }
 }
 
 /// A body that arrives, from its first byte on.
@@ -43,89 +119,286 @@ pub struct Flow {
     /// The length the origin announced.
     pub announced: Option<u64>,
     arrived: Mutex<Arrived>,
+    /// More came, or the end.
     changed: Notify,
+    /// Somebody took something that is passed on, or left.
+    taken: Notify,
 }
 
 impl Flow {
-    pub(crate) fn new(head: EntryHead, announced: Option<u64>) -> Self {
-        Self { head, announced, arrived: Mutex::default(), changed: Notify::new() }
-    }
-
     fn arrived(&self) -> MutexGuard<'_, Arrived> {
         // Each use leaves the state whole: a panic elsewhere cannot leave it half changed.
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(&self, bytes: &Bytes) {
+    /// Reads it from its first byte on; `None` if a part of it is gone.
+    pub fn follow(self: &Arc<Self>) -> Option<Follower> {
         let mut arrived = self.arrived();
-        arrived.bytes += bytes.len() as u64;
-        if arrived.file.is_none() {
-            arrived.chunks.push(bytes.clone());
+        if arrived.is_passed_on {
+            return None;
         }
-        drop(arrived);
-        self.changed.notify_waiters();
+        let place = arrived.readers.insert(0);
+        Some(Follower { flow: Arc::clone(self), place, at: 0 })
+    }
+}
+
+/// The maker's side of a flow.
+#[derive(Debug)]
+pub struct Filling {
+    flow: Arc<Flow>,
+}
+
+impl Filling {
+    /// Begins a flow; `announced`: its length, if the origin said it.
+    pub fn new(head: EntryHead, announced: Option<u64>) -> Self {
+        let (arrived, changed, taken) = (Mutex::default(), Notify::new(), Notify::new());
+        Self { flow: Arc::new(Flow { head, announced, arrived, changed, taken }) }
     }
 
-    /// From here on the body is read from `file`, which holds its first `bytes` bytes.
-    pub(crate) fn move_to(&self, file: Arc<File>, bytes: u64) {
-        let mut arrived = self.arrived();
-        arrived.chunks.clear();
-        arrived.file = Some(file);
-        arrived.bytes = bytes;
-        drop(arrived);
-        self.changed.notify_waiters();
+    /// What it fills.
+    pub fn flow(&self) -> &Arc<Flow> {
+        &self.flow
     }
 
-    pub(crate) fn end(&self, result: Result<(), Broken>) {
-        self.arrived().ended.get_or_insert(result);
-        self.changed.notify_waiters();
+    /// The next bytes.
+    pub fn push(&self, bytes: &Bytes) {
+        self.add(Piece::Memory(bytes.clone()));
     }
 
-    /// Would [`Flow::next`] have to wait?
-    pub fn is_waiting(&self, place: &Place) -> bool {
-        let arrived = self.arrived();
-        arrived.bytes == place.bytes && arrived.ended.is_none()
+    /// The next bytes, which lie in a file.
+    pub fn push_file(&self, file: &Arc<File>, range: Range<u64>) {
+        self.add(Piece::File(Arc::clone(file), range));
     }
 
-    /// The next bytes behind `place`; `None` at the end.
+    fn add(&self, piece: Piece) {
+        self.flow.arrived().add(piece);
+        self.flow.changed.notify_waiters();
+    }
+
+    /// What is in memory, in its order, as long as nothing was let go: what a file does not hold yet.
+    pub fn in_memory(&self) -> Vec<Bytes> {
+        let arrived = self.flow.arrived();
+        let memory = arrived.pieces.iter().filter_map(|(_, piece)| match piece {
+            Piece::Memory(bytes) => Some(bytes.clone()),
+            Piece::File(..) => None,
+        });
+        memory.collect()
+    }
+
+    /// The first `bytes` bytes of the body lie in `file` from its start on, and are let go from memory.
+    pub fn move_to(&self, file: &Arc<File>, bytes: u64) {
+        let mut arrived = self.flow.arrived();
+        arrived.let_go(bytes);
+        arrived.pieces.push_front((0, Piece::File(Arc::clone(file), 0..bytes)));
+    }
+
+    /// All of the body is `whole`, which takes the place of its pieces.
+    pub fn move_into(&self, whole: &Bytes) {
+        let mut arrived = self.flow.arrived();
+        debug_assert_eq!(arrived.bytes, whole.len() as u64, "all of it");
+        arrived.let_go(u64::MAX);
+        arrived.bytes = 0;
+        arrived.add(Piece::Memory(whole.clone()));
+    }
+
+    /// It is not stored any more: who reads it goes on, nobody else comes, and what all have taken is let go.
+    pub fn pass_on(&self) {
+        let mut arrived = self.flow.arrived();
+        arrived.is_passed_on = true;
+        let slowest = arrived.slowest();
+        arrived.let_go(slowest);
+    }
+
+    /// Bytes in memory.
+    pub fn memory_bytes(&self) -> u64 {
+        self.flow.arrived().memory_bytes
+    }
+
+    /// Bytes so far.
+    pub fn bytes(&self) -> u64 {
+        self.flow.arrived().bytes
+    }
+
+    /// Has everybody taken everything that is passed on?
+    pub fn is_taken(&self) -> bool {
+        self.flow.arrived().pieces.is_empty()
+    }
+
+    /// Does nobody read it?
+    pub fn is_abandoned(&self) -> bool {
+        self.flow.arrived().readers.is_empty()
+    }
+
+    /// Returns when something that is passed on was taken, or somebody has left.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn taken(&self) {
+        self.flow.taken.notified().await;
+    }
+
+    /// The body is whole.
+    pub fn end(self) {
+        self.ended(Ok(()));
+    }
+
+    fn ended(&self, result: Result<(), Broken>) {
+        self.flow.arrived().ended.get_or_insert(result);
+        self.flow.changed.notify_waiters();
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.ended(Err(Broken));
+    }
+}
+
+/// One who reads a flow.
+#[derive(Debug)]
+pub struct Follower {
+    flow: Arc<Flow>,
+    /// Among those who read.
+    place: usize,
+    at: u64,
+}
+
+impl Follower {
+    /// Would [`Follower::next`] have to wait?
+    pub fn is_waiting(&self) -> bool {
+        let arrived = self.flow.arrived();
+        arrived.bytes == self.at && arrived.ended.is_none()
+    }
+
+    /// The next bytes; `None` at the end.
     ///
     /// # Errors
     /// The maker ended early.
     ///
     /// # Cancel safety
-    /// `place` moves only when bytes are returned.
-    pub async fn next(&self, place: &mut Place) -> Result<Option<Piece>, Broken> {
+    /// Nothing is lost.
+    pub async fn next(&mut self) -> Result<Option<Piece>, Broken> {
+        let flow = Arc::clone(&self.flow);
         loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
+            let mut changed = std::pin::pin!(flow.changed.notified());
             changed.as_mut().enable();
-            if let Some(piece) = self.behind(place) {
-                return Ok(Some(piece));
-            }
-            let ended = self.arrived().ended;
-            if let Some(ended) = ended {
-                // What came before the end may have come since it was looked for.
-                return match self.behind(place) {
-                    Some(piece) => Ok(Some(piece)),
-                    None => ended.map(|()| None),
-                };
+            {
+                let mut arrived = flow.arrived();
+                if let Some(piece) = arrived.piece_at(self.at) {
+                    self.at += piece.bytes();
+                    self.took(&mut arrived);
+                    return Ok(Some(piece));
+                }
+                if let Some(ended) = arrived.ended {
+                    return ended.map(|()| None);
+                }
             }
             changed.await;
         }
     }
 
-    fn behind(&self, place: &mut Place) -> Option<Piece> {
-        let arrived = self.arrived();
-        if arrived.bytes == place.bytes {
-            return None;
+    fn took(&self, arrived: &mut Arrived) {
+        arrived.readers[self.place] = self.at;
+        if arrived.is_passed_on {
+            let slowest = arrived.slowest();
+            arrived.let_go(slowest);
+            self.flow.taken.notify_one();
         }
-        if let Some(file) = &arrived.file {
-            let range = place.bytes..arrived.bytes;
-            place.bytes = arrived.bytes;
-            return Some(Piece::File(Arc::clone(file), range));
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let mut arrived = self.flow.arrived();
+        arrived.readers.remove(self.place);
+        if arrived.is_passed_on {
+            let slowest = arrived.slowest();
+            arrived.let_go(slowest);
+            self.flow.taken.notify_one();
         }
-        let chunk = arrived.chunks.get(place.chunk)?;
-        place.chunk += 1;
-        place.bytes += chunk.len() as u64;
-        Some(Piece::Memory(chunk.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filling() -> Filling {
+        Filling::new(EntryHead::default(), None)
+    }
+
+    async fn text(follower: &mut Follower) -> Option<String> {
+        match follower.next().await.unwrap()? {
+            Piece::Memory(bytes) => Some(String::from_utf8(bytes.to_vec()).unwrap()),
+            Piece::File(_, range) => Some(format!("{range:?}")),
+        }
+    }
+
+    fn file() -> Arc<File> {
+        Arc::new(File::open("/dev/null").unwrap())
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_a_file_holds_is_let_go_and_read_from_there() {
+        let filling = filling();
+        let (mut early, mut late) =
+            (filling.flow().follow().unwrap(), filling.flow().follow().unwrap());
+        filling.push(&Bytes::from_static(b"abc"));
+        filling.push(&Bytes::from_static(b"def"));
+        assert_eq!(text(&mut early).await.as_deref(), Some("abc"));
+        filling.move_to(&file(), 6);
+        assert_eq!(filling.memory_bytes(), 0);
+        filling.push(&Bytes::from_static(b"gh"));
+        assert_eq!(text(&mut early).await.as_deref(), Some("3..6"));
+        assert_eq!(text(&mut early).await.as_deref(), Some("gh"));
+        filling.move_to(&file(), 8);
+        assert_eq!((filling.memory_bytes(), filling.in_memory().len()), (0, 0));
+        assert_eq!(text(&mut late).await.as_deref(), Some("0..8"));
+        filling.end();
+        assert_eq!((text(&mut early).await, text(&mut late).await), (None, None));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn large_files_are_handed_out_piece_by_piece() {
+        let filling = filling();
+        let mut reader = filling.flow().follow().unwrap();
+        filling.push_file(&file(), 10..10 + FILE_PIECE_BYTES + 1);
+        assert_eq!(text(&mut reader).await, Some(format!("10..{}", 10 + FILE_PIECE_BYTES)));
+        let rest = (10 + FILE_PIECE_BYTES)..(11 + FILE_PIECE_BYTES);
+        assert_eq!(text(&mut reader).await, Some(format!("{rest:?}")));
+        assert!(reader.is_waiting());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_passed_on_is_kept_for_the_slowest() {
+        let filling = filling();
+        let mut fast = filling.flow().follow().unwrap();
+        let slow = filling.flow().follow().unwrap();
+        filling.push(&Bytes::from_static(b"abc"));
+        assert_eq!(text(&mut fast).await.as_deref(), Some("abc"));
+        filling.pass_on();
+        assert!(filling.flow().follow().is_none(), "who comes later may find nothing");
+        filling.push(&Bytes::from_static(b"de"));
+        assert_eq!(text(&mut fast).await.as_deref(), Some("de"));
+        assert_eq!((filling.memory_bytes(), filling.is_taken()), (5, false));
+        drop(slow);
+        filling.taken().await;
+        assert_eq!((filling.memory_bytes(), filling.is_taken()), (0, true));
+        filling.push(&Bytes::from_static(b"f"));
+        drop(fast);
+        assert!(filling.is_abandoned() && filling.is_taken());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_body_that_is_joined_is_held_once() {
+        let filling = filling();
+        let mut reader = filling.flow().follow().unwrap();
+        filling.push(&Bytes::from_static(b"ab"));
+        filling.push(&Bytes::from_static(b"cd"));
+        assert_eq!(text(&mut reader).await.as_deref(), Some("ab"));
+        filling.move_into(&Bytes::from_static(b"abcd"));
+        assert_eq!(text(&mut reader).await.as_deref(), Some("cd"));
+        drop(filling);
+        assert_eq!(reader.next().await.unwrap_err(), Broken);
     }
 }

@@ -45,7 +45,7 @@ mod zone_faults;
 pub use disk::DiskOptions;
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
-pub use flow::{Broken, Flow, Piece, Place};
+pub use flow::{Broken, Filling, Flow, Follower, Piece};
 pub use key::{Key, VariantId};
 pub use levels::Levels;
 pub use marks::{Making, Moment};

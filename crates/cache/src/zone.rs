@@ -90,6 +90,11 @@ impl Zone {
         self.options.memory_bytes / MEMORY_SHARE
     }
 
+    /// Largest body that is stored at all.
+    pub fn body_max(&self) -> Option<u64> {
+        self.options.disk.max_size
+    }
+
     /// Looks into the memory tier; never blocks.
     pub fn peek(&self, key: &Key) -> Option<Arc<Entry>> {
         self.tiers.hit(key)

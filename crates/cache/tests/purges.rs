@@ -16,8 +16,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use yorozu_cache::{
-    Claim, Depth, DiskOptions, Entry, EntryBody, EntryHead, Key, Levels, Making, Pace, Piece,
-    Place, Purge, Woken, Zone, ZoneOptions,
+    Claim, Depth, DiskOptions, Entry, EntryBody, EntryHead, Filling, Key, Levels, Making, Pace,
+    Piece, Purge, Woken, Zone, ZoneOptions,
 };
 
 /// Variants of each page.
@@ -312,17 +312,21 @@ impl Worker {
             body_crc: crc32fast::hash(&body),
             ..EntryHead::default()
         };
+        let mut flow = None;
         if self.draw.one_in(2) {
-            guard.begin(head.clone(), None);
+            let filling = Filling::new(head.clone(), None);
+            guard.begin(filling.flow());
             for chunk in body.chunks(body.len() / 3 + 1) {
                 self.pause();
-                guard.push(&body.slice_ref(chunk));
+                filling.push(&body.slice_ref(chunk));
             }
+            flow = Some(filling);
         }
         if self.draw.one_in(12) {
             // It fails at its end.
             return;
         }
+        flow.map_or((), Filling::end);
         let body = if body.len() as u64 > zone.memory_body_max() {
             let mut spool = zone.spool().unwrap();
             spool.write(&body).unwrap();
@@ -344,7 +348,7 @@ impl Worker {
     ) {
         let key = page.key();
         if !zone.insert(&key, &entry, &making) {
-            return guard.map_or((), yorozu_cache::FillGuard::not_stored);
+            return;
         }
         if let Some(guard) = guard {
             guard.stored(Arc::clone(&entry));
@@ -389,10 +393,10 @@ impl Worker {
     }
 }
 
-async fn read_along(flow: &yorozu_cache::Flow) -> Option<Vec<u8>> {
-    let (mut place, mut body) = (Place::default(), Vec::new());
+async fn read_along(flow: &Arc<yorozu_cache::Flow>) -> Option<Vec<u8>> {
+    let (mut reader, mut body) = (flow.follow()?, Vec::new());
     loop {
-        let piece = tokio::time::timeout(Duration::from_secs(5), flow.next(&mut place)).await;
+        let piece = tokio::time::timeout(Duration::from_secs(5), reader.next()).await;
         match piece.expect("the maker ends") {
             Ok(Some(Piece::Memory(bytes))) => body.extend_from_slice(&bytes),
             Ok(Some(Piece::File(..))) => return None,

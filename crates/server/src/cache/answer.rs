@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use yorozu_cache::{Entry, EntryBody, EntryHead, Flow, Zone};
+use yorozu_cache::{Entry, EntryBody, EntryHead, Flow, Follower, Zone};
 use yorozu_http::range::{self, Wanted};
 
 /// A response made from an entry.
@@ -78,7 +78,7 @@ fn body(entry: &Entry, range: Range<u64>) -> Body {
 }
 
 /// A response that is still being made by another request, read along.
-pub fn answer_along(exchange: &mut Exchange, flow: Arc<Flow>) -> Outcome {
+pub fn answer_along(exchange: &mut Exchange, flow: &Flow, follower: Follower) -> Outcome {
     exchange.cache_status = Some(CacheStatus::Hit);
     exchange.cache_report.is_hit = true;
     let head = &flow.head;
@@ -92,7 +92,7 @@ pub fn answer_along(exchange: &mut Exchange, flow: Arc<Flow>) -> Outcome {
     response.content_length = flow.announced;
     response.fields.clone_from(&head.fields);
     settle_fields(&mut response, gateway);
-    response.body = Body::Stream(Box::new(Stream::along(flow)));
+    response.body = Body::Stream(Box::new(Stream::along(follower)));
     Outcome::Respond(Box::new(response))
 }
 

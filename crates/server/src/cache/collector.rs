@@ -3,17 +3,16 @@
 use crate::logging::error::{Context, Level};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
-use yorozu_cache::{Entry, EntryBody, EntryHead, FillGuard, Key, Making, Spool, StoreError, Zone};
+use tokio::task::spawn_blocking;
+use yorozu_cache::{
+    Entry, EntryBody, EntryHead, FillGuard, Filling, Key, Making, Spool, StoreError, Zone,
+};
 
-/// A response on its way into a zone.
+/// A response on its way into a zone, of whose body nothing has come yet.
 pub struct Collector {
     zone: Arc<Zone>,
     head: EntryHead,
-    chunks: Vec<Bytes>,
-    bytes: u64,
-    hasher: crc32fast::Hasher,
-    spool: Option<Spool>,
-    /// Waiters read along, and are woken when the entry is in place.
+    /// The claim, for those who wait.
     guard: Option<FillGuard>,
     /// Since the upstream was asked for it.
     making: Arc<Making>,
@@ -29,89 +28,143 @@ impl Collector {
         context: Context,
     ) -> Self {
         let head = EntryHead { began: making.moment(), ..head };
-        Self {
-            zone,
-            head,
-            chunks: Vec::new(),
-            bytes: 0,
+        Self { zone, head, guard, making, context }
+    }
+
+    /// The body is here, whole. `now` in seconds since 1970.
+    pub fn store_whole(self, pieces: &[Bytes], now: i64) {
+        let mut hasher = crc32fast::Hasher::new();
+        pieces.iter().for_each(|piece| hasher.update(piece));
+        let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if bytes <= self.zone.memory_body_max() {
+            return self.store(EntryBody::Memory(joined(pieces)), bytes, hasher.finalize(), now);
+        }
+        let mut collecting = self.begin(Some(bytes));
+        pieces.iter().for_each(|piece| collecting.push(piece));
+        tokio::task::spawn_local(async move {
+            if collecting.settle().await {
+                collecting.finish(now).await;
+            }
+        });
+    }
+
+    /// The body takes time: who waits for it reads along from here on, as does who makes it. `announced`: its
+    /// length, if the origin said it.
+    pub fn begin(self, announced: Option<u64>) -> Collecting {
+        let filling = Filling::new(self.head.clone(), announced);
+        if let Some(guard) = &self.guard {
+            guard.begin(filling.flow());
+        }
+        Collecting {
+            collector: self,
+            filling,
             hasher: crc32fast::Hasher::new(),
             spool: None,
-            guard,
-            making,
-            context,
+            spooled: 0,
         }
     }
 
-    /// The body takes time: those who wait for it read along from here on. `announced`: its length, if
-    /// the origin said it.
-    pub fn let_others_read(&mut self, announced: Option<u64>) {
-        if let Some(guard) = &mut self.guard {
-            guard.begin(self.head.clone(), announced);
-            for chunk in &self.chunks {
-                guard.push(chunk);
-            }
-            if let Some(spool) = &self.spool {
-                guard.move_to(spool.file(), self.bytes);
-            }
-        }
+    fn store(self, body: EntryBody, body_bytes: u64, body_crc: u32, now: i64) {
+        let head = EntryHead { body_bytes, body_crc, ..self.head };
+        let entry = Arc::new(Entry::new(head, body, now));
+        let made = Made { entry, making: self.making, guard: self.guard };
+        store(self.zone, made, now, self.context);
+    }
+}
+
+/// A response on its way into a zone whose body arrives. All of it that is in memory is in its flow, and no more
+/// than one body of the memory tier, or than is written at once to the file.
+pub struct Collecting {
+    collector: Collector,
+    filling: Filling,
+    hasher: crc32fast::Hasher,
+    spool: Option<Spool>,
+    /// Bytes in the spool.
+    spooled: u64,
+}
+
+impl Collecting {
+    /// Where the body can be read along.
+    pub fn filling(&self) -> &Filling {
+        &self.filling
     }
 
-    /// Takes the next bytes of the body; `false` if it cannot be stored any more.
-    pub fn push(&mut self, bytes: &Bytes) -> bool {
+    /// Takes the next bytes of the body; [`Collecting::settle`] is due.
+    pub fn push(&mut self, bytes: &Bytes) {
         self.hasher.update(bytes);
-        self.bytes += bytes.len() as u64;
-        let result = if let Some(spool) = &mut self.spool {
-            spool.write(bytes)
-        } else {
-            self.chunks.push(bytes.clone());
-            if self.bytes > self.zone.memory_body_max() {
-                return self.logged(Self::move_to_disk);
-            }
-            Ok(())
+        self.filling.push(bytes);
+    }
+
+    /// Writes to the disk what is too much for memory; `false` if the body cannot be stored any more.
+    ///
+    /// # Cancel safety
+    /// None: the body cannot be stored any more.
+    pub async fn settle(&mut self) -> bool {
+        let bytes = self.filling.bytes();
+        let in_memory_max = match &self.spool {
+            None => self.collector.zone.memory_body_max(),
+            Some(_) => SPOOLED_AT_ONCE,
         };
-        if let Some(guard) = self.guard.as_ref().filter(|_| result.is_ok()) {
-            guard.push(bytes);
+        if self.collector.zone.body_max().is_some_and(|max| bytes > max) {
+            return false;
         }
-        self.logged(|_| result)
+        bytes - self.spooled <= in_memory_max || self.write().await
     }
 
-    fn logged(&mut self, step: impl FnOnce(&mut Self) -> Result<(), StoreError>) -> bool {
-        let result = step(self);
-        if let Err(problem) = &result {
-            self.context.upstream(Level::Crit, &problem.to_string(), None);
+    /// Writes what is in memory to the spool, on a thread that may block.
+    async fn write(&mut self) -> bool {
+        let (zone, spool) = (Arc::clone(&self.collector.zone), self.spool.take());
+        let (bytes, pieces) = (self.filling.bytes(), self.filling.in_memory());
+        let written = spawn_blocking(move || {
+            let mut spool = spool.map_or_else(|| zone.spool(), Ok)?;
+            pieces.iter().try_for_each(|piece| spool.write(piece))?;
+            Ok::<_, StoreError>(spool)
+        });
+        match written.await {
+            Ok(Ok(spool)) => {
+                self.filling.move_to(&spool.file(), bytes);
+                (self.spool, self.spooled) = (Some(spool), bytes);
+                true
+            }
+            Ok(Err(problem)) => {
+                self.collector.context.upstream(Level::Crit, &problem.to_string(), None);
+                false
+            }
+            // The thread panicked, which is logged, or the process ends.
+            Err(_) => false,
         }
-        result.is_ok()
     }
 
-    fn move_to_disk(&mut self) -> Result<(), StoreError> {
-        let mut spool = self.zone.spool()?;
-        for chunk in self.chunks.drain(..) {
-            spool.write(&chunk)?;
-        }
-        if let Some(guard) = &self.guard {
-            guard.move_to(spool.file(), self.bytes);
-        }
-        self.spool = Some(spool);
-        Ok(())
+    /// It is not stored: who waits for the page makes it, who reads along has what is passed on to the flow.
+    pub fn give_up(self) -> Filling {
+        // First of all, so that nobody else comes to read.
+        drop(self.collector.guard);
+        self.filling.pass_on();
+        self.filling
     }
 
     /// The body is whole: the entry is a hit from here on; its file is written behind it. `now` in
     /// seconds since 1970.
-    pub fn finish(mut self, now: i64) {
-        let head = EntryHead {
-            body_bytes: self.bytes,
-            body_crc: std::mem::take(&mut self.hasher).finalize(),
-            ..std::mem::take(&mut self.head)
-        };
-        let body = match self.spool.take() {
+    pub async fn finish(mut self, now: i64) {
+        let bytes = self.filling.bytes();
+        if self.spool.is_some() && bytes > self.spooled && !self.write().await {
+            return self.give_up().end();
+        }
+        let body = match self.spool {
             Some(spool) => spool.into_body(),
-            None => EntryBody::Memory(joined(std::mem::take(&mut self.chunks))),
+            None => {
+                let whole = joined(&self.filling.in_memory());
+                self.filling.move_into(&whole);
+                EntryBody::Memory(whole)
+            }
         };
-        let entry = Arc::new(Entry::new(head, body, now));
-        let made = Made { entry, making: self.making, guard: self.guard.take() };
-        store(Arc::clone(&self.zone), made, now, self.context.clone());
+        self.filling.end();
+        self.collector.store(body, bytes, self.hasher.finalize(), now);
     }
 }
+
+/// Bytes of a body that are written to its file at once; chosen: what a disk takes in about a millisecond.
+const SPOOLED_AT_ONCE: u64 = 256 * 1024;
 
 /// An entry that is whole.
 pub struct Made {
@@ -129,15 +182,13 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
     // The entry's own key: a variant does not take the place of the first one.
     let key = Key::primary(entry.head.key.clone());
     if !zone.insert(&key, &entry, &making) {
-        if let Some(guard) = guard {
-            guard.not_stored();
-        }
-        return;
+        // Without it: who waits looks again.
+        return drop(guard);
     }
     if let Some(guard) = guard {
         guard.stored(Arc::clone(&entry));
     }
-    let written = tokio::task::spawn_blocking(move || zone.write(&key, &entry, now, &making));
+    let written = spawn_blocking(move || zone.write(&key, &entry, now, &making));
     tokio::task::spawn_local(async move {
         if let Ok(Err(problem)) = written.await {
             context.upstream(Level::Crit, &problem.to_string(), None);
@@ -145,14 +196,12 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
     });
 }
 
-fn joined(mut chunks: Vec<Bytes>) -> Bytes {
-    if chunks.len() == 1 {
+fn joined(pieces: &[Bytes]) -> Bytes {
+    if let [piece] = pieces {
         // A slice of a read buffer would keep the whole buffer alive.
-        return Bytes::copy_from_slice(&chunks.remove(0));
+        return Bytes::copy_from_slice(piece);
     }
-    let mut body = BytesMut::with_capacity(chunks.iter().map(Bytes::len).sum());
-    for chunk in chunks {
-        body.extend_from_slice(&chunk);
-    }
+    let mut body = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    pieces.iter().for_each(|piece| body.extend_from_slice(piece));
     body.freeze()
 }

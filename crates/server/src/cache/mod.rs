@@ -27,7 +27,7 @@ pub mod storing;
 pub mod unkeyed;
 
 pub use answer::{answer, answer_stale, revalidated};
-pub use collector::Collector;
+pub use collector::{Collecting, Collector};
 pub use report::{CacheStatus, Forward, Report};
 
 use crate::exchange::Exchange;
@@ -407,8 +407,11 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Outcome>
                 let plan = exchange.pass.cache.as_ref()?;
                 match key::other_variant(exchange, conf, plan, &flow.head) {
                     None => {
-                        exchange.cache_report.is_collapsed = true;
-                        return Some(answer::answer_along(exchange, flow));
+                        // Without one it is not stored after all: it is claimed again.
+                        if let Some(follower) = flow.follow() {
+                            exchange.cache_report.is_collapsed = true;
+                            return Some(answer::answer_along(exchange, &flow, follower));
+                        }
                     }
                     Some(other) => key = Some(other),
                 }

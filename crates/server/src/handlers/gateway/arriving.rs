@@ -35,15 +35,6 @@ impl Keepers {
     fn is_empty(&self) -> bool {
         self.collector.is_none() && self.saver.is_none()
     }
-
-    fn push(&mut self, piece: &Bytes) {
-        if self.collector.as_mut().is_some_and(|collector| !collector.push(piece)) {
-            self.collector = None;
-        }
-        if self.saver.as_mut().is_some_and(|saver| !saver.push(piece)) {
-            self.saver = None;
-        }
-    }
 }
 
 /// A body, as far as it has arrived.
@@ -82,9 +73,6 @@ impl Arriving {
         response: &mut Response,
     ) {
         let Self { fetched, mut keepers, pieces, is_whole, has_no_content } = self;
-        for piece in &pieces {
-            keepers.push(piece);
-        }
         if matches!(is_whole, Ok(true)) {
             let Fetched { mut source, lease, started, .. } = fetched;
             if !source.codec.may_be_stored() {
@@ -108,16 +96,13 @@ fn start_pump(
     exchange: &Exchange,
     conf: &Conf,
     fetched: Fetched,
-    mut keepers: Keepers,
+    keepers: Keepers,
     pieces: Vec<Bytes>,
     is_buffered: bool,
     response: &mut Response,
 ) {
     let Fetched { source, lease, started, received, scheme, .. } = fetched;
     let temp_bytes_max = conf.max_temp_file_size.0;
-    if let Some(collector) = &mut keepers.collector {
-        collector.let_others_read(response.content_length);
-    }
     let file =
         (is_buffered && temp_bytes_max > 0).then(|| (conf.temp_path.0.clone(), temp_bytes_max));
     let ahead = ReadAhead {
@@ -127,7 +112,7 @@ fn start_pump(
         file,
     };
     let end = PumpEnd {
-        collector: keepers.collector,
+        collecting: keepers.collector.map(|collector| collector.begin(response.content_length)),
         saver: keepers.saver,
         context: Context::of(exchange),
         peer: exchange
@@ -163,10 +148,12 @@ fn finish_whole(
 ) {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if let Some(collector) = keepers.collector {
-        collector.finish(turn::unix_seconds());
+        collector.store_whole(&pieces, turn::unix_seconds());
     }
-    if let Some(saver) = keepers.saver {
-        saver.finish();
+    if let Some(mut saver) = keepers.saver {
+        if pieces.iter().all(|piece| saver.push(piece)) {
+            saver.finish();
+        }
     }
     if let Some(attempt) = exchange.attempts.last_mut() {
         attempt.response_time = Some(turn::since(started));

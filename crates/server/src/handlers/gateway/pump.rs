@@ -6,7 +6,7 @@ use super::store::Saver;
 use super::stream::{Shared, Stream, Torn, Totals};
 use super::upload::Sending;
 use super::{BodyStep, Codec, CodecError};
-use crate::cache::Collector;
+use crate::cache::Collecting;
 use crate::connection::timer;
 use crate::exchange::response::Segment;
 use crate::exchange::temporary::unnamed_file;
@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use yorozu_cache::Filling;
 use yorozu_upstream::Connection;
 
 /// A connection in the middle of a response.
@@ -126,7 +127,7 @@ pub struct ReadAhead {
 
 /// What happens around the pump.
 pub struct PumpEnd {
-    pub collector: Option<Collector>,
+    pub collecting: Option<Collecting>,
     pub saver: Option<Saver>,
     pub context: Context,
     pub peer: String,
@@ -135,39 +136,61 @@ pub struct PumpEnd {
     pub lease: Lease,
 }
 
-impl PumpEnd {
-    /// Is the body wanted though its client is gone?
-    fn is_kept(&self) -> bool {
-        self.collector.is_some() || self.saver.is_some()
-    }
-}
-
 /// Starts a pump and returns the client's side of it; `pieces` came with the head.
 pub fn start_with(
     pieces: Vec<Bytes>,
     source: Source,
     ahead: ReadAhead,
-    end: PumpEnd,
+    mut end: PumpEnd,
     received: u64,
 ) -> Stream {
     let shared = Rc::new(Shared::default());
-    {
-        let mut state = shared.state.borrow_mut();
-        let bytes: usize = pieces.iter().map(Bytes::len).sum();
-        state.totals = Totals { body_bytes: bytes as u64, received, time: Duration::ZERO };
-        state.memory_bytes = bytes;
-        state.queue = pieces.into_iter().map(Segment::Memory).collect();
+    let bytes: usize = pieces.iter().map(Bytes::len).sum();
+    let totals = Totals { body_bytes: bytes as u64, received, time: Duration::ZERO };
+    shared.state.borrow_mut().totals = totals;
+    if end.saver.as_mut().is_some_and(|saver| !pieces.iter().all(|piece| saver.push(piece))) {
+        end.saver = None;
     }
-    let is_collected = end.collector.is_some();
-    let pump = Pump { shared: Rc::clone(&shared), ahead, file: None };
+    let (outlet, stream) = match end.collecting.take() {
+        None => {
+            let mut state = shared.state.borrow_mut();
+            state.memory_bytes = bytes;
+            state.queue = pieces.into_iter().map(Segment::Memory).collect();
+            (Outlet::Queue, Stream::new(Rc::clone(&shared)))
+        }
+        Some(mut collecting) => {
+            pieces.iter().for_each(|piece| collecting.push(piece));
+            let follower = collecting.filling().flow().follow().expect("nothing was let go");
+            let stream = Stream::of_page(follower, Some(Rc::clone(&shared)));
+            (Outlet::Stored(collecting), stream)
+        }
+    };
+    let pump = Pump { shared, outlet, ahead, file: None };
     tokio::task::spawn_local(pump.run(source, end));
-    let mut stream = Stream::new(shared);
-    stream.is_collected = is_collected;
     stream
+}
+
+/// Where a body goes.
+enum Outlet {
+    /// To the one client.
+    Queue,
+    /// To all who read along, and into the cache: nobody is waited for.
+    Stored(Collecting),
+    /// To all who read along; storing it was given up.
+    Passed(Filling),
+}
+
+/// Is there room for a piece?
+enum Room {
+    Yes,
+    No,
+    /// Nobody wants it.
+    Unwanted,
 }
 
 struct Pump {
     shared: Rc<Shared>,
+    outlet: Outlet,
     ahead: ReadAhead,
     file: Option<(Arc<File>, u64)>,
 }
@@ -179,34 +202,38 @@ impl Pump {
         if let Err(text) = &result {
             end.context.upstream(Level::Error, text, Some(&end.peer));
         }
-        if is_whole {
-            if !source.codec.may_be_stored() {
-                (end.collector, end.saver) = (None, None);
-            }
-            if let Some(collector) = end.collector.take() {
-                collector.finish(unix_seconds(SystemTime::now()));
-            }
-            if let Some(saver) = end.saver.take() {
-                saver.finish();
-            }
-        }
-        drop(end.collector);
+        let may_be_stored = source.codec.may_be_stored();
         let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
         let (connection, is_reusable) = source.into_connection(is_whole);
         end.lease.release(connection, is_reusable);
-        let mut state = self.shared.state.borrow_mut();
-        state.trailers = trailers;
-        state.totals.time = turn::since(end.started);
-        state.ended = Some(if is_whole { Ok(()) } else { Err(Torn) });
-        self.shared.readable.notify_one();
+        {
+            let mut state = self.shared.state.borrow_mut();
+            state.trailers = trailers;
+            state.totals.time = turn::since(end.started);
+        }
+        if let Some(saver) = end.saver.take().filter(|_| is_whole && may_be_stored) {
+            saver.finish();
+        }
+        match self.outlet {
+            Outlet::Stored(collecting) if is_whole && may_be_stored => {
+                collecting.finish(unix_seconds(SystemTime::now())).await;
+            }
+            Outlet::Stored(collecting) if is_whole => collecting.give_up().end(),
+            Outlet::Passed(filling) if is_whole => filling.end(),
+            // Dropped, they end torn.
+            Outlet::Stored(_) | Outlet::Passed(_) => {}
+            Outlet::Queue => self.shared.end(if is_whole { Ok(()) } else { Err(Torn) }),
+        }
     }
 
     /// `Ok(false)`: nobody wants the rest.
     async fn transfer(&mut self, source: &mut Source, end: &mut PumpEnd) -> Result<bool, String> {
         let begun = Instant::now();
+        self.settle().await;
         loop {
             self.slow_down(begun).await;
-            let next = if self.shared.state.borrow().is_abandoned || end.is_kept() {
+            let is_kept = matches!(self.outlet, Outlet::Stored(_)) || end.saver.is_some();
+            let next = if is_kept || self.is_abandoned() {
                 timer::within(self.ahead.read_timeout, source.next()).await
             } else {
                 tokio::select! {
@@ -234,18 +261,30 @@ impl Pump {
             if end.saver.as_mut().is_some_and(|saver| !saver.push(&piece)) {
                 end.saver = None;
             }
-            if end.collector.as_mut().is_some_and(|collector| !collector.push(&piece)) {
-                end.collector = None;
-            }
-            if !self
-                .queue(piece, end.collector.is_some())
-                .await
-                .map_err(|error| os_error(&error))?
-                && !end.is_kept()
-            {
+            if let Outlet::Stored(collecting) = &mut self.outlet {
+                collecting.push(&piece);
+                self.count(piece.len() as u64);
+                self.settle().await;
+            } else if !self.queue(piece, &end.context).await && end.saver.is_none() {
                 return Ok(false);
             }
         }
+    }
+
+    /// Has what is stored keep within its memory; a body that cannot be stored is passed on.
+    async fn settle(&mut self) {
+        let Outlet::Stored(collecting) = &mut self.outlet else { return };
+        if !collecting.settle().await {
+            if let Outlet::Stored(given_up) = std::mem::replace(&mut self.outlet, Outlet::Queue) {
+                self.outlet = Outlet::Passed(given_up.give_up());
+            }
+        }
+    }
+
+    fn count(&self, bytes: u64) {
+        let totals = &mut self.shared.state.borrow_mut().totals;
+        totals.received += bytes;
+        totals.body_bytes += bytes;
     }
 
     /// With `*_limit_rate`: waits until the next piece is due.
@@ -261,59 +300,118 @@ impl Pump {
         }
     }
 
-    async fn abandoned(&self) {
-        while !self.shared.state.borrow().is_abandoned {
-            self.shared.writable.notified().await;
+    fn is_abandoned(&self) -> bool {
+        match &self.outlet {
+            Outlet::Queue => self.shared.state.borrow().is_abandoned,
+            Outlet::Stored(_) => false,
+            Outlet::Passed(filling) => filling.is_abandoned(),
         }
     }
 
-    /// Hands a piece to the client's side; `false` if it is gone.
-    async fn queue(&mut self, piece: Bytes, is_collected: bool) -> io::Result<bool> {
+    async fn abandoned(&self) {
+        while !self.is_abandoned() {
+            self.taken().await;
+        }
+    }
+
+    /// Returns when somebody took something, or left.
+    async fn taken(&self) {
+        match &self.outlet {
+            Outlet::Queue | Outlet::Stored(_) => self.shared.writable.notified().await,
+            Outlet::Passed(filling) => filling.taken().await,
+        }
+    }
+
+    fn room(&self, bytes: usize) -> Room {
+        if self.is_abandoned() {
+            return Room::Unwanted;
+        }
+        let (in_memory, is_empty) = match &self.outlet {
+            Outlet::Queue | Outlet::Stored(_) => {
+                let state = self.shared.state.borrow();
+                (state.memory_bytes, state.queue.is_empty())
+            }
+            Outlet::Passed(filling) => {
+                (usize::try_from(filling.memory_bytes()).unwrap_or(usize::MAX), filling.is_taken())
+            }
+        };
+        match is_empty || in_memory.saturating_add(bytes) <= self.ahead.memory_bytes_max {
+            true => Room::Yes,
+            false => Room::No,
+        }
+    }
+
+    /// Hands a piece on once there is room for it; `false` if nobody wants it.
+    async fn queue(&mut self, piece: Bytes, context: &Context) -> bool {
         loop {
-            {
+            match self.room(piece.len()) {
+                Room::Unwanted => return false,
+                Room::Yes => {
+                    self.hand_on(Segment::Memory(piece));
+                    return true;
+                }
+                Room::No => {}
+            }
+            match self.spill(&piece).await {
+                Ok(true) => return true,
+                Ok(false) => self.taken().await,
+                Err(problem) => {
+                    // The client goes on without it, at its own pace.
+                    let folder = self.ahead.file.take().map(|(folder, _)| folder);
+                    let folder = folder.unwrap_or_default();
+                    let text = format!(
+                        "a temporary file in \"{}\" failed ({}) while reading upstream",
+                        folder.display(),
+                        os_error(&problem)
+                    );
+                    context.upstream(Level::Crit, &text, None);
+                }
+            }
+        }
+    }
+
+    fn hand_on(&self, segment: Segment) {
+        self.count(segment.bytes());
+        match (&self.outlet, segment) {
+            (Outlet::Passed(filling), Segment::Memory(bytes)) => filling.push(&bytes),
+            (Outlet::Passed(filling), Segment::File(file, range)) => {
+                filling.push_file(&file, range)
+            }
+            (_, segment) => {
                 let mut state = self.shared.state.borrow_mut();
-                if state.is_abandoned {
-                    return Ok(false);
+                if let Segment::Memory(bytes) = &segment {
+                    state.memory_bytes += bytes.len();
                 }
-                // A collected body is in memory anyway: waiting would only keep PHP busy.
-                let has_room = state.memory_bytes + piece.len() <= self.ahead.memory_bytes_max
-                    || state.queue.is_empty()
-                    || is_collected;
-                state.totals.received += if has_room { piece.len() as u64 } else { 0 };
-                if has_room {
-                    state.totals.body_bytes += piece.len() as u64;
-                    state.memory_bytes += piece.len();
-                    state.queue.push_back(Segment::Memory(piece));
-                    self.shared.readable.notify_one();
-                    return Ok(true);
-                }
+                state.queue.push_back(segment);
+                self.shared.readable.notify_one();
             }
-            if self.spill(&piece)? {
-                return Ok(true);
-            }
-            self.shared.writable.notified().await;
         }
     }
 
     /// Puts a piece into the temporary file, if there is one with room.
-    fn spill(&mut self, piece: &Bytes) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// The file cannot be made or written.
+    async fn spill(&mut self, piece: &Bytes) -> io::Result<bool> {
         let Some((folder, bytes_max)) = &self.ahead.file else { return Ok(false) };
-        let used = self.file.as_ref().map_or(0, |(_, used)| *used);
-        if used + piece.len() as u64 > *bytes_max {
+        let (file, used) = match self.file.take() {
+            Some((file, used)) => (Some(file), used),
+            None => (None, 0),
+        };
+        let end = used + piece.len() as u64;
+        if end > *bytes_max {
+            self.file = file.map(|file| (file, used));
             return Ok(false);
         }
-        if self.file.is_none() {
-            self.file = Some((Arc::new(unnamed_file(folder)?), 0));
-        }
-        let (file, used) = self.file.as_mut().expect("just made");
-        file.write_all_at(piece, *used)?;
-        let range = *used..*used + piece.len() as u64;
-        *used = range.end;
-        let mut state = self.shared.state.borrow_mut();
-        state.totals.received += piece.len() as u64;
-        state.totals.body_bytes += piece.len() as u64;
-        state.queue.push_back(Segment::File(Arc::clone(file), range));
-        self.shared.readable.notify_one();
+        let (folder, bytes) = (folder.clone(), piece.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            let file = file.map_or_else(|| unnamed_file(&folder).map(Arc::new), Ok)?;
+            file.write_all_at(&bytes, used)?;
+            Ok::<_, io::Error>(file)
+        });
+        let file = written.await.map_err(io::Error::other)??;
+        self.hand_on(Segment::File(Arc::clone(&file), used..end));
+        self.file = Some((file, end));
         Ok(true)
     }
 }

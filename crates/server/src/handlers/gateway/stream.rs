@@ -6,7 +6,8 @@
 //! | [`Stream`] (the client's side) | everything queued was taken, or it is dropped |
 //!
 //! # Invariants
-//! - A pump with a [`crate::cache::Collector`] goes on though its client is gone.
+//! - A pump whose body is stored goes on though its client is gone. That body is in its flow, for the maker's client
+//!   as for all who read along; the queue is for what is not stored.
 //! - A body that ends early is reported as torn and never stored.
 
 use crate::exchange::response::{Body, Segment};
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use yorozu_cache::{Broken, Flow, Piece, Place};
+use yorozu_cache::{Broken, Follower, Piece};
 
 /// The body ended before its end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,12 +57,21 @@ pub(super) struct Shared {
     pub(super) writable: Notify,
 }
 
+impl Shared {
+    /// There is no more of the body.
+    pub(super) fn end(&self, result: Result<(), Torn>) {
+        self.state.borrow_mut().ended.get_or_insert(result);
+        self.readable.notify_one();
+    }
+}
+
 /// What a stream's bytes come from.
 #[derive(Debug)]
 enum Feed {
     Queue(Rc<Shared>),
-    /// A page another request makes, with how far it was read along.
-    Along(Arc<Flow>, Place),
+    /// A page that is stored while it arrives; what its maker tells the log and the client behind it, if this is
+    /// the maker's own client.
+    Along(Follower, Option<Rc<Shared>>),
     /// A stream that is changed once more.
     Changed(Box<Stream>),
 }
@@ -119,8 +129,13 @@ impl Stream {
     }
 
     /// A page that another request makes.
-    pub fn along(flow: Arc<Flow>) -> Self {
-        let mut stream = Self::of(Feed::Along(flow, Place::default()));
+    pub fn along(follower: Follower) -> Self {
+        Self::of_page(follower, None)
+    }
+
+    /// A page that is stored while it arrives; `maker`: for the one who makes it.
+    pub(super) fn of_page(follower: Follower, maker: Option<Rc<Shared>>) -> Self {
+        let mut stream = Self::of(Feed::Along(follower, maker));
         stream.is_collected = true;
         stream
     }
@@ -233,8 +248,8 @@ impl Stream {
         let shared = match &mut self.feed {
             Feed::Queue(shared) => shared,
             Feed::Changed(stream) => return Box::pin(stream.next()).await,
-            Feed::Along(flow, place) => {
-                return match flow.next(place).await {
+            Feed::Along(follower, _) => {
+                return match follower.next().await {
                     Ok(piece) => Ok(piece.map(|piece| match piece {
                         Piece::Memory(bytes) => Segment::Memory(bytes),
                         Piece::File(file, range) => Segment::File(file, range),
@@ -266,7 +281,7 @@ impl Stream {
     pub fn is_waiting(&self) -> bool {
         match &self.feed {
             Feed::Queue(shared) => shared.state.borrow().queue.is_empty(),
-            Feed::Along(flow, place) => flow.is_waiting(place),
+            Feed::Along(follower, _) => follower.is_waiting(),
             Feed::Changed(stream) => stream.uncoded.is_empty() && stream.is_waiting(),
         }
     }
@@ -274,16 +289,18 @@ impl Stream {
     /// Fields behind the body, once it has ended.
     pub fn take_trailers(&mut self) -> Vec<(Bytes, Bytes)> {
         match &mut self.feed {
-            Feed::Queue(shared) => std::mem::take(&mut shared.state.borrow_mut().trailers),
-            Feed::Along(..) => Vec::new(),
+            Feed::Queue(shared) | Feed::Along(_, Some(shared)) => {
+                std::mem::take(&mut shared.state.borrow_mut().trailers)
+            }
+            Feed::Along(_, None) => Vec::new(),
             Feed::Changed(stream) => stream.take_trailers(),
         }
     }
 
     pub fn totals(&self) -> Totals {
         match &self.feed {
-            Feed::Queue(shared) => shared.state.borrow().totals,
-            Feed::Along(..) => Totals::default(),
+            Feed::Queue(shared) | Feed::Along(_, Some(shared)) => shared.state.borrow().totals,
+            Feed::Along(_, None) => Totals::default(),
             Feed::Changed(stream) => stream.totals(),
         }
     }

@@ -105,7 +105,7 @@ pub(crate) enum Prefix {
 pub enum EntryBody {
     /// In memory, shared.
     Memory(Bytes),
-    /// In an open file, starting at this offset; for bodies too large for the memory tier.
+    /// In an open file, starting at this offset; for bodies too large for memory.
     File(Arc<File>, u64),
 }
 
@@ -175,6 +175,17 @@ impl Entry {
     /// whole buffer.
     pub fn new(head: EntryHead, body: EntryBody, now: i64) -> Self {
         Self { head: head.owned(), body, forms: Default::default(), last_used: AtomicI64::new(now) }
+    }
+
+    /// The same page, its other codings too, with another head and place.
+    pub(crate) fn with(&self, head: EntryHead, body: EntryBody, now: i64) -> Self {
+        let other = Self::new(head, body, now);
+        for (form, old) in other.forms.iter().zip(&self.forms) {
+            if let Some((effort, bytes)) = old.made() {
+                form.keep(*effort, bytes.clone());
+            }
+        }
+        other
     }
 
     /// Marks a use; `inactive` counts from here.

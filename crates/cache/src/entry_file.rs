@@ -7,6 +7,7 @@ use crate::{Key, StoreError};
 use bytes::Bytes;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -119,29 +120,25 @@ impl Opened {
         let body_at = (PREFIX_BYTES + head_bytes) as u64;
         let rest_bytes = self.bytes.checked_sub(body_at + head.body_bytes);
         let rest_bytes = rest_bytes.ok_or_else(|| damaged("length"))?;
-        let mut forms = Bytes::new();
-        let body = if head.body_bytes <= memory_max {
-            let room = usize::try_from(self.bytes - body_at).unwrap_or(0);
-            let mut body = Vec::with_capacity(room);
-            files::read_to_end(file, &mut body).map_err(failed("read()", path))?;
-            let mut body = Bytes::from(body);
-            let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
-            if body.len() < body_bytes {
-                return Err(damaged("length"));
-            }
-            forms = body.split_off(body_bytes);
+        let body_end = body_at + head.body_bytes;
+        let (body, forms) = if head.body_bytes <= memory_max {
+            let mut body = bytes_at(file, body_at, self.bytes - body_at)
+                .map_err(|error| cut_or_failed(error, path))?;
+            let forms = body.split_off(usize::try_from(head.body_bytes).unwrap_or(usize::MAX));
             if crc32fast::hash(&body) != head.body_crc {
                 return Err(damaged("body checksum"));
             }
-            EntryBody::Memory(body)
-        } else if rest_bytes > 0 {
-            return Err(damaged("length"));
+            (EntryBody::Memory(body), forms)
         } else {
-            if crc_from(file, body_at).map_err(failed("read()", path))? != head.body_crc {
+            let crc =
+                crc_of(file, body_at..body_end).map_err(|error| cut_or_failed(error, path))?;
+            if crc != head.body_crc {
                 return Err(damaged("body checksum"));
             }
+            let forms =
+                bytes_at(file, body_end, rest_bytes).map_err(|error| cut_or_failed(error, path))?;
             let file = file.try_clone().map_err(failed("dup()", path))?;
-            EntryBody::File(Arc::new(file), body_at)
+            (EntryBody::File(Arc::new(file), body_at), forms)
         };
         let entry = Entry::new(head, body, now);
         decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
@@ -164,8 +161,9 @@ pub(crate) fn write(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
     match &entry.body {
         EntryBody::Memory(bytes) => write(&file, bytes)?,
         EntryBody::File(source, offset) => {
-            copy_from(source, *offset, &file).map_err(failed("write()", path))?;
-            return Ok(length);
+            let body = *offset..offset + entry.head.body_bytes;
+            each_piece(source, body, |piece| files::write(&file, piece))
+                .map_err(failed("write()", path))?;
         }
     }
     for (place, form) in entry.forms.iter().enumerate() {
@@ -178,31 +176,60 @@ pub(crate) fn write(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
     Ok(length)
 }
 
-fn copy_from(source: &File, offset: u64, target: &File) -> io::Result<()> {
-    let mut buffer = vec![0; 64 * 1024];
-    let mut at = offset;
-    loop {
-        let count = files::read_at(source, &mut buffer, at)?;
-        if count == 0 {
-            return Ok(());
+/// The body of a page in the file of its name, if that is the page's and not another one's.
+pub(crate) fn named_body(path: &Path, head: &EntryHead) -> Option<EntryBody> {
+    let opened = Opened::new(path).ok()?;
+    let found = opened.head().ok()?.whole()?;
+    let is_same = found.began == head.began && found.body_crc == head.body_crc;
+    let body_at = head.encode().len() as u64;
+    (is_same && found.body_bytes == head.body_bytes)
+        .then(|| EntryBody::File(Arc::new(opened.file), body_at))
+}
+
+fn cut_or_failed(error: io::Error, path: &Path) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            StoreError::Damaged { path: path.to_owned(), what: "length" }
         }
-        files::write(target, &buffer[..count])?;
-        at += count as u64;
+        _ => failed("read()", path)(error),
     }
 }
 
-fn crc_from(file: &File, offset: u64) -> io::Result<u32> {
-    let mut hasher = crc32fast::Hasher::new();
+/// Hands over what lies in a part of a file, piece by piece.
+fn each_piece(
+    file: &File,
+    part: Range<u64>,
+    mut act: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
-    let mut at = offset;
-    loop {
-        let count = files::read_at(file, &mut buffer, at)?;
+    let mut at = part.start;
+    while at < part.end {
+        let room = buffer.len().min(usize::try_from(part.end - at).unwrap_or(usize::MAX));
+        let count = files::read_at(file, &mut buffer[..room], at)?;
         if count == 0 {
-            return Ok(hasher.finalize());
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        hasher.update(&buffer[..count]);
+        act(&buffer[..count])?;
         at += count as u64;
     }
+    Ok(())
+}
+
+fn bytes_at(file: &File, at: u64, length: u64) -> io::Result<Bytes> {
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    if !bytes.is_empty() {
+        files::read_exact_at(file, &mut bytes, at)?;
+    }
+    Ok(bytes.into())
+}
+
+fn crc_of(file: &File, part: Range<u64>) -> io::Result<u32> {
+    let mut hasher = crc32fast::Hasher::new();
+    each_piece(file, part, |piece| {
+        hasher.update(piece);
+        Ok(())
+    })?;
+    Ok(hasher.finalize())
 }
 
 /// The bytes of a small body, from wherever it is.

@@ -38,10 +38,10 @@ pub(crate) fn read_exact(mut file: &File, buffer: &mut [u8]) -> io::Result<()> {
     file.read_exact(buffer)
 }
 
-/// The rest of the file.
-pub(crate) fn read_to_end(mut file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+/// Fills `buffer` from `offset` on.
+pub(crate) fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     call("read()")?;
-    file.read_to_end(buffer)
+    file.read_exact_at(buffer, offset)
 }
 
 /// Bytes at `offset`; 0 at the end.

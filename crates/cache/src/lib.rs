@@ -31,6 +31,7 @@ mod folder;
 mod index;
 mod journal;
 mod key;
+mod lent;
 mod levels;
 mod marks;
 mod pace;
@@ -52,7 +53,7 @@ pub use marks::{Making, Moment};
 pub use pace::Pace;
 pub use purge::{Depth, Purge};
 pub use spool::Spool;
-pub use zone::{Kept, Zone, ZoneOptions, ZoneUsage};
+pub use zone::{BODY_IN_MEMORY_MAX, Kept, Zone, ZoneOptions, ZoneUsage};
 
 /// Why the disk tier could not do what was asked. The memory tier goes on.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,8 @@
 use crate::Key;
 use crate::catalog::Catalog;
 use crate::disk::DiskOptions;
-use crate::entry::{Entry, EntryHead};
+use crate::entry::{Entry, EntryBody, EntryHead};
+use crate::entry_file;
 use crate::fill::Fills;
 use crate::folder::Folder;
 use crate::index::Index;
@@ -39,11 +40,8 @@ struct InMemory {
     bytes: u64,
 }
 
-impl InMemory {
-    fn new(entry: Arc<Entry>) -> Self {
-        Self { bytes: entry.memory_bytes(), entry }
-    }
-}
+/// Open files of one zone: each weighs as much of the memory tier. Chosen far below the usual bound of a process.
+const FILES_OPEN_MAX: u64 = 256;
 
 /// Body size assumed when sizing the memory tier's table; chosen near a small page.
 const TYPICAL_ENTRY_BYTES: u64 = 16 * 1024;
@@ -55,6 +53,8 @@ pub(crate) struct Tiers {
     /// Its number among the zones of the folder.
     pub(crate) zone: u64,
     memory: Cache<Key, InMemory, ByBytes>,
+    /// What an entry weighs whose body is in an open file.
+    open_file_bytes: u64,
     pub(crate) catalog: Catalog,
     pub(crate) fills: Arc<Fills>,
     pub(crate) index: Index,
@@ -87,6 +87,7 @@ impl Tiers {
             options,
             zone,
             memory: Cache::with_weighter(items, memory_bytes, ByBytes),
+            open_file_bytes: memory_bytes / FILES_OPEN_MAX,
             catalog: Catalog::default(),
             fills: Arc::new(Fills::new(Arc::clone(&folder.marks))),
             index: Index::new(),
@@ -113,6 +114,31 @@ impl Tiers {
         self.in_memory(key).is_some_and(|found| Arc::ptr_eq(&found, entry))
     }
 
+    fn weighed(&self, entry: Arc<Entry>) -> InMemory {
+        let of_file = match entry.body {
+            EntryBody::Memory(_) => 0,
+            EntryBody::File(..) => self.open_file_bytes,
+        };
+        InMemory { bytes: entry.memory_bytes() + of_file, entry }
+    }
+
+    /// An entry that was written takes its body from the file of its name; one that was not, and whose body is not
+    /// in memory, is forgotten.
+    pub(crate) fn move_to_name(&self, key: &Key, entry: &Arc<Entry>) {
+        let named = entry_file::named_body(&self.path(key), &entry.head);
+        let _locked = self.marks().locked();
+        if !self.is_current(key, entry) {
+            return;
+        }
+        match named {
+            None => drop(self.memory.remove(key)),
+            Some(body) => {
+                let moved = entry.with(entry.head.clone(), body, entry.last_used());
+                self.memory.insert(key.clone(), self.weighed(Arc::new(moved)));
+            }
+        }
+    }
+
     /// Entries in memory, and their bytes.
     pub(crate) fn memory_usage(&self) -> (usize, u64) {
         (self.memory.len(), self.memory.weight())
@@ -129,7 +155,7 @@ impl Tiers {
             || self.in_memory(key).is_some_and(|old| locked.is_older(began, old.head.began));
         if !is_older {
             self.catalog.add(key, &entry.head.tags);
-            self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
+            self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
         }
         !is_older
     }
@@ -153,7 +179,7 @@ impl Tiers {
     pub(crate) fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
         let _locked = self.marks().locked();
         if self.is_current(key, entry) {
-            self.memory.insert(key.clone(), InMemory::new(Arc::clone(entry)));
+            self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
         }
     }
 
@@ -221,7 +247,7 @@ impl Tiers {
         }
         let head = EntryHead { is_purged: true, ..kept.entry.head.clone() };
         let stale = Zone::renewed(&kept.entry, head, kept.entry.last_used());
-        self.memory.insert(key.clone(), InMemory::new(Arc::new(stale)));
+        self.memory.insert(key.clone(), self.weighed(Arc::new(stale)));
         true
     }
 

@@ -5,6 +5,7 @@ use crate::entry::{Entry, EntryBody, EntryHead};
 use crate::entry_file::body_bytes;
 use crate::fill::{Claim, Waiter};
 use crate::folder::Folder;
+use crate::lent::Account;
 use crate::marks::{Locked, Making};
 use crate::purge::{Depth, Purge};
 use crate::spool::Spool;
@@ -42,6 +43,7 @@ pub struct ZoneUsage {
 pub struct Zone {
     options: ZoneOptions,
     uses: Cache<Key, u64>,
+    lent: Account,
     tiers: Arc<Tiers>,
 }
 
@@ -62,6 +64,9 @@ impl std::fmt::Debug for Zone {
 
 /// A body above this share of the memory tier stays on disk: one page must not push out eight.
 const MEMORY_SHARE: u64 = 8;
+/// A longer body is not kept in memory, but answered from its file: who reads it slowly holds no more than this of a page
+/// that was pushed out. Chosen above nearly all pages; what is longer is sent as well from the system's cache of files.
+pub const BODY_IN_MEMORY_MAX: u64 = 256 * 1024;
 /// Files that a purge removes before it answers; chosen: a millisecond's work.
 const REMOVED_AT_ONCE: usize = 32;
 /// Keys counted for `min_uses` at once.
@@ -77,7 +82,7 @@ impl Zone {
         let tiers = folder.join(|number| {
             Tiers::new(options.memory_bytes, options.disk.clone(), Arc::clone(&folder), number)
         });
-        Ok(Self { uses: Cache::new(USES_MAX), tiers, options })
+        Ok(Self { uses: Cache::new(USES_MAX), lent: Account::default(), tiers, options })
     }
 
     /// What the zone was made from; a reload keeps a zone whose options did not change.
@@ -87,6 +92,11 @@ impl Zone {
 
     /// Largest body the memory tier takes.
     pub fn memory_body_max(&self) -> u64 {
+        self.share().min(BODY_IN_MEMORY_MAX)
+    }
+
+    /// Most bytes of one page that are in memory for a while, or as another coding of its body.
+    pub fn share(&self) -> u64 {
         self.options.memory_bytes / MEMORY_SHARE
     }
 
@@ -98,6 +108,14 @@ impl Zone {
     /// Looks into the memory tier; never blocks.
     pub fn peek(&self, key: &Key) -> Option<Arc<Entry>> {
         self.tiers.hit(key)
+    }
+
+    /// A form of a body for a reader: of long ones no more than one page's share is held by all readers.
+    pub fn lend(&self, form: &Bytes) -> Option<Bytes> {
+        match form.len() as u64 > BODY_IN_MEMORY_MAX {
+            true => self.lent.lend(form, self.share()),
+            false => Some(form.clone()),
+        }
     }
 
     /// Could the disk tier hold the key? `false` spares a trip to a thread that may block.
@@ -159,14 +177,18 @@ impl Zone {
         if entry.head.is_purged {
             return Ok(());
         }
-        self.tiers.write(key, entry, now, is_wanted)
+        self.tiers.write(key, entry, now, is_wanted)?;
+        if let EntryBody::File(..) = entry.body {
+            self.tiers.move_to_name(key, entry);
+        }
+        Ok(())
     }
 
     /// Writes an entry to the disk tier, unless a purge met it since its `making` began, or a newer one took
     /// its place. Blocks.
     ///
     /// # Errors
-    /// A full disk and the like; the memory tier keeps the entry.
+    /// A full disk and the like; the memory tier keeps the entry if its body is there.
     pub fn write(
         &self,
         key: &Key,
@@ -176,7 +198,12 @@ impl Zone {
     ) -> Result<(), StoreError> {
         let is_own = making.is_of(self.tiers.marks(), entry.head.began);
         debug_assert!(is_own, "the making of another response");
-        self.tiers.write(key, entry, now, |_| true)
+        let written = self.tiers.write(key, entry, now, |_| true);
+        if let EntryBody::File(..) = entry.body {
+            // The file it was collected in has no name: it would take its room a second time.
+            self.tiers.move_to_name(key, entry);
+        }
+        written
     }
 
     /// A temporary file for a body that outgrows memory. Blocks.
@@ -394,17 +421,8 @@ impl Zone {
     }
 
     /// A copy of `entry` with another head: after a successful revalidation.
-    ///
-    /// # Errors
-    /// The body lies in a file that cannot be opened again.
     pub fn renewed(entry: &Entry, head: EntryHead, now: i64) -> Entry {
-        let renewed = Entry::new(head, entry.body.clone(), now);
-        for (form, old) in renewed.forms.iter().zip(&entry.forms) {
-            if let Some((effort, bytes)) = old.made() {
-                form.keep(*effort, bytes.clone());
-            }
-        }
-        renewed
+        entry.with(head, entry.body.clone(), now)
     }
 
     /// The body in memory, read from its file if it lies there. Blocks in that case.
@@ -930,11 +948,63 @@ mod tests {
             body_crc: crc32fast::hash(&large),
             ..EntryHead::default()
         };
-        zone.write(&key("a"), &Arc::new(Entry::new(head, body, 0)), 0, &making).unwrap();
+        let entry = Arc::new(Entry::new(head, body, 0));
+        assert!(zone.insert(&key("a"), &entry, &making));
+        zone.write(&key("a"), &entry, 0, &making).unwrap();
         assert_eq!(folder.files().len(), 1, "no temporary file is left");
-        let found = load(&zone, "a").unwrap();
-        assert!(matches!(found.body, EntryBody::File(..)));
-        assert_eq!(Zone::body(&found).unwrap(), large);
+        // The file of its name is the one it is read from: the other one has none and is held by nobody else.
+        let moved = zone.peek(&key("a")).unwrap();
+        let EntryBody::File(file, _) = &moved.body else { panic!("it is in memory") };
+        let links =
+            |file: &fs::File| std::os::unix::fs::MetadataExt::nlink(&file.metadata().unwrap());
+        assert_eq!((links(file), Zone::body(&moved).unwrap()), (1, large.clone().into()));
+        // With another coding.
+        assert!(moved.forms[1].claim());
+        moved.forms[1].keep(4, Bytes::from_static(b"coded"));
+        zone.rewrite(&key("a"), &moved, 0).unwrap();
+        let kept = (4, Bytes::from_static(b"coded"));
+        for found in [zone.peek(&key("a")).unwrap(), load(&folder.zone(), "a").unwrap()] {
+            let EntryBody::File(file, _) = &found.body else { panic!("it is in memory") };
+            assert_eq!((links(file), found.forms[1].made()), (1, Some(&kept)));
+            assert_eq!(Zone::body(&found).unwrap(), large);
+        }
+    }
+
+    #[test]
+    fn what_can_be_written_nowhere_is_forgotten_with_its_temporary_file() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let mut spool = zone.spool().unwrap();
+        spool.write(b"large").unwrap();
+        let making = zone.begin();
+        let head = EntryHead {
+            key: Bytes::from_static(b"a"),
+            began: making.moment(),
+            body_bytes: 5,
+            ..EntryHead::default()
+        };
+        let entry = Arc::new(Entry::new(head, spool.into_body(), 0));
+        assert!(zone.insert(&key("a"), &entry, &making));
+        crate::files::faults::plan(1, crate::files::faults::Fault::Short);
+        assert!(zone.write(&key("a"), &entry, 0, &making).is_err());
+        assert!(zone.peek(&key("a")).is_none() && folder.files().is_empty());
+    }
+
+    #[test]
+    fn open_files_are_bounded_whatever_fits_memory() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let file = Arc::new(fs::File::open("/dev/null").unwrap());
+        for number in 0..2000 {
+            let making = zone.begin();
+            let text = Bytes::from(format!("k{number}"));
+            let head =
+                EntryHead { key: text.clone(), began: making.moment(), ..EntryHead::default() };
+            let entry = Arc::new(Entry::new(head, EntryBody::File(Arc::clone(&file), 0), 0));
+            zone.insert(&Key::primary(text), &entry, &making);
+        }
+        let open = Arc::strong_count(&file) - 1;
+        assert!(open <= 256, "{open}");
     }
 
     #[test]

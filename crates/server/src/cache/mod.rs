@@ -54,6 +54,8 @@ pub struct Plan {
     pub stale: Option<Arc<Entry>>,
     /// A stored start of the page; the origin is asked for the rest (`*_cache_complete_partial`).
     pub start: Option<Arc<Entry>>,
+    /// The body of that, once the rest has come.
+    pub start_body: Option<Bytes>,
     /// Why the answer may not be stored.
     pub not_stored: Option<NotStored>,
     /// What the request says against storing it, once that was asked.
@@ -80,6 +82,7 @@ impl Plan {
             first: None,
             stale: None,
             start: None,
+            start_body: None,
             not_stored: None,
             objections: None,
             is_refresh: false,
@@ -292,8 +295,11 @@ fn judge_part(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Optio
     exchange.cache_report.forward = Some(Forward::Partial);
     let is_start = entry.head.part.as_ref().is_some_and(|part| part.first == 0);
     let wants_all = exchange.asked_range().is_none();
-    if is_fresh && is_start && wants_all && conf.cache_complete_partial {
-        exchange.pass.cache.as_mut()?.start = Some(Arc::clone(entry));
+    let plan = exchange.pass.cache.as_mut()?;
+    // It is read into memory.
+    let is_short = entry.head.body_bytes <= plan.zone.share();
+    if is_fresh && is_start && is_short && wants_all && conf.cache_complete_partial {
+        plan.start = Some(Arc::clone(entry));
     }
     None
 }

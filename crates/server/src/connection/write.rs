@@ -167,7 +167,7 @@ impl Writer<'_> {
         let head = std::mem::take(&mut self.connection.out);
         let result = match body {
             Body::Segments(segments) => Box::pin(self.segments(&head, &segments, core)).await,
-            Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream)).await,
+            Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream, core)).await,
             Body::Memory(_) | Body::Tunnel(_) => unreachable!("handled before"),
         };
         self.connection.out = head;
@@ -287,6 +287,11 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// May the system send files by itself?
+    fn sends_files(&self, core: &Conf) -> bool {
+        core.sendfile && self.connection.io.is_plain()
+    }
+
     async fn file(
         &mut self,
         file: &Arc<File>,
@@ -298,7 +303,7 @@ impl Writer<'_> {
             let left = usize::try_from(end - at)
                 .unwrap_or(usize::MAX)
                 .min(self.pace.allowance(self.sent).await);
-            if core.sendfile && self.connection.io.is_plain() {
+            if self.sends_files(core) {
                 let count = left.min(match core.sendfile_max_chunk.bytes() {
                     0 => usize::MAX,
                     max => max,
@@ -330,6 +335,7 @@ impl Writer<'_> {
         head: &[u8],
         exchange: &mut Exchange,
         mut stream: Stream,
+        core: &Conf,
     ) -> Result<(), Stop> {
         let mut head = head;
         stream.announced = exchange.sent.content_length;
@@ -337,7 +343,7 @@ impl Writer<'_> {
             // The client may have the head while PHP works on the body.
             self.slices(&[std::mem::take(&mut head)]).await?;
         }
-        let result = self.pieces(&mut head, &mut stream).await;
+        let result = self.pieces(&mut head, &mut stream, core).await;
         note_stream(exchange, &mut stream);
         result?;
         if self.is_chunked {
@@ -353,9 +359,20 @@ impl Writer<'_> {
     }
 
     /// Sends a stream's pieces, the first behind `head`, which is empty afterwards.
-    async fn pieces(&mut self, head: &mut &[u8], stream: &mut Stream) -> Result<(), Stop> {
+    async fn pieces(
+        &mut self,
+        head: &mut &[u8],
+        stream: &mut Stream,
+        core: &Conf,
+    ) -> Result<(), Stop> {
         while let Some(segment) = stream.next().await? {
-            self.piece(std::mem::take(head), segment).await?;
+            match segment {
+                Segment::File(file, range) if !self.is_chunked && self.sends_files(core) => {
+                    self.head_before_file(std::mem::take(head)).await?;
+                    self.file(&file, range.start, range.end, core).await?;
+                }
+                segment => self.piece(std::mem::take(head), segment).await?,
+            }
         }
         Ok(())
     }

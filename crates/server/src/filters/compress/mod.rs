@@ -17,6 +17,7 @@ use crate::exchange::response::{Body, Response, StoredPage};
 use crate::limits;
 use bytes::Bytes;
 use std::rc::Rc;
+use yorozu_cache::Zone;
 use yorozu_http::conditional;
 use yorozu_http::negotiation::weight;
 use yorozu_upstream::Gauge;
@@ -111,6 +112,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     let Some(effort) = chosen(exchange, response, location, possible) else { return };
     let is_head = exchange.request.method == Method::Head;
     response.settle_recoding();
+    let length = response.content_length;
     match std::mem::replace(&mut response.body, Body::empty()) {
         tunnel @ Body::Tunnel(_) => response.body = tunnel,
         Body::Memory(bytes) => {
@@ -132,7 +134,17 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         }
         body => {
             response.body = body;
-            response.change(Coder::new(effort));
+            match kept_beside_file(response, effort) {
+                Beside::Kept(compressed) => {
+                    let bytes = (length.unwrap_or(0), compressed.len() as u64);
+                    exchange.coded_bytes = Some((effort.coding, bytes.0, bytes.1));
+                    response.allow_ranges = false;
+                    response.content_length = Some(bytes.1);
+                    response.body = Body::Memory(compressed);
+                }
+                Beside::Later => return,
+                Beside::Never => response.change(Coder::new(effort)),
+            }
         }
     }
     response.remove(b"accept-ranges");
@@ -194,6 +206,43 @@ fn compressed(stored: Option<StoredPage>, bytes: &Bytes, effort: Effort) -> Opti
     None
 }
 
+/// The form of a page whose body is in its file.
+enum Beside {
+    Kept(Bytes),
+    /// It is being made, or too many slow clients have one: the page is sent as it is.
+    Later,
+    /// It is compressed while it is sent.
+    Never,
+}
+
+/// The kept form of a stored page whose body is in its file, if it is one that may be in memory for a while.
+fn kept_beside_file(response: &mut Response, effort: Effort) -> Beside {
+    let is_stored = |stored: &StoredPage| {
+        let length = stored.entry.head.body_bytes;
+        length <= stored.zone.share() && response.body.length() == Some(length)
+    };
+    if !response.stored_page.as_ref().is_some_and(is_stored) {
+        return Beside::Never;
+    }
+    let Some(stored) = response.stored_page.take() else { return Beside::Never };
+    if let Some((_, kept)) = stored.entry.forms[effort.coding.place()].made() {
+        return stored.zone.lend(kept).map_or(Beside::Later, Beside::Kept);
+    }
+    let Some((claim, place)) =
+        Claim::of(stored, effort).zip(Gauge::take_below(&UNDER_WAY, limits::COMPRESSIONS_MAX))
+    else {
+        return Beside::Later;
+    };
+    tokio::task::spawn_blocking(move || {
+        // One that cannot be read gives its claim back.
+        let Some(bytes) = claim.body() else { return };
+        let stored = claim.keep(compress(&bytes, effort));
+        drop(place);
+        write_again(&stored);
+    });
+    Beside::Later
+}
+
 /// A form that is the holder's to make; dropped without [`Claim::keep`], it is the next one's.
 struct Claim {
     stored: Option<StoredPage>,
@@ -205,6 +254,11 @@ impl Claim {
     fn of(stored: StoredPage, effort: Effort) -> Option<Self> {
         let is_ours = stored.entry.forms[effort.coding.place()].claim();
         is_ours.then_some(Self { stored: Some(stored), effort })
+    }
+
+    /// What is to be compressed. Blocks.
+    fn body(&self) -> Option<Bytes> {
+        self.stored.as_ref().and_then(|stored| Zone::body(&stored.entry).ok())
     }
 
     fn keep(mut self, compressed: Bytes) -> StoredPage {

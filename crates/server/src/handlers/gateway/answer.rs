@@ -19,7 +19,8 @@ use crate::process::turn;
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
-use yorozu_cache::{EntryBody, EntryHead, Part};
+use tokio::task::spawn_blocking;
+use yorozu_cache::{EntryHead, Part, Zone};
 use yorozu_http::field;
 
 /// Fields of an answer that are for the server, not the client.
@@ -108,10 +109,9 @@ pub async fn accept(exchange: &mut Exchange, conf: &Conf, mut fetched: Fetched) 
 ///
 /// # Source
 /// RFC 9110, section 15.3.7.3: only parts with the same strong validator are joined.
-pub fn completes(exchange: &Exchange, head: &Head) -> bool {
-    let Some(start) = exchange.pass.cache.as_ref().and_then(|plan| plan.start.as_ref()) else {
-        return true;
-    };
+pub async fn completes(exchange: &mut Exchange, head: &Head) -> bool {
+    let Some(plan) = exchange.pass.cache.as_mut() else { return true };
+    let Some(start) = plan.start.clone() else { return true };
     let etag = &start.head.etag;
     let is_same = !etag.is_empty()
         && !etag.starts_with(b"W/")
@@ -120,26 +120,26 @@ pub fn completes(exchange: &Exchange, head: &Head) -> bool {
     let total = part.total;
     let rest = format!("bytes {bytes}-{}/{total}", total.saturating_sub(1));
     let fits = head.field(b"content-range").is_some_and(|range| range[..] == *rest.as_bytes());
-    is_same && fits && matches!(start.body, EntryBody::Memory(_))
+    if is_same && fits {
+        plan.start_body =
+            spawn_blocking(move || Zone::body(&start)).await.ok().and_then(Result::ok);
+    }
+    plan.start_body.is_some()
 }
 
 /// Joins the rest of a page with its stored start: the head of the whole, and the bytes before.
 fn completed(exchange: &mut Exchange, head: Head) -> (Head, Option<Bytes>) {
-    let start = exchange.pass.cache.as_mut().and_then(|plan| plan.start.take());
-    let Some((start, part)) = start.as_ref().and_then(|s| Some((s, s.head.part.as_ref()?))) else {
-        return (head, None);
-    };
-    let EntryBody::Memory(bytes) = &start.body else { return (head, None) };
-    if head.status != 206 {
-        return (head, None);
-    }
+    let Some(plan) = exchange.pass.cache.as_mut() else { return (head, None) };
+    let (start, before) = (plan.start.take(), plan.start_body.take());
+    let part = start.as_ref().and_then(|start| start.head.part.as_ref());
+    let (Some(part), Some(before)) = (part, before) else { return (head, None) };
     let is_of_part = |name: &[u8]| {
         name.eq_ignore_ascii_case(b"content-range") || name.eq_ignore_ascii_case(b"content-length")
     };
     let mut fields: Vec<_> =
         head.fields.iter().filter(|(name, _)| !is_of_part(name)).cloned().collect();
     fields.push((Bytes::from_static(b"Content-Length"), part.total.to_string().into()));
-    (Head { status: 200, reason: None, fields: Rc::new(fields) }, Some(bytes.clone()))
+    (Head { status: 200, reason: None, fields: Rc::new(fields) }, Some(before))
 }
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.

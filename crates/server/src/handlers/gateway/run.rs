@@ -53,7 +53,7 @@ pub async fn run(exchange: &mut Exchange) -> Outcome {
     };
     let mut result = fetch_for_client(exchange, gateway, &job).await;
     if let Some(Ok(fetched)) = &result {
-        if fetched.head.status == 206 && !answer::completes(exchange, &fetched.head) {
+        if fetched.head.status == 206 && !answer::completes(exchange, &fetched.head).await {
             // The rest does not fit the start that is stored: all of it is asked for.
             let plan = exchange.pass.cache.as_mut().expect("has a start");
             plan.start = None;

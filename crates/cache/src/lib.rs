@@ -36,6 +36,7 @@ mod levels;
 mod marks;
 mod pace;
 mod purge;
+mod queue;
 mod scan;
 mod spool;
 mod tiers;
@@ -52,6 +53,7 @@ pub use levels::Levels;
 pub use marks::{Making, Moment};
 pub use pace::Pace;
 pub use purge::{Depth, Purge};
+pub use queue::{Place, Refused, WAITING_BYTES_MAX};
 pub use spool::Spool;
 pub use zone::{BODY_IN_MEMORY_MAX, Kept, Zone, ZoneOptions, ZoneUsage};
 

@@ -8,6 +8,7 @@ use crate::folder::Folder;
 use crate::lent::Account;
 use crate::marks::{Locked, Making};
 use crate::purge::{Depth, Purge};
+use crate::queue::{Place, Queue, Refused};
 use crate::spool::Spool;
 use crate::tiers::Tiers;
 use crate::{Key, StoreError};
@@ -37,6 +38,10 @@ pub struct ZoneUsage {
     pub disk_files: usize,
     /// Bytes of those files.
     pub disk_bytes: u64,
+    /// Bytes of entries that wait for the disk.
+    pub waiting_bytes: u64,
+    /// Entries that were not written since the start, as too many waited.
+    pub unwritten: u64,
 }
 
 /// One `keys_zone`.
@@ -44,6 +49,7 @@ pub struct Zone {
     options: ZoneOptions,
     uses: Cache<Key, u64>,
     lent: Account,
+    queue: Queue,
     tiers: Arc<Tiers>,
 }
 
@@ -82,7 +88,13 @@ impl Zone {
         let tiers = folder.join(|number| {
             Tiers::new(options.memory_bytes, options.disk.clone(), Arc::clone(&folder), number)
         });
-        Ok(Self { uses: Cache::new(USES_MAX), lent: Account::default(), tiers, options })
+        Ok(Self {
+            uses: Cache::new(USES_MAX),
+            lent: Account::default(),
+            queue: Queue::default(),
+            tiers,
+            options,
+        })
     }
 
     /// What the zone was made from; a reload keeps a zone whose options did not change.
@@ -160,6 +172,14 @@ impl Zone {
         debug_assert!(making.is_of(self.tiers.marks(), *began), "the making of another response");
         let put = |locked: &Locked<'_>| self.tiers.put(locked, key, entry);
         self.tiers.marks().unless_met(key, tags, *began, put)
+    }
+
+    /// A place among those who wait for the disk, to be held until the entry is written.
+    ///
+    /// # Errors
+    /// There is none: a disk that does not keep up gets fewer pages, and memory does not grow.
+    pub fn queue(&self, entry: &Entry) -> Result<Place, Refused> {
+        self.queue.enter(entry.memory_bytes())
     }
 
     /// Weighs an entry again after one of [`Entry::forms`] was made.
@@ -417,7 +437,8 @@ impl Zone {
     pub fn usage(&self) -> ZoneUsage {
         let (disk_files, disk_bytes) = self.tiers.index.usage();
         let (memory_entries, memory_bytes) = self.tiers.memory_usage();
-        ZoneUsage { memory_entries, memory_bytes, disk_files, disk_bytes }
+        let (waiting_bytes, unwritten) = self.queue.usage();
+        ZoneUsage { memory_entries, memory_bytes, disk_files, disk_bytes, waiting_bytes, unwritten }
     }
 
     /// A copy of `entry` with another head: after a successful revalidation.

@@ -66,6 +66,8 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 pub const CACHE_MANAGER_PAUSE: Duration = Duration::from_secs(10);
 /// Longest body of a page that is kept in memory; longer ones are answered from their files.
 pub use yorozu_cache::BODY_IN_MEMORY_MAX;
+/// Bytes of pages of one zone that wait for the disk; what is more is kept in memory alone.
+pub use yorozu_cache::WAITING_BYTES_MAX;
 /// Stored pages compressed at once, process-wide; chosen to leave a core for serving.
 pub const COMPRESSIONS_MAX: usize = 2;
 /// `try_files`, `index` and `if (-f)` may look at so many files for one request; chosen.

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use yorozu_cache::{
-    Entry, EntryBody, EntryHead, FillGuard, Filling, Key, Making, Spool, StoreError, Zone,
+    Entry, EntryBody, EntryHead, FillGuard, Filling, Key, Making, Refused, Spool, StoreError, Zone,
 };
 
 /// A response on its way into a zone, of whose body nothing has come yet.
@@ -188,7 +188,24 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
     if let Some(guard) = guard {
         guard.stored(Arc::clone(&entry));
     }
-    let written = spawn_blocking(move || zone.write(&key, &entry, now, &making));
+    let place = match zone.queue(&entry) {
+        Ok(place) => place,
+        Err(Refused { is_first }) => {
+            if is_first {
+                let path = zone.options().disk.path.display();
+                let text = format!(
+                    "the disk of \"{path}\" does not keep up: pages are kept in memory alone"
+                );
+                context.upstream(Level::Warn, &text, None);
+            }
+            return;
+        }
+    };
+    let written = spawn_blocking(move || {
+        let written = zone.write(&key, &entry, now, &making);
+        drop((entry, place));
+        written
+    });
     tokio::task::spawn_local(async move {
         if let Ok(Err(problem)) = written.await {
             context.upstream(Level::Crit, &problem.to_string(), None);

@@ -45,6 +45,7 @@ pub(super) fn figures(config: &Config) -> Value {
         let disk = json!({
             "pages": usage.disk_files, "pages_max": options.disk.files_max,
             "bytes": usage.disk_bytes, "bytes_max": options.disk.max_size,
+            "waiting_bytes": usage.waiting_bytes, "unwritten": usage.unwritten,
         });
         (name.clone(), json!({ "memory": memory, "disk": disk }))
     });

@@ -193,7 +193,13 @@ fn compressed(stored: Option<StoredPage>, bytes: &Bytes, effort: Effort) -> Opti
     if is_quick(bytes, effort) {
         let made = compress(bytes, effort);
         let stored = claim.keep(made.clone());
-        tokio::task::spawn_blocking(move || write_again(&stored));
+        // Where too many wait for the disk its file has no such form, as if the disk refused it.
+        if let Ok(place) = stored.zone.queue(&stored.entry) {
+            tokio::task::spawn_blocking(move || {
+                write_again(&stored);
+                drop((stored, place));
+            });
+        }
         return Some(made);
     }
     let place = Gauge::take_below(&UNDER_WAY, limits::COMPRESSIONS_MAX)?;

@@ -3,7 +3,7 @@
 
 use super::pools::Lease;
 use super::store::Saver;
-use super::stream::{Shared, Stream, Torn, Totals};
+use super::stream::{Ending, Shared, Stream, Torn, Totals};
 use super::upload::Sending;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collecting;
@@ -165,7 +165,7 @@ pub fn start_with(
             (Outlet::Stored(collecting), stream)
         }
     };
-    let pump = Pump { shared, outlet, ahead, file: None };
+    let pump = Pump { ending: Ending(Rc::clone(&shared)), shared, outlet, ahead, file: None };
     tokio::task::spawn_local(pump.run(source, end));
     stream
 }
@@ -190,6 +190,8 @@ enum Room {
 
 struct Pump {
     shared: Rc<Shared>,
+    /// Of the queue; a flow has its own.
+    ending: Ending,
     outlet: Outlet,
     ahead: ReadAhead,
     file: Option<(Arc<File>, u64)>,
@@ -222,7 +224,7 @@ impl Pump {
             Outlet::Passed(filling) if is_whole => filling.end(),
             // Dropped, they end torn.
             Outlet::Stored(_) | Outlet::Passed(_) => {}
-            Outlet::Queue => self.shared.end(if is_whole { Ok(()) } else { Err(Torn) }),
+            Outlet::Queue => self.ending.0.end(if is_whole { Ok(()) } else { Err(Torn) }),
         }
     }
 

@@ -65,6 +65,16 @@ impl Shared {
     }
 }
 
+/// Held by the task that makes a body: whatever becomes of it, also a panic, its client does not wait for ever.
+#[derive(Debug)]
+pub(super) struct Ending(pub(super) Rc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end(Err(Torn));
+    }
+}
+
 /// What a stream's bytes come from.
 #[derive(Debug)]
 enum Feed {
@@ -381,14 +391,14 @@ where
     let shared = Rc::new(Shared::default());
     let made = make(Sink { shared: Rc::clone(&shared) });
     let mut stream = Stream::new(Rc::clone(&shared));
+    let ending = Ending(shared);
     let maker = tokio::task::spawn_local(async move {
         let ended = tokio::select! {
             biased;
             ended = made => ended,
             () = client_closed => Err(Torn),
         };
-        shared.state.borrow_mut().ended = Some(ended);
-        shared.readable.notify_one();
+        ending.0.end(ended);
     });
     stream.maker = Some(maker.abort_handle());
     stream
@@ -468,5 +478,37 @@ fn pieces(segment: Segment) -> Vec<Segment> {
                 })
                 .collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::task::LocalSet;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_body_whose_maker_panics_is_torn() {
+        let make = async {
+            let mut stream = made_by(std::future::pending(), |sink| async move {
+                sink.put(Bytes::from_static(b"half")).await?;
+                panic!("in the middle of a body");
+            });
+            assert_eq!(stream.next_bytes().await.unwrap().as_deref(), Some(&b"half"[..]));
+            tokio::time::timeout(Duration::from_secs(10), stream.next_bytes()).await
+        };
+        let ended = LocalSet::new().run_until(make).await;
+        assert_eq!(ended.expect("the client is told"), Err(Torn));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_body_that_ends_is_not_torn_by_its_makers_end() {
+        let make = async {
+            let mut stream = made_by(std::future::pending(), |sink| async move {
+                sink.put(Bytes::from_static(b"all")).await
+            });
+            assert_eq!(stream.next_bytes().await.unwrap().as_deref(), Some(&b"all"[..]));
+            stream.next_bytes().await
+        };
+        assert_eq!(LocalSet::new().run_until(make).await, Ok(None));
     }
 }

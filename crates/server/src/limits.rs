@@ -26,6 +26,11 @@ pub const TYPES_MAX: usize = 65_536;
 pub const READ_BYTES: usize = 64 * 1024;
 /// Bytes of a file read and written at once without sendfile; nginx's output_buffers hold as much.
 pub const FILE_CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes read on the event loop of a file whose system cannot tell whether it would wait; chosen: such a read takes less
+/// than waking a thread.
+pub const READ_ON_LOOP_BYTES: usize = 16 * 1024;
+/// Bytes of a file that are sent by one call; chosen: as much as sockets take at once, and read from a disk before.
+pub const SENDFILE_BYTES: usize = 512 * 1024;
 /// Bytes of small files that a worker keeps; chosen: style sheets, scripts and icons of some sites.
 pub const SMALL_FILES_BYTES: u64 = 16 * 1024 * 1024;
 /// How many of them are expected; chosen: of 8 KB each.

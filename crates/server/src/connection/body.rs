@@ -5,19 +5,22 @@ use super::origin;
 pub use super::origin::Origin;
 use super::transport::Transport;
 use crate::config::http_core::{Conf, InFileOnly};
+use crate::exchange::file;
 use crate::exchange::temporary::{NamedFile, named_file, private_folder, unnamed_file};
+use crate::limits;
 use crate::logging::error::os_error;
 use ::h2::RecvStream;
 use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::future::{Future, poll_fn};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
 
 /// Why a body could not be read.
@@ -314,7 +317,7 @@ impl RequestBody {
         let failed = |why: io::Error| BodyError::File(file_error(conf, &why));
         // What was sent on already belongs to it.
         let mut memory: BytesMut = self.kept.iter().flatten().flatten().copied().collect();
-        let mut file: Option<(File, Option<NamedFile>)> = None;
+        let mut file: Option<Spill> = None;
         let mut total = memory.len() as u64;
         while let Some(piece) = self.next(conf.client_body_timeout, usize::MAX).await? {
             total += piece.len() as u64;
@@ -322,39 +325,26 @@ impl RequestBody {
                 return Err(BodyError::TooLarge);
             }
             if file.is_none() && memory.len() + piece.len() > memory_max {
-                file = Some(self.spill(conf, &memory).map_err(failed)?);
-                memory.clear();
+                let spill = Spill::begin(conf, memory.split().freeze()).await.map_err(failed)?;
+                file = Some(spill);
             }
             match &mut file {
-                Some((file, _)) => file.write_all(&piece).map_err(failed)?,
+                Some(file) => file.push(piece).await.map_err(failed)?,
                 None => memory.extend_from_slice(&piece),
             }
         }
         if file.is_none() && conf.client_body_in_file_only != InFileOnly::Off {
-            file = Some(self.spill(conf, &memory).map_err(failed)?);
+            let spill = Spill::begin(conf, memory.split().freeze()).await.map_err(failed)?;
+            file = Some(spill);
         }
         self.stored = match file {
-            Some((file, path)) => Stored::File { file: Arc::new(file), bytes: total, path },
+            Some(mut spill) => {
+                spill.flush().await.map_err(failed)?;
+                Stored::File { file: spill.file, bytes: total, path: spill.path }
+            }
             None => Stored::Memory(memory.freeze()),
         };
         Ok(())
-    }
-
-    fn spill(&self, conf: &Conf, memory: &[u8]) -> io::Result<(File, Option<NamedFile>)> {
-        let folder = crate::config::http_core::temp_folder(conf);
-        let (mut file, path) = match conf.client_body_in_file_only {
-            InFileOnly::Off => (unnamed_file(&folder)?, None),
-            mode => {
-                private_folder(&folder)?;
-                let mut named = named_file(&folder, "")?;
-                if mode == InFileOnly::On {
-                    named.stay();
-                }
-                (named.file.try_clone()?, Some(named))
-            }
-        };
-        file.write_all(memory)?;
-        Ok((file, path))
     }
 
     /// The client, for interim answers.
@@ -585,6 +575,50 @@ impl RequestBody {
     /// Is the client waiting for leave to send the body? Then it will not come.
     pub fn is_awaiting_continue(&self) -> bool {
         self.wants_continue && self.unread.is_empty()
+    }
+}
+
+/// A body on its way into a file, which threads write that may block.
+struct Spill {
+    file: Arc<File>,
+    path: Option<NamedFile>,
+    written: u64,
+    /// Not written yet.
+    pieces: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Spill {
+    async fn begin(conf: &Conf, first: Bytes) -> io::Result<Self> {
+        let folder = crate::config::http_core::temp_folder(conf);
+        let mode = conf.client_body_in_file_only;
+        let made = spawn_blocking(move || {
+            if mode == InFileOnly::Off {
+                return Ok((unnamed_file(&folder)?, None));
+            }
+            private_folder(&folder)?;
+            let mut named = named_file(&folder, "")?;
+            if mode == InFileOnly::On {
+                named.stay();
+            }
+            Ok::<_, io::Error>((named.file.try_clone()?, Some(named)))
+        });
+        let (file, path) = made.await.map_err(io::Error::other)??;
+        let file = Arc::new(file);
+        Ok(Self { file, path, written: 0, bytes: first.len(), pieces: vec![first] })
+    }
+
+    async fn push(&mut self, piece: Bytes) -> io::Result<()> {
+        self.bytes += piece.len();
+        self.pieces.push(piece);
+        if self.bytes >= limits::FILE_CHUNK_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        let (pieces, bytes) = (std::mem::take(&mut self.pieces), std::mem::take(&mut self.bytes));
+        file::write(&self.file, pieces, self.written).await?;
+        self.written += bytes as u64;
+        Ok(())
     }
 }
 

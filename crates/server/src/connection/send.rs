@@ -1,10 +1,10 @@
 //! What sending a response has in common, whatever the protocol.
 
 use crate::config::http_core::Conf;
-use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::{Response, SentHead};
 use crate::exchange::variables::decimal;
+use crate::exchange::{Exchange, file};
 use crate::filters::headers;
 use crate::handlers::error_page::server_name;
 use crate::handlers::gateway::stream::{Stream, Torn};
@@ -14,7 +14,6 @@ use crate::process::turn;
 use bytes::Bytes;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use yorozu_http::status::has_content;
@@ -227,20 +226,10 @@ pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
     headers::add_trailers(exchange);
 }
 
-/// Reads a part of a file: from the page cache if it is there, else on a thread that may block.
+/// As [`file::read`]; a file that ends too early is a body that is torn.
 pub(crate) async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes, Stop> {
-    let mut buffer = vec![0; length];
-    // Files of a page cache are nearly always in memory; a cold read moves to another thread.
-    let read = file.read_at(&mut buffer, at)?;
-    if read == length {
-        return Ok(buffer.into());
-    }
-    let file = Arc::clone(file);
-    let rest = tokio::task::spawn_blocking(move || {
-        file.read_exact_at(&mut buffer[read..], at + read as u64).map(|()| buffer)
-    });
-    match rest.await {
-        Ok(Ok(buffer)) => Ok(buffer.into()),
-        _ => Err(Stop::Torn),
-    }
+    file::read(file, at, length).await.map_err(|problem| match problem.kind() {
+        io::ErrorKind::UnexpectedEof => Stop::Torn,
+        _ => Stop::Failed(problem),
+    })
 }

@@ -5,8 +5,8 @@ use super::h1::Connection;
 use super::send::{Pace, Sent, Stop, keep_sent, note_stream, outcome, read_file, settle_content};
 use super::send::{first_fields, last_fields};
 use crate::config::http_core::Conf;
-use crate::exchange::Exchange;
 use crate::exchange::response::{Body, Response, Segment};
+use crate::exchange::{Exchange, file};
 use crate::handlers::gateway::stream::Stream;
 use crate::handlers::gateway::tunnel::Tunnel;
 use crate::limits;
@@ -308,6 +308,10 @@ impl Writer<'_> {
                     0 => usize::MAX,
                     max => max,
                 });
+                let count = file::bring(file, at, count).await?;
+                if count == 0 {
+                    return Err(Stop::Torn);
+                }
                 let connection = &mut *self.connection;
                 let send = connection.io.send_file(file, at, count);
                 let sent = connection

@@ -3,6 +3,7 @@
 //! A connection makes an [`Exchange`], the phases and handlers fill in its response, the filters
 //! shape it, the connection writes it, the logs read it. Nothing here knows the protocol.
 
+pub mod file;
 pub mod request;
 pub mod response;
 pub mod scratch;

@@ -8,6 +8,7 @@ use super::upload::Sending;
 use super::{BodyStep, Codec, CodecError};
 use crate::cache::Collecting;
 use crate::connection::timer;
+use crate::exchange::file;
 use crate::exchange::response::Segment;
 use crate::exchange::temporary::unnamed_file;
 use crate::exchange::unix_seconds;
@@ -16,7 +17,6 @@ use crate::process::turn;
 use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -396,26 +396,25 @@ impl Pump {
     /// The file cannot be made or written.
     async fn spill(&mut self, piece: &Bytes) -> io::Result<bool> {
         let Some((folder, bytes_max)) = &self.ahead.file else { return Ok(false) };
-        let (file, used) = match self.file.take() {
-            Some((file, used)) => (Some(file), used),
-            None => (None, 0),
-        };
+        let used = self.file.as_ref().map_or(0, |(_, used)| *used);
         let end = used + piece.len() as u64;
         if end > *bytes_max {
-            self.file = file.map(|file| (file, used));
             return Ok(false);
         }
-        let (folder, bytes) = (folder.clone(), piece.clone());
-        let written = tokio::task::spawn_blocking(move || {
-            let file = file.map_or_else(|| unnamed_file(&folder).map(Arc::new), Ok)?;
-            file.write_all_at(&bytes, used)?;
-            Ok::<_, io::Error>(file)
-        });
-        let file = written.await.map_err(io::Error::other)??;
+        let file = match self.file.take() {
+            Some((file, _)) => file,
+            None => unnamed_file_in(folder.clone()).await?,
+        };
+        file::write(&file, vec![piece.clone()], used).await?;
         self.hand_on(Segment::File(Arc::clone(&file), used..end));
         self.file = Some((file, end));
         Ok(true)
     }
+}
+
+async fn unnamed_file_in(folder: PathBuf) -> io::Result<Arc<File>> {
+    let made = tokio::task::spawn_blocking(move || unnamed_file(&folder).map(Arc::new));
+    made.await.map_err(io::Error::other)?
 }
 
 /// nginx's wording for what an application wrote to its standard error.

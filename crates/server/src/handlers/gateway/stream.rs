@@ -10,15 +10,14 @@
 //!   as for all who read along; the queue is for what is not stored.
 //! - A body that ends early is reported as torn and never stored.
 
+use crate::exchange::file;
 use crate::exchange::response::{Body, Segment};
 use crate::filters::compress::{Coder, Coding};
 use crate::limits;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +100,9 @@ pub struct Stream {
     feed: Feed,
     /// Set by a filter that changes the content.
     coder: Option<Box<Coder>>,
+    /// Taken, and not read into memory yet: for who asks, and for the coder.
+    reading: Option<Segment>,
+    coding: Option<Segment>,
     /// Read and not coded yet.
     uncoded: Bytes,
     /// The part of the body the client wants; all without.
@@ -127,6 +129,8 @@ impl Stream {
         Self {
             feed,
             coder: None,
+            reading: None,
+            coding: None,
             uncoded: Bytes::new(),
             window: None,
             slices: None,
@@ -189,6 +193,9 @@ impl Stream {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Segment>, Torn> {
+        if let Some(segment) = self.reading.take() {
+            return Ok(Some(segment));
+        }
         let piece = self.coded().await?;
         if let Some(left) = &mut self.announced {
             match &piece {
@@ -205,17 +212,20 @@ impl Stream {
     /// # Errors
     /// As [`Stream::next`], or a file of it cannot be read.
     pub async fn next_bytes(&mut self) -> Result<Option<Bytes>, Torn> {
-        match self.next().await? {
-            Some(segment) => in_memory(segment).map(Some).map_err(|_| Torn),
-            None => Ok(None),
-        }
+        let Some(segment) = self.next().await? else { return Ok(None) };
+        let bytes = in_memory(self.reading.insert(segment)).await;
+        self.reading = None;
+        bytes.map(Some)
     }
 
     /// The next piece, through the filter that compresses.
     async fn coded(&mut self) -> Result<Option<Segment>, Torn> {
         loop {
             if self.uncoded.is_empty() {
-                let piece = self.wanted().await?;
+                let piece = match self.coding.take() {
+                    Some(piece) => Some(piece),
+                    None => self.wanted().await?,
+                };
                 let Some(coder) = &mut self.coder else { return Ok(piece) };
                 let Some(piece) = piece else {
                     let rest = coder.finish().map_err(|_| Torn)?;
@@ -224,7 +234,8 @@ impl Stream {
                     self.coder = None;
                     return Ok((!rest.is_empty()).then(|| Segment::Memory(rest)));
                 };
-                self.uncoded = in_memory(piece).map_err(|_| Torn)?;
+                self.uncoded = in_memory(self.coding.insert(piece)).await?;
+                self.coding = None;
             }
             let is_last = self.is_waiting();
             let Some(coder) = &mut self.coder else { continue };
@@ -316,14 +327,12 @@ impl Stream {
     }
 }
 
-fn in_memory(segment: Segment) -> io::Result<Bytes> {
+async fn in_memory(segment: &Segment) -> Result<Bytes, Torn> {
     match segment {
-        Segment::Memory(bytes) => Ok(bytes),
+        Segment::Memory(bytes) => Ok(bytes.clone()),
         Segment::File(file, range) => {
-            let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
-            let mut bytes = vec![0; length];
-            file.read_exact_at(&mut bytes, range.start)?;
-            Ok(bytes.into())
+            let length = usize::try_from(range.end - range.start).map_err(|_| Torn)?;
+            file::read(file, range.start, length).await.map_err(|_| Torn)
         }
     }
 }

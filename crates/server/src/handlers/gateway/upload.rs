@@ -2,12 +2,12 @@
 
 use super::Framing;
 use crate::connection::body::{BodyError, PieceBounds, RequestBody};
-use bytes::{Bytes, BytesMut};
+use crate::exchange::file;
+use bytes::Bytes;
 use std::cell::Cell;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::FileExt as _;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -164,21 +164,18 @@ impl Sender {
         }
     }
 
-    async fn file(&mut self, file: &File, length: u64) -> Result<(), UploadFault> {
+    async fn file(&mut self, file: &Arc<File>, length: u64) -> Result<(), UploadFault> {
         let mut at = 0;
         if length == 0 {
             self.head().await?;
             return self.end().await;
         }
         while at < length {
-            let mut piece = BytesMut::zeroed(crate::limits::FILE_CHUNK_BYTES);
-            let count = file.read_at(&mut piece, at).map_err(UploadFault::Peer)?;
-            if count == 0 {
-                return Err(UploadFault::Peer(io::ErrorKind::UnexpectedEof.into()));
-            }
-            piece.truncate(count);
+            let left = usize::try_from(length - at).unwrap_or(usize::MAX);
+            let count = left.min(crate::limits::FILE_CHUNK_BYTES);
+            let piece = file::read(file, at, count).await.map_err(UploadFault::Peer)?;
             at += count as u64;
-            self.pieces(&[piece.freeze()], at >= length).await?;
+            self.pieces(&[piece], at >= length).await?;
         }
         Ok(())
     }

@@ -106,6 +106,7 @@ PARTS = [
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
+    Part('memory', 'what memory= bounds', 'tests/memory.py'),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
     Part('published', 'the published configurations', 'tests/published.py'),

@@ -4,7 +4,7 @@ use crate::dns::{self, Found};
 use domain::base::iana::Rtype;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
@@ -107,6 +107,9 @@ impl Resolver {
     }
 
     async fn ask(&self, host: &str) -> Result<Resolved, ResolveFault> {
+        if let Some(addresses) = self.own_addresses(host) {
+            return Ok(Resolved { addresses, valid_until: Instant::now() });
+        }
         let of = async |is_wanted: bool, rtype| {
             if is_wanted {
                 dns::ask(&self.servers, host, rtype).await
@@ -131,6 +134,17 @@ impl Resolver {
         }
         let validity = self.valid.or(ttl).unwrap_or_default();
         Ok(Resolved { addresses, valid_until: Instant::now() + validity })
+    }
+}
+
+impl Resolver {
+    /// Those of names that no name server is asked about (RFC 6761, section 6.3).
+    fn own_addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let first = self.ipv4.then_some(Ipv4Addr::LOCALHOST.into());
+        let second = self.ipv6.then_some(Ipv6Addr::LOCALHOST.into());
+        (host == "localhost" || host.ends_with(".localhost"))
+            .then(|| first.into_iter().chain(second).collect())
     }
 }
 
@@ -258,6 +272,19 @@ mod tests {
             let left = validity.duration_since(Instant::now());
             assert!(left <= Duration::from_secs(30) && left > Duration::from_secs(20), "{left:?}");
             assert_eq!(last_byte(&resolver, "loop").await, Err(ResolveFault::Failed));
+        });
+    }
+
+    #[test]
+    fn nobody_is_asked_who_localhost_is() {
+        with_servers(async {
+            let nobody = resolver(&[]);
+            for host in ["localhost", "LocalHost.", "a.localhost"] {
+                assert_eq!(last_byte(&nobody, host).await, Ok(1));
+            }
+            let both = Resolver { ipv6: true, ..nobody };
+            let found = both.addresses("localhost", MINUTE).await.unwrap();
+            assert_eq!(found.addresses.len(), 2);
         });
     }
 

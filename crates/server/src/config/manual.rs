@@ -32,7 +32,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["gzip_min_length"], "holds for answers that arrived whole without `Content-Length`, too"),
     (&["sub_filter", "ssi", "add_before_body", "add_after_body"], "subrequests have no content"),
     (&["dav_methods"], "a file is written beside its place and renamed"),
-    (&["auth_basic_user_file"], "no hashes of yescrypt"),
+    (&["auth_basic_user_file"], "no hashes of gost-yescrypt, scrypt, SunMD5 and NT"),
     (
         &["proxy_cache_key", "fastcgi_cache_key"],
         "without it pages are kept apart by method, host and target",

@@ -1,6 +1,7 @@
 //! `auth_basic`: a name and a password, by a file of them (RFC 7617).
 
 use super::access::basic_credentials;
+use super::crypt;
 use crate::config::directive::*;
 use crate::config::env::join;
 use crate::config::files::read_regular;
@@ -9,7 +10,6 @@ use crate::exchange::Exchange;
 use crate::limits;
 use crate::logging::error::{self, Level};
 use bytes::Bytes;
-use md5::{Digest as _, Md5};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -146,7 +146,9 @@ async fn judge(path: PathBuf, user: Vec<u8>, password: Vec<u8>) -> Found {
 }
 
 /// Compares when it is the password's turn. A good hash takes long, on purpose.
-async fn compare(password: Vec<u8>, hash: Vec<u8>) -> Found {
+async fn compare(mut password: Vec<u8>, hash: Vec<u8>) -> Found {
+    // It ends where C's does, as with nginx.
+    password.truncate(memchr::memchr(0, &password).unwrap_or(password.len()));
     if password.len() > limits::PASSWORD_BYTES_MAX {
         return Found::Mismatch;
     }
@@ -186,7 +188,7 @@ fn look_up(path: &std::path::Path, user: &[u8]) -> Result<Vec<u8>, Found> {
 }
 
 /// Does the password have this hash? `$apr1$`, `{PLAIN}`, `{SHA}`, `{SSHA}` as nginx has them, and those of
-/// crypt(3) but yescrypt.
+/// crypt(3).
 fn is_password(password: &[u8], hash: &[u8]) -> bool {
     let same = |a: &[u8], b: &[u8]| aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok();
     let sha1 = |parts: &[&[u8]]| {
@@ -207,57 +209,9 @@ fn is_password(password: &[u8], hash: &[u8]) -> bool {
     }
     if let Some(rest) = hash.strip_prefix(b"$apr1$") {
         let salt = rest.split(|byte| *byte == b'$').next().unwrap_or_default();
-        return same(&apr1(password, &salt[..salt.len().min(8)]), hash);
+        return same(&crypt::md5(b"$apr1$", password, &salt[..salt.len().min(8)]), hash);
     }
-    std::str::from_utf8(hash).is_ok_and(|hash| pwhash::unix::verify(password, hash))
-}
-
-/// Apache's variant of the MD5 crypt: `$apr1$salt$digest`.
-///
-/// # Source
-/// Poul-Henning Kamp's md5crypt with the magic `$apr1$` (Apache, `apr_md5.c`; nginx, `ngx_crypt_apr1`).
-fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
-    const MAGIC: &[u8] = b"$apr1$";
-    const LETTERS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    let inner = Md5::new().chain_update(password).chain_update(salt).chain_update(password);
-    let inner = inner.finalize();
-    let mut first = Md5::new().chain_update(password).chain_update(MAGIC).chain_update(salt);
-    for (index, _) in password.iter().enumerate() {
-        first.update([inner[index % 16]]);
-    }
-    let mut left = password.len();
-    while left > 0 {
-        let nothing = left & 1 == 1;
-        first.update([if nothing { 0 } else { password[0] }]);
-        left >>= 1;
-    }
-    let mut digest = first.finalize();
-    for round in 0..1000 {
-        let mut next = Md5::new();
-        next.update(if round % 2 == 1 { password } else { &digest[..] });
-        if round % 3 != 0 {
-            next.update(salt);
-        }
-        if round % 7 != 0 {
-            next.update(password);
-        }
-        next.update(if round % 2 == 1 { &digest[..] } else { password });
-        digest = next.finalize();
-    }
-    let mut out = [MAGIC, salt, b"$"].concat();
-    let mut letters = |bytes: [u8; 3], count: usize| {
-        let mut value = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
-        for _ in 0..count {
-            out.push(LETTERS[(value & 63) as usize]);
-            value >>= 6;
-        }
-    };
-    for at in 0..5 {
-        let last = if at == 4 { 5 } else { at + 12 };
-        letters([digest[at], digest[at + 6], digest[last]], 4);
-    }
-    letters([0, 0, digest[11]], 2);
-    out
+    crypt::verify(password, hash)
 }
 
 #[cfg(test)]

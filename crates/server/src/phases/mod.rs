@@ -7,6 +7,7 @@ pub mod access;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod browser;
+mod crypt;
 pub mod geo;
 pub mod limit_conn;
 pub mod limit_req;

@@ -116,7 +116,7 @@ impl<'a> Certificate<'a> {
 
     /// When it begins and ceases to be valid, since 1970.
     pub(super) fn validity(&self) -> Option<(Duration, Duration)> {
-        let validity = Validity::from_der(self.validity).ok()?;
+        let validity: Validity = Validity::from_der(self.validity).ok()?;
         Some((validity.not_before.to_unix_duration(), validity.not_after.to_unix_duration()))
     }
 

@@ -117,7 +117,7 @@ pub(super) fn one_line(name: &[u8]) -> Option<String> {
 /// The text of a value in UTF-8. `None` for what is no text, `Some(None)` for broken text.
 fn characters<'a>(value: &Element<'a>) -> Option<Option<Cow<'a, [u8]>>> {
     let wide = |width: usize, number: fn(&[u8]) -> u32| {
-        let is_whole = value.content.len() % width == 0;
+        let is_whole = value.content.len().is_multiple_of(width);
         is_whole.then(|| in_utf8(value.content.chunks_exact(width).map(number)))
     };
     Some(match value.tag {

@@ -9,6 +9,7 @@ pub mod directives;
 mod distinguished_name;
 pub mod handshake;
 pub mod names;
+mod ocsp;
 pub mod pem;
 mod restated;
 mod revocation;

@@ -150,7 +150,7 @@ fn plain_labels(text: &[u8]) -> Cow<'_, [u8]> {
 fn without_aux(certificate: CertificateDer<'static>) -> CertificateDer<'static> {
     let whole = || {
         let mut reader = SliceReader::new(&certificate).ok()?;
-        let content = Header::decode(&mut reader).ok()?.length;
+        let content = Header::decode(&mut reader).ok()?.length();
         usize::try_from((reader.position() + content).ok()?).ok()
     };
     match whole() {
@@ -167,7 +167,7 @@ fn decrypt(text: &[u8], passwords: &[Vec<u8>]) -> Option<PrivateKeyDer<'static>>
     // A certificate may stand in the same file.
     let text = &text[text.find(BEGIN)?..];
     let (_, document) = SecretDocument::from_pem(text).ok()?;
-    let info = pkcs8::EncryptedPrivateKeyInfo::try_from(document.as_bytes()).ok()?;
+    let info = pkcs8::EncryptedPrivateKeyInfoRef::try_from(document.as_bytes()).ok()?;
     let key = passwords.iter().find_map(|password| info.decrypt(password).ok())?;
     Some(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }

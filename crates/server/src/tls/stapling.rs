@@ -1,12 +1,18 @@
 //! `ssl_stapling`: asks the responder of a certificate's authority for the certificate's state (RFC 6960),
 //! and keeps the answer with the certificate until there is a newer one.
 
+use super::ocsp::{
+    BasicOcspResponse, CertId, CertStatus, OcspRequest, OcspResponse, OcspResponseStatus, Request,
+    TbsRequest,
+};
 use super::signature::is_signed;
 use crate::config::compiled::{Config, LocationId, WorkerConf};
 use crate::logging::error::Level;
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use bytes::{Bytes, BytesMut};
+use der::asn1::{Null, ObjectIdentifier, OctetString};
+use der::{Any, Decode as _, Encode as _};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use std::net::{IpAddr, SocketAddr};
@@ -15,16 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_cert::Certificate;
-use x509_cert::der::asn1::{Null, OctetString};
-use x509_cert::der::oid::ObjectIdentifier;
-use x509_cert::der::{Any, Decode as _, Encode as _};
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{AuthorityInfoAccessSyntax, ExtendedKeyUsage};
 use x509_cert::spki::AlgorithmIdentifierOwned;
-use x509_ocsp::{
-    BasicOcspResponse, CertId, CertStatus, OcspRequest, OcspResponse, OcspResponseStatus, Request,
-    TbsRequest,
-};
 use yorozu_upstream::{Connection, PeerAddress, SocketOptions};
 
 const SHA1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.14.3.2.26");
@@ -82,7 +81,7 @@ impl Question {
         let others = chain.cert.iter().skip(1).chain(trusted).filter_map(parse);
         let issuer = others
             .into_iter()
-            .find(|other| other.tbs_certificate.subject == own.tbs_certificate.issuer)
+            .find(|other| other.tbs_certificate().subject() == own.tbs_certificate().issuer())
             .ok_or("issuer certificate not found")?;
         let named = named_responder(&own);
         let url = url.or(named.as_deref()).ok_or("no OCSP responder URL in the certificate")?;
@@ -94,9 +93,9 @@ impl Question {
 
     /// The request, in DER.
     fn encode(&self) -> Option<Vec<u8>> {
-        let request = Request { req_cert: self.id.clone(), single_request_extensions: None };
-        let tbs_request = TbsRequest { request_list: vec![request], ..TbsRequest::default() };
-        OcspRequest { tbs_request, optional_signature: None }.to_der().ok()
+        let request = Request { req_cert: self.id.clone() };
+        let tbs_request = TbsRequest { request_list: vec![request] };
+        OcspRequest { tbs_request }.to_der().ok()
     }
 
     /// Judges an answer; how long it holds.
@@ -123,10 +122,10 @@ impl Question {
                 return Err("certificate status \"unknown\" in the OCSP response".to_owned());
             }
         }
-        if about.this_update.0.to_unix_duration() > now + CLOCK_SKEW {
+        if about.this_update.to_unix_duration() > now + CLOCK_SKEW {
             return Err("the OCSP response is of the future".to_owned());
         }
-        let Some(next) = about.next_update.map(|next| next.0.to_unix_duration()) else {
+        let Some(next) = about.next_update.map(|next| next.to_unix_duration()) else {
             return Ok(INTERVAL_MAX);
         };
         next.checked_sub(now).ok_or_else(|| "the OCSP response has expired".to_owned())
@@ -136,11 +135,11 @@ impl Question {
     fn check_signature(&self, basic: &BasicOcspResponse) -> Result<(), String> {
         let content = basic.tbs_response_data.to_der().map_err(|problem| problem.to_string())?;
         let is_by = |signer: &Certificate| {
-            let key = &signer.tbs_certificate.subject_public_key_info;
+            let key = signer.tbs_certificate().subject_public_key_info();
             is_signed(&content, &basic.signature_algorithm, &basic.signature, key)
         };
         let is_made_for_it = |signer: &&Certificate| {
-            let usage = signer.tbs_certificate.get::<ExtendedKeyUsage>();
+            let usage = signer.tbs_certificate().get_extension::<ExtendedKeyUsage>();
             matches!(usage, Ok(Some((_, usage))) if usage.0.contains(&SIGNS_ANSWERS))
                 && self.has_signed(signer)
         };
@@ -151,17 +150,18 @@ impl Question {
 
     /// Is a certificate signed by the authority?
     fn has_signed(&self, certificate: &Certificate) -> bool {
-        let (content, algorithm) = (&certificate.tbs_certificate, &certificate.signature_algorithm);
-        let key = &self.issuer.tbs_certificate.subject_public_key_info;
-        content.signature == *algorithm
+        let (content, algorithm) =
+            (certificate.tbs_certificate(), certificate.signature_algorithm());
+        let key = self.issuer.tbs_certificate().subject_public_key_info();
+        content.signature() == algorithm
             && content
                 .to_der()
-                .is_ok_and(|content| is_signed(&content, algorithm, &certificate.signature, key))
+                .is_ok_and(|content| is_signed(&content, algorithm, certificate.signature(), key))
     }
 }
 
 fn named_responder(certificate: &Certificate) -> Option<String> {
-    let access = certificate.tbs_certificate.get::<AuthorityInfoAccessSyntax>();
+    let access = certificate.tbs_certificate().get_extension::<AuthorityInfoAccessSyntax>();
     let (_, access) = access.ok()??;
     access.0.iter().find_map(|place| match &place.access_location {
         GeneralName::UniformResourceIdentifier(url) if place.access_method == RESPONDER => {
@@ -175,13 +175,13 @@ fn id_of(own: &Certificate, issuer: &Certificate) -> Option<CertId> {
     let hash = |bytes: &[u8]| {
         OctetString::new(digest(&SHA1_FOR_LEGACY_USE_ONLY, bytes).as_ref().to_vec()).ok()
     };
-    let key = &issuer.tbs_certificate.subject_public_key_info.subject_public_key;
+    let key = &issuer.tbs_certificate().subject_public_key_info().subject_public_key;
     let parameters = Some(Any::encode_from(&Null).ok()?);
     Some(CertId {
         hash_algorithm: AlgorithmIdentifierOwned { oid: SHA1, parameters },
-        issuer_name_hash: hash(&issuer.tbs_certificate.subject.to_der().ok()?)?,
+        issuer_name_hash: hash(&issuer.tbs_certificate().subject().to_der().ok()?)?,
         issuer_key_hash: hash(key.as_bytes()?)?,
-        serial_number: own.tbs_certificate.serial_number.clone(),
+        serial_number: own.tbs_certificate().serial_number().clone(),
     })
 }
 

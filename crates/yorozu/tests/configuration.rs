@@ -111,3 +111,13 @@ fn a_test_of_the_configuration_says_what_was_probably_not_meant() {
     assert!(told.contains(&format!(" in {}:2\n", file.display())), "{told}");
     assert!(!tell(" # yorozu: intended").contains("[warn]"));
 }
+
+#[test]
+fn the_reference_of_directives_is_made_from_the_code() {
+    let printed = Command::new(BINARY).arg("--directives").output().unwrap();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/directives.md");
+    assert!(
+        fs::read(file).unwrap() == printed.stdout,
+        "out of date: cargo run --bin yorozu -- --directives >docs/directives.md"
+    );
+}

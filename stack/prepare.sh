@@ -85,6 +85,7 @@ get_packages() ( # folder compiler's-packages others
     [ -z "$(dpkg --audit)" ] || { dpkg --configure -a; apt "$1/status" -f install; }
     apt "$1/status" update || exit
     [ -z "$2" ] || apt "$1/status" --no-install-recommends install $2 || exit
+    : >"$1/status"
     : >"$1/compiler"
     [ -z "$3" ] || apt "$1/status" --no-install-recommends install $3
 )
@@ -141,10 +142,12 @@ progress_of() { # name
                 sed 's|built.*|built|' ;;
         packages)
             IFS=: read -r kind name percent text < <(tail -n 1 "$work/status" 2>/dev/null)
+            name=packages
+            [ -e "$work/compiler" ] || name='the compiler'
             case $kind in
-                dlstatus) printf 'packages: %s %% fetched' "${percent%.*}" ;;
-                pmstatus) printf 'packages: %s %% installed' "${percent%.*}" ;;
-                *) printf 'packages: looking for them' ;;
+                dlstatus) printf '%s: %s %% fetched' "$name" "${percent%.*}" ;;
+                pmstatus) printf '%s: %s %% installed' "$name" "${percent%.*}" ;;
+                *) printf '%s: looked for' "$name" ;;
             esac ;;
     esac
 }
@@ -172,7 +175,7 @@ do_jobs() { # is-to-be-built compiler's-packages other-packages
     [ -n "$(trap -p INT)" ] || trap 'end_jobs; exit 130' INT
     [ -n "$(trap -p TERM)" ] || trap 'end_jobs; exit 143' TERM HUP
     work=$(mktemp -d "${TMPDIR:-/tmp}/yorozu.XXXXXX") || die "cannot make a folder below ${TMPDIR:-/tmp}"
-    [ -n "$2$3" ] || : >"$work/compiler"
+    [ -n "$2" ] || : >"$work/compiler"
     [ -z "$2" ] || step "installing $(echo $2)"
     [ -z "$3" ] || step "installing $(echo $3)"
     [ -z "$2$3" ] || start_job packages get_packages "$work" "$2" "$3"

@@ -198,9 +198,14 @@ mod tests {
     /// A name server: for each question, the datagrams that come back. Also over TCP, where the last one does.
     async fn server(script: impl Fn(&Message<Vec<u8>>) -> Vec<Vec<u8>> + 'static) -> SocketAddr {
         let script: Rc<Script> = Rc::new(script);
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let listener = TcpListener::bind(address).await.unwrap();
+        // A port that is free for both.
+        let (listener, socket) = loop {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()).await {
+                break (listener, socket);
+            }
+        };
+        let address = listener.local_addr().unwrap();
         let over_tcp = Rc::clone(&script);
         tokio::task::spawn_local(async move {
             let mut buffer = [0; 512];

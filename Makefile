@@ -1,15 +1,19 @@
 # make run      a real WordPress behind yorozu's page cache
 # make test     every test; tests/run PART ... runs some, tests/again N all of them N times under load
+# make conformance  the public suites that ../shared/suites has (SUITES=folder names another), against their floors
 # make bench    yorozu beside nginx
 # make lint     formatting, lints, checks of the project's own rules
 # make profile  a profile of yorozu under load, for faster builds
-.PHONY: run test bench lint profile
+.PHONY: run test conformance bench lint profile
 
 run:
 	@exec stack/run
 
 test:
 	@exec tests/run
+
+conformance:
+	@exec tests/run nginx-tests cache-tests h2spec
 
 bench:
 	@exec bench/run

@@ -8,8 +8,6 @@ from peers import YOROZU, told
 
 # Written to by the runners: copies of the suites and what they install.
 WORK = ROOT / 'target/conformance'
-DEBIAN = ('nodejs npm perl libio-socket-ssl-perl libcryptx-perl libfcgi-perl libcache-memcached-perl'
-          ' libcache-memcached-fast-perl libprotocol-websocket-perl libscgi-perl memcached iproute2 util-linux').split()
 
 
 def suite(name):

@@ -234,19 +234,19 @@ def test_a_maker_that_fails_or_may_not_store_is_followed_by_one_waiter_at_a_time
         with Folder() as folder, Origin(answer, 0.02) as origin, Server(folder, locked(origin)) as server:
             begun = time.monotonic()
             answers, _ = crowd(server.port, '/', 60)
-            # Without polling: sixty turns of 20 ms, and not of the 500 ms of a timer.
-            assert time.monotonic() - begun < 4.5, f'{time.monotonic() - begun:.1f} s for 60 turns'
+            # Without polling: sixty turns of 20 ms, and not of the 500 ms of a timer, which make half a minute.
+            assert time.monotonic() - begun < 20, f'{time.monotonic() - begun:.1f} s for 60 turns'
             equal((origin.most, origin.total), (1, 60), f'requests at once and in all, {answer}')
 
 
 def test_waiters_have_patience_for_lock_timeout():
     page = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi'
     more = 'proxy_cache_lock_timeout 300ms; proxy_cache_lock_age 10s;'
-    with Folder() as folder, Origin(page, 1) as origin, Server(folder, locked(origin, more)) as server:
+    with Folder() as folder, Origin(page, 3) as origin, Server(folder, locked(origin, more)) as server:
         crowd(server.port, '/', 5)
         equal((origin.most, origin.total), (5, 5), 'each goes by itself once its patience is over')
-    more = 'proxy_cache_lock_timeout 10s; proxy_cache_lock_age 300ms;'
-    with Folder() as folder, Origin(page, 0.8) as origin, Server(folder, locked(origin, more)) as server:
+    more = 'proxy_cache_lock_timeout 60s; proxy_cache_lock_age 700ms;'
+    with Folder() as folder, Origin(page, 2) as origin, Server(folder, locked(origin, more)) as server:
         crowd(server.port, '/', 5)
         assert 2 <= origin.total <= 4, f'{origin.total} makers: one more after each age'
 
@@ -266,11 +266,15 @@ def test_a_refresh_is_not_tied_to_the_client_who_caused_it():
 
 def test_hot_pages_are_made_anew_before_they_expire():
     def check(site):
-        path = '/hot?wait=200&h[]=Cache-Control:max-age=2'
-        site.get(path)
-        seen, end = set(), time.monotonic() + 5
-        while time.monotonic() < end:
-            seen.add(site.get(path).headers['X-Cache'])
+        # A machine that stood still for a moment lets a page expire; a server that waits for that does so each time.
+        for number in range(6):
+            path = f'/hot{number}?wait=200&h[]=Cache-Control:max-age=2'
+            site.get(path)
+            seen, end = set(), time.monotonic() + 5
+            while time.monotonic() < end:
+                seen.add(site.get(path).headers['X-Cache'])
+            if seen == {'HIT'}:
+                break
         equal(seen, {'HIT'}, 'nobody waits')
         assert site.runs(path) >= 3, site.runs(path)
     both(check, more='CACHE_early_refresh on;')
@@ -542,12 +546,12 @@ def test_a_site_purges_its_own_pages_with_its_token_and_by_its_answers():
 
 def test_a_soft_purge_answers_once_more():
     def check(site):
-        path = tagged('/soft', 'x') + '&wait=200'
+        path = tagged('/soft', 'x') + '&wait=1500'
         site.get(path)
         equal(purge(site, '--soft', '--tag', 'x')['purged'], 1)
         begun = time.monotonic()
         equal(state(site, path), 'STALE')
-        assert time.monotonic() - begun < 0.15, 'nobody waits'
+        assert time.monotonic() - begun < 1.2, 'nobody waits'
         until('the refresh', lambda: state(site, path) == 'HIT')
         equal(site.runs(path), 2)
         purge(site, '--soft', '--tag', 'x')

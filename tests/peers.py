@@ -10,9 +10,9 @@ PATIENCE = float(os.environ.get('PATIENCE', '1'))
 
 
 class Ports:
-    """A block of ports that is this process's own as long as it holds the first of them. crates/testkit/src/server.rs does the
-    same. They are below those the system gives to whoever asks for any."""
-    FIRST, BLOCKS, SIZE = 10000, 110, 200
+    """A block of ports that is this process's own as long as it holds the first of them. They are below those of
+    crates/testkit/src/server.rs, which are below those the system gives to whoever asks for any."""
+    FIRST, BLOCKS, SIZE = 10000, 50, 200
     mine = None
 
     def __init__(self):

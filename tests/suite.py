@@ -11,8 +11,8 @@ from peers import PATIENCE
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / 'target/tests'
-BINARY = 'target/debug/yorozu'
-JOBS = int(os.environ.get('JOBS', 0)) or 2 + len(os.sched_getaffinity(0))
+CORES = len(os.sched_getaffinity(0))
+JOBS = int(os.environ.get('JOBS', 0)) or 2 + CORES
 COUNTS = re.compile(r'^(\d+) passed, (\d+) failed(?:, (\d+) ignored)?$', re.M)
 TEST = re.compile(r'^(ok    |FAILED)  (\S.*?)  ([\d.]+) s$', re.M)
 
@@ -37,7 +37,7 @@ class Part:
         program, *words = [str(made.get(word, word)) for word in self.command]
         if '/' in program:
             program = ROOT / program
-        env = os.environ | {'PATIENCE': str(PATIENCE), 'YOROZU': str(made.get('yorozu', ''))} | self.env
+        env = os.environ | {'PATIENCE': str(PATIENCE * max(1, JOBS / CORES)), 'YOROZU': str(made.get('yorozu', ''))} | self.env
         if made.get('wordpress'):
             env['YOROZU_SITE'] = str(made['wordpress'])
         # A session of its own: Ctrl-C reaches this program alone, which ends all of them.
@@ -111,6 +111,13 @@ PARTS = [
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
     Part('published', 'the published configurations', 'tests/published.py'),
 ]
+# Public suites, where there is a copy of them; their floors are in conformance/floors.
+OUTSIDE = [
+    Part('nginx-tests', "nginx's own tests", 'conformance/nginx-tests', seconds=900, is_slow=True, again='conformance/nginx-tests'),
+    Part('cache-tests', 'the HTTP cache tests', 'conformance/cache-tests', is_slow=True, again='conformance/cache-tests'),
+]
+# It fetches a program: only when it is named.
+NAMED = [Part('h2spec', 'h2spec over TLS', 'conformance/h2spec', is_slow=True, again='conformance/h2spec')]
 WORDPRESS = Part('wordpress', 'a WordPress, installed once for those that want one', f'tests/wordpress.py {LOGS}/wordpress.tar',
                  is_slow=True, again='tests/wordpress.py target/tests/wordpress.tar')
 
@@ -148,8 +155,8 @@ def key(manifest, target):
 class Build(Part):
     """One build for all; what it makes is known as soon as it is there."""
 
-    def __init__(self, made):
-        super().__init__('build', 'the build', 'cargo build --locked --workspace --tests --bins --keep-going'
+    def __init__(self, made, what):
+        super().__init__('build', 'the build', f'cargo build --locked --workspace {what} --keep-going'
                          ' --message-format json-render-diagnostics', (), 3600, again='cargo test --locked --workspace --no-run')
         self.read, self.made, self.said = 0, made, LOGS / 'build.err'
 
@@ -184,9 +191,11 @@ class Build(Part):
 class Run:
     """Parts side by side, begun in their order as soon as what they need is there."""
 
-    def __init__(self, parts, after=''):
+    def __init__(self, parts):
         self.made, self.waiting, self.running, self.done = {}, list(parts), [], []
-        self.build, self.begun, self.told = Build(self.made), time.monotonic(), time.monotonic()
+        self.begun = self.told = time.monotonic()
+        wants_tests = any(':' in need for part in parts for need in part.needs)
+        self.build = Build(self.made, '--tests --bins' if wants_tests else '--bins')
         self.is_built = False
         self.on_terminal = sys.stdout.isatty()
 
@@ -272,6 +281,11 @@ class Run:
         print('\nthe slowest tests')
         for seconds, name, test in tests[:10]:
             print(f'{seconds:4.0f} s  {name}: {test}')
+        absent = [(part, line) for part in self.done for line in re.findall(r'^ignored +(.*)$', part.text, re.M)]
+        if absent:
+            print('\nnot run')
+        for part, line in absent:
+            print(f'  {part.name}: {line}')
         failures = [(part, test) for part in self.done for test in part.failures]
         if failures:
             print('\nfailed')
@@ -285,8 +299,9 @@ class Run:
 
 
 def chosen(names):
-    every = [*rust_parts(), *PARTS]
+    every = [*rust_parts(), *OUTSIDE, *PARTS]
     parts = [part for part in every if not names or any(name in part.name for name in names)]
+    parts += [part for part in NAMED if part.name in names]
     if os.environ.get('QUICK'):
         parts = [part for part in parts if not part.is_slow]
     wanting = [part for part in parts if 'wordpress' in part.needs]

@@ -2,7 +2,7 @@
 the server has a limit of the system's, and its resident size is looked at all the time.
 """
 import asyncio, gzip, socket, time
-from peers import Folder, Server
+from peers import PATIENCE, Folder, Server
 from .h2wire import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM,
                      SETTINGS, WINDOW_UPDATE, Connection, frame, headers, literals, request)
 from .origins import STDERR, STDOUT, Closing, FastcgiOrigin, HttpOrigin, answer, record, records
@@ -96,7 +96,7 @@ class Watch:
         while True:
             begun = time.monotonic()
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(10 * PATIENCE):
                     got = await ask(self.server.port, '/ok')
                 self.tried.check(self.case, got is not None and got.body == b'ok',
                                  f'another client got {got!r}')
@@ -111,7 +111,7 @@ class Watch:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
         grown = self.most - self.before
-        self.tried.check(self.case, self.longest < WAIT_SECONDS,
+        self.tried.check(self.case, self.longest < WAIT_SECONDS * PATIENCE,
                          f'another client waited for {self.longest:.1f} s')
         self.tried.check(self.case, grown < GROWTH_BYTES, f'the server grew by {grown >> 20} MB')
         self.tried.check(self.case, self.server.process.poll() is None, 'the server has ended')
@@ -121,7 +121,7 @@ async def raw(port, *pieces, pause=0.0, count=1, patience=4):
     """So many connections that send the pieces; what each was answered."""
     async def one():
         try:
-            async with asyncio.timeout(patience), await Client.to(port) as client:
+            async with asyncio.timeout(patience * PATIENCE), await Client.to(port) as client:
                 for piece in pieces:
                     client.send(piece)
                     await client.writer.drain()
@@ -138,7 +138,7 @@ async def slow_heads(server):
     begun = time.monotonic()
     start = b'GET /ok HTTP/1.1\r\nHost: a.test\r\n'
     answers = await raw(server.port, start, *[b'X: y\r\n'] * 25, pause=0.1, count=1000)
-    assert time.monotonic() - begun < 8, 'slow heads were waited for'
+    assert time.monotonic() - begun < 8 * PATIENCE, 'slow heads were waited for'
     assert not [one for one in answers if isinstance(one, TimeoutError)], 'slow heads went on'
 
 
@@ -208,7 +208,7 @@ async def h2(port, *frames, settings=b'', window=1 << 24, count=1, seconds=1.0):
             try:
                 for piece in frames:
                     connection.send(piece)
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(5 * PATIENCE):
                         await connection.writer.drain()
                 connection.send(frame(PING, content=bytes(8)))
                 await connection.until(lambda: connection.pongs or connection.goaway is not None, seconds)
@@ -311,7 +311,7 @@ async def acknowledgements(server):
 async def asked(port, *targets, seconds=6):
     """Each is answered in time, whatever with; a reader that stops reading does no harm."""
     async def one(target):
-        async with asyncio.timeout(seconds), await Client.to(port) as client:
+        async with asyncio.timeout(seconds * PATIENCE), await Client.to(port) as client:
             client.send(head(target, fields={'Connection': 'close'}))
             await client.reader.read(65536)
     results = await asyncio.gather(*map(one, targets), return_exceptions=True)

@@ -1,8 +1,9 @@
 """Bytes of HTTP/1: a client that sends whatever it is told to, and answers read as strictly as RFC 9112 says."""
 import asyncio, dataclasses, re
+import peers
 
 # Nothing here waits longer than this for a server.
-PATIENCE = 10
+PATIENCE = 10 * peers.PATIENCE
 
 
 class Broken(Exception):

@@ -396,7 +396,7 @@ impl Worker {
 async fn read_along(flow: &Arc<yorozu_cache::Flow>) -> Option<Vec<u8>> {
     let (mut reader, mut body) = (flow.follow()?, Vec::new());
     loop {
-        let piece = tokio::time::timeout(Duration::from_secs(5), reader.next()).await;
+        let piece = tokio::time::timeout(Duration::from_secs(60), reader.next()).await;
         match piece.expect("the maker ends") {
             Ok(Some(Piece::Memory(bytes))) => body.extend_from_slice(&bytes),
             Ok(Some(Piece::File(..))) => return None,

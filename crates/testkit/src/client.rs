@@ -2,12 +2,12 @@
 
 use crate::tls::{self, Hello};
 use rustls::{ClientConnection, StreamOwned};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 /// How long an answer may take; a test that waits longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A response as it came.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -207,6 +207,18 @@ impl Client {
 
     /// Has the server closed the connection, with nothing more to read?
     pub fn is_closed(&mut self) -> bool {
-        self.buffer.is_empty() && !self.fill()
+        if !self.buffer.is_empty() {
+            return false;
+        }
+        match self.read(&mut [0]) {
+            Ok(count) => count == 0,
+            // One that stands is none that was closed.
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        }
+    }
+
+    /// Waits for the first byte of an answer.
+    pub fn is_answered(&self) -> bool {
+        self.stream.tcp().peek(&mut [0]).is_ok_and(|count| count > 0)
     }
 }

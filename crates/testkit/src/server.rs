@@ -159,7 +159,7 @@ impl Server {
             .stderr(fs::File::create(folder.join("stderr")).unwrap())
             .spawn()
             .unwrap();
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         while ports.iter().any(|port| TcpStream::connect(("127.0.0.1", *port)).is_err()) {
             if child.try_wait().unwrap().is_some() || Instant::now() > end {
                 let _ = child.kill();
@@ -243,7 +243,7 @@ impl Drop for Server {
         }
         // TERM first: nginx's workers end with their master.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(30);
         while Instant::now() < end {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;

@@ -4,7 +4,8 @@ mod shared;
 
 use shared::{CACHED, files, get, log, page, pages, until, yorozu};
 use std::fs;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
 use yorozu_testkit::server::{Folder, Server, free_port};
@@ -18,7 +19,6 @@ fn one_php_run_for_any_number_of_clients_with_a_lock() {
     });
     let http = CACHED.replace("fastcgi_cache z;", "fastcgi_cache z; fastcgi_cache_lock on;");
     let server = Server::start(&yorozu(), folder.path(), &http);
-    let begun = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..100 {
             let port = server.port;
@@ -28,14 +28,14 @@ fn one_php_run_for_any_number_of_clients_with_a_lock() {
         }
     });
     assert_eq!(origin.seen().len(), 1);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }
 
 #[test]
 fn a_client_that_goes_away_is_noticed_and_logged() {
     let folder = Folder::new();
-    let _origin = Origin::start_with(folder.path(), |request| {
-        std::thread::sleep(Duration::from_millis(500));
+    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+    let origin = Origin::start_with(folder.path(), |request| {
+        until("the log line", || IS_LOGGED.load(Ordering::Relaxed));
         pages(request)
     });
     let http = "server { listen 127.0.0.1:$port; access_log $dir/logs/a.log;
@@ -43,11 +43,12 @@ fn a_client_that_goes_away_is_noticed_and_logged() {
     let server = Server::start(&yorozu(), folder.path(), http);
     let mut client = Client::connect(server.port);
     client.send(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
-    std::thread::sleep(Duration::from_millis(100));
+    until("the request", || origin.seen().len() == 1);
     drop(client);
     until("the line", || {
         fs::read_to_string(folder.path().join("logs/a.log")).unwrap().contains("\" 499 ")
     });
+    IS_LOGGED.store(true, Ordering::Relaxed);
 }
 
 #[test]
@@ -99,11 +100,13 @@ fn what_is_made_for_an_answer_ends_when_its_client_leaves() {
         let lines =
             || fs::read_to_string(folder.path().join("logs/a.log")).unwrap().lines().count();
         until("the log line", || lines() == number + 1);
-        // What was under way may still have been read.
-        std::thread::sleep(Duration::from_millis(200));
-        let after = origin.seen().len();
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(origin.seen().len(), after, "{path} goes on");
+        // What was under way may still have been read; all 200 are not.
+        let mut after = 0;
+        until("the end", || {
+            let seen = std::mem::replace(&mut after, origin.seen().len());
+            std::thread::sleep(Duration::from_millis(300));
+            seen == after && origin.seen().len() == after
+        });
         assert!(after - before < 150, "{path}: {}", after - before);
     }
 }
@@ -164,7 +167,7 @@ fn an_unbuffered_upload_reaches_php_while_it_arrives() {
         )
         .into_bytes()
     });
-    let http = "client_max_body_size 0; client_body_buffer_size 1k; client_body_timeout 500ms;
+    let http = "client_max_body_size 0; client_body_buffer_size 1k; client_body_timeout 2s;
         server { listen 127.0.0.1:$port; location / { fastcgi_param CONTENT_LENGTH $content_length;
         fastcgi_request_buffering off; fastcgi_pass $origin; } }";
     let server = Server::start(&yorozu(), folder.path(), http);

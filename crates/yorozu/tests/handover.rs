@@ -158,7 +158,7 @@ fn systemd_opens_the_sockets_and_is_told_how_it_goes() {
     let folder = Folder::new();
     let messages = folder.path().join("notify");
     let told = UnixDatagram::bind(&messages).unwrap();
-    told.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    told.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let hears = |wanted: &str| {
         let mut text = [0; 256];
         let count = told.recv(&mut text).unwrap();

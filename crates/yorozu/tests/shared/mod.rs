@@ -23,11 +23,21 @@ pub(crate) const CACHED: &str = "fastcgi_cache_path $dir/cache levels=1:2 keys_z
 
 /// Waits for a condition that another process brings about.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < end, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// How long a server has been on a processor: what something cost, however busy the machine is.
+pub(crate) fn cpu(server: &Server) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", server.id())).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    // proc(5): utime and stime, in hundredths of a second.
+    let ticks: u64 =
+        fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
 }
 
 /// The error log so far.

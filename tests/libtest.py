@@ -4,7 +4,7 @@ by itself.
 
   tests/libtest.py PROGRAM [NAME ...]     the tests whose names contain one of NAME
 """
-import os, pathlib, re, signal, subprocess, sys, tempfile, time
+import contextlib, os, pathlib, re, signal, subprocess, sys, tempfile, time
 from peers import PATIENCE, told
 from supervised import below
 
@@ -21,8 +21,9 @@ def output_of(command, seconds):
         try:
             status = process.wait(seconds * PATIENCE)
         except subprocess.TimeoutExpired:
-            for pid in [*below(process.pid), process.pid]:
-                os.kill(pid, signal.SIGKILL)
+            for pid in [process.pid, *below(process.pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.wait()
             status = None
         out.seek(0)

@@ -1,5 +1,5 @@
 """Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
-import itertools, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
+import contextlib, itertools, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
 from supervised import below
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -287,8 +287,9 @@ def ended(pid, seconds):
     except KeyboardInterrupt:
         os.waitpid(pid, 0)
         raise
-    for late in [*below(pid), pid]:
-        os.kill(late, signal.SIGKILL)
+    for late in [pid, *below(pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(late, signal.SIGKILL)
     os.waitpid(pid, 0)
     return None
 

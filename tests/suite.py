@@ -109,6 +109,7 @@ PARTS = [
     Part('memory', 'what memory= bounds', 'tests/memory.py'),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
+    Part('runner', 'the runner of the tests itself', 'tests/runner.py', ()),
     Part('published', 'the published configurations', 'tests/published.py'),
 ]
 # Public suites, where there is a copy of them; their floors are in conformance/floors.

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""The runner of the tests itself: it counts what there is, and nothing goes unsaid or stays behind.
+
+  tests/runner.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import os, pathlib, signal, subprocess, sys, time
+import suite
+from peers import ROOT, Folder, below, run, until
+
+GOOD = 'echo "ok      a  0.1 s"; echo "1 passed, 0 failed"'
+
+
+def outcome(folder, script, seconds=60):
+    """A part whose command is a script, after it ran."""
+    suite.LOGS = folder
+    (folder / 'script').write_text(script)
+    part = suite.Part('part', 'some part', f'bash {folder}/script', (), seconds)
+    part.start({})
+    part.process.wait()
+    part.finish()
+    return part
+
+
+def fails(script, why, seconds=60):
+    with Folder() as folder:
+        part = outcome(folder, script, seconds)
+        assert part.failed and why in part.text, part.text
+        return part
+
+
+def test_what_passes_is_counted():
+    with Folder() as folder:
+        part = outcome(folder, 'echo "ok      a  0.1 s"; echo "ok      b c  2.5 s"; echo "2 passed, 0 failed, 1 ignored"')
+        assert (part.passed, part.failed, part.ignored, part.tests) == (2, 0, 1, [(0.1, 'a'), (2.5, 'b c')]), part.text
+
+
+def test_what_says_nothing_fails():
+    fails('exit 0', 'without a count of its tests')
+    fails('exit 3', 'ended with status 3 and without a count')
+    fails('echo "0 passed, 0 failed"', 'ran no test')
+    fails('kill -SEGV $$', 'without a count')
+
+
+def test_what_contradicts_itself_fails():
+    fails(GOOD + '; exit 1', 'ended with status 1 and 0 failed tests')
+    fails('echo "FAILED  a  0.1 s"; echo "0 passed, 1 failed"', 'ended with status 0 and 1 failed tests')
+    fails('echo "FAILED  a  0.1 s"; echo "1 passed, 2 failed"; exit 1', 'counts 2 failed tests and shows 1')
+
+
+def test_failures_are_told_with_the_command_that_repeats_them():
+    with Folder() as folder:
+        part = outcome(folder, 'echo "ok      a  0.1 s"; echo "FAILED  b  0.1 s"; echo "1 passed, 1 failed"; exit 1')
+        assert (part.passed, part.failed, part.failures) == (1, 1, ['b'])
+        assert part.how_to_repeat('b') == f'bash {folder}/script b'
+
+
+def test_what_hangs_ends_with_what_it_began():
+    part = fails('echo "ok      a  0.1 s"; trap "" INT TERM; setsid sh -c "trap \'\' INT TERM HUP; sleep 4321" & sleep 4321', 'was not over after', 1)
+    assert part.passed == 1 and 'left behind, and ended: ' in part.text, part.text
+
+
+def test_what_is_left_behind_is_ended_and_said():
+    with Folder() as folder:
+        part = outcome(folder, f'setsid sleep 4321 & {GOOD}')
+        assert not part.failed and 'left behind, and ended: sleep 4321' in part.text, part.text
+        assert not below(os.getpid()), below(os.getpid())
+
+
+def test_ctrl_c_ends_everything_and_says_what_was_not_run():
+    with Folder() as folder:
+        (folder / 'begun').touch()
+        text = f'''import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})
+import pathlib, suite
+suite.LOGS, suite.JOBS = pathlib.Path({str(folder)!r}) / 'logs', 1
+suite.Build.__init__ = lambda self, made, what: suite.Part.__init__(self, 'build', 'none', 'true', ())
+suite.Build.look = lambda self: None
+suite.Build.errors = suite.Part.errors
+suite.Build.judge = lambda self, status, is_late: None
+suite.chosen = lambda names: [suite.Part(name, name, 'bash {folder}/script', ()) for name in ('one', 'two')]
+sys.exit(suite.main([]))'''
+        (folder / 'script').write_text(f'setsid sleep 4321 & sleep 4321 & echo x >>{folder}/begun; wait')
+        out = open(folder / 'out', 'w+')
+        process = subprocess.Popen([sys.executable, '-B', '-c', text], stdout=out, stderr=out)
+        until('the part', lambda: (folder / 'begun').read_text())
+        everyone = below(process.pid)
+        assert any('sleep 4321' in line for line in everyone.values()), everyone
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+        assert not [pid for pid in everyone if pathlib.Path(f'/proc/{pid}').exists()]
+        said = (folder / 'out').read_text()
+        assert 'two: (was not run)' in said and '0 passed, 2 failed' in said, said
+
+
+def test_a_program_that_crashes_or_hangs_takes_no_other_test_along():
+    """As cargo's test programs speak: three tests, of which the second ends the program or the third never ends."""
+    program = '''#!/bin/bash
+if [ "$1" = --list ]; then printf '%s: test\\n' one two three; exit; fi
+for test in one two three; do
+    [ "${3-}" = --exact ] && [ "$4" != $test ] && continue
+    [ $test = WHICH ] && { HOW; }
+    echo "test $test ... ok <0.001s>"
+done
+'''
+    for which, how, failed in (('two', 'kill -ABRT $$', 'two'), ('three', 'sleep 4321', 'three')):
+        with Folder() as folder:
+            file = folder / 'program'
+            file.write_text(program.replace('WHICH', which).replace('HOW', how))
+            file.chmod(0o755)
+            text = f'import sys; sys.path.insert(0, {str(ROOT / "tests")!r}); import libtest; ' \
+                f'libtest.SECONDS = libtest.SECONDS_ALONE = 2; sys.exit(libtest.main({str(file)!r}))'
+            done = subprocess.run([sys.executable, '-B', '-c', text], capture_output=True, text=True)
+            assert done.returncode == 1 and done.stdout.endswith('2 passed, 1 failed\n'), done.stdout + done.stderr
+            assert f'FAILED  {failed}  ' in done.stdout, done.stdout
+
+
+def test_each_test_of_a_file_ends_by_itself():
+    text = f'''import sys; sys.path.insert(0, {str(ROOT / "tests")!r}); import os, peers, time
+tests = dict(dies=lambda: os._exit(0 + 7), hangs=lambda: time.sleep(4321), is_wrong=lambda: 1 / 0, is_good=lambda: print('said'))
+sys.exit(peers.run(tests, [], 1))'''
+    done = subprocess.run([sys.executable, '-B', '-c', text], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.endswith('1 passed, 3 failed\n'), done.stdout + done.stderr
+    for word in ('FAILED  dies', 'FAILED  hangs', 'it was not over', 'FAILED  is_wrong', 'ZeroDivisionError', 'ok      is_good', 'said'):
+        assert word in done.stdout, (word, done.stdout)
+
+
+def test_ports_are_given_once():
+    text = f'import sys, time; sys.path.insert(0, {str(ROOT / "tests")!r}); from peers import free_port; ' \
+        'print(*(free_port() for _ in range(150)), flush=True); sys.stdin.read()'
+    ports, others = [], []
+    for _ in range(4):
+        others.append(subprocess.Popen([sys.executable, '-B', '-c', text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        ports += others[-1].stdout.readline().split()
+    for other in others:
+        other.communicate()
+    assert len(set(ports)) == 600, len(set(ports))
+
+
+if __name__ == '__main__':
+    sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')}, sys.argv[1:]))

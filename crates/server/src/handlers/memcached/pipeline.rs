@@ -36,8 +36,11 @@ use yorozu_wire::memcached::{self, Reply};
 const VALUE_BYTES_MAX: u64 = 64 << 20;
 /// How many pipelines may have a question because those before were slow; chosen, to spare a server that is.
 const ASKED_MAX: u8 = 3;
-/// How many connections may end with the same question as their oldest: they may have died while idle.
-const ENDED_MAX: u8 = 3;
+/// What speaks against a question when a connection ends and it is the oldest: less if the connection had answered
+/// others, and may have died of age. Chosen: three connections of its own.
+const ALONE: u8 = 3;
+const BEHIND_OTHERS: u8 = 1;
+const SUSPICION_MAX: u8 = 7;
 /// Connections of a pipeline that may end one after the other without any answer; chosen above the questions that
 /// are bad at the same time.
 const BARREN_MAX: u8 = 8;
@@ -83,8 +86,8 @@ struct Waiting {
     timeout: Duration,
     /// How many pipelines have had it.
     asked: u8,
-    /// How many connections ended when it was the oldest.
-    ended: u8,
+    /// What speaks against it, up to [`SUSPICION_MAX`].
+    suspicion: u8,
 }
 
 #[derive(Default)]
@@ -137,7 +140,7 @@ pub async fn get(
     let (sender, receiver) = oneshot::channel();
     let shared = pipeline(address, options);
     let is_open = shared.state.borrow().is_open;
-    shared.push(Waiting { key, sender: Some(sender), timeout, asked: 1, ended: 0 });
+    shared.push(Waiting { key, sender: Some(sender), timeout, asked: 1, suspicion: 0 });
     let to_connect = if is_open { Duration::ZERO } else { options.connect_timeout };
     match tokio::time::timeout(timeout + to_connect, receiver).await {
         Ok(Ok(result)) => result,
@@ -224,8 +227,8 @@ impl Driver {
         match (fault, oldest) {
             (PipelineFault::Closed, Some(mut oldest)) => {
                 self.barren += u8::from(is_barren);
-                oldest.ended += 1;
-                let is_bad = oldest.ended >= ENDED_MAX;
+                oldest.suspicion += if self.has_served { BEHIND_OTHERS } else { ALONE };
+                let is_bad = oldest.suspicion >= SUSPICION_MAX;
                 // Behind the others: what they get tells whose fault it is.
                 if is_bad { &mut failed } else { &mut left }.push_back(oldest);
             }
@@ -330,8 +333,8 @@ impl Driver {
                 return;
             }
             let (key, timeout) = (waiting.key.clone(), waiting.timeout);
-            let (asked, ended) = (waiting.asked + 1, waiting.ended);
-            other.push(Waiting { key, sender: Some(sender), timeout, asked, ended });
+            let (asked, suspicion) = (waiting.asked + 1, waiting.suspicion);
+            other.push(Waiting { key, sender: Some(sender), timeout, asked, suspicion });
         }
     }
 

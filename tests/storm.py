@@ -514,14 +514,16 @@ async def gauges(server):
 
 
 def descriptors(server):
-    """Files and sockets that are open, each once: a worker that has just begun holds some twice."""
+    """Files and sockets that are open, each once: a worker that has just begun holds some twice. Long pages that are
+    stored keep their files open, up to a bound."""
     found = set()
     for number in os.listdir(f'/proc/{server.pid}/fd'):
         try:
             found.add(os.readlink(f'/proc/{server.pid}/fd/{number}'))
         except OSError:
             pass
-    return {name for name in found if not name.startswith('anon_inode')}
+    stored = lambda name: name.startswith(f'{server.folder}/cache/') and not name.endswith('(deleted)')
+    return {name for name in found if not name.startswith('anon_inode') and not stored(name)}
 
 
 async def blow(server, weather, seconds):

@@ -146,7 +146,7 @@ impl Tiers {
         }
         let is_owner = names.are_of(self.zone);
         let mut found = None;
-        self.marks().unless_met(key, &entry.head.tags, began, |locked| {
+        self.marks().unless_met(key, &entry.head, |locked| {
             let newer = self.in_memory(key).filter(|old| !locked.is_older(old.head.began, began));
             if newer.is_none() {
                 self.put(locked, key, entry);
@@ -236,7 +236,7 @@ impl Tiers {
         if !names.are_of(self.zone) || self.index.has_newer(&digest, number) {
             return Ok(false);
         }
-        let is_named = self.marks().unless_met(key, &entry.head.tags, entry.head.began, |locked| {
+        let is_named = self.marks().unless_met(key, &entry.head, |locked| {
             is_wanted(locked) && self.may_be_named(locked, key, entry)
         });
         if !is_named {

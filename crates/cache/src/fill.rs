@@ -58,8 +58,14 @@ impl State {
 
     /// Did a purge meet what is being made, as far as that is known?
     fn is_met(&self, key: &Key, marks: &Marks) -> bool {
-        let (began, tags) = self.made();
-        began.is_some_and(|began| marks.meet(key, tags, began))
+        match &self.stage {
+            Stage::Flowing(flow) => marks.locked().meet_response(key, &flow.head),
+            Stage::Stored(entry) => marks.locked().meet_response(key, &entry.head),
+            Stage::Made | Stage::Free => {
+                let making = self.making.as_ref();
+                making.is_some_and(|making| marks.meet(key, &[], making.moment()))
+            }
+        }
     }
 
     fn free(&mut self) {

@@ -13,6 +13,7 @@
 
 use crate::Key;
 use crate::catalog::host_end;
+use crate::entry::EntryHead;
 use crate::index::Digest;
 use crate::purge::{Depth, Purge};
 use bytes::Bytes;
@@ -67,6 +68,51 @@ struct PageMark {
     except: Option<u64>,
 }
 
+impl PageMark {
+    fn meets(&self, began: At) -> bool {
+        began < self.at && self.except != Some(began.number)
+    }
+}
+
+/// Pages that a request changed at their origin, of which a response may be under way that shows them as they
+/// were. What is stored is purged beside it; no file has anything to do with it.
+#[derive(Debug, Default)]
+struct Changed {
+    /// With `true` also those whose lifetime the operator said.
+    pages: HashMap<Key, (PageMark, bool)>,
+    /// Before it any page may have been changed.
+    all: Option<At>,
+}
+
+impl Changed {
+    fn note(&mut self, key: &Key, mark: PageMark, takes_all: bool) {
+        /// Pages that are told apart; chosen: anybody may bring them.
+        const PAGES_MAX: usize = 1024;
+        if self.pages.len() >= PAGES_MAX {
+            let last = self.pages.drain().map(|(_, (mark, _))| mark.at).max();
+            self.all = last.max(self.all);
+        }
+        let (last, has_all) = self.pages.entry(key.clone()).or_insert((mark, takes_all));
+        (*last, *has_all) = (mark, *has_all || takes_all);
+    }
+
+    fn meet(&self, key: &Key, is_by_operator: bool, began: At) -> bool {
+        let is_met = |key: &Key| {
+            let found = self.pages.get(key);
+            found.is_some_and(|(mark, takes_all)| {
+                (*takes_all || !is_by_operator) && mark.meets(began)
+            })
+        };
+        let is_met_with_all = !is_by_operator && self.all.is_some_and(|all| began < all);
+        is_met_with_all || is_met(key) || is_met(&key.page())
+    }
+
+    fn forget(&mut self, is_kept: impl Fn(At) -> bool) {
+        self.pages.retain(|_, (mark, _)| is_kept(mark.at));
+        self.all = self.all.filter(|at| is_kept(*at));
+    }
+}
+
 /// The last purge of each kind and name.
 #[derive(Debug, Default)]
 pub(crate) struct Last {
@@ -103,10 +149,7 @@ impl Last {
     /// Was a purge that means the page after it began?
     fn meet(&self, key: &Key, tags: &[Bytes], began: At) -> bool {
         let is_met = |mark: Option<&At>| mark.is_some_and(|mark| began < *mark);
-        let is_page_met = |key: &Key| {
-            let mark = self.pages.get(key);
-            mark.is_some_and(|mark| began < mark.at && mark.except != Some(began.number))
-        };
+        let is_page_met = |key: &Key| self.pages.get(key).is_some_and(|mark| mark.meets(began));
         is_met(self.all.as_ref())
             || is_page_met(key)
             || is_page_met(&key.page())
@@ -149,6 +192,7 @@ struct State {
     hard: Last,
     /// Pages that a soft purge met are told apart from others, not from those that a hard one met as well.
     soft: Last,
+    changed: Changed,
 }
 
 impl State {
@@ -164,6 +208,16 @@ impl State {
             self.epochs.iter().position(|epoch| *epoch == moment.epoch).map_or(0, |at| at + 1)
         };
         At { rank, number: moment.number }
+    }
+
+    /// The number of the making that a purge of its page spares: none that another one met.
+    fn spares(&self, own: u64, key: &Key, spared: Option<&Making>) -> Option<u64> {
+        let moment = spared?.moment;
+        let began = self.at(own, moment);
+        let is_met = self.hard.meet(key, &[], began)
+            || self.soft.meet(key, &[], began)
+            || self.changed.meet(key, false, began);
+        (!is_met).then_some(moment.number)
     }
 
     fn adopt(&mut self, own: u64, left: Left) {
@@ -214,6 +268,13 @@ impl Locked<'_> {
     pub(crate) fn meet(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
         let began = self.at(began);
         self.state.hard.meet(key, tags, began) || self.state.soft.meet(key, tags, began)
+    }
+
+    /// Did a purge, or a change of the page at its origin, meet the response with this head?
+    pub(crate) fn meet_response(&self, key: &Key, head: &EntryHead) -> bool {
+        let changed = &self.state.changed;
+        self.meet(key, &head.tags, head.began)
+            || changed.meet(key, head.is_by_operator, self.at(head.began))
     }
 
     /// Did a hard purge?
@@ -275,28 +336,39 @@ impl Marks {
         let moment = Moment { epoch: self.epoch, number: state.draw() };
         let at = state.at(self.epoch, moment);
         for purge in purges {
-            let mut except = spared.map(|making| making.moment);
-            if let (Purge::Page(key), Some(began)) = (purge, except) {
-                let began = state.at(self.epoch, began);
-                let is_met = state.hard.meet(key, &[], began) || state.soft.meet(key, &[], began);
-                except = except.filter(|_| !is_met);
-            }
+            let except = match purge {
+                Purge::Page(key) => state.spares(self.epoch, key, spared),
+                _ => None,
+            };
             let last = if depth == Depth::Hard { &mut state.hard } else { &mut state.soft };
-            last.note(purge, at, except.map(|moment| moment.number));
+            last.note(purge, at, except);
         }
         moment
     }
 
-    /// Does `store`, unless a purge met what began then: one that follows finds it stored.
+    /// Notes that a request changed a page at its origin: what is being made of it is not stored, but for the
+    /// `spared` one, and unless the operator said its lifetime and the request does not take all.
+    pub(crate) fn changed(&self, key: &Key, takes_all: bool, spared: Option<&Making>) {
+        let mut state = self.state();
+        let own = spared.map(|making| making.moment.number);
+        if state.outstanding.iter().all(|number| Some(*number) == own) {
+            return;
+        }
+        let except = state.spares(self.epoch, key, spared);
+        let moment = Moment { epoch: self.epoch, number: state.draw() };
+        let at = state.at(self.epoch, moment);
+        state.changed.note(key, PageMark { at, except }, takes_all);
+    }
+
+    /// Does `store`, unless a purge met the response: one that follows finds it stored.
     pub(crate) fn unless_met(
         &self,
         key: &Key,
-        tags: &[Bytes],
-        began: Moment,
+        head: &EntryHead,
         store: impl FnOnce(&Locked<'_>) -> bool,
     ) -> bool {
         let locked = self.locked();
-        !locked.meet(key, tags, began) && store(&locked)
+        !locked.meet_response(key, head) && store(&locked)
     }
 
     /// Did a purge meet what began then?
@@ -316,7 +388,9 @@ impl Marks {
         let all = At { rank: 0, number: 0 };
         let count = |at| state.hard.after(at).count() + state.soft.after(at).count();
         let files = &state.hard.files;
-        count(all) > count(at)
+        !state.changed.pages.is_empty()
+            || state.changed.all.is_some()
+            || count(all) > count(at)
             || files.len() != stuck.len()
             || !stuck.iter().all(|digest| files.contains_key(digest))
     }
@@ -351,6 +425,7 @@ impl Marks {
         };
         state.hard.forget(is_kept);
         state.soft.forget(is_kept);
+        state.changed.forget(is_kept);
         state.hard.files = stuck.iter().map(|digest| (*digest, upto)).collect();
     }
 
@@ -361,6 +436,7 @@ impl Marks {
         let all = At { rank: 0, number: 0 };
         state.hard.after(all).chain(state.soft.after(all)).count() == 0
             && state.hard.files.is_empty()
+            && state.changed.pages.is_empty()
     }
 }
 
@@ -396,6 +472,40 @@ mod tests {
                 assert_eq!(marks.meet(&other, &[], before.moment()), purge == Purge::All);
             }
         }
+    }
+
+    #[test]
+    fn a_change_of_a_page_meets_what_is_being_made_of_it() {
+        let marks = Marks::new(Left::default());
+        marks.changed(&key(), true, None);
+        assert!(marks.is_empty(), "nothing is being made");
+        let (before, own) = (marks.begin(), marks.begin());
+        let head = |making: &Making, is_by_operator| EntryHead {
+            began: making.moment(),
+            is_by_operator,
+            ..EntryHead::default()
+        };
+        let is_met = |key: &Key, making: &Making, is_by_operator| {
+            marks.locked().meet_response(key, &head(making, is_by_operator))
+        };
+        let other = Key::primary(Bytes::from_static(b"site/b"));
+        marks.changed(&key(), false, Some(&own));
+        for key in [key(), key().variant(&[1; 16])] {
+            assert!(is_met(&key, &before, false) && !is_met(&key, &before, true));
+            assert!(!is_met(&key, &own, false), "it made the change");
+        }
+        assert!(!is_met(&other, &before, false));
+        marks.changed(&key(), true, Some(&own));
+        assert!(is_met(&key(), &before, true) && !is_met(&key(), &own, true));
+        assert!(!is_met(&key(), &marks.begin(), false), "it came later");
+        for number in 0..3000_u32 {
+            marks.changed(&Key::primary(number.to_be_bytes().to_vec().into()), false, None);
+        }
+        assert!(is_met(&other, &before, false) && !is_met(&other, &before, true));
+        assert!(marks.has_old(marks.now(), &[]));
+        drop((before, own));
+        marks.forget(marks.now(), &[]);
+        assert!(marks.is_empty() && !marks.has_old(marks.now(), &[]));
     }
 
     #[test]

@@ -105,8 +105,8 @@ impl Tiers {
                 return true;
             }
         };
-        let key = Key::primary(head.key);
-        let is_kept = self.marks().unless_met(&key, &head.tags, head.began, |_| {
+        let key = Key::primary(head.key.clone());
+        let is_kept = self.marks().unless_met(&key, &head, |_| {
             self.catalog.add(&key, &head.tags);
             true
         });

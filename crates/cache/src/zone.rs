@@ -168,10 +168,10 @@ impl Zone {
     /// Puts an entry into the memory tier; from here on it is a hit. `false`: a purge met it since its
     /// `making` began, or there is a newer one.
     pub fn insert(&self, key: &Key, entry: &Arc<Entry>, making: &Making) -> bool {
-        let EntryHead { tags, began, .. } = &entry.head;
-        debug_assert!(making.is_of(self.tiers.marks(), *began), "the making of another response");
+        let is_own = making.is_of(self.tiers.marks(), entry.head.began);
+        debug_assert!(is_own, "the making of another response");
         let put = |locked: &Locked<'_>| self.tiers.put(locked, key, entry);
-        self.tiers.marks().unless_met(key, tags, *began, put)
+        self.tiers.marks().unless_met(key, &entry.head, put)
     }
 
     /// A place among those who wait for the disk, to be held until the entry is written.
@@ -294,6 +294,13 @@ impl Zone {
             }
         }
         Ok(counts)
+    }
+
+    /// A request changed the page at its origin: a response to an earlier one, which is being made, is not
+    /// stored. `takes_all`: also one whose lifetime the operator said. Not the `spared` one, which is the answer
+    /// to that request. What is stored is to be purged after this.
+    pub fn changed(&self, key: &Key, takes_all: bool, spared: Option<&Making>) {
+        self.tiers.marks().changed(key, takes_all, spared);
     }
 
     /// Has names that files lost outlast a power failure.

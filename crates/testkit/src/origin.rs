@@ -208,6 +208,7 @@ impl Work {
         if let Some(at) = script.iter().position(|reply| reply.request == line) {
             return script.remove(at);
         }
+        drop(script);
         let (end, delay, is_raw) = (End::Whole, Duration::ZERO, false);
         let text = (self.fallback)(request);
         Reply { text, request: line, end, delay, is_raw, is_held: false }

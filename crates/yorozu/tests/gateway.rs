@@ -201,3 +201,43 @@ fn a_client_that_still_sends_gets_the_refusal_and_no_reset() {
     assert_eq!(client.answer(false).map(|answer| answer.status), Some(413));
     assert!(client.is_closed());
 }
+
+#[test]
+fn what_was_asked_for_before_a_post_is_not_stored_behind_it() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    static POSTED: AtomicBool = AtomicBool::new(false);
+    let folder = Folder::new();
+    let origin = Origin::start_with(folder.path(), |request| {
+        let (method, uri) = (request.param("REQUEST_METHOD"), request.param("REQUEST_URI"));
+        let is_old = method == "GET" && !BEGUN.swap(true, Ordering::SeqCst);
+        if is_old {
+            // Its page is of before, whatever comes now.
+            until("the answer to the POST", || POSTED.load(Ordering::SeqCst));
+        }
+        let lifetime = if uri == "/own" { "Cache-Control: max-age=60\r\n" } else { "" };
+        let version = if is_old { "old" } else { "new" };
+        format!("Content-Type: text/plain\r\n{lifetime}\r\n{version}").into_bytes()
+    });
+    let http = CACHED.replace("fastcgi_cache z;", "fastcgi_cache z; fastcgi_cache_lock on;");
+    let http = http.replace("$origin", &format!("unix:{}", origin.path.display()));
+    let inner = Folder::new();
+    let server = Server::start(&yorozu(), inner.path(), &http);
+    // The lifetime of the other one is the operator's: no POST takes that page away.
+    for (path, wanted) in [("/own", "new"), ("/operators", "old")] {
+        BEGUN.store(false, Ordering::SeqCst);
+        POSTED.store(false, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| get(server.port, path).unwrap());
+            until("the GET", || BEGUN.load(Ordering::SeqCst));
+            let mut client = Client::connect(server.port);
+            let post = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+            client.send(post.as_bytes());
+            assert_eq!(client.answer(false).unwrap().status, 200);
+            let behind = scope.spawn(|| get(server.port, path).unwrap());
+            POSTED.store(true, Ordering::SeqCst);
+            assert_eq!(first.join().unwrap().body, b"old");
+            assert_eq!(behind.join().unwrap().body, wanted.as_bytes(), "{path}");
+        });
+        assert_eq!(get(server.port, path).unwrap().body, wanted.as_bytes(), "{path}");
+    }
+}

@@ -39,12 +39,14 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
     let methods: &[&'static [u8]] = if has_method { &[b"GET", b"HEAD"] } else { &[b"GET"] };
     for method in methods {
         let key = key::with_method(exchange, conf, method);
+        let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, &zone));
+        let takes_all = conf.cache_invalidate == Invalidate::On;
+        // First: what is stored from here on meets it, what was stored before is found.
+        zone.changed(&key, takes_all, own.as_ref().map(|own| &*own.making));
         if zone.peek(&key).is_none() && !zone.may_be_on_disk(&key) {
             continue;
         }
         let (zone, now) = (Arc::clone(&zone), exchange.now());
-        let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, &zone));
-        let takes_all = conf.cache_invalidate == Invalidate::On;
         let removed = tokio::task::spawn_blocking(move || {
             let found = match zone.peek(&key) {
                 None => zone.load(&key, now)?.map(|(entry, _)| entry),

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Locked by the process whose folder it is.
 const LOCK_NAME: &str = "yorozu.lock";
@@ -200,6 +200,9 @@ pub(crate) struct Folder {
     purges: Mutex<usize>,
     zones: Mutex<Zones>,
     temporary: AtomicU64,
+    /// The processes whose temporary files lay there when it was first read as this one's alone: they have
+    /// ended.
+    ended: OnceLock<HashSet<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -244,6 +247,7 @@ impl Folder {
             purges: Mutex::default(),
             zones: Mutex::default(),
             temporary: AtomicU64::new(0),
+            ended: OnceLock::new(),
         });
         open.insert(real, Arc::downgrade(&folder));
         Ok(folder)
@@ -287,6 +291,24 @@ impl Folder {
         lock.is_some()
     }
 
+    /// The folder is about to be read: whose temporary files are there? A process that comes later, and shares
+    /// the folder for a while, may use its own.
+    pub(crate) fn note_ended(&self, path: &Path) {
+        if self.ended.get().is_some() || !self.is_alone() {
+            return;
+        }
+        if let Ok(items) = files::read_folder(path) {
+            let names = items.flatten().filter_map(|item| item.file_name().into_string().ok());
+            let _ = self.ended.set(names.filter_map(|name| process_of(&name)).collect());
+        }
+    }
+
+    /// Was the temporary file left by a process that has ended?
+    pub(crate) fn has_ended(&self, name: &str) -> bool {
+        let ended = self.ended.get();
+        ended.is_some_and(|ended| process_of(name).is_some_and(|process| ended.contains(&process)))
+    }
+
     /// What the process purged whose folder it was until now.
     fn adopt(&self) -> Result<(), StoreError> {
         self.marks.adopt(self.journal.read(self.marks.epoch())?);
@@ -318,6 +340,11 @@ pub(crate) fn is_foreign_temporary(name: &str, epoch: u64) -> bool {
     name.starts_with(TEMPORARY_PREFIX) && !name.starts_with(&temporary_prefix(epoch))
 }
 
+/// Whose temporary file has this name, in the format of any version.
+fn process_of(name: &str) -> Option<String> {
+    name.strip_prefix(TEMPORARY_PREFIX)?.split('.').next().map(str::to_owned)
+}
+
 /// The folder's lock; `None` if another process has it.
 fn try_lock(path: &Path) -> Result<Option<Flock<File>>, StoreError> {
     // To read is enough for a lock; another user may have made the file.
@@ -327,5 +354,40 @@ fn try_lock(path: &Path) -> Result<Option<Flock<File>>, StoreError> {
         Ok(lock) => Ok(Some(lock)),
         Err((_, Errno::EWOULDBLOCK)) => Ok(None),
         Err((_, error)) => Err(failed("flock()", path)(error.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::levels::Levels;
+    use crate::pace::Pace;
+    use crate::{DiskOptions, Zone, ZoneOptions};
+    use std::fs;
+
+    #[test]
+    fn temporary_files_of_who_comes_while_the_folder_is_read_stay() {
+        let path = std::env::temp_dir().join(format!("yorozu-folder.{}", std::process::id()));
+        let pace = Pace { files: 1, sleep: std::time::Duration::ZERO, ..Pace::default() };
+        let disk = DiskOptions {
+            path: path.clone(),
+            levels: Levels::parse("1").unwrap(),
+            max_size: None,
+            min_free: None,
+            files_max: 10,
+            inactive: 600,
+            loader: pace,
+            manager: pace,
+        };
+        let zone = Zone::open(ZoneOptions { memory_bytes: 1 << 20, disk }).unwrap();
+        let left = ["tmp.00000000000000aa.1", "tmp.123.1"].map(|name| path.join(name));
+        let used = path.join("tmp.00000000000000bb.1");
+        left.iter().for_each(|file| fs::write(file, b"left").unwrap());
+        // It is interrupted, as by a reload; meanwhile another process begins to take over.
+        zone.scan(0, &|| false);
+        fs::write(&used, b"used").unwrap();
+        zone.scan(0, &|| true);
+        assert!(left.iter().all(|file| !file.exists()) && used.exists());
+        drop(zone);
+        fs::remove_dir_all(path).unwrap();
     }
 }

@@ -28,6 +28,7 @@ impl Tiers {
         if self.is_scanned() || !is_own {
             return;
         }
+        self.folder.note_ended(&self.options.path);
         let mut scan = Scan { now, steps: Steps::new(self.options.loader, is_wanted) };
         if self.scan_folder(&self.options.path, self.options.levels.depth(), &mut scan) {
             self.is_scanned.store(true, Ordering::Release);
@@ -54,8 +55,8 @@ impl Tiers {
                 continue;
             }
             if is_foreign_temporary(name, self.marks().epoch()) {
-                // Of a process that lives and shares the folder it may be in use.
-                if self.folder.is_alone() {
+                // One that takes over while the folder is read has others.
+                if self.folder.has_ended(name) {
                     let _ = fs::remove_file(&path);
                 }
             } else if let (0, Some(digest)) = (depth, parse_digest(name)) {

@@ -7,6 +7,7 @@
 
 pub mod case;
 pub mod client;
+pub mod clock;
 pub mod form;
 pub mod h2;
 pub mod origin;

@@ -107,6 +107,7 @@ PARTS = [
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
     Part('memory', 'what memory= bounds', 'tests/memory.py'),
+    Part('model', 'orders of steps in the cache', 'tests/model.py', ('everything',), 900),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
     Part('runner', 'the runner of the tests itself', 'tests/runner.py', ()),
@@ -131,7 +132,8 @@ def rust_parts():
         folder = pathlib.Path(package['manifest_path']).parent
         for target in package['targets']:
             kind = target['kind'][0]
-            if not target['test'] or (kind != 'test' and not has_tests(folder / 'src')):
+            # What takes a feature has a part of its own.
+            if not target['test'] or target.get('required-features') or (kind != 'test' and not has_tests(folder / 'src')):
                 continue
             program, option = key(package['manifest_path'], target)
             # The differential test prints its seed, which repeats a run.

@@ -19,12 +19,12 @@ use crate::entry::Entry;
 use crate::flow::Flow;
 use crate::key::Key;
 use crate::marks::{Making, Marks, Moment};
+use crate::sync::{Mutex, MutexGuard, Notify};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 
 #[derive(Clone, Debug)]
 enum Stage {

@@ -10,13 +10,13 @@
 //! - It ends when its [`Filling`] does: dropped before its end, as broken.
 
 use crate::entry::EntryHead;
+use crate::sync::{Mutex, MutexGuard, Notify};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Notify;
+use std::sync::{Arc, PoisonError};
 
 /// The maker ended before the body did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

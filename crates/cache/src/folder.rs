@@ -18,6 +18,7 @@ use crate::files;
 use crate::index::Digest;
 use crate::journal::Journal;
 use crate::marks::Marks;
+use crate::sync::{Mutex, MutexGuard};
 use crate::tiers::Tiers;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -25,13 +26,13 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{self, Arc, OnceLock, PoisonError, Weak};
 
 /// Locked by the process whose folder it is.
 const LOCK_NAME: &str = "yorozu.lock";
 
 /// The folders of this process, by their real paths.
-static OPEN: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new());
+static OPEN: sync::Mutex<BTreeMap<PathBuf, Weak<Folder>>> = sync::Mutex::new(BTreeMap::new());
 
 /// The file of a purged page: no page any more, and not removed yet.
 #[derive(Clone, Copy, Debug)]
@@ -230,7 +231,8 @@ impl Folder {
     pub(crate) fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
         files::make_folder(path).map_err(failed("mkdir()", path))?;
         let real = path.canonicalize().map_err(failed("realpath()", path))?;
-        let mut open = locked(&OPEN);
+        // As [`locked`].
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, folder| folder.strong_count() > 0);
         if let Some(folder) = open.get(&real).and_then(Weak::upgrade) {
             return Ok(folder);

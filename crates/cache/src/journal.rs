@@ -21,11 +21,12 @@ use crate::index::Digest;
 use crate::levels::parse_digest;
 use crate::marks::{Left, Moment};
 use crate::purge::Purge;
+use crate::sync::{Mutex, MutexGuard};
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// Its name.
 const NAME: &str = "yorozu.purges";

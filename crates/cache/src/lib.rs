@@ -39,6 +39,7 @@ mod purge;
 mod queue;
 mod scan;
 mod spool;
+mod sync;
 mod tiers;
 mod zone;
 #[cfg(test)]

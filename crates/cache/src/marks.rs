@@ -16,9 +16,10 @@ use crate::catalog::host_end;
 use crate::entry::EntryHead;
 use crate::index::Digest;
 use crate::purge::{Depth, Purge};
+use crate::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// When something began: the epoch of its process, and a number in it. The default began before everything.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -16,12 +16,12 @@ use crate::folder::Folder;
 use crate::index::Index;
 use crate::marks::{Locked, Marks, Moment};
 use crate::purge::{Depth, Purge};
+use crate::sync::AtomicBool;
 use crate::zone::Zone;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 #[derive(Clone)]
 struct ByBytes;

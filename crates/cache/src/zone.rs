@@ -297,8 +297,8 @@ impl Zone {
     }
 
     /// A request changed the page at its origin: a response to an earlier one, which is being made, is not
-    /// stored. `takes_all`: also one whose lifetime the operator said. Not the `spared` one, which is the answer
-    /// to that request. What is stored is to be purged after this.
+    /// stored. `takes_all`: also one whose lifetime the operator said. Not the `spared` one, which is the
+    /// answer to that request. What is stored is to be purged after this.
     pub fn changed(&self, key: &Key, takes_all: bool, spared: Option<&Making>) {
         self.tiers.marks().changed(key, takes_all, spared);
     }

@@ -3,9 +3,10 @@
 //! # Invariants
 //! - A gauge goes up by [`Gauge::take`] and [`Gauge::take_below`] alone, and down with what these return, once each.
 
+use crate::sync::AtomicUsize;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Counts what is [`Taken`] of it and not given back yet.
 #[derive(Debug, Default)]

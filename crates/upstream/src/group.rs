@@ -15,9 +15,10 @@ use crate::balance::{self, Balance, HashState, MISSES_MAX, Selector};
 use crate::connection::PeerAddress;
 use crate::gauge::{Gauge, Taken};
 use crate::ring::{self, Ring};
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A `server` line of an `upstream` block; one per address the name resolved to.

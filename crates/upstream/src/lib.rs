@@ -22,6 +22,7 @@ mod group;
 mod pool;
 mod resolver;
 mod ring;
+mod sync;
 mod tls;
 mod unix;
 

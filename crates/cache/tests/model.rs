@@ -1,0 +1,517 @@
+//! Small races of fills, flows, purges and files, in one order of their steps after the other: shuttle
+//! draws each (at random, and by PCT, which finds with known chances what takes few changes of threads), for
+//! `SECONDS` (6) in all. `SEED` is that of the drawing. A deadlock and a lost wake-up are failures too.
+//!
+//! Run by `cargo test -p yorozu-cache --features model --test model`.
+//!
+//! As in `purges.rs`, what is served carries the reading of one counter from when its making had begun, and
+//! a purge takes a reading before it is asked for: once that is done, who begins then may find nothing with
+//! a smaller one.
+
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+use bytes::Bytes;
+use shuttle::future::block_on;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
+use shuttle::thread::{JoinHandle, spawn};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use yorozu_cache::{
+    Broken, Claim, Depth, DiskOptions, Entry, EntryHead, FillGuard, Key, Levels, Making, Pace,
+    Place, Purge, Woken, Zone, ZoneOptions,
+};
+
+/// Counts the steps that a scheduler chooses.
+struct Counted<S> {
+    scheduler: S,
+    steps: Arc<AtomicU64>,
+}
+
+impl<S: Scheduler> Scheduler for Counted<S> {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        self.scheduler.new_execution()
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.scheduler.next_task(runnable, current, is_yielding)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.scheduler.next_u64()
+    }
+}
+
+/// Tries a race until its time is over; schedules and steps.
+fn run<S: Scheduler + 'static>(
+    scheduler: impl Fn(u64, usize) -> S,
+    seed: u64,
+    time: Duration,
+    race: fn(),
+) -> (usize, u64) {
+    /// Schedules of one scheduler, which are over before the time is looked at.
+    const AT_ONCE: usize = 20;
+    let (steps, mut schedules) = (Arc::new(AtomicU64::new(0)), 0);
+    let end = Instant::now() + time;
+    for seed in seed.. {
+        let mut config = shuttle::Config::new();
+        // Files are opened on the stacks of these threads.
+        config.stack_size = 1 << 18;
+        config.silence_warnings = true;
+        let counted = Counted { scheduler: scheduler(seed, AT_ONCE), steps: Arc::clone(&steps) };
+        schedules += shuttle::Runner::new(counted, config).run(race);
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    (schedules, steps.load(Ordering::Relaxed))
+}
+
+/// A folder that goes with its owner; in memory where that is possible, for a purge waits for the disk.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let memory = PathBuf::from("/dev/shm");
+        let root = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        Self(root.join(format!("yorozu-model.{}.{number}", std::process::id())))
+    }
+
+    fn options(&self) -> ZoneOptions {
+        let pace = Pace { files: 100, sleep: Duration::ZERO, threshold: Duration::MAX };
+        let disk = DiskOptions {
+            path: self.0.clone(),
+            levels: Levels::parse("1").unwrap(),
+            max_size: None,
+            min_free: None,
+            files_max: 1000,
+            inactive: 600,
+            loader: pace,
+            manager: pace,
+        };
+        ZoneOptions { memory_bytes: 1 << 20, disk }
+    }
+
+    fn zone(&self) -> Arc<Zone> {
+        Arc::new(Zone::open(self.options()).unwrap())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn key() -> Key {
+    Key::primary(Bytes::from_static(b"http://GETsite/a"))
+}
+
+fn by_page() -> Purge {
+    Purge::Page(key())
+}
+
+fn by_tag() -> Purge {
+    Purge::Tag(Bytes::from_static(b"site\0t"))
+}
+
+/// One page of a zone, and what may be served of it.
+#[derive(Clone)]
+struct World {
+    zone: Arc<Zone>,
+    numbers: Arc<Numbers>,
+}
+
+struct Numbers {
+    clock: AtomicU64,
+    hard: AtomicU64,
+    any: AtomicU64,
+    _folder: Folder,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let (clock, hard, any) = (AtomicU64::new(1), AtomicU64::new(0), AtomicU64::new(0));
+        Self { zone, numbers: Arc::new(Numbers { clock, hard, any, _folder: folder }) }
+    }
+
+    fn tick(&self) -> u64 {
+        self.numbers.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn floors(&self) -> (u64, u64) {
+        let Numbers { hard, any, .. } = &*self.numbers;
+        (hard.load(Ordering::SeqCst), any.load(Ordering::SeqCst))
+    }
+
+    fn purge(&self, purge: Purge, depth: Depth) {
+        let reading = self.tick();
+        self.zone.purge(&[purge], depth).unwrap();
+        if depth == Depth::Hard {
+            self.numbers.hard.fetch_max(reading, Ordering::SeqCst);
+        }
+        self.numbers.any.fetch_max(reading, Ordering::SeqCst);
+    }
+
+    /// A request changed the page at its origin.
+    fn change(&self) {
+        let reading = self.tick();
+        self.zone.changed(&key(), false, None);
+        if self.zone.peek(&key()).is_some() || self.zone.may_be_on_disk(&key()) {
+            self.zone.purge(&[by_page()], Depth::Hard).unwrap();
+        }
+        self.numbers.hard.fetch_max(reading, Ordering::SeqCst);
+        self.numbers.any.fetch_max(reading, Ordering::SeqCst);
+    }
+
+    /// The next process, with what the last one left on the disk.
+    fn restarted(self) -> Self {
+        let Self { zone, numbers } = self;
+        let options = zone.options().clone();
+        drop(zone);
+        Self { zone: Arc::new(Zone::open(options).unwrap()), numbers }
+    }
+
+    fn head(&self, making: &Making) -> EntryHead {
+        EntryHead {
+            key: Bytes::copy_from_slice(key().as_bytes()),
+            status: 200,
+            began: making.moment(),
+            born_at: i64::try_from(self.tick()).unwrap(),
+            tags: vec![Bytes::from_static(b"site\0t")],
+            ..EntryHead::default()
+        }
+    }
+
+    fn store(&self, head: EntryHead, body: &'static [u8], making: &Making) -> Option<Arc<Entry>> {
+        let entry = Arc::new(Zone::seal(head, Bytes::from_static(body), 0));
+        self.zone.insert(&key(), &entry, making).then(|| {
+            self.zone.write(&key(), &entry, 0, making).unwrap();
+            entry
+        })
+    }
+
+    /// Makes the page as one that nobody waits for.
+    fn make(&self) {
+        let making = self.zone.begin();
+        self.store(self.head(&making), b"page", &making);
+    }
+
+    /// Makes it as one whom others wait for; `is_read_along`: while it arrives.
+    fn make_for_all(&self, mut guard: FillGuard, is_read_along: bool) {
+        let making = Arc::new(self.zone.begin());
+        guard.started(&making);
+        let head = self.head(&making);
+        if is_read_along {
+            guard.begin(head.clone(), Some(4));
+            guard.push(&Bytes::from_static(b"pa"));
+            guard.push(&Bytes::from_static(b"ge"));
+        }
+        let entry = Arc::new(Zone::seal(head, Bytes::from_static(b"page"), 0));
+        if !self.zone.insert(&key(), &entry, &making) {
+            return guard.not_stored();
+        }
+        guard.stored(Arc::clone(&entry));
+        self.zone.write(&key(), &entry, 0, &making).unwrap();
+    }
+
+    fn check(&self, head: &EntryHead, (hard, any): (u64, u64), way: &str) {
+        let reading = u64::try_from(head.born_at).unwrap();
+        let floor = if head.is_purged { hard } else { any };
+        assert!(reading >= floor, "{way}: of {reading}, purged at {floor}");
+    }
+
+    /// What is found in either tier.
+    fn look(&self) -> Option<Arc<Entry>> {
+        let floors = self.floors();
+        let found = self.zone.peek(&key());
+        let found = found.or_else(|| self.zone.load(&key(), 0).unwrap().map(|(entry, _)| entry));
+        if let Some(entry) = &found {
+            self.check(&entry.head, floors, "look");
+            assert_eq!(Zone::body(entry).unwrap(), "page");
+        }
+        found
+    }
+
+    /// Asks for the page as a request does.
+    fn request(&self, is_read_along: bool) {
+        let floors = self.floors();
+        if let Some(entry) = self.zone.peek(&key()) {
+            return self.check(&entry.head, floors, "hit");
+        }
+        loop {
+            match self.zone.claim(&key(), self.now(), Duration::from_secs(1000)) {
+                Claim::Maker(guard) => return self.make_for_all(guard, is_read_along),
+                Claim::Taken(waiter) => match block_on(waiter.woken()) {
+                    Woken::Stored(entry) => return self.check(&entry.head, floors, "fill"),
+                    Woken::Flowing(flow) => {
+                        self.check(&flow.head, floors, "flow");
+                        return assert_eq!(read(&flow), Ok(4));
+                    }
+                    Woken::Free => {}
+                },
+            }
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn thread(&self, act: impl FnOnce(&Self) + Send + 'static) -> JoinHandle<()> {
+        let world = self.clone();
+        spawn(move || act(&world))
+    }
+}
+
+/// The bytes of a body that is read along.
+fn read(flow: &yorozu_cache::Flow) -> Result<u64, Broken> {
+    let (mut place, mut bytes) = (Place::default(), 0);
+    while let Some(piece) = block_on(flow.next(&mut place))? {
+        let yorozu_cache::Piece::Memory(piece) = piece else { panic!("no file") };
+        bytes += piece.len() as u64;
+    }
+    Ok(bytes)
+}
+
+fn joined(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Two ask for a page that is missing, and a purge comes between.
+fn two_claimants_and_a_purge() {
+    for (purge, is_read_along) in [(by_page(), false), (by_tag(), false), (by_tag(), true)] {
+        let world = World::new();
+        joined([
+            world.thread(move |world| world.request(is_read_along)),
+            world.thread(move |world| world.request(is_read_along)),
+            world.thread(move |world| {
+                world.purge(purge, Depth::Hard);
+                world.request(is_read_along);
+            }),
+        ]);
+        world.look();
+    }
+}
+
+/// A maker breaks off while others read along: they are told, and one of those who wait makes it.
+fn a_maker_breaks_off() {
+    let world = World::new();
+    let Claim::Maker(mut guard) = world.zone.claim(&key(), world.now(), Duration::MAX) else {
+        panic!("nobody else asks")
+    };
+    let follower = |world: &World| {
+        let Some(waiter) = world.zone.join(&key()) else { return world.request(true) };
+        match block_on(waiter.woken()) {
+            // By the first maker, or by one who took over from it.
+            Woken::Flowing(flow) => assert!(matches!(read(&flow), Err(Broken) | Ok(4))),
+            Woken::Stored(_) => {}
+            Woken::Free => {
+                drop(waiter);
+                world.request(true);
+            }
+        }
+    };
+    joined([
+        world.thread(move |world| {
+            let making = Arc::new(world.zone.begin());
+            guard.started(&making);
+            guard.begin(world.head(&making), None);
+            guard.push(&Bytes::from_static(b"pa"));
+            drop(guard);
+        }),
+        world.thread(follower),
+        world.thread(follower),
+        world.thread(|world| {
+            let floors = world.floors();
+            if let Claim::Taken(waiter) = world.zone.claim(&key(), world.now(), Duration::MAX) {
+                if let Woken::Flowing(flow) = block_on(waiter.woken()) {
+                    world.check(&flow.head, floors, "flow");
+                    let _ = read(&flow);
+                }
+            }
+        }),
+    ]);
+    assert!(!world.zone.is_claimed(&key()), "everybody has gone");
+}
+
+/// A page is put into memory and written, while it is purged and marks are forgotten; then the process ends.
+fn insert_purge_write_and_the_next_start() {
+    for depth in [Depth::Hard, Depth::Soft] {
+        let world = World::new();
+        world.zone.scan(0, &|| true);
+        joined([
+            world.thread(World::make),
+            world.thread(move |world| {
+                world.purge(by_tag(), depth);
+                world.look();
+            }),
+            world.thread(|world| {
+                assert!(world.zone.evict(0, &|| true).problems.is_empty());
+                world.look();
+            }),
+        ]);
+        world.look();
+        world.restarted().look();
+    }
+}
+
+/// A stored page is purged softly and hard, while it is renewed as by a 304.
+fn soft_purge_hard_purge_and_renewal() {
+    let world = World::new();
+    world.make();
+    joined([
+        world.thread(|world| {
+            world.purge(by_page(), Depth::Soft);
+            world.look();
+        }),
+        world.thread(|world| {
+            world.purge(by_tag(), Depth::Hard);
+            world.look();
+        }),
+        world.thread(|world| {
+            let Some(entry) = world.look() else { return };
+            shuttle::thread::yield_now();
+            let (hard, any) = world.floors();
+            let Some(making) = world.zone.begin_from(&key(), &entry) else { return };
+            world.check(&entry.head, (hard, any), "built on");
+            let EntryHead { began, born_at, .. } = world.head(&making);
+            let head = EntryHead { began, born_at, is_purged: false, ..entry.head.clone() };
+            let renewed = Arc::new(Zone::renewed(&entry, head, 0));
+            if world.zone.insert(&key(), &renewed, &making) {
+                world.zone.write(&key(), &renewed, 0, &making).unwrap();
+            }
+        }),
+    ]);
+    world.look();
+}
+
+/// Of two who make a page, the one who began first may end last.
+fn an_older_maker_ends_last() {
+    let world = World::new();
+    joined([
+        world.thread(|world| {
+            let first = world.zone.begin();
+            let second = world.zone.begin();
+            let (old, new) = (world.head(&first), world.head(&second));
+            let newest = new.born_at;
+            let late = world.thread(move |world| {
+                world.store(old, b"page", &first);
+            });
+            world.store(new, b"page", &second);
+            late.join().unwrap();
+            assert_eq!(world.look().unwrap().head.born_at, newest);
+        }),
+        world.thread(|world| {
+            world.zone.evict(0, &|| true);
+        }),
+    ]);
+    let newest = world.look().unwrap().head.born_at;
+    assert_eq!(world.restarted().look().unwrap().head.born_at, newest);
+}
+
+/// A reload opens another zone on the folder while the old one's requests go on.
+fn two_zones_and_a_purge() {
+    let world = World::new();
+    world.make();
+    let mut options = world.zone.options().clone();
+    options.disk.inactive += 1;
+    let next =
+        World { zone: Arc::new(Zone::open(options).unwrap()), numbers: Arc::clone(&world.numbers) };
+    joined([
+        world.thread(World::make),
+        next.thread(|world| {
+            world.look();
+            world.make();
+        }),
+        next.thread(|world| {
+            world.purge(by_tag(), Depth::Hard);
+            world.look();
+        }),
+    ]);
+    world.look();
+    next.look();
+}
+
+/// A file is read while its page is purged, the file removed and the mark forgotten.
+fn a_slow_reader() {
+    let world = World::new();
+    world.make();
+    let world = world.restarted();
+    world.zone.scan(0, &|| true);
+    joined([
+        world.thread(|world| {
+            world.look();
+        }),
+        world.thread(|world| world.purge(by_page(), Depth::Hard)),
+        world.thread(|world| {
+            world.zone.evict(0, &|| true);
+        }),
+    ]);
+    world.look();
+}
+
+/// A request changes a page while another one makes it.
+fn a_page_is_changed_while_it_is_made() {
+    for is_read_along in [false, true] {
+        let world = World::new();
+        world.zone.scan(0, &|| true);
+        joined([
+            world.thread(move |world| world.request(is_read_along)),
+            world.thread(move |world| {
+                world.change();
+                world.request(is_read_along);
+            }),
+            world.thread(|world| {
+                world.zone.evict(0, &|| true);
+            }),
+        ]);
+        world.look();
+        world.restarted().look();
+    }
+}
+
+const RACES: [(&str, fn()); 8] = [
+    ("a slow reader", a_slow_reader),
+    ("a page is changed while it is made", a_page_is_changed_while_it_is_made),
+    ("two claimants and a purge", two_claimants_and_a_purge),
+    ("a maker breaks off", a_maker_breaks_off),
+    ("insert, purge, write and the next start", insert_purge_write_and_the_next_start),
+    ("soft purge, hard purge and renewal", soft_purge_hard_purge_and_renewal),
+    ("an older maker ends last", an_older_maker_ends_last),
+    ("two zones and a purge", two_zones_and_a_purge),
+];
+
+#[test]
+fn every_order_that_is_tried_holds() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..1 << 40));
+    let seconds = number("SECONDS").unwrap_or(6);
+    let wanted = std::env::var("RACE").unwrap_or_default();
+    /// Changes of threads at places of its choice that PCT bounds a schedule to.
+    const DEPTH: usize = 4;
+    println!("seed {seed}");
+    let races = RACES.into_iter().filter(|(name, _)| name.contains(&wanted)).collect::<Vec<_>>();
+    let time = Duration::from_secs(seconds) / u32::try_from(races.len() * 2).unwrap();
+    for (name, race) in races {
+        println!("{name}");
+        let pct = |seed, count| PctScheduler::new_from_seed(seed, DEPTH, count);
+        let drawn = run(RandomScheduler::new_from_seed, seed, time, race);
+        let by_pct = run(pct, seed, time, race);
+        println!(
+            "    at random {} schedules, {} steps; by PCT {} schedules, {} steps",
+            drawn.0, drawn.1, by_pct.0, by_pct.1
+        );
+    }
+}

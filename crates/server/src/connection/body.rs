@@ -3,11 +3,10 @@
 use super::h2;
 use super::origin;
 pub use super::origin::Origin;
+use super::spill::{Name, Spill};
 use super::transport::Transport;
-use crate::config::http_core::{Conf, InFileOnly};
-use crate::exchange::file;
-use crate::exchange::temporary::{NamedFile, named_file, private_folder, unnamed_file};
-use crate::limits;
+use crate::config::http_core::{Conf, InFileOnly, temp_folder};
+use crate::exchange::temporary::NamedFile;
 use crate::logging::error::os_error;
 use ::h2::RecvStream;
 use bytes::{Bytes, BytesMut};
@@ -20,7 +19,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::task::spawn_blocking;
 use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
 
 /// Why a body could not be read.
@@ -325,7 +323,7 @@ impl RequestBody {
                 return Err(BodyError::TooLarge);
             }
             if file.is_none() && memory.len() + piece.len() > memory_max {
-                let spill = Spill::begin(conf, memory.split().freeze()).await.map_err(failed)?;
+                let spill = begin_spill(conf, &mut memory).await.map_err(failed)?;
                 file = Some(spill);
             }
             match &mut file {
@@ -334,7 +332,7 @@ impl RequestBody {
             }
         }
         if file.is_none() && conf.client_body_in_file_only != InFileOnly::Off {
-            let spill = Spill::begin(conf, memory.split().freeze()).await.map_err(failed)?;
+            let spill = begin_spill(conf, &mut memory).await.map_err(failed)?;
             file = Some(spill);
         }
         self.stored = match file {
@@ -578,51 +576,16 @@ impl RequestBody {
     }
 }
 
-/// A body on its way into a file, which threads write that may block.
-struct Spill {
-    file: Arc<File>,
-    path: Option<NamedFile>,
-    written: u64,
-    /// Not written yet.
-    pieces: Vec<Bytes>,
-    bytes: usize,
-}
-
-impl Spill {
-    async fn begin(conf: &Conf, first: Bytes) -> io::Result<Self> {
-        let folder = crate::config::http_core::temp_folder(conf);
-        let mode = conf.client_body_in_file_only;
-        let made = spawn_blocking(move || {
-            if mode == InFileOnly::Off {
-                return Ok((unnamed_file(&folder)?, None));
-            }
-            private_folder(&folder)?;
-            let mut named = named_file(&folder, "")?;
-            if mode == InFileOnly::On {
-                named.stay();
-            }
-            Ok::<_, io::Error>((named.file.try_clone()?, Some(named)))
-        });
-        let (file, path) = made.await.map_err(io::Error::other)??;
-        let file = Arc::new(file);
-        Ok(Self { file, path, written: 0, bytes: first.len(), pieces: vec![first] })
-    }
-
-    async fn push(&mut self, piece: Bytes) -> io::Result<()> {
-        self.bytes += piece.len();
-        self.pieces.push(piece);
-        if self.bytes >= limits::FILE_CHUNK_BYTES { self.flush().await } else { Ok(()) }
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        let (pieces, bytes) = (std::mem::take(&mut self.pieces), std::mem::take(&mut self.bytes));
-        file::write(&self.file, pieces, self.written).await?;
-        self.written += bytes as u64;
-        Ok(())
-    }
+async fn begin_spill(conf: &Conf, memory: &mut BytesMut) -> io::Result<Spill> {
+    let name = match conf.client_body_in_file_only {
+        InFileOnly::Off => Name::None,
+        InFileOnly::Clean => Name::Goes,
+        InFileOnly::On => Name::Stays,
+    };
+    Spill::begin(temp_folder(conf), name, memory.split().freeze()).await
 }
 
 fn file_error(conf: &Conf, error: &io::Error) -> String {
-    let folder = crate::config::http_core::temp_folder(conf);
+    let folder = temp_folder(conf);
     format!("writing a request body below \"{}\" failed ({})", folder.display(), os_error(error))
 }

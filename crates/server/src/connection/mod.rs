@@ -10,6 +10,7 @@ pub mod origin;
 mod rules;
 mod send;
 pub mod socket;
+mod spill;
 pub mod timer;
 pub mod transport;
 mod write;

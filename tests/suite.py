@@ -86,7 +86,7 @@ class Part:
 
     def how_to_repeat(self, test):
         """The command that runs a test by itself, or all of them."""
-        return self.again.format(test='' if test.startswith('(') else test).strip()
+        return self.again.format(test=test) if test[0] != '(' else self.again.replace(' -- --exact', '').format(test='').strip()
 
     def counts(self):
         ignored = f', {self.ignored} ignored' if self.ignored else ''

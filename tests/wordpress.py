@@ -79,8 +79,10 @@ class Site:
         return (self.folder / 'log/site.access.log').read_text()
 
     def last_errors(self):
-        files = [self.folder / 'log' / name for name in ('error.log', 'yorozu.out')]
-        return ''.join(f'{file.name}: {line}\n' for file in files if file.exists() for line in file.read_text().splitlines()[-20:])
+        """The end of the error log; and where it panicked, without the frames of libraries."""
+        log, out = [(self.folder / 'log' / name).read_text() for name in ('error.log', 'yorozu.out')]
+        panics = re.findall(r'panicked at .*\n.*|^ +at \./crates/.*', out, re.M)
+        return '\n'.join([*log.splitlines()[-20:], *panics[:20], ''])
 
     def script(self, name, text):
         (self.folder / 'www' / name).write_text(text)

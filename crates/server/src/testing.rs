@@ -1,5 +1,7 @@
 //! For unit tests: configurations and exchanges without sockets.
 
+#![expect(clippy::disallowed_methods, reason = "a folder for a test")]
+
 use crate::config::compiled::{Config, WorkerConf};
 use crate::config::load::{Kept, Loaded, Request as LoadRequest, load};
 use crate::connection::body::RequestBody;

@@ -1,5 +1,10 @@
 //! The files that a configuration names: read whole, if they are files and not endless.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "read while a configuration is loaded, or on a thread that may block"
+)]
+
 use crate::limits;
 use bytes::Bytes;
 use nix::fcntl::OFlag;

@@ -458,6 +458,7 @@ fn loose_extension(pattern: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files of a test")]
 mod tests {
     use super::*;
     use crate::config::files::Files;

@@ -338,6 +338,7 @@ fn within<T>(
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files of a test")]
 mod tests {
     use super::*;
     use crate::testing;

@@ -1,5 +1,10 @@
 //! Temporary files of bodies, requests' and responses', and how they become files of a site.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a file is made, renamed and removed here; what is in it is written by threads"
+)]
+
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use std::fs::{self, DirBuilder, File, Permissions};

@@ -3,6 +3,11 @@
 //! # Source
 //! RFC 4918 and nginx, `ngx_http_dav_module`.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "whole trees and copies are on a thread that may block; a name is looked up where the request is"
+)]
+
 use super::gateway::run::body_failed;
 use super::gateway::store::StoreAccess;
 use super::{Handler, Outcome, error_page, static_file};

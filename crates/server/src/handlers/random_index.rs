@@ -1,5 +1,10 @@
 //! `random_index`: any file of the folder stands for it.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "as nginx: what a folder has is asked of the system where the request is"
+)]
+
 use super::Outcome;
 use super::static_file;
 use crate::config::directive::*;

@@ -1,5 +1,10 @@
 //! Listening sockets: bound once, one per worker over TCP, shared by all over Unix sockets.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "sockets are opened before workers serve, and closed after"
+)]
+
 use crate::config::compiled::{ListenAddress, ListenOptions};
 use crate::limits;
 use nix::errno::Errno;

@@ -1,5 +1,7 @@
 //! Log files: opened once per path, opened again on USR1, shared by all workers and loads.
 
+#![expect(clippy::disallowed_methods, reason = "opened at a start and by `reopen`")]
+
 use arc_swap::ArcSwap;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! Going into the background: the process starts itself again, detached, and waits until that one
 //! is ready. No fork: the new process begins with one thread and nothing inherited but its logs.
 
+#![expect(clippy::disallowed_methods, reason = "before workers serve")]
+
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 

@@ -213,6 +213,10 @@ impl Server {
         let lists = distribute(&self.sockets, count)
             .map_err(|problem| format!("dup() failed ({})", error::os_error(&problem)))?;
         for (index, listeners) in lists.into_iter().enumerate() {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the main process's words to a worker: one for each signal"
+            )]
             let (sender, receiver) = mpsc::unbounded_channel();
             let config = Arc::clone(&self.config);
             // Not the configuration: it would live as long as the thread.
@@ -454,6 +458,7 @@ fn manage(config: &Config, is_current: &AtomicBool) {
         let mut left = limits::CACHE_MANAGER_PAUSE;
         while !left.is_zero() && is_current.load(Ordering::Relaxed) {
             let nap = left.min(Duration::from_secs(1));
+            #[expect(clippy::disallowed_methods, reason = "the thread of the cache manager")]
             std::thread::sleep(nap);
             left -= nap;
         }

@@ -1,5 +1,7 @@
 //! The pid file.
 
+#![expect(clippy::disallowed_methods, reason = "the main process's, which serves nobody")]
+
 use crate::config::compiled::Config;
 use crate::logging::error::os_error;
 use std::fs;

@@ -1,5 +1,10 @@
 //! `autoindex`: a folder's listing.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "as nginx: what a folder has is asked of the system where the request is"
+)]
+
 mod formats;
 
 use super::Outcome;

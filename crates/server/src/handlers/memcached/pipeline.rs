@@ -455,6 +455,7 @@ impl Drop for Driver {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a scripted server on a thread of its own")]
 mod tests {
     use super::*;
     use std::io::{BufRead as _, BufReader, Write as _};

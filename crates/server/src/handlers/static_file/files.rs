@@ -1,5 +1,10 @@
 //! Files by path: what is there, and open ones kept as `open_file_cache` says.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "as nginx: names are looked up where the request is, what was found is remembered"
+)]
+
 use crate::config::http_core::{Conf, Symlinks};
 use crate::exchange::unix_seconds;
 use crate::process::turn;

@@ -251,6 +251,15 @@ def test_waiters_have_patience_for_lock_timeout():
         assert 2 <= origin.total <= 8, f'{origin.total} makers: one more after each age'
 
 
+def test_who_waits_long_has_the_page_that_was_made_meanwhile():
+    # What was stored seconds after their requests began is no page of the future.
+    page = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi'
+    for more, seconds, most in (('', 3, 1), ('proxy_cache_lock_age 1s; proxy_cache_lock_timeout 60s;', 3.5, 5)):
+        with Folder() as folder, Origin(page, seconds) as origin, Server(folder, locked(origin, more)) as server:
+            crowd(server.port, '/', 12)
+            assert origin.total <= most, f'{origin.total} makers, {more}'
+
+
 def test_a_refresh_is_not_tied_to_the_client_who_caused_it():
     def check(site):
         path = '/tied?wait=300&h[]=Cache-Control:max-age=1,stale-while-revalidate=60'

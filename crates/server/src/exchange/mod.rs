@@ -393,9 +393,9 @@ impl Exchange {
         self.started_millis / 1000
     }
 
-    /// Milliseconds since 1970 when the request began.
+    /// Milliseconds since 1970, now: by what is fresh a request is answered that may have waited since it began.
     pub fn now_millis(&self) -> i64 {
-        self.started_millis
+        turn::unix_millis()
     }
 
     pub fn request_time(&self) -> Duration {

@@ -745,7 +745,7 @@ mod tests {
         under_way.clear();
         assert_eq!(taken(&new).iter().filter(|lease| name(lease) == "b").count(), 1);
         // One that was left out for a while counts what it began before.
-        let without = make("g", &[b.clone()], Balance::RoundRobin);
+        let without = make("g", std::slice::from_ref(&b), Balance::RoundRobin);
         drop((old, new));
         let again = make("g", &[a.clone(), b], Balance::RoundRobin);
         assert_eq!(taken(&again).iter().filter(|lease| name(lease) == "a").count(), 0);

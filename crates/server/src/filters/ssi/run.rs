@@ -50,7 +50,7 @@ impl Shared {
 /// A part of the answer, in order.
 enum Part {
     Text(Bytes),
-    Included(Stream),
+    Included(Box<Stream>),
     /// It is made when it is its turn.
     Later(Included),
 }
@@ -359,7 +359,7 @@ impl Page {
         let ahead = asked.subrequests.ahead();
         let included = Included { asked, stub };
         self.parts.push_back(match ahead {
-            Some(ahead) => Part::Included(included.begin(Some(ahead))),
+            Some(ahead) => Part::Included(Box::new(included.begin(Some(ahead)))),
             None => Part::Later(included),
         });
         if command.get("wait").is_some_and(|wait| wait == b"yes") {

@@ -162,7 +162,7 @@ pub fn start_with(
             pieces.iter().for_each(|piece| collecting.push(piece));
             let follower = collecting.filling().flow().follow().expect("nothing was let go");
             let stream = Stream::of_page(follower, Some(Rc::clone(&shared)));
-            (Outlet::Stored(collecting), stream)
+            (Outlet::Stored(Box::new(collecting)), stream)
         }
     };
     let pump = Pump { ending: Ending(Rc::clone(&shared)), shared, outlet, ahead, file: None };
@@ -175,7 +175,7 @@ enum Outlet {
     /// To the one client.
     Queue,
     /// To all who read along, and into the cache: nobody is waited for.
-    Stored(Collecting),
+    Stored(Box<Collecting>),
     /// To all who read along; storing it was given up.
     Passed(Filling),
 }
@@ -377,7 +377,7 @@ impl Pump {
         match (&self.outlet, segment) {
             (Outlet::Passed(filling), Segment::Memory(bytes)) => filling.push(&bytes),
             (Outlet::Passed(filling), Segment::File(file, range)) => {
-                filling.push_file(&file, range)
+                filling.push_file(&file, range);
             }
             (_, segment) => {
                 let mut state = self.shared.state.borrow_mut();

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use yorozu_cache::{
-    Broken, Claim, Depth, DiskOptions, Entry, EntryHead, FillGuard, Key, Levels, Making, Pace,
-    Place, Purge, Woken, Zone, ZoneOptions,
+    Broken, Claim, Depth, DiskOptions, Entry, EntryHead, FillGuard, Filling, Key, Levels, Making,
+    Pace, Purge, Woken, Zone, ZoneOptions,
 };
 
 /// Counts the steps that a scheduler chooses.
@@ -209,18 +209,20 @@ impl World {
     }
 
     /// Makes it as one whom others wait for; `is_read_along`: while it arrives.
-    fn make_for_all(&self, mut guard: FillGuard, is_read_along: bool) {
+    fn make_for_all(&self, guard: FillGuard, is_read_along: bool) {
         let making = Arc::new(self.zone.begin());
         guard.started(&making);
         let head = self.head(&making);
         if is_read_along {
-            guard.begin(head.clone(), Some(4));
-            guard.push(&Bytes::from_static(b"pa"));
-            guard.push(&Bytes::from_static(b"ge"));
+            let filling = Filling::new(head.clone(), Some(4));
+            guard.begin(filling.flow());
+            filling.push(&Bytes::from_static(b"pa"));
+            filling.push(&Bytes::from_static(b"ge"));
+            filling.end();
         }
         let entry = Arc::new(Zone::seal(head, Bytes::from_static(b"page"), 0));
         if !self.zone.insert(&key(), &entry, &making) {
-            return guard.not_stored();
+            return;
         }
         guard.stored(Arc::clone(&entry));
         self.zone.write(&key(), &entry, 0, &making).unwrap();
@@ -257,7 +259,7 @@ impl World {
                     Woken::Stored(entry) => return self.check(&entry.head, floors, "fill"),
                     Woken::Flowing(flow) => {
                         self.check(&flow.head, floors, "flow");
-                        return assert_eq!(read(&flow), Ok(4));
+                        return assert_eq!(read(&flow), Some(Ok(4)));
                     }
                     Woken::Free => {}
                 },
@@ -275,14 +277,17 @@ impl World {
     }
 }
 
-/// The bytes of a body that is read along.
-fn read(flow: &yorozu_cache::Flow) -> Result<u64, Broken> {
-    let (mut place, mut bytes) = (Place::default(), 0);
-    while let Some(piece) = block_on(flow.next(&mut place))? {
-        let yorozu_cache::Piece::Memory(piece) = piece else { panic!("no file") };
-        bytes += piece.len() as u64;
+/// The bytes of a body that is read along; `None` if its start is gone.
+fn read(flow: &Arc<yorozu_cache::Flow>) -> Option<Result<u64, Broken>> {
+    let (mut reader, mut bytes) = (flow.follow()?, 0);
+    loop {
+        match block_on(reader.next()) {
+            Ok(Some(yorozu_cache::Piece::Memory(piece))) => bytes += piece.len() as u64,
+            Ok(Some(yorozu_cache::Piece::File(..))) => panic!("no file"),
+            Ok(None) => return Some(Ok(bytes)),
+            Err(Broken) => return Some(Err(Broken)),
+        }
     }
-    Ok(bytes)
 }
 
 fn joined(threads: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -308,14 +313,14 @@ fn two_claimants_and_a_purge() {
 /// A maker breaks off while others read along: they are told, and one of those who wait makes it.
 fn a_maker_breaks_off() {
     let world = World::new();
-    let Claim::Maker(mut guard) = world.zone.claim(&key(), world.now(), Duration::MAX) else {
+    let Claim::Maker(guard) = world.zone.claim(&key(), world.now(), Duration::MAX) else {
         panic!("nobody else asks")
     };
     let follower = |world: &World| {
         let Some(waiter) = world.zone.join(&key()) else { return world.request(true) };
         match block_on(waiter.woken()) {
             // By the first maker, or by one who took over from it.
-            Woken::Flowing(flow) => assert!(matches!(read(&flow), Err(Broken) | Ok(4))),
+            Woken::Flowing(flow) => assert!(matches!(read(&flow), Some(Err(Broken) | Ok(4)))),
             Woken::Stored(_) => {}
             Woken::Free => {
                 drop(waiter);
@@ -327,8 +332,10 @@ fn a_maker_breaks_off() {
         world.thread(move |world| {
             let making = Arc::new(world.zone.begin());
             guard.started(&making);
-            guard.begin(world.head(&making), None);
-            guard.push(&Bytes::from_static(b"pa"));
+            let filling = Filling::new(world.head(&making), None);
+            guard.begin(filling.flow());
+            filling.push(&Bytes::from_static(b"pa"));
+            drop(filling);
             drop(guard);
         }),
         world.thread(follower),
@@ -344,6 +351,35 @@ fn a_maker_breaks_off() {
         }),
     ]);
     assert!(!world.zone.is_claimed(&key()), "everybody has gone");
+}
+
+/// A body that is not stored is let go as it is taken: whoever began to read it in time gets all of it, and
+/// its maker waits for the slowest.
+fn a_body_is_passed_on() {
+    let filling = Filling::new(EntryHead::default(), None);
+    let own = filling.flow().follow().unwrap();
+    let threads = (0..2).map(|_| {
+        let flow = Arc::clone(filling.flow());
+        spawn(move || assert!(matches!(read(&flow), None | Some(Ok(6)))))
+    });
+    let threads: Vec<_> = threads.collect();
+    let client = spawn(move || {
+        let (mut own, mut bytes) = (own, 0);
+        while let Some(yorozu_cache::Piece::Memory(piece)) = block_on(own.next()).unwrap() {
+            bytes += piece.len();
+        }
+        assert_eq!(bytes, 6);
+    });
+    for piece in ["pa", "ge", "s."] {
+        filling.push(&Bytes::from_static(piece.as_bytes()));
+        filling.pass_on();
+        while !filling.is_taken() && !filling.is_abandoned() {
+            block_on(filling.taken());
+        }
+    }
+    filling.end();
+    joined(threads);
+    client.join().unwrap();
 }
 
 /// A page is put into memory and written, while it is purged and marks are forgotten; then the process ends.
@@ -482,7 +518,8 @@ fn a_page_is_changed_while_it_is_made() {
     }
 }
 
-const RACES: [(&str, fn()); 8] = [
+const RACES: [(&str, fn()); 9] = [
+    ("a body is passed on", a_body_is_passed_on),
     ("a slow reader", a_slow_reader),
     ("a page is changed while it is made", a_page_is_changed_while_it_is_made),
     ("two claimants and a purge", two_claimants_and_a_purge),

@@ -258,8 +258,11 @@ struct Claim {
 impl Claim {
     /// `None`: somebody else makes it.
     fn of(stored: StoredPage, effort: Effort) -> Option<Self> {
-        let is_ours = stored.entry.forms[effort.coding.place()].claim();
-        is_ours.then_some(Self { stored: Some(stored), effort })
+        if !stored.entry.forms[effort.coding.place()].claim() {
+            // No claim may be made here, not even to be dropped: that would give back the other's.
+            return None;
+        }
+        Some(Self { stored: Some(stored), effort })
     }
 
     /// What is to be compressed. Blocks.
@@ -305,4 +308,39 @@ fn is_quick(bytes: &Bytes, effort: Effort) -> bool {
 fn write_again(stored: &StoredPage) {
     let now = crate::exchange::unix_seconds(std::time::SystemTime::now());
     let _ = stored.zone.rewrite(&stored.key, &stored.entry, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use yorozu_cache::{EntryHead, Key};
+
+    #[test]
+    fn who_gets_no_claim_gives_none_back() {
+        let path = std::env::temp_dir().join(format!("yorozu-claim.{}", std::process::id()));
+        let config = crate::testing::config(&format!(
+            "http {{ proxy_cache_path {} keys_zone=z:1m; }}",
+            path.display()
+        ));
+        let entry = Zone::seal(EntryHead::default(), Bytes::from_static(b"page"), 0);
+        let page = StoredPage {
+            zone: Arc::clone(&config.zones["z"]),
+            key: Key::primary(Bytes::from_static(b"a")),
+            entry: Arc::new(entry),
+        };
+        let stored = || StoredPage {
+            zone: Arc::clone(&page.zone),
+            key: page.key.clone(),
+            entry: Arc::clone(&page.entry),
+        };
+        let effort = Effort { coding: Coding::Gzip, level: 1, window: 0 };
+        let first = Claim::of(stored(), effort).unwrap();
+        for _ in 0..3 {
+            assert!(Claim::of(stored(), effort).is_none());
+        }
+        drop(first);
+        assert!(Claim::of(stored(), effort).is_some());
+        std::fs::remove_dir_all(path).unwrap();
+    }
 }

@@ -289,7 +289,7 @@ impl Worker {
         }
     }
 
-    fn make(&mut self, zone: &Arc<Zone>, page: Page, mut guard: yorozu_cache::FillGuard) {
+    fn make(&mut self, zone: &Arc<Zone>, page: Page, guard: yorozu_cache::FillGuard) {
         self.pause();
         let (making, reading) = {
             // So that the readings of two makers stand in the order of their beginnings.
@@ -326,7 +326,9 @@ impl Worker {
             // It fails at its end.
             return;
         }
-        flow.map_or((), Filling::end);
+        if let Some(filling) = flow {
+            filling.end();
+        }
         let body = if body.len() as u64 > zone.memory_body_max() {
             let mut spool = zone.spool().unwrap();
             spool.write(&body).unwrap();

@@ -119,7 +119,7 @@ fn purges_hold_and_the_cache_works_whatever_the_clock_does() {
         let page: usize = request.param("REQUEST_URI")[2..].parse().unwrap();
         let version = VERSIONS[page].load(Ordering::SeqCst);
         // A jump ahead makes some pages old, others not.
-        let lifetime = if page % 2 == 0 { 600 } else { 400_000_000 };
+        let lifetime = if page.is_multiple_of(2) { 600 } else { 400_000_000 };
         let fields = format!("Cache-Control: max-age={lifetime}\r\nSurrogate-Key: p{page}");
         format!("{fields}\r\n\r\n{version}").into()
     });
@@ -160,7 +160,7 @@ fn purges_hold_and_the_cache_works_whatever_the_clock_does() {
             "STALE" | "UPDATING" => {}
             // What was made just now is a hit, whenever a purge was.
             _ => {
-                assert_eq!(server.version(page).1, "HIT", "page {page} after {cache}: {}", about())
+                assert_eq!(server.version(page).1, "HIT", "page {page} after {cache}: {}", about());
             }
         }
     }

@@ -152,7 +152,7 @@ pub(crate) async fn purge(round: Arc<Round>, mut draw: fastrand::Rng) {
         let before = round.server.disturbance();
         let Some((way, is_done)) = perform(&round, &wanted, &mut draw).await else { continue };
         if !is_done {
-            if before % 2 == 0 && round.server.disturbance() == before && way != "POST" {
+            if before.is_multiple_of(2) && round.server.disturbance() == before && way != "POST" {
                 round.count("purges not acknowledged");
             }
             continue;

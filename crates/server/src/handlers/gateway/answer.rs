@@ -255,6 +255,7 @@ pub fn response(exchange: &mut Exchange, conf: &Conf, head: &Head) -> Response {
     if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
         charset::complete(&mut response.content_type, charset);
     }
+    response.allow_ranges |= conf.force_ranges;
     // As nginx: who passes the origin's own ones on adds none where it sent none.
     let is_passed = |name: &[u8]| {
         protocol.hidden().contains(&name)

@@ -238,6 +238,13 @@ impl Return {
     }
 }
 
+/// `rewrite_log`
+fn note(exchange: &Exchange, text: impl FnOnce() -> String) {
+    if exchange.conf.location(exchange.location).rewrite.rewrite_log {
+        error::request(exchange, Level::Notice, &text());
+    }
+}
+
 impl Rewrite {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let replacement = args.word(1);
@@ -519,15 +526,10 @@ fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Byte
 }
 
 impl Rewrite {
-    /// `rewrite_log`
     fn log(&self, exchange: &Exchange, is_match: bool) {
-        let conf = exchange.conf.location(exchange.location);
-        if conf.rewrite.rewrite_log {
-            let verdict = if is_match { "matches" } else { "does not match" };
-            let uri = String::from_utf8_lossy(&exchange.uri);
-            let text = format!("\"{}\" {verdict} \"{uri}\"", self.regex.source());
-            error::request(exchange, Level::Notice, &text);
-        }
+        let verdict = if is_match { "matches" } else { "does not match" };
+        let uri = String::from_utf8_lossy(&exchange.uri);
+        note(exchange, || format!("\"{}\" {verdict} \"{uri}\"", self.regex.source()));
     }
 
     fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {
@@ -557,6 +559,9 @@ impl Rewrite {
                 location.push(b'?');
                 location.extend_from_slice(&args);
             }
+            note(exchange, || {
+                format!("rewritten redirect: \"{}\"", String::from_utf8_lossy(&location))
+            });
             let mut response = Response::new(status);
             response.location = Some(location.into());
             return Step::Done(Outcome::Redirect(Box::new(response)));
@@ -568,6 +573,14 @@ impl Rewrite {
         exchange.set_uri(path.to_vec());
         exchange.is_internal = true;
         exchange.args = args.unwrap_or_default();
+        note(exchange, || {
+            let text = String::from_utf8_lossy;
+            format!(
+                "rewritten data: \"{}\", args: \"{}\"",
+                text(&exchange.uri),
+                text(&exchange.args)
+            )
+        });
         match self.flag {
             Flag::Break => {
                 *is_changed = false;

@@ -111,6 +111,7 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ("proxy_busy_buffers_size", &[], "whatever has arrived may be sent"),
     ("proxy_send_lowat", &[], "the kernel decides"),
     ("proxy_temp_file_write_size", &[], "pieces are written as they arrive"),
+    ("ssi_min_file_chunk", &[], "pages are read"),
     ("tcp_nodelay", &["off"], "small writes are never delayed"),
     ("tcp_nopush", &["on"], "head and content always share a packet"),
     ("zstd_buffers", &[], "memory is taken as needed"),

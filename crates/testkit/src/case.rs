@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! about   one sentence
+//! gateways fastcgi proxy                         once for each: {gateway} is its name, {pass} passes to the
+//!         origin, {to NAME} to an upstream block, {address} is what stands there
 //! main    directives before events {}
 //! events  directives inside events {}
 //! http    directives inside http {}             ($dir, $port, $certs are replaced; $origin speaks FastCGI,
 //!         $web HTTP/1.1, $keys memcached's protocol; $tls_server, $tls_revoked, $tls_deep and $tls_other
-//!         are $web behind TLS with that certificate of `tls::certificates`; answers and counts are shared)
+//!         are $web behind TLS with that certificate of `tls::certificates`; $php speaks FastCGI over TCP;
+//!         answers and counts are shared. $deaf takes connections and reads nothing, $full takes none)
 //! conf    directives inside server {}
 //! file    html/a.txt "text"
 //! origin  GET /a -> 200 "body" Name: value      (raw "…": the bytes; at the end of the line
 //!         torn: closes before the end; closes: closes a kept connection; after 0.5s: works so long;
-//!         held: until `origin release`). memcached is asked for `get KEY`; a 200 is the value.
+//!         held: until `origin release`; halved: so, in the middle of the content). memcached is asked for `get KEY`; a 200 is the value.
 //! client  GET /a Name: value -> 200 "body" Name: value    (!Name: must be absent; close: must close)
 //! client  POST /a body "text" -> …
 //! raw     "GET / HTTP/1.1\r\n…" -> 400
@@ -19,10 +22,16 @@
 //! raw     one: "more"                            sends more over it
 //! client  one: -> 200                            reads its answer
 //! client  one: gone                              the client closes it
+//! client  one: sees "text"                       what came over it, unread; !"text": after a while, not
+//! tls     name=a version=1.2 cert=client         what the next handshakes say; also curve=, cipher=, resume=id,
+//!         resume=ticket; nothing: as in the beginning
+//! write   html/a.txt "text"                      the file, now
 //! wait    1.2s
 //! origin saw  2                                  requests so far; waits for the last
+//! origin done  1                                 answers that it could send whole
 //! origin connections  1                          connections so far
-//! origin param  NAME "value"                     of the last request; over HTTP, fields as HTTP_NAME
+//! origin param  NAME "value"                     of the last request; over HTTP, fields as HTTP_NAME; PEER and
+//!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
 //! cold    the reason why a second pass on the same server would not be the same
 //! only    h1 the reason why other forms cannot be; h1, h2, plain, tls, new
@@ -34,7 +43,8 @@
 //!
 //! A text in quotes may be repeated: `"text" * 1000`. Of an answer, `~"text"` and `!~"text"` say
 //! what the content holds and does not, `Name: ~text` what a value holds, `took 0.5s` how long it
-//! took at least, `piece 512` how long the longest chunk or frame is.
+//! took at least, `piece 512` how long the longest chunk, frame or record is, `certificate other` whose
+//! it is.
 //!
 //! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that
 //! all but the first find it warm; with `cold` each has a server of its own. What HTTP/2 cannot say
@@ -43,9 +53,10 @@
 
 use crate::form::{FORMS, Form};
 use crate::h2;
-use crate::origin::{End, Reply};
+use crate::origin::{End, Hold, Reply};
 use crate::request::Request;
 use crate::server::Kind;
+use crate::tls::Hello;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -81,6 +92,14 @@ pub(crate) enum Step {
     },
     /// The client goes away.
     Gone(String),
+    Sees {
+        name: String,
+        text: String,
+        is_there: bool,
+    },
+    Tls(Hello),
+    Write(String, Vec<u8>),
+    Done(usize),
     Wait(Duration),
     Saw(usize),
     Connections(usize),
@@ -123,11 +142,18 @@ pub(crate) struct Expected {
     pub(crate) took: Duration,
     /// The longest chunk or frame.
     pub(crate) piece: Option<usize>,
+    /// The name of the certificate that the server shows.
+    pub(crate) certificate: Option<String>,
     /// A second answer must follow on the connection.
     pub(crate) more: Option<Box<Expected>>,
 }
 
 impl Case {
+    /// What the case itself says of the configuration, in the order of its places.
+    pub fn directives(&self) -> String {
+        [&self.main, &self.events, &self.http, &self.conf].map(String::as_str).concat()
+    }
+
     /// The forms of the case beside a program, those together that share a server.
     pub fn parts(&self, kind: &Kind) -> Vec<Vec<Form>> {
         let says_h2 = self.steps.iter().any(|(_, step)| match step {
@@ -156,13 +182,53 @@ impl Case {
     }
 }
 
-/// Reads a case.
+/// Reads a case; those of several gateways are several.
+///
+/// # Panics
+/// The text is no case; the message names the line.
+pub fn parse_all(text: &str) -> Vec<Case> {
+    let names = text.lines().find_map(|line| line.strip_prefix("gateways "));
+    let Some(names) = names else { return vec![parse(text)] };
+    let one = |name: &str| {
+        let (scheme, address) = match name {
+            "fastcgi" => ("", "$php"),
+            "proxy" => ("http://", "$web"),
+            "memcached" => ("", "$keys"),
+            _ => panic!("no gateway is called \"{name}\""),
+        };
+        let text = text
+            .replace("{gateway}", name)
+            .replace("{pass}", &format!("{name}_pass {scheme}{address}"))
+            .replace("{address}", address)
+            .replace("{to ", &format!("{{to {name}_pass {scheme}"));
+        let mut case = parse(&text);
+        case.about = format!("{name}: {}", case.about);
+        case
+    };
+    names.split_whitespace().map(one).collect()
+}
+
+/// `{to X Y}` as `X Y`.
+fn without_to(line: &str) -> String {
+    let mut out = String::new();
+    let mut parts = line.split("{to ");
+    out.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        let (inner, rest) = part.split_once('}').expect("{to …} has an end");
+        out.push_str(inner);
+        out.push_str(rest);
+    }
+    out
+}
+
+/// Reads a case of one gateway.
 ///
 /// # Panics
 /// The text is no case; the message names the line.
 pub fn parse(text: &str) -> Case {
     let mut case = Case::default();
     for (number, line) in logical_lines(text) {
+        let line = without_to(&line);
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
         let rest = rest.trim();
         match word {
@@ -171,7 +237,14 @@ pub fn parse(text: &str) -> Case {
                 let over = rest.strip_prefix("over ").and_then(|rest| rest.split_once(':'));
                 case.differs = Some(over.map(|(word, _reason)| word.to_owned()));
             }
+            "gateways" => {}
             "cold" => case.is_cold = true,
+            "tls" => case.steps.push((number, Step::Tls(hello(rest)))),
+            "write" => {
+                let (path, content) = rest.split_once(' ').unwrap();
+                let content = quoted_bytes(content.trim()).0;
+                case.steps.push((number, Step::Write(path.to_owned(), content)));
+            }
             "only" => {
                 let (word, _reason) = rest.split_once(' ').expect("`only` says why");
                 case.only.push(word.to_owned());
@@ -263,6 +336,23 @@ fn log_step(rest: &str) -> Step {
     Step::Log { file: file.to_owned(), text: quoted(text).0, is_there }
 }
 
+fn hello(rest: &str) -> Hello {
+    let mut hello = Hello::default();
+    for word in rest.split_whitespace() {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "name" => value.clone_into(&mut hello.name),
+            "version" => value.clone_into(&mut hello.version),
+            "cert" => value.clone_into(&mut hello.certificate),
+            "curve" => value.clone_into(&mut hello.curve),
+            "cipher" => hello.ciphers.push(value.to_owned()),
+            "resume" => value.clone_into(&mut hello.resume),
+            _ => panic!("no handshake has \"{name}\""),
+        }
+    }
+    hello
+}
+
 /// The name of a connection that a step begins with, and what follows it.
 fn named(rest: &str) -> (Option<String>, &str) {
     match rest.split_once(char::is_whitespace) {
@@ -290,6 +380,9 @@ fn origin_step(rest: &str) -> Step {
     if let Some(count) = rest.strip_prefix("saw") {
         return Step::Saw(count.trim().parse().unwrap());
     }
+    if let Some(count) = rest.strip_prefix("done") {
+        return Step::Done(count.trim().parse().unwrap());
+    }
     if let Some(count) = rest.strip_prefix("connections") {
         return Step::Connections(count.trim().parse().unwrap());
     }
@@ -305,8 +398,13 @@ fn origin_step(rest: &str) -> Step {
         }
         _ => (answer, Duration::ZERO),
     };
-    let (answer, is_held) =
-        answer.strip_suffix("held").map_or((answer, false), |answer| (answer.trim(), true));
+    let (answer, hold) = if let Some(answer) = answer.strip_suffix("held") {
+        (answer.trim(), Hold::Before)
+    } else if let Some(answer) = answer.strip_suffix("halved") {
+        (answer.trim(), Hold::Within)
+    } else {
+        (answer, Hold::No)
+    };
     let (answer, end) = if let Some(answer) = answer.strip_suffix("torn") {
         (answer.trim(), End::Torn)
     } else if let Some(answer) = answer.strip_suffix("closes") {
@@ -322,7 +420,7 @@ fn origin_step(rest: &str) -> Step {
             is_raw: true,
             end,
             delay,
-            is_held,
+            hold,
         });
     }
     let wanted = expected(answer);
@@ -331,13 +429,18 @@ fn origin_step(rest: &str) -> Step {
         write!(text, "{name}: {value}\r\n").unwrap();
     }
     write!(text, "\r\n{}", wanted.body.unwrap_or_default()).unwrap();
-    Step::Origin(Reply { request, text: text.into_bytes(), is_raw: false, end, delay, is_held })
+    Step::Origin(Reply { request, text: text.into_bytes(), is_raw: false, end, delay, hold })
 }
 
 fn client_step(rest: &str) -> Step {
     let (name, rest) = named(rest);
     if rest == "gone" {
         return Step::Gone(name.expect("the connection has a name"));
+    }
+    if let Some(text) = rest.strip_prefix("sees ") {
+        let name = name.expect("the connection has a name");
+        let (is_there, text) = text.strip_prefix('!').map_or((true, text), |text| (false, text));
+        return Step::Sees { name, text: quoted(text).0, is_there };
     }
     let (request, answer) = match rest.split_once("->") {
         Some((request, answer)) => (request, Some(answer)),
@@ -432,6 +535,8 @@ fn expected_word(wanted: &mut Expected, word: &str) {
         wanted.took = seconds(time);
     } else if let Some(length) = word.strip_prefix("piece ") {
         wanted.piece = Some(length.trim().parse().unwrap());
+    } else if let Some(name) = word.strip_prefix("certificate ") {
+        wanted.certificate = Some(name.to_owned());
     } else {
         wanted.fields.extend(fields(word));
     }

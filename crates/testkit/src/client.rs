@@ -1,9 +1,10 @@
 //! A client that sends raw bytes and reads one response at a time.
 
 use crate::tls::{self, Hello};
-use rustls::{ClientConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an answer may take; a test that waits longer has failed.
@@ -52,14 +53,66 @@ pub struct Client {
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Tls(Box<StreamOwned<ClientConnection, Tap>>),
+}
+
+/// A TCP connection that notes how long the records are that come over it.
+#[derive(Debug)]
+struct Tap {
+    tcp: TcpStream,
+    /// Of a record that has begun: its type, version and length (RFC 8446, section 5.1).
+    head: Vec<u8>,
+    /// Bytes of the record that are still to come.
+    left: usize,
+    longest: usize,
+}
+
+impl Tap {
+    fn note(&mut self, mut bytes: &[u8]) {
+        const APPLICATION_DATA: u8 = 23;
+        while let Some((first, rest)) = bytes.split_first() {
+            if self.left > 0 {
+                let count = self.left.min(bytes.len());
+                self.left -= count;
+                bytes = &bytes[count..];
+                continue;
+            }
+            self.head.push(*first);
+            bytes = rest;
+            if let [kind, _, _, high, low] = self.head[..] {
+                self.left = usize::from(u16::from_be_bytes([high, low]));
+                if kind == APPLICATION_DATA {
+                    self.longest = self.longest.max(self.left);
+                }
+                self.head.clear();
+            }
+        }
+    }
+}
+
+impl Read for Tap {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.tcp.read(out)?;
+        self.note(&out[..count]);
+        Ok(count)
+    }
+}
+
+impl Write for Tap {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tcp.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
 }
 
 impl Stream {
     fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => &tls.sock,
+            Self::Tls(tls) => &tls.sock.tcp,
         }
     }
 }
@@ -73,12 +126,39 @@ impl Client {
     }
 
     /// As [`Client::connect`], over TLS.
-    pub fn connect_tls(port: u16, hello: &Hello) -> Self {
+    pub fn connect_tls(port: u16, settings: &Arc<ClientConfig>, hello: &Hello) -> Self {
         let mut client = Self::connect(port);
         if let Stream::Plain(tcp) = client.stream {
-            client.stream = Stream::Tls(Box::new(StreamOwned::new(tls::client(hello), tcp)));
+            let tap = Tap { tcp, head: Vec::new(), left: 0, longest: 0 };
+            let stream = StreamOwned::new(tls::client(settings, hello), tap);
+            client.stream = Stream::Tls(Box::new(stream));
         }
         client
+    }
+
+    /// Waits until the text is in what came and was not read; `false` if it does not come in time.
+    pub fn sees(&mut self, text: &str, patience: Duration) -> bool {
+        let _ = self.stream.tcp().set_read_timeout(Some(patience));
+        let is_in = |buffer: &[u8]| String::from_utf8_lossy(buffer).contains(text);
+        while !is_in(&self.buffer) && self.fill() {}
+        let _ = self.stream.tcp().set_read_timeout(Some(PATIENCE));
+        is_in(&self.buffer)
+    }
+
+    /// Is the server's certificate the one of that name? Without TLS it has none.
+    pub fn has_certificate(&self, name: &str) -> bool {
+        match &self.stream {
+            Stream::Plain(_) => true,
+            Stream::Tls(stream) => tls::is_certificate(stream.conn.peer_certificates(), name),
+        }
+    }
+
+    /// The length of the longest TLS record with content, as sent; 0 without TLS.
+    pub fn longest_record(&self) -> usize {
+        match &self.stream {
+            Stream::Plain(_) => 0,
+            Stream::Tls(stream) => stream.sock.longest,
+        }
     }
 
     /// Sends bytes as they are. A server that closed already is noticed when reading.

@@ -2,7 +2,6 @@
 
 use crate::client::{Answer, PATIENCE};
 use crate::request::Request;
-use crate::tls::{self, Hello};
 use bytes::Bytes;
 use rustls::ClientConnection;
 use std::future::poll_fn;
@@ -35,11 +34,12 @@ impl Client {
     ///
     /// # Errors
     /// It does not speak HTTP/2.
-    pub fn connect(port: u16, is_tls: bool) -> Result<Self, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    pub fn connect(port: u16, tls: Option<ClientConnection>) -> Result<Self, String> {
+        // A thread of its own: the connection goes on while the test does something else.
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let (sender, driver) = runtime.block_on(async {
             let tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.map_err(text)?;
-            let tls = is_tls.then(|| tls::client(&Hello { alpn: vec![b"h2".to_vec()] }));
             let handshake = h2::client::handshake(Stream { tcp, tls });
             let shaken = tokio::time::timeout(PATIENCE, handshake).await.map_err(text)?;
             let (sender, connection) = shaken.map_err(text)?;
@@ -64,10 +64,6 @@ impl Client {
                 // A server that has answered already needs no more of it.
                 let _ = stream.send_data(Bytes::copy_from_slice(body), true);
             }
-            // The connection's own task writes what was handed over.
-            for _ in 0..8 {
-                tokio::task::yield_now().await;
-            }
             Ok(Asked(answer))
         })
     }
@@ -86,8 +82,7 @@ impl Client {
     }
 
     /// Has the server closed the connection, or will it after what is under way?
-    pub fn is_over(&mut self) -> bool {
-        self.runtime.block_on(tokio::task::yield_now());
+    pub fn is_over(&self) -> bool {
         self.driver.is_finished()
     }
 }

@@ -6,7 +6,7 @@ use crate::tls;
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -27,7 +27,32 @@ pub struct Reply {
     /// How long the application works before it answers.
     pub delay: Duration,
     /// Does it wait for [`Origin::release`], too?
-    pub is_held: bool,
+    pub hold: Hold,
+}
+
+impl Reply {
+    fn body_bytes(&self) -> usize {
+        let end = self.text.windows(4).position(|four| four == b"\r\n\r\n");
+        end.map_or(0, |end| self.text.len() - end - 4)
+    }
+
+    /// What the application says beside its answer, over FastCGI: the field `Says`.
+    fn message(&self) -> Option<String> {
+        let head = &self.text[..self.text.len() - self.body_bytes()];
+        let head = String::from_utf8_lossy(head);
+        head.lines().find_map(|line| line.strip_prefix("Says: ")).map(str::to_owned)
+    }
+}
+
+/// Where an answer waits to be released.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Hold {
+    /// Nowhere.
+    No,
+    /// Before its first byte.
+    Before,
+    /// In the middle of its content.
+    Within,
 }
 
 /// How an answer ends.
@@ -89,6 +114,7 @@ impl Origin {
             script: Arc::default(),
             seen: Arc::default(),
             connections: Arc::default(),
+            done: Arc::default(),
             releases: Arc::default(),
             fallback,
         };
@@ -98,12 +124,16 @@ impl Origin {
             for connection in listener.incoming().flatten() {
                 let work = work.begin();
                 // A client that goes away in the middle ends only its own thread.
-                std::thread::spawn(move || while serve(&connection, &work).unwrap_or(false) {});
+                std::thread::spawn(move || {
+                    let mut connection = connection;
+                    while serve(&mut connection, &[], &work).unwrap_or(false) {}
+                });
             }
         });
         origin.listen(http, |mut connection, work| {
             let mut rest = Vec::new();
-            while serve_http(&mut connection, &mut rest, work).unwrap_or(false) {}
+            let peer = peer(&connection);
+            while serve_http(&mut connection, &peer, &mut rest, work).unwrap_or(false) {}
         });
         origin
     }
@@ -131,11 +161,26 @@ impl Origin {
                     let tls = ServerConnection::new(config).unwrap();
                     let mut stream = StreamOwned::new(tls, connection);
                     let mut rest = Vec::new();
-                    while serve_http(&mut stream, &mut rest, &work).unwrap_or(false) {}
+                    let mut peer = peer(&stream.sock);
+                    if stream.conn.complete_io(&mut stream.sock).is_ok() {
+                        peer.extend(handshake(&stream.conn));
+                    }
+                    while serve_http(&mut stream, &peer, &mut rest, &work).unwrap_or(false) {}
                     stream.conn.send_close_notify();
                     let _ = stream.flush();
                 });
             }
+        });
+        port
+    }
+
+    /// Speaks FastCGI over TCP; the port.
+    pub fn listen_fastcgi(&self) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        self.listen(listener, |mut connection, work| {
+            let peer = peer(&connection);
+            while serve(&mut connection, &peer, work).unwrap_or(false) {}
         });
         port
     }
@@ -146,7 +191,8 @@ impl Origin {
         let port = listener.local_addr().unwrap().port();
         self.listen(listener, |mut connection, work| {
             let mut rest = Vec::new();
-            while serve_memcached(&mut connection, &mut rest, work).unwrap_or(false) {}
+            let peer = peer(&connection);
+            while serve_memcached(&mut connection, &peer, &mut rest, work).unwrap_or(false) {}
         });
         port
     }
@@ -157,6 +203,7 @@ impl Origin {
         self.work.script.lock().unwrap().clear();
         self.work.seen.lock().unwrap().clear();
         self.work.connections.store(0, Ordering::Relaxed);
+        self.work.done.store(0, Ordering::Relaxed);
     }
 
     /// Lets the answers go that are held now.
@@ -176,6 +223,11 @@ impl Origin {
         self.work.connections.load(Ordering::Relaxed)
     }
 
+    /// Answers sent whole so far.
+    pub fn done(&self) -> usize {
+        self.work.done.load(Ordering::Relaxed)
+    }
+
     /// What arrived so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.work.seen.lock().unwrap().clone()
@@ -188,6 +240,7 @@ struct Work {
     script: Arc<Mutex<Vec<Reply>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     connections: Arc<AtomicUsize>,
+    done: Arc<AtomicUsize>,
     /// How often held answers were let go.
     releases: Arc<(Mutex<usize>, Condvar)>,
     fallback: Fallback,
@@ -211,24 +264,99 @@ impl Work {
         drop(script);
         let (end, delay, is_raw) = (End::Whole, Duration::ZERO, false);
         let text = (self.fallback)(request);
-        Reply { text, request: line, end, delay, is_raw, is_held: false }
+        Reply { text, request: line, end, delay, is_raw, hold: Hold::No }
     }
 
     /// Works for as long as the answer takes.
     fn wait(&self, reply: &Reply) {
         std::thread::sleep(reply.delay);
-        if reply.is_held {
-            let (count, changed) = &*self.releases;
-            let count = count.lock().unwrap();
-            let before = *count;
-            let _ = changed.wait_timeout_while(count, PATIENCE, |count| *count == before);
+        if reply.hold == Hold::Before {
+            self.held(self.releases());
         }
     }
+
+    /// How often answers were let go.
+    fn releases(&self) -> usize {
+        *self.releases.0.lock().unwrap()
+    }
+
+    /// Waits until answers are let go more often.
+    fn held(&self, before: usize) {
+        let (count, changed) = &*self.releases;
+        let count = count.lock().unwrap();
+        let _ = changed.wait_timeout_while(count, PATIENCE, |count| *count == before);
+    }
+
+    /// Sends an answer; `body` is how much of it is content.
+    fn send(&self, to: &mut impl Write, reply: &Reply, out: &[u8], body: usize) -> io::Result<()> {
+        let mut rest = out;
+        if reply.hold == Hold::Within {
+            let (first, second) = out.split_at(out.len() - body / 2);
+            let before = self.releases();
+            to.write_all(first)?;
+            to.flush()?;
+            self.held(before);
+            rest = second;
+        }
+        to.write_all(rest)?;
+        to.flush()?;
+        self.done.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// What is known of the other end of a TCP connection, as parameters of its requests.
+fn peer(connection: &TcpStream) -> Vec<(String, String)> {
+    let (Ok(peer), Ok(own)) = (connection.peer_addr(), connection.local_addr()) else {
+        return Vec::new();
+    };
+    // Options are set when the first bytes come, not always when the connection does.
+    let _ = connection.peek(&mut [0]);
+    let keeps_alive = is_kept_alive(peer.port(), own.port());
+    vec![
+        ("PEER".to_owned(), peer.ip().to_string()),
+        ("KEEPALIVE".to_owned(), if keeps_alive { "on" } else { "off" }.to_owned()),
+    ]
+}
+
+/// Has the socket at `from`, connected to `to`, its timer for SO_KEEPALIVE running? As proc(5) has it.
+fn is_kept_alive(from: u16, to: u16) -> bool {
+    let (from, to) = (format!(":{from:04X}"), format!(":{to:04X}"));
+    // Bytes under way have a timer of their own, until they are acknowledged.
+    for _ in 0..100 {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        let timer = table.lines().find_map(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let [_, local, remote, _, _, timer, ..] = words[..] else { return None };
+            (local.ends_with(&from) && remote.ends_with(&to)).then(|| timer.to_owned())
+        });
+        match timer.as_deref().and_then(|timer| timer.get(..2)) {
+            Some("02") => return true,
+            Some("01" | "04") => std::thread::sleep(Duration::from_millis(5)),
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// What the client of a handshake said.
+fn handshake(tls: &ServerConnection) -> Vec<(String, String)> {
+    let is_resumed = tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+    let suite = tls.negotiated_cipher_suite();
+    let values = [
+        ("TLS_NAME", tls.server_name().unwrap_or_default().to_owned()),
+        ("TLS_VERSION", tls.protocol_version().map_or(String::new(), |v| format!("{v:?}"))),
+        ("TLS_CIPHER", suite.map_or(String::new(), |suite| format!("{:?}", suite.suite()))),
+        ("TLS_CLIENT", if tls.peer_certificates().is_some() { "yes" } else { "no" }.to_owned()),
+        ("TLS_RESUMED", if is_resumed { "yes" } else { "no" }.to_owned()),
+    ];
+    values.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }
 
 /// Serves one HTTP request; `true` if the connection stays open. `rest` is what came behind it.
 fn serve_http(
     connection: &mut (impl Read + Write),
+    peer: &[(String, String)],
     rest: &mut Vec<u8>,
     work: &Work,
 ) -> io::Result<bool> {
@@ -252,6 +380,7 @@ fn serve_http(
     for name in ["REQUEST_METHOD", "REQUEST_URI", "SERVER_PROTOCOL"] {
         request.params.push((name.to_owned(), words.next().unwrap_or_default().to_owned()));
     }
+    request.params.extend_from_slice(peer);
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
         let name = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
         request.params.push((name, value.trim().to_owned()));
@@ -283,8 +412,7 @@ fn serve_http(
     let reply = work.reply(&request);
     work.wait(&reply);
     let out = if reply.is_raw { reply.text.clone() } else { http_answer(&reply, &request) };
-    connection.write_all(&out)?;
-    connection.flush()?;
+    work.send(connection, &reply, &out, reply.body_bytes())?;
     let keeps = reply.end == End::Whole && request.param("SERVER_PROTOCOL") == "HTTP/1.1";
     Ok(keeps && request.param("HTTP_CONNECTION") != "close")
 }
@@ -313,7 +441,11 @@ fn http_answer(reply: &Reply, request: &Seen) -> Vec<u8> {
 }
 
 /// Serves one FastCGI request; `true` if the connection stays open.
-fn serve(mut connection: &UnixStream, work: &Work) -> io::Result<bool> {
+fn serve(
+    connection: &mut (impl Read + Write),
+    peer: &[(String, String)],
+    work: &Work,
+) -> io::Result<bool> {
     let (mut params, mut body, mut keeps) = (Vec::new(), Vec::new(), false);
     loop {
         let mut head = [0; HEAD_BYTES];
@@ -331,11 +463,23 @@ fn serve(mut connection: &UnixStream, work: &Work) -> io::Result<bool> {
             _ => {}
         }
     }
-    let request = Seen { params: pairs(&params), body };
+    let mut request = Seen { params: pairs(&params), body };
+    request.params.extend_from_slice(peer);
     let reply = work.reply(&request);
     let Reply { text, end, .. } = &reply;
     let mut out = Vec::new();
-    if !text.is_empty() {
+    if let Some(message) = reply.message() {
+        stream(&mut out, RecordKind::Stderr, message.as_bytes());
+    }
+    if reply.hold == Hold::Within {
+        let (first, second) = text.split_at(text.len() - reply.body_bytes() / 2);
+        stream(&mut out, RecordKind::Stdout, first);
+        let before = work.releases();
+        connection.write_all(&out)?;
+        work.held(before);
+        out.clear();
+        stream(&mut out, RecordKind::Stdout, second);
+    } else if !text.is_empty() {
         stream(&mut out, RecordKind::Stdout, text);
     }
     if *end != End::Torn {
@@ -343,12 +487,14 @@ fn serve(mut connection: &UnixStream, work: &Work) -> io::Result<bool> {
     }
     work.wait(&reply);
     connection.write_all(&out)?;
+    work.done.fetch_add(1, Ordering::Relaxed);
     Ok(keeps && *end == End::Whole)
 }
 
 /// Serves one question of memcached's protocol; `true` if the connection stays open.
 fn serve_memcached(
     connection: &mut TcpStream,
+    peer: &[(String, String)],
     rest: &mut Vec<u8>,
     work: &Work,
 ) -> io::Result<bool> {
@@ -370,6 +516,7 @@ fn serve_memcached(
     for name in ["REQUEST_METHOD", "REQUEST_URI"] {
         request.params.push((name.to_owned(), words.next().unwrap_or_default().to_owned()));
     }
+    request.params.extend_from_slice(peer);
     let reply = work.reply(&request);
     work.wait(&reply);
     let out = if reply.is_raw { reply.text.clone() } else { memcached_answer(&reply, &request) };

@@ -8,13 +8,19 @@ use crate::origin::Origin;
 use crate::request::Request;
 use crate::server::{Folder, Kind, Server, Text};
 use crate::tls::{self, Hello};
+use rustls::{ClientConfig, ClientConnection};
 use std::collections::HashMap;
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Fields that an answer over HTTP/2 never has. (RFC 9113, section 8.2.2)
 const OF_A_CONNECTION: [&str; 3] = ["connection", "keep-alive", "transfer-encoding"];
+
+/// How long what must not come is waited for.
+const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Runs a case in some forms, one after the other, on one server; the error says which line failed
 /// in which form and what came instead.
@@ -22,6 +28,19 @@ const OF_A_CONNECTION: [&str; 3] = ["connection", "keep-alive", "transfer-encodi
 /// # Errors
 /// The first expectation that was not met.
 pub fn run(case: &Case, kind: &Kind, forms: &[Form]) -> Result<(), String> {
+    run_changed(case, kind, forms, &|text| text)
+}
+
+/// As [`run`], with another configuration than the case has: what `change` makes of it.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_changed(
+    case: &Case,
+    kind: &Kind,
+    forms: &[Form],
+    change: &dyn Fn(Text) -> Text,
+) -> Result<(), String> {
     let folder = Folder::new();
     for (path, content) in &case.files {
         let path = folder.path().join(path);
@@ -30,7 +49,7 @@ pub fn run(case: &Case, kind: &Kind, forms: &[Form]) -> Result<(), String> {
     }
     let origin = Origin::start(folder.path());
     let ports = Ports::default();
-    let text = configuration(case, &ports, &origin);
+    let text = change(configuration(case, &ports, &origin));
     let _server = Server::try_start(kind, folder.path(), &ports.all(), &text)?;
     for form in forms {
         let pass = Pass {
@@ -42,6 +61,8 @@ pub fn run(case: &Case, kind: &Kind, forms: &[Form]) -> Result<(), String> {
             kept: None,
             kept_h2: None,
             open: HashMap::new(),
+            hello: Hello::default(),
+            settings: Vec::new(),
         };
         pass.steps(case).map_err(|text| {
             let log = fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default();
@@ -59,7 +80,7 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
          fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length;\n{}\n}}",
         case.http, case.conf
     );
-    if !http.contains("ssl_certificate ") {
+    if !http.replace("proxy_ssl_certificate", "").contains("ssl_certificate ") {
         http.insert_str(
             0,
             "ssl_certificate $certs/server.pem; ssl_certificate_key $certs/server.key;\n",
@@ -68,6 +89,15 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
     let certificates = tls::certificates().display().to_string();
     let all = [&case.main, &case.events, &http].map(String::as_str).concat();
     let mut places = vec![("$web", origin.port)];
+    if all.contains("$php") {
+        places.push(("$php", origin.listen_fastcgi()));
+    }
+    if all.contains("$deaf") {
+        places.push(("$deaf", deaf()));
+    }
+    if all.contains("$full") {
+        places.push(("$full", full()));
+    }
     if all.contains("$keys") {
         places.push(("$keys", origin.listen_memcached()));
     }
@@ -88,6 +118,27 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
             .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
     };
     Text { main: replaced(&case.main), events: replaced(&case.events), http: replaced(&http) }
+}
+
+/// A port where connections are taken and nothing is read.
+fn deaf() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::mem::forget(listener);
+    port
+}
+
+/// A port where no more connections are taken: its queue is full.
+fn full() -> u16 {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    std::mem::forget(socket);
+    while let Ok(one) = TcpStream::connect_timeout(&address, A_WHILE) {
+        std::mem::forget(one);
+    }
+    address.port()
 }
 
 /// How long the files of `log` steps are.
@@ -114,6 +165,10 @@ struct Pass<'a> {
     kept: Option<Client>,
     kept_h2: Option<h2::Client>,
     open: HashMap<String, Open>,
+    /// What handshakes say, apart from ALPN.
+    hello: Hello,
+    /// Settings for handshakes, made so far.
+    settings: Vec<(Hello, Arc<ClientConfig>)>,
 }
 
 /// A connection with a request under way.
@@ -155,10 +210,33 @@ impl Pass<'_> {
                 }
             }
             Step::Connections(count) => {
-                let made = self.origin.connections();
-                if made != *count {
-                    return Err(format!("{made} connections were made, expected {count}"));
+                let made = || self.origin.connections();
+                if !until(|| made() >= *count) || made() != *count {
+                    return Err(format!("{} connections were made, expected {count}", made()));
                 }
+            }
+            Step::Done(count) => {
+                let done = || self.origin.done();
+                if !until(|| done() >= *count) || done() != *count {
+                    return Err(format!("the origin sent {} answers, expected {count}", done()));
+                }
+            }
+            Step::Sees { name, text, is_there } => {
+                let open = self.open.get_mut(name).ok_or("no such connection")?;
+                let Connection::H1(client) = &mut open.connection else {
+                    return Err("only HTTP/1.1 can be looked at".to_owned());
+                };
+                let patience = if *is_there { PATIENCE } else { A_WHILE };
+                if client.sees(text, patience) != *is_there {
+                    return Err(format!("{text:?} came: {}", !is_there));
+                }
+            }
+            Step::Tls(hello) => {
+                self.hello = hello.clone();
+                (self.kept, self.kept_h2) = (None, None);
+            }
+            Step::Write(path, content) => {
+                fs::write(self.folder.join(path), content).map_err(|why| why.to_string())?;
             }
             Step::Param(name, value) => self.param(name, &text(value, &self.form, self.ports))?,
             Step::Log { file, text: wanted, is_there } => {
@@ -248,18 +326,30 @@ impl Pass<'_> {
         Open { connection: Connection::H1(client), form, is_head, since, is_reused, is_last: false }
     }
 
-    fn connect(&self, form: &Form) -> Client {
+    fn connect(&mut self, form: &Form) -> Client {
         let port = self.ports.of(form);
-        if form.is_tls {
-            Client::connect_tls(port, &Hello { alpn: vec![b"http/1.1".to_vec()] })
-        } else {
-            Client::connect(port)
+        if !form.is_tls {
+            return Client::connect(port);
         }
+        let (hello, settings) = self.settings(b"http/1.1");
+        Client::connect_tls(port, &settings, &hello)
+    }
+
+    /// What the next handshake says, and its settings.
+    fn settings(&mut self, alpn: &[u8]) -> (Hello, Arc<ClientConfig>) {
+        let hello = Hello { alpn: alpn.to_vec(), ..self.hello.clone() };
+        // Sessions live as long as the settings do.
+        if let Some((_, settings)) = self.settings.iter().find(|(found, _)| *found == hello) {
+            return (hello, Arc::clone(settings));
+        }
+        let settings = tls::settings(&hello);
+        self.settings.push((hello.clone(), Arc::clone(&settings)));
+        (hello, settings)
     }
 
     fn ask_h2(&mut self, request: &Request, is_named: bool, since: Instant) -> Open {
         let kept = if is_named { None } else { self.kept_h2.take() };
-        let kept = kept.and_then(|mut client| (!client.is_over()).then_some(client));
+        let kept = kept.filter(|client| !client.is_over());
         let asked = kept.and_then(|mut client| Some((client.ask(request).ok()?, client)));
         let asked = asked.map_or_else(|| self.ask_new(request), Ok);
         let connection = match asked {
@@ -276,8 +366,12 @@ impl Pass<'_> {
         }
     }
 
-    fn ask_new(&self, request: &Request) -> Result<(h2::Asked, h2::Client), String> {
-        let mut client = h2::Client::connect(self.ports.of(&self.form), self.form.is_tls)?;
+    fn ask_new(&mut self, request: &Request) -> Result<(h2::Asked, h2::Client), String> {
+        let tls: Option<ClientConnection> = self.form.is_tls.then(|| {
+            let (hello, settings) = self.settings(b"h2");
+            tls::client(&settings, &hello)
+        });
+        let mut client = h2::Client::connect(self.ports.of(&self.form), tls)?;
         Ok((client.ask(request)?, client))
     }
 
@@ -359,7 +453,13 @@ impl Open {
         let mut expected = Some(expected);
         while let Some(wanted) = expected {
             let answer = match &mut self.connection {
-                Connection::H1(client) => client.answer(self.is_head).unwrap_or_default(),
+                Connection::H1(client) => {
+                    let mut answer = client.answer(self.is_head).unwrap_or_default();
+                    if answer.pieces.is_empty() {
+                        answer.pieces.push(client.longest_record());
+                    }
+                    answer
+                }
                 Connection::H2(client, asked) => match asked.take() {
                     Some(asked) => client.answer(asked).unwrap_or_else(Answer::none),
                     None => Answer::default(),
@@ -371,6 +471,11 @@ impl Open {
             check(&answer, wanted, &self.form, ports)?;
             if self.since.elapsed() < wanted.took {
                 return Err(format!("it took {:?}", self.since.elapsed()));
+            }
+            if let (Some(name), Connection::H1(client)) = (&wanted.certificate, &self.connection) {
+                if !client.has_certificate(name) {
+                    return Err(format!("the certificate is not {name}'s"));
+                }
             }
             if let (true, Connection::H1(client)) = (wanted.closes, &mut self.connection) {
                 if !client.is_closed() {

@@ -1,6 +1,6 @@
 //! Every `.case` file in every form against yorozu, and against Debian's nginx where it is installed.
 //!
-//! `CASE=part-of-a-name cargo test --test cases` runs some of them.
+//! `CASE=part-of-a-name,other cargo test --test cases` runs some of them, `FORM=https/2` in one form.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,17 +16,27 @@ fn every_case_holds_here_and_with_nginx() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/src");
     let wanted = std::env::var("CASE").unwrap_or_default();
     let files = case::files(&root);
-    let files: Vec<_> = files.iter().filter(|f| f.to_string_lossy().contains(&wanted)).collect();
+    let files: Vec<_> = files
+        .iter()
+        .filter(|f| wanted.split(",").any(|part| f.to_string_lossy().contains(part)))
+        .collect();
     assert!(!files.is_empty(), "no case matches \"{wanted}\"");
     let oracle = Kind::oracle();
     let yorozu = Kind::Yorozu(env!("CARGO_BIN_EXE_yorozu").into());
     let mut work = Vec::new();
     for file in &files {
         let text = std::fs::read_to_string(file).expect("it was just found");
-        let case = Arc::new(case::parse(&text));
-        for kind in std::iter::once(&yorozu).chain(&oracle) {
-            let parts = case.parts(kind).into_iter();
-            work.extend(parts.map(|forms| (file, Arc::clone(&case), kind, forms)));
+        for case in case::parse_all(&text) {
+            let case = Arc::new(case);
+            for kind in std::iter::once(&yorozu).chain(&oracle) {
+                let mut parts = case.parts(kind);
+                if let Ok(name) = std::env::var("FORM") {
+                    parts.iter_mut().for_each(|forms| forms.retain(|form| form.name == name));
+                    parts.retain(|forms| !forms.is_empty());
+                }
+                let parts = parts.into_iter();
+                work.extend(parts.map(|forms| (file, Arc::clone(&case), kind, forms)));
+            }
         }
     }
     let next = Mutex::new(work.into_iter());

@@ -311,6 +311,7 @@ fn write_again(stored: &StoredPage) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files of a test")]
 mod tests {
     use super::*;
     use std::sync::Arc;

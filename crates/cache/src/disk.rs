@@ -18,7 +18,7 @@ use crate::entry::{Entry, EntryHead};
 use crate::entry_file::{self, Content, Opened};
 use crate::files;
 use crate::folder::{Doomed, Names};
-use crate::index::{Digest, Known};
+use crate::index::{Digest, Index, Known};
 use crate::levels::{Levels, parse_digest};
 use crate::marks::{Locked, Moment};
 use crate::pace::{Pace, Steps};
@@ -183,7 +183,7 @@ impl Tiers {
     }
 
     /// The key has no file, unless it got one since that was looked for.
-    fn forget_missing(&self, key: &Key, path: &Path) {
+    pub(crate) fn forget_missing(&self, key: &Key, path: &Path) {
         let digest = key.digest();
         if self.index.holds(&digest) {
             let _names = self.folder.names();
@@ -206,7 +206,7 @@ impl Tiers {
         let temporary = self.temporary_path();
         let written = entry_file::write(&temporary, entry).and_then(|bytes| {
             let digest = key.digest();
-            if !self.make_room(&digest, bytes) {
+            if !self.make_room(&digest, bytes, now) {
                 return Ok(false);
             }
             let path = self.path_of(&digest);
@@ -256,7 +256,7 @@ impl Tiers {
 
     /// Removes what is longest unused until a file of `bytes` fits the bounds, or the files that are left
     /// cannot be removed; `false` if it never fits.
-    fn make_room(&self, digest: &Digest, bytes: u64) -> bool {
+    fn make_room(&self, digest: &Digest, bytes: u64, now: i64) -> bool {
         if self.options.max_size.is_some_and(|max| bytes > max) {
             return false;
         }
@@ -265,7 +265,7 @@ impl Tiers {
             let is_removed = match self.remove_doomed(refused) {
                 Some(is_removed) => is_removed,
                 None => match self.index.oldest() {
-                    Some(oldest) => self.remove_known(&oldest),
+                    Some(oldest) => self.remove_known(&oldest, now),
                     None => break,
                 },
             };
@@ -355,21 +355,21 @@ impl Tiers {
         }
     }
 
-    /// Removes a file of which only the name is known; whose it is, its head says. `false` if it cannot be
-    /// removed: then it counts as used now.
-    fn remove_known(&self, known: &Known) -> bool {
-        let Known { digest, last_used, .. } = known;
+    /// Removes a file of which only the name is known; whose it is, its head says. `false` if it is not
+    /// removed: used meanwhile, or it cannot be; then it counts as used now.
+    fn remove_known(&self, known: &Known, now: i64) -> bool {
+        let digest = &known.digest;
         let path = self.path_of(digest);
         let head = entry_file::head_at(&path);
         let mut names = self.folder.names();
-        if !names.are_of(self.zone) {
+        if !names.are_of(self.zone) || !self.index.is_current(known) {
             return false;
         }
         let is_removed = match self.unlink(&mut names, &path) {
             Ok(()) => self.index.forget(digest).is_some() | names.stuck.remove(digest) | true,
             Err(problem) => {
                 names.is_stuck(digest, problem);
-                self.index.touch(digest, last_used.saturating_add(self.options.inactive.max(1)));
+                self.index.touch(digest, now.saturating_add(1));
                 false
             }
         };
@@ -395,27 +395,19 @@ impl Tiers {
     pub(crate) fn trim(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> usize {
         let mut steps = Steps::new(self.options.manager, is_wanted);
         let mut removed = 0;
-        let (mut left, _) = self.index.usage();
-        loop {
-            let unused = self.index.unused_since(now - self.options.inactive, steps.pace.files);
-            let is_last = unused.len() < steps.pace.files;
-            for known in unused {
-                left = left.saturating_sub(1);
+        for part in Index::parts() {
+            for unused in self.index.unused_since(part, now - self.options.inactive) {
                 // One that cannot be removed is looked at again after as long.
-                let known = Known { last_used: now, ..known };
-                removed += usize::from(self.remove_known(&known));
+                removed += usize::from(self.remove_known(&unused, now));
                 if !steps.next() {
                     return removed;
                 }
-            }
-            if is_last || left == 0 {
-                break;
             }
         }
         let mut refused = 0;
         while refused < REFUSED_MAX && (self.is_above(0, false) || self.is_disk_tight()) {
             let Some(oldest) = self.index.oldest() else { break };
-            let is_removed = self.remove_known(&Known { last_used: now, ..oldest });
+            let is_removed = self.remove_known(&oldest, now);
             removed += usize::from(is_removed);
             refused += usize::from(!is_removed);
             if !steps.next() {

@@ -1,6 +1,6 @@
 //! What is known of the files of a zone: accounting for its bounds, never the truth.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +9,10 @@ pub(crate) type Digest = [u8; 16];
 /// Parts of the index, so that a look at one part keeps no request waiting for the others; chosen: a
 /// million files leave 16,000 in each.
 const PARTS: usize = 64;
+
+/// Of so many files one is among those that are found together as the longest unused; chosen: a walk through a
+/// million files is for 15,000 that go.
+const SHARE: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
@@ -24,7 +28,7 @@ struct Record {
 pub(crate) struct Known {
     pub(crate) last_used: i64,
     pub(crate) digest: Digest,
-    pub(crate) bytes: u64,
+    number: u64,
 }
 
 /// Files by the digest of their key. Trees and not hash tables, for these leave half of their places empty
@@ -34,8 +38,10 @@ pub(crate) struct Index {
     parts: [Mutex<BTreeMap<Digest, Record>>; PARTS],
     files: AtomicUsize,
     bytes: AtomicU64,
-    /// Where the search for old files goes on.
-    hand: AtomicUsize,
+    /// The next to go, the longest unused last; what was used since is no longer one of them.
+    oldest: Mutex<Vec<Known>>,
+    /// How many records were looked at in search of old files.
+    walked: AtomicUsize,
 }
 
 fn seconds(time: i64) -> u32 {
@@ -48,7 +54,8 @@ impl Index {
             parts: std::array::from_fn(|_| Mutex::default()),
             files: AtomicUsize::new(0),
             bytes: AtomicU64::new(0),
-            hand: AtomicUsize::new(0),
+            oldest: Mutex::default(),
+            walked: AtomicUsize::new(0),
         }
     }
 
@@ -119,42 +126,65 @@ impl Index {
         }
     }
 
-    /// Up to `count` files last used before `time`.
-    pub(crate) fn unused_since(&self, time: i64, count: usize) -> Vec<Known> {
-        let mut found = Vec::new();
-        for at in 0..PARTS {
-            let part = self.part(at);
-            let unused = part.iter().filter(|(_, record)| i64::from(record.last_used) < time);
-            found.extend(unused.map(known).take(count - found.len()));
-            if found.len() == count {
-                break;
-            }
-        }
-        found
+    /// The parts of the index, one after the other.
+    pub(crate) fn parts() -> std::ops::Range<usize> {
+        0..PARTS
     }
 
-    /// The longest unused of some parts of the index, which is close to the longest unused of all: each
-    /// call looks at the next parts, where there are any files.
+    /// The files of one part that were last used before `time`.
+    pub(crate) fn unused_since(&self, at: usize, time: i64) -> Vec<Known> {
+        let part = self.part(at);
+        self.walked.fetch_add(part.len(), Ordering::Relaxed);
+        let unused = part.iter().filter(|(_, record)| i64::from(record.last_used) < time);
+        unused.map(known).collect()
+    }
+
+    /// Is that still what is known of the file? It may have been used, or written again, since.
+    pub(crate) fn is_current(&self, file: &Known) -> bool {
+        self.part_of(&file.digest).get(&file.digest).is_some_and(|record| {
+            i64::from(record.last_used) == file.last_used && record.number == file.number
+        })
+    }
+
+    /// The longest unused file. The index is walked for many of them at once: for each that goes some
+    /// [`SHARE`] are looked at, however many there are.
     pub(crate) fn oldest(&self) -> Option<Known> {
-        /// Parts looked at; chosen: the oldest of a sixteenth.
-        const LOOKED_AT: usize = 4;
-        let mut oldest: Option<Known> = None;
-        let mut looked = 0;
-        for _ in 0..PARTS {
-            let part = self.part(self.hand.fetch_add(1, Ordering::Relaxed));
-            let Some(found) = part.iter().map(known).min() else { continue };
-            oldest = Some(oldest.map_or(found, |oldest| oldest.min(found)));
-            looked += 1;
-            if looked == LOOKED_AT {
-                break;
+        let mut oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..2 {
+            while let Some(file) = oldest.pop() {
+                if self.is_current(&file) {
+                    return Some(file);
+                }
+            }
+            *oldest = self.find_oldest();
+        }
+        None
+    }
+
+    /// A share of the files, the longest unused one last.
+    fn find_oldest(&self) -> Vec<Known> {
+        let count = (self.files.load(Ordering::Relaxed) / SHARE).max(SHARE);
+        let mut found = BinaryHeap::with_capacity(count + 1);
+        for at in Self::parts() {
+            let part = self.part(at);
+            self.walked.fetch_add(part.len(), Ordering::Relaxed);
+            for file in part.iter().map(known) {
+                if found.len() < count || found.peek().is_some_and(|latest| file < *latest) {
+                    found.push(file);
+                    if found.len() > count {
+                        found.pop();
+                    }
+                }
             }
         }
-        oldest
+        let mut found = found.into_sorted_vec();
+        found.reverse();
+        found
     }
 }
 
 fn known((digest, record): (&Digest, &Record)) -> Known {
-    Known { last_used: record.last_used.into(), digest: *digest, bytes: record.bytes }
+    Known { last_used: record.last_used.into(), digest: *digest, number: record.number }
 }
 
 #[cfg(test)]
@@ -175,12 +205,70 @@ mod tests {
         index.forget(&digest(7));
         index.forget(&digest(7));
         assert_eq!(index.usage(), (199, 1990));
-        assert_eq!(index.unused_since(1005, 100).len(), 5);
-        assert_eq!(index.unused_since(1005, 3).len(), 3);
+        let unused = || Index::parts().map(|at| index.unused_since(at, 1005).len()).sum::<usize>();
+        assert_eq!(unused(), 5);
         index.touch(&digest(0), 5000);
-        assert_eq!(index.unused_since(1005, 100).len(), 4);
+        assert_eq!(unused(), 4);
         assert!(index.oldest().is_some_and(|oldest| oldest.last_used < 1100));
         index.clear();
         assert_eq!((index.usage(), index.oldest()), ((0, 0), None));
+    }
+    fn spread(number: u32) -> Digest {
+        // As a checksum is.
+        let mut digest = [0; 16];
+        for (at, bytes) in digest.chunks_mut(4).enumerate() {
+            let salt = u32::try_from(at).unwrap();
+            bytes.copy_from_slice(
+                &crc32fast::hash(&[number, salt].map(u32::to_le_bytes).concat()).to_le_bytes(),
+            );
+        }
+        digest
+    }
+
+    #[test]
+    fn the_longest_unused_go_first_and_cost_little_however_many_there_are() {
+        for files in [1_000_u32, 100_000] {
+            let index = Index::new();
+            for number in 0..files {
+                index.remember(spread(number), 10, 1, i64::from(number));
+            }
+            // A tenth goes, one for each that comes, while others are used again and some written again.
+            let gone = files / 10;
+            let mut latest = 0;
+            for step in 0..gone {
+                let oldest = index.oldest().unwrap();
+                assert!(index.is_current(&oldest));
+                index.forget(&oldest.digest);
+                latest = latest.max(oldest.last_used);
+                index.touch(&spread(2 * gone + step), i64::from(files + step));
+                index.remember(spread(files + step), 10, 1, i64::from(files + step));
+            }
+            let walked = index.walked.load(Ordering::Relaxed);
+            let per_file = walked / usize::try_from(gone).unwrap();
+            assert!(per_file <= 2 * SHARE, "{per_file} records for each of {gone}");
+            assert_eq!(latest, i64::from(gone - 1), "in the order of their last use");
+        }
+    }
+
+    #[test]
+    fn what_is_used_or_written_meanwhile_is_not_the_oldest_any_more() {
+        let index = Index::new();
+        for number in 0..10 {
+            index.remember(spread(number), 10, 1, i64::from(number));
+        }
+        assert_eq!(index.oldest().map(|known| known.digest), Some(spread(0)));
+        index.touch(&spread(1), 100);
+        index.remember(spread(2), 10, 2, 2);
+        index.forget(&spread(3));
+        assert_eq!(index.oldest().map(|known| known.digest), Some(spread(4)));
+        let mut left: Vec<_> = std::iter::from_fn(|| {
+            let oldest = index.oldest()?;
+            index.forget(&oldest.digest).map(|_| oldest.digest)
+        })
+        .collect();
+        // The first and the fourth were only looked at; the third counts as the file it is now.
+        assert_eq!(left.len(), 9);
+        assert_eq!(left.pop(), Some(spread(1)));
+        assert!(index.oldest().is_none());
     }
 }

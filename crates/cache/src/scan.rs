@@ -60,9 +60,14 @@ impl Tiers {
                     let _ = fs::remove_file(&path);
                 }
             } else if let (0, Some(digest)) = (depth, parse_digest(name)) {
+                if self.index.holds(&digest) {
+                    continue;
+                }
                 if !self.scan_file(&path, digest, metadata.len(), scan.now) {
                     return false;
                 }
+            } else {
+                continue;
             }
             if !scan.steps.next() {
                 return false;

@@ -342,8 +342,8 @@ impl Zone {
         self.tiers.folder.is_alone()
     }
 
-    /// Reads the folder once for the accounting, while it `is_wanted`. Blocks, for long in a large
-    /// folder.
+    /// Reads the folder for the accounting, while it `is_wanted`, unless that was done. What an earlier call
+    /// read before it ended is passed over. Blocks, for long in a large folder.
     pub fn scan(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
         self.tiers.scan(now, is_wanted);
     }
@@ -357,8 +357,6 @@ impl Zone {
         if !tiers.folder.names().are_of(tiers.zone) {
             return kept;
         }
-        // What kept the folder from being read may be over.
-        tiers.scan(now, is_wanted);
         tiers.sweep(is_wanted);
         kept.problems.extend(self.forget_marks().err());
         // Uses in memory are not written through; carry them over before judging the files.
@@ -1087,6 +1085,117 @@ mod tests {
         zone.scan(5, &|| true);
         assert_eq!((zone.usage().disk_files, folder.files().len()), (1, 1));
         assert!(zone.may_be_on_disk(&key("a")) && !zone.may_be_on_disk(&key("b")));
+    }
+
+    #[test]
+    fn a_scan_goes_on_where_it_was_interrupted() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        // One file a step.
+        options.disk.loader = Pace { files: 1, sleep: Duration::ZERO, threshold: Duration::MAX };
+        let zone = Zone::open(options.clone()).unwrap();
+        (0..20).for_each(|number| write(&zone, &format!("k{number}"), b"page", 0));
+        drop(zone);
+        let zone = Zone::open(options).unwrap();
+        for scans in 1..=20 {
+            zone.scan(5, &|| false);
+            assert_eq!(zone.usage().disk_files, scans);
+        }
+        assert!(zone.may_be_on_disk(&key("b")));
+        zone.scan(5, &|| false);
+        assert!(!zone.may_be_on_disk(&key("b")), "it has come to the end");
+    }
+
+    #[test]
+    fn a_store_beside_a_reader_of_the_old_file_is_accounted_once() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        zone.scan(0, &|| true);
+        write(&zone, "a", b"old", 0);
+        let (path, digest) = (zone.path(&key("a")), key("a").digest());
+        let opened = Opened::new(&path).unwrap();
+        let Ok(Content::Entry(read)) = opened.read(&path, &key("a"), 1000, 0) else { panic!() };
+        // A reader of the old file ends after the new one got its name.
+        write(&zone, "a", &[b'x'; 500], 0);
+        let bytes = fs::metadata(&path).unwrap().len();
+        let taken = zone.tiers.take_in(&key("a"), &path, &opened, &Arc::new(*read), 0);
+        assert!(matches!(taken, Taken::Replaced));
+        assert_eq!((zone.usage().disk_files, zone.usage().disk_bytes), (1, bytes));
+        // One that found no file ends after there was one.
+        let hidden = path.with_extension("hidden");
+        fs::rename(&path, &hidden).unwrap();
+        assert!(Opened::new(&path).is_err());
+        fs::rename(&hidden, &path).unwrap();
+        zone.tiers.forget_missing(&key("a"), &path);
+        assert_eq!((zone.usage().disk_files, zone.usage().disk_bytes), (1, bytes));
+        assert!(zone.tiers.index.holds(&digest) && zone.tiers.catalog.len() == 1);
+        assert_eq!(purge(&zone, all(), Depth::Hard), 1);
+        // And where there is none in truth.
+        write(&zone, "a", b"page", 0);
+        fs::remove_file(&path).unwrap();
+        assert!(load(&zone, "a").is_none());
+        let usage = zone.usage();
+        assert_eq!((usage.disk_files, usage.disk_bytes, zone.tiers.catalog.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn readers_writers_and_purges_at_once_leave_the_accounts_right() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.memory_bytes = 4096;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        let rounds = 400_usize;
+        std::thread::scope(|scope| {
+            for thread in 0..4_usize {
+                let zone = &zone;
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let text = format!("k{}", (round * 7 + thread) % 5);
+                        match (thread, round % 10) {
+                            (0, 0) => drop(zone.purge(&[page(&text)], Depth::Hard)),
+                            (0 | 1, _) => write(zone, &text, &vec![b'x'; round * 3], 0),
+                            _ => drop(zone.load(&key(&text), 0)),
+                        }
+                    }
+                });
+            }
+        });
+        zone.evict(0, &|| true);
+        let files = folder.files();
+        let bytes: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+        assert_eq!((zone.usage().disk_files, zone.usage().disk_bytes), (files.len(), bytes));
+        let has_file = |number: &usize| zone.path(&key(&format!("k{number}"))).exists();
+        assert_eq!(zone.tiers.catalog.with_tag(b"h\0all").len(), (0..5).filter(has_file).count());
+    }
+
+    #[test]
+    fn a_stored_file_that_stays_is_counted_and_tried_again() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.max_size = Some(2000);
+        options.disk.inactive = 100;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        write(&zone, "k0", &[b'x'; 100], 0);
+        let stuck = zone.path(&key("k0"));
+        let (bytes, content) = (zone.usage().disk_bytes, fs::read(&stuck).unwrap());
+        fs::remove_file(&stuck).unwrap();
+        fs::create_dir_all(stuck.join("in")).unwrap();
+        // It is the oldest, and the first that stores want to go.
+        for number in 1..40 {
+            write(&zone, &format!("k{number}"), &[b'x'; 100], number);
+            assert!(zone.usage().disk_bytes <= 2000, "{:?}", zone.usage());
+        }
+        assert!(zone.tiers.index.holds(&key("k0").digest()), "it has its bytes still");
+        assert_eq!(zone.evict(40, &|| true).problems.len(), 1);
+        // Unused for long, as all the others: these go.
+        assert!(zone.evict(500, &|| true).problems.is_empty(), "it is said once");
+        assert_eq!((zone.usage().disk_files, zone.usage().disk_bytes), (1, bytes));
+        fs::remove_dir_all(&stuck).unwrap();
+        fs::write(&stuck, content).unwrap();
+        assert!(zone.evict(1000, &|| true).problems.is_empty());
+        assert_eq!((zone.usage().disk_files, stuck.exists()), (0, false));
     }
 
     #[test]

@@ -21,7 +21,7 @@ ROOMS = [
     (r'^(connection|tls|listen)/', 'connection'),
     (r'^cache/|^handlers/(gateway|fastcgi|proxy|memcached|upstream)/', 'gateway'),
     (r'^(phases|filters|handlers)/|^logging/access\.rs$', 'modules'),
-    (r'^limits\.rs$|^(config|exchange|logging)/', 'kernel'),
+    (r'^(faults|limits|tasks)\.rs$|^(config|exchange|logging)/', 'kernel'),
 ]
 MAY_IMPORT = {
     'kernel': set(),

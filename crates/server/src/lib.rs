@@ -22,7 +22,9 @@ pub mod process;
 pub mod tls;
 
 pub mod config;
+pub mod faults;
 pub mod limits;
+pub mod tasks;
 
 pub mod listen;
 

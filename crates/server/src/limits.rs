@@ -67,6 +67,12 @@ pub const CONTROL_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const BACKLOG: i32 = 16_384;
 /// Pause after the system refused a connection for want of descriptors; nginx's 500 ms.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// What panics again within this time, or a worker that ends within it, waits as long before it is begun again; chosen.
+pub const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause before a worker is started again in the place of one that ended soon after its start; chosen.
+pub const RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// Workers that end within [`RESTART_INTERVAL`] of their start, one after the other, until the process gives up; chosen.
+pub const RESTARTS_MAX: u32 = 10;
 /// Pause between two rounds of cache housekeeping; chosen.
 pub const CACHE_MANAGER_PAUSE: Duration = Duration::from_secs(10);
 /// Longest body of a page that is kept in memory; longer ones are answered from their files.

@@ -17,7 +17,7 @@ use crate::gauge::{Gauge, Taken};
 use crate::ring::{self, Ring};
 use crate::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -232,7 +232,6 @@ pub struct Group {
     pub id: u64,
     balance: Balance,
     inner: Mutex<Inner>,
-    is_refreshed: AtomicBool,
 }
 
 impl Group {
@@ -261,7 +260,6 @@ impl Group {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             balance,
             inner: Mutex::new(inner),
-            is_refreshed: AtomicBool::new(false),
         }
     }
 
@@ -290,11 +288,6 @@ impl Group {
         let inner = self.inner();
         let used = inner.slots.iter().filter(|slot| !slot.options.down);
         used.map(|slot| Peer { id: slot.id, place: Arc::clone(&slot.place) }).collect()
-    }
-
-    /// `true` for the first who asks: one task keeps the group's names resolved.
-    pub fn claim_refresh(&self) -> bool {
-        !self.is_refreshed.swap(true, Ordering::Relaxed)
     }
 
     /// Replaces the peers of one server: addresses that stay keep their state.

@@ -1,6 +1,7 @@
 //! Collects a body while it passes by, and stores it when it is whole.
 
 use crate::logging::error::{Context, Level};
+use crate::tasks;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
@@ -41,7 +42,7 @@ impl Collector {
         }
         let mut collecting = self.begin(Some(bytes));
         pieces.iter().for_each(|piece| collecting.push(piece));
-        tokio::task::spawn_local(async move {
+        tasks::of_request(async move {
             if collecting.settle().await {
                 collecting.finish(now).await;
             }
@@ -206,7 +207,7 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
         drop((entry, place));
         written
     });
-    tokio::task::spawn_local(async move {
+    tasks::of_request(async move {
         if let Ok(Err(problem)) = written.await {
             context.upstream(Level::Crit, &problem.to_string(), None);
         }

@@ -36,6 +36,7 @@ use crate::handlers::gateway::directives::Failures;
 use crate::handlers::gateway::{self, Conf, Protocol};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
+use crate::tasks;
 use bytes::Bytes;
 use freshness::NotStored;
 use std::sync::Arc;
@@ -142,7 +143,7 @@ impl Plan {
 
     /// Removes the stored page; who waits for its renewal is woken afterwards.
     pub fn end_stale(self, context: Context) {
-        tokio::task::spawn_local(async move {
+        tasks::of_request(async move {
             let page = vec![Purge::Page(self.key.clone())];
             if let Err(problem) = purge::purge(&self.zone, page, Depth::Hard).await {
                 context.upstream(Level::Crit, &problem, None);

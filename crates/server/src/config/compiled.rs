@@ -11,12 +11,14 @@ use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
 use crate::find_config::{self, hosts::Hosts};
 use crate::handlers::gateway::{self, Protocol};
 use crate::handlers::{Handler, autoindex, dav, fastcgi, index, memcached, proxy, random_index};
-use crate::logging::{access as access_log, error::ErrorLogs};
+use crate::logging::access as access_log;
+use crate::logging::error::{ErrorLogs, Level};
 use crate::phases::rewrite::Instruction;
 use crate::phases::{
     Limits, access, auth_basic, auth_request, browser, limit_conn, limit_req, mirror, realip,
     referer, rewrite, secure_link,
 };
+use crate::tasks::Generation;
 use crate::tls::server::ServerTls;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -24,6 +26,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use yorozu_cache::Zone;
 use yorozu_conf::Position;
 
@@ -255,9 +258,38 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// For `-t`: what is accepted and has no effect.
     pub notes: Vec<String>,
+    /// While the server uses it.
+    pub in_use: Option<InUse>,
+}
+
+/// Says in the log when a configuration is gone: its last request has ended, and all that was kept going for it.
+#[derive(Debug)]
+pub struct InUse {
+    /// 1 is the one of the start.
+    number: u64,
+    log: ErrorLogs,
+}
+
+impl InUse {
+    fn new(log: &ErrorLogs) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        Self { number: NUMBER.fetch_add(1, Ordering::Relaxed), log: log.clone() }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.log.process(Level::Notice, &format!("configuration {} released", self.number));
+    }
 }
 
 impl Config {
+    /// Hands it to the server.
+    pub fn put_to_use(mut self) -> Arc<Self> {
+        self.in_use = Some(InUse::new(&self.error_log));
+        Arc::new(self)
+    }
+
     pub fn server(&self, id: ServerId) -> &ServerConf {
         &self.servers[id.0 as usize]
     }
@@ -271,13 +303,22 @@ impl Config {
 #[derive(Debug)]
 pub struct WorkerConf {
     pub config: Arc<Config>,
+    /// What this worker keeps going for it.
+    pub tasks: Generation,
     /// Where this worker's last paths belong.
     pub locations_found: find_config::Memo,
 }
 
 impl WorkerConf {
     pub fn new(config: Arc<Config>) -> Self {
-        Self { config, locations_found: find_config::Memo::default() }
+        Self { config, tasks: Generation::default(), locations_found: find_config::Memo::default() }
+    }
+}
+
+impl Drop for WorkerConf {
+    fn drop(&mut self) {
+        // Lines that wait keep their logs open.
+        access_log::flush_all();
     }
 }
 

@@ -69,6 +69,10 @@ pub struct Loader<'a> {
     pub env: &'a Env,
 }
 
+fn hostname() -> String {
+    nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
 /// Reads and compiles a configuration.
 ///
 /// # Errors
@@ -362,11 +366,9 @@ impl<'a> Compiler<'a> {
             limits: env.limits.take().going_on(&kept.limits),
             charsets: env.charsets.take(),
             upstreams,
+            in_use: None,
             is_transparent: env.is_transparent.get(),
-            hostname: nix::unistd::gethostname()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .to_lowercase(),
+            hostname: hostname(),
             warnings: env.warnings.take(),
             notes: env.notes.take().into_values().collect(),
         })

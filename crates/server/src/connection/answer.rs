@@ -2,6 +2,7 @@
 
 use crate::exchange::Exchange;
 use crate::exchange::response::Response;
+use crate::faults;
 use crate::filters;
 use crate::find_config;
 use crate::handlers::{self, Outcome, Progress};
@@ -29,6 +30,7 @@ pub(super) fn begin(exchange: &mut Exchange, refusal: Option<(u16, String)>) -> 
 
 /// The part of a request that waits.
 pub(super) async fn wait(exchange: &mut Exchange) -> Answer {
+    faults::point("wait");
     loop {
         let outcome = handlers::run(exchange).await;
         let progress = handlers::resume(exchange, outcome);

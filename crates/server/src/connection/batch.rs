@@ -8,6 +8,7 @@
 use super::transport::Transport;
 use crate::limits;
 use crate::process::turn;
+use crate::{faults, tasks};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -27,6 +28,26 @@ struct Waiting {
     head: Vec<u8>,
     body: Bytes,
     sending: Rc<Sending>,
+}
+
+impl Waiting {
+    /// Writes it; whoever waits for that is woken.
+    fn write(mut self) {
+        faults::point("batch");
+        let written = self.to.try_write(&self.head, &self.body);
+        self.sending.done.replace(Some((std::mem::take(&mut self.head), written)));
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Lost by a panic: to whom it was going gets nothing, and that is known.
+        let lost = || (Vec::new(), Err(io::ErrorKind::ConnectionAborted.into()));
+        self.sending.done.borrow_mut().get_or_insert_with(lost);
+        if let Some(waker) = self.sending.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 /// What became of it: the head's buffer to use again, and how much was sent.
@@ -126,12 +147,9 @@ pub async fn run() {
             std::mem::swap(&mut batch.waiting, &mut work);
             batch.sender = Some(context.waker().clone());
         });
-        for Waiting { to, head, body, sending } in work.drain(..) {
-            let written = to.try_write(&head, &body);
-            sending.done.replace(Some((head, written)));
-            if let Some(waker) = sending.waker.take() {
-                waker.wake();
-            }
+        for waiting in work.drain(..) {
+            // A panic is in the log, and known to whom it concerns: the others are written all the same.
+            let _ = tasks::guard(|| waiting.write());
         }
         Poll::<()>::Pending
     })

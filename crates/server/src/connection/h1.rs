@@ -125,6 +125,7 @@ impl Connection {
         let Some(conf) = self.conf() else { return Next::Close };
         let core = first_core(&conf, &self.client);
         let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
+        drop(conf);
         let received = receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await;
         // A request that arrives after a reload is answered by the new configuration.
         let Some(conf) = self.conf() else { return Next::Close };

@@ -83,7 +83,9 @@ fn may_begin_h2(client: &Client, worker: &Worker) -> bool {
 async fn begins_h2(io: &Transport, client: &Client, worker: &Worker) -> (bool, BytesMut) {
     let mut early = BytesMut::new();
     let Some(conf) = current_conf(client, worker) else { return (false, early) };
-    let core = default_core(&conf, client.listen.get());
+    let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
+    // Whoever says nothing keeps no configuration.
+    drop(conf);
     let read = async {
         while early.len() < h2::PREFACE.len() && h2::PREFACE.starts_with(&early) {
             if !matches!(io.read(&mut early).await, Ok(count) if count > 0) {
@@ -91,15 +93,15 @@ async fn begins_h2(io: &Transport, client: &Client, worker: &Worker) -> (bool, B
             }
         }
     };
-    let _ = tokio::time::timeout(core.client_header_timeout, read).await;
+    let _ = tokio::time::timeout(timeout, read).await;
     (early.starts_with(h2::PREFACE), early)
 }
 
 /// Reads what a proxy in front says of the client, where one does; `false` if it says nothing right.
 async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<Worker>) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
-    let listen = client.listen.get();
-    let core = default_core(&conf, listen);
+    let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
+    drop(conf);
     let mut header = Ok(None);
     let length = io.socket().read_part(|bytes| {
         header = proxy_protocol::read(bytes);
@@ -109,7 +111,7 @@ async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<Worker>)
             Err(_) => Some(0),
         }
     });
-    match tokio::time::timeout(core.client_header_timeout, length).await {
+    match tokio::time::timeout(timeout, length).await {
         Ok(Ok(_)) => {}
         Ok(Err(_)) | Err(_) => return false,
     }
@@ -117,7 +119,8 @@ async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<Worker>)
         Ok(Some((header, _))) => client.proxied.set(Box::new(header)).is_ok(),
         Ok(None) => false,
         Err(problem) => {
-            let server = conf.server(conf.sockets[listen].default_server).conf;
+            let Some(conf) = current_conf(client, worker) else { return false };
+            let server = conf.server(conf.sockets[client.listen.get()].default_server).conf;
             let text = format!("{problem} while reading PROXY protocol");
             conf.location(server).error_log.connection(Level::Error, client, &text);
             false

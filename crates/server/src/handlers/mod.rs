@@ -19,6 +19,7 @@ use crate::control;
 use crate::exchange::Exchange;
 use crate::exchange::request::Method;
 use crate::exchange::response::Response;
+use crate::faults;
 use crate::logging::error::{self, Level};
 use crate::phases;
 use bytes::Bytes;
@@ -68,6 +69,7 @@ pub enum Progress {
 
 /// Runs the phases until there is a response or something to wait for.
 pub fn start(exchange: &mut Exchange) -> Progress {
+    faults::point("request");
     let outcome = phases::pass(exchange);
     resume(exchange, outcome)
 }

@@ -7,8 +7,10 @@ use crate::config::directive::*;
 use crate::config::env::Env;
 use crate::config::template::Template;
 use crate::exchange::Exchange;
+use crate::faults;
 use crate::filters::compress::{Effort, compress};
 use crate::limits;
+use crate::tasks;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -351,13 +353,32 @@ fn append(log: &AccessLog, exchange: &mut Exchange, pending: &mut Vec<Pending>) 
     if let (true, Some((_, delay))) = (batch.lines.is_empty(), log.flush) {
         batch.due = Some(Instant::now() + delay);
         // A turn at that time, though nothing else may happen.
-        tokio::task::spawn_local(tokio::time::sleep(delay + Duration::from_millis(1)));
+        tasks::of_request(tokio::time::sleep(delay + Duration::from_millis(1)));
     }
-    log.format.template.append_escaped(exchange, &mut batch.lines, is_plain, escape);
-    batch.lines.push(b'\n');
+    let mut line = Line { start: batch.lines.len(), lines: &mut batch.lines, is_whole: false };
+    faults::point("log");
+    log.format.template.append_escaped(exchange, line.lines, is_plain, escape);
+    line.lines.push(b'\n');
+    line.is_whole = true;
+    drop(line);
     let bytes_max = log.flush.map_or(limits::LOG_BATCH_BYTES, |(size, _)| size.max(1));
     if batch.lines.len() >= bytes_max {
         write(batch);
+    }
+}
+
+/// A line in the making: one that a panic cuts short is none.
+struct Line<'a> {
+    lines: &'a mut Vec<u8>,
+    start: usize,
+    is_whole: bool,
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            self.lines.truncate(self.start);
+        }
     }
 }
 
@@ -382,9 +403,11 @@ pub fn flush() {
     });
 }
 
-/// Writes everything: the logs are about to be opened again, or the worker ends.
+/// Writes everything: the logs are about to be opened again, a configuration is gone, or the worker ends.
 pub fn flush_all() {
-    PENDING.with_borrow_mut(|pending| {
+    // The thread may be at its end, and what it had with it.
+    let _ = PENDING.try_with(|pending| {
+        let Ok(mut pending) = pending.try_borrow_mut() else { return };
         pending.iter_mut().filter(|batch| !batch.lines.is_empty()).for_each(write);
         pending.clear();
     });

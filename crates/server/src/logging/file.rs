@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// One log.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub struct LogFile {
 /// All logs of the process.
 #[derive(Debug, Default)]
 pub struct LogFiles {
-    by_path: Mutex<BTreeMap<PathBuf, Arc<LogFile>>>,
+    /// Closed with the last configuration that names them.
+    by_path: Mutex<BTreeMap<PathBuf, Weak<LogFile>>>,
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -50,23 +51,22 @@ impl LogFiles {
     /// The file cannot be opened for appending.
     pub fn get(&self, path: &Path) -> io::Result<Arc<LogFile>> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(log) = by_path.get(path) {
-            return Ok(Arc::clone(log));
+        if let Some(log) = by_path.get(path).and_then(Weak::upgrade) {
+            return Ok(log);
         }
+        by_path.retain(|_, log| log.strong_count() > 0);
         let log =
             Arc::new(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) });
-        by_path.insert(path.to_owned(), Arc::clone(&log));
+        by_path.insert(path.to_owned(), Arc::downgrade(&log));
         Ok(log)
     }
 
     /// Opens every file again, for log rotation; one that cannot be opened keeps its old file.
     /// Returns what failed.
     pub fn reopen(&self) -> Vec<(PathBuf, io::Error)> {
-        let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
-        // Logs no configuration names any more are only held here.
-        by_path.retain(|_, log| Arc::strong_count(log) > 1);
+        let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let mut failed = Vec::new();
-        for log in by_path.values() {
+        for log in by_path.values().filter_map(Weak::upgrade) {
             match open(&log.path) {
                 Ok(file) => log.file.store(Arc::new(file)),
                 Err(error) => failed.push((log.path.clone(), error)),

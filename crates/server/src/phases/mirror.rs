@@ -5,6 +5,7 @@ use crate::exchange::Exchange;
 use crate::filters;
 use crate::handlers::Outcome;
 use crate::handlers::gateway::run::body_failed;
+use crate::tasks;
 use bytes::Bytes;
 use std::rc::Rc;
 
@@ -74,7 +75,7 @@ pub fn start(exchange: &Exchange) {
             asked.body = exchange.body.copy();
             asked.request.content_length = asked.body.known_length();
         }
-        tokio::task::spawn_local(async move {
+        tasks::of_request(async move {
             let (_, mut stream) = filters::content(&mut asked).await;
             while let Ok(Some(_)) = stream.next().await {}
         });

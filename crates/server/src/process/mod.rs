@@ -2,6 +2,7 @@
 //!
 //! Way through: load -> bind -> pid file -> drop rights -> workers -> signals until the end.
 
+mod cache_manager;
 pub mod daemon;
 pub mod handover;
 pub mod pid;
@@ -13,16 +14,18 @@ pub mod worker;
 use crate::config::compiled::{Config, ListenAddress};
 use crate::config::load::{Kept, Request, load};
 use crate::config::main_core::Workers;
+use crate::faults;
 use crate::limits;
 use crate::listen::{self, Listener};
 use crate::logging::error::{self, Level};
+use crate::tasks;
+use cache_manager::CacheManager;
 use handover::Inherited;
 use nix::sys::resource::{Resource, setrlimit};
 use sd_notify::NotifyState;
 use std::process::Child;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 use tokio::sync::mpsc;
 use worker::Command;
 
@@ -38,15 +41,32 @@ pub struct Server {
     sockets: Vec<(ListenAddress, Listener)>,
     /// The new binary, between SIGUSR2 and its end.
     successor: Option<Child>,
+    /// Is no worker to be started any more?
+    is_ending: bool,
+    /// Told by workers that end though nobody told them to.
+    deaths: mpsc::UnboundedSender<Death>,
+    /// How many of those ended soon after their start, one after the other.
+    early_deaths: u32,
     /// Have the workers ended, and the process stays (SIGWINCH)?
     is_resting: bool,
     pid: pid::PidFile,
     manager: CacheManager,
 }
 
+type Sockets = Vec<(ListenAddress, Listener)>;
+
 struct WorkerHandle {
+    /// Its place among the workers.
+    index: usize,
     commands: mpsc::UnboundedSender<Command>,
     thread: std::thread::JoinHandle<()>,
+    started: Instant,
+}
+
+/// The end of a worker that nobody asked for.
+struct Death {
+    thread: std::thread::ThreadId,
+    why: String,
 }
 
 /// Runs the server until it is told to end; the configuration was loaded by the caller.
@@ -59,7 +79,8 @@ pub fn run(
     mut kept: Kept,
     on_ready: impl FnOnce(),
 ) -> Result<(), String> {
-    let config = Arc::new(config);
+    let config = config.put_to_use();
+    log_panics(&config);
     let signals = signals::Signals::install()
         .map_err(|problem| format!("sigaction() failed ({})", error::os_error(&problem)))?;
     kept.zones.clone_from(&config.zones);
@@ -76,28 +97,42 @@ pub fn run(
     drop(inherited);
     let pid = pid::PidFile::write(&pid::path(&config))?;
     rights::drop_to_user(&config, &kept)?;
+    #[expect(clippy::disallowed_methods, reason = "one for each worker that dies")]
+    let (deaths, died) = mpsc::unbounded_channel();
     let mut server = Server {
         request,
-        manager: CacheManager::start(&config),
+        manager: CacheManager::default(),
         config,
         kept,
         workers: Vec::new(),
         ending: Vec::new(),
         sockets,
         successor: None,
+        is_ending: false,
+        deaths,
+        early_deaths: 0,
         is_resting: false,
         pid,
     };
+    server.manager.watch(&server.config);
     server.start_workers()?;
     error::process(&server.config, Level::Notice, "start worker threads");
     on_ready();
     tell_systemd(&[NotifyState::Ready]);
-    signals.serve(&mut server);
+    signals.serve(&mut server, died).inspect_err(|problem| {
+        error::process(&server.config, Level::Emerg, problem);
+    })?;
     // As nginx: another process that has the sockets goes on with them.
     if server.successor.is_none() && !handover::has_predecessor() {
         listen::remove(server.config.sockets.iter().map(|socket| socket.address.clone()));
     }
     Ok(())
+}
+
+/// Has panics, of whatever thread, written to the log of `config`.
+fn log_panics(config: &Config) {
+    let log = config.error_log.clone();
+    tasks::tell_panics(move |text| log.process(Level::Alert, text));
 }
 
 fn worker_count(config: &Config) -> usize {
@@ -213,25 +248,67 @@ impl Server {
         let lists = distribute(&self.sockets, count)
             .map_err(|problem| format!("dup() failed ({})", error::os_error(&problem)))?;
         for (index, listeners) in lists.into_iter().enumerate() {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "the main process's words to a worker: one for each signal"
-            )]
-            let (sender, receiver) = mpsc::unbounded_channel();
-            let config = Arc::clone(&self.config);
-            // Not the configuration: it would live as long as the thread.
-            let log = self.config.error_log.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("worker {index}"))
-                .spawn(move || {
-                    rights::of_thread();
-                    if let Err(problem) = worker::run(config, listeners, receiver) {
-                        log.process(Level::Alert, &format!("worker thread ended: {problem}"));
-                    }
-                })
-                .map_err(|problem| format!("cannot start a worker thread: {problem}"))?;
-            self.workers.push(WorkerHandle { commands: sender, thread });
+            let worker = self.start_worker(index, listeners)?;
+            self.workers.push(worker);
         }
+        Ok(())
+    }
+
+    fn start_worker(&self, index: usize, listeners: Sockets) -> Result<WorkerHandle, String> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the main process's words to a worker: one for each signal"
+        )]
+        let (commands, receiver) = mpsc::unbounded_channel();
+        // Not for longer than the worker uses it.
+        let (config, deaths) = (Arc::clone(&self.config), self.deaths.clone());
+        let work = move || {
+            let run = || {
+                rights::of_thread();
+                worker::run(config, listeners, receiver)
+            };
+            if let Err(why) = tasks::guard(run).unwrap_or_else(|panicked| Err(panicked.to_string()))
+            {
+                // Nobody listens any more when the process ends.
+                let _ = deaths.send(Death { thread: std::thread::current().id(), why });
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("worker {index}"));
+        let thread = thread.spawn(work).map_err(|problem| {
+            format!("cannot start a worker thread ({})", error::os_error(&problem))
+        })?;
+        Ok(WorkerHandle { index, commands, thread, started: Instant::now() })
+    }
+
+    /// Starts a worker in the place of one that died.
+    ///
+    /// # Errors
+    /// None lives, and those that are started do not for long: the process had better end, and be started again.
+    async fn replace(&mut self, death: &Death) -> Result<(), String> {
+        let log = |text: &str| error::process(&self.config, Level::Alert, text);
+        log(&format!("worker thread ended: {}", death.why));
+        let is_it = |worker: &WorkerHandle| worker.thread.thread().id() == death.thread;
+        let Some(place) = self.workers.iter().position(is_it) else { return Ok(()) };
+        if self.is_ending || self.is_resting {
+            return Ok(());
+        }
+        let WorkerHandle { index, started, .. } = self.workers[place];
+        let is_old = |started: Instant| started.elapsed() >= limits::RESTART_INTERVAL;
+        self.early_deaths = if is_old(started) { 0 } else { self.early_deaths + 1 };
+        if self.early_deaths > limits::RESTARTS_MAX {
+            let lives = |worker: &WorkerHandle| is_old(worker.started) && !is_it(worker);
+            if !self.workers.iter().any(|worker| lives(worker) && !worker.thread.is_finished()) {
+                return Err("workers end as soon as they are started".to_owned());
+            }
+        }
+        if self.early_deaths > 0 {
+            tokio::time::sleep(limits::RESTART_PAUSE).await;
+        }
+        let lists = distribute(&self.sockets, self.workers.len());
+        let mut lists =
+            lists.map_err(|problem| format!("dup() failed ({})", error::os_error(&problem)))?;
+        self.workers[place] = self.start_worker(index, lists.swap_remove(index))?;
+        log("worker thread started again");
         Ok(())
     }
 
@@ -242,20 +319,24 @@ impl Server {
         if let Ok(time) = NotifyState::monotonic_usec_now() {
             tell_systemd(&[NotifyState::Reloading, time]);
         }
-        self.read_again();
+        if tasks::guard(|| self.read_again()).is_err() {
+            let text = "reading the configuration ended by a panic, the old one stays";
+            error::process(&self.config, Level::Emerg, text);
+        }
         tell_systemd(&[NotifyState::Ready]);
     }
 
     fn read_again(&mut self) {
         let log = |level, text: &str| error::process(&self.config, level, text);
         let reading = rights::Reading::begin();
+        faults::point("reload");
         let loaded = load(&self.request, &self.kept);
         drop(reading);
         let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(problem) => return log(Level::Emerg, &problem.to_string()),
         };
-        let config = Arc::new(loaded.config);
+        let config = loaded.config.put_to_use();
         let old: Vec<_> = self.config.sockets.iter().map(|socket| socket.address.clone()).collect();
         let count = self.workers.len();
         let opened = bind_all(&config, &old, count, &mut Inherited::default());
@@ -283,7 +364,8 @@ impl Server {
         self.sockets.retain(|(address, _)| stays(address));
         self.kept.zones.clone_from(&config.zones);
         self.kept.limits.clone_from(&config.limits);
-        self.manager.replace(&config);
+        self.manager.watch(&config);
+        log_panics(&config);
         self.config = config;
         error::process(&self.config, Level::Notice, "reconfigured");
     }
@@ -351,6 +433,7 @@ impl Server {
     /// No connection is taken any more.
     fn end(&mut self, command: impl Fn() -> Command) {
         tell_systemd(&[NotifyState::Stopping]);
+        self.is_ending = true;
         self.is_resting = false;
         self.sockets.clear();
         self.tell(command);
@@ -377,90 +460,5 @@ impl Server {
     fn is_ended(&self) -> bool {
         let mut workers = self.workers.iter().chain(&self.ending);
         workers.all(|worker| worker.thread.is_finished())
-    }
-}
-
-/// Keeps the cache zones within their bounds, on a thread of its own.
-struct CacheManager {
-    current: Arc<AtomicBool>,
-}
-
-impl CacheManager {
-    fn start(config: &Arc<Config>) -> Self {
-        let current = Arc::new(AtomicBool::new(true));
-        if !config.zones.is_empty() {
-            let (config, current) = (Arc::clone(config), Arc::clone(&current));
-            let manager = std::thread::Builder::new().name("cache manager".to_owned());
-            // Without the thread the zones still work; they are only not trimmed.
-            let _ = manager.spawn(move || {
-                rights::of_thread();
-                manage(&config, &current);
-            });
-        }
-        Self { current }
-    }
-
-    fn replace(&mut self, config: &Arc<Config>) {
-        self.current.store(false, Ordering::Relaxed);
-        *self = Self::start(config);
-    }
-}
-
-/// Notices a system clock that is set back: stored pages from its future are made anew then.
-struct Clock {
-    wall: SystemTime,
-    steady: Instant,
-}
-
-impl Clock {
-    fn new() -> Self {
-        Self { wall: SystemTime::now(), steady: Instant::now() }
-    }
-
-    /// What to say about it; once for each step back.
-    fn check(&mut self) -> Option<String> {
-        /// Smaller steps are adjustments.
-        const SLACK: Duration = Duration::from_secs(2);
-        let expected = self.wall + self.steady.elapsed();
-        *self = Self::new();
-        let back = expected.duration_since(self.wall).ok().filter(|back| *back > SLACK)?;
-        let seconds = back.as_secs();
-        Some(format!(
-            "the system clock was set back by {seconds} s: pages stored in its future count as expired"
-        ))
-    }
-}
-
-fn manage(config: &Config, is_current: &AtomicBool) {
-    let now = || crate::exchange::unix_seconds(SystemTime::now());
-    let is_wanted = || is_current.load(Ordering::Relaxed);
-    for (name, zone) in &config.zones {
-        if !zone.is_alone() && !handover::has_predecessor() {
-            let folder = zone.options().disk.path.display();
-            let text = format!(
-                "cache folder \"{folder}\" of zone \"{name}\" is used by another process: give each its own"
-            );
-            error::process(config, Level::Warn, &text);
-        }
-        zone.scan(now(), &is_wanted);
-    }
-    let mut clock = Clock::new();
-    while is_wanted() {
-        if let Some(text) = clock.check() {
-            error::process(config, Level::Warn, &text);
-        }
-        for zone in config.zones.values() {
-            for problem in zone.evict(now(), &is_wanted).problems {
-                error::process(config, Level::Crit, &problem.to_string());
-            }
-        }
-        // Short naps, so that a replaced manager ends soon.
-        let mut left = limits::CACHE_MANAGER_PAUSE;
-        while !left.is_zero() && is_current.load(Ordering::Relaxed) {
-            let nap = left.min(Duration::from_secs(1));
-            #[expect(clippy::disallowed_methods, reason = "the thread of the cache manager")]
-            std::thread::sleep(nap);
-            left -= nap;
-        }
     }
 }

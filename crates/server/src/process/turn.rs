@@ -5,6 +5,7 @@
 //! older than any of them; and what those of one round of it have to say to a log is said with one call.
 
 use crate::exchange;
+use crate::faults;
 use crate::limits;
 use crate::logging::access;
 use std::cell::Cell;
@@ -15,8 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+/// The turn of a thread that has no event loop: its time is always the present one.
+const NONE: u64 = 0;
+
 thread_local! {
-    static TURN: Cell<u64> = const { Cell::new(0) };
+    static TURN: Cell<u64> = const { Cell::new(NONE) };
     static MILLIS: Cell<(u64, i64)> = const { Cell::new((u64::MAX, 0)) };
     static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
 }
@@ -29,7 +33,7 @@ pub fn number() -> u64 {
 /// Milliseconds since 1970, read once a turn.
 pub fn unix_millis() -> i64 {
     let (turn, millis) = MILLIS.get();
-    if turn == number() {
+    if turn == number() && turn != NONE {
         return millis;
     }
     let millis = exchange::unix_millis(SystemTime::now());
@@ -45,7 +49,7 @@ pub fn unix_seconds() -> i64 {
 /// As [`unix_millis`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
 pub fn instant() -> Instant {
     match INSTANT.get() {
-        Some((turn, now)) if turn == number() => now,
+        Some((turn, now)) if turn == number() && turn != NONE => now,
         _ => {
             let now = Instant::now();
             INSTANT.set(Some((number(), now)));
@@ -94,6 +98,7 @@ pub async fn run<T>(tasks: impl Future<Output = T>) -> T {
         for _ in 0..limits::ROUNDS_OF_TASKS {
             ready.is_any.store(false, Ordering::Release);
             poll = tasks.as_mut().poll(&mut Context::from_waker(&waker));
+            faults::point("turn");
             // Of each round: who has an answer finds it in the log soon after.
             access::flush();
             if poll.is_ready() || !ready.is_any.load(Ordering::Acquire) {

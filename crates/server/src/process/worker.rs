@@ -5,6 +5,7 @@ use crate::connection::socket::Socket;
 use crate::connection::transport::Transport;
 use crate::connection::{self, Idle};
 use crate::exchange::{Client, Remote};
+use crate::faults;
 use crate::handlers::stub_status::{COUNTERS, Counted};
 use crate::handlers::upstream;
 use crate::limits;
@@ -12,19 +13,16 @@ use crate::listen::Listener;
 use crate::logging::access;
 use crate::logging::error::{self, Level, os_error};
 use crate::process::turn;
+use crate::tasks::{self, guarded};
 use crate::tls::stapling;
 use crate::tls::stream::Tls;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::future::Future;
 use std::io;
 use std::net::Shutdown;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc};
@@ -89,7 +87,7 @@ impl Worker {
     fn end_old_connections(&self) {
         let Some(timeout) = self.conf.borrow().main.worker_shutdown_timeout else { return };
         let old: Vec<_> = self.connections.borrow().values().map(Rc::downgrade).collect();
-        tokio::task::spawn_local(async move {
+        tasks::of_request(async move {
             tokio::time::sleep(timeout).await;
             for connection in old.iter().filter_map(Weak::upgrade) {
                 connection.io.shutdown(Shutdown::Both);
@@ -115,17 +113,21 @@ impl Worker {
 }
 
 /// Runs a worker until it is told to end.
+///
+/// # Errors
+/// Why it ended before.
 pub fn run(
     config: Arc<Config>,
     listeners: Vec<(ListenAddress, Listener)>,
     commands: mpsc::UnboundedReceiver<Command>,
-) -> io::Result<()> {
+) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(limits::EVENT_INTERVAL)
         .max_io_events_per_tick(limits::EVENTS_PER_TURN)
         .max_blocking_threads(limits::BLOCKING_THREADS_MAX)
-        .build()?;
+        .build()
+        .map_err(|problem| os_error(&problem))?;
     let local = LocalSet::new();
     let worker = Rc::new(Worker {
         conf: RefCell::new(Rc::new(WorkerConf::new(config))),
@@ -134,11 +136,17 @@ pub fn run(
         ended: Notify::new(),
         changed: Notify::new(),
     });
-    runtime.block_on(turn::run(local.run_until(serve(worker, listeners, commands))))?;
+    let serving = turn::run(local.run_until(serve(worker, listeners, commands)));
+    // What the worker holds is given back outside of the panic.
+    let served = runtime.block_on(guarded(serving));
+    drop(local);
     access::flush_all();
     // What still runs on blocking threads are cache files; their temporary names are cleaned up.
     runtime.shutdown_timeout(Duration::from_millis(500));
-    Ok(())
+    match served {
+        Ok(served) => served.map_err(|problem| os_error(&problem)),
+        Err(panicked) => Err(panicked.to_string()),
+    }
 }
 
 /// The tasks that take connections, one for each socket.
@@ -150,8 +158,8 @@ async fn serve(
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<()> {
     let mut accepting: Accepting = Vec::new();
-    tokio::task::spawn_local(pulse());
-    tokio::task::spawn_local(connection::batch::run());
+    tasks::of_worker("a worker's pulse", pulse);
+    tasks::of_worker("the writing of answers", connection::batch::run);
     start_upstreams(&worker.conf());
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
@@ -165,6 +173,7 @@ async fn serve(
                     stays
                 });
                 worker.end_old_connections();
+                worker.conf().tasks.end();
                 *worker.conf.borrow_mut() = Rc::new(WorkerConf::new(config));
                 worker.changed.notify_waiters();
                 start_upstreams(&worker.conf());
@@ -189,6 +198,7 @@ async fn serve(
 /// for each one that is due first: with none other, that would be every new connection's.
 async fn pulse() {
     loop {
+        faults::point("pulse");
         tokio::time::sleep(limits::PULSE).await;
     }
 }
@@ -203,6 +213,8 @@ fn start_upstreams(conf: &Rc<WorkerConf>) {
 /// Waits for the connections to end, `worker_shutdown_timeout` at most.
 async fn drain(worker: &Worker, commands: &mut mpsc::UnboundedReceiver<Command>) {
     worker.is_stopping.set(true);
+    // Another process, or the next workers of this one, do that from here on.
+    worker.conf().tasks.end();
     worker.changed.notify_waiters();
     worker.close_idle();
     let timeout = worker.conf().main.worker_shutdown_timeout;
@@ -245,14 +257,19 @@ fn start_accepting(
     for (address, listener) in listeners {
         let worker = Rc::clone(worker);
         let key = address.clone();
+        const WHAT: &str = "the taking of connections";
         let task = match listener {
             Listener::Tcp(listener) => {
-                let listener = TcpListener::from_std(listener)?;
-                tokio::task::spawn_local(accept_tcp(worker, address, listener))
+                let listener = Rc::new(TcpListener::from_std(listener)?);
+                let accept =
+                    move || accept_tcp(Rc::clone(&worker), address.clone(), Rc::clone(&listener));
+                tasks::of_worker(WHAT, accept)
             }
             Listener::Unix(listener) => {
-                let listener = UnixListener::from_std(listener)?;
-                tokio::task::spawn_local(accept_unix(worker, address, listener))
+                let listener = Rc::new(UnixListener::from_std(listener)?);
+                let accept =
+                    move || accept_unix(Rc::clone(&worker), address.clone(), Rc::clone(&listener));
+                tasks::of_worker(WHAT, accept)
             }
         };
         accepting.push((key, task));
@@ -260,7 +277,7 @@ fn start_accepting(
     Ok(())
 }
 
-async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: TcpListener) {
+async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: Rc<TcpListener>) {
     loop {
         worker.wait_for_room().await;
         match listener.accept().await {
@@ -277,7 +294,7 @@ async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: TcpLis
     }
 }
 
-async fn accept_unix(worker: Rc<Worker>, address: ListenAddress, listener: UnixListener) {
+async fn accept_unix(worker: Rc<Worker>, address: ListenAddress, listener: Rc<UnixListener>) {
     loop {
         worker.wait_for_room().await;
         match listener.accept().await {
@@ -310,6 +327,7 @@ fn begin(
     peer: Option<std::net::SocketAddr>,
     local: Option<std::net::SocketAddr>,
 ) {
+    faults::point("accept");
     let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     COUNTERS.accepted.fetch_add(1, Ordering::Relaxed);
     let conf = worker.conf();
@@ -341,25 +359,12 @@ fn begin(
     let worker = Rc::clone(worker);
     // Boxed: a task is moved several times before it runs.
     let work = Box::pin(connection::serve(idle, client, Rc::clone(&worker)));
-    tokio::task::spawn_local(async move {
+    tasks::of_request(async move {
         let _guard = guard;
-        if has_panicked(work).await {
-            let text = "a connection ended by a panic; this is a bug";
-            error::process(&worker.conf(), Level::Alert, text);
+        if guarded(work).await.is_err() {
+            error::process(&worker.conf(), Level::Alert, "a connection ended by a panic");
         }
     });
-}
-
-/// Runs `work` to its end, or to a panic: that ends one connection, not the process.
-async fn has_panicked(mut work: Pin<Box<impl Future<Output = ()>>>) -> bool {
-    std::future::poll_fn(|context| {
-        // What the panic interrupted is dropped and looked at by nobody.
-        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
-            Ok(poll) => poll.map(|()| false),
-            Err(_) => Poll::Ready(true),
-        }
-    })
-    .await
 }
 
 /// Takes a connection out of the worker's table when it ends, however it ends.
@@ -373,16 +378,5 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.worker.connections.borrow_mut().remove(&self.number);
         self.worker.ended.notify_waiters();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_panic_is_told_from_an_end() {
-        assert!(!has_panicked(Box::pin(async {})).await);
-        assert!(has_panicked(Box::pin(async { panic!("on purpose") })).await);
     }
 }

@@ -7,6 +7,7 @@ use super::ocsp::{
 };
 use super::signature::is_signed;
 use crate::config::compiled::{Config, LocationId, WorkerConf};
+use crate::faults;
 use crate::logging::error::Level;
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
@@ -18,8 +19,8 @@ use rustls::sign::CertifiedKey;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Mutex;
 use x509_cert::Certificate;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{AuthorityInfoAccessSyntax, ExtendedKeyUsage};
@@ -53,8 +54,8 @@ pub struct Question {
     issuer: Certificate,
     id: CertId,
     responder: Responder,
-    /// Asks some worker already?
-    is_asked: AtomicBool,
+    /// Held by the worker that asks.
+    turn: Mutex<()>,
 }
 
 /// `http://host:port/path`
@@ -87,8 +88,8 @@ impl Question {
         let url = url.or(named.as_deref()).ok_or("no OCSP responder URL in the certificate")?;
         let responder = Responder::parse(url).ok_or("invalid URL prefix in OCSP responder")?;
         let id = id_of(&own, &issuer).ok_or("certificate cannot be read")?;
-        let is_asked = AtomicBool::new(false);
-        Ok(Self { certificate: Arc::clone(certificate), issuer, id, responder, is_asked })
+        let turn = Mutex::new(());
+        Ok(Self { certificate: Arc::clone(certificate), issuer, id, responder, turn })
     }
 
     /// The request, in DER.
@@ -199,22 +200,26 @@ impl Responder {
     }
 }
 
-/// Starts to ask about every certificate that nobody asks about yet.
+/// Starts to ask about every certificate; one worker does it for all.
 pub fn start(conf: &Rc<WorkerConf>) {
     for server in &conf.servers {
         for question in &server.tls.questions {
-            if !question.is_asked.swap(true, Ordering::Relaxed) {
-                let config = Arc::downgrade(&conf.config);
-                let (question, server) = (Arc::clone(question), server.conf);
-                tokio::task::spawn_local(async move {
-                    while let Some(config) = config.upgrade() {
-                        let pause = question.ask(&config, server).await;
-                        drop(config);
-                        tokio::time::sleep(pause).await;
-                    }
-                });
-            }
+            let (config, server) = (Arc::clone(&conf.config), server.conf);
+            let question = Arc::clone(question);
+            conf.tasks.keep("OCSP stapling", move || {
+                keep(Arc::clone(&question), Arc::clone(&config), server)
+            });
         }
+    }
+}
+
+/// Asks about one certificate, again and again, once no other worker does.
+async fn keep(question: Arc<Question>, config: Arc<Config>, server: LocationId) {
+    let _turn = question.turn.lock().await;
+    loop {
+        faults::point("stapling");
+        let pause = question.ask(&config, server).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

@@ -20,6 +20,7 @@ use crate::limits;
 use crate::logging::access;
 use crate::logging::error::Level;
 use crate::process::worker::Worker;
+use crate::tasks;
 use bytes::{Bytes, BytesMut};
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
@@ -118,10 +119,13 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early
     let Some(conf) = current_conf(&client, &worker) else { return };
     let listen = client.listen.get();
     let core = default_core(&conf, listen);
+    let (timeout, keepalive_timeout) = (core.client_header_timeout, core.keepalive_timeout.timeout);
+    let builder = builder(&conf, &client);
+    // Each request takes its own.
+    drop(conf);
     let stall = Rc::new(io::Stall::default());
     let io = io::Stream::new(Rc::clone(&idle.io), early, Rc::clone(&stall));
-    let handshake = builder(&conf, &client).handshake(io);
-    let shaken = tokio::time::timeout(core.client_header_timeout, handshake).await;
+    let shaken = tokio::time::timeout(timeout, builder.handshake(io)).await;
     let Ok(Ok(connection)) = shaken else { return };
     let (active, counted, resets) = (Cell::new(0), Cell::new(None), Cell::new(0));
     let streams = Rc::new(Streams { client, idle, stall, active, counted, resets });
@@ -129,7 +133,7 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early
         connection,
         streams,
         worker,
-        sleep: Box::pin(tokio::time::sleep(core.keepalive_timeout.timeout)),
+        sleep: Box::pin(tokio::time::sleep(keepalive_timeout)),
         stalled: None,
         quiet_since: None,
         is_ending: false,
@@ -334,8 +338,9 @@ impl Loop {
         COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
         let exchange = Exchange::new(conf, client, request, body);
         let stream = Stream { exchange, back, active, _writing: Gauge::take(&COUNTERS.writing) };
-        if let Some(rest) = stream.start(refusal) {
-            tokio::task::spawn_local(rest);
+        // A panic ends the one stream, as it does in its own task.
+        if let Ok(Some(rest)) = tasks::guard(|| stream.start(refusal)) {
+            tasks::of_request(rest);
         }
         true
     }
@@ -417,7 +422,7 @@ impl Stream {
         if !body.is_finished() && !body.is_lent() {
             // Kept for a moment: what is wrong with the rest of the request is still told, and a
             // client that is about to end it is not cut short.
-            tokio::task::spawn_local(async move {
+            tasks::of_request(async move {
                 tokio::time::sleep(limits::H2_LINGERING).await;
                 drop(body);
             });

@@ -5,6 +5,7 @@
 
 use crate::config::env::{Keepalive, Upstream};
 use crate::process::turn;
+use crate::tasks;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -125,7 +126,7 @@ pub fn add(key: &Rc<PoolKey>, upstream: &Upstream, peer: &Peer, kept: Kept) {
         entry.pool.put(of(key, peer), kept, &keepalive.limits, turn::instant());
     });
     if !IS_SWEEPING.replace(true) {
-        tokio::task::spawn_local(sweep(Sweeping));
+        tasks::of_request(sweep(Sweeping));
     }
 }
 

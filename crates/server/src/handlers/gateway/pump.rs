@@ -14,6 +14,7 @@ use crate::exchange::temporary::unnamed_file;
 use crate::exchange::unix_seconds;
 use crate::logging::error::{Context, Level, os_error};
 use crate::process::turn;
+use crate::tasks;
 use bytes::{Bytes, BytesMut};
 use std::fs::File;
 use std::io;
@@ -166,7 +167,7 @@ pub fn start_with(
         }
     };
     let pump = Pump { ending: Ending(Rc::clone(&shared)), shared, outlet, ahead, file: None };
-    tokio::task::spawn_local(pump.run(source, end));
+    tasks::of_request(pump.run(source, end));
     stream
 }
 

@@ -13,6 +13,7 @@ use crate::exchange::{Captures, Exchange};
 use crate::handlers::{Handler, Outcome};
 use crate::logging::error::{self, Context, Level};
 use crate::process::turn;
+use crate::tasks;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -229,7 +230,7 @@ async fn settle(
 
 /// Makes a page in a task of its own, independent of the client that noticed that it is due.
 pub fn refresh_in_background(mut shadow: Box<Exchange>) {
-    tokio::task::spawn_local(async move {
+    tasks::of_request(async move {
         let refresh = refresh(&mut shadow);
         if tokio::time::timeout(answer::REFRESH_MAX, refresh).await.is_err() {
             error::request(&shadow, Level::Error, "background update took too long");

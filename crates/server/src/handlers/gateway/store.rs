@@ -10,6 +10,7 @@ use crate::exchange::temporary::{
 };
 use crate::handlers::static_file;
 use crate::logging::error::{Context, Level, os_error};
+use crate::tasks;
 use bytes::Bytes;
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -142,7 +143,7 @@ impl Saver {
         match file.put(&path, mode) {
             Ok(()) => {}
             Err((problem, file)) if crosses_devices(&problem) => {
-                tokio::task::spawn_local(async move {
+                tasks::of_request(async move {
                     let to = path.clone();
                     let carried = spawn_blocking(move || file.carry(&to, mode)).await;
                     if let Err(problem) = carried.unwrap_or_else(|why| Err(io::Error::other(why))) {

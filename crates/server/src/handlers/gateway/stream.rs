@@ -14,6 +14,7 @@ use crate::exchange::file;
 use crate::exchange::response::{Body, Segment};
 use crate::filters::compress::{Coder, Coding};
 use crate::limits;
+use crate::tasks;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -401,7 +402,7 @@ where
     let made = make(Sink { shared: Rc::clone(&shared) });
     let mut stream = Stream::new(Rc::clone(&shared));
     let ending = Ending(shared);
-    let maker = tokio::task::spawn_local(async move {
+    let maker = tasks::of_request(async move {
         let ended = tokio::select! {
             biased;
             ended = made => ended,

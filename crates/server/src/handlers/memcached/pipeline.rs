@@ -20,6 +20,7 @@
 use crate::connection::timer::Timer;
 use crate::limits;
 use crate::process::turn;
+use crate::tasks;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -179,7 +180,7 @@ fn pipeline(address: &PeerAddress, options: Options) -> Rc<Shared> {
             has_passed_on: false,
             timer: Timer::default(),
         };
-        tokio::task::spawn_local(driver.run());
+        tasks::of_request(driver.run());
         shared
     })
 }
@@ -562,7 +563,7 @@ mod tests {
             let mut tasks = Vec::new();
             for key in keys {
                 let (address, key) = (address.clone(), Bytes::from(key.clone()));
-                tasks.push(tokio::task::spawn_local(async move {
+                tasks.push(tasks::of_request(async move {
                     let begun = Instant::now();
                     let answer = get(&address, OPTIONS, key, timeout).await;
                     (answer, begun.elapsed())

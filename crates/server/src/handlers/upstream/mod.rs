@@ -194,7 +194,7 @@ impl Draft {
         }
         let (host, port) = host_and_port(&server, 80)
             .ok_or_else(|| ValueError(format!("invalid host in upstream \"{server}\"")))?;
-        self.names.push(Name { host: host.to_owned(), port, template });
+        self.names.push(Name { host: host.to_owned(), port, template, turn: Arc::default() });
         Ok(())
     }
 

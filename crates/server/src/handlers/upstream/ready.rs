@@ -2,12 +2,13 @@
 
 use crate::config::compiled::{LocationId, WorkerConf};
 use crate::config::env::Upstream;
+use crate::faults;
 use crate::handlers::Handler;
 use crate::handlers::gateway::pools::{self, PoolKey};
 use crate::handlers::gateway::{Protocol, tls_options};
 use std::collections::HashSet;
 use std::rc::Rc;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use yorozu_upstream::{Connection, Kept, Peer, PeerAddress, SocketOptions, Tls, TlsOptions};
 
@@ -17,8 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Connections of one pool that are kept ready.
 struct Ready {
     key: Rc<PoolKey>,
-    /// Gone with its configuration.
-    upstream: Weak<Upstream>,
+    upstream: Arc<Upstream>,
     tls: Option<TlsOptions>,
     options: SocketOptions,
     connect_timeout: Duration,
@@ -32,7 +32,8 @@ pub fn start(conf: &Rc<WorkerConf>) {
         let Handler::Gateway(protocol) = &location.handler else { continue };
         let Some(ready) = of_location(conf, location.id, protocol) else { continue };
         if seen.insert(ready.key.clone()) {
-            tokio::task::spawn_local(ready.keep());
+            let ready = Rc::new(ready);
+            conf.tasks.keep("keepalive_ready", move || Rc::clone(&ready).keep());
         }
     }
 }
@@ -50,7 +51,7 @@ fn of_location(conf: &WorkerConf, id: LocationId, protocol: &Protocol) -> Option
     let place = std::ptr::from_ref(location).addr();
     Some(Ready {
         key: PoolKey::new(upstream, protocol.scheme(), None, place, tls_name.as_deref()).into(),
-        upstream: Arc::downgrade(upstream),
+        upstream: Arc::clone(upstream),
         options: location.gateway().socket_options(None),
         connect_timeout: location.gateway().connect_timeout,
         count: keepalive.ready,
@@ -59,20 +60,19 @@ fn of_location(conf: &WorkerConf, id: LocationId, protocol: &Protocol) -> Option
 }
 
 impl Ready {
-    async fn keep(self) {
+    async fn keep(self: Rc<Self>) {
         loop {
+            faults::point("ready");
             let taken = pools::taken();
-            let Some(upstream) = self.upstream.upgrade() else { return };
-            for peer in upstream.group.peers() {
-                self.fill(&upstream, &peer).await;
+            for peer in self.upstream.group.peers() {
+                self.fill(&peer).await;
             }
-            drop(upstream);
             // A timeout is as good a reason to look as a connection that was taken.
             let _ = tokio::time::timeout(INTERVAL, taken.notified()).await;
         }
     }
 
-    async fn fill(&self, upstream: &Upstream, peer: &Peer) {
+    async fn fill(&self, peer: &Peer) {
         while pools::lacks(&self.key, peer, self.count) {
             let open = self.open(peer.address());
             // A peer that is down is the requests' to report.
@@ -80,7 +80,7 @@ impl Ready {
                 return;
             };
             let kept = Kept { connection, requests: 0, opened: Instant::now() };
-            pools::add(&self.key, upstream, peer, kept);
+            pools::add(&self.key, &self.upstream, peer, kept);
         }
     }
 

@@ -1,13 +1,15 @@
 //! `server … resolve`: names that are looked up again whenever their answers expire.
 
-use crate::config::compiled::Config;
+use crate::config::compiled::WorkerConf;
 use crate::config::directive::ValueError;
 use crate::config::env::Upstream;
+use crate::faults;
 use crate::logging::error::{ErrorLogs, Level};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
 use yorozu_upstream::{PeerAddress, PeerOptions, Resolver};
 
 /// A name that stands for peers.
@@ -17,6 +19,8 @@ pub struct Name {
     pub port: u16,
     /// What its peers are like; the address is each one's own.
     pub template: PeerOptions,
+    /// Held by the worker that asks.
+    pub turn: Arc<Mutex<()>>,
 }
 
 /// The names of one group.
@@ -55,26 +59,26 @@ const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// When to ask again after a failure; chosen.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Starts what keeps the names of `config` resolved; one worker does it for all.
-pub fn start(config: &Config) {
-    for upstream in config.upstreams.values() {
+/// Starts what keeps names resolved; one worker does it for all.
+pub fn start(conf: &WorkerConf) {
+    for upstream in conf.upstreams.values() {
         let Some(names) = &upstream.names else { continue };
-        if !upstream.group.claim_refresh() {
-            continue;
-        }
         for index in 0..names.names.len() {
-            let upstream = Arc::downgrade(upstream);
-            tokio::task::spawn_local(keep(upstream, index, config.error_log.clone()));
+            let (upstream, log) = (Arc::clone(upstream), conf.error_log.clone());
+            conf.tasks.keep("the resolving of a name", move || {
+                keep(Arc::clone(&upstream), index, log.clone())
+            });
         }
     }
 }
 
-/// Resolves one name until its configuration is gone.
-async fn keep(upstream: Weak<Upstream>, index: usize, log: ErrorLogs) {
+/// Resolves one name, again and again, once no other worker does.
+async fn keep(upstream: Arc<Upstream>, index: usize, log: ErrorLogs) {
+    let names = upstream.names.as_ref().expect("started for names");
+    let _turn = names.names[index].turn.lock().await;
     loop {
-        let Some(present) = upstream.upgrade() else { return };
-        let wait = ask(&present, index, &log).await;
-        drop(present);
+        faults::point("resolve");
+        let wait = ask(&upstream, index, &log).await;
         tokio::time::sleep(wait).await;
     }
 }

@@ -1,0 +1,189 @@
+//! Housekeeping of the cache zones, on two threads that live as long as the process, as nginx's cache loader and
+//! cache manager: one reads folders after a start, one keeps the zones within their bounds.
+//!
+//! A reload tells them which zones there are from then on. What they are doing in one that stays goes on.
+
+use super::{handover, rights};
+use crate::config::compiled::Config;
+use crate::faults;
+use crate::limits;
+use crate::logging::error::{self, ErrorLogs, Level};
+use crate::tasks;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+use yorozu_cache::Zone;
+
+/// The zones of the present configuration.
+#[derive(Default)]
+struct Watched {
+    /// Gone with their configuration.
+    zones: Vec<(String, Weak<Zone>)>,
+    log: ErrorLogs,
+    /// How often they were replaced.
+    generation: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    watched: Mutex<Watched>,
+    replaced: Condvar,
+}
+
+impl Shared {
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        // Replaced as a whole: a panic elsewhere cannot leave it half changed.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn zones(&self) -> (u64, Vec<(String, Weak<Zone>)>) {
+        let watched = self.watched();
+        (watched.generation, watched.zones.clone())
+    }
+
+    /// Is it still a zone of the configuration?
+    fn watches(&self, zone: &Arc<Zone>) -> bool {
+        let zone = Arc::downgrade(zone);
+        self.watched().zones.iter().any(|(_, other)| other.ptr_eq(&zone))
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        let log = self.watched().log.clone();
+        log.process(level, text);
+    }
+
+    /// Waits for the next round, or for other zones than those of the `generation`.
+    fn wait(&self, generation: u64) {
+        let is_same = |watched: &mut Watched| watched.generation == generation;
+        // Either is as good a reason to look.
+        let _ =
+            self.replaced.wait_timeout_while(self.watched(), limits::CACHE_MANAGER_PAUSE, is_same);
+    }
+
+    /// Runs `work` on each zone; what panics in one keeps the others from nothing.
+    fn each(&self, zones: &[(String, Weak<Zone>)], work: impl Fn(&str, &Arc<Zone>)) {
+        for (name, zone) in zones {
+            let Some(zone) = zone.upgrade() else { continue };
+            if tasks::guard(|| work(name, &zone)).is_err() {
+                let text = format!("housekeeping of the cache zone \"{name}\" ended by a panic");
+                self.log(Level::Alert, &text);
+            }
+        }
+    }
+}
+
+fn now() -> i64 {
+    crate::exchange::unix_seconds(SystemTime::now())
+}
+
+/// The threads, as the main thread holds them.
+#[derive(Default)]
+pub(super) struct CacheManager {
+    shared: Arc<Shared>,
+    has_loader: bool,
+    has_manager: bool,
+}
+
+impl CacheManager {
+    /// Takes over the zones of a configuration.
+    pub(super) fn watch(&mut self, config: &Config) {
+        let zones = config.zones.iter();
+        let zones: Vec<_> =
+            zones.map(|(name, zone)| (name.clone(), Arc::downgrade(zone))).collect();
+        let is_needed = !zones.is_empty();
+        let mut watched = self.shared.watched();
+        let generation = watched.generation + 1;
+        *watched = Watched { zones, log: config.error_log.clone(), generation };
+        drop(watched);
+        self.shared.replaced.notify_all();
+        if is_needed {
+            start(&self.shared, &mut self.has_loader, "cache loader", load);
+            start(&self.shared, &mut self.has_manager, "cache manager", manage);
+        }
+    }
+}
+
+/// Starts a thread, unless it runs already.
+fn start(shared: &Arc<Shared>, is_there: &mut bool, what: &'static str, work: fn(&Shared)) {
+    if *is_there {
+        return;
+    }
+    let of_thread = Arc::clone(shared);
+    let started = tasks::of_process(what, move || {
+        rights::of_thread();
+        work(&of_thread);
+    });
+    match started {
+        Ok(()) => *is_there = true,
+        // Without it the zones still work; they are only not looked after.
+        Err(problem) => {
+            let text = format!("cannot start the {what} ({})", error::os_error(&problem));
+            shared.log(Level::Alert, &text);
+        }
+    }
+}
+
+/// Reads the folders of zones that are new, and again those that could not be read.
+fn load(shared: &Shared) {
+    let mut last = 0;
+    loop {
+        faults::point("cache loader");
+        let (generation, zones) = shared.zones();
+        shared.each(&zones, |name, zone| {
+            if generation != last && !zone.is_alone() && !handover::has_predecessor() {
+                let folder = zone.options().disk.path.display();
+                let text = format!(
+                    "cache folder \"{folder}\" of zone \"{name}\" is used by another process: give each its own"
+                );
+                shared.log(Level::Warn, &text);
+            }
+            faults::point("scan");
+            zone.scan(now(), &|| shared.watches(zone));
+        });
+        last = generation;
+        shared.wait(generation);
+    }
+}
+
+/// Keeps the zones within their bounds.
+fn manage(shared: &Shared) {
+    let mut clock = Clock::new();
+    loop {
+        faults::point("cache manager");
+        if let Some(text) = clock.check() {
+            shared.log(Level::Warn, &text);
+        }
+        let (generation, zones) = shared.zones();
+        shared.each(&zones, |_, zone| {
+            faults::point("evict");
+            for problem in zone.evict(now(), &|| shared.watches(zone)).problems {
+                shared.log(Level::Crit, &problem.to_string());
+            }
+        });
+        shared.wait(generation);
+    }
+}
+
+/// Notices a system clock that is set back: stored pages from its future are made anew then.
+struct Clock {
+    wall: SystemTime,
+    steady: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { wall: SystemTime::now(), steady: Instant::now() }
+    }
+
+    /// What to say about it; once for each step back.
+    fn check(&mut self) -> Option<String> {
+        /// Smaller steps are adjustments.
+        const SLACK: Duration = Duration::from_secs(2);
+        let expected = self.wall + self.steady.elapsed();
+        *self = Self::new();
+        let back = expected.duration_since(self.wall).ok().filter(|back| *back > SLACK)?;
+        let seconds = back.as_secs();
+        Some(format!(
+            "the system clock was set back by {seconds} s: pages stored in its future count as expired"
+        ))
+    }
+}

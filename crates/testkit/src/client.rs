@@ -285,6 +285,11 @@ impl Client {
         }
     }
 
+    /// Waits for the first bytes of an answer, which stay to be read.
+    pub fn begins(&mut self) -> bool {
+        !self.buffer.is_empty() || self.fill()
+    }
+
     /// Has the server closed the connection, with nothing more to read?
     pub fn is_closed(&mut self) -> bool {
         if !self.buffer.is_empty() {

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     'assembly': {'kernel', 'modules', 'gateway', 'connection'},
 }
 # Imports, file to file, that break the table; and files in the largest circle.
-BROKEN, CIRCLE = 203, 113
+BROKEN, CIRCLE = 203, 114
 
 USE = re.compile(r'\buse\s+((?:crate|super|self)\b[^;]*);')
 PATH = re.compile(r'\b(?:crate|super)(?:::\w+)+')

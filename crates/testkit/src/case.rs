@@ -21,6 +21,7 @@
 //! client  one: GET /a                            asks over a connection that has a name, and goes on
 //! raw     one: "more"                            sends more over it
 //! client  one: -> 200                            reads its answer
+//! soon    GET /a -> 200 "body" Name: value       asked again until it is so
 //! client  one: gone                              the client closes it
 //! client  one: sees "text"                       what came over it, unread; !"text": after a while, not
 //! tls     name=a version=1.2 cert=client         what the next handshakes say; also curve=, cipher=, resume=id,
@@ -90,6 +91,8 @@ pub(crate) enum Step {
         ask: Option<Ask>,
         expected: Option<Expected>,
     },
+    /// As the step says, now or in a moment.
+    Soon(Box<Step>),
     /// The client goes away.
     Gone(String),
     Sees {
@@ -262,6 +265,7 @@ pub fn parse(text: &str) -> Case {
             }
             "origin" => case.steps.push((number, origin_step(rest))),
             "client" => case.steps.push((number, client_step(rest))),
+            "soon" => case.steps.push((number, Step::Soon(Box::new(client_step(rest))))),
             "raw" => case.steps.push((number, raw_step(rest))),
             "log" => case.steps.push((number, log_step(rest))),
             _ => panic!("line {number}: unknown step \"{word}\""),

@@ -243,6 +243,14 @@ impl Pass<'_> {
                 self.log(file, &text(wanted, &self.form, self.ports), *is_there)?;
             }
             Step::Gone(name) => drop(self.open.remove(name)),
+            Step::Soon(step) => {
+                let mut last = Ok(());
+                until(|| {
+                    last = self.act(step);
+                    last.is_ok()
+                });
+                return last;
+            }
             Step::Client { name, ask, expected } => {
                 self.client(name.as_ref(), ask.as_ref(), expected.as_ref())?;
             }

@@ -27,6 +27,7 @@ use h2::{Reason, RecvStream};
 use http::HeaderMap;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -193,6 +194,23 @@ struct Loop {
     opened: Instant,
 }
 
+/// Reads on for a while after the last frame, as over HTTP/1: what the client sends meanwhile, as the room that the
+/// last answers took, would have its unread bytes reset the connection.
+async fn linger(streams: &Streams, worker: &Worker) {
+    let Some(conf) = current_conf(&streams.client, worker) else { return };
+    let core = default_core(&conf, streams.client.listen.get());
+    let io = &streams.idle.io;
+    io.shutdown(Shutdown::Write);
+    let mut skipped = BytesMut::new();
+    let read = async {
+        while io.read(&mut skipped).await.is_ok_and(|count| count > 0) {
+            skipped.clear();
+        }
+    };
+    // Whoever has all of it closes: that is no long wait.
+    let _ = tokio::time::timeout(core.lingering_timeout, read).await;
+}
+
 impl Loop {
     async fn run(mut self) {
         let changed = Rc::clone(&self.worker).changed();
@@ -217,7 +235,12 @@ impl Loop {
                 Event::Silent if self.is_ending => return,
                 Event::Silent | Event::Drain => self.end(),
                 Event::Stalled => return self.give_up(),
-                Event::End => return,
+                Event::End => {
+                    let (streams, worker) = (Rc::clone(&self.streams), Rc::clone(&self.worker));
+                    // What the library still holds of the connection goes first.
+                    drop(self);
+                    return Box::pin(linger(&streams, &worker)).await;
+                }
             }
         }
     }

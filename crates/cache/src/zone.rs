@@ -135,6 +135,12 @@ impl Zone {
         self.tiers.may_hold(key)
     }
 
+    /// The keys under which a page and its variants are stored; `None` while there may be others, which nobody
+    /// has read.
+    pub fn stored_of(&self, page: &Key) -> Option<Vec<Key>> {
+        self.tiers.is_scanned().then(|| self.tiers.catalog.of_page(page))
+    }
+
     /// Begins the making of a response: to be held from right before its upstream is asked until it is
     /// stored or given up.
     pub fn begin(&self) -> Making {

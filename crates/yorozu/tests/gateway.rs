@@ -241,3 +241,41 @@ fn what_was_asked_for_before_a_post_is_not_stored_behind_it() {
         assert_eq!(get(server.port, path).unwrap().body, wanted.as_bytes(), "{path}");
     }
 }
+
+#[test]
+fn a_post_removes_all_variants_also_where_the_first_is_gone() {
+    let folder = Folder::new();
+    let origin = Origin::start_with(folder.path(), |request| {
+        let language = request.param("HTTP_ACCEPT_LANGUAGE");
+        let fields =
+            "Content-Type: text/plain\r\nCache-Control: max-age=60\r\nVary: Accept-Language";
+        format!("{fields}\r\n\r\nin {language}").into_bytes()
+    });
+    let http = CACHED.replace("$origin", &format!("unix:{}", origin.path.display())).replace(
+        "fastcgi_pass",
+        "fastcgi_param HTTP_ACCEPT_LANGUAGE $http_accept_language; fastcgi_pass",
+    );
+    let inner = Folder::new();
+    let get_in = |server: &Server, language: &str| {
+        let mut client = Client::connect(server.port);
+        let text = format!("GET /a HTTP/1.1\r\nHost: a\r\nAccept-Language: {language}\r\n\r\n");
+        client.send(text.as_bytes());
+        client.answer(false).unwrap().field("x-cache").unwrap()
+    };
+    let mut server = Server::start(&yorozu(), inner.path(), &http);
+    for language in ["de", "ja"] {
+        assert_eq!(get_in(&server, language), "MISS");
+    }
+    let cache = inner.path().join("cache");
+    until("both files", || files(&cache).len() == 2);
+    server.kill();
+    let is_first = |file: &std::path::PathBuf| fs::read(file).unwrap().ends_with(b"in de");
+    let first = files(&cache).into_iter().find(is_first).expect("the variant that came first");
+    fs::remove_file(first).unwrap();
+    let server = Server::start(&yorozu(), inner.path(), &http);
+    let mut client = Client::connect(server.port);
+    client.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(client.answer(false).unwrap().status, 200);
+    assert!(files(&cache).is_empty());
+    assert_eq!(get_in(&server, "ja"), "MISS");
+}

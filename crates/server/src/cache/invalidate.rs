@@ -7,7 +7,7 @@ use crate::exchange::request::Method;
 use crate::handlers::gateway::{Conf, Head};
 use crate::logging::error::{self, Level};
 use std::sync::Arc;
-use yorozu_cache::{Depth, Making, Purge, Zone};
+use yorozu_cache::{Depth, Key, Making, Purge, Zone};
 
 word_enum! {
     /// `*_cache_invalidate`
@@ -43,26 +43,37 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
         let takes_all = conf.cache_invalidate == Invalidate::On;
         // First: what is stored from here on meets it, what was stored before is found.
         zone.changed(&key, takes_all, own.as_ref().map(|own| &*own.making));
-        if zone.peek(&key).is_none() && !zone.may_be_on_disk(&key) {
+        let stored = zone.stored_of(&key);
+        if stored.as_ref().is_some_and(Vec::is_empty) {
             continue;
         }
         let (zone, now) = (Arc::clone(&zone), exchange.now());
         let removed = tokio::task::spawn_blocking(move || {
-            let found = match zone.peek(&key) {
-                None => zone.load(&key, now)?.map(|(entry, _)| entry),
-                found => found,
-            };
-            match found {
-                Some(entry) if takes_all || !entry.head.is_by_operator => {
-                    let own = own.as_ref().map(|own| &*own.making);
-                    zone.purge_but(&[Purge::Page(key)], Depth::Hard, own).map(drop)
-                }
-                _ => Ok(()),
+            if !takes_all && !says_its_lifetime(&zone, &key, stored, now) {
+                return Ok(());
             }
+            let own = own.as_ref().map(|own| &*own.making);
+            zone.purge_but(&[Purge::Page(key)], Depth::Hard, own).map(drop)
         });
         if let Ok(Err(problem)) = removed.await {
             error::request(exchange, Level::Crit, &problem.to_string());
         }
+    }
+}
+
+/// Does the page say itself how long it is fresh, in any of its `stored` variants? One that is not found may, while
+/// its variants are not known. Blocks.
+fn says_its_lifetime(zone: &Zone, page: &Key, stored: Option<Vec<Key>>, now: i64) -> bool {
+    /// Variants that are looked at; chosen: all of a page have their lifetime from one place.
+    const LOOKED_AT: usize = 16;
+    let is_by_operator = |key: &Key| {
+        let in_memory = zone.peek(key);
+        let found = in_memory.or_else(|| zone.load(key, now).ok()?.map(|(entry, _)| entry));
+        found.map(|entry| entry.head.is_by_operator)
+    };
+    match stored {
+        Some(keys) => keys.iter().take(LOOKED_AT).any(|key| is_by_operator(key) == Some(false)),
+        None => is_by_operator(page) != Some(true),
     }
 }
 

@@ -223,9 +223,8 @@ impl Round {
             Ok(good) => {
                 let is_fresh = cache == "HIT" && answer.status == 200 && answer.is_whole;
                 if is_fresh && !self.has_other_zones && page.length(0) < self.memory_body_max {
-                    let version = answer.field("x-version").and_then(|text| text.parse().ok());
-                    let version = version.unwrap_or(0);
-                    page.was_fresh(ask.method, ask.language, &ask.codings, version);
+                    // One who asked earlier may have read along what that purge kept from being stored.
+                    page.was_fresh(ask.method, ask.language, &ask.codings, ask.floors.any);
                 }
                 self.count(good.kind);
                 return good.validator;

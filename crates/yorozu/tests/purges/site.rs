@@ -33,7 +33,7 @@ pub(crate) enum Validator {
 pub(crate) struct Floors {
     pub(crate) hard: u64,
     pub(crate) any: u64,
-    /// The newest that was had as a fresh hit: whatever a soft purge left has been renewed by then.
+    /// The last purge behind which somebody asked and had a fresh hit: what it left has been renewed by then.
     pub(crate) renewed: u64,
 }
 
@@ -161,11 +161,11 @@ impl Page {
         method: &str,
         language: usize,
         codings: &[&'static str],
-        version: u64,
+        purged: u64,
     ) {
         let mut renewed = self.renewed.lock().unwrap();
         let last = renewed.entry(self.variant(method, language, codings)).or_default();
-        *last = version.max(*last);
+        *last = purged.max(*last);
     }
 
     pub(crate) fn length(&self, version: u64) -> usize {

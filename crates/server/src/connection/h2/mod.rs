@@ -138,6 +138,7 @@ pub async fn serve(idle: Rc<Idle>, client: Rc<Client>, worker: Rc<Worker>, early
         stalled: None,
         quiet_since: None,
         is_ending: false,
+        is_agreed: false,
         opened: Instant::now(),
     };
     loop_.run().await;
@@ -178,6 +179,8 @@ enum Event {
     Stalled,
     /// It is over.
     End,
+    /// It is over as it was agreed: the client may not have read all of it.
+    Drained,
 }
 
 struct Loop {
@@ -191,11 +194,13 @@ struct Loop {
     quiet_since: Option<Instant>,
     /// Was the client told that no further stream is answered?
     is_ending: bool,
+    /// Was it told so in peace?
+    is_agreed: bool,
     opened: Instant,
 }
 
-/// Reads on for a while after the last frame, as over HTTP/1: what the client sends meanwhile, as the room that the
-/// last answers took, would have its unread bytes reset the connection.
+/// Reads on for a while after the last frame, as over HTTP/1: what the client sends meanwhile, as the room that
+/// the last answers took, would reset the connection and could take their end from it.
 async fn linger(streams: &Streams, worker: &Worker) {
     let Some(conf) = current_conf(&streams.client, worker) else { return };
     let core = default_core(&conf, streams.client.listen.get());
@@ -235,7 +240,8 @@ impl Loop {
                 Event::Silent if self.is_ending => return,
                 Event::Silent | Event::Drain => self.end(),
                 Event::Stalled => return self.give_up(),
-                Event::End => {
+                Event::End => return,
+                Event::Drained => {
                     let (streams, worker) = (Rc::clone(&self.streams), Rc::clone(&self.worker));
                     // What the library still holds of the connection goes first.
                     drop(self);
@@ -248,9 +254,15 @@ impl Loop {
     /// Tells the client to go; what has begun is finished.
     fn end(&mut self) {
         if !std::mem::replace(&mut self.is_ending, true) {
-            self.quiet_since = None;
+            (self.is_agreed, self.quiet_since) = (true, None);
             self.connection.graceful_shutdown();
         }
+    }
+
+    /// Ends the connection of a client that asks too much.
+    fn refuse(&mut self) {
+        (self.is_agreed, self.is_ending) = (false, true);
+        self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
@@ -262,6 +274,7 @@ impl Loop {
                 self.note(&problem);
                 return Poll::Ready(Event::End);
             }
+            Poll::Ready(None) if self.is_agreed => return Poll::Ready(Event::Drained),
             Poll::Ready(None) => return Poll::Ready(Event::End),
             Poll::Pending => {}
         }
@@ -347,8 +360,7 @@ impl Loop {
         if request::is_too_large(&parts, &bounds) {
             let text = "client exceeded \"large_client_header_buffers\" limit";
             conf.error_log.connection(Level::Info, &client, text);
-            self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-            self.is_ending = true;
+            self.refuse();
             return true;
         }
         let (mut request, mut refusal) = request::read(&parts, &bounds);
@@ -377,8 +389,7 @@ impl Loop {
         if resets > limits::H2_RESETS_MIN && resets > requests / 2 {
             let text = "client sent too many RST_STREAM frames";
             conf.error_log.connection(Level::Info, client, text);
-            self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-            self.is_ending = true;
+            self.refuse();
         } else if requests >= core.keepalive_requests
             || self.opened.elapsed() >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()

@@ -21,7 +21,7 @@ def main(names):
         command = ['cargo', 'test', '--locked', '-p', package, '--features', 'model', '--test', 'model', '--', '--nocapture']
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         print(''.join(line + '\n' for line in done.stdout.splitlines() if line.startswith(('seed', 'at random', '    at random'))), end='')
-        good = told(package, time.monotonic() - begun, done.returncode, done.stdout)
+        good = told(package, time.monotonic() - begun, done.returncode, done.stdout if done.returncode else '')
         passed, failed = passed + good, failed + (not good)
     print(f'{passed} passed, {failed} failed')
     return 1 if failed or not passed else 0

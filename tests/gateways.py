@@ -299,7 +299,8 @@ def test_tls_towards_the_upstream():
                 equal(get(server.port, '/plain').status, 400)
                 equal(said('/spelled'), f'TLSv1.3  NONE {at}')
                 connections = {get(server.port, '/').headers['X-Connection'] for _ in range(10)}
-                assert len(connections) <= 3, connections
+                # Of the ten; one is made ready at any time.
+                assert len(connections) <= 5, connections
                 equal(hashlib.sha256(get(server.port, '/large').content).digest(),
                       hashlib.sha256((folder / 'large').read_bytes()).digest())
                 # A connection opened for one name is not used for another.

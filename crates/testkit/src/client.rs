@@ -48,6 +48,7 @@ impl Answer {
 pub struct Client {
     stream: Stream,
     buffer: Vec<u8>,
+    is_silent: bool,
 }
 
 #[derive(Debug)]
@@ -122,7 +123,7 @@ impl Client {
     pub fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream: Stream::Plain(stream), buffer: Vec::new() }
+        Self { stream: Stream::Plain(stream), buffer: Vec::new(), is_silent: false }
     }
 
     /// As [`Client::connect`], over TLS.
@@ -142,6 +143,7 @@ impl Client {
         let is_in = |buffer: &[u8]| String::from_utf8_lossy(buffer).contains(text);
         while !is_in(&self.buffer) && self.fill() {}
         let _ = self.stream.tcp().set_read_timeout(Some(PATIENCE));
+        self.is_silent = false;
         is_in(&self.buffer)
     }
 
@@ -190,10 +192,17 @@ impl Client {
         match self.read(&mut piece) {
             Ok(count) if count > 0 => {
                 self.buffer.extend_from_slice(&piece[..count]);
-                true
+                return true;
             }
-            _ => false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_silent = true,
+            _ => {}
         }
+        false
+    }
+
+    /// Did the server once neither send anything nor close, for as long as one waits?
+    pub fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// Has the server closed the connection, as far as is known now?

@@ -463,6 +463,9 @@ impl Open {
             let answer = match &mut self.connection {
                 Connection::H1(client) => {
                     let mut answer = client.answer(self.is_head).unwrap_or_default();
+                    if client.is_silent() {
+                        return Err("no answer in time".to_owned());
+                    }
                     if answer.pieces.is_empty() {
                         answer.pieces.push(client.longest_record());
                     }

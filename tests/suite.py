@@ -136,10 +136,12 @@ def rust_parts():
             if not target['test'] or target.get('required-features') or (kind != 'test' and not has_tests(folder / 'src')):
                 continue
             program, option = key(package['manifest_path'], target)
+            # Cargo may have a test program before the program that it starts.
+            needs = [program, 'yorozu'] if kind == 'test' else [program]
             # The differential test prints its seed, which repeats a run.
             env = {'ROUNDS': os.environ.get('ROUNDS', '60')} if target['name'] == 'differential' else {}
             yield Part(f'{package["name"]}{option.replace("--", "-").replace(" ", "-").replace("-test-", "-")}',
-                       f'cargo test -p {package["name"]} {option}', f'tests/libtest.py {program}', [program], folder=folder,
+                       f'cargo test -p {package["name"]} {option}', f'tests/libtest.py {program}', needs, folder=folder,
                        again=f'cargo test --locked -p {package["name"]} {option} -- --exact {{test}}',
                        CARGO_MANIFEST_DIR=str(folder), CARGO_PKG_NAME=package['name'], **env)
 

@@ -71,7 +71,6 @@ const NOT_MISSED: &[(&str, &str)] = &[
     ("hash", "its cases do not show it yet"),
     ("ip_hash", "its cases do not show it yet"),
     ("keepalive", "its cases do not show it yet"),
-    ("keepalive_time", "its cases do not show it yet"),
     ("least_conn", "its cases do not show it yet"),
     ("limit_rate_after", "an answer that comes later is the same"),
     ("mirror_request_body", "its cases do not show it yet"),

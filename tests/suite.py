@@ -97,6 +97,7 @@ class Part:
 PARTS = [
     Part('plugin', 'the WordPress plugin', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('site', 'the whole site in a browser', 'tests/site.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('memory', 'what memory= bounds', 'tests/memory.py'),
     Part('places', 'make run where it is not easy', 'tests/places', ('yorozu', 'wordpress'), is_slow=True, again='tests/places'),
     Part('fuzzing', 'fuzzing', 'fuzz/run 8', ('everything',), 1200, is_slow=True, again='fuzz/run 8 {test}'),
     Part('cache', 'the page cache with PHP-FPM and Apache', 'tests/cache.py'),
@@ -106,7 +107,6 @@ PARTS = [
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
-    Part('memory', 'what memory= bounds', 'tests/memory.py'),
     Part('model', 'orders of steps in the cache', 'tests/model.py', ('everything',), 900),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),

@@ -277,7 +277,7 @@ class UnloggedApache(Apache):
 
 
 class TlsApache(Apache):
-    """The page is a file: over TLS mod_cache_disk stores it anew each time."""
+    """The page is a file: over TLS mod_cache_disk stores it again each time."""
 
     path = '/plain.html'
 

@@ -293,7 +293,7 @@ start_yorozu() {
 }
 
 # Activating the plugin wanted a purge when there was nobody to ask: WP-Cron would ask again a minute later, and
-# pages just looked at would be made anew.
+# pages just looked at would be refreshed.
 purge_what_waits() {
     [ -z "${is_activated-}" ] ||
         in_wordpress "purging" 'wp_clear_scheduled_hook("yorozu_retry"); do_action("yorozu_retry");'

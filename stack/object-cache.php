@@ -265,7 +265,7 @@ class WP_Object_Cache {
 		return "{$blog}:{$group}:{$key}";
 	}
 
-	/** A name's key in the store; asked for anew with each use, as the epoch may change. */
+	/** A name's key in the store; asked for again with each use, as the epoch may change. */
 	private function stored( string $name ): string {
 		return "{$this->salt}:{$this->epoch}:{$name}";
 	}

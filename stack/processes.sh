@@ -7,7 +7,7 @@ declare -A pids born    # of its last start
 declare -A due          # when it is started again; empty while it runs
 declare -A pauses       # how long it waited for that
 declare -A away_since   # when it fell; empty once it answers
-longest_pause=60        # seconds; who was well for as long begins at the shortest again
+longest_pause=60        # seconds; a process that was well for as long begins at the shortest again
 terminal=2
 
 say() { printf 'make run: %s\n' "$*" >&$terminal; }

@@ -4,7 +4,7 @@ nothing lost.
 
   tests/cache.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import contextlib, hashlib, http.client, json, os, pathlib, random, select, shutil, signal, socket, subprocess
+import contextlib, hashlib, http.client, json, os, pathlib, re, random, select, shutil, signal, socket, subprocess
 import sys, threading, time
 from peers import NGINX, YOROZU, Apache, Folder, Fpm, Process, Server, free_port, run, until
 from gateways import FASTCGI, equal, get
@@ -252,7 +252,7 @@ def test_waiters_have_patience_for_lock_timeout():
 
 
 def test_who_waits_long_has_the_page_that_was_made_meanwhile():
-    # What was stored seconds after their requests began is no page of the future.
+    # What was stored seconds after their requests began is not a page of the future.
     page = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi'
     for more, seconds, most in (('', 3, 1), ('proxy_cache_lock_age 1s; proxy_cache_lock_timeout 60s;', 3.5, 5)):
         with Folder() as folder, Origin(page, seconds) as origin, Server(folder, locked(origin, more)) as server:
@@ -382,8 +382,12 @@ def asks(site, *words):
 def test_the_running_server_explains_itself():
     def check(site):
         url = f'http://site.example:{site.port}'
-        rows = lambda *words: dict(line.split(None, 1) for line in asks(site, 'explain', *words)[0].splitlines())
-        equal(rows(f'{url}/a')['answer'], "the upstream's (MISS): nothing is stored under the key")
+
+        def rows(*words):
+            out, error, status = asks(site, 'explain', *words)
+            equal((error, status), ('', 0))
+            return dict(line.split(None, 1) for line in out.splitlines())
+        equal(rows(f'{url}/a')['answer'], "fetched from upstream (MISS): nothing is stored under the key")
         equal(site.runs(), 0, 'nothing is asked of PHP')
         site.get('/a')
         found = rows(f'{url}/a')
@@ -392,7 +396,7 @@ def test_the_running_server_explains_itself():
         until('the file', lambda: pathlib.Path(found['file']).exists())
         assert found['fresh'].startswith(('for 59 s', 'for 60 s')), found
         found = rows('-H', 'Cookie: skip=1', f'{url}/a')
-        equal(found['answer'], "the upstream's (BYPASS)")
+        equal(found['answer'], "fetched from upstream (BYPASS)")
         assert 'cache_bypass" is "1"' in found['bypass'], found
         assert 'cache_methods' in rows('-X', 'POST', f'{url}/a')['answer']
         out, _, _ = asks(site, 'ls', '--prefix', 'httpGETsite.example/')
@@ -481,6 +485,59 @@ def test_all_variants_of_a_page_go_together():
         equal([ask(kind) for kind in 'abc'], ['MISS'] * 3)
         equal(ask('a', 'HEAD'), 'MISS')
     both(check, more='CACHE_valid 200 1m;')
+
+
+def test_what_is_explained_comes_true():
+    """Of each state of a page, and each kind of request: what `explain` says is what the next such request gets."""
+    states = {
+        'missing': '/missing?h[]=Cache-Control:no-store',
+        'fresh': '/fresh?h[]=Cache-Control:max-age=600',
+        # Stored, as an absolute time, and over.
+        'expired': '/expired?h[]=X-Accel-Expires:@1',
+        'strict': '/strict?h[]=Cache-Control:max-age=1,must-revalidate',
+        'window': '/window?h[]=Cache-Control:max-age=1,stale-while-revalidate=600',
+        'purged': '/purged?h[]=Cache-Control:max-age=600&h[]=Surrogate-Key:p',
+    }
+    requests = ({}, {'Authorization': 'Basic eA=='}, {'Cookie': 'skip=1'}, {'X-Forwarded-Host': 'other.example'})
+    seen = set()
+
+    def answer(site, path, fields):
+        words = [word for name, value in fields.items() for word in ('-H', f'{name}: {value}')]
+        out, error, status = asks(site, 'explain', *words, f'http://site.example:{site.port}{path}')
+        equal((error, status), ('', 0))
+        return re.search(r'^answer +(.*)', out, re.M)[1]
+
+    def check(site):
+        cases = [(name, path.replace('?', f'/{number}?'), fields)
+                 for name, path in states.items() for number, fields in enumerate(requests)]
+        for name, own, _ in cases:
+            site.get(own)
+        for name, own, fields in cases:
+            if name in ('strict', 'window'):
+                until('the expiry', lambda: '(HIT)' not in answer(site, own, {}))
+            if name == 'purged':
+                equal(purge(site, '--soft', '--tag', 'p')['purged'] > 0, True)
+            said = answer(site, own, fields)
+            got = state(site, own, **fields)
+            word = re.search(r'[(]([A-Z]+)[)]', said)
+            equal(word and word[1], got, f'{name} {fields} {said}')
+            seen.add((name, got))
+    for more in ('', 'CACHE_use_stale updating;', 'CACHE_background_update on;', 'CACHE_use_stale updating; CACHE_background_update on;'):
+        both(check, more=f'CACHE_bypass $cookie_skip; {more}')
+    for wanted in (('fresh', 'HIT'), ('fresh', 'BYPASS'), ('missing', 'MISS'), ('expired', 'EXPIRED'), ('expired', 'STALE'),
+                   ('strict', 'EXPIRED'), ('window', 'EXPIRED'), ('window', 'STALE'), ('purged', 'STALE')):
+        assert wanted in seen, (wanted, seen)
+
+
+def test_uses_that_are_too_few_are_explained():
+    def check(site):
+        for use in (1, 2):
+            out, _, _ = asks(site, 'explain', f'http://site.example:{site.port}/a')
+            assert f'use {use} of 3' in out, out
+            equal(site.get('/a').headers.get('X-Cache'), None)
+        assert '(MISS)' in asks(site, 'explain', f'http://site.example:{site.port}/a')[0]
+        equal(state(site, '/a'), 'MISS')
+    both(check, more='CACHE_valid 200 1m; CACHE_min_uses 3;')
 
 
 def tagged(path, *tags):
@@ -627,6 +684,106 @@ def test_purged_pages_stay_purged_after_a_crash():
         equal(state(site, pages[12]), 'HIT')
 
 
+# --- a purge and a disk that takes nothing -----------------------------------------------------------------
+
+PURGES = f'''location = /.purge {{ cache_purge_api token={TOKEN}; }}
+    location ~ /purge(/.*) {{ fastcgi_cache_purge z "$scheme$request_method$host$1"; }}'''
+
+
+def ways_to_purge(site):
+    """Of each way to purge: its name, a page that it means, and what does it; that says its status and text."""
+    url = f'http://site.example:{site.port}'
+
+    def shell(*words):
+        command = [YOROZU, '-p', f'{site.server.folder}/', '-c', site.server.folder / 'nginx.conf', 'purge', *words]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        return 200 if done.returncode == 0 else 500, done.stderr
+
+    def request(*words, **fields):
+        answer = site.get(*words, **fields)
+        return answer.status, answer.content.decode()
+
+    def api(content):
+        return request('/.purge', 'POST', json.dumps(content), Authorization=f'Bearer {TOKEN}')
+
+    for name, act in (('a URL', lambda path, tag: shell(url + path)),
+                      ('a prefix', lambda path, tag: shell(f'{url}/{tag}*')),
+                      ('a tag', lambda path, tag: shell('--tag', tag)),
+                      ('softly', lambda path, tag: shell('--soft', '--tag', tag)),
+                      ('with the token', lambda path, tag: api({'urls': [path]})),
+                      ('a list with the token', lambda path, tag: api([{'tags': ['none']}, {'tags': [tag]}])),
+                      ('a location', lambda path, tag: request('/purge' + path.replace('?', '%3F'))),
+                      ('a method', lambda path, tag: request(path, 'PURGE')),
+                      ('all', lambda path, tag: shell('--all'))):
+        tag = name.replace(' ', '-')
+        path = tagged(f'/{tag}', tag)
+        yield name, path, lambda act=act, path=path, tag=tag: act(path, tag)
+
+
+def again(site):
+    site.server.kill()
+    site.server.start()
+    site.server.wait_for(lambda: socket.socket().connect_ex(('127.0.0.1', site.port)) == 0)
+
+
+def fill(site, paths):
+    for path in paths:
+        site.get(path)
+    pages = site.folder / 'pages'
+    until('the files', lambda: len([file for file in pages.glob('*/*/*') if file.is_file()]) == len(paths))
+
+
+def test_a_purge_that_may_not_outlast_the_server_says_so():
+    if os.geteuid():
+        return print('        not run: needs root to mount')
+    more = 'CACHE_valid 200 1h; CACHE_purge PURGE from 127.0.0.0/8;'
+    with Folder() as folder, Site(folder, 'fastcgi', more=more, in_server=PURGES) as site:
+        ways, problem = list(ways_to_purge(site)), 'Read-only file system'
+        fill(site, [path for _, path, _ in ways])
+        subprocess.run(['mount', '--bind', folder / 'pages', folder / 'pages'], check=True)
+        subprocess.run(['mount', '-o', 'remount,ro,bind', folder / 'pages'], check=True)
+        for way, path, act in ways:
+            equal(state(site, path), 'HIT', way)
+            # Where nothing more is found the file of before is still there.
+            for time in 'first', 'second':
+                status, text = act()
+                equal(status, 500, f'{way}, the {time} time: {text}')
+                assert 'may be back after a restart' in text, f'{way}: {text}'
+                assert way in ('a location', 'a method') or problem in text, f'{way}: {text}'
+            assert state(site, path) != 'HIT', f'{way}: not even the running server knows'
+        answer = site.get('/save?h[]=X-Accel-Purge:tag%3Dx', 'POST', 'x')
+        equal(answer.status, 200)
+        until('the log', lambda: 'X-Accel-Purge: purged pages may be back after a restart' in site.server.log())
+        subprocess.run(['umount', folder / 'pages'], check=True)
+        for way, path, act in ways:
+            status, text = act()
+            assert status != 500, f'{way}: {text}'
+        again(site)
+        equal([way for way, path, _ in ways if state(site, path) == 'HIT'], [])
+
+
+def test_a_purge_on_a_full_disk_outlasts_the_server():
+    if os.geteuid():
+        return print('        not run: needs root to mount')
+    more = 'CACHE_valid 200 1h; CACHE_purge PURGE from 127.0.0.0/8;'
+    with Folder() as folder:
+        (folder / 'pages').mkdir()
+        subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=256k', 'tmpfs', folder / 'pages'], check=True)
+        with Site(folder, 'fastcgi', more=more, in_server=PURGES) as site, open(folder / 'pages/filler', 'ab', 0) as filler:
+            ways = list(ways_to_purge(site))
+            fill(site, [path for _, path, _ in ways])
+            for way, path, act in ways:
+                with contextlib.suppress(OSError):
+                    while True:
+                        filler.write(bytes(4096))
+                equal(state(site, path), 'HIT', way)
+                status, text = act()
+                assert status in (200, 204), f'{way}: {status} {text}'
+            again(site)
+            equal([way for way, path, _ in ways if state(site, path) == 'HIT'], [])
+        subprocess.run(['umount', '-l', folder / 'pages'], check=True)
+
+
 # --- nothing lost, nothing torn ------------------------------------------------------------------------
 
 def page_of(path):
@@ -637,7 +794,7 @@ def page_of(path):
 
 
 def load(site, paths, seconds, wrong):
-    """Clients that ask for random pages and compare every one; a server that dies is no error."""
+    """Clients that ask for random pages and compare every one; a server that dies is not an error."""
     end = time.monotonic() + seconds
     def client():
         while time.monotonic() < end:
@@ -682,7 +839,7 @@ def test_kill_9_under_load_loses_and_tears_nothing():
 
 
 def test_kill_9_under_purges_brings_nothing_back():
-    """Who asks after a purge was acknowledged gets no page of before it, however often the server is killed."""
+    """After a purge was acknowledged nobody gets a page of before it, however often the server is killed."""
     pages = [(f'g{n % 5}', tagged(f'/page{n}', 'all', f'g{n % 5}') + '&time=1') for n in range(200)]
     purges = f'location = /.purge {{ cache_purge_api token={TOKEN}; }}'
     with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h;', in_server=purges) as site:
@@ -740,7 +897,7 @@ def test_the_folder_may_be_removed_under_load():
         for thread in threads:
             thread.join()
         equal(wrong, [])
-        until('the line', lambda: 'was removed: its pages are forgotten' in site.server.log())
+        until('the line', lambda: 'was removed: its pages are dropped' in site.server.log())
         site.get('/new?big=1')
         until('a new file', lambda: any(path.is_file() for path in (folder / 'pages').glob('*/*/*')))
 

@@ -71,7 +71,7 @@ def cases(folder):
         case(f'leaf: {about}', [root], [leaf(root, *extensions, **more)], wanted, stricter=stricter, word=word)
 
     leaves('valid', True)
-    leaves('no extensions but that it is no authority', True, authority(ca=False))
+    leaves('no extensions but that it is not an authority', True, authority(ca=False))
     leaves('expired', False, days=(-9, -1))
     leaves('not yet valid', False, days=(1, 9))
     leaves('for servers', False, purpose('serverAuth'))
@@ -445,7 +445,7 @@ def test_an_authority_that_verifies_nobody_is_warned_of():
         old = Certificate('CN=Old', Key(folder, 'old'), version=1)
         (folder / 'p.ca').write_text((folder / 'p.ca').read_text() + old.pem)
         with Server(folder, site(folder, ['a'])) as server:
-            assert 'clients are not verified by the certificate of "CN=Old": it is not of version 3' in server.log()
+            assert 'clients are not verified by the certificate of "CN=Old": it is not an X.509 version 3 certificate' in server.log()
 
 
 # The servers of one socket: what each asks for, and whose certificates it takes.

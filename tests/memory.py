@@ -6,8 +6,9 @@
 Every bound is `memory=` and MORE above it, whatever clients do, and what was stored is given back when it is purged. A server
 may have LIMIT of data, so that one that breaks the bound ends instead of taking the machine with it.
 """
-import contextlib, os, random, socket, socketserver, subprocess, sys, threading, time
-from peers import YOROZU, Folder, Server, run, until
+import contextlib, os, random, signal, socket, socketserver, subprocess, sys, threading, time
+from attacks import h2wire
+from peers import PATIENCE, YOROZU, Folder, Server, run, until
 
 MB = 1 << 20
 # Beside memory=: the program, its threads' buffers, and what an allocator keeps.
@@ -15,18 +16,19 @@ MORE = 64 * MB
 # What may stay a minute after all pages were purged: buffers, and pages of memory that are used in part.
 REST = 16 * MB
 LIMIT = 1536 * MB
-# With 34,000 it takes a minute and says the same.
-KEYS = 12000
+KEYS = 34000
 BLOCK = bytes(range(256)) * 256
 
 
 class Origin(socketserver.ThreadingTCPServer):
-    """Answers with as many bytes as the path says (`/200/name`); knows who got everything."""
+    """Answers with as many bytes as the path says (`/200/name`), from the first quarter on when it is let go on if the name
+    begins with h; knows who got everything."""
     daemon_threads, request_queue_size, allow_reuse_address = True, 1024, True
 
     def __init__(self):
         super().__init__(('127.0.0.1', 0), Answer)
         self.port, self.calls, self.whole = self.server_address[1], 0, 0
+        self.quarters, self.may_go_on = 0, threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, request, client_address):
@@ -45,9 +47,15 @@ class Answer(socketserver.StreamRequestHandler):
             head = f'HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nContent-Length: {size}\r\n'
             if name.startswith('t'):
                 head += f'Vary: X-Kind\r\nSurrogate-Key: {name} all-{name[-1]}\r\n'
+            elif name.startswith('u'):
+                head += f'Surrogate-Key: {" ".join(f"{name}-{tag}" for tag in range(1000))}\r\n'
             self.wfile.write(head.encode() + b'Content-Type: text/plain\r\n\r\n')
-            left = int(size)
+            left, stop = int(size), int(size) * 3 // 4 if name.startswith('h') else -1
             while left > 0:
+                if stop >= left:
+                    self.server.quarters += 1
+                    self.server.may_go_on.wait()
+                    stop = -1
                 self.wfile.write(BLOCK[:left])
                 left -= len(BLOCK)
             self.server.whole += 1
@@ -56,21 +64,21 @@ class Answer(socketserver.StreamRequestHandler):
 class Site(contextlib.ExitStack):
     """A server with a cache before an origin, and how much memory it took at most."""
 
-    def __init__(self, memory, more='', path=None, zone=''):
+    def __init__(self, memory, more='', path=None, zone='', keys='40m'):
         super().__init__()
         self.folder = self.enter_context(Folder())
         self.origin = self.enter_context(contextlib.closing(Origin()))
         self.origin.close = self.origin.server_close
         pages = path(self) if path else self.folder / 'pages'
         self.server = self.enter_context(Server(self.folder, f'''
-            proxy_cache_path {pages} levels=1:2 keys_zone=z:40m memory={memory // MB}m inactive=1h {zone};
+            proxy_cache_path {pages} levels=1:2 keys_zone=z:{keys} memory={memory // MB}m inactive=1h {zone};
             upstream origin {{ server 127.0.0.1:{self.origin.port}; keepalive 32; }}
             server {{ listen 127.0.0.1:$port; keepalive_requests 1000000; send_timeout 600; {more}
               location / {{ proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection "";
                 proxy_cache z; add_header X-Cache $upstream_cache_status; }} }}''',
             main='worker_processes 2;', prefix=('prlimit', f'--data={LIMIT}')))
         self.memory, self.most, self.is_over = memory, 0, threading.Event()
-        self.begun = self.server.resident_bytes()
+        self.begun, self.begun_allocated = self.server.resident_bytes(), self.server.allocated_bytes()
         self.sampler = threading.Thread(target=self.sample, daemon=True)
         self.sampler.start()
         self.callback(self.sampler.join)
@@ -92,25 +100,27 @@ class Site(contextlib.ExitStack):
         client.sendall(f'GET {path} HTTP/1.1\r\nHost: site.example\r\n{more}\r\n'.encode())
         return client
 
-    def judge(self, what):
-        """The bound held."""
+    def judge(self, what, names=0):
+        """The bound held; `names`: what `keys_zone` lets keys and tags take beside `memory=` (docs/cache.md)."""
         now = self.server.resident_bytes()
         self.most = max(self.most, now)
         print(f'        {what}: memory={self.memory // MB}m, {self.begun // MB} MB at first, at most '
               f'{self.most // MB}, {now // MB} now', flush=True)
-        limit = self.memory + MORE
+        limit = self.memory + MORE + names
         assert self.most <= limit, f'{self.most // MB} MB, {limit // MB} are allowed'
         assert 'panic' not in self.server.log(), self.server.log()
 
-    def judge_rest(self):
-        """What was stored is given back within a minute after all of it is purged."""
+    def judge_rest(self, scattered=0):
+        """What was stored is given back within a minute after all of it is purged; `scattered`: what the allocator may
+        keep of very many small pieces, for pages of its own that are not empty yet."""
         conf = self.server.folder / 'nginx.conf'
         subprocess.run([YOROZU, '-c', conf, '-p', self.server.folder, 'purge', '--all'], check=True, capture_output=True)
-        begun, limit = time.monotonic(), self.begun + REST
+        begun, limit = time.monotonic(), self.begun_allocated + REST + scattered
         with contextlib.suppress(AssertionError):
-            until('memory', lambda: self.server.resident_bytes() <= limit, 60)
-        rest = self.server.resident_bytes()
-        print(f'        {rest // MB} MB {time.monotonic() - begun:.0f} s after a purge of all', flush=True)
+            until('memory', lambda: self.server.allocated_bytes() <= limit, 60)
+        rest = self.server.allocated_bytes()
+        print(f'        {rest // MB} MB allocated {time.monotonic() - begun:.0f} s after a purge of all, '
+              f'{self.begun_allocated // MB} MB at first', flush=True)
         assert rest <= limit, f'{rest // MB} MB, {limit // MB} are allowed'
 
 
@@ -135,6 +145,13 @@ def read_body(client, length, rest):
             return at
         rest = client.recv(min(1 << 20, length - at))
         assert rest, f'the body ended after {at} of {length} bytes'
+
+
+def get_text(client, number):
+    """The answer of one of many servers."""
+    client.sendall(f'GET / HTTP/1.0\r\nHost: s{number}.example\r\n\r\n'.encode())
+    with client.makefile('rb') as answer:
+        return answer.read().partition(b'\r\n\r\n')[2].decode()
 
 
 def get(client, path, length, more=''):
@@ -162,8 +179,24 @@ def crowd(site, threads, act):
     assert not problems, problems[:3]
 
 
+def mounted(size):
+    """A file system of this many bytes for the pages."""
+    def mount(site):
+        pages = site.folder / 'pages'
+        pages.mkdir()
+        subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', pages], check=True)
+        site.callback(subprocess.run, ['umount', '-l', pages], check=True)
+        return pages
+    return mount
+
+
+def many_files(site):
+    """Where many small files cost little to make, if this process may mount."""
+    return site.folder / 'pages' if os.geteuid() else mounted('512m')(site)
+
+
 def test_small_pages():
-    with Site(16 * MB) as site:
+    with Site(16 * MB, path=many_files) as site:
         def act(client, number):
             for page in range(number, 12000, 4):
                 get(client, f'/200/{page}', 200)
@@ -223,8 +256,131 @@ def test_slow_readers_of_large_pages():
         site.judge_rest()
 
 
+def head_of(site, path, coding):
+    with site.client(path, more=f'Accept-Encoding: {coding}\r\n') as client:
+        return read_head(client)[0]
+
+
+def stored(site, paths, size):
+    def fill(client, number):
+        for path in paths[number::4]:
+            client.sendall(f'GET {path} HTTP/1.1\r\nHost: site.example\r\n\r\n'.encode())
+            left = size - len(read_head(client)[1])
+            while left:
+                piece = client.recv(left)
+                assert piece, 'the body ended'
+                left -= len(piece)
+    crowd(site, 4, fill)
+
+
+def asked_without_room(site, paths, fields=()):
+    """A client that asks for all of the paths, has the heads of the answers, and takes nothing of their bodies."""
+    none = h2wire.frame(h2wire.SETTINGS, content=(4).to_bytes(2) + (0).to_bytes(4))
+    client = socket.create_connection(('127.0.0.1', site.server.port), 30 * PATIENCE)
+    client.sendall(h2wire.PREFACE + none + b''.join(
+        h2wire.headers(1 + 2 * number, h2wire.request(path, fields=fields))
+        for number, path in enumerate(paths)))
+    heads = 0
+    with client.makefile('rb') as frames:
+        while heads < len(paths):
+            head = frames.read(9)
+            frames.read(int.from_bytes(head[:3]))
+            heads += head[3] == h2wire.HEADERS
+    return client
+
+
+def test_streams_of_large_pages_without_room():
+    size = 1_000_000
+    paths = [f'/{size}/{page}' for page in range(100)]
+    with Site(16 * MB, more='http2 on;') as site, contextlib.ExitStack() as stack:
+        stored(site, paths, size)
+        for _ in range(20):
+            stack.enter_context(asked_without_room(site, paths))
+        site.judge(f'20 clients that ask for {len(paths)} pages of {size} bytes and take nothing')
+
+
+def test_streams_of_pages_that_memory_pushed_out():
+    size = 200_000
+    paths = [f'/{size}/{page}' for page in range(360)]
+    with Site(64 * MB, more='http2 on;') as site, contextlib.ExitStack() as stack:
+        stored(site, paths, size)
+        for number in range(8):
+            stack.enter_context(asked_without_room(site, paths[number % 4 * 90:][:90]))
+        site.judge(f'8 clients that ask for 90 of {len(paths)} pages of {size} bytes and take nothing')
+        # What is asked for then takes their place in memory.
+        small = [f'/16000/{page}' for page in range(4200)]
+        stored(site, small, 16000)
+        site.judge(f'and {len(small)} small pages')
+
+
+def test_streams_that_are_compressed_on_their_way():
+    for coding, count in ('gzip', 900), ('br', 90), ('zstd', 180):
+        with Site(4 * MB, more="""http2 on; root $dir/cache; gzip on;
+                location /page { try_files /page.html =404; brotli on; zstd on; }""") as site:
+            # Hardly smaller when it is compressed, so that it does not end while it waits for the client.
+            (site.server.folder / 'cache/page.html').write_bytes(random.Random(1).randbytes(1 << 20))
+            with contextlib.ExitStack() as stack:
+                for _ in range(count // 90):
+                    fields = [('accept-encoding', f'{coding}, gzip;q=0.5')]
+                    stack.enter_context(asked_without_room(site, ['/page'] * 90, fields))
+                site.judge(f'{count} streams of {coding}', names=128 * MB)
+            # There is room again as soon as they are gone.
+            until('room', lambda: f'Content-Encoding: {coding}'.encode() in head_of(site, '/page', coding))
+
+
+def test_many_pages_that_are_being_made_for_slow_clients():
+    size, count = 12 * len(BLOCK), 400
+    with Site(4 * MB) as site, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(site.client(f'/{size}/h{page}', window=4096)) for page in range(count)]
+        until('the quarters', lambda: site.origin.quarters == count)
+        rests = [read_head(client)[1] for client in clients]
+        site.judge(f'a quarter of {count} pages of {size} bytes, which clients take slowly')
+        for client in clients[5:]:
+            client.close()
+        site.origin.may_go_on.set()
+        for client, rest in zip(clients[:5], rests):
+            read_body(client, size, rest)
+        until('the pages', lambda: site.origin.whole == count)
+        site.judge('all of them')
+        calls = site.origin.calls
+        with site.client(f'/{size}/h0') as client:
+            head, rest = read_head(client)
+            assert b'X-Cache: HIT' in head, head
+            read_body(client, size, rest)
+        assert site.origin.calls == calls
+
+
+def test_a_configuration_of_many_servers_is_given_back():
+    many, one = ('\n'.join(f'''server {{ listen 127.0.0.1:$port; server_name s{number}.example *.s{number}.example;
+        access_log $dir/logs/{number % 10}.log; gzip on; location / {{ return 200 {number}; }}
+        location ~ ^/a{number}/.*\\.php$ {{ proxy_pass http://127.0.0.1:1; }} }}''' for number in range(count)) for count in (10_000, 1))
+    with Folder() as folder:
+        with Server(folder, one, main='worker_processes 2;') as server:
+            fresh = server.resident_bytes()
+        with Server(folder, many, main='worker_processes 2;', prefix=('prlimit', f'--data={LIMIT}')) as server:
+            def ask(number):
+                with socket.create_connection(('127.0.0.1', server.port)) as client:
+                    return get_text(client, number)
+            conf = server.folder / 'nginx.conf'
+            for number in (0, 9_999):
+                assert ask(number) == str(number)
+            whole, text = server.resident_bytes(), conf.read_text()
+            lines = one.replace('$port', str(server.port)).replace('$dir', str(server.folder))
+            conf.write_text(text[:text.index('server {')] + lines + '\n}\n')
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGHUP)
+            until('the reload', lambda: ask(9_999) == '0')
+            limit = fresh * 6 // 5 + 32 * MB
+            with contextlib.suppress(AssertionError):
+                until('memory', lambda: server.resident_bytes() <= limit, 60)
+            rest = server.resident_bytes()
+            print(f'        {fresh // MB} MB with a server, {whole // MB} with 10,000, {rest // MB} '
+                  f'{time.monotonic() - begun:.1f} s after a reload to one')
+            assert rest <= limit, f'{rest // MB} MB, {limit // MB} are allowed'
+
+
 def test_any_keys_variants_and_tags():
-    with Site(16 * MB) as site:
+    with Site(16 * MB, path=many_files) as site:
         def act(client, number):
             draw = random.Random(number)
             for _ in range(KEYS // 4):
@@ -234,18 +390,29 @@ def test_any_keys_variants_and_tags():
                 get(client, path, size, kind)
         crowd(site, 4, act)
         site.judge(f'{KEYS} keys, variants and tags')
+        site.judge_rest(scattered=4 * MB)
+
+
+def test_long_keys():
+    with Site(16 * MB, path=many_files, keys='4m', more='large_client_header_buffers 4 16k;') as site:
+        def long_keys(client, number):
+            for page in range(number, 10000, 4):
+                get(client, f'/200/{page}?{"k" * 6000}', 200)
+        crowd(site, 4, long_keys)
+        assert site.origin.calls == 10000
+        site.judge('10,000 keys of 6,000 bytes', names=16 * MB)
         site.judge_rest()
 
 
-def mounted(size):
-    """A file system of so many bytes for the pages."""
-    def mount(site):
-        pages = site.folder / 'pages'
-        pages.mkdir()
-        subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', pages], check=True)
-        site.callback(subprocess.run, ['umount', '-l', pages], check=True)
-        return pages
-    return mount
+def test_tags_that_no_other_page_has():
+    with Site(16 * MB, path=many_files, keys='4m', more='proxy_buffer_size 32k; proxy_buffers 8 32k;') as site:
+        def own_tags(client, number):
+            for page in range(number, 1000, 4):
+                get(client, f'/200/u{page}', 200)
+        crowd(site, 4, own_tags)
+        assert site.origin.calls == 1000
+        site.judge('1,000 pages with 1,000 tags of their own each', names=16 * MB)
+        site.judge_rest(scattered=8 * MB)
 
 
 def test_storing_that_is_given_up_midway():

@@ -1,6 +1,6 @@
 """Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
 import contextlib, itertools, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
-from supervised import below
+from supervised import below, mount_for_itself
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 YOROZU = os.environ.get('YOROZU', str(ROOT / 'target/debug/yorozu'))
@@ -249,9 +249,13 @@ http {{
         return [path for sub in ('body', 'tmp') for path in (self.folder / sub).rglob('*')
                 if path.is_file()]
 
-    def resident_bytes(self):
+    def resident_bytes(self, kind='VmRSS'):
         status = pathlib.Path(f'/proc/{self.pid}/status').read_text()
-        return int(status.split('VmRSS:')[1].split()[0]) * 1024
+        return int(status.split(f'{kind}:')[1].split()[0]) * 1024
+
+    def allocated_bytes(self):
+        """Without the parts of the program's file that were used so far."""
+        return self.resident_bytes('RssAnon')
 
 
 def tried(name, test, out):
@@ -264,6 +268,7 @@ def tried(name, test, out):
     os.dup2(out.fileno(), 2)
     status = 1
     try:
+        mount_for_itself()
         test()
         status = 0
     except BaseException:

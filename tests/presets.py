@@ -18,6 +18,7 @@ PAGE = r'''<?php
     if (isset($_GET['forbids'])) header('Cache-Control: no-store, private');
     if (isset($_GET['dies'])) { http_response_code(500); exit; }
     header('Content-Type: text/html; charset=utf-8'); header('X-Made: php');
+    header('X-Told: ' . $_SERVER['REQUEST_URI'] . ' ' . $_SERVER['QUERY_STRING']);
     $page = ($is_public ? 'public' : 'private') . ' made ' . hrtime(true) . str_repeat(' text', 400);
     echo $page;
     PUBLISH
@@ -247,6 +248,43 @@ def test_wordpress_stores_pages_for_a_day_and_what_is_not_there_for_a_minute():
             stored = preset.get(f'/?status={status}')
             equal((stored.status, stored.cache), (status, 'HIT'))
             assert seconds - 10 <= lifetime(stored) <= seconds, stored.fields['Cache-Status']
+
+
+def visits(preset, path, count):
+    """The page as that number of visitors sees it, each from an advertisement of its own."""
+    url = urllib.parse.urlsplit(preset.base)
+    kind = http.client.HTTPConnection if url.scheme == 'http' else http.client.HTTPSConnection
+    trusting = {} if url.scheme == 'http' else {'context': ssl._create_unverified_context()}
+    seen = set()
+    with contextlib.closing(kind(url.hostname, url.port, timeout=20, **trusting)) as connection:
+        for number in range(count):
+            connection.request('GET', f'{path}&fbclid={number}&utm_campaign={number}')
+            answer = Answer(connection.getresponse())
+            seen.add((answer.status, answer.fields['X-Told'], answer.body))
+    return seen
+
+
+def test_visits_with_tracking_arguments_are_one_page_that_shows_none_of_them():
+    for name, count in (('wordpress', 10_000), ('microcache', 100)):
+        with Preset(name) as preset:
+            [(status, told, page)] = visits(preset, '/page/?a=1', count)
+            equal((status, told), (200, '/page/?a=1 a=1'))
+            equal((preset.get('/page/?a=1').body, preset.get('/page/?_ga=2&a=1').body), (page, page))
+            equal(preset.get('/page/?gclid=1').fields['X-Told'], '/page/')
+            assert preset.get('/page/?a=1&x_utm_source=1').body != page
+
+
+def test_t_tells_of_arguments_that_php_sees_and_the_key_does_not_hold():
+    cleaned = 'fastcgi_param REQUEST_URI $cache_uri; fastcgi_param QUERY_STRING $cache_args;'
+    with Folder() as folder:
+        def told(params, key='$host$cache_uri'):
+            lines = warnings(folder, f"""fastcgi_cache_path $dir/c keys_zone=c:1m; server {{ listen 127.0.0.1:$port;
+                location / {{ fastcgi_cache c; fastcgi_cache_valid 1m; fastcgi_cache_key {key}; {params}
+                    fastcgi_pass 127.0.0.1:1; }} }}""")
+            return sum('omits arguments' in line for line in lines)
+        equal([told(f'include {PARAMS}; {cleaned}'), told(f'include {PARAMS};'),
+               told(f'{cleaned} fastcgi_param QUERY_STRING $args;'), told(f'include {PARAMS};', '$host$request_uri')],
+              [0, 2, 1, 0])
 
 
 def test_wordpress_compresses_in_each_form():

@@ -66,6 +66,14 @@ def test_what_is_left_behind_is_ended_and_said():
         assert not below(os.getpid()), below(os.getpid())
 
 
+def test_what_is_mounted_goes_with_who_mounted_it():
+    """Though it is killed; and nothing in it is in anybody's way meanwhile."""
+    with Folder() as folder:
+        part = outcome(folder, f'mkdir {folder}/full && mount -t tmpfs tmpfs {folder}/full || echo may not mount; {GOOD}; kill -KILL $PPID $$')
+        mounted = pathlib.Path('/proc/self/mounts').read_text()
+        assert str(folder) not in mounted and (os.geteuid() or 'may not mount' not in part.text), (mounted, part.text)
+
+
 def test_ctrl_c_ends_everything_and_says_what_was_not_run():
     with Folder() as folder:
         (folder / 'begun').touch()

@@ -4,7 +4,7 @@ taken for a request is given back once: no peer ever has more than max_conns, an
 
   tests/storm.py [NAME ...]     STORM=4 seconds of each storm; SEED=N makes the same choices again
 """
-import asyncio, os, random, signal, socket, ssl, struct, sys
+import asyncio, contextlib, os, random, signal, socket, ssl, struct, sys, time
 from attacks import h2wire
 from gateways import certificates, equal
 from peers import Folder, Memcached, Server, free_port, run
@@ -18,7 +18,7 @@ ESTABLISHED = 1
 
 
 def is_open(writer):
-    """Has the other side not closed yet? What was not read is no hindrance."""
+    """Has the other side not closed yet? What was not read does not matter."""
     handle = writer.get_extra_info('socket')
     if writer.is_closing() or handle is None or handle.fileno() < 0:
         return False
@@ -573,6 +573,11 @@ async def storm(workers):
         weather = await Weather().start(folder)
         with Server(folder, weather.conf(), main=f'worker_processes {workers};', wait=False) as server:
             await listens(server)
+
+            async def has_begun():
+                # What stays open as long as the process, and is opened last.
+                return any(name.endswith('/pid') for name in descriptors(server)) or 'no pid file'
+            await until('the end of the start', has_begun)
             before = descriptors(server)
             count = await blow(server, weather, SECONDS)
             log = server.log()
@@ -723,11 +728,13 @@ async def reloaded(zone, program=None):
         await listens(server)
 
         async def again(block):
-            before = server.log().count('reconfiguring')
+            # nginx does not say when it is done. Before that the file is not to be written again.
+            said = 'reconfiguring' if program else 'reconfigured'
+            before = server.log().count(said)
             reload(server, conf(block))
 
             async def done():
-                return server.log().count('reconfiguring') > before or server.log()[-300:]
+                return server.log().count(said) > before or server.log()[-300:]
             await until('the reload', done)
         held = [asyncio.create_task(get(server.port, '/hold')) for _ in range(2)]
 
@@ -831,6 +838,55 @@ def test_questions_outlive_connections_that_memcached_ends():
     random.seed(SEED)
     with Folder() as folder, Memcached(folder) as memcached:
         asyncio.run(cut(folder, memcached))
+
+
+def frames_of(client, wanted):
+    """Frames as they arrive, until one is as wanted: `wanted(kind, flags, stream)`."""
+    def exactly(count):
+        out = b''
+        while len(out) < count:
+            piece = client.recv(count - len(out))
+            assert piece, f'the connection ended after {out!r}'
+            out += piece
+        return out
+    while True:
+        head = exactly(9)
+        content = exactly(int.from_bytes(head[:3]))
+        yield head[3], content
+        if wanted(head[3], head[4], int.from_bytes(head[5:])):
+            return
+
+
+def test_a_connection_that_was_told_to_go_loses_no_end_of_an_answer():
+    size = 60000
+    places = f'location /hold {{ proxy_pass http://127.0.0.1:ORIGIN; }}'
+    with Folder() as folder, socket.create_server(('127.0.0.1', 0)) as origin, contextlib.ExitStack() as stack:
+        places = places.replace('ORIGIN', str(origin.getsockname()[1]))
+        conf = f'lingering_timeout 60s; server {{ listen 127.0.0.1:$port; http2 on; {places} }}'
+        server = stack.enter_context(Server(folder, conf))
+        client = stack.enter_context(socket.socket())
+        # A small window: most of the answer is in the server's system when it has nothing more to send.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(('127.0.0.1', server.port))
+        room = h2wire.frame(h2wire.WINDOW_UPDATE, content=(1 << 24).to_bytes(4))
+        client.sendall(h2wire.PREFACE + h2wire.frame(h2wire.SETTINGS) + room
+                       + h2wire.headers(1, h2wire.request('/hold')))
+        upstream = stack.enter_context(origin.accept()[0])
+        os.kill(server.pid, signal.SIGHUP)
+        # Told to go, it is asked whether it knows.
+        told = list(frames_of(client, lambda kind, flags, _: kind == h2wire.PING and not flags & h2wire.ACK))
+        assert h2wire.GOAWAY in [kind for kind, _ in told], told
+        upstream.sendall(f'HTTP/1.0 200 OK\r\nContent-Length: {size}\r\n\r\n'.encode() + b'y' * size)
+        upstream.close()
+        client.sendall(h2wire.frame(h2wire.PING, h2wire.ACK, content=told[-1][1]))
+        # What a client sends for a while that has not read all: a closed socket would answer with a reset.
+        for _ in range(40):
+            time.sleep(0.05)
+            client.sendall(room)
+        is_end = lambda kind, flags, stream: stream == 1 and kind == h2wire.DATA and flags & h2wire.END_STREAM
+        found = sum(len(content) for kind, content in frames_of(client, is_end) if kind == h2wire.DATA)
+        equal(found, size, 'bytes of the answer')
 
 
 def test_a_storm_before_one_worker():

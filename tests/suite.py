@@ -93,13 +93,13 @@ class Part:
         return f'{self.passed} passed, {self.failed} failed{ignored}'
 
 
-# Those that take longest come first.
 PARTS = [
+    Part('fuzzing', 'fuzzing', 'fuzz/run 8', (), 1200, is_slow=True, again='fuzz/run 8 {test}'),
     Part('plugin', 'the WordPress plugin', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('model', 'orders of steps in the cache', 'tests/model.py', ('everything',), 900),
     Part('site', 'the whole site in a browser', 'tests/site.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('memory', 'what memory= bounds', 'tests/memory.py'),
     Part('places', 'make run where it is not easy', 'tests/places', ('yorozu', 'wordpress'), is_slow=True, again='tests/places'),
-    Part('fuzzing', 'fuzzing', 'fuzz/run 8', ('everything',), 1200, is_slow=True, again='fuzz/run 8 {test}'),
     Part('cache', 'the page cache with PHP-FPM and Apache', 'tests/cache.py'),
     Part('attacks', 'attacks on the server and its cache', 'tests/attacks.py'),
     Part('gateways', 'gateways with memcached, PHP-FPM and Apache', 'tests/gateways.py'),
@@ -107,7 +107,6 @@ PARTS = [
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
-    Part('model', 'orders of steps in the cache', 'tests/model.py', ('everything',), 900),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
     Part('runner', 'the runner of the tests itself', 'tests/runner.py', ()),
@@ -120,6 +119,11 @@ OUTSIDE = [
 ]
 # It fetches a program: only when it is named.
 NAMED = [Part('h2spec', 'h2spec over TLS', 'conformance/h2spec', is_slow=True, again='conformance/h2spec')]
+# What is begun last shall be short. What needs nothing builds for itself, beside the build for all; what waits much goes
+# with what computes much.
+LONGEST = ('fuzzing', 'plugin', 'yorozu-cases', 'model', 'site', 'nginx-tests', 'memory', 'cache', 'attacks', 'cache-tests',
+           'client-certificates', 'places', 'gateways', 'storm', 'yorozu-generations', 'far-origin', 'yorozu-slow_clients',
+           'yorozu-cache-lib')
 WORDPRESS = Part('wordpress', 'a WordPress, installed once for those that want one', f'tests/wordpress.py {LOGS}/wordpress.tar',
                  is_slow=True, again='tests/wordpress.py target/tests/wordpress.tar')
 
@@ -304,7 +308,7 @@ class Run:
 
 
 def chosen(names):
-    every = [*rust_parts(), *OUTSIDE, *PARTS]
+    every = sorted([*rust_parts(), *OUTSIDE, *PARTS], key=lambda part: (*LONGEST, part.name).index(part.name))
     parts = [part for part in every if not names or any(name in part.name for name in names)]
     parts += [part for part in NAMED if part.name in names]
     if os.environ.get('QUICK'):

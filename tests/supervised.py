@@ -9,6 +9,7 @@ of them it left behind. A signal ends the command, too. Its temporary files are 
 import ctypes, json, os, pathlib, resource, shutil, signal, subprocess, sys, tempfile, time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000  # unshare(2), mount(2)
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -33,6 +34,14 @@ def below(root):
     return found
 
 
+def mount_for_itself():
+    """What this process and those it begins mount is nobody else's, and goes with the last of them, however they end. Who
+    may not have that may not mount either."""
+    system = ctypes.CDLL(None)
+    if system.unshare(CLONE_NEWNS) == 0:
+        system.mount(None, b'/', None, MS_REC | MS_PRIVATE, None)
+
+
 class Supervised:
     def __init__(self, seconds, command):
         # What loses its parent becomes this process's child, so that it can be found and ended.
@@ -40,6 +49,7 @@ class Supervised:
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        mount_for_itself()
         # Short: names of sockets have 107 bytes. Other users' programs write there, too.
         self.temporary = tempfile.mkdtemp(prefix='yt.', dir='/tmp')
         os.chmod(self.temporary, 0o1777)

@@ -228,6 +228,19 @@ def test_keys_with_passwords_and_files_that_do_not_fit():
         assert 'cannot use certificate key' in (refused.folder / 'out').read_text()
 
 
+def test_a_key_for_all_servers_is_opened_with_the_passwords_of_each():
+    with Folder() as folder:
+        certificate(folder, 'localhost')
+        openssl('pkcs8', '-topk8', '-v2', 'aes256', '-in', folder / 'localhost.key', '-out',
+                folder / 'locked.key', '-passout', 'pass:second')
+        (folder / 'words').write_text('first\nsecond\n')
+        here, there = pair(folder, f'''ssl_certificate {folder}/localhost.crt; ssl_certificate_key {folder}/locked.key;
+            server {{ listen 127.0.0.1:$port ssl; return 200 ok; ssl_password_file {folder}/words; }}''')
+        with here, there:
+            for server in (here, there):
+                equal(curl(server.port), 'ok')
+
+
 def test_plain_http_on_a_tls_port_gets_a_page_that_says_so():
     with Folder() as folder:
         certificate(folder, 'localhost')
@@ -272,7 +285,7 @@ def test_client_certificates_as_tutorials_make_them():
         for name in ('old', 'lost'):
             openssl('ca', *authority, '-revoke', folder / f'{name}.crt')
         openssl('ca', *authority, '-gencrl', '-crlexts', 'extensions', '-out', folder / 'crl')
-        # Of the first version, which it makes if it is not told of extensions.
+        # Of the first version, which it makes if it gets no extensions.
         (folder / 'ca.conf').write_text((folder / 'ca.conf').read_text().replace('crlnumber', '#'))
         openssl('ca', *authority, '-gencrl', '-out', folder / 'old-crl')
         def conf(crl):

@@ -5,6 +5,7 @@
 """
 import http.client, os, pathlib, re, shutil, signal, subprocess, sys, tempfile, time, traceback
 from peers import PATIENCE, YOROZU, free_port, told, until
+from supervised import mount_for_itself
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -173,6 +174,7 @@ def main(names):
     wanted = sys.argv[1:]
     tests = [(name, test) for name, test in names.items() if name.startswith('test_')
              and (not wanted or any(word in name for word in wanted))]
+    mount_for_itself()
     site, failed = Site(), 0
     try:
         for name, test in tests:

@@ -3,15 +3,15 @@
 Each answer comes over a kept connection, to one client after the other. Whatever becomes of it, the next request on the
 client's connection and the next one on the upstream's get their own answers; and what is stored is what was sent.
 """
-import asyncio, itertools, re
+import asyncio, fcntl, itertools, re, sys, termios
 from peers import Folder, Server
 from . import answer_forms, fastcgi_forms
 from .answer_forms import EITHER, FAILURE, WHOLE
 from .origins import BEGIN, PARAMS, STDIN, Closing, FastcgiOrigin, HttpOrigin, answer, echo, record, records
 from .tried import ROUNDS
-from .wire import Broken, Client, head
+from .wire import PATIENCE, Broken, Client, head
 
-# Upstream groups, each with one kept connection, so that who comes next is on the same one.
+# Upstream groups, each with one kept connection, so that the next request is on the same one.
 LANES = 16
 MODES = ('kept', 'live', 'cached', 'head')
 
@@ -24,13 +24,15 @@ def configuration(http, fastcgi):
         for kind, port in (('proxy', http), ('fastcgi', fastcgi)):
             groups += f'upstream {kind}{lane} {{ server 127.0.0.1:{port}; keepalive 1; }}\n'
             asks = f'proxy_pass http://proxy{lane};' if kind == 'proxy' else f'fastcgi_pass fastcgi{lane}; {fastcgi_params}'
-            places += f'''location /{kind}/kept/{lane}/ {{ {asks} }} location /{kind}/head/{lane}/ {{ {asks} }}
-                location /{kind}/live/{lane}/ {{ {asks} {kind}_buffering off; }}
-                location /{kind}/cached/{lane}/ {{ {asks} {kind}_cache {kind}; {kind}_cache_key $request_uri;
-                  {kind}_cache_valid any 1m; add_header X-Cache $upstream_cache_status always; }}\n'''
+            # Forms that promise more than they bring are given up soon; the next client gets what it waits for.
+            for name, more in ('v', f'{kind}_read_timeout 1s;'), ('next', ''):
+                places += f'''location /{kind}/kept/{lane}/{name} {{ {asks} {more} }}
+                  location /{kind}/head/{lane}/{name} {{ {asks} {more} }}
+                  location /{kind}/live/{lane}/{name} {{ {asks} {more} {kind}_buffering off; }}
+                  location /{kind}/cached/{lane}/{name} {{ {asks} {more} {kind}_cache {kind}; {kind}_cache_key $request_uri;
+                    {kind}_cache_valid any 1m; add_header X-Cache $upstream_cache_status always; }}\n'''
     return f'''{groups}
     proxy_cache_path $dir/cache/p keys_zone=proxy:1m; fastcgi_cache_path $dir/cache/f keys_zone=fastcgi:1m;
-    proxy_read_timeout 1s; fastcgi_read_timeout 1s;
     server {{ listen 127.0.0.1:$port; proxy_http_version 1.1; proxy_set_header Connection ""; {places} }}'''
 
 
@@ -46,19 +48,20 @@ class Attack:
                 return own(request)
             form = self.forms[int(found[1])]
             if form.late:
-                asyncio.get_running_loop().call_soon(asyncio.create_task, self.send_late(request, form))
+                self.late[request.target] = request.writer
             return Closing(form.data) if form.closes else form.data
         return answered
 
-    async def send_late(self, request, form):
-        """When the first answer has been taken, and its connection is idle."""
-        try:
-            await asyncio.wait_for(self.late.setdefault(request.target, asyncio.Event()).wait(), 5)
-            request.writer.write(form.late)
-            await request.writer.drain()
-        except (TimeoutError, OSError):
-            pass
-        self.late[request.target] = asyncio.Event()
+    async def send_late(self, target, form):
+        """Over the connection of the first answer, until the server has it: else it raced who comes next, and had
+        a right to win."""
+        writer = self.late.pop(target, None)
+        if writer is None:
+            return
+        writer.write(form.late)
+        async with asyncio.timeout(PATIENCE):
+            while unacknowledged(writer):
+                await asyncio.sleep(0.001)
 
     async def lane(self, port, kind, lane, numbers):
         for number in numbers:
@@ -77,9 +80,8 @@ class Attack:
             client, got = await self.asked(port, client, method, target)
             self.judge(case, form, method, got, first)
             first = False
-            if form.late and client:
-                self.late.setdefault(target, asyncio.Event()).set()
-                await asyncio.sleep(0.02)
+            if client:
+                await self.send_late(target, form)
             for step in range(2):
                 is_kept = client is not None
                 if client is None:
@@ -130,6 +132,14 @@ class Attack:
         # Where the length is not told, or in a way that is not understood, the end of the connection tells it.
         return check(got.body == form.content or got.body in form.data or got.status not in (200, 206),
                      'another content')
+
+
+def unacknowledged(writer):
+    """How many bytes the other side's system does not have yet; none of a connection that has ended."""
+    if writer.is_closing():
+        return 0
+    count = fcntl.ioctl(writer.get_extra_info('socket'), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(count, sys.byteorder) + writer.transport.get_write_buffer_size()
 
 
 def shown(got):

@@ -1,7 +1,7 @@
 """Ways to name another host, port, scheme, URL or method than those of the key: an application that believes them must not
 have its answer stored for everybody; and a page that redirects to itself is stored for nobody.
 
-The origin shows in its page whatever the request said. Who comes next must find nothing of it.
+The origin shows in its page whatever the request said. The next client must find nothing of it.
 """
 from peers import Folder, Server
 from .origins import FastcgiOrigin, HttpOrigin, answer

@@ -128,7 +128,7 @@ def lengths():
     yield 'the right length', TAKEN, b'hello', said('5', b'hello')
     yield 'in pieces', TAKEN, b'hello', said('5', b'he', b'', b'llo', b'')
     yield 'no length', TAKEN, b'hello', lambda target: post(1, request(target, 'POST'), b'hello')
-    # An empty frame is no chunk: as one it would be the last, and the next would begin another request.
+    # An empty frame is not a chunk: as one it would be the last, and the next would begin another request.
     yield 'no length, the end in a frame of its own', TAKEN, b'hello', lambda target: post(
         1, request(target, 'POST'), b'hello', b'')
     yield 'no length, empty frames', TAKEN, b'hello', lambda target: post(

@@ -199,7 +199,7 @@ class Attack:
         return condition[0] == 'If-None-Match' and (said == '*' or said.removeprefix('W/') in bare)
 
 
-# Of the combinations of range and condition one in so many is tried of each coding.
+# Of the combinations of range and condition one in this many is tried of each coding.
 SHARE = 6
 
 

@@ -1,5 +1,7 @@
 """Bytes of HTTP/2: frames as they are wanted, fields as literals (RFC 7541, section 6.2), nothing checked."""
 import asyncio
+import peers
+from .wire import connected
 
 PREFACE = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -11,7 +13,7 @@ def frame(kind, flags=0, stream=0, content=b''):
 
 
 def number(value, bits, first=0):
-    """An integer with a prefix of so many bits."""
+    """An integer with a prefix of this many bits."""
     most = (1 << bits) - 1
     if value < most:
         return bytes([first | value])
@@ -50,9 +52,7 @@ class Connection:
 
     @classmethod
     async def to(cls, port, settings=b'', window=1 << 24):
-        reader, writer = await asyncio.open_connection('127.0.0.1', port, limit=1 << 22)
-        connection = cls(reader, writer)
-        connection.send(PREFACE + frame(SETTINGS, content=settings))
+        connection = cls(*await connected(port, PREFACE + frame(SETTINGS, content=settings)))
         if window:
             connection.send(frame(WINDOW_UPDATE, content=window.to_bytes(4)))
         connection.task = asyncio.create_task(connection.read())
@@ -99,7 +99,7 @@ class Connection:
             if flags & END_STREAM:
                 self.ended.add(stream)
 
-    async def until(self, condition, seconds=10):
+    async def until(self, condition, seconds=10 * peers.PATIENCE):
         """Waits for an event; `False` if it does not come or the connection ends."""
         try:
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""Stored pages made anew, and requests that go on elsewhere: what one visitor sends or gets on the way is nobody else's.
+"""Stored pages that are refreshed, and requests that go on elsewhere: what one visitor sends or gets on the way is nobody else's.
 
 Four kinds: 304s and refreshes that a visitor with things of his own sets off; refreshes and subrequests of requests with
 content, which may announce no content that they do not send; pages of uncached locations that a cached one leads to; and
@@ -10,7 +10,7 @@ from .origins import FastcgiOrigin, HttpOrigin, answer
 from .wire import Broken, Client, ask, head, together
 
 TOKEN = 'a-secret-of-sixteen-bytes-or-more'
-# Who asks while the page is expired: method, content, fields.
+# Requests while the page is expired: method, content, fields.
 VISITORS = {
     'plain': ('GET', b'', {}),
     'authorization': ('GET', b'', {'Authorization': 'Bearer bob'}),
@@ -37,7 +37,7 @@ VISITORS = {
     'content, the new validator': ('GET', b'bob=1', {'If-None-Match': '"v2"'}),
     'a range': ('GET', b'', {'Range': 'bytes=0-1', 'If-Range': '"bob"'}),
 }
-# How an expired page is made anew, and where the new version is told apart.
+# How an expired page is refreshed, and where the new version is told apart.
 MODES = ('plain', 'updating', 'swr', 'methodless')
 KINDS = ('proxy', 'fastcgi')
 
@@ -376,10 +376,10 @@ async def redirects_class(tried):
             tried.alive(server)
 
 
-# --- who may not store does not keep the others from it --------------------------------------------------
+# --- clients that may not store do not keep the others from it --------------------------------------------------
 
 async def starved(tried, port, origin, name):
-    """While such clients ask again and again, an expired page is made anew for everybody."""
+    """While such clients ask again and again, an expired page is refreshed for everybody."""
     case = f'claims held by: {name}'
     if not tried.wants(case):
         return

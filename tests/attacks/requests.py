@@ -22,8 +22,8 @@ STRICTER = {
     'chunk-*-5\\r\\nhell\\r\\n*': 'a bare LF ends no line of the chunked framing, as in nginx since 1.29.4',
     'chunk-*-5_5*': 'a chunk size is one number',
     'chunk-*-000000000000000*': 'a chunk size has few digits',
-    'host-*': 'a Host that is no authority is refused',
-    'line-*-CONNECT*': 'a target that is no authority is 400 before the method is 405',
+    'host-*': 'a Host that is not an authority is refused',
+    'line-*-CONNECT*': 'a target that is not an authority is 400 before the method is 405',
     'line-*-POST_%T:*': 'a refusal always has a head',
 }
 # Where it takes what nginx does not: why nothing comes of it.
@@ -85,9 +85,7 @@ class Outcome:
 async def sent(port, data, method):
     """Sends the bytes and reads all answers."""
     outcome = Outcome()
-    client = await Client.to(port)
-    async with client:
-        client.send(data)
+    async with await Client.to(port, data) as client:
         try:
             first = True
             while (answer := await client.answer(method if first else 'GET')) is not None:

@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
     let (Some(port), Some(file)) = (arguments.next(), arguments.next()) else {
         return Err(io::Error::other("usage: yorozu-floor PORT FILE [close]"));
     };
-    let port = port.parse().map_err(|_| io::Error::other(format!("\"{port}\" is no port")))?;
+    let port = port.parse().map_err(|_| io::Error::other(format!("\"{port}\" is not a port")))?;
     let response = std::fs::read(&file)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     listener.set_nonblocking(true)?;

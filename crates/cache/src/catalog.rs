@@ -15,6 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 type TagId = u32;
 
 const TAG_ID_BYTES: usize = size_of::<TagId>();
+/// What a key takes beside its text, a tag beside its own, and a key's having a tag: measured as resident memory of some
+/// hundred thousand, with the room that tables leave free and take while they grow.
+const NAME_BYTES: usize = 96;
+const TAG_BYTES: usize = 400;
+const LINK_BYTES: usize = 48;
+/// Tables that are not worth being made smaller.
+const SMALL_TABLE: usize = 1024;
 
 /// A key and its tags in one piece, for there may be millions: the bytes of the key, the places of its
 /// tags, and their number. Shared by all that name it; equal and in order by the key alone.
@@ -42,6 +49,11 @@ impl Name {
 
     fn key(&self) -> &[u8] {
         self.parts().0
+    }
+
+    fn bytes(&self) -> usize {
+        let (key, tags) = self.parts();
+        key.len() + NAME_BYTES + tags.len() / TAG_ID_BYTES * LINK_BYTES
     }
 
     fn tags(&self) -> impl Iterator<Item = TagId> + '_ {
@@ -84,7 +96,7 @@ impl Hash for Name {
 
 #[derive(Debug)]
 struct Tag {
-    text: Bytes,
+    text: Arc<[u8]>,
     names: HashSet<Name>,
 }
 
@@ -92,9 +104,11 @@ struct Tag {
 struct Lists {
     names: BTreeSet<Name>,
     tags: Slab<Tag>,
-    tag_ids: HashMap<Bytes, TagId>,
+    tag_ids: HashMap<Arc<[u8]>, TagId>,
     /// What stood before a NUL in any tag: the hosts that tags belong to.
     hosts: BTreeSet<Bytes>,
+    /// What names and tags take.
+    bytes: usize,
 }
 
 /// The keys of a zone, in their order, and by tag.
@@ -123,6 +137,7 @@ impl Catalog {
                 tag.names.insert(name.clone());
             }
         }
+        lists.bytes += name.bytes();
         lists.names.insert(name);
     }
 
@@ -163,12 +178,17 @@ impl Catalog {
     pub(crate) fn len(&self) -> usize {
         self.lists().names.len()
     }
+
+    /// Bytes that keys and tags take in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.lists().bytes as u64
+    }
 }
 
 impl Lists {
     fn is_tagged(&self, name: &Name, tags: &[Bytes]) -> bool {
-        let has = name.tags().map(|id| self.tags.get(id as usize).map(|tag| &tag.text));
-        has.eq(tags.iter().map(Some))
+        let has = name.tags().map(|id| self.tags.get(id as usize).map(|tag| &tag.text[..]));
+        has.eq(tags.iter().map(|tag| Some(&tag[..])))
     }
 
     fn with_tag(&self, tag: &[u8]) -> impl Iterator<Item = &Name> {
@@ -178,14 +198,15 @@ impl Lists {
 
     /// The place of a tag, a new one if it has none; none is left after four thousand million.
     fn tag_id(&mut self, text: &Bytes) -> Option<TagId> {
-        if let Some(id) = self.tag_ids.get(text) {
+        if let Some(id) = self.tag_ids.get(&text[..]) {
             return Some(*id);
         }
         let id = TagId::try_from(self.tags.vacant_key()).ok()?;
         // A copy, so that the head it came from is not kept.
-        let text = Bytes::copy_from_slice(text);
-        self.tags.insert(Tag { text: text.clone(), names: HashSet::new() });
-        self.tag_ids.insert(text.clone(), id);
+        let text: Arc<[u8]> = Arc::from(&text[..]);
+        self.tags.insert(Tag { text: Arc::clone(&text), names: HashSet::new() });
+        self.tag_ids.insert(Arc::clone(&text), id);
+        self.bytes += text.len() + TAG_BYTES;
         if let Some(at) = host_end(&text) {
             if !self.hosts.contains(&text[..at]) {
                 self.hosts.insert(Bytes::copy_from_slice(&text[..at]));
@@ -196,15 +217,32 @@ impl Lists {
 
     fn remove(&mut self, key: &[u8]) {
         let Some(name) = self.names.take(key) else { return };
+        self.bytes -= name.bytes();
         for id in name.tags() {
             let Some(tag) = self.tags.get_mut(id as usize) else { continue };
             tag.names.remove(key);
             if tag.names.is_empty() {
                 let tag = self.tags.remove(id as usize);
                 self.tag_ids.remove(&tag.text);
+                self.bytes -= tag.text.len() + TAG_BYTES;
+            } else if is_sparse(tag.names.len(), tag.names.capacity()) {
+                tag.names.shrink_to_fit();
             }
         }
+        if is_sparse(self.tag_ids.len(), self.tag_ids.capacity()) {
+            self.tag_ids.shrink_to_fit();
+        }
+        // Places do not move: only an empty table can be given back for certain.
+        if self.tags.is_empty() && is_sparse(0, self.tags.capacity()) {
+            self.tags = Slab::new();
+        }
     }
+}
+
+/// Is so little left in a table that its places are worth giving back? It is an eighth, so that this happens
+/// seldom.
+fn is_sparse(len: usize, capacity: usize) -> bool {
+    capacity > SMALL_TABLE && len < capacity / 8
 }
 
 /// Where the host of a tag ends: at a NUL.
@@ -213,7 +251,7 @@ pub(crate) fn host_end(tag: &[u8]) -> Option<usize> {
 }
 
 fn key(name: &Name) -> Key {
-    Key::primary(Bytes::copy_from_slice(name.key()))
+    Key::new(Bytes::copy_from_slice(name.key()))
 }
 
 #[cfg(test)]
@@ -221,7 +259,7 @@ mod tests {
     use super::*;
 
     fn named(text: &'static str) -> Key {
-        Key::primary(Bytes::from_static(text.as_bytes()))
+        Key::new(Bytes::from_static(text.as_bytes()))
     }
 
     fn texts(mut keys: Vec<Key>) -> Vec<String> {
@@ -256,5 +294,27 @@ mod tests {
         catalog.add(&named("i/1"), &tags(&["i\0home", "i\0home2"]));
         assert_eq!(texts(catalog.with_tag(b"h\0home")), ["h/1"]);
         assert_eq!(texts(catalog.with_tag(b"\0home")), ["h/1", "i/1"]);
+        catalog.with_prefix(b"").iter().for_each(|key| catalog.remove(key.as_bytes()));
+        assert_eq!((catalog.len(), catalog.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn tables_are_given_back_with_what_stood_in_them() {
+        let catalog = Catalog::default();
+        let shared = Bytes::from_static(b"h\0all");
+        for number in 0..20_000 {
+            let (key, tag) = (format!("k{number}"), format!("h\0own-{number}"));
+            catalog.add(&Key::new(key.into()), &[shared.clone(), tag.into()]);
+        }
+        let all = catalog.bytes();
+        catalog.with_prefix(b"").iter().skip(10).for_each(|key| catalog.remove(key.as_bytes()));
+        assert!(catalog.bytes() < all / 1000, "{} of {all}", catalog.bytes());
+        let lists = catalog.lists();
+        let shared = lists.tags.get(lists.tag_ids[&shared[..]] as usize).unwrap();
+        let places = [lists.tag_ids.capacity(), shared.names.capacity()];
+        assert!(places.iter().all(|places| *places < 5000), "{places:?}");
+        drop(lists);
+        catalog.with_prefix(b"").iter().for_each(|key| catalog.remove(key.as_bytes()));
+        assert_eq!(catalog.lists().tags.capacity(), 0);
     }
 }

@@ -57,6 +57,8 @@ pub(crate) fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) 
 
 /// Files that could not be removed, after which room is made no further.
 const REFUSED_MAX: usize = 8;
+/// Files that go for the names of one that comes; more go with the next.
+const GONE_FOR_NAMES_MAX: usize = 64;
 
 impl Tiers {
     /// Has every file been read since the start?
@@ -96,6 +98,7 @@ impl Tiers {
     ) -> Result<Option<Arc<Entry>>, StoreError> {
         /// A file that is replaced each time it is read; chosen.
         const TIMES: usize = 3;
+        self.forget_pushed_out();
         let path = self.path(key);
         for _ in 0..TIMES {
             let opened = match Opened::new(&path) {
@@ -105,7 +108,7 @@ impl Tiers {
                 }
                 opened => opened.map_err(failed("open()", &path))?,
             };
-            match opened.read(&path, key, memory_max, now) {
+            match opened.read(&path, key, (memory_max, &self.held), now) {
                 Ok(Content::Entry(entry)) => {
                     match self.take_in(key, &path, &opened, &(*entry).into(), now) {
                         Taken::In(entry) => return Ok(Some(entry)),
@@ -173,7 +176,7 @@ impl Tiers {
         }
     }
 
-    /// Removes a file that is no good, if it still has the name.
+    /// Removes a file that is not valid, if it still has the name.
     fn discard(&self, key: &Key, path: &Path, opened: &Opened) {
         let mut names = self.folder.names();
         if names.are_of(self.zone) && opened.is_at(path) && self.unlink(&mut names, path).is_ok() {
@@ -203,6 +206,7 @@ impl Tiers {
         now: i64,
         is_wanted: impl FnOnce(&Locked<'_>) -> bool,
     ) -> Result<(), StoreError> {
+        self.forget_pushed_out();
         let temporary = self.temporary_path();
         let written = entry_file::write(&temporary, entry).and_then(|bytes| {
             let digest = key.digest();
@@ -260,8 +264,12 @@ impl Tiers {
         if self.options.max_size.is_some_and(|max| bytes > max) {
             return false;
         }
-        let mut refused = 0;
-        while refused < REFUSED_MAX && self.is_above(bytes, !self.index.holds(digest)) {
+        let (mut refused, mut tried) = (0, 0);
+        while refused < REFUSED_MAX
+            && (self.is_above(bytes, !self.index.holds(digest))
+                || (tried < GONE_FOR_NAMES_MAX && self.are_names_above()))
+        {
+            tried += 1;
             let is_removed = match self.remove_doomed(refused) {
                 Some(is_removed) => is_removed,
                 None => match self.index.oldest() {
@@ -304,7 +312,8 @@ impl Tiers {
             doomed.extend(bytes.map(|bytes| Doomed { digest, bytes }));
             self.forget_unused(key);
         }
-        let may_others_be = !is_scanned || !names.unsynced.is_empty();
+        // Those of an earlier purge may be in no journal: it could not be written.
+        let may_others_be = !is_scanned || !names.unsynced.is_empty() || !names.doomed.is_empty();
         doomed.iter().for_each(|doomed| names.doom(*doomed));
         Some(Condemned { had_file, doomed, may_others_be })
     }
@@ -353,9 +362,11 @@ impl Tiers {
         while left > 0 && self.remove_doomed(0).is_some() && steps.next() {
             left -= 1;
         }
+        // A purge of all may have made it long.
+        self.folder.names().doomed.shrink_to_fit();
     }
 
-    /// Removes a file of which only the name is known; whose it is, its head says. `false` if it is not
+    /// Removes a file known only by name; its head names the key. `false` if it is not
     /// removed: used meanwhile, or it cannot be; then it counts as used now.
     fn remove_known(&self, known: &Known, now: i64) -> bool {
         let digest = &known.digest;
@@ -374,7 +385,12 @@ impl Tiers {
             }
         };
         if let Some(head) = head {
-            self.forget_unused(&Key::primary(head.key));
+            let key = Key::new(head.key);
+            if is_removed && self.are_names_above() {
+                // It goes for its names, which what is in memory has, too.
+                self.drop_from_memory(&key);
+            }
+            self.forget_unused(&key);
         }
         is_removed
     }
@@ -456,10 +472,10 @@ pub(crate) enum Taken {
 
 /// What a purge found on the disk.
 pub(crate) struct Condemned {
-    /// Of each key: did it have a file?
+    /// Whether each key had a file.
     pub(crate) had_file: Vec<bool>,
     pub(crate) doomed: Vec<Doomed>,
-    /// May there be, or come back, files that nobody knows of?
+    /// Whether files may exist, or come back, that nobody knows of.
     pub(crate) may_others_be: bool,
 }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::key::VariantId;
+use crate::lent::Held;
 use crate::marks::Moment;
 
 /// First bytes of an entry's file; the digit is the format's version.
@@ -31,7 +32,7 @@ pub struct Part {
     pub first: u64,
     /// Length of the whole, in bytes.
     pub total: u64,
-    /// Does it reach to the end of the whole, as the origin said?
+    /// Whether it reaches to the end of the whole, as the origin said.
     pub is_to_end: bool,
     /// The `Range` it answered.
     pub asked: Bytes,
@@ -96,7 +97,7 @@ pub(crate) enum Prefix {
     Head(usize, u32),
     /// In another version of the format.
     Other,
-    /// It is no entry's file.
+    /// It is not an entry's file.
     Foreign,
 }
 
@@ -104,7 +105,7 @@ pub(crate) enum Prefix {
 #[derive(Clone, Debug)]
 pub enum EntryBody {
     /// In memory, shared.
-    Memory(Bytes),
+    Memory(Held),
     /// In an open file, starting at this offset; for bodies too large for memory.
     File(Arc<File>, u64),
 }
@@ -115,13 +116,13 @@ pub const FORMS: usize = 3;
 /// The body in another coding: made once, kept with the entry in both tiers.
 #[derive(Debug, Default)]
 pub struct Form {
-    made: OnceLock<(u8, Bytes)>,
+    made: OnceLock<(u8, Held)>,
     is_claimed: AtomicBool,
 }
 
 impl Form {
     /// Effort and bytes, once they are there.
-    pub fn made(&self) -> Option<&(u8, Bytes)> {
+    pub fn made(&self) -> Option<&(u8, Held)> {
         self.made.get()
     }
 
@@ -136,7 +137,7 @@ impl Form {
     }
 
     /// Keeps what was made; the first one stays.
-    pub fn keep(&self, effort: u8, bytes: Bytes) {
+    pub fn keep(&self, effort: u8, bytes: Held) {
         self.is_claimed.store(true, Ordering::Relaxed);
         let _ = self.made.set((effort, bytes));
     }
@@ -208,17 +209,22 @@ impl Entry {
         let fields: usize = self.head.fields.iter().map(|(n, v)| n.len() + v.len() + 64).sum();
         // In the catalog, too: the tag's place there and the key's place with it.
         let tags: usize = self.head.tags.iter().map(|tag| tag.len() + 128).sum();
+        OVERHEAD + (fields + tags + self.head.key.len()) as u64 + self.held_bytes()
+    }
+
+    /// Those of its body and forms.
+    pub(crate) fn held_bytes(&self) -> u64 {
         let body = match &self.body {
             EntryBody::Memory(bytes) => bytes.len(),
             EntryBody::File(..) => 0,
         };
         let forms: usize = self.forms.iter().map(|form| form.made().map_or(0, |f| f.1.len())).sum();
-        OVERHEAD + (fields + tags + body + forms + self.head.key.len()) as u64
+        (body + forms) as u64
     }
 }
 
 /// A form's head, behind which its bytes stand.
-pub(crate) fn encode_form(place: usize, (effort, bytes): &(u8, Bytes)) -> Vec<u8> {
+pub(crate) fn encode_form(place: usize, (effort, bytes): &(u8, Held)) -> Vec<u8> {
     let mut out = FORM_MARK.to_vec();
     out.push(u8::try_from(place).expect("few forms"));
     out.push(*effort);
@@ -236,23 +242,24 @@ fn form_crc(head: &[u8], bytes: &[u8]) -> u32 {
 }
 
 /// Reads the forms behind a body; `None` if any byte is not as it was written.
-pub(crate) fn decode_forms(mut input: Bytes, entry: &Entry) -> Option<()> {
+pub(crate) fn decode_forms(input: &Held, entry: &Entry) -> Option<()> {
     const HEAD_BYTES: usize = 4 + 1 + 1 + 8;
-    while !input.is_empty() {
-        let mut head = input.get(..HEAD_BYTES)?;
+    let mut at = 0;
+    while at < input.len() {
+        let mut head = input.get(at..at + HEAD_BYTES)?;
         let summed = head;
         let mark: [u8; 4] = take(&mut head)?;
         let [place, effort] = take(&mut head)?;
         let length = usize::try_from(u64::from_le_bytes(take(&mut head)?)).ok()?;
-        let mut rest = &input[HEAD_BYTES..];
+        let mut rest = &input[at + HEAD_BYTES..];
         let crc = u32::from_le_bytes(take(&mut rest)?);
         let bytes = rest.get(..length)?;
         if mark != *FORM_MARK || form_crc(summed, bytes) != crc {
             return None;
         }
         let start = input.len() - rest.len();
-        entry.forms.get(usize::from(place))?.keep(effort, input.slice(start..start + length));
-        input = input.slice(start + length..);
+        at = start + length;
+        entry.forms.get(usize::from(place))?.keep(effort, input.slice(start..at));
     }
     Some(())
 }
@@ -498,7 +505,7 @@ mod tests {
             ..EntryHead::default()
         };
         let wanted = head.clone();
-        let entry = Entry::new(head, EntryBody::Memory(Bytes::new()), 0);
+        let entry = Entry::new(head, EntryBody::Memory(Held::default()), 0);
         assert_eq!(entry.head, wanted);
         drop(wanted);
         assert!(buffer.is_unique(), "the entry still holds the buffer");

@@ -3,6 +3,7 @@
 use crate::disk::failed;
 use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, Prefix, decode_forms, encode_form};
 use crate::files;
+use crate::lent::Account;
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use std::fs::File;
@@ -85,7 +86,7 @@ impl Opened {
         Ok(head.map_or(Head::Damaged, |head| Head::Whole(Box::new(head))))
     }
 
-    /// Reads and verifies it; bodies above `memory_max` stay in the file.
+    /// Reads and verifies it; bodies above `memory_max` stay in the file, what is read is on the account.
     ///
     /// # Errors
     /// It is damaged, or cannot be read.
@@ -93,7 +94,7 @@ impl Opened {
         &self,
         path: &Path,
         key: &Key,
-        memory_max: u64,
+        (memory_max, account): (u64, &Account),
         now: i64,
     ) -> Result<Content, StoreError> {
         let damaged = |what| StoreError::Damaged { path: path.to_owned(), what };
@@ -122,9 +123,11 @@ impl Opened {
         let rest_bytes = rest_bytes.ok_or_else(|| damaged("length"))?;
         let body_end = body_at + head.body_bytes;
         let (body, forms) = if head.body_bytes <= memory_max {
-            let mut body = bytes_at(file, body_at, self.bytes - body_at)
+            let both = bytes_at(file, body_at, self.bytes - body_at)
                 .map_err(|error| cut_or_failed(error, path))?;
-            let forms = body.split_off(usize::try_from(head.body_bytes).unwrap_or(usize::MAX));
+            let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
+            let (end, both) = (both.len(), account.hold(both));
+            let (body, forms) = (both.slice(0..body_bytes), both.slice(body_bytes..end));
             if crc32fast::hash(&body) != head.body_crc {
                 return Err(damaged("body checksum"));
             }
@@ -138,10 +141,10 @@ impl Opened {
             let forms =
                 bytes_at(file, body_end, rest_bytes).map_err(|error| cut_or_failed(error, path))?;
             let file = file.try_clone().map_err(failed("dup()", path))?;
-            (EntryBody::File(Arc::new(file), body_at), forms)
+            (EntryBody::File(Arc::new(file), body_at), account.hold(forms))
         };
         let entry = Entry::new(head, body, now);
-        decode_forms(forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
+        decode_forms(&forms, &entry).ok_or_else(|| damaged("another coding of the body"))?;
         Ok(Content::Entry(Box::new(entry)))
     }
 }
@@ -235,7 +238,7 @@ fn crc_of(file: &File, part: Range<u64>) -> io::Result<u32> {
 /// The bytes of a small body, from wherever it is.
 pub(crate) fn body_bytes(body: &EntryBody, length: u64) -> io::Result<Bytes> {
     match body {
-        EntryBody::Memory(bytes) => Ok(bytes.clone()),
+        EntryBody::Memory(bytes) => Ok(bytes.bytes()),
         EntryBody::File(file, offset) => {
             let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
             file.read_exact_at(&mut bytes, *offset)?;

@@ -6,7 +6,7 @@
 //! | made, flowing | stored, or free if its maker ends without ([`FillGuard`] is dropped) |
 //! | free, with waiters | made by one of them, woken in their order; the others sleep on |
 //! | overdue (older than the caller's age) | made by the next caller; the old maker's end is ignored |
-//! | begun before a purge that meets it | as overdue, but who reads along gets all of it |
+//! | begun before a purge that meets it | as overdue, but readers get all of it |
 //!
 //! Nobody polls, and a maker that fails wakes one waiter, not all.
 //!
@@ -325,14 +325,15 @@ mod tests {
     use crate::entry::{EntryBody, EntryHead};
     use crate::flow::{Broken, Filling, Piece};
     use crate::marks::Left;
-    use crate::purge::{Depth, Purge};
+    use crate::purge::{Purge, PurgeMode};
+    use crate::{Account, Held};
 
     fn fills() -> Arc<Fills> {
         Arc::new(Fills::new(Marks::new(Left::default())))
     }
 
     fn key() -> Key {
-        Key::primary(Bytes::from_static(b"k"))
+        Key::new(Bytes::from_static(b"k"))
     }
 
     fn maker(fills: &Arc<Fills>) -> FillGuard {
@@ -350,7 +351,7 @@ mod tests {
     }
 
     fn entry() -> Arc<Entry> {
-        Arc::new(Entry::new(EntryHead::default(), EntryBody::Memory(Bytes::new()), 0))
+        Arc::new(Entry::new(EntryHead::default(), EntryBody::Memory(Held::default()), 0))
     }
 
     #[test]
@@ -412,7 +413,11 @@ mod tests {
         let fills = fills();
         let guard = maker(&fills);
         let waiter = waiter(&fills);
-        let filling = Filling::new(EntryHead { status: 200, ..EntryHead::default() }, Some(6));
+        let filling = Filling::new(
+            EntryHead { status: 200, ..EntryHead::default() },
+            Some(6),
+            &Account::default(),
+        );
         guard.begin(filling.flow());
         filling.push(&Bytes::from_static(b"abc"));
         let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
@@ -430,7 +435,7 @@ mod tests {
     async fn who_reads_along_with_a_purged_response_gets_all_of_it() {
         let fills = fills();
         let (guard, waiter) = (maker(&fills), waiter(&fills));
-        let filling = Filling::new(EntryHead::default(), None);
+        let filling = Filling::new(EntryHead::default(), None, &Account::default());
         guard.begin(filling.flow());
         let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
         fills.cancel(|_, _, _| true);
@@ -450,15 +455,15 @@ mod tests {
             let making = Arc::new(fills.marks.begin());
             guard.started(&making);
             let early = waiter(&fills);
-            fills.marks.note(std::slice::from_ref(&purge), Depth::Hard, None);
-            // The tags are not known yet: who comes now waits, and learns it with the head.
+            fills.marks.note(std::slice::from_ref(&purge), PurgeMode::Hard, None);
+            // The tags are not known yet: those who come now wait, and learn it with the head.
             let later = matches!(purge, Purge::Tag(_)).then(|| waiter(&fills));
             let head = EntryHead {
                 began: making.moment(),
                 tags: vec!["t".into()],
                 ..EntryHead::default()
             };
-            let filling = Filling::new(head, None);
+            let filling = Filling::new(head, None, &Account::default());
             guard.begin(filling.flow());
             if let Some(later) = &later {
                 assert!(matches!(later.woken().await, Woken::Free), "{purge:?}");

@@ -10,6 +10,7 @@
 //! - It ends when its [`Filling`] does: dropped before its end, as broken.
 
 use crate::entry::EntryHead;
+use crate::lent::{Account, Share};
 use crate::sync::{Mutex, MutexGuard, Notify};
 use bytes::Bytes;
 use slab::Slab;
@@ -54,16 +55,16 @@ impl Piece {
     }
 }
 
-/// Bytes of a file that are handed out at once; chosen: who reads them into memory takes no more than a buffer.
+/// Bytes of a file that are handed out at once; chosen: a reader takes no more than a buffer into memory.
 const FILE_PIECE_BYTES: u64 = 64 * 1024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Arrived {
     /// Each with the place of its first byte in the body.
     pieces: VecDeque<(u64, Piece)>,
     bytes: u64,
     /// Bytes of `pieces` that are in memory.
-    memory_bytes: u64,
+    in_memory: Share,
     /// How far each who reads has come.
     readers: Slab<u64>,
     is_passed_on: bool,
@@ -71,13 +72,18 @@ struct Arrived {
 }
 
 impl Arrived {
+    fn new(in_memory: Share) -> Self {
+        let (pieces, readers) = (VecDeque::new(), Slab::new());
+        Self { pieces, bytes: 0, in_memory, readers, is_passed_on: false, ended: None }
+    }
+
     fn add(&mut self, piece: Piece) {
         let bytes = piece.bytes();
         if bytes == 0 {
             return;
         }
         if matches!(piece, Piece::Memory(_)) {
-            self.memory_bytes += bytes;
+            self.in_memory.set(self.in_memory.bytes() + bytes);
         }
         self.pieces.push_back((self.bytes, piece));
         self.bytes += bytes;
@@ -85,7 +91,7 @@ impl Arrived {
 
     fn remove_first(&mut self) {
         if let Some((_, Piece::Memory(bytes))) = self.pieces.pop_front() {
-            self.memory_bytes -= bytes.len() as u64;
+            self.in_memory.set(self.in_memory.bytes() - bytes.len() as u64);
         }
     }
 
@@ -149,9 +155,10 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// Begins a flow; `announced`: its length, if the origin said it.
-    pub fn new(head: EntryHead, announced: Option<u64>) -> Self {
-        let (arrived, changed, taken) = (Mutex::default(), Notify::new(), Notify::new());
+    /// Begins a flow; `announced`: its length, if the origin said it. What of it is in memory is on the account.
+    pub fn new(head: EntryHead, announced: Option<u64>, account: &Account) -> Self {
+        let arrived = Mutex::new(Arrived::new(account.share(0)));
+        let (changed, taken) = (Notify::new(), Notify::new());
         Self { flow: Arc::new(Flow { head, announced, arrived, changed, taken }) }
     }
 
@@ -201,7 +208,7 @@ impl Filling {
         arrived.add(Piece::Memory(whole.clone()));
     }
 
-    /// It is not stored any more: who reads it goes on, nobody else comes, and what all have taken is let go.
+    /// It is not stored any more: its readers go on, no others come, and what all have taken is let go.
     pub fn pass_on(&self) {
         let mut arrived = self.flow.arrived();
         arrived.is_passed_on = true;
@@ -211,7 +218,7 @@ impl Filling {
 
     /// Bytes in memory.
     pub fn memory_bytes(&self) -> u64 {
-        self.flow.arrived().memory_bytes
+        self.flow.arrived().in_memory.bytes()
     }
 
     /// Bytes so far.
@@ -324,7 +331,7 @@ mod tests {
     use super::*;
 
     fn filling() -> Filling {
-        Filling::new(EntryHead::default(), None)
+        Filling::new(EntryHead::default(), None, &Account::default())
     }
 
     async fn text(follower: &mut Follower) -> Option<String> {

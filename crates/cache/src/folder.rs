@@ -17,11 +17,12 @@ use crate::disk::failed;
 use crate::files;
 use crate::index::Digest;
 use crate::journal::Journal;
-use crate::marks::Marks;
+use crate::marks::{Left, Marks};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tiers::Tiers;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{AccessFlags, access};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -96,7 +97,7 @@ pub(crate) struct Names {
     pub(crate) doomed_bytes: u64,
     /// Files that could not be removed, of which the log has a line.
     pub(crate) stuck: HashSet<Digest>,
-    /// The first of those that are not told of yet, and how many more there are.
+    /// The first of those that are not reported yet, and how many more there are.
     problem: Option<(StoreError, usize)>,
     pub(crate) unsynced: Unsynced,
 }
@@ -237,12 +238,33 @@ impl Folder {
         if let Some(folder) = open.get(&real).and_then(Weak::upgrade) {
             return Ok(folder);
         }
-        let lock_path = path.join(LOCK_NAME);
-        let lock = Mutex::new(try_lock(&lock_path)?);
+        let lock = try_lock(&path.join(LOCK_NAME))?;
         let (journal, left) = Journal::open(path)?;
-        let folder = Arc::new(Self {
-            lock,
-            lock_path,
+        let folder = Self::new(path, lock, journal, left);
+        open.insert(real, Arc::downgrade(&folder));
+        Ok(folder)
+    }
+
+    /// The folder as one that is only looked at: nothing is made in it, and it need not be there yet.
+    ///
+    /// # Errors
+    /// It could not be made, or written to.
+    pub(crate) fn look(path: &Path) -> Result<Arc<Self>, StoreError> {
+        let existing = path.ancestors().find(|folder| folder.symlink_metadata().is_ok());
+        let existing = existing.filter(|folder| !folder.as_os_str().is_empty());
+        let existing = existing.unwrap_or(Path::new("."));
+        if !existing.is_dir() {
+            return Err(failed("mkdir()", path)(Errno::ENOTDIR.into()));
+        }
+        let writable = access(existing, AccessFlags::W_OK | AccessFlags::X_OK);
+        writable.map_err(|errno| failed("mkdir()", path)(errno.into()))?;
+        Ok(Self::new(path, None, Journal::without_file(path), Left::default()))
+    }
+
+    fn new(path: &Path, lock: Option<Flock<File>>, journal: Journal, left: Left) -> Arc<Self> {
+        Arc::new(Self {
+            lock: Mutex::new(lock),
+            lock_path: path.join(LOCK_NAME),
             marks: Marks::new(left),
             journal,
             names: Mutex::default(),
@@ -250,9 +272,7 @@ impl Folder {
             zones: Mutex::default(),
             temporary: AtomicU64::new(0),
             ended: OnceLock::new(),
-        });
-        open.insert(real, Arc::downgrade(&folder));
-        Ok(folder)
+        })
     }
 
     /// Joins a zone, under a number above those of all before it.

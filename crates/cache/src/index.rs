@@ -10,7 +10,7 @@ pub(crate) type Digest = [u8; 16];
 /// million files leave 16,000 in each.
 const PARTS: usize = 64;
 
-/// Of so many files one is among those that are found together as the longest unused; chosen: a walk through a
+/// One file of this many is among those that are found together as the longest unused; chosen: a walk through a
 /// million files is for 15,000 that go.
 const SHARE: usize = 64;
 

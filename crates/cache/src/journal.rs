@@ -23,6 +23,7 @@ use crate::marks::{Left, Moment};
 use crate::purge::Purge;
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Key, StoreError};
+use base16ct::lower;
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,16 +34,8 @@ const NAME: &str = "yorozu.purges";
 /// The name under which it is written again.
 const NEW_NAME: &str = "yorozu.purges.new";
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn bytes_of(digits: &str) -> Option<Bytes> {
-    let pairs = digits.as_bytes().chunks(2).map(|pair| {
-        let pair = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(pair, 16).ok()
-    });
-    pairs.collect::<Option<Vec<u8>>>().map(Bytes::from)
+    lower::decode_vec(digits).ok().map(Bytes::from)
 }
 
 fn summed(text: &str) -> String {
@@ -60,11 +53,11 @@ fn purge_line(purge: &Purge, Moment { epoch, number }: Moment) -> String {
         Purge::Tag(tag) => ("tag", &tag[..]),
         Purge::All => ("all", &b""[..]),
     };
-    summed(&format!("purge {epoch:016x} {number} {kind}:{}", hex(bytes)))
+    summed(&format!("purge {epoch:016x} {number} {kind}:{}", lower::encode_string(bytes)))
 }
 
 fn file_line(digest: &Digest, Moment { epoch, number }: Moment) -> String {
-    summed(&format!("file {epoch:016x} {number} {}", hex(digest)))
+    summed(&format!("file {epoch:016x} {number} {}", lower::encode_string(digest)))
 }
 
 /// Reads a line into `left`; `None` for one that is torn.
@@ -86,7 +79,7 @@ fn read_line(line: &str, left: &mut Left) -> Option<()> {
             let (kind, digits) = words.next()?.split_once(':')?;
             let bytes = bytes_of(digits)?;
             let purge = match kind {
-                "page" => Purge::Page(Key::primary(bytes)),
+                "page" => Purge::Page(Key::new(bytes)),
                 "prefix" => Purge::Prefix(bytes),
                 "tag" => Purge::Tag(bytes),
                 "all" => Purge::All,
@@ -115,7 +108,7 @@ fn lines(bytes: &[u8]) -> Left {
 
 #[derive(Debug)]
 struct State {
-    /// May the file hold a line?
+    /// Whether the file may hold a line.
     is_there: bool,
     has_epoch: bool,
 }
@@ -133,10 +126,15 @@ impl Journal {
     /// # Errors
     /// It is there and cannot be read: purged pages might come back.
     pub(crate) fn open(folder: &Path) -> Result<(Self, Left), StoreError> {
-        let state = Mutex::new(State { is_there: false, has_epoch: false });
-        let journal = Self { folder: folder.to_owned(), state };
+        let journal = Self::without_file(folder);
         let left = journal.read(0)?;
         Ok((journal, left))
+    }
+
+    /// A journal whose file is not looked for.
+    pub(crate) fn without_file(folder: &Path) -> Self {
+        let state = Mutex::new(State { is_there: false, has_epoch: false });
+        Self { folder: folder.to_owned(), state }
     }
 
     /// What it has, also of another process, whose folder it was until now; `epoch`: the own one.
@@ -232,7 +230,7 @@ mod tests {
     fn lines_are_read_back_and_torn_ones_are_not() {
         let at = Moment { epoch: 0xabc, number: 17 };
         for purge in [
-            Purge::Page(Key::primary(Bytes::from_static(b"http\x00 \xff/"))),
+            Purge::Page(Key::new(Bytes::from_static(b"http\x00 \xff/"))),
             Purge::Prefix(Bytes::from_static(b"a b")),
             Purge::Tag(Bytes::from_static(b"h\0post-1")),
             Purge::All,

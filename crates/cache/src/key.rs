@@ -12,7 +12,7 @@ pub struct Key(Bytes);
 
 impl Key {
     /// The key of the first variant, and of responses that do not vary.
-    pub fn primary(text: Bytes) -> Self {
+    pub fn new(text: Bytes) -> Self {
         Self(text)
     }
 
@@ -69,13 +69,13 @@ mod tests {
     #[test]
     fn file_names_are_nginx_s() {
         // nginx, ngx_http_proxy_module, proxy_cache_path: the file name is MD5 of the key.
-        let key = Key::primary(Bytes::from_static(b"abc"));
+        let key = Key::new(Bytes::from_static(b"abc"));
         assert_eq!(key.digest()[..4], [0x90, 0x01, 0x50, 0x98]);
     }
 
     #[test]
     fn variants_have_keys_of_their_own() {
-        let key = Key::primary(Bytes::from_static(b"abc"));
+        let key = Key::new(Bytes::from_static(b"abc"));
         let id = Key::variant_id(b"accept:x");
         assert_ne!(key, key.variant(&id));
         assert_ne!(id, Key::variant_id(b"accept:y"));

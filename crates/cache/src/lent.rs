@@ -1,27 +1,45 @@
-//! Large bytes that are in memory for their readers, whatever becomes of the page.
+//! Bytes that are in memory for their readers, whatever becomes of the page.
 
 use bytes::Bytes;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bytes readers hold.
+/// How many bytes are held.
 #[derive(Debug, Default)]
-pub(crate) struct Account(Arc<AtomicU64>);
+pub struct Account(Arc<AtomicU64>);
 
-struct Lent {
-    bytes: Bytes,
+/// This many of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    bytes: u64,
     held: Arc<AtomicU64>,
 }
 
-impl Account {
-    /// The same bytes, counted until the last reader lets them go; `None` if that would be more than `max`.
-    pub(crate) fn lend(&self, bytes: &Bytes, max: u64) -> Option<Bytes> {
-        let more = bytes.len() as u64;
-        let next = |held: u64| held.checked_add(more).filter(|held| *held <= max);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        let lent = Lent { bytes: bytes.clone(), held: Arc::clone(&self.0) };
-        Some(Bytes::from_owner(lent))
+impl Share {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
+
+    /// Counts this many from here on.
+    pub(crate) fn set(&mut self, bytes: u64) {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.held.fetch_add(more, Ordering::Relaxed),
+            None => self.held.fetch_sub(self.bytes - bytes, Ordering::Relaxed),
+        };
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+struct Lent {
+    bytes: Bytes,
+    _share: Share,
 }
 
 impl AsRef<[u8]> for Lent {
@@ -30,9 +48,58 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-impl Drop for Lent {
-    fn drop(&mut self) {
-        self.held.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
+/// A body in memory, or another coding of it: counted until the last one who reads it lets it go. A page has no others.
+#[derive(Clone, Debug, Default)]
+pub struct Held(Bytes);
+
+impl Held {
+    /// A part of them: it holds all.
+    pub(crate) fn slice(&self, range: Range<usize>) -> Self {
+        Self(self.0.slice(range))
+    }
+
+    /// For a reader.
+    pub fn bytes(&self) -> Bytes {
+        self.0.clone()
+    }
+}
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Account {
+    /// How many there are.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts some more.
+    pub(crate) fn share(&self, bytes: u64) -> Share {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Share { bytes, held: Arc::clone(&self.0) }
+    }
+
+    /// Counts bytes as long as anybody has them.
+    pub fn hold(&self, bytes: Bytes) -> Held {
+        if bytes.is_empty() {
+            return Held(bytes);
+        }
+        let share = self.share(bytes.len() as u64);
+        Held(Bytes::from_owner(Lent { bytes, _share: share }))
+    }
+
+    /// The same bytes, counted until the last reader lets them go; `None` if that would be more than `max`.
+    pub(crate) fn lend(&self, bytes: &Held, max: u64) -> Option<Bytes> {
+        let more = bytes.len() as u64;
+        let next = |held: u64| held.checked_add(more).filter(|held| *held <= max);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        let share = Share { bytes: more, held: Arc::clone(&self.0) };
+        Some(Bytes::from_owner(Lent { bytes: bytes.bytes(), _share: share }))
     }
 }
 
@@ -42,13 +109,27 @@ mod tests {
 
     #[test]
     fn what_readers_hold_is_bounded_until_they_let_it_go() {
-        let (account, bytes) = (Account::default(), Bytes::from_static(b"0123456789"));
+        let (account, bytes) = (Account::default(), Held(Bytes::from_static(b"0123456789")));
         let first = account.lend(&bytes, 25).unwrap();
         let second = account.lend(&bytes, 25).unwrap().slice(3..4);
         assert!(account.lend(&bytes, 25).is_none());
         drop(first);
-        assert_eq!(account.lend(&bytes, 25).as_ref(), Some(&bytes));
+        assert_eq!(account.lend(&bytes, 25), Some(bytes.bytes()));
         drop(second);
-        assert_eq!(account.0.load(Ordering::Relaxed), 0);
+        assert_eq!(account.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_held_counts_once_and_as_long_as_a_part_of_it_is_read() {
+        let account = Account::default();
+        let held = account.hold(Bytes::from_static(b"0123456789"));
+        let (part, reader) = (held.slice(2..4), held.bytes());
+        assert_eq!((account.bytes(), &part[..]), (10, &b"23"[..]));
+        drop((held, reader));
+        let last = part.bytes();
+        drop(part);
+        assert_eq!(account.bytes(), 10);
+        drop(last);
+        assert_eq!(account.bytes(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! Where files lie in the folder of a zone, and what they are called.
 
 use crate::index::Digest;
+use base16ct::lower;
 use std::path::{Path, PathBuf};
 
 /// Folder depth: up to three levels of one or two hexadecimal digits each.
@@ -25,7 +26,7 @@ impl Levels {
 
     /// `c/29/b7f54b2df7773722d382f4809d65029c` for levels `1:2`: digits are taken from the end.
     pub(crate) fn path(self, root: &Path, digest: &Digest) -> PathBuf {
-        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = lower::encode_string(digest);
         let mut path = root.to_owned();
         let mut end = name.len();
         for digits in self.digits.into_iter().filter(|digits| *digits > 0) {
@@ -44,13 +45,7 @@ impl Levels {
 
 pub(crate) fn parse_digest(name: &str) -> Option<Digest> {
     let mut digest = [0; 16];
-    if name.len() != 32 || !name.is_ascii() {
-        return None;
-    }
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&name[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(digest)
+    lower::decode(name, &mut digest).is_ok_and(|bytes| bytes.len() == 16).then_some(digest)
 }
 
 #[cfg(test)]

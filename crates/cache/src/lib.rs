@@ -50,13 +50,14 @@ pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Filling, Flow, Follower, Piece};
 pub use key::{Key, VariantId};
+pub use lent::{Account, Held};
 pub use levels::Levels;
 pub use marks::{Making, Moment};
 pub use pace::Pace;
-pub use purge::{Depth, Purge};
+pub use purge::{Purge, PurgeMode};
 pub use queue::{Place, Refused, WAITING_BYTES_MAX};
 pub use spool::Spool;
-pub use zone::{BODY_IN_MEMORY_MAX, Kept, Zone, ZoneOptions, ZoneUsage};
+pub use zone::{BODY_IN_MEMORY_MAX, Housekeeping, Zone, ZoneOptions, ZoneUsage};
 
 /// Why the disk tier could not do what was asked. The memory tier goes on.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +74,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// The folder was removed while it was used.
-    #[error("cache folder \"{path}\" was removed: its pages are forgotten, and it is made again")]
+    #[error("cache folder \"{path}\" was removed: its pages are dropped, and it is created again")]
     Vanished {
         /// The folder.
         path: std::path::PathBuf,
@@ -86,8 +87,14 @@ pub enum StoreError {
         /// The others.
         more: usize,
     },
+    /// A purge holds for this process, and may not outlast it.
+    #[error("purged pages may be back after a restart: {why}")]
+    Purge {
+        /// Why it is not on the disk.
+        why: Box<StoreError>,
+    },
     /// A file is not what was written: cut short, bits flipped, or of another program.
-    #[error("cache file \"{path}\" is damaged ({what}), it is removed")]
+    #[error("cache file \"{path}\" is damaged ({what}), removing it")]
     Damaged {
         /// The file.
         path: std::path::PathBuf,
@@ -101,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_call_is_told_in_nginxs_words() {
+    fn a_failed_call_is_reported_in_nginxs_words() {
         let (path, source) = ("/cache/a".into(), std::io::Error::from_raw_os_error(28));
         let problem = StoreError::Io { call: "write()", path, source };
         let text = "write() \"/cache/a\" failed (28: No space left on device)";

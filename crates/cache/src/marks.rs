@@ -15,7 +15,7 @@ use crate::Key;
 use crate::catalog::host_end;
 use crate::entry::EntryHead;
 use crate::index::Digest;
-use crate::purge::{Depth, Purge};
+use crate::purge::{Purge, PurgeMode};
 use crate::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
@@ -332,7 +332,12 @@ impl Marks {
 
     /// Notes purges: what began before is not stored from here on, but for the `spared` one where a page is
     /// meant.
-    pub(crate) fn note(&self, purges: &[Purge], depth: Depth, spared: Option<&Making>) -> Moment {
+    pub(crate) fn note(
+        &self,
+        purges: &[Purge],
+        mode: PurgeMode,
+        spared: Option<&Making>,
+    ) -> Moment {
         let mut state = self.state();
         let moment = Moment { epoch: self.epoch, number: state.draw() };
         let at = state.at(self.epoch, moment);
@@ -341,7 +346,7 @@ impl Marks {
                 Purge::Page(key) => state.spares(self.epoch, key, spared),
                 _ => None,
             };
-            let last = if depth == Depth::Hard { &mut state.hard } else { &mut state.soft };
+            let last = if mode == PurgeMode::Hard { &mut state.hard } else { &mut state.soft };
             last.note(purge, at, except);
         }
         moment
@@ -446,13 +451,13 @@ mod tests {
     use super::*;
 
     fn key() -> Key {
-        Key::primary(Bytes::from_static(b"site/a"))
+        Key::new(Bytes::from_static(b"site/a"))
     }
 
     #[test]
     fn what_began_before_is_met_and_what_came_after_is_not() {
         let tags = [Bytes::from_static(b"t"), Bytes::from_static(b"host\0u")];
-        for depth in [Depth::Hard, Depth::Soft] {
+        for mode in [PurgeMode::Hard, PurgeMode::Soft] {
             for purge in [
                 Purge::Tag(Bytes::from_static(b"t")),
                 Purge::Tag(Bytes::from_static(b"\0u")),
@@ -462,14 +467,14 @@ mod tests {
             ] {
                 let marks = Marks::new(Left::default());
                 let before = marks.begin();
-                marks.note(std::slice::from_ref(&purge), depth, None);
+                marks.note(std::slice::from_ref(&purge), mode, None);
                 let after = marks.begin();
                 for key in [key(), key().variant(&[1; 16])] {
                     assert!(marks.meet(&key, &tags, before.moment()), "{purge:?}");
                     assert!(marks.meet(&key, &tags, Moment::default()), "{purge:?}");
                     assert!(!marks.meet(&key, &tags, after.moment()), "{purge:?}");
                 }
-                let other = Key::primary(Bytes::from_static(b"sit"));
+                let other = Key::new(Bytes::from_static(b"sit"));
                 assert_eq!(marks.meet(&other, &[], before.moment()), purge == Purge::All);
             }
         }
@@ -489,7 +494,7 @@ mod tests {
         let is_met = |key: &Key, making: &Making, is_by_operator| {
             marks.locked().meet_response(key, &head(making, is_by_operator))
         };
-        let other = Key::primary(Bytes::from_static(b"site/b"));
+        let other = Key::new(Bytes::from_static(b"site/b"));
         marks.changed(&key(), false, Some(&own));
         for key in [key(), key().variant(&[1; 16])] {
             assert!(is_met(&key, &before, false) && !is_met(&key, &before, true));
@@ -500,7 +505,7 @@ mod tests {
         assert!(is_met(&key(), &before, true) && !is_met(&key(), &own, true));
         assert!(!is_met(&key(), &marks.begin(), false), "it came later");
         for number in 0..3000_u32 {
-            marks.changed(&Key::primary(number.to_be_bytes().to_vec().into()), false, None);
+            marks.changed(&Key::new(number.to_be_bytes().to_vec().into()), false, None);
         }
         assert!(is_met(&other, &before, false) && !is_met(&other, &before, true));
         assert!(marks.has_old(marks.now(), &[]));
@@ -534,10 +539,10 @@ mod tests {
     fn a_mark_waits_for_the_oldest_making_and_for_purges_that_follow() {
         let marks = Marks::new(Left::default());
         let (first, page) = (marks.begin(), [Purge::Page(key())]);
-        marks.note(&page, Depth::Hard, None);
+        marks.note(&page, PurgeMode::Hard, None);
         let second = marks.begin();
         let upto = marks.now();
-        marks.note(&[Purge::All], Depth::Soft, None);
+        marks.note(&[Purge::All], PurgeMode::Soft, None);
         marks.forget(upto, &[]);
         assert!(marks.locked().meet_hard(&key(), &[], first.moment()));
         drop(first);

@@ -20,7 +20,7 @@ pub enum Purge {
 
 /// What becomes of a purged page.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Depth {
+pub enum PurgeMode {
     /// It is gone.
     #[default]
     Hard,

@@ -1,4 +1,4 @@
-//! Entries that wait for the disk: so many bytes, and no more.
+//! Entries that wait for the disk, bounded by their bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded_and_told_once() {
+    fn what_waits_is_bounded_and_reported_once() {
         let queue = Queue::default();
         let half = WAITING_BYTES_MAX / 2;
         let (first, second) = (queue.enter(half).unwrap(), queue.enter(half).unwrap());

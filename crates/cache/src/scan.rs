@@ -111,7 +111,7 @@ impl Tiers {
                 return true;
             }
         };
-        let key = Key::primary(head.key.clone());
+        let key = Key::new(head.key.clone());
         let is_kept = self.marks().unless_met(&key, &head, |_| {
             self.catalog.add(&key, &head.tags);
             true
@@ -126,7 +126,7 @@ impl Tiers {
     }
 }
 
-/// Will it be otherwise before long? A process has so many open files, and so much memory.
+/// Will it be otherwise before long? A process has a limit of open files, and of memory.
 fn is_passing(error: &io::Error) -> bool {
     use nix::libc::{EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM};
     error.raw_os_error().is_some_and(|code| [EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM].contains(&code))

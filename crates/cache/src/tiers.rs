@@ -14,14 +14,16 @@ use crate::entry_file;
 use crate::fill::Fills;
 use crate::folder::Folder;
 use crate::index::Index;
+use crate::lent::{Account, Share};
 use crate::marks::{Locked, Marks, Moment};
-use crate::purge::{Depth, Purge};
+use crate::purge::{Purge, PurgeMode};
 use crate::sync::AtomicBool;
 use crate::zone::Zone;
-use quick_cache::Weighter;
 use quick_cache::sync::Cache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone)]
 struct ByBytes;
@@ -34,14 +36,48 @@ impl Weighter<Key, InMemory> for ByBytes {
 
 /// An entry with what it weighed when it was put into memory: a weight that changes under the map
 /// would spoil its sum.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct InMemory {
     entry: Arc<Entry>,
     bytes: u64,
+    /// Of body and forms, as long as it is in the tier.
+    _kept: Option<Share>,
+}
+
+impl Clone for InMemory {
+    /// For who looks: the one in the tier counts.
+    fn clone(&self) -> Self {
+        Self { entry: Arc::clone(&self.entry), bytes: self.bytes, _kept: None }
+    }
+}
+
+/// Notes what is pushed out of memory: if it has no file its name goes, too.
+#[derive(Clone, Default)]
+struct PushedOut(Arc<Mutex<Vec<Key>>>);
+
+impl PushedOut {
+    fn take(&self) -> Vec<Key> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Lifecycle<Key, InMemory> for PushedOut {
+    /// Freed after the map's lock was let go.
+    type RequestState = Vec<InMemory>;
+
+    fn on_evict(&self, freed: &mut Self::RequestState, key: Key, kept: InMemory) {
+        freed.push(kept);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+    }
 }
 
 /// Open files of one zone: each weighs as much of the memory tier. Chosen far below the usual bound of a process.
 const FILES_OPEN_MAX: u64 = 256;
+
+/// Readers may hold so much beside a whole memory tier; chosen: what may wait for the disk as well.
+pub(crate) const BEYOND_MAX: u64 = 8 * 1024 * 1024;
+/// The tier has at least an eighth of its bound.
+const HALVED_MAX: u32 = 3;
 
 /// Body size assumed when sizing the memory tier's table; chosen near a small page.
 const TYPICAL_ENTRY_BYTES: u64 = 16 * 1024;
@@ -52,7 +88,15 @@ pub(crate) struct Tiers {
     pub(crate) folder: Arc<Folder>,
     /// Its number among the zones of the folder.
     pub(crate) zone: u64,
-    memory: Cache<Key, InMemory, ByBytes>,
+    memory: Cache<Key, InMemory, ByBytes, DefaultHashBuilder, PushedOut>,
+    memory_bytes: u64,
+    /// How many times the tier's bound is halved.
+    halved: AtomicU32,
+    /// Bytes of bodies and forms, in the tier or in the hands of readers.
+    pub(crate) held: Account,
+    /// Those in the tier.
+    kept: Account,
+    pushed_out: PushedOut,
     /// What an entry weighs whose body is in an open file.
     open_file_bytes: u64,
     pub(crate) catalog: Catalog,
@@ -66,6 +110,13 @@ impl std::fmt::Debug for Tiers {
         f.debug_struct("Tiers").field("options", &self.options).finish_non_exhaustive()
     }
 }
+
+/// Keys and tags of what is stored take so much memory for each file there may be; chosen: a key of a hundred bytes with
+/// some eight tags. What has longer ones takes the room of several.
+const NAMES_OF_FILE: u64 = 512;
+/// They may take this share of the memory tier in any case: what is in memory has its names there whether it has a file
+/// or not.
+const NAMES_SHARE: u64 = 8;
 
 /// What purges met in one zone.
 pub(crate) struct Met {
@@ -83,10 +134,16 @@ impl Tiers {
         zone: u64,
     ) -> Self {
         let items = usize::try_from(memory_bytes / TYPICAL_ENTRY_BYTES).unwrap_or(1).max(64);
+        let (pushed_out, hasher) = (PushedOut::default(), DefaultHashBuilder::default());
         Self {
             options,
             zone,
-            memory: Cache::with_weighter(items, memory_bytes, ByBytes),
+            memory: Cache::with(items, memory_bytes, ByBytes, hasher, pushed_out.clone()),
+            memory_bytes,
+            halved: AtomicU32::new(0),
+            held: Account::default(),
+            kept: Account::default(),
+            pushed_out,
             open_file_bytes: memory_bytes / FILES_OPEN_MAX,
             catalog: Catalog::default(),
             fills: Arc::new(Fills::new(Arc::clone(&folder.marks))),
@@ -119,7 +176,26 @@ impl Tiers {
             EntryBody::Memory(_) => 0,
             EntryBody::File(..) => self.open_file_bytes,
         };
-        InMemory { bytes: entry.memory_bytes() + of_file, entry }
+        self.fit();
+        let kept = self.kept.share(entry.held_bytes());
+        InMemory { bytes: entry.memory_bytes() + of_file, entry, _kept: Some(kept) }
+    }
+
+    /// Bytes that readers have of what the tier pushed out, and of what is on its way there.
+    pub(crate) fn beyond(&self) -> u64 {
+        self.held.bytes().saturating_sub(self.kept.bytes())
+    }
+
+    /// Keeps the tier and what is [`Tiers::beyond`] it within the bound: what readers do not let go is room that the
+    /// tier has not. By halves, so that the map's own figures, which follow, come back as they were.
+    fn fit(&self) {
+        let beyond = self.beyond();
+        let is_good =
+            |halved: &u32| (self.memory_bytes >> halved) + beyond <= self.memory_bytes + BEYOND_MAX;
+        let halved = (0..HALVED_MAX).find(is_good).unwrap_or(HALVED_MAX);
+        if self.halved.swap(halved, Ordering::Relaxed) != halved {
+            self.memory.set_capacity(self.memory_bytes >> halved);
+        }
     }
 
     /// An entry that was written takes its body from the file of its name; one that was not, and whose body is not
@@ -137,6 +213,11 @@ impl Tiers {
                 self.memory.insert(key.clone(), self.weighed(Arc::new(moved)));
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept.bytes()
     }
 
     /// Entries in memory, and their bytes.
@@ -191,6 +272,27 @@ impl Tiers {
         }
     }
 
+    /// Do the keys and tags of what is stored take more memory than they may?
+    pub(crate) fn are_names_above(&self) -> bool {
+        let of_files = self.options.files_max as u64 * NAMES_OF_FILE;
+        self.catalog.bytes() > of_files.max(self.memory_bytes / NAMES_SHARE)
+    }
+
+    pub(crate) fn drop_from_memory(&self, key: &Key) {
+        let _locked = self.marks().locked();
+        self.memory.remove(key);
+    }
+
+    /// Forgets the names of what memory pushed out and the disk does not have. Blocks: that is done under the lock of
+    /// the folder's names, and not where it is pushed out, on an event loop.
+    pub(crate) fn forget_pushed_out(&self) {
+        let pushed_out = self.pushed_out.take();
+        if !pushed_out.is_empty() {
+            let _names = self.folder.names();
+            pushed_out.iter().for_each(|key| self.forget_unused(key));
+        }
+    }
+
     /// Forgets what is not used any more from memory.
     pub(crate) fn remove_unused_since(&self, time: i64) {
         for (key, entry) in self.all_in_memory() {
@@ -201,7 +303,7 @@ impl Tiers {
     }
 
     /// Takes out of memory, and out of the makers' hands, what purges at `at` mean.
-    pub(crate) fn purge_memory(&self, purges: &[Purge], depth: Depth, at: Moment) -> Met {
+    pub(crate) fn purge_memory(&self, purges: &[Purge], mode: PurgeMode, at: Moment) -> Met {
         let mut seen = HashSet::new();
         let mut keys = Vec::new();
         for (place, purge) in purges.iter().enumerate() {
@@ -222,18 +324,18 @@ impl Tiers {
             began.is_some_and(|began| self.marks().locked().is_older(began, at))
                 && purges.iter().any(|purge| purge.means(key, tags))
         });
-        let in_memory = keys.iter().map(|(_, key)| match depth {
-            Depth::Hard => {
+        let in_memory = keys.iter().map(|(_, key)| match mode {
+            PurgeMode::Hard => {
                 let locked = self.marks().locked();
                 let is_older = |kept: &InMemory| locked.is_older(kept.entry.head.began, at);
                 self.memory.remove_if(key, is_older).is_some()
             }
-            Depth::Soft => self.make_stale(key, at),
+            PurgeMode::Soft => self.make_stale(key, at),
         });
         Met { in_memory: in_memory.collect(), keys }
     }
 
-    /// Lets a page in memory answer once more while it is made again.
+    /// Marks a page in memory stale, so that it is served once more while it is refreshed.
     fn make_stale(&self, key: &Key, at: Moment) -> bool {
         let locked = self.marks().locked();
         let Some(kept) = self.memory.peek(key) else { return false };

@@ -4,13 +4,14 @@ use crate::disk::DiskOptions;
 use crate::entry::{Entry, EntryBody, EntryHead};
 use crate::entry_file::body_bytes;
 use crate::fill::{Claim, Waiter};
+use crate::flow::Filling;
 use crate::folder::Folder;
-use crate::lent::Account;
+use crate::lent::{Account, Held};
 use crate::marks::{Locked, Making};
-use crate::purge::{Depth, Purge};
+use crate::purge::{Purge, PurgeMode};
 use crate::queue::{Place, Queue, Refused};
 use crate::spool::Spool;
-use crate::tiers::Tiers;
+use crate::tiers::{BEYOND_MAX, Tiers};
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::sync::Cache;
@@ -49,13 +50,15 @@ pub struct Zone {
     options: ZoneOptions,
     uses: Cache<Key, u64>,
     lent: Account,
+    /// Bytes of bodies that arrive.
+    arriving: Account,
     queue: Queue,
     tiers: Arc<Tiers>,
 }
 
 /// What the housekeeping of a zone did.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct Housekeeping {
     /// Files that went.
     pub removed: usize,
     /// What did not work; the rest was done all the same.
@@ -70,9 +73,14 @@ impl std::fmt::Debug for Zone {
 
 /// A body above this share of the memory tier stays on disk: one page must not push out eight.
 const MEMORY_SHARE: u64 = 8;
-/// A longer body is not kept in memory, but answered from its file: who reads it slowly holds no more than this of a page
+/// A longer body is not kept in memory, but answered from its file: a slow reader holds no more than this of a page
 /// that was pushed out. Chosen above nearly all pages; what is longer is sent as well from the system's cache of files.
 pub const BODY_IN_MEMORY_MAX: u64 = 256 * 1024;
+/// As long as readers hold much that memory pushed out, a longer body is answered from its file as well; chosen: about
+/// what a stream or connection takes besides.
+const BODY_WHILE_HELD_MAX: u64 = 16 * 1024;
+/// That much may be held however small the memory tier is; chosen.
+const BEYOND_MIN: u64 = 4 * 1024 * 1024;
 /// Files that a purge removes before it answers; chosen: a millisecond's work.
 const REMOVED_AT_ONCE: usize = 32;
 /// Keys counted for `min_uses` at once.
@@ -85,16 +93,30 @@ impl Zone {
     /// The folder cannot be made, or what it says of purges cannot be read.
     pub fn open(options: ZoneOptions) -> Result<Self, StoreError> {
         let folder = Folder::open(&options.disk.path)?;
+        Ok(Self::on(&folder, options))
+    }
+
+    /// The zone of a configuration that is only tested: it makes nothing on the disk.
+    ///
+    /// # Errors
+    /// The folder could not be made, or written to.
+    pub fn look(options: ZoneOptions) -> Result<Self, StoreError> {
+        let folder = Folder::look(&options.disk.path)?;
+        Ok(Self::on(&folder, options))
+    }
+
+    fn on(folder: &Arc<Folder>, options: ZoneOptions) -> Self {
         let tiers = folder.join(|number| {
-            Tiers::new(options.memory_bytes, options.disk.clone(), Arc::clone(&folder), number)
+            Tiers::new(options.memory_bytes, options.disk.clone(), Arc::clone(folder), number)
         });
-        Ok(Self {
+        Self {
             uses: Cache::new(USES_MAX),
             lent: Account::default(),
+            arriving: Account::default(),
             queue: Queue::default(),
             tiers,
             options,
-        })
+        }
     }
 
     /// What the zone was made from; a reload keeps a zone whose options did not change.
@@ -102,9 +124,31 @@ impl Zone {
         &self.options
     }
 
-    /// Largest body the memory tier takes.
+    /// Largest body the memory tier takes: a small one while readers hold much of what it pushed out.
     pub fn memory_body_max(&self) -> u64 {
-        self.share().min(BODY_IN_MEMORY_MAX)
+        self.max_beside(self.tiers.beyond())
+    }
+
+    /// The largest body in memory while this many bytes are there beside the tier's.
+    fn max_beside(&self, beside: u64) -> u64 {
+        let is_much = beside > self.share().clamp(BEYOND_MIN, BEYOND_MAX);
+        self.share().min(if is_much { BODY_WHILE_HELD_MAX } else { BODY_IN_MEMORY_MAX })
+    }
+
+    /// A body begins to arrive that is to be stored; `announced`: its length, if the origin said it.
+    pub fn filling(&self, head: EntryHead, announced: Option<u64>) -> Filling {
+        Filling::new(head, announced, &self.arriving)
+    }
+
+    /// Most bytes that are in memory of a body which arrives: few while many others do, of clients or upstreams that take
+    /// their time.
+    pub fn arriving_max(&self) -> u64 {
+        self.memory_body_max().min(self.max_beside(self.arriving.bytes()))
+    }
+
+    /// Bytes of a page for the memory tier, counted as long as anybody has them.
+    pub fn hold(&self, bytes: Bytes) -> Held {
+        self.tiers.held.hold(bytes)
     }
 
     /// Most bytes of one page that are in memory for a while, or as another coding of its body.
@@ -123,10 +167,10 @@ impl Zone {
     }
 
     /// A form of a body for a reader: of long ones no more than one page's share is held by all readers.
-    pub fn lend(&self, form: &Bytes) -> Option<Bytes> {
+    pub fn lend(&self, form: &Held) -> Option<Bytes> {
         match form.len() as u64 > BODY_IN_MEMORY_MAX {
             true => self.lent.lend(form, self.share()),
-            false => Some(form.clone()),
+            false => Some(form.bytes()),
         }
     }
 
@@ -245,9 +289,10 @@ impl Zone {
     /// counts for the first.
     ///
     /// # Errors
-    /// A file could not be removed, nor the note written that it shall be.
-    pub fn purge(&self, purges: &[Purge], depth: Depth) -> Result<Vec<usize>, StoreError> {
-        self.purge_but(purges, depth, None)
+    /// A file could not be removed, nor the note written that it shall be: what is said holds for this process, and
+    /// may not for the next one.
+    pub fn purge(&self, purges: &[Purge], mode: PurgeMode) -> Result<Vec<usize>, StoreError> {
+        self.purge_but(purges, mode, None)
     }
 
     /// As [`Zone::purge`], where the page of `spared` is purged because of the answer that it makes: that
@@ -258,18 +303,18 @@ impl Zone {
     pub fn purge_but(
         &self,
         purges: &[Purge],
-        depth: Depth,
+        mode: PurgeMode,
         spared: Option<&Making>,
     ) -> Result<Vec<usize>, StoreError> {
         let folder = &self.tiers.folder;
         let _under_way = folder.begin_purge();
         // First of all: what is stored from here on meets it.
-        let at = folder.marks.note(purges, depth, spared);
+        let at = folder.marks.note(purges, mode, spared);
         let mut counts = vec![0; purges.len()];
         let mut is_known = false;
         let (mut doomed, mut counted) = (Vec::new(), HashSet::new());
         for tiers in folder.tiers() {
-            let met = tiers.purge_memory(purges, depth, at);
+            let met = tiers.purge_memory(purges, mode, at);
             let keys: Vec<Key> = met.keys.iter().map(|(_, key)| key.clone()).collect();
             let is_own = Arc::ptr_eq(&tiers, &self.tiers);
             // With its file a page that answers once more would come back after a restart.
@@ -295,8 +340,8 @@ impl Zone {
             for (tiers, files) in &doomed {
                 are_removed &= tiers.remove_condemned(files);
             }
-            if is_noted.is_err() && !(are_removed && self.sync_names().is_ok()) {
-                is_noted?;
+            if let (Err(why), false) = (is_noted, are_removed && self.sync_names().is_ok()) {
+                return Err(StoreError::Purge { why: Box::new(why) });
             }
         }
         Ok(counts)
@@ -335,9 +380,14 @@ impl Zone {
         self.tiers.fills.is_claimed(key)
     }
 
-    /// Counts one request for a key that is not stored; the count so far, this one included.
+    /// How many requests for a key that is not stored were counted.
+    pub fn uses(&self, key: &Key) -> u64 {
+        self.uses.get(key).unwrap_or(0)
+    }
+
+    /// Counts one; the count so far, this one included.
     pub fn count_use(&self, key: &Key) -> u64 {
-        let uses = self.uses.get(key).unwrap_or(0) + 1;
+        let uses = self.uses(key) + 1;
         self.uses.insert(key.clone(), uses);
         uses
     }
@@ -356,8 +406,8 @@ impl Zone {
 
     /// Keeps the zone within `inactive`, `max_size` and `min_free`, while it `is_wanted`, and removes the
     /// files of purged pages. Blocks.
-    pub fn evict(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> Kept {
-        let mut kept = Kept::default();
+    pub fn evict(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> Housekeeping {
+        let mut kept = Housekeeping::default();
         let tiers = &self.tiers;
         kept.problems.extend(tiers.check_folder().err());
         if !tiers.folder.names().are_of(tiers.zone) {
@@ -370,6 +420,7 @@ impl Zone {
             tiers.index.touch(&key.digest(), entry.last_used());
         }
         tiers.remove_unused_since(now - self.options.disk.inactive);
+        tiers.forget_pushed_out();
         self.prune();
         kept.removed = tiers.trim(now, is_wanted);
         kept.problems.extend(tiers.folder.names().take_problem());
@@ -409,7 +460,7 @@ impl Zone {
 
     /// Takes out of the catalog what is in neither tier: pages whose file could not be written.
     fn prune(&self) {
-        /// So many are not worth the walk.
+        /// This many are not worth the walk.
         const SLACK: usize = 1000;
         let (tiers, usage) = (&self.tiers, self.usage());
         if tiers.catalog.len() > usage.disk_files + usage.memory_entries + SLACK {
@@ -466,10 +517,10 @@ impl Zone {
     }
 
     /// Fills in length and checksum of a body in memory.
-    pub fn seal(head: EntryHead, body: Bytes, now: i64) -> Entry {
+    pub fn seal(&self, head: EntryHead, body: Bytes, now: i64) -> Entry {
         let head =
             EntryHead { body_bytes: body.len() as u64, body_crc: crc32fast::hash(&body), ..head };
-        Entry::new(head, EntryBody::Memory(body), now)
+        Entry::new(head, EntryBody::Memory(self.hold(body)), now)
     }
 }
 
@@ -543,7 +594,7 @@ mod tests {
     }
 
     fn key(text: &str) -> Key {
-        Key::primary(Bytes::copy_from_slice(text.as_bytes()))
+        Key::new(Bytes::copy_from_slice(text.as_bytes()))
     }
 
     /// A page with a tag that all pages of these tests have.
@@ -556,7 +607,7 @@ mod tests {
             tags: vec![Bytes::from_static(b"h\0all")],
             ..EntryHead::default()
         };
-        let entry = Arc::new(Zone::seal(head, Bytes::copy_from_slice(body), 0));
+        let entry = Arc::new(zone.seal(head, Bytes::copy_from_slice(body), 0));
         (making, entry)
     }
 
@@ -578,8 +629,12 @@ mod tests {
         entry
     }
 
-    fn purge(zone: &Zone, purge: Purge, depth: Depth) -> usize {
-        zone.purge(&[purge], depth).unwrap()[0]
+    fn purge(zone: &Zone, purge: Purge, mode: PurgeMode) -> usize {
+        zone.purge(&[purge], mode).unwrap()[0]
+    }
+
+    fn form(entry: &Entry, place: usize) -> Option<(u8, Bytes)> {
+        entry.forms[place].made().map(|(effort, kept)| (*effort, kept.bytes()))
     }
 
     fn page(text: &str) -> Purge {
@@ -610,6 +665,51 @@ mod tests {
     }
 
     #[test]
+    fn what_is_pushed_out_of_memory_without_a_file_has_no_name_any_more() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        zone.scan(0, &|| true);
+        // The memory tier has room for a few hundred; too many wait for the disk.
+        (0..5000).for_each(|number| drop(put(&zone, &format!("k{number}"), b"page")));
+        assert!(zone.usage().memory_entries < 1500);
+        store(&zone, "stored", b"page");
+        let (named, usage) = (zone.tiers.catalog.len(), zone.usage());
+        assert!(named <= usage.memory_entries + usage.disk_files, "{named} names of {usage:?}");
+        assert_eq!(purge(&zone, page("stored"), PurgeMode::Hard), 1);
+    }
+
+    #[test]
+    fn names_and_tags_are_bounded() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.files_max = 100;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        // An eighth of the memory tier is more than the room of a hundred files.
+        let bound = 128 * 1024;
+        let long = |number: u64| format!("{number}{}", "k".repeat(6000));
+        for number in 0..90 {
+            store(&zone, &long(number), b"page");
+            let bytes = zone.tiers.catalog.bytes();
+            assert!(bytes <= bound + 7000, "{bytes} after {number}");
+        }
+        let (files, named) = (zone.usage().disk_files, zone.tiers.catalog.len());
+        assert!((15..25).contains(&files) && named <= files + 1, "{files} files, {named} names");
+        assert!(read(&zone, &long(89)).is_some() && read(&zone, &long(0)).is_none());
+        // One page with very many tags takes the room of many, and no more pages go than it needs.
+        let making = zone.begin();
+        let tags = (0..100).map(|number| format!("h\0tag-{number}").into()).collect();
+        let (key, began) = (key("tagged"), making.moment());
+        let head =
+            EntryHead { key: key.as_bytes().to_vec().into(), began, tags, ..EntryHead::default() };
+        let entry = Arc::new(zone.seal(head, Bytes::from_static(b"page"), 0));
+        assert!(zone.insert(&key, &entry, &making));
+        zone.write(&key, &entry, 0, &making).unwrap();
+        assert!(zone.tiers.catalog.bytes() <= bound + 7000);
+        assert!(read(&zone, "tagged").is_some() && zone.usage().disk_files > 1);
+    }
+
+    #[test]
     fn a_damaged_file_is_a_miss_and_goes() {
         let folder = Folder::new();
         let zone = folder.zone();
@@ -636,13 +736,13 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         let page = store(&zone, "a", b"page");
-        page.forms[2].keep(5, Bytes::from_static(b"zipped"));
+        page.forms[2].keep(5, zone.hold(Bytes::from_static(b"zipped")));
         assert!(page.forms[0].claim() && !page.forms[0].claim() && !page.forms[2].claim());
         zone.rewrite(&key("a"), &page, 0).unwrap();
         drop(zone);
         let zone = folder.zone();
         let found = load(&zone, "a").unwrap();
-        assert_eq!(found.forms[2].made(), Some(&(5, Bytes::from_static(b"zipped"))));
+        assert_eq!(form(&found, 2), Some((5, Bytes::from_static(b"zipped"))));
         assert!(found.forms[0].made().is_none());
         let [file] = &folder.files()[..] else { panic!("one file") };
         let whole = fs::read(file).unwrap();
@@ -668,7 +768,7 @@ mod tests {
         let new = store(&zone, "a", b"new");
         zone.rewrite(&key("a"), &old, 0).unwrap();
         assert_eq!(folder.bodies(), ["new"]);
-        purge(&zone, page("a"), Depth::Hard);
+        purge(&zone, page("a"), PurgeMode::Hard);
         zone.rewrite(&key("a"), &new, 0).unwrap();
         assert_eq!(folder.files().len(), 0);
     }
@@ -679,7 +779,7 @@ mod tests {
         let zone = folder.zone();
         zone.scan(0, &|| true);
         (0..100).for_each(|number| drop(store(&zone, &format!("k{number}"), b"old")));
-        assert_eq!(purge(&zone, all(), Depth::Hard), 100);
+        assert_eq!(purge(&zone, all(), PurgeMode::Hard), 100);
         assert_eq!((zone.usage().disk_files, folder.files().len()), (0, 100));
         assert!(load(&zone, "k7").is_none());
         // One of them is made again before its old file is removed.
@@ -695,7 +795,7 @@ mod tests {
         assert_eq!(folder.files().len(), 1);
         // And once more, with the manager.
         (0..100).for_each(|number| drop(store(&zone, &format!("k{number}"), b"old")));
-        purge(&zone, all(), Depth::Hard);
+        purge(&zone, all(), PurgeMode::Hard);
         store(&zone, "k8", b"new");
         assert!(zone.evict(0, &|| true).problems.is_empty());
         assert_eq!((zone.usage().disk_files, folder.files().len()), (1, 1));
@@ -711,7 +811,7 @@ mod tests {
         zone.scan(0, &|| true);
         for met in purges {
             let (making, entry) = make(&zone, "a", b"old");
-            purge(&zone, met.clone(), Depth::Hard);
+            purge(&zone, met.clone(), PurgeMode::Hard);
             zone.evict(0, &|| true);
             assert!(!zone.tiers.marks().is_empty(), "{met:?}");
             assert!(!zone.insert(&key("a"), &entry, &making), "{met:?}");
@@ -722,7 +822,7 @@ mod tests {
             assert!(zone.tiers.marks().is_empty(), "{met:?}");
             store(&zone, "a", b"new");
             assert_eq!(read(&zone, "a").as_deref(), Some(&b"new"[..]));
-            purge(&zone, page("a"), Depth::Hard);
+            purge(&zone, page("a"), PurgeMode::Hard);
         }
     }
 
@@ -748,17 +848,17 @@ mod tests {
     fn what_builds_on_a_purged_page_is_not_stored() {
         let folder = Folder::new();
         let zone = folder.zone();
-        for depth in [Depth::Hard, Depth::Soft] {
+        for mode in [PurgeMode::Hard, PurgeMode::Soft] {
             let base = store(&zone, "a", b"old");
             let making = zone.begin_from(&key("a"), &base).unwrap();
             let head = EntryHead { began: making.moment(), ..base.head.clone() };
             let renewed = Arc::new(Zone::renewed(&base, head, 0));
-            purge(&zone, all(), depth);
-            assert!(!zone.insert(&key("a"), &renewed, &making), "{depth:?}");
+            purge(&zone, all(), mode);
+            assert!(!zone.insert(&key("a"), &renewed, &making), "{mode:?}");
             assert!(zone.begin_from(&key("a"), &base).is_none());
             // What answers once more may be renewed.
             let stale = zone.peek(&key("a"));
-            assert_eq!(stale.is_some(), depth == Depth::Soft);
+            assert_eq!(stale.is_some(), mode == PurgeMode::Soft);
             assert!(stale.is_none_or(|stale| zone.begin_from(&key("a"), &stale).is_some()));
         }
     }
@@ -772,9 +872,9 @@ mod tests {
             let (other, late) = make(&zone, "a", b"late");
             let (making, answer) = make(&zone, "a", b"answer");
             if is_purged_before {
-                purge(&zone, purged, Depth::Hard);
+                purge(&zone, purged, PurgeMode::Hard);
             }
-            let counts = zone.purge_but(&[page("a")], Depth::Hard, Some(&making)).unwrap();
+            let counts = zone.purge_but(&[page("a")], PurgeMode::Hard, Some(&making)).unwrap();
             assert_eq!(counts, [usize::from(!is_purged_before)]);
             assert!(!zone.insert(&key("a"), &late, &other));
             assert_eq!(zone.insert(&key("a"), &answer, &making), !is_purged_before);
@@ -798,11 +898,11 @@ mod tests {
         assert_eq!(new.usage().disk_files, 3);
         store(&old, "d", b"page");
         assert_eq!(folder.files().len(), 3, "the old one writes no more");
-        assert_eq!(purge(&new, page("a"), Depth::Hard), 1);
+        assert_eq!(purge(&new, page("a"), PurgeMode::Hard), 1);
         assert!(old.peek(&key("a")).is_none() && load(&old, "a").is_none());
-        assert_eq!(purge(&old, page("b"), Depth::Hard), 1);
+        assert_eq!(purge(&old, page("b"), PurgeMode::Hard), 1);
         assert_eq!((new.usage().disk_files, folder.files().len()), (1, 1));
-        purge(&new, page("c"), Depth::Hard);
+        purge(&new, page("c"), PurgeMode::Hard);
         assert!(!old.insert(&key("c"), &late, &making));
         drop(old);
         assert!(new.is_alone());
@@ -814,12 +914,12 @@ mod tests {
         let zone = folder.zone();
         ["a", "b", "c"].iter().for_each(|text| drop(store(&zone, text, b"first")));
         // Not scanned: the mark is in the journal.
-        purge(&zone, page("a"), Depth::Hard);
+        purge(&zone, page("a"), PurgeMode::Hard);
         store(&zone, "a", b"second");
         drop(zone);
         let zone = folder.zone();
         assert_eq!(read(&zone, "a").as_deref(), Some(&b"second"[..]));
-        zone.purge(&[page("a"), page("b")], Depth::Hard).unwrap();
+        zone.purge(&[page("a"), page("b")], PurgeMode::Hard).unwrap();
         store(&zone, "b", b"third");
         drop(zone);
         let zone = folder.zone();
@@ -828,7 +928,7 @@ mod tests {
         zone.scan(0, &|| true);
         zone.evict(0, &|| true);
         assert!(!folder.journal().exists());
-        assert_eq!(purge(&zone, Purge::All, Depth::Hard), 2);
+        assert_eq!(purge(&zone, Purge::All, PurgeMode::Hard), 2);
     }
 
     #[test]
@@ -843,7 +943,7 @@ mod tests {
             zone.tiers
                 .folder
                 .journal
-                .append(&[purge], zone.tiers.marks().note(&[], Depth::Hard, None))
+                .append(&[purge], zone.tiers.marks().note(&[], PurgeMode::Hard, None))
         };
         append(page("a")).unwrap();
         let mut torn = fs::read(folder.journal()).unwrap();
@@ -902,8 +1002,12 @@ mod tests {
         write(&zone, "a", b"old", 0);
         let path = zone.path(&key("a"));
         let opened = Opened::new(&path).unwrap();
-        let Ok(Content::Entry(read)) = opened.read(&path, &key("a"), 1000, 0) else { panic!() };
-        purge(&zone, page("a"), Depth::Hard);
+        let Ok(Content::Entry(read)) =
+            opened.read(&path, &key("a"), (1000, &Account::default()), 0)
+        else {
+            panic!()
+        };
+        purge(&zone, page("a"), PurgeMode::Hard);
         zone.evict(0, &|| true);
         assert!(zone.tiers.marks().is_empty());
         let taken = zone.tiers.take_in(&key("a"), &path, &opened, &Arc::new(*read), 0);
@@ -916,18 +1020,18 @@ mod tests {
         let zone = folder.zone();
         store(&zone, "a", b"old");
         let (tiers, marks) = (&zone.tiers, zone.tiers.marks());
-        let hard = marks.note(&[page("a")], Depth::Hard, None);
-        let soft = marks.note(&[page("a")], Depth::Soft, None);
-        tiers.purge_memory(&[page("a")], Depth::Soft, soft);
+        let hard = marks.note(&[page("a")], PurgeMode::Hard, None);
+        let soft = marks.note(&[page("a")], PurgeMode::Soft, None);
+        tiers.purge_memory(&[page("a")], PurgeMode::Soft, soft);
         assert!(zone.peek(&key("a")).is_none());
-        tiers.purge_memory(&[page("a")], Depth::Hard, hard);
+        tiers.purge_memory(&[page("a")], PurgeMode::Hard, hard);
         // The other way round.
         store(&zone, "a", b"old");
-        let soft = marks.note(&[page("a")], Depth::Soft, None);
-        tiers.purge_memory(&[page("a")], Depth::Soft, soft);
+        let soft = marks.note(&[page("a")], PurgeMode::Soft, None);
+        tiers.purge_memory(&[page("a")], PurgeMode::Soft, soft);
         assert!(zone.peek(&key("a")).is_some());
-        let hard = marks.note(&[page("a")], Depth::Hard, None);
-        tiers.purge_memory(&[page("a")], Depth::Hard, hard);
+        let hard = marks.note(&[page("a")], PurgeMode::Hard, None);
+        tiers.purge_memory(&[page("a")], PurgeMode::Hard, hard);
         assert!(zone.peek(&key("a")).is_none());
     }
 
@@ -945,12 +1049,12 @@ mod tests {
         let stuck = zone.path(&key("k0"));
         fs::remove_file(&stuck).unwrap();
         fs::create_dir_all(stuck.join("in")).unwrap();
-        assert_eq!(purge(&zone, page("k0"), Depth::Hard), 1);
+        assert_eq!(purge(&zone, page("k0"), PurgeMode::Hard), 1);
         let told = zone.evict(1, &|| true).problems;
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(zone.evict(2, &|| true).problems.is_empty(), "it is said once");
         // Neither a bound nor `inactive` waits for it, and its mark alone is kept.
-        purge(&zone, page("k1"), Depth::Hard);
+        purge(&zone, page("k1"), PurgeMode::Hard);
         texts.iter().skip(1).for_each(|text| write(&zone, text, &[b'x'; 100], 3));
         assert!(zone.usage().disk_bytes <= 2000 && zone.usage().disk_files > 3);
         zone.evict(100, &|| true);
@@ -961,6 +1065,30 @@ mod tests {
         // It can be removed at last.
         fs::remove_dir_all(&stuck).unwrap();
         zone.evict(101, &|| true);
+        assert!(!folder.journal().exists() && zone.tiers.marks().is_empty());
+    }
+
+    #[test]
+    fn a_purge_that_is_nowhere_on_the_disk_is_none_the_next_time_either() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        zone.scan(0, &|| true);
+        store(&zone, "a", b"page");
+        // Neither can be written or unlinked: a folder is in their place.
+        let file = zone.path(&key("a"));
+        fs::remove_file(&file).unwrap();
+        for path in [&file, &folder.journal()] {
+            fs::create_dir_all(path.join("in")).unwrap();
+        }
+        for round in 1..3 {
+            let problem = zone.purge(&[page("a")], PurgeMode::Hard).unwrap_err().to_string();
+            assert!(problem.starts_with("purged pages may be back"), "{problem}");
+            assert!(!zone.evict(round, &|| true).problems.is_empty());
+        }
+        fs::remove_dir_all(folder.journal()).unwrap();
+        fs::remove_dir_all(&file).unwrap();
+        assert_eq!(purge(&zone, page("a"), PurgeMode::Hard), 0);
+        zone.evict(9, &|| true);
         assert!(!folder.journal().exists() && zone.tiers.marks().is_empty());
     }
 
@@ -992,12 +1120,12 @@ mod tests {
         assert_eq!((links(file), Zone::body(&moved).unwrap()), (1, large.clone().into()));
         // With another coding.
         assert!(moved.forms[1].claim());
-        moved.forms[1].keep(4, Bytes::from_static(b"coded"));
+        moved.forms[1].keep(4, zone.hold(Bytes::from_static(b"coded")));
         zone.rewrite(&key("a"), &moved, 0).unwrap();
         let kept = (4, Bytes::from_static(b"coded"));
         for found in [zone.peek(&key("a")).unwrap(), load(&folder.zone(), "a").unwrap()] {
             let EntryBody::File(file, _) = &found.body else { panic!("it is in memory") };
-            assert_eq!((links(file), found.forms[1].made()), (1, Some(&kept)));
+            assert_eq!((links(file), form(&found, 1)), (1, Some(kept.clone())));
             assert_eq!(Zone::body(&found).unwrap(), large);
         }
     }
@@ -1023,6 +1151,30 @@ mod tests {
     }
 
     #[test]
+    fn what_readers_do_not_let_go_is_room_that_memory_has_not() {
+        let folder = Folder::new();
+        let zone = Zone::open(ZoneOptions { memory_bytes: 32 << 20, ..folder.options() }).unwrap();
+        let body = vec![b'x'; 200_000];
+        let text = |number: usize| format!("k{number}");
+        let mut readers = Vec::new();
+        for number in 0..400 {
+            let entry = store(&zone, &text(number), &body[..]);
+            let EntryBody::Memory(held) = &entry.body else { panic!("it is in memory") };
+            readers.push(held.bytes());
+        }
+        assert_eq!(zone.tiers.held.bytes(), 400 * 200_000, "all of it is held");
+        assert!(zone.usage().memory_bytes <= 4 << 20, "{:?}", zone.usage());
+        assert_eq!(zone.memory_body_max(), BODY_WHILE_HELD_MAX);
+        let gone = (0..400).map(text).find(|text| zone.peek(&key(text)).is_none()).unwrap();
+        assert!(matches!(load(&zone, &gone).unwrap().body, EntryBody::File(..)));
+        drop(readers);
+        assert_eq!(zone.memory_body_max(), BODY_IN_MEMORY_MAX);
+        (0..400).for_each(|number| drop(store(&zone, &text(number), &body[..])));
+        assert!(zone.usage().memory_bytes > 30 << 20, "{:?}", zone.usage());
+        assert_eq!(zone.tiers.held.bytes(), zone.tiers.kept_bytes());
+    }
+
+    #[test]
     fn open_files_are_bounded_whatever_fits_memory() {
         let folder = Folder::new();
         let zone = folder.zone();
@@ -1033,7 +1185,7 @@ mod tests {
             let head =
                 EntryHead { key: text.clone(), began: making.moment(), ..EntryHead::default() };
             let entry = Arc::new(Entry::new(head, EntryBody::File(Arc::clone(&file), 0), 0));
-            zone.insert(&Key::primary(text), &entry, &making);
+            zone.insert(&Key::new(text), &entry, &making);
         }
         let open = Arc::strong_count(&file) - 1;
         assert!(open <= 256, "{open}");
@@ -1045,12 +1197,12 @@ mod tests {
         let zone = folder.zone();
         let first = put(&zone, "a", b"page");
         let alone = zone.usage().memory_bytes;
-        first.forms[0].keep(1, Bytes::from_static(&[0; 100]));
+        first.forms[0].keep(1, zone.hold(Bytes::from_static(&[0; 100])));
         zone.reweigh(&key("a"), &first);
         assert_eq!(zone.usage().memory_bytes, alone + 100);
         let second = put(&zone, "a", b"page");
-        second.forms[0].keep(1, Bytes::from_static(&[0; 100]));
-        purge(&zone, page("a"), Depth::Hard);
+        second.forms[0].keep(1, zone.hold(Bytes::from_static(&[0; 100])));
+        purge(&zone, page("a"), PurgeMode::Hard);
         assert_eq!(zone.usage().memory_bytes, 0);
     }
 
@@ -1120,7 +1272,11 @@ mod tests {
         write(&zone, "a", b"old", 0);
         let (path, digest) = (zone.path(&key("a")), key("a").digest());
         let opened = Opened::new(&path).unwrap();
-        let Ok(Content::Entry(read)) = opened.read(&path, &key("a"), 1000, 0) else { panic!() };
+        let Ok(Content::Entry(read)) =
+            opened.read(&path, &key("a"), (1000, &Account::default()), 0)
+        else {
+            panic!()
+        };
         // A reader of the old file ends after the new one got its name.
         write(&zone, "a", &[b'x'; 500], 0);
         let bytes = fs::metadata(&path).unwrap().len();
@@ -1135,7 +1291,7 @@ mod tests {
         zone.tiers.forget_missing(&key("a"), &path);
         assert_eq!((zone.usage().disk_files, zone.usage().disk_bytes), (1, bytes));
         assert!(zone.tiers.index.holds(&digest) && zone.tiers.catalog.len() == 1);
-        assert_eq!(purge(&zone, all(), Depth::Hard), 1);
+        assert_eq!(purge(&zone, all(), PurgeMode::Hard), 1);
         // And where there is none in truth.
         write(&zone, "a", b"page", 0);
         fs::remove_file(&path).unwrap();
@@ -1159,7 +1315,7 @@ mod tests {
                     for round in 0..rounds {
                         let text = format!("k{}", (round * 7 + thread) % 5);
                         match (thread, round % 10) {
-                            (0, 0) => drop(zone.purge(&[page(&text)], Depth::Hard)),
+                            (0, 0) => drop(zone.purge(&[page(&text)], PurgeMode::Hard)),
                             (0 | 1, _) => write(zone, &text, &vec![b'x'; round * 3], 0),
                             _ => drop(zone.load(&key(&text), 0)),
                         }

@@ -6,7 +6,7 @@ use crate::entry::{Entry, EntryHead};
 use crate::files::faults::{self, Fault};
 use crate::levels::Levels;
 use crate::pace::Pace;
-use crate::{Depth, Key, Purge, Zone, ZoneOptions};
+use crate::{Key, Purge, PurgeMode, Zone, ZoneOptions};
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Drop for Folder {
 }
 
 fn key(number: u32) -> Key {
-    Key::primary(format!("http://GETsite/{number}").into())
+    Key::new(format!("http://GETsite/{number}").into())
 }
 
 /// The bytes of a page in one of its versions; page 3 is too large for memory.
@@ -71,13 +71,13 @@ fn store(zone: &Zone, number: u32, version: u32) {
         }
         spool.into_body()
     } else {
-        crate::EntryBody::Memory(bytes)
+        crate::EntryBody::Memory(zone.hold(bytes))
     };
     let entry = Arc::new(Entry::new(head, body, 0));
     zone.insert(&key(number), &entry, &making);
     let _ = zone.write(&key(number), &entry, version.into(), &making);
     if number == 1 {
-        entry.forms[0].keep(1, Bytes::from(format!("coded {version}")));
+        entry.forms[0].keep(1, zone.hold(format!("coded {version}").into()));
         let _ = zone.rewrite(&key(number), &entry, version.into());
     }
 }
@@ -88,8 +88,8 @@ fn work(zone: &Zone) {
         for number in 0..6 {
             store(zone, number, version);
         }
-        let _ = zone.purge(&[Purge::Page(key(2))], Depth::Hard);
-        let _ = zone.purge(&[Purge::Prefix("http://GETsite/4".into())], Depth::Soft);
+        let _ = zone.purge(&[Purge::Page(key(2))], PurgeMode::Hard);
+        let _ = zone.purge(&[Purge::Prefix("http://GETsite/4".into())], PurgeMode::Soft);
         for number in 0..6 {
             let _ = zone.load(&key(number), 5);
         }

@@ -5,7 +5,7 @@
 //! Run by `cargo test -p yorozu-cache --features model --test model`.
 //!
 //! As in `purges.rs`, what is served carries the reading of one counter from when its making had begun, and
-//! a purge takes a reading before it is asked for: once that is done, who begins then may find nothing with
+//! a purge takes a reading before it is asked for: once that is done, those that begin then may find nothing with
 //! a smaller one.
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use yorozu_cache::{
-    Broken, Claim, Depth, DiskOptions, Entry, EntryHead, FillGuard, Filling, Key, Levels, Making,
-    Pace, Purge, Woken, Zone, ZoneOptions,
+    Account, Broken, Claim, DiskOptions, Entry, EntryHead, FillGuard, Filling, Key, Levels, Making,
+    Pace, Purge, PurgeMode, Woken, Zone, ZoneOptions,
 };
 
 /// Counts the steps that a scheduler chooses.
@@ -113,7 +113,7 @@ impl Drop for Folder {
 }
 
 fn key() -> Key {
-    Key::primary(Bytes::from_static(b"http://GETsite/a"))
+    Key::new(Bytes::from_static(b"http://GETsite/a"))
 }
 
 fn by_page() -> Purge {
@@ -155,10 +155,10 @@ impl World {
         (hard.load(Ordering::SeqCst), any.load(Ordering::SeqCst))
     }
 
-    fn purge(&self, purge: Purge, depth: Depth) {
+    fn purge(&self, purge: Purge, mode: PurgeMode) {
         let reading = self.tick();
-        self.zone.purge(&[purge], depth).unwrap();
-        if depth == Depth::Hard {
+        self.zone.purge(&[purge], mode).unwrap();
+        if mode == PurgeMode::Hard {
             self.numbers.hard.fetch_max(reading, Ordering::SeqCst);
         }
         self.numbers.any.fetch_max(reading, Ordering::SeqCst);
@@ -169,7 +169,7 @@ impl World {
         let reading = self.tick();
         self.zone.changed(&key(), false, None);
         if self.zone.peek(&key()).is_some() || self.zone.may_be_on_disk(&key()) {
-            self.zone.purge(&[by_page()], Depth::Hard).unwrap();
+            self.zone.purge(&[by_page()], PurgeMode::Hard).unwrap();
         }
         self.numbers.hard.fetch_max(reading, Ordering::SeqCst);
         self.numbers.any.fetch_max(reading, Ordering::SeqCst);
@@ -195,7 +195,7 @@ impl World {
     }
 
     fn store(&self, head: EntryHead, body: &'static [u8], making: &Making) -> Option<Arc<Entry>> {
-        let entry = Arc::new(Zone::seal(head, Bytes::from_static(body), 0));
+        let entry = Arc::new(self.zone.seal(head, Bytes::from_static(body), 0));
         self.zone.insert(&key(), &entry, making).then(|| {
             self.zone.write(&key(), &entry, 0, making).unwrap();
             entry
@@ -214,13 +214,13 @@ impl World {
         guard.started(&making);
         let head = self.head(&making);
         if is_read_along {
-            let filling = Filling::new(head.clone(), Some(4));
+            let filling = self.zone.filling(head.clone(), Some(4));
             guard.begin(filling.flow());
             filling.push(&Bytes::from_static(b"pa"));
             filling.push(&Bytes::from_static(b"ge"));
             filling.end();
         }
-        let entry = Arc::new(Zone::seal(head, Bytes::from_static(b"page"), 0));
+        let entry = Arc::new(self.zone.seal(head, Bytes::from_static(b"page"), 0));
         if !self.zone.insert(&key(), &entry, &making) {
             return;
         }
@@ -302,7 +302,7 @@ fn two_claimants_and_a_purge() {
             world.thread(move |world| world.request(is_read_along)),
             world.thread(move |world| world.request(is_read_along)),
             world.thread(move |world| {
-                world.purge(purge, Depth::Hard);
+                world.purge(purge, PurgeMode::Hard);
                 world.request(is_read_along);
             }),
         ]);
@@ -332,7 +332,7 @@ fn a_maker_breaks_off() {
         world.thread(move |world| {
             let making = Arc::new(world.zone.begin());
             guard.started(&making);
-            let filling = Filling::new(world.head(&making), None);
+            let filling = world.zone.filling(world.head(&making), None);
             guard.begin(filling.flow());
             filling.push(&Bytes::from_static(b"pa"));
             drop(filling);
@@ -356,7 +356,7 @@ fn a_maker_breaks_off() {
 /// A body that is not stored is let go as it is taken: whoever began to read it in time gets all of it, and
 /// its maker waits for the slowest.
 fn a_body_is_passed_on() {
-    let filling = Filling::new(EntryHead::default(), None);
+    let filling = Filling::new(EntryHead::default(), None, &Account::default());
     let own = filling.flow().follow().unwrap();
     let threads = (0..2).map(|_| {
         let flow = Arc::clone(filling.flow());
@@ -384,13 +384,13 @@ fn a_body_is_passed_on() {
 
 /// A page is put into memory and written, while it is purged and marks are forgotten; then the process ends.
 fn insert_purge_write_and_the_next_start() {
-    for depth in [Depth::Hard, Depth::Soft] {
+    for mode in [PurgeMode::Hard, PurgeMode::Soft] {
         let world = World::new();
         world.zone.scan(0, &|| true);
         joined([
             world.thread(World::make),
             world.thread(move |world| {
-                world.purge(by_tag(), depth);
+                world.purge(by_tag(), mode);
                 world.look();
             }),
             world.thread(|world| {
@@ -409,11 +409,11 @@ fn soft_purge_hard_purge_and_renewal() {
     world.make();
     joined([
         world.thread(|world| {
-            world.purge(by_page(), Depth::Soft);
+            world.purge(by_page(), PurgeMode::Soft);
             world.look();
         }),
         world.thread(|world| {
-            world.purge(by_tag(), Depth::Hard);
+            world.purge(by_tag(), PurgeMode::Hard);
             world.look();
         }),
         world.thread(|world| {
@@ -433,7 +433,7 @@ fn soft_purge_hard_purge_and_renewal() {
     world.look();
 }
 
-/// Of two who make a page, the one who began first may end last.
+/// Of two makers of a page, the one that began first may end last.
 fn an_older_maker_ends_last() {
     let world = World::new();
     joined([
@@ -472,7 +472,7 @@ fn two_zones_and_a_purge() {
             world.make();
         }),
         next.thread(|world| {
-            world.purge(by_tag(), Depth::Hard);
+            world.purge(by_tag(), PurgeMode::Hard);
             world.look();
         }),
     ]);
@@ -490,7 +490,7 @@ fn a_slow_reader() {
         world.thread(|world| {
             world.look();
         }),
-        world.thread(|world| world.purge(by_page(), Depth::Hard)),
+        world.thread(|world| world.purge(by_page(), PurgeMode::Hard)),
         world.thread(|world| {
             world.zone.evict(0, &|| true);
         }),

@@ -16,8 +16,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use yorozu_cache::{
-    Claim, Depth, DiskOptions, Entry, EntryBody, EntryHead, Filling, Key, Levels, Making, Pace,
-    Piece, Purge, Woken, Zone, ZoneOptions,
+    Account, Claim, DiskOptions, Entry, EntryBody, EntryHead, Filling, Key, Levels, Making, Pace,
+    Piece, Purge, PurgeMode, Woken, Zone, ZoneOptions,
 };
 
 /// Variants of each page.
@@ -52,8 +52,8 @@ struct Floor {
 }
 
 impl Floor {
-    fn raise(&self, depth: Depth, to: u64) {
-        if depth == Depth::Hard {
+    fn raise(&self, mode: PurgeMode, to: u64) {
+        if mode == PurgeMode::Hard {
             self.hard.fetch_max(to, Ordering::SeqCst);
         }
         self.any.fetch_max(to, Ordering::SeqCst);
@@ -76,7 +76,7 @@ struct Page {
 
 impl Page {
     fn url(self) -> Key {
-        Key::primary(format!("http://GETsite/s{}/p{:05}", self.section, self.number).into())
+        Key::new(format!("http://GETsite/s{}/p{:05}", self.section, self.number).into())
     }
 
     fn key(self) -> Key {
@@ -314,7 +314,7 @@ impl Worker {
         };
         let mut flow = None;
         if self.draw.one_in(2) {
-            let filling = Filling::new(head.clone(), None);
+            let filling = Filling::new(head.clone(), None, &Account::default());
             guard.begin(filling.flow());
             for chunk in body.chunks(body.len() / 3 + 1) {
                 self.pause();
@@ -334,7 +334,7 @@ impl Worker {
             spool.write(&body).unwrap();
             spool.into_body()
         } else {
-            EntryBody::Memory(body)
+            EntryBody::Memory(zone.hold(body))
         };
         let entry = Arc::new(Entry::new(head, body, 0));
         self.store(zone, page, entry, making, Some(guard));
@@ -368,7 +368,7 @@ impl Worker {
         let key = page.key();
         match self.draw.below(12) {
             0 if entry.forms[0].claim() => {
-                entry.forms[0].keep(1, Bytes::from_static(b"coded"));
+                entry.forms[0].keep(1, zone.hold(Bytes::from_static(b"coded")));
                 zone.reweigh(&key, entry);
                 self.pause();
                 let _ = zone.rewrite(&key, entry, 0);
@@ -409,7 +409,7 @@ async fn read_along(flow: &Arc<yorozu_cache::Flow>) -> Option<Vec<u8>> {
 }
 
 fn purge(round: &Round, draw: &mut Draw) {
-    let depth = if draw.one_in(3) { Depth::Soft } else { Depth::Hard };
+    let mode = if draw.one_in(3) { PurgeMode::Soft } else { PurgeMode::Hard };
     let mut purges = Vec::new();
     let mut floors = Vec::new();
     for _ in 0..=draw.below(3) {
@@ -435,10 +435,10 @@ fn purge(round: &Round, draw: &mut Draw) {
     }
     let zone = round.zone();
     let reading = round.tick();
-    if let Err(problem) = zone.purge(&purges, depth) {
+    if let Err(problem) = zone.purge(&purges, mode) {
         return round.say(problem.to_string());
     }
-    floors.iter().for_each(|floor| floor.raise(depth, reading));
+    floors.iter().for_each(|floor| floor.raise(mode, reading));
     round.purges.fetch_add(1, Ordering::Relaxed);
 }
 

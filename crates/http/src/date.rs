@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Length of an IMF-fixdate, in bytes.
 pub const DATE_BYTES: usize = 29;
 
-/// Seconds since 1970-01-01T00:00:00Z; `None` if the text is no date.
+/// Seconds since 1970-01-01T00:00:00Z; `None` if the text is not a date.
 ///
 /// Names are read in any case, and a day of the week that is not the date's is overlooked, as nginx
 /// does; a zone other than GMT makes it no date (RFC 9110, section 5.6.7).

@@ -1,5 +1,9 @@
 //! Request targets: normalising a path as nginx does before it matches locations, and escaping.
 
+use percent_encoding::{
+    AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode, percent_encode_byte,
+};
+
 /// A target's path after decoding and normalising, and its query as written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Normalized {
@@ -97,7 +101,7 @@ fn resolve_dots(path: &[u8], merge_slashes: bool) -> Result<Vec<u8>, UriError> {
 }
 
 /// Reads a target that a page or an application names: only `%XX` is decoded, slashes and single dots stay as they are.
-/// `None` if it is no path, holds a NUL byte, or a `..` segment before or behind the decoding.
+/// `None` if it is not a path, holds a NUL byte, or a `..` segment before or behind the decoding.
 ///
 /// # Source
 /// nginx, `ngx_http_parse_unsafe_uri`; it takes paths without a slash before them, of which no location has any.
@@ -134,22 +138,7 @@ fn unescape_unsafe(raw: &[u8]) -> Vec<u8> {
 
 /// Decodes `%XX` leniently: a broken escape stays as it is. For rewrite and `alias` results.
 pub fn unescape(raw: &[u8]) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(raw.len());
-    let mut index = 0;
-    while index < raw.len() {
-        let pair = raw.get(index + 1..index + 3).and_then(|pair| pair.try_into().ok());
-        match (raw[index], pair.and_then(hex_pair)) {
-            (b'%', Some(byte)) => {
-                decoded.push(byte);
-                index += 3;
-            }
-            (byte, _) => {
-                decoded.push(byte);
-                index += 1;
-            }
-        }
-    }
-    decoded
+    percent_decode(raw).collect()
 }
 
 /// Decodes what needs no escape in a URL, up to and including a decoded `?`; the rest stays.
@@ -199,30 +188,34 @@ pub enum Escape {
     Memcached,
 }
 
-/// Appends `text` to `out`, escaping what `escape` names.
-pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in text {
-        if must_escape(byte, escape) {
-            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        } else {
-            out.push(byte);
-        }
+const HTML: AsciiSet = with(CONTROLS.add(b' '), b"#%\"'");
+const PATH: AsciiSet = with(CONTROLS.add(b' '), b"#%?\"<>\\^`{|}");
+const ARGS: AsciiSet = with(PATH, b"&+;");
+const COMPONENT: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+const fn with(set: AsciiSet, more: &[u8]) -> AsciiSet {
+    match more {
+        [] => set,
+        [first, rest @ ..] => with(set.add(*first), rest),
     }
 }
 
-fn must_escape(byte: u8, escape: Escape) -> bool {
-    if escape == Escape::Component {
-        return !byte.is_ascii_alphanumeric() && !b"-._~".contains(&byte);
-    }
-    let never_plain = byte <= b' ' || byte >= 0x7f;
-    let by_use: &[u8] = match escape {
-        Escape::Path => b"#%?\"<>\\^`{|}",
-        Escape::Args => b"#%&+;?\"<>\\^`{|}",
-        Escape::Html | Escape::Component => b"#%\"'",
-        Escape::Memcached => return byte <= b' ' || byte == b'%' || byte == 0x7f,
+/// Appends `text` to `out`, escaping what `escape` names.
+pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
+    let set = match escape {
+        Escape::Path => &PATH,
+        Escape::Args => &ARGS,
+        Escape::Component => &COMPONENT,
+        Escape::Html => &HTML,
+        Escape::Memcached => {
+            // An `AsciiSet` has all bytes that are not ASCII; here they stay.
+            return text.iter().for_each(|byte| match byte {
+                0..=b' ' | b'%' | 0x7f => out.extend(percent_encode_byte(*byte).as_bytes()),
+                _ => out.push(*byte),
+            });
+        }
     };
-    never_plain || by_use.contains(&byte)
+    percent_encode(text, set).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
 /// A host as `server_name` compares it: lower case, port and trailing dot cut off.
@@ -373,6 +366,29 @@ mod tests {
                 (std::str::from_utf8(host).unwrap(), port.map(|p| std::str::from_utf8(p).unwrap()))
             });
             assert_eq!(found, *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_use_has_its_set_of_escaped_bytes() {
+        for (escape, marks) in [
+            (Escape::Path, "\"#%<>?\\^`{|}"),
+            (Escape::Args, "\"#%&+;<>?\\^`{|}"),
+            (Escape::Component, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}"),
+            (Escape::Html, "\"#%'"),
+            (Escape::Memcached, "%"),
+        ] {
+            for byte in 0..=255 {
+                let mut out = Vec::new();
+                escape_into(&mut out, &[byte], escape);
+                let is_escaped = match byte {
+                    0..=b' ' | 0x7f => true,
+                    0x80.. => escape != Escape::Memcached,
+                    _ => marks.as_bytes().contains(&byte),
+                };
+                let expected = if is_escaped { format!("%{byte:02X}").into() } else { vec![byte] };
+                assert_eq!(out, expected, "{escape:?}");
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! The server. Modules in the order a request meets them; read top to bottom it is the program.
+//! The server as a whole: which modules there are, in which order a request meets them, how a configuration becomes one,
+//! the process and its workers.
 //!
 //! ```text
 //! client -> listen -> connection -> Exchange
@@ -18,36 +19,16 @@
     reason = "public only for the binary and the tests; fields say what they are"
 )]
 
-pub mod process;
-pub mod tls;
-
 pub mod config;
-pub mod faults;
-pub mod limits;
-pub mod tasks;
-
-pub mod listen;
-
-pub mod connection;
-
-pub mod exchange;
-
-pub mod find_config;
-
-pub mod phases;
-
-pub mod handlers;
-
-pub mod cache;
-
-pub mod filters;
-
-pub mod logging;
-
 pub mod control;
+mod engine;
+pub mod filters;
+pub mod handlers;
+pub mod modules;
+pub mod phases;
+pub mod process;
 
 #[cfg(test)]
 mod testing;
-
-/// The nginx release whose behaviour is the model; `$nginx_version` and `-V`.
-pub const NGINX_VERSION: &str = "1.31.5";
+#[cfg(test)]
+mod tests;

@@ -2,17 +2,17 @@
 
 #![expect(clippy::disallowed_methods, reason = "a folder for a test")]
 
-use crate::config::compiled::{Config, WorkerConf};
 use crate::config::load::{Kept, Loaded, Request as LoadRequest, load};
-use crate::connection::body::RequestBody;
-use crate::connection::head::{self, Bounds, Received};
-use crate::exchange::request::Request;
-use crate::exchange::{Client, Exchange, Remote};
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
+use yorozu_connection::head::{self, Bounds, Received};
+use yorozu_kernel::exchange::conf::{Config, WorkerConf};
+use yorozu_kernel::exchange::request::Request;
+use yorozu_kernel::exchange::request_body::RequestBody;
+use yorozu_kernel::exchange::{Client, Exchange, Remote};
 
 /// A configuration from its text.
 pub(crate) fn config(text: &str) -> Arc<Config> {
@@ -44,7 +44,7 @@ pub(crate) fn try_load(text: &str) -> Result<Loaded, String> {
 /// An exchange on the first socket of a configuration.
 pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
     let address = config.sockets[0].address.clone();
-    let conf = Rc::new(WorkerConf::new(config));
+    let conf = Rc::new(WorkerConf::new(config, || {}));
     let client = Client {
         remote: Rc::new(Remote::of(None)),
         local: None,
@@ -64,7 +64,7 @@ pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
 /// A request from the text of its head, under the default bounds.
 pub(crate) fn request(head: &str) -> Request {
     let config = config("http { server { } }");
-    let bounds = Bounds::of(&config.locations[0].http_core);
+    let bounds = Bounds::of(config.locations[0].http_core());
     match head::read(bytes::Bytes::copy_from_slice(head.as_bytes()), &bounds) {
         Received::Request(request) => request,
         _ => panic!("no request: {head}"),

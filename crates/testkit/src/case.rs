@@ -67,9 +67,9 @@ use std::time::Duration;
 pub struct Case {
     /// What it shows.
     pub about: String,
-    /// In which forms nginx is no oracle for it: a word of `only`, or none for all.
+    /// In which forms nginx is not an oracle for it: a word of `only`, or none for all.
     differs: Option<Option<String>>,
-    /// Does every form get a server of its own?
+    /// Whether every form gets a server of its own.
     is_cold: bool,
     /// Words of `only` lines.
     only: Vec<String>,
@@ -188,7 +188,7 @@ impl Case {
 /// Reads a case; those of several gateways are several.
 ///
 /// # Panics
-/// The text is no case; the message names the line.
+/// The text is not a case; the message names the line.
 pub fn parse_all(text: &str) -> Vec<Case> {
     let names = text.lines().find_map(|line| line.strip_prefix("gateways "));
     let Some(names) = names else { return vec![parse(text)] };
@@ -227,7 +227,7 @@ fn without_to(line: &str) -> String {
 /// Reads a case of one gateway.
 ///
 /// # Panics
-/// The text is no case; the message names the line.
+/// The text is not a case; the message names the line.
 pub fn parse(text: &str) -> Case {
     let mut case = Case::default();
     for (number, line) in logical_lines(text) {

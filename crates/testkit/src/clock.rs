@@ -27,7 +27,7 @@ impl Clock {
         })
     }
 
-    /// It is so many seconds ahead of the right one, or behind it.
+    /// How many seconds it is ahead of the right one, or behind it.
     pub fn set(&self, seconds: i64) {
         let new = self.0.with_extension("new");
         fs::write(&new, format!("{seconds:+}\n")).unwrap();

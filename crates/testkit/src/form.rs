@@ -7,11 +7,11 @@ use crate::server::Claim;
 pub struct Form {
     /// How a failure names it.
     pub name: &'static str,
-    /// Over HTTP/2?
+    /// Whether it is over HTTP/2.
     pub is_h2: bool,
-    /// Over TLS?
+    /// Whether it is over TLS.
     pub is_tls: bool,
-    /// Do requests share a connection as long as the server keeps it?
+    /// Whether requests share a connection as long as the server keeps it.
     pub keeps: bool,
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use yorozu_wire::fastcgi::{HEAD_BYTES, RecordKind, stream};
@@ -20,13 +20,13 @@ pub struct Reply {
     pub request: String,
     /// Bytes of the answer: a CGI head and body.
     pub text: Vec<u8>,
-    /// Over HTTP, are the bytes sent as they are?
+    /// Over HTTP: whether the bytes are sent as they are.
     pub is_raw: bool,
     /// How the answer ends.
     pub end: End,
     /// How long the application works before it answers.
     pub delay: Duration,
-    /// Does it wait for [`Origin::release`], too?
+    /// Whether it waits for [`Origin::release`], too.
     pub hold: Hold,
 }
 
@@ -115,6 +115,7 @@ impl Origin {
             seen: Arc::default(),
             connections: Arc::default(),
             done: Arc::default(),
+            looks_at_timers: Arc::default(),
             releases: Arc::default(),
             fallback,
         };
@@ -132,7 +133,7 @@ impl Origin {
         });
         origin.listen(http, |mut connection, work| {
             let mut rest = Vec::new();
-            let peer = peer(&connection);
+            let peer = peer(&connection, work);
             while serve_http(&mut connection, &peer, &mut rest, work).unwrap_or(false) {}
         });
         origin
@@ -161,7 +162,7 @@ impl Origin {
                     let tls = ServerConnection::new(config).unwrap();
                     let mut stream = StreamOwned::new(tls, connection);
                     let mut rest = Vec::new();
-                    let mut peer = peer(&stream.sock);
+                    let mut peer = peer(&stream.sock, &work);
                     if stream.conn.complete_io(&mut stream.sock).is_ok() {
                         peer.extend(handshake(&stream.conn));
                     }
@@ -179,7 +180,7 @@ impl Origin {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         self.listen(listener, |mut connection, work| {
-            let peer = peer(&connection);
+            let peer = peer(&connection, work);
             while serve(&mut connection, &peer, work).unwrap_or(false) {}
         });
         port
@@ -191,10 +192,15 @@ impl Origin {
         let port = listener.local_addr().unwrap().port();
         self.listen(listener, |mut connection, work| {
             let mut rest = Vec::new();
-            let peer = peer(&connection);
+            let peer = peer(&connection, work);
             while serve_memcached(&mut connection, &peer, &mut rest, work).unwrap_or(false) {}
         });
         port
+    }
+
+    /// Has KEEPALIVE said of connections that come from now on.
+    pub fn look_at_timers(&self) {
+        self.work.looks_at_timers.store(true, Ordering::Relaxed);
     }
 
     /// Forgets the script, and what was seen and counted so far.
@@ -241,6 +247,8 @@ struct Work {
     seen: Arc<Mutex<Vec<Seen>>>,
     connections: Arc<AtomicUsize>,
     done: Arc<AtomicUsize>,
+    /// Whether KEEPALIVE is wanted: the system's table of connections is long where much is tested at once.
+    looks_at_timers: Arc<AtomicBool>,
     /// How often held answers were let go.
     releases: Arc<(Mutex<usize>, Condvar)>,
     fallback: Fallback,
@@ -306,17 +314,18 @@ impl Work {
 }
 
 /// What is known of the other end of a TCP connection, as parameters of its requests.
-fn peer(connection: &TcpStream) -> Vec<(String, String)> {
+fn peer(connection: &TcpStream, work: &Work) -> Vec<(String, String)> {
     let (Ok(peer), Ok(own)) = (connection.peer_addr(), connection.local_addr()) else {
         return Vec::new();
     };
-    // Options are set when the first bytes come, not always when the connection does.
-    let _ = connection.peek(&mut [0]);
-    let keeps_alive = is_kept_alive(peer.port(), own.port());
-    vec![
-        ("PEER".to_owned(), peer.ip().to_string()),
-        ("KEEPALIVE".to_owned(), if keeps_alive { "on" } else { "off" }.to_owned()),
-    ]
+    let mut known = vec![("PEER".to_owned(), peer.ip().to_string())];
+    if work.looks_at_timers.load(Ordering::Relaxed) {
+        // Options are set when the first bytes come, not always when the connection does.
+        let _ = connection.peek(&mut [0]);
+        let keeps_alive = is_kept_alive(peer.port(), own.port());
+        known.push(("KEEPALIVE".to_owned(), if keeps_alive { "on" } else { "off" }.to_owned()));
+    }
+    known
 }
 
 /// Has the socket at `from`, connected to `to`, its timer for SO_KEEPALIVE running? As proc(5) has it.
@@ -325,7 +334,7 @@ fn is_kept_alive(from: u16, to: u16) -> bool {
     // Bytes under way have a timer of their own, until they are acknowledged.
     for _ in 0..100 {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-        let timer = table.lines().find_map(|line| {
+        let timer = table.lines().filter(|line| line.contains(&from)).find_map(|line| {
             let words: Vec<_> = line.split_whitespace().collect();
             let [_, local, remote, _, _, timer, ..] = words[..] else { return None };
             (local.ends_with(&from) && remote.ends_with(&to)).then(|| timer.to_owned())

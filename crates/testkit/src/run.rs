@@ -48,6 +48,13 @@ pub fn run_changed(
         fs::write(path, content).unwrap();
     }
     let origin = Origin::start(folder.path());
+    if case
+        .steps
+        .iter()
+        .any(|(_, step)| matches!(step, Step::Param(name, _) if name == "KEEPALIVE"))
+    {
+        origin.look_at_timers();
+    }
     let ports = Ports::default();
     let text = change(configuration(case, &ports, &origin));
     let _server = Server::try_start(kind, folder.path(), &ports.all(), &text)?;
@@ -177,9 +184,9 @@ struct Open {
     form: Form,
     is_head: bool,
     since: Instant,
-    /// Was there a request on it before?
+    /// Whether there was a request on it before.
     is_reused: bool,
-    /// Did the server say that it closes, or not answer?
+    /// Whether the server said that it closes, or did not answer.
     is_last: bool,
 }
 

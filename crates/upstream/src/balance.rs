@@ -23,7 +23,7 @@ pub enum Balance {
     LeastConn,
     /// `random`; `two`: the less busy of two.
     Random {
-        /// Are two drawn and compared?
+        /// Whether two are drawn and compared.
         two: bool,
     },
 }

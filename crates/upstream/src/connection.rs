@@ -140,7 +140,11 @@ impl Connection {
 
     /// As [`Connection::read`] of one that is not encrypted. Its one reader is woken: a list of those who
     /// wait, as tokio's `readable` keeps, costs more than the rest of it.
-    fn poll_read(&self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
         loop {
             match self {
                 Self::Tcp(stream) => ready!(stream.poll_read_ready(context))?,
@@ -180,9 +184,14 @@ impl Connection {
     /// # Errors
     /// As the system reports it, `WouldBlock` included.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write_of(&[IoSlice::new(bytes)])
+    }
+
+    /// As [`Connection::try_write`], from several places in one call.
+    pub(crate) fn try_write_of(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Self::Tcp(stream) => stream.try_write(bytes),
-            Self::Unix(socket) => socket.try_write(&[IoSlice::new(bytes)]),
+            Self::Tcp(stream) => stream.try_write_vectored(slices),
+            Self::Unix(socket) => socket.try_write(slices),
             Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -215,12 +224,7 @@ impl Connection {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
             // Tried at once: a socket is nearly always writable.
-            let result = match self {
-                Self::Tcp(stream) => stream.try_write_vectored(slices),
-                Self::Unix(socket) => socket.try_write(slices),
-                Self::Tls(_) => unreachable!("handled above"),
-            };
-            match result {
+            match self.try_write_of(slices) {
                 Ok(count) => IoSlice::advance_slices(&mut slices, count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
                 Err(error) => return Err(error),
@@ -243,14 +247,19 @@ impl Connection {
 
     /// Has the peer neither closed nor sent anything? An idle connection must be quiet.
     pub fn is_quiet(&self) -> bool {
-        let mut byte = [0];
-        let result = match self {
-            Self::Tcp(stream) => stream.try_read(&mut byte),
-            Self::Unix(socket) => {
-                socket.try_read_io(|fd| Ok(recv(fd, &mut byte, MsgFlags::empty())?))
-            }
-            Self::Tls(tls) => return tls.is_quiet(),
-        };
-        matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        if let Self::Tls(tls) = self {
+            return tls.is_quiet();
+        }
+        let received = self.try_receive(&mut [0]);
+        matches!(received, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Takes what is there, as much as `buffer` holds; 0 at the end. A TLS connection gives nothing this way.
+    pub(crate) fn try_receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read(buffer),
+            Self::Unix(socket) => socket.try_read_io(|fd| Ok(recv(fd, buffer, MsgFlags::empty())?)),
+            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }

@@ -100,7 +100,7 @@ fn read(
     Ok(())
 }
 
-/// One server after the other, the first by chance. Who does not answer is asked again when it is its turn; who
+/// One server after the other, the first by chance. One that does not answer is asked again when it is its turn; one that
 /// cannot help is not.
 async fn ask_servers(servers: &[SocketAddr], question: &Packet) -> Result<Packet, ResolveFault> {
     let first = usize::from(question.header().id());

@@ -16,9 +16,9 @@ pub struct Resolver {
     pub servers: Vec<SocketAddr>,
     /// How long an answer holds, whatever it says itself.
     pub valid: Option<Duration>,
-    /// Are IPv4 addresses asked for?
+    /// Whether IPv4 addresses are asked for.
     pub ipv4: bool,
-    /// Are IPv6 addresses asked for?
+    /// Whether IPv6 addresses are asked for.
     pub ipv6: bool,
 }
 
@@ -71,13 +71,13 @@ thread_local! {
 }
 
 impl Resolver {
-    /// Looks a name up, within `timeout`. Who asks for a name that is being asked for gets the same answer.
+    /// Looks a name up, within `timeout`. Requests for a name that is being asked for share the answer.
     ///
     /// # Errors
     /// [`ResolveFault`]
     ///
     /// # Cancel safety
-    /// The question is dropped; who waits for its answer asks next.
+    /// The question is dropped; the next that waits for its answer asks.
     pub async fn addresses(&self, host: &str, timeout: Duration) -> Result<Resolved, ResolveFault> {
         let asked = Instant::now();
         let known = self.known(host, asked);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_who_localhost_is() {
+    fn localhost_is_not_looked_up() {
         with_servers(async {
             let nobody = resolver(&[]);
             for host in ["localhost", "LocalHost.", "a.localhost"] {

@@ -1,11 +1,13 @@
 //! TLS towards a peer: rustls over a plain connection.
 
 use crate::connection::Connection;
-use bytes::{Buf as _, BytesMut};
+use crate::records::Records;
+use bytes::BytesMut;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::cell::RefCell;
-use std::io::{self, Read as _, Write as _};
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 /// How a connection is encrypted.
@@ -17,14 +19,14 @@ pub struct TlsOptions {
     pub name: ServerName<'static>,
 }
 
-/// Bytes read from the socket at once: one TLS record.
+/// Bytes read from the socket at once by a connection that should be quiet: one TLS record.
 const READ_BYTES: usize = 17 * 1024;
 
 /// An encrypted connection.
 #[derive(Debug)]
 pub struct Tls {
     io: Connection,
-    session: RefCell<ClientConnection>,
+    records: Records<ClientConnection>,
     /// What was decrypted before somebody asked for it.
     early: RefCell<BytesMut>,
 }
@@ -40,10 +42,10 @@ impl Tls {
     pub async fn handshake(io: Connection, options: &TlsOptions) -> io::Result<Self> {
         let session = ClientConnection::new(Arc::clone(&options.config), options.name.clone())
             .map_err(io::Error::other)?;
-        let tls = Self { io, session: RefCell::new(session), early: RefCell::default() };
+        let tls = Self { io, records: Records::new(session), early: RefCell::default() };
         loop {
             tls.flush().await?;
-            if !tls.session.borrow().is_handshaking() {
+            if !tls.records.session().is_handshaking() {
                 return Ok(tls);
             }
             let mut early = tls.early.take();
@@ -69,47 +71,27 @@ impl Tls {
     /// Waits for records; decrypts them into `plain`. `false` at the end of the socket.
     async fn receive(&self, plain: &mut BytesMut) -> io::Result<bool> {
         let mut encrypted = BytesMut::new();
-        if Box::pin(self.io.read(&mut encrypted)).await? == 0 {
+        if poll_fn(|context| self.io.poll_read(context, &mut encrypted)).await? == 0 {
             return Ok(false);
         }
-        self.decrypt(&encrypted, plain)?;
+        self.records.decrypt(&encrypted, plain)?;
         Ok(true)
-    }
-
-    /// Takes records in, and out of the session at once: it holds one record's worth at most.
-    fn decrypt(&self, mut encrypted: &[u8], plain: &mut BytesMut) -> io::Result<()> {
-        let mut session = self.session.borrow_mut();
-        let mut record = [0; READ_BYTES];
-        while encrypted.has_remaining() {
-            session.read_tls(&mut encrypted)?;
-            let state = session
-                .process_new_packets()
-                .map_err(|problem| io::Error::new(io::ErrorKind::InvalidData, problem))?;
-            let mut left = state.plaintext_bytes_to_read();
-            while left > 0 {
-                let count = session.reader().read(&mut record)?;
-                plain.extend_from_slice(&record[..count]);
-                left -= count;
-            }
-        }
-        Ok(())
     }
 
     /// Sends what the session has to say.
     async fn flush(&self) -> io::Result<()> {
         loop {
-            let mut out = Vec::new();
-            {
-                let mut session = self.session.borrow_mut();
-                while session.wants_write() {
-                    session.write_tls(&mut out)?;
+            match self.flush_now() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.io.writable().await?;
                 }
+                result => return result,
             }
-            if out.is_empty() {
-                return Ok(());
-            }
-            Box::pin(self.io.write_all(&out)).await?;
         }
+    }
+
+    fn flush_now(&self) -> io::Result<()> {
+        self.records.flush(|slices| self.io.try_write_of(slices))
     }
 
     /// As [`Connection::read`]. A connection cut without TLS's own end is an error.
@@ -121,10 +103,7 @@ impl Tls {
         into.unsplit(self.early.take());
         while into.len() == start {
             if !self.receive(into).await? {
-                // rustls tells the two ends apart: after the peer's notice 0, else an error.
-                let mut session = self.session.borrow_mut();
-                session.read_tls(&mut io::empty())?;
-                return session.reader().read(&mut [0]);
+                return self.records.end().map(|()| 0);
             }
             self.flush().await?;
         }
@@ -133,9 +112,9 @@ impl Tls {
 
     /// As [`Connection::write_all`].
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while bytes.has_remaining() {
-            let count = self.session.borrow_mut().writer().write(bytes)?;
-            bytes.advance(count);
+        while !bytes.is_empty() {
+            let count = self.records.write(&[IoSlice::new(bytes)])?;
+            bytes = &bytes[count..];
             self.flush().await?;
         }
         Ok(())
@@ -148,22 +127,12 @@ impl Tls {
         }
         let mut encrypted = [0; READ_BYTES];
         loop {
-            let result = match &self.io {
-                Connection::Tcp(stream) => stream.try_read(&mut encrypted),
-                Connection::Unix(socket) => socket.try_read_io(|fd| {
-                    Ok(nix::sys::socket::recv(
-                        fd,
-                        &mut encrypted,
-                        nix::sys::socket::MsgFlags::empty(),
-                    )?)
-                }),
-                Connection::Tls(_) => return false,
-            };
-            match result {
+            match self.io.try_receive(&mut encrypted) {
                 Ok(0) => return false,
                 Ok(count) => {
                     let mut plain = BytesMut::new();
-                    if self.decrypt(&encrypted[..count], &mut plain).is_err() || !plain.is_empty() {
+                    let decrypted = self.records.decrypt(&encrypted[..count], &mut plain);
+                    if decrypted.is_err() || !plain.is_empty() {
                         return false;
                     }
                 }
@@ -176,16 +145,49 @@ impl Tls {
 impl Drop for Tls {
     fn drop(&mut self) {
         // The notice that nothing more follows; a socket that takes no more is closed without it.
-        let mut out = Vec::new();
-        {
-            let mut session = self.session.borrow_mut();
+        self.records.notify_close();
+        let _ = self.flush_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PeerAddress, SocketOptions};
+    use std::io::Write as _;
+    use std::net::TcpListener;
+    use yorozu_testkit::tls;
+
+    #[tokio::test]
+    async fn what_a_peer_sends_behind_its_notice_of_the_end_is_left_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = PeerAddress::Tcp(listener.local_addr().unwrap());
+        let peer = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut session = rustls::ServerConnection::new(tls::server("server")).unwrap();
+            while session.is_handshaking() {
+                session.complete_io(&mut socket).unwrap();
+            }
+            session.writer().write_all(b"text").unwrap();
             session.send_close_notify();
-            while session.wants_write() && session.write_tls(&mut out).is_ok() {}
-        }
-        let _ = match &self.io {
-            Connection::Tcp(stream) => stream.try_write(&out),
-            Connection::Unix(socket) => socket.try_write(&[io::IoSlice::new(&out)]),
-            Connection::Tls(_) => Ok(0),
+            let mut bytes = Vec::new();
+            while session.wants_write() {
+                session.write_tls(&mut bytes).unwrap();
+            }
+            // More than a session takes in at once.
+            bytes.extend_from_slice(&[b'x'; 8 * READ_BYTES]);
+            socket.write_all(&bytes).unwrap();
+        });
+        let io = Connection::open(&address, SocketOptions::default()).await.unwrap();
+        let hello = tls::Hello { alpn: b"http/1.1".to_vec(), ..tls::Hello::default() };
+        let options = TlsOptions {
+            config: tls::settings(&hello),
+            name: ServerName::try_from("localhost").unwrap(),
         };
+        let tls = Tls::handshake(io, &options).await.unwrap();
+        let mut text = BytesMut::new();
+        while tls.read(&mut text).await.unwrap() > 0 {}
+        assert_eq!(&text[..], b"text");
+        peer.join().unwrap();
     }
 }

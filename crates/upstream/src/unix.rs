@@ -1,4 +1,4 @@
-//! A Unix socket whose loop is told of what arrives, and of room to write only when that was missing.
+//! A Unix socket whose loop hears of what arrives, and of room to write only when that was missing.
 //!
 //! tokio's own socket is also woken whenever the peer has read something: with PHP-FPM that is once
 //! per request, for nothing.

@@ -295,7 +295,7 @@ pub fn fields(
     Ok(())
 }
 
-/// Room for so many fields before it has to grow; chosen: most heads have fewer.
+/// Room for this many fields before it has to grow; chosen: most heads have fewer.
 const FIELDS: usize = 16;
 
 /// Kinds of bytes in a field name, beside those of any name: bits that a whole name is judged by.
@@ -391,9 +391,9 @@ pub enum BareLf {
 pub enum ChunkedStep {
     /// Body bytes at this range of the input; continue behind it.
     Data(Range<usize>),
-    /// The body ended; so many bytes of the input belong to it.
+    /// The body ended; this many bytes of the input belong to it.
     Done(usize),
-    /// So many bytes are used up; more are needed.
+    /// This many bytes are used up; more are needed.
     Partial(usize),
 }
 
@@ -581,7 +581,7 @@ pub fn status_line(input: &[u8]) -> Result<Option<StatusLine>, WireError> {
 /// Returns the fields and the position of the body; `Ok(None)` if the end has not arrived.
 ///
 /// # Errors
-/// [`WireError::UpstreamHead`] for a line that is no field line.
+/// [`WireError::UpstreamHead`] for a line that is not a field line.
 pub fn upstream_fields(
     input: &[u8],
     from: usize,

@@ -23,7 +23,7 @@ pub fn get(out: &mut Vec<u8>, key: &[u8]) {
 pub enum Reply {
     /// There is no such key.
     NotFound,
-    /// A value of so many bytes follows, then what [`value_end`] reads.
+    /// A value of this many bytes follows, then what [`value_end`] reads.
     Value {
         /// Where the key stands.
         key: Range<usize>,

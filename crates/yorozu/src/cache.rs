@@ -6,7 +6,7 @@ use lexopt::prelude::*;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use yorozu_server::config::load::{Kept, load};
+use yorozu_server::config::load::control_socket;
 use yorozu_server::control;
 
 /// The text of `yorozu cache -h`.
@@ -18,14 +18,14 @@ Commands:
   ls [ZONE] [--prefix KEY] [--limit N]
                                     : stored pages: zone, state, status, bytes, key
   explain [-X METHOD] [-H 'NAME: VALUE'] URL
-                                    : what would become of a request, and why; the upstream is not asked
+                                    : how a request would be answered, and why; the upstream is not contacted
 ";
 
 /// The text of `yorozu purge -h`.
 pub(crate) const PURGE_HELP: &str = "\
 Usage: yorozu [-p prefix] [-c filename] purge [OPTION ...] [URL ...]
 
-Removes stored pages, all their variants, from memory and disk. A URL that ends with * means all that begin so,
+Removes stored pages, all their variants, from memory and disk. A URL that ends with * means all with that prefix,
 one without a scheme, //HOST/PATH, means http and https.
 
 Options:
@@ -33,8 +33,8 @@ Options:
   --host NAME   : the host whose tags are meant; all hosts' without it
   --zone NAME   : the zone whose tags, or all pages, are meant; all zones without it
   --all         : all pages
-  --soft        : pages answer once more while they are made anew
-  --warm URL    : what is missing then of this page, or of a sitemap's pages, is made: see yorozu warm -h
+  --soft        : pages are served once more while they are refreshed
+  --warm URL    : then makes what is missing of this page, or of a sitemap's pages: see yorozu warm -h
 ";
 
 /// A request to the control socket.
@@ -155,8 +155,7 @@ impl Command {
 /// # Errors
 /// The configuration cannot be read or has none.
 pub(crate) fn socket(options: &Options) -> Result<PathBuf, String> {
-    let loaded = load(&options.request(), &Kept::default()).map_err(|p| p.to_string())?;
-    control::path(&loaded.config)
+    control_socket(&options.request()).map_err(|problem| problem.to_string())
 }
 
 /// Asks the server; its answer's content.
@@ -187,8 +186,8 @@ pub(crate) fn ask(
         return Ok(content);
     }
     let status = answer.split(|byte| *byte == b'\r').next().unwrap_or(b"");
-    let is_explained =
-        [&b"HTTP/1.1 400 "[..], b"HTTP/1.1 413 "].iter().any(|s| answer.starts_with(s));
+    let explained = [&b"HTTP/1.1 400 "[..], b"HTTP/1.1 413 ", b"HTTP/1.1 500 "];
+    let is_explained = explained.iter().any(|status| answer.starts_with(status));
     let text = String::from_utf8_lossy(if is_explained { &content } else { status });
     Err(text.trim().to_owned())
 }

@@ -5,7 +5,7 @@ use crate::warm::Warm;
 use lexopt::prelude::*;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
-use yorozu_server::NGINX_VERSION;
+use yorozu_kernel::base::NGINX_VERSION;
 use yorozu_server::config::load::Request;
 
 /// What is asked for.
@@ -60,7 +60,7 @@ Options:
   -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
   -g directives : set global directives out of configuration file
 
-  cache COMMAND : what is stored, and what would become of a request: see yorozu cache -h
+  cache COMMAND : what is stored, and how a request would be answered: see yorozu cache -h
   purge URL ... : removes stored pages: see yorozu purge -h
   warm URL ...  : makes pages before visitors come for them: see yorozu warm -h
 ";

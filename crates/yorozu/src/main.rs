@@ -82,7 +82,7 @@ fn read(request: &Request, kept: &Kept) -> Result<Loaded, String> {
 fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     let request = options.request();
     let file = request.file.display();
-    let loaded = read(&request, &Kept::default()).inspect_err(|problem| {
+    let loaded = read(&request, &Kept::for_test()).inspect_err(|problem| {
         eprintln!("yorozu: [emerg] {problem}");
         eprintln!("yorozu: configuration file {file} test failed");
     });
@@ -115,7 +115,7 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
 }
 
 fn send(options: &Options, signal: Signal) -> Result<(), String> {
-    let loaded = read(&options.request(), &Kept::default())?;
+    let loaded = read(&options.request(), &Kept::for_test())?;
     let id = pid::read(&pid::path(&loaded.config))?;
     kill(Pid::from_raw(id), signal).map_err(|problem| {
         format!("kill({id}, {}) failed ({}: {})", signal as i32, problem as i32, problem.desc())
@@ -125,11 +125,12 @@ fn send(options: &Options, signal: Signal) -> Result<(), String> {
 fn serve(options: &Options) -> Result<(), String> {
     let request = options.request();
     let kept = Kept::default();
-    let loaded = read(&request, &kept)?;
-    if loaded.config.main.daemon && !daemon::is_detached() && !handover::is_upgrade() {
+    // Not the tree of what was read: it would stay as long as the server.
+    let config = read(&request, &kept)?.config;
+    if config.main().daemon && !daemon::is_detached() && !handover::is_upgrade() {
         return daemon::detach();
     }
-    process::run(request, loaded.config, kept, || {
+    process::run(request, config, kept, || {
         if daemon::is_detached() {
             daemon::report_ready();
         }

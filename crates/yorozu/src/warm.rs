@@ -17,12 +17,12 @@ use yorozu_server::control;
 pub(crate) const HELP: &str = "\
 Usage: yorozu [-p prefix] [-c filename] warm [OPTION ...] SITEMAP|URL ...
 
-Has the running server make pages that are missing or stale, each coding that it compresses them with included. What
-ends with .xml or .xml.gz is a sitemap, or a list of sitemaps; - reads URLs from standard input, one a line.
+Asks the running server to make pages that are missing or stale, in each coding that it compresses them with. What
+ends with .xml or .xml.gz is a sitemap, or a list of sitemaps; - reads URLs from standard input, one per line.
 
 Options:
   --jobs N      : pages made at once (default: 4)
-  --no-codings  : only as clients see them that take no compression
+  --no-codings  : only without compression
 ";
 
 /// Pages made at once where nothing else is said: few enough for PHP to have time for visitors.
@@ -173,7 +173,7 @@ impl Warm {
             }
         }
         if found.foreign > 0 {
-            eprintln!("yorozu: {} URLs of other hosts in sitemaps are left out", found.foreign);
+            eprintln!("yorozu: {} URLs of other hosts in sitemaps are skipped", found.foreign);
         }
         Ok(found.pages)
     }
@@ -228,12 +228,12 @@ fn sitemap(path: &Path, url: &str) -> Result<String, String> {
         false => (&answer.content[..]).read_to_end(&mut text),
     };
     unpacked.map_err(|problem| problem.to_string())?;
-    String::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())
+    String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())
 }
 
 /// The `<loc>` of every page or sitemap (sitemaps.org).
 fn locations(text: &str) -> Result<Vec<String>, String> {
-    let invalid = |problem: &dyn std::fmt::Display| format!("it is no sitemap: {problem}");
+    let invalid = |problem: &dyn std::fmt::Display| format!("not a sitemap: {problem}");
     let mut reader = quick_xml::Reader::from_str(text);
     let (mut found, mut current, mut is_root_known) = (Vec::new(), None::<String>, false);
     loop {
@@ -365,7 +365,7 @@ mod tests {
         let error = |text: &str| locations(text).unwrap_err();
         assert!(error("<html><body>").contains("<html>, expected <urlset>"));
         assert!(error("").contains("it is empty"));
-        assert!(error("<urlset><url></wrong></urlset>").contains("it is no sitemap"));
+        assert!(error("<urlset><url></wrong></urlset>").contains("not a sitemap"));
         assert!(error("<urlset><url><loc>no url</loc></url></urlset>").contains("invalid URL"));
     }
 

@@ -3,8 +3,10 @@
 mod shared;
 
 use shared::{BINARY, get, log, until, yorozu};
-use std::fs;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::{fs, io};
 use yorozu_testkit::server::{Folder, Server};
 
 #[test]
@@ -107,7 +109,7 @@ fn a_test_of_the_configuration_says_what_was_probably_not_meant() {
         String::from_utf8(done.stderr).unwrap()
     };
     let told = tell("");
-    assert!(told.contains("[warn] the dot before \"php\" in \".php$\" stands"), "{told}");
+    assert!(told.contains("[warn] the dot before \"php\" in \".php$\" matches"), "{told}");
     assert!(told.contains(&format!(" in {}:2\n", file.display())), "{told}");
     assert!(!tell(" # yorozu: intended").contains("[warn]"));
 }
@@ -120,4 +122,66 @@ fn the_reference_of_directives_is_made_from_the_code() {
         fs::read(file).unwrap() == printed.stdout,
         "out of date: cargo run --bin yorozu -- --directives >docs/directives.md"
     );
+}
+
+/// Every path below a folder.
+fn all_below(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.append(&mut all_below(&path)?);
+        }
+        found.insert(path);
+    }
+    Ok(found)
+}
+
+#[test]
+fn what_does_not_serve_makes_nothing() {
+    let folder = Folder::new();
+    let dir = folder.path();
+    fs::create_dir_all(dir.join("logs")).unwrap();
+    let text = format!(
+        "pid {0}/pid; error_log {0}/logs/error.log; events {{}} http {{
+            access_log {0}/logs/access.log; client_body_temp_path {0}/body; proxy_temp_path {0}/proxy;
+            proxy_cache_path {0}/cache/deep keys_zone=z:1m;
+            server {{ listen unix:{0}/socket; ssl_session_cache shared:a:1m; location / {{
+                proxy_pass http://127.0.0.1:1; proxy_cache z; proxy_cache_valid 1m; }} }} }}",
+        dir.display()
+    );
+    let file = dir.join("nginx.conf");
+    fs::write(&file, &text).unwrap();
+    let before = all_below(dir).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        let done = command.arg("-p").arg(dir).arg("-c").arg(&file).args(words).output().unwrap();
+        (done.status.success(), String::from_utf8(done.stderr).unwrap())
+    };
+    assert!(run(&["-t"]).0, "{}", run(&["-t"]).1);
+    for words in [&["-s", "reload"][..], &["-s", "stop"], &["cache", "stat"], &["purge", "--all"]] {
+        let (is_done, said) = run(words);
+        assert!(!is_done && said.contains("pid"), "{words:?}: {said}");
+        assert_eq!(all_below(dir).unwrap(), before, "{words:?}");
+    }
+    // What could not be made is said all the same.
+    for (wrong, said) in [
+        ("error_log $dir/none/error.log;", "open() \"$dir/none/error.log\" failed (2: "),
+        (
+            "proxy_cache_path $dir/nginx.conf/cache keys_zone=y:1m;",
+            "\"$dir/nginx.conf/cache\" failed (20: ",
+        ),
+    ] {
+        let dir_text = dir.display().to_string();
+        let text = text.replace("http {", &format!("http {{ {}", wrong.replace("$dir", &dir_text)));
+        fs::write(&file, text).unwrap();
+        let (is_fine, told) = run(&["-t"]);
+        assert!(!is_fine && told.contains(&said.replace("$dir", &dir_text)), "{told}");
+    }
+    // A purge reads no keys, and takes no notice of what else is wrong.
+    fs::write(&file, text.replace("access_log", "ssl_certificate_key /none; access_log")).unwrap();
+    let (_, told) = run(&["cache", "stat"]);
+    assert!(told.contains("pid.sock"), "{told}");
+    fs::remove_file(dir.join("nginx.conf")).unwrap();
+    assert!(run(&["cache", "stat"]).1.contains("nginx.conf"));
 }

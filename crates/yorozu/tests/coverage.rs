@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Mutex;
 use yorozu_conf::Directive;
-use yorozu_server::config::directive::Action;
-use yorozu_server::config::files::Files;
-use yorozu_server::config::registry;
+use yorozu_kernel::config::directive::Action;
+use yorozu_kernel::config::files::Files;
+use yorozu_server::modules::MODULES;
 use yorozu_testkit::case::{self, Case};
 use yorozu_testkit::form::FORMS;
 use yorozu_testkit::run::run_changed;
@@ -90,17 +90,17 @@ const TABLES: [&[u8]; 5] = [b"map", b"geo", b"types", b"split_clients", b"charse
 
 /// Names of directives that do something.
 fn working() -> BTreeSet<String> {
-    let rows = registry::modules().into_iter().flat_map(|(_, rows)| rows);
+    let rows = MODULES.all.iter().flat_map(|module| (module.directives)());
     rows.filter(|row| row.contexts != 0)
         .filter(|row| !matches!(row.action, Action::Ignored(_) | Action::Refused(_)))
         .map(|row| row.name.into_owned())
-        .filter(|name| registry::without_effect_at_all(name).is_none())
+        .filter(|name| MODULES.without_effect_at_all(name).is_none())
         .filter(|name| !OF_THE_RUNNER.contains(&&name[..]))
         .collect()
 }
 
 fn cases() -> Vec<Case> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let files = case::files(&root);
     let read = |file: &std::path::PathBuf| {
         let text = std::fs::read_to_string(file).expect("it was just found");

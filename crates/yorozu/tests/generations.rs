@@ -27,7 +27,7 @@ fn accepting(port: u16) -> Count {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             counter.fetch_add(1, Ordering::SeqCst);
-            // Who keeps connections ready opens the next.
+            // A server that keeps connections ready opens the next.
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(20));
                 drop(stream);
@@ -248,7 +248,7 @@ fn reloads_leave_nothing_behind() {
     assert!(after.0 <= before.0 + 16 * MEGABYTE, "{before:?} -> {after:?}");
 }
 
-/// So many servers, each with a file to log to in common, a location and an upstream.
+/// That number of servers, each with a file to log to in common, a location and an upstream.
 fn many(count: u32) -> String {
     let server = |number| {
         format!(

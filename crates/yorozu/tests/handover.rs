@@ -33,7 +33,7 @@ fn is_alive(pid: i32) -> bool {
     kill(Pid::from_raw(pid), None).is_ok()
 }
 
-/// Ends a process that is no child of the test.
+/// Ends a process that is not a child of the test.
 struct Stranger(i32);
 
 impl Drop for Stranger {

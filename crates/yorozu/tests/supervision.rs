@@ -1,5 +1,5 @@
 //! Panics: each ends one request or is begun again, is in the log, and leaves nothing waiting, held or counted.
-//! A debug build panics where a test puts a file for it (crates/server/src/faults.rs).
+//! A debug build panics where a test puts a file for it (crates/kernel/src/base/faults.rs).
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
@@ -105,6 +105,41 @@ fn a_panic_ends_one_request_and_what_it_held_is_given_back() {
     until("whole lines", || {
         lines().lines().all(|line| line.contains("HTTP/1.1\" 200 ")) && lines().lines().count() == 3
     });
+}
+
+/// More than comes with a head.
+fn long_page(uri: &str) -> String {
+    page(uri).repeat(40)
+}
+
+#[test]
+fn a_panic_in_the_middle_of_a_body_tears_it_and_stores_nothing() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), |request| {
+        let page = long_page(request.param("REQUEST_URI"));
+        format!("Content-Type: text/html\r\n\r\n{page}").into_bytes()
+    });
+    // Kept as a file, too: whoever keeps it lets it go.
+    let stored = "fastcgi_cache_lock on; fastcgi_store $dir/kept$uri;";
+    let http = SITE.replace("fastcgi_cache_lock on;", stored);
+    let server = Server::start(&faulty(&folder), folder.path(), &http);
+    for number in 0..3 {
+        let uri = format!("/php/{number}");
+        let kept = folder.path().join(format!("kept{uri}"));
+        ask(&folder, "pump");
+        let torn = get(server.port, &uri);
+        assert!(has_come(&folder, "pump"));
+        assert!(torn.is_none_or(|answer| answer.body.len() < long_page(&uri).len()), "{uri}");
+        assert!(!kept.exists(), "{uri}");
+        for status in ["MISS", "HIT"] {
+            let answer = get(server.port, &uri).unwrap();
+            assert_eq!(answer.field("x-cache").as_deref(), Some(status), "{uri}");
+            assert!(answer.body == long_page(&uri).as_bytes(), "{uri}");
+        }
+        assert!(fs::read(&kept).unwrap() == long_page(&uri).as_bytes(), "{uri}");
+    }
+    assert!(log(&folder).contains("a test asked for it: pump; this is a bug"));
+    count(server.port, ALONE);
 }
 
 /// A GET over HTTP/2 (RFC 9113, section 6.2; RFC 7541, appendix A).
@@ -213,7 +248,11 @@ fn the_workers_own_tasks_and_threads_are_begun_again() {
     told(&folder, "turn", "worker thread ended: it panicked");
     assert_eq!(log(&folder).matches("worker thread started again").count(), 3);
     for (fault, way, what) in [
-        ("reload", Signal::SIGHUP, "reading the configuration ended by a panic, the old one stays"),
+        (
+            "reload",
+            Signal::SIGHUP,
+            "reading the configuration ended by a panic, the old one stays in use",
+        ),
         ("signal", Signal::SIGUSR1, "a signal's handling ended by a panic"),
         ("evict", Signal::SIGHUP, "housekeeping of the cache zone \"z\" ended by a panic"),
     ] {

@@ -93,7 +93,7 @@ final class Client {
 		}
 		$value = json_decode( $body, true );
 		if ( '200' !== $found[1] || ! is_array( $value ) ) {
-			$said = '200' !== $found[1] && strlen( $body ) < 200 ? $body : 'this is no yorozu';
+			$said = '200' !== $found[1] && strlen( $body ) < 200 ? $body : 'not a yorozu server';
 			throw new \RuntimeException( "status {$found[1]} from " . \YOROZU_URL . ": $said", (int) $found[1] );
 		}
 		return $value;

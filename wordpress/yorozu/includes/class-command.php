@@ -11,7 +11,7 @@ final class Command {
 	 * ## OPTIONS
 	 *
 	 * [<url>...]
-	 * : Addresses or paths of pages; * at the end stands for whatever follows.
+	 * : Addresses or paths of pages; * at the end matches any ending.
 	 *
 	 * [--tag=<tags>]
 	 * : Tags, parted by commas: post-7, term-3, list-post.
@@ -20,7 +20,7 @@ final class Command {
 	 * : All pages of this site.
 	 *
 	 * [--soft]
-	 * : Pages answer once more while they are made anew.
+	 * : Pages are served once more while they are refreshed.
 	 *
 	 * ## EXAMPLES
 	 *

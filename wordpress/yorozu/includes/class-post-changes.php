@@ -7,8 +7,8 @@ defined( 'ABSPATH' ) || exit;
  * Turns what changes of a post into the tags of the pages that change with it.
  *
  * A post is looked at before and after: an edit of its text touches the pages that show it; another title or
- * address also those that name it; coming and going also the lists it is in. Who goes is gone at once (hard), what
- * is edited may answer once more while it is made anew (soft).
+ * address also those that name it; coming and going also the lists it is in. What goes is gone at once (hard), what
+ * is edited may be served once more while it is refreshed (soft).
  */
 final class Post_Changes {
 	/** Post types that are part of every page. */

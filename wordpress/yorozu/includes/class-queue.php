@@ -5,7 +5,7 @@ defined( 'ABSPATH' ) || exit;
 
 /** Collects what a request changes, and purges it in one go when the request ends. */
 final class Queue {
-	/** More than so many tags mean the whole site: an import, a bulk edit. */
+	/** More tags than this mean the whole site: an import, a bulk edit. */
 	const TAGS_MAX = 300;
 	const LOG_MAX  = 100;
 	/** The tag of pages that say that there is none: any change may make one there. */
@@ -31,7 +31,7 @@ final class Queue {
 	 *
 	 * @param string   $reason  What happened.
 	 * @param string[] $tags    Tags of this site, without its prefix.
-	 * @param bool     $is_hard Gone at once; else pages answer once more while they are made anew.
+	 * @param bool     $is_hard Gone at once; else pages are served once more while they are refreshed.
 	 */
 	public static function tags( string $reason, array $tags, bool $is_hard = false ): void {
 		self::$reasons[ $reason ] = true;

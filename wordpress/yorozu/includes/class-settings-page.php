@@ -100,7 +100,7 @@ final class Settings_Page {
 			'<tr><th scope="row"><label for="yorozu-urls">%s</label></th><td><textarea id="yorozu-urls" name="yorozu_settings[urls]" rows="4" cols="50" class="code large-text" aria-describedby="yorozu-urls-help">%s</textarea><p class="description" id="yorozu-urls-help">%s</p></td></tr>',
 			esc_html__( 'Pages to purge with every change', 'yorozu' ),
 			esc_textarea( implode( "\n", Settings::extra_urls() ) ),
-			esc_html__( 'One path on each line, such as /prices/; a * at its end stands for whatever follows.', 'yorozu' )
+			esc_html__( 'One path on each line, such as /prices/; a * at its end matches any ending.', 'yorozu' )
 		);
 		echo '</table>';
 		submit_button();

@@ -20,7 +20,7 @@ final class Settings {
 		return (bool) self::all()['is_on'];
 	}
 
-	/** @return string[] Paths to purge with every change; `*` at the end stands for whatever follows. */
+	/** @return string[] Paths to purge with every change; `*` at the end matches any ending. */
 	public static function extra_urls(): array {
 		$lines = preg_split( '/\s+/', self::all()['urls'], -1, PREG_SPLIT_NO_EMPTY );
 		return array_values( array_filter( $lines, fn( $line ) => '/' === $line[0] ) );

@@ -1,9 +1,9 @@
 //! Findings about variables that are made from one another: in a circle, or in too long a row.
 
 use super::findings::Finding;
-use crate::limits;
 use std::collections::HashMap;
 use yorozu_conf::{Directive, Tree};
+use yorozu_kernel::base::limits;
 
 /// A variable that a block computes when it is asked for.
 struct Node<'a> {
@@ -19,7 +19,7 @@ enum State {
     Unseen,
     /// It is on the path that is searched.
     OnPath,
-    /// So many in a row begin with it.
+    /// The length of the chain that begins with it.
     Deep(usize),
 }
 
@@ -36,7 +36,7 @@ pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     }
     if let Some((deep, at)) = longest.filter(|(deep, _)| *deep > limits::VARIABLES_DEEP) {
         let text = format!(
-            "\"{}\" needs {deep} variables in a row, only {} of them are computed: the others stay empty, and the error log says \"cycle while evaluating variable\"",
+            "\"{}\" depends on a chain of {deep} variables, only {} of them are evaluated: the others stay empty, and the error log says \"cycle while evaluating variable\"",
             shown(nodes[at].line),
             limits::VARIABLES_DEEP
         );
@@ -87,7 +87,7 @@ fn finding(nodes: &[Node<'_>], circle: &[usize]) -> Finding {
         way.push(format!("({} more)", circle.len() - SHOWN));
     }
     let text = format!(
-        "\"{0}\" is made from itself ({1} -> {0}): it stays empty, and the error log says \"cycle while evaluating variable\"",
+        "\"{0}\" depends on itself ({1} -> {0}): it stays empty, and the error log says \"cycle while evaluating variable\"",
         shown(first),
         way.join(" -> ")
     );
@@ -137,8 +137,8 @@ fn mentioned(text: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::files::Files;
     use std::fmt::Write as _;
+    use yorozu_kernel::config::files::Files;
 
     fn told(http: &str) -> Vec<String> {
         let source = Files { folder: "/".into() };
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_told_once_and_where_they_begin() {
+    fn cycles_are_reported_once_and_where_they_begin() {
         let table = [
-            ("map $a $a { default 1; }", "\"$a\" is made from itself ($a -> $a):"),
+            ("map $a $a { default 1; }", "\"$a\" depends on itself ($a -> $a):"),
             ("map $uri $a { default $A; }", "($a -> $a)"),
             ("map $a $b { default $a; } map $b $a { default 1; }", "($b -> $a -> $b)"),
             ("map x$a $b { volatile; } map ${b}y $a { hostnames; }", "($b -> $a -> $b)"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_not_told() {
+    fn what_ends_is_not_reported() {
         for http in [
             "map $uri $a { default 1; }",
             "map $uri $a { default $b; } map $uri $b { default $c$c; } map $uri $c { }",
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_row_is_told_and_walked() {
+    fn a_long_chain_is_reported_and_walked() {
         let row = |count: usize| {
             let mut http = String::new();
             for at in 0..count {
@@ -197,6 +197,6 @@ mod tests {
         assert_eq!(row(limits::VARIABLES_DEEP), [""; 0]);
         let told = row(100_000);
         assert_eq!(told.len(), 1);
-        assert!(told[0].starts_with("\"$v0\" needs 100000 variables in a row"), "{told:?}");
+        assert!(told[0].starts_with("\"$v0\" depends on a chain of 100000 variables"), "{told:?}");
     }
 }

@@ -40,6 +40,7 @@ pub fn of(tree: &Tree) -> Vec<Finding> {
     let mut found = search.found;
     found.append(&mut super::cycles::of(tree));
     found.append(&mut super::shared_sockets::of(tree));
+    found.append(&mut super::dropped_args::of(tree));
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }
@@ -195,7 +196,7 @@ impl<'a> Search<'a> {
                     self.add(
                         line,
                         format!(
-                            "\"{0}\" stands for a named location only as the last argument of \"try_files\", here a file of that name is looked for: put the file itself in its place",
+                            "\"{0}\" names a location only as the last argument of \"try_files\", here it is looked up as a file: write the file itself",
                             shown(name)
                         ),
                     );
@@ -212,7 +213,7 @@ impl<'a> Search<'a> {
         self.add(
             line,
             format!(
-                "the dot before \"{extension}\" in \"{}\" stands for any character: write \"\\.{extension}\"",
+                "the dot before \"{extension}\" in \"{}\" matches any character: write \"\\.{extension}\"",
                 shown(pattern)
             ),
         );
@@ -224,7 +225,7 @@ impl<'a> Search<'a> {
         self.add(
             line,
             format!(
-                "visitors without the cookie match, too: \"{name}\" is empty then, which differs from \"{operand}\": write \"{name} ~ .\" and the values meant"
+                "visitors without the cookie match as well: \"{name}\" is then empty, which differs from \"{operand}\": test \"{name} ~ .\" or the values that are meant"
             ),
         );
     }
@@ -242,7 +243,7 @@ impl<'a> Search<'a> {
             self.add(
                 line,
                 format!(
-                    "answers that set cookies are stored with them and shown to everybody: take \"Set-Cookie\" out, or leave visitors with cookies of their own out by \"{family}_cache_bypass\" and \"{family}_no_cache\""
+                    "responses that set cookies are stored with them and served to everyone: remove \"Set-Cookie\", or exclude visitors with cookies of their own by \"{family}_cache_bypass\" and \"{family}_no_cache\""
                 ),
             );
         } else if !is_refused {
@@ -251,7 +252,7 @@ impl<'a> Search<'a> {
                     self.add(
                         line,
                         format!(
-                            "what is made for a visitor who bypasses the cache is stored and shown to the others: write \"{family}_no_cache\" with the same arguments beside it"
+                            "responses to visitors who bypass the cache are stored and served to the others: add \"{family}_no_cache\" with the same arguments"
                         ),
                     );
                 }
@@ -274,7 +275,7 @@ impl<'a> Search<'a> {
                 self.add(
                     line,
                     format!(
-                        "failures are stored and shown for {} seconds after they are over: leave \"{}\" out, and let \"{family}_cache_use_stale\" answer meanwhile",
+                        "errors are stored and served for {} seconds after they are over: remove \"{}\", and let \"{family}_cache_use_stale\" answer meanwhile",
                         time.as_secs(),
                         shown(status)
                     ),
@@ -295,7 +296,7 @@ impl<'a> Search<'a> {
             if stores_post && !has(b"$request_body") {
                 self.add(
                     methods,
-                    "the answer to one POST is shown for all with the same address: put \"$request_body\" into the key, or take POST out".to_owned(),
+                    "the response to one POST is served for all others with the same URL: add \"$request_body\" to the key, or remove POST".to_owned(),
                 );
             }
         }
@@ -303,7 +304,7 @@ impl<'a> Search<'a> {
             self.add(
                 line,
                 format!(
-                    "every client can make entries of its own by sending another value of \"{name}\": take it out, or \"map\" it to the few values that differ"
+                    "every client can create entries of its own by sending another value of \"{name}\": remove it, or \"map\" it to the few values that matter"
                 ),
             );
         }
@@ -315,7 +316,7 @@ impl<'a> Search<'a> {
         if is_mixed && !tells_scheme {
             self.add(
                 line,
-                "pages made for http are shown over https and the other way round, redirects between them turn in circles: put \"$scheme\" into the key".to_owned(),
+                "pages made for http are served over https and vice versa, redirects between them may loop: add \"$scheme\" to the key".to_owned(),
             );
         }
     }
@@ -336,7 +337,7 @@ impl<'a> Search<'a> {
                 self.add(
                     line,
                     format!(
-                        "pages that nobody asks for within {} seconds are removed though they are valid for {} seconds: write \"inactive=\" as long",
+                        "pages that are not requested for {} seconds are removed though they are valid for {} seconds: make \"inactive=\" as long",
                         inactive.as_secs(),
                         valid.as_secs()
                     ),
@@ -371,7 +372,7 @@ impl<'a> Search<'a> {
                 self.add(
                     line,
                     format!(
-                        "{sharing} that share the zone \"{}\" show each other's pages and redirects: put \"$host\" into the key",
+                        "{sharing} that share the zone \"{}\" serve each other's pages and redirects: add \"$host\" to the key",
                         shown(zone)
                     ),
                 );
@@ -384,7 +385,7 @@ impl<'a> Search<'a> {
 struct Use<'a> {
     zone: Bytes,
     server: usize,
-    /// Is the server known by several names?
+    /// Whether the server has several names.
     has_names: bool,
     key: &'a Directive,
 }
@@ -461,8 +462,8 @@ fn loose_extension(pattern: &[u8]) -> Option<&[u8]> {
 #[expect(clippy::disallowed_methods, reason = "files of a test")]
 mod tests {
     use super::*;
-    use crate::config::files::Files;
     use std::path::{Path, PathBuf};
+    use yorozu_kernel::config::files::Files;
 
     struct Text(&'static str);
 
@@ -500,7 +501,7 @@ mod tests {
         ("if ($cookie_cart != \"\") {}", "", 0),
         (
             "fastcgi_cache z;\nfastcgi_ignore_headers Set-Cookie;\nfastcgi_pass a;",
-            "shown to everybody",
+            "served to everyone",
             2,
         ),
         (
@@ -512,7 +513,7 @@ mod tests {
         ("proxy_ignore_headers Set-Cookie;", "", 0),
         (
             "set $skip 0; if ($http_cookie ~ x) { set $skip 1; }\nproxy_cache_bypass $skip; proxy_cache z; proxy_pass a;",
-            "stored and shown to the others",
+            "stored and served to the others",
             2,
         ),
         ("proxy_cache_bypass $http_pragma; proxy_cache z; proxy_pass a;", "", 0),
@@ -521,8 +522,8 @@ mod tests {
             "",
             0,
         ),
-        ("proxy_cache z; proxy_pass a;\nproxy_cache_valid 200 502 1m;", "leave \"502\" out", 2),
-        ("proxy_cache z; proxy_pass a; proxy_cache_valid any 1h;", "leave \"any\" out", 1),
+        ("proxy_cache z; proxy_pass a;\nproxy_cache_valid 200 502 1m;", "remove \"502\"", 2),
+        ("proxy_cache z; proxy_pass a; proxy_cache_valid any 1h;", "remove \"any\"", 1),
         ("proxy_cache z; proxy_pass a; proxy_cache_valid any 1m;", "", 0),
         ("proxy_cache z; proxy_pass a; proxy_cache_key $host$http_origin;", "\"$http_origin\"", 1),
         ("proxy_cache z; proxy_pass a; proxy_cache_key $http_host$uri;", "", 0),
@@ -533,7 +534,7 @@ mod tests {
         ),
         (
             "listen 80; listen 443 ssl; location / {\nproxy_cache z; proxy_pass a; proxy_cache_key $host$uri; }",
-            "put \"$scheme\"",
+            "add \"$scheme\"",
             2,
         ),
         (
@@ -543,7 +544,7 @@ mod tests {
         ),
         (
             "proxy_cache_path /a keys_zone=z:1m inactive=1m; proxy_cache z; proxy_pass a; proxy_cache_valid 1h;",
-            "within 60 seconds",
+            "not requested for 60 seconds",
             1,
         ),
         (
@@ -583,7 +584,7 @@ mod tests {
         ),
         (
             "http { map $http_cookie $a { default 0; ~x 1; }\nmap $a $b { default 0; 1 1; } server {\nproxy_cache_bypass $b; proxy_cache z; location / { proxy_pass a; } } }",
-            "stored and shown to the others",
+            "stored and served to the others",
             3,
         ),
     ];

@@ -4,34 +4,35 @@
 //! over what the enclosing one says -> compiled [`Config`]. After this nothing parses text or knows
 //! a directive's name.
 
-use super::block::{Block, LocationName};
-use super::check;
-use super::compiled::*;
-use super::directive::*;
-use super::env::Env;
-use super::files::Files;
-use super::regex::Regex;
-use super::registry;
-use super::{http_core, main_core};
-use crate::connection::h2;
-use crate::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
-use crate::filters::{addition, charset, headers, slice, ssi, sub, userid};
-use crate::handlers::{Handler, autoindex, dav, fastcgi, index, memcached, proxy, random_index};
-use crate::logging::access as access_log;
-use crate::logging::file::LogFiles;
-use crate::phases::{
-    Limits, access, auth_basic, auth_request, browser, limit_conn, limit_req, mirror, realip,
-    referer, rewrite, secure_link,
-};
-use crate::tls::server::ServerTls;
-use crate::tls::tickets::Sessions;
+use crate::engine::ENGINE;
+use crate::filters;
+use crate::handlers::Files as FilesHandler;
+use crate::modules::MODULES;
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use yorozu_cache::Zone;
-use yorozu_conf::{ConfError, Directive as Line, Position, Tree};
+use yorozu_conf::{ConfError, Position, Tree};
+use yorozu_connection::tls::directives::Draft as TlsDraft;
+use yorozu_connection::tls::server::ServerTls;
+use yorozu_gateway::upstream::{self, Upstreams};
+use yorozu_kernel::config::block::{Block, LocationName};
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
+use yorozu_kernel::config::files::Files;
+use yorozu_kernel::config::loader::Loader;
+use yorozu_kernel::config::place::{AnyConf, Compiled, ModuleConf};
+use yorozu_kernel::config::servers::*;
+use yorozu_kernel::config::settings::{Compiling, ModuleDraft, SettingsCompiler};
+use yorozu_kernel::config::shared::SharedSet;
+use yorozu_kernel::config::{http_core, main_core};
+use yorozu_kernel::exchange::conf::{Config, LocationConf};
+use yorozu_kernel::exchange::handler::BoundFilters;
+use yorozu_kernel::logging::file::LogFiles;
+use yorozu_modules::phases::rewrite;
 use yorozu_upstream::{Loads, Resolver};
 
 /// What the command line says about the configuration.
@@ -52,9 +53,18 @@ pub struct Request {
 pub struct Kept {
     pub logs: Arc<LogFiles>,
     pub zones: BTreeMap<String, Arc<Zone>>,
-    pub limits: Limits,
-    pub sessions: Arc<Sessions>,
+    /// What survives of what the modules share.
+    pub shared: SharedSet,
     pub loads: Arc<Loads>,
+    /// The configuration is only tested: nothing is made, and nothing written to.
+    is_test: bool,
+}
+
+impl Kept {
+    /// For a configuration that is not to be served.
+    pub fn for_test() -> Self {
+        Self { logs: Arc::new(LogFiles::for_test()), is_test: true, ..Self::default() }
+    }
 }
 
 /// A configuration with the text it was made from.
@@ -64,25 +74,27 @@ pub struct Loaded {
     pub tree: Tree,
 }
 
-/// The walk over the tree.
-pub struct Loader<'a> {
-    pub env: &'a Env,
-}
-
 fn hostname() -> String {
     nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
-/// Reads and compiles a configuration.
+/// Reads and compiles a configuration, on a thread of its own: what a thread that has ended allocated goes back to the
+/// system as soon as it is freed, by whichever worker is the last to use it; that of one which only waits would stay.
 ///
 /// # Errors
 /// The first fault, as one line for the operator.
 pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
-    let folder = request.file.parent().unwrap_or(Path::new("/")).to_owned();
-    let source = Files { folder: folder.clone() };
-    let mut env = Env::new(request.prefix.clone(), folder, Arc::clone(&kept.logs));
-    env.sessions = Arc::clone(&kept.sessions);
-    env.loads = Arc::clone(&kept.loads);
+    std::thread::scope(|scope| {
+        let reader = std::thread::Builder::new().name("configuration".to_owned());
+        match reader.spawn_scoped(scope, || load_here(request, kept)) {
+            Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => load_here(request, kept),
+        }
+    })
+}
+
+fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
+    let (source, env) = begin(request, kept);
     let mut main = Block::new(MAIN, None);
     let mut loader = Loader { env: &env };
     if let Some(global) = &request.global {
@@ -92,210 +104,51 @@ pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     loader.walk(&mut main, &tree.directives)?;
     crate::control::add(&mut loader, &mut main, &source)?;
     let config = Compiler::new(&env).config(main, request, kept)?;
-    Ok(Loaded { config, tree })
+    let shared = env.finish_shared(&kept.shared);
+    Ok(Loaded { config: Config { shared, ..config }, tree })
 }
 
-impl Loader<'_> {
-    /// Reads the directives of one block.
-    pub fn walk(&mut self, block: &mut Block, lines: &[Line]) -> Result<(), ConfError> {
-        for line in lines {
-            self.directive(block, line)?;
-        }
-        Ok(())
-    }
-
-    fn directive(&mut self, block: &mut Block, line: &Line) -> Result<(), ConfError> {
-        let (name, at) = (line.name_text(), &line.at);
-        let rows = registry::rows(&name);
-        if rows.is_empty() {
-            return Err(unknown(name, at));
-        }
-        let Some(row) = rows.iter().find(|row| row.contexts & block.context != 0) else {
-            return Err(ConfError::NotAllowedHere { name, at: at.clone() });
-        };
-        let wants_block = matches!(row.action, Action::Open(_));
-        match (&line.block, wants_block) {
-            (None, true) => return Err(ConfError::NoOpeningBrace { name, at: at.clone() }),
-            (Some(_), false) => return Err(ConfError::NotTerminated { name, at: at.clone() }),
-            _ => {}
-        }
-        if !row.arity.admits(line.args.len()) {
-            return Err(ConfError::ArgumentCount { name, at: at.clone() });
-        }
-        match row.action {
-            Action::Set(set) => {
-                let args = Args { name: &name, words: &line.args, env: self.env };
-                set(block, &args).map_err(|error| error.at(at))?;
-                if let Some(why) = registry::without_effect(&name, &line.args) {
-                    self.note(&name, why, at);
-                }
-                Ok(())
-            }
-            Action::Open(open) => open(self, block, line),
-            Action::Ignored(why) => {
-                self.note(&name, why, at);
-                Ok(())
-            }
-            Action::Refused(why) => {
-                Err(ValueError(format!("\"{name}\" is not supported: {why}")).at(at))
-            }
-        }
-    }
-
-    /// Said once per directive.
-    fn note(&self, name: &str, why: &str, at: &Position) {
-        let text = || format!("\"{name}\" is accepted without effect: {why}, in {at}");
-        self.env.notes.borrow_mut().entry(name.to_owned()).or_insert_with(text);
-    }
-
-    fn child(&mut self, context: Contexts, line: &Line) -> Result<Block, ConfError> {
-        let mut block = Block::new(context, Some(line.at.clone()));
-        self.walk(&mut block, line.block.as_deref().unwrap_or_default())?;
-        Ok(block)
-    }
-}
-
-/// A name without a row: nginx's, or nobody's.
-pub fn unknown(name: String, at: &Position) -> ConfError {
-    match super::unsupported::module(&name) {
-        Some(module) => ValueError(format!(
-            "\"{name}\" is not supported by this version (nginx's module {module})"
-        ))
-        .at(at),
-        None => ConfError::UnknownDirective { name, at: at.clone() },
-    }
-}
-
-/// `events {}`
-pub fn events(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
-    let context = std::mem::replace(&mut block.context, EVENTS);
-    loader.walk(block, line.block.as_deref().unwrap_or_default())?;
-    block.context = context;
-    Ok(())
-}
-
-/// `http {}`
-pub fn http(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
-    if !block.servers.is_empty() {
-        return Err(ValueError::new("\"http\" directive is duplicate").at(&line.at));
-    }
-    let mut http = loader.child(HTTP, line)?;
-    let servers = std::mem::take(&mut http.servers);
-    // The http block itself goes first: what it says is every server's outer block.
-    block.servers = std::iter::once(http).chain(servers).collect();
-    Ok(())
-}
-
-/// `server {}`
-pub fn server(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
-    let server = loader.child(SERVER, line)?;
-    block.servers.push(server);
-    Ok(())
-}
-
-/// `location … {}`
-pub fn location(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
-    let name = location_name(loader.env, &line.args).map_err(|error| error.at(&line.at))?;
-    check_nesting(block, &name, line)?;
-    let is_same = |other: &Block| match (&other.name, &name) {
-        (LocationName::Exact(a), LocationName::Exact(b))
-        | (LocationName::Named(a), LocationName::Named(b))
-        | (LocationName::Prefix { path: a, .. }, LocationName::Prefix { path: b, .. }) => a == b,
-        _ => false,
+/// Where the control socket is, by what the main block says. Nothing else is looked at: neither keys nor logs nor caches.
+///
+/// # Errors
+/// The text is no configuration, or has no control socket.
+pub fn control_socket(request: &Request) -> Result<PathBuf, ConfError> {
+    let kept = Kept::for_test();
+    let (source, env) = begin(request, &kept);
+    let mut main = Block::new(MAIN, None);
+    let mut loader = Loader { env: &env };
+    let mut lines = match &request.global {
+        Some(global) => yorozu_conf::parse_global(&source, global)?,
+        None => Vec::new(),
     };
-    if block.locations.iter().any(is_same) {
-        let text = String::from_utf8_lossy(line.args.last().expect("one argument at least"));
-        return Err(ValueError(format!("duplicate location \"{text}\"")).at(&line.at));
+    lines.extend(yorozu_conf::parse(&source, &request.file)?.directives);
+    let is_asked = |line: &&yorozu_conf::Directive| matches!(&line.name[..], b"pid" | b"control");
+    for line in lines.iter().filter(is_asked) {
+        loader.walk(&mut main, std::slice::from_ref(line))?;
     }
-    let mut child = Block::new(LOCATION, Some(line.at.clone()));
-    child.name = name;
-    loader.walk(&mut child, line.block.as_deref().unwrap_or_default())?;
-    block.locations.push(child);
-    Ok(())
+    let none = "the configuration has no control socket: write \"control PATH;\"";
+    let path = crate::control::place(&main.drafts.take(), &env);
+    path.ok_or_else(|| ConfError::Whole { text: none.to_owned() })
 }
 
-fn location_name(env: &Env, args: &[Bytes]) -> Result<LocationName, ValueError> {
-    let (modifier, pattern) = match args {
-        [pattern] => split_modifier(pattern),
-        [modifier, pattern] => (&modifier[..], pattern.clone()),
-        _ => unreachable!("the arity admits one or two arguments"),
-    };
-    Ok(match modifier {
-        b"=" => LocationName::Exact(pattern),
-        b"^~" => LocationName::Prefix { path: pattern, no_regex: true },
-        b"~" => LocationName::Regex(Regex::compile(&pattern, false, env)?),
-        b"~*" => LocationName::Regex(Regex::compile(&pattern, true, env)?),
-        b"" if pattern.starts_with(b"@") => LocationName::Named(pattern),
-        b"" => LocationName::Prefix { path: pattern, no_regex: false },
-        other => {
-            let other = String::from_utf8_lossy(other);
-            return Err(ValueError(format!("invalid location modifier \"{other}\"")));
-        }
-    })
-}
-
-/// `location =/a` and the like: the modifier may touch the pattern.
-fn split_modifier(word: &Bytes) -> (&'static [u8], Bytes) {
-    const MODIFIERS: [&[u8]; 4] = [b"=", b"^~", b"~*", b"~"];
-    let found = MODIFIERS.into_iter().find(|modifier| word.starts_with(modifier));
-    found.map_or((b"", word.clone()), |modifier| (modifier, word.slice(modifier.len()..)))
-}
-
-fn check_nesting(block: &Block, name: &LocationName, line: &Line) -> Result<(), ConfError> {
-    let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let inner = shown(line.args.last().expect("one argument at least"));
-    let refuse = |text: String| Err(ValueError(text).at(&line.at));
-    if block.context == SERVER {
-        return Ok(());
-    }
-    match (&block.name, name) {
-        (LocationName::Exact(outer), _) => refuse(format!(
-            "location \"{inner}\" cannot be inside the exact location \"{}\"",
-            shown(outer)
-        )),
-        (LocationName::Named(outer), _) => refuse(format!(
-            "location \"{inner}\" cannot be inside the named location \"{}\"",
-            shown(outer)
-        )),
-        (_, LocationName::Named(_)) => {
-            refuse(format!("named location \"{inner}\" can be on the server level only"))
-        }
-        (
-            LocationName::Prefix { path: outer, .. },
-            LocationName::Exact(path) | LocationName::Prefix { path, .. },
-        ) if !path.starts_with(outer) => {
-            refuse(format!("location \"{inner}\" is outside location \"{}\"", shown(outer)))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// `limit_except METHOD … {}`
-pub fn limit_except(
-    loader: &mut Loader<'_>,
-    block: &mut Block,
-    line: &Line,
-) -> Result<(), ConfError> {
-    let mut methods = line.args.clone();
-    if methods.iter().any(|method| &method[..] == b"GET") {
-        methods.push(Bytes::from_static(b"HEAD"));
-    }
-    let inner = loader.child(LIMIT_EXCEPT, line)?;
-    if block.limit_except.replace(Box::new((methods, inner))).is_some() {
-        return Err(ValueError::new("\"limit_except\" directive is duplicate").at(&line.at));
-    }
-    Ok(())
+fn begin(request: &Request, kept: &Kept) -> (Files, Env) {
+    let folder = request.file.parent().unwrap_or(Path::new("/")).to_owned();
+    let folders = (request.prefix.clone(), folder.clone());
+    let mut env = Env::new(&MODULES, folders, Arc::clone(&kept.logs), &kept.shared);
+    env.loads = Arc::clone(&kept.loads);
+    (Files { folder }, env)
 }
 
 /// Turns drafts into the compiled form.
 pub struct Compiler<'a> {
     env: &'a Env,
+    settings: SettingsCompiler,
     locations: Vec<Option<LocationConf>>,
 }
 
 impl<'a> Compiler<'a> {
     fn new(env: &'a Env) -> Self {
-        Self { env, locations: Vec::new() }
+        Self { env, settings: SettingsCompiler::default(), locations: Vec::new() }
     }
 
     fn config(
@@ -307,13 +160,14 @@ impl<'a> Compiler<'a> {
         let env = self.env;
         let whole = |error: ValueError| ConfError::Whole { text: error.0 };
         let error_log = main.error_log.clone().unwrap_or_else(|| {
-            crate::logging::error::ErrorLogs::standard(
+            yorozu_kernel::logging::error_log::ErrorLogs::standard(
                 &env.logs,
                 request.error_log.as_deref(),
                 &env.prefix,
             )
         });
         main.error_log = Some(error_log.clone());
+        let settings = of_process(&mut main, env).map_err(whole)?;
         let mut blocks = std::mem::take(&mut main.servers).into_iter();
         let mut servers = Vec::new();
         let mut listens: Vec<(Listen, ServerId, Position)> = Vec::new();
@@ -325,35 +179,37 @@ impl<'a> Compiler<'a> {
                 let id = ServerId(u32::try_from(servers.len()).expect("few servers"));
                 server.inherit(&http);
                 let at = server.at.clone().expect("server blocks have a place");
-                super::listen::default_listen(&mut server, env);
+                yorozu_kernel::config::listen::default_listen(&mut server, env);
                 for listen in &server.listens {
                     listens.push((listen.clone(), id, at.clone()));
                 }
                 servers.push(self.server(server)?);
             }
         }
-        let mut sockets = super::listen::sockets(&listens, &servers, env)?;
-        super::listen::compare_field_rules(&mut sockets, &listens, |id| {
+        let mut sockets = yorozu_kernel::config::listen::sockets(&listens, &servers, env)?;
+        yorozu_kernel::config::listen::compare_field_rules(&mut sockets, &listens, |id| {
             let place = servers[id.0 as usize].conf.0 as usize;
-            let core = &self.locations[place].as_ref().expect("every id is filled").http_core;
+            let core = &self.locations[place].as_ref().expect("every id is filled").http_core();
             (core.underscores_in_headers, core.ignore_invalid_headers)
         });
-        super::listen::check_certificates(&sockets, &listens, &servers)?;
+        yorozu_kernel::config::listen::check_certificates(&sockets, &listens, |id| {
+            self.certificate(&servers, id)
+        })?;
         let names = env.variables.borrow();
         if let Some(name) = names.undefined() {
             return Err(ConfError::Whole { text: format!("unknown \"{name}\" variable") });
         }
         drop(names);
         let has_sent = env.variables.borrow().has_sent;
-        let variable_names = std::mem::take(&mut *env.variables.borrow_mut()).into_names();
+        let variable_names = env.variables.borrow_mut().take_names();
         let mut computed: Vec<_> = variable_names.iter().map(|_| None).collect();
         for definition in env.definitions.borrow_mut().drain(..) {
             computed[usize::from(definition.slot)] = Some(definition.source);
         }
-        let upstreams = env.upstreams.take();
-        crate::handlers::upstream::resolve::check(&upstreams, resolver.as_ref()).map_err(whole)?;
+        upstream::resolve::check(&env.shared::<Upstreams>().0, resolver.as_ref()).map_err(whole)?;
         Ok(Config {
-            main: main_core::Conf::compile(&main.main, env).map_err(whole)?,
+            engine: &ENGINE,
+            settings,
             error_log,
             prefix: env.prefix.clone(),
             sockets,
@@ -363,9 +219,7 @@ impl<'a> Compiler<'a> {
             variable_names,
             has_sent,
             zones: zones(env, kept)?,
-            limits: env.limits.take().going_on(&kept.limits),
-            charsets: env.charsets.take(),
-            upstreams,
+            shared: SharedSet::default(),
             in_use: None,
             is_transparent: env.is_transparent.get(),
             hostname: hostname(),
@@ -374,16 +228,28 @@ impl<'a> Compiler<'a> {
         })
     }
 
+    /// Has a server a certificate, and does it reject handshakes?
+    fn certificate(&self, servers: &[ServerConf], id: ServerId) -> (bool, bool) {
+        let place = servers[id.0 as usize].conf.0 as usize;
+        let tls: &ServerTls = self.locations[place].as_ref().expect("every id is filled").of();
+        (tls.has_certificate(), tls.rejects)
+    }
+
     fn server(&mut self, mut block: Block) -> Result<ServerConf, ConfError> {
         let at = block.at.clone().expect("server blocks have a place");
+        // Nobody shakes hands over the control socket: the certificates of http are not for it.
+        if block.listens.iter().all(|listen| listen.options.is_control) {
+            drop(block.drafts.take::<TlsDraft>());
+        }
         let locations = std::mem::take(&mut block.locations);
-        let script = std::mem::take(&mut block.rewrite.script);
+        let steps = block.drafts.take::<rewrite::Steps>();
         let names = std::mem::take(&mut block.server_names);
         let conf = self.location(block.clone(), &at)?;
         let locations = self.set(locations, &without_try_files(&block))?;
-        let script = self.script(script, &block)?;
-        let tls = ServerTls::compile(&block.tls, self.env).map_err(|error| error.at(&at))?;
-        Ok(ServerConf { names, conf, script, locations, tls })
+        let script = self.script(steps, &block)?;
+        let of_server = self.locations[conf.0 as usize].as_mut().expect("just compiled");
+        of_server.settings.put(rewrite::server_script(), Arc::new(script));
+        Ok(ServerConf { names, conf, locations })
     }
 
     /// Compiles a level of locations.
@@ -432,123 +298,92 @@ impl<'a> Compiler<'a> {
         let id = LocationId(u32::try_from(self.locations.len()).expect("few locations"));
         self.locations.push(None);
         let nested = std::mem::take(&mut block.locations);
-        let script = std::mem::take(&mut block.rewrite.script);
+        let steps = block.drafts.take::<rewrite::Steps>();
         let limit_except = block.limit_except.take();
         let locations = self.set(nested, &without_try_files(&block))?;
-        let script = self.script(script, &block)?;
+        let script = self.script(steps, &block)?;
         let limit_except = self.limit_except(limit_except, &block, at)?;
         let env = self.env;
         let fail = |error: ValueError| error.at(at);
-        let handler = block.handler.clone().unwrap_or(Handler::Files);
-        resolve_target(&handler, env).map_err(fail)?;
-        let fastcgi = fastcgi::Conf::compile(&block.fastcgi, env).map_err(fail)?;
-        let name = block.name.path();
-        let (proxy, ssl) = (&block.proxy, &block.proxy_ssl);
-        let proxy = proxy::Conf::compile(proxy, ssl, env, &handler, &name).map_err(fail)?;
-        let conf = LocationConf {
+        let handler = block.handler.clone().unwrap_or_else(|| Arc::new(FilesHandler));
+        handler.check(&env.collected).map_err(fail)?;
+        let compiling = Compiling { env, handler: &handler, name: &block.name };
+        let settings = self.settings.compile(&block.drafts, &env.silent, &compiling);
+        let mut settings = settings.map_err(fail)?;
+        settings.put(rewrite::Steps::place(), Arc::new(script));
+        let mut conf = LocationConf {
             id,
             at: at.clone(),
-            name,
+            name: block.name.path(),
             is_exact: matches!(block.name, LocationName::Exact(_)),
             is_regex: matches!(block.name, LocationName::Regex(_)),
             no_regex: matches!(block.name, LocationName::Prefix { no_regex: true, .. }),
             is_named: matches!(block.name, LocationName::Named(_)),
             locations,
-            script,
             handler,
             error_log: block.error_log.clone().unwrap_or_default(),
             limit_except,
-            http_core: http_core::Conf::compile(&block.http_core, env).map_err(fail)?,
-            access: access::Conf::compile(&block.access, env).map_err(fail)?,
-            auth_basic: auth_basic::Conf::compile(&block.auth_basic, env).map_err(fail)?,
-            auth_request: auth_request::Conf::compile(&block.auth_request, env).map_err(fail)?,
-            limit_conn: limit_conn::Conf::compile(&block.limit_conn, env).map_err(fail)?,
-            limit_req: limit_req::Conf::compile(&block.limit_req, env).map_err(fail)?,
-            referer: referer::Conf::compile(&block.referer, env).map_err(fail)?,
-            secure_link: secure_link::Conf::compile(&block.secure_link, env).map_err(fail)?,
-            autoindex: autoindex::Conf::compile(&block.autoindex, env).map_err(fail)?,
-            fastcgi,
-            http2: h2::Conf::compile(&block.http2, env).map_err(fail)?,
-            gzip: gzip::Conf::compile(&block.gzip, env).map_err(fail)?,
-            brotli: brotli::Conf::compile(&block.brotli, env).map_err(fail)?,
-            zstd: zstd::Conf::compile(&block.zstd, env).map_err(fail)?,
-            gunzip: gunzip::Conf::compile(&block.gunzip, env).map_err(fail)?,
-            precompressed: precompressed::Conf::compile(&block.precompressed, env).map_err(fail)?,
-            charset: charset::Conf::compile(&block.charset, env).map_err(fail)?,
-            dav: dav::Conf::compile(&block.dav, env).map_err(fail)?,
-            slice: slice::Conf::compile(&block.slice, env).map_err(fail)?,
-            userid: userid::Conf::compile(&block.userid, env).map_err(fail)?,
-            random_index: random_index::Conf::compile(&block.random_index, env).map_err(fail)?,
-            browser: browser::Conf::compile(&block.browser, env).map_err(fail)?,
-            mirror: mirror::Conf::compile(&block.mirror, env).map_err(fail)?,
-            ssi: ssi::Conf::compile(&block.ssi, env).map_err(fail)?,
-            addition: addition::Conf::compile(&block.addition, env).map_err(fail)?,
-            sub: sub::Conf::compile(&block.sub, env).map_err(fail)?,
-            headers: headers::Conf::compile(&block.headers, env).map_err(fail)?,
-            index: index::Conf::compile(&block.index, env).map_err(fail)?,
-            memcached: memcached::Conf::compile(&block.memcached, env).map_err(fail)?,
-            memcached_gateway: memcached::gateway_conf(&block.memcached_gateway, env)
-                .map_err(fail)?,
-            proxy,
-            log: access_log::Conf::compile(&block.log, env).map_err(fail)?,
-            rewrite: rewrite::Conf::compile(&block.rewrite, env).map_err(fail)?,
-            realip: realip::Conf::compile(&block.realip, env).map_err(fail)?,
+            settings,
+            filters: BoundFilters::default(),
         };
-        check::location(&conf, env).map_err(fail)?;
+        conf.filters = filters::bound(&conf);
         self.locations[id.0 as usize] = Some(conf);
         Ok(id)
     }
 
+    /// Compiles the steps of a block, and the blocks of its `if`s.
     fn script(
         &mut self,
-        drafts: Vec<rewrite::InstructionDraft>,
+        steps: rewrite::Steps,
         outer: &Block,
-    ) -> Result<Vec<rewrite::Instruction>, ConfError> {
+    ) -> Result<rewrite::Script, ConfError> {
         let mut script = Vec::new();
-        for draft in drafts {
-            script.push(match draft {
+        for step in steps.0 {
+            script.push(match step {
                 rewrite::InstructionDraft::Plain(instruction) => instruction,
                 rewrite::InstructionDraft::If { condition, block } => {
                     let mut block = *block;
                     let at = block.at.clone().expect("if blocks have a place");
-                    let inner = std::mem::take(&mut block.rewrite.script);
+                    let inner = block.drafts.take::<rewrite::Steps>();
                     let is_in_server = block.context == SERVER_IF;
                     block.inherit(&without_try_files(outer));
                     block.name = outer.name.clone();
                     if block.handler.is_none() {
                         block.handler.clone_from(&outer.handler);
                     }
-                    let then = self.script(inner, &block)?;
+                    let then = self.script(inner, &block)?.0;
                     let location =
                         if is_in_server { None } else { Some(self.location(block, &at)?) };
                     rewrite::Instruction::If { condition, then, location }
                 }
             });
         }
-        Ok(script)
+        Ok(rewrite::Script(script))
     }
 }
 
-/// Finds the upstream that a handler goes to, where its name is written.
-fn resolve_target(handler: &Handler, env: &Env) -> Result<(), ValueError> {
-    match handler {
-        Handler::Gateway(protocol) => {
-            protocol.target().map_or(Ok(()), |target| target.resolve(env))
-        }
-        _ => Ok(()),
-    }
+/// The settings of the main block.
+fn of_process(main: &mut Block, env: &Env) -> Result<Compiled, ValueError> {
+    let process: main_core::Draft = main.drafts.take();
+    let process: AnyConf = Arc::new(main_core::Conf::compile(&process, env)?);
+    Ok([(main_core::Conf::place().number(), process)].into_iter().collect())
 }
 
 /// `try_files` is taken over by nothing inside its block, an `if` included.
 fn without_try_files(block: &Block) -> Block {
     let mut outer = block.clone();
-    outer.http_core.try_files = Inherit::default();
+    let core: Option<&http_core::Draft> = outer.drafts.written();
+    // Drafts that nothing changes stay shared, and are compiled once.
+    if core.is_some_and(|core| core.try_files.written().is_some()) {
+        outer.drafts.of::<http_core::Draft>().try_files = Inherit::default();
+    }
     outer
 }
 
 /// The `resolver` of the http block, for names in `upstream` blocks.
 fn resolver_of_http(http: &Block, env: &Env) -> Result<Option<(Resolver, Duration)>, ValueError> {
-    let core = http_core::Conf::compile(&http.http_core, env)?;
+    let silent = http_core::Draft::default();
+    let core = http_core::Conf::compile(http.drafts.written().unwrap_or(&silent), env)?;
     Ok(core.resolver.map(|resolver| (resolver, core.resolver_timeout)))
 }
 
@@ -559,10 +394,11 @@ fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfErro
         let old = kept.zones.get(name).filter(|zone| *zone.options() == wanted.options);
         let zone = match old {
             Some(zone) => Arc::clone(zone),
-            None => Arc::new(
-                Zone::open(wanted.options.clone())
-                    .map_err(|error| ConfError::Whole { text: error.to_string() })?,
-            ),
+            None => {
+                let open = if kept.is_test { Zone::look } else { Zone::open };
+                let opened = open(wanted.options.clone());
+                Arc::new(opened.map_err(|error| ConfError::Whole { text: error.to_string() })?)
+            }
         };
         zones.insert(name.clone(), zone);
     }

@@ -1,8 +1,8 @@
 //! The manual's list of directives, made from the rows.
 
-use super::directive::*;
-use super::registry;
+use crate::modules::MODULES;
 use std::fmt::Write as _;
+use yorozu_kernel::config::directive::*;
 
 const CONTEXT_NAMES: [(Contexts, &str); 9] = [
     (MAIN, "main"),
@@ -18,32 +18,29 @@ const CONTEXT_NAMES: [(Contexts, &str); 9] = [
 
 /// Directives that nginx has and that do something else here, with what.
 const DIFFERS: &[(&[&str], &str)] = &[
-    (&["worker_processes"], "threads; a change takes effect at the next start"),
+    (&["worker_processes"], "threads; changes take effect at the next start"),
     (&["worker_connections"], "connections beyond it wait to be accepted"),
-    (&["worker_shutdown_timeout"], "after a reload, connections from before may stay without it"),
+    (&["worker_shutdown_timeout"], "if not set, connections from before a reload may stay"),
     (&["listen"], "the default backlog is 16,384; no `quic`"),
     (&["server_tokens"], "says `yorozu`"),
-    (&["resolver"], "`localhost` is not asked for"),
+    (&["resolver"], "`localhost` is not looked up"),
     (
         &["client_body_temp_path", "client_body_in_file_only"],
-        "files of bodies have no name unless they stay",
+        "files of bodies have no name unless they are kept",
     ),
-    (&["if_modified_since"], "does not count beside `If-None-Match`"),
-    (&["gzip_min_length"], "holds for answers that arrived whole without `Content-Length`, too"),
+    (&["if_modified_since"], "ignored if there is an `If-None-Match`"),
+    (&["gzip_min_length"], "applies to responses that arrived whole without `Content-Length`, too"),
     (&["sub_filter", "ssi", "add_before_body", "add_after_body"], "subrequests have no content"),
-    (&["dav_methods"], "a file is written beside its place and renamed"),
-    (&["auth_basic_user_file"], "no hashes of gost-yescrypt, scrypt, SunMD5 and NT"),
-    (
-        &["proxy_cache_key", "fastcgi_cache_key"],
-        "without it pages are kept apart by method, host and target",
-    ),
+    (&["dav_methods"], "a file is written next to its target and renamed"),
+    (&["auth_basic_user_file"], "hashes of gost-yescrypt, scrypt, SunMD5 and NT are not supported"),
+    (&["proxy_cache_key", "fastcgi_cache_key"], "without it the key is method, host and target"),
     (
         &["proxy_cache_methods", "fastcgi_cache_methods"],
-        "an answer to HEAD is stored only under a key with `$request_method`",
+        "responses to HEAD are stored only under a key with `$request_method`",
     ),
     (
         &["proxy_cache_valid", "fastcgi_cache_valid"],
-        "`any` leaves out statuses that are one request's own; 502 and 504 of ours are never stored",
+        "`any` excludes statuses that concern one request; our own 502 and 504 are never stored",
     ),
     (
         &["proxy_cache_use_stale", "fastcgi_cache_use_stale"],
@@ -51,10 +48,10 @@ const DIFFERS: &[(&[&str], &str)] = &[
     ),
     (
         &["proxy_cache_purge", "fastcgi_cache_purge"],
-        "of nginx's commercial version, with `tag`, `soft` and lists",
+        "as in nginx's commercial version, with `tag`, `soft` and lists",
     ),
     (&["proxy_pass_request_body"], "off sends no `Content-Length` either"),
-    (&["proxy_pass"], "spaces and line ends that variables bring are escaped"),
+    (&["proxy_pass"], "spaces and line ends from variables are escaped"),
     (
         &[
             "proxy_redirect",
@@ -66,13 +63,16 @@ const DIFFERS: &[(&[&str], &str)] = &[
         ],
         "applied when a page is stored",
     ),
-    (&["memcached_pass"], "answers are read whole; connections are kept without `keepalive` too"),
+    (
+        &["memcached_pass"],
+        "responses are read whole; connections are kept without `keepalive`, too",
+    ),
     (&["proxy_ssl_protocols", "ssl_protocols"], "1.2 and 1.3"),
-    (&["proxy_ssl_ciphers", "ssl_ciphers"], "those with forward secrecy"),
-    (&["proxy_ssl_verify", "proxy_ssl_name"], "names are compared with alternative names only"),
-    (&["proxy_ssl_verify_depth"], "counts the certificates sent"),
+    (&["proxy_ssl_ciphers", "ssl_ciphers"], "only those with forward secrecy"),
+    (&["proxy_ssl_verify", "proxy_ssl_name"], "only subject alternative names are compared"),
+    (&["proxy_ssl_verify_depth"], "counts the certificates that are sent"),
     (&["ssl_ecdh_curve"], "X25519, prime256v1, secp384r1, X25519MLKEM768"),
-    (&["ssl_stapling"], "asked for at the start, always verified"),
+    (&["ssl_stapling"], "requested at the start, always verified"),
     (&["http2_chunk_size"], "16k by default"),
 ];
 
@@ -88,8 +88,8 @@ fn is_own(name: &str) -> bool {
         "_cache_status",
         "_cache_vary_language",
     ];
-    ["brotli", "zstd", "control"].iter().any(|prefix| name.starts_with(prefix))
-        || matches!(name, "cache_purge_api" | "keepalive_ready")
+    ["brotli", "zstd", "control", "more_"].iter().any(|prefix| name.starts_with(prefix))
+        || matches!(name, "cache_drop_args" | "cache_purge_api" | "keepalive_ready")
         || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 
@@ -102,10 +102,15 @@ pub fn markdown() -> String {
          - **same**: as nginx has it\n- **differs**: the remark says how\n- **no effect**: read and checked\n\
          - **refused**: the configuration is, with the reason\n- **own**: nginx has none of that name.\n",
     );
-    for (module, rows) in registry::modules() {
+    for module in MODULES.all {
+        let rows = (module.directives)();
+        if rows.is_empty() {
+            continue;
+        }
         let _ = write!(
             text,
-            "\n## {module}\n\n| directive | beside nginx | contexts | default | |\n| --- | --- | --- | --- | --- |\n"
+            "\n## {}\n\n| directive | beside nginx | contexts | default | |\n| --- | --- | --- | --- | --- |\n",
+            module.name
         );
         for row in rows.iter().filter(|row| row.contexts != 0) {
             let contexts: Vec<_> = CONTEXT_NAMES
@@ -126,7 +131,7 @@ pub fn markdown() -> String {
         }
     }
     text.push_str("\n## Not there\n\nRefused by one line that names the module.\n\n| module of nginx | directives |\n| --- | --- |\n");
-    for (module, names) in super::unsupported::all() {
+    for (module, names) in yorozu_kernel::config::unsupported::all() {
         let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
         let _ = writeln!(text, "| {module} | {} |", names.join(" "));
     }
@@ -138,7 +143,7 @@ fn beside_nginx(row: &Directive) -> &'static str {
     match row.action {
         Action::Ignored(_) => "no effect",
         Action::Refused(_) => "refused",
-        _ if registry::without_effect_at_all(&row.name).is_some() => "no effect",
+        _ if MODULES.without_effect_at_all(&row.name).is_some() => "no effect",
         _ if difference(&row.name).is_some() => "differs",
         _ if is_own(&row.name) => "own",
         _ => "same",
@@ -151,10 +156,10 @@ fn difference(name: &str) -> Option<&'static str> {
 
 fn remark(row: &Directive) -> String {
     match row.action {
-        Action::Ignored(why) => format!(" *Accepted without effect: {why}.*"),
+        Action::Ignored(why) => format!(" *Accepted but ignored: {why}.*"),
         Action::Refused(why) => format!(" *Refused: {why}.*"),
-        _ => match (registry::without_effect_at_all(&row.name), difference(&row.name)) {
-            (Some(why), _) => format!(" *Accepted without effect: {why}.*"),
+        _ => match (MODULES.without_effect_at_all(&row.name), difference(&row.name)) {
+            (Some(why), _) => format!(" *Accepted but ignored: {why}.*"),
             (None, Some(how)) => format!(" *Differs: {how}.*"),
             (None, None) => String::new(),
         },
@@ -168,7 +173,7 @@ mod tests {
     #[test]
     fn what_differs_is_a_directive() {
         for name in DIFFERS.iter().flat_map(|(names, _)| *names) {
-            assert!(!registry::rows(name).is_empty(), "{name} is not registered");
+            assert!(!MODULES.rows(name).is_empty(), "{name} is not registered");
         }
     }
 }

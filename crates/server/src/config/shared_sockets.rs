@@ -2,9 +2,9 @@
 //! server, whatever another server says.
 
 use super::findings::Finding;
-use super::listen;
 use std::collections::HashMap;
 use yorozu_conf::{Directive, Tree};
+use yorozu_kernel::config::listen;
 
 /// Such settings with their defaults.
 const SETTINGS: [(&str, &str); 5] = [
@@ -39,7 +39,7 @@ pub(super) fn of(tree: &Tree) -> Vec<Finding> {
                     let line = line.or_else(|| last(servers[default].lines, name));
                     found.extend(line.map(|line| Finding {
                         text: format!(
-                            "servers of {address} differ in \"{name}\", what the default server says holds for all of them, \"{holds}\" and not \"{}\": write it outside of the servers",
+                            "servers of {address} differ in \"{name}\", the default server's \"{holds}\" applies to all of them, not \"{}\": move the directive out of the server blocks",
                             own(at)
                         ),
                         at: line.at.clone(),
@@ -94,7 +94,7 @@ fn shown(line: &Directive) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::files::Files;
+    use yorozu_kernel::config::files::Files;
 
     fn told(http: &str) -> Vec<String> {
         let source = Files { folder: "/".into() };
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_one_socket_that_differ_are_told() {
+    fn servers_of_one_socket_that_differ_are_reported() {
         let table = [
             (
                 "server { listen 80; }\nserver { listen 80; merge_slashes off; }",
@@ -115,7 +115,7 @@ mod tests {
             (
                 "server { listen 80;\nmerge_slashes off; } server { listen *:80; }",
                 2,
-                "\"off\" and not \"on\"",
+                "\"off\" applies to all of them, not \"on\"",
             ),
             (
                 "server { listen 80; } server { listen 80 default_server; }\nserver { listen 0.0.0.0:80; client_header_timeout 5s; }",
@@ -130,7 +130,7 @@ mod tests {
             (
                 "server { listen 80; } server { listen 81; listen 80;\nlarge_client_header_buffers 4 16k; }",
                 2,
-                "\"4 8k\" and not \"4 16k\"",
+                "\"4 8k\" applies to all of them, not \"4 16k\"",
             ),
         ];
         for (http, line, text) in table {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_agree_or_share_nothing_are_not_told() {
+    fn servers_that_agree_or_share_nothing_are_not_reported() {
         for http in [
             "server { listen 80; merge_slashes off; } server { listen 81; }",
             "server { listen 80; } server { listen 80; merge_slashes on; }",

@@ -4,19 +4,21 @@
 //! regular expressions. So it is not read but tried: requests with the cookies that WordPress,
 //! WooCommerce and PHP tell visitors by run through the phases as far as the gateway, dry.
 
-use super::compiled::{Config, LocationConf, LocationSet, ServerId, WorkerConf};
 use super::findings::{Finding, Scope, is_silenced, mentions_cookies};
-use crate::cache::key;
 use crate::control::explain;
-use crate::find_config;
-use crate::handlers::gateway::Protocol;
-use crate::handlers::{self, Handler, Progress};
+use crate::handlers;
 use std::collections::HashSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Key, Zone};
 use yorozu_conf::{Directive, Position, Tree};
+use yorozu_gateway::cache::{key, settings};
+use yorozu_gateway::protocol;
+use yorozu_kernel::config::servers::{LocationSet, ServerId};
+use yorozu_kernel::exchange::conf::{Config, LocationConf, WorkerConf};
+use yorozu_kernel::exchange::outcome::Progress;
+use yorozu_kernel::find_config;
 
 /// How a cookie begins, and what browsers send. The cookie of wp-admin never comes alone.
 const COOKIES: [(&str, &str); 8] = [
@@ -47,7 +49,7 @@ const LOCATIONS_MAX: usize = 200;
 
 /// The findings about what a configuration does, beside those about its text.
 pub fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
-    let conf = Rc::new(WorkerConf::new(Arc::clone(config)));
+    let conf = Rc::new(WorkerConf::new(Arc::clone(config), || {}));
     let root = Scope { outer: None, lines: &tree.directives };
     let mut found = Vec::new();
     for http in root.own("http") {
@@ -220,14 +222,10 @@ impl Trial<'_> {
         asked.server = self.server;
         asked.location = self.conf.server(self.server).conf;
         (asked.is_dry, asked.supposes_scripts) = (true, true);
-        let Progress::Gateway = handlers::start(&mut asked) else { return None };
+        let Progress::Wait(_) = handlers::start(&mut asked) else { return None };
         let location: &LocationConf = self.conf.location(asked.location);
-        let family = match &location.handler {
-            Handler::Gateway(Protocol::Fastcgi(_)) => "fastcgi",
-            Handler::Gateway(Protocol::Proxy(_)) => "proxy",
-            _ => return None,
-        };
-        let gateway = location.gateway();
+        let family = protocol::of(location)?.family();
+        let gateway = settings::with_prefix(location, family);
         if !gateway.cache_methods.admits(b"GET") {
             return None;
         }
@@ -235,7 +233,14 @@ impl Trial<'_> {
         let key = key::primary(&mut asked, gateway);
         let is_bypassed = gateway.cache_bypass.0.iter().any(|value| value.is_true(&mut asked));
         let is_refused = gateway.no_cache.0.iter().any(|value| value.is_true(&mut asked));
-        Some(Outcome { at: location.at.clone(), family, zone, key, is_bypassed, is_refused })
+        Some(Outcome {
+            at: location.at.clone(),
+            family: family.prefix,
+            zone,
+            key,
+            is_bypassed,
+            is_refused,
+        })
     }
 
     /// What is different with each cookie, and should be.
@@ -289,7 +294,7 @@ impl Mixed {
             &both,
             line(&[&refusal, &bypass, &zone]),
             format!(
-                "visitors with {} share stored pages with everybody, in both directions: let \"{bypass}\" and \"{refusal}\" hold for them, as presets/visitor.conf does",
+                "visitors with {} share stored pages with everyone, in both directions: make \"{bypass}\" and \"{refusal}\" apply to them, as presets/visitor.conf does",
                 listed(&both)
             ),
         );
@@ -297,7 +302,7 @@ impl Mixed {
             &stored,
             line(&[&refusal, &bypass]),
             format!(
-                "what visitors with {} get is stored and shown to everybody: let \"{refusal}\" hold for them",
+                "what visitors with {} get is stored and served to everyone: make \"{refusal}\" apply to them",
                 listed(&stored)
             ),
         );
@@ -305,7 +310,7 @@ impl Mixed {
             &shown,
             line(&[&bypass, &refusal]),
             format!(
-                "visitors with {} are shown everybody's stored pages: let \"{bypass}\" hold for them",
+                "visitors with {} are served everyone's stored pages: make \"{bypass}\" apply to them",
                 listed(&shown)
             ),
         );
@@ -439,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_where_it_is() {
+    fn what_is_wrong_is_reported_where_it_is() {
         let map = format!("map $http_cookie $own {{ default 0; \"~{ALL}\" 1; }}");
         for (http, server, part, line) in [
             // Nobody is left out.
@@ -461,10 +466,10 @@ mod tests {
             (
                 &map[..],
                 site("", "\nfastcgi_cache_bypass $own;"),
-                "is stored and shown to everybody",
+                "is stored and served to everyone",
                 2,
             ),
-            (&map, site("", "\nfastcgi_no_cache $own;"), "are shown everybody's", 2),
+            (&map, site("", "\nfastcgi_no_cache $own;"), "are served everyone's", 2),
             // A condition in a location through which these requests never come.
             (
                 &map,
@@ -473,7 +478,7 @@ mod tests {
                 "share stored pages",
                 1,
             ),
-            // Behind another name and in the value it is no login.
+            // Behind another name and in the value it is not a login.
             (
                 "map $http_cookie $own { default 0; \"~=wordpress_logged_in_\" 1; }",
                 site("", "\nfastcgi_cache_bypass $own;\nfastcgi_no_cache $own;"),

@@ -4,7 +4,7 @@
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::cell::Cell;
 use std::fmt;
-use yorozu_cache::Depth;
+use yorozu_cache::PurgeMode;
 
 /// Most purges of one request.
 pub(super) const PURGES_MAX: usize = 10_000;
@@ -21,7 +21,7 @@ pub(super) struct Batch {
     pub(super) host: String,
     pub(super) zone: Option<String>,
     pub(super) all: bool,
-    pub(super) depth: Depth,
+    pub(super) mode: PurgeMode,
 }
 
 /// One or more batches, and whether they came as a list.
@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for BatchVisitor<'_> {
                 }
             };
             if !is_first {
-                return Err(A::Error::custom(format_args!("\"{name}\" is there twice")));
+                return Err(A::Error::custom(format_args!("duplicate member \"{name}\"")));
             }
         }
         let batch = Batch {
@@ -129,7 +129,7 @@ impl<'de> Visitor<'de> for BatchVisitor<'_> {
             host: host.flatten().unwrap_or_default().to_lowercase(),
             zone: zone.flatten(),
             all: all.unwrap_or(false),
-            depth: if soft.unwrap_or(false) { Depth::Soft } else { Depth::Hard },
+            mode: if soft.unwrap_or(false) { PurgeMode::Soft } else { PurgeMode::Hard },
         };
         if batch.all {
             self.0.add()?;
@@ -173,7 +173,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits;
+    use yorozu_kernel::base::limits;
 
     fn error(text: &str) -> String {
         Batches::parse(text.as_bytes()).unwrap_err()
@@ -191,14 +191,14 @@ mod tests {
         assert!(error(r#"{"tags": ["a", 1]}"#).contains("expected a string at"));
         assert!(error(r#"{"all": 1}"#).contains("expected a boolean"));
         assert!(error(r#"{"all": true} x"#).contains("trailing characters"));
-        assert!(error(r#"{"tags": ["a"], "tags": ["b"]}"#).contains("\"tags\" is there twice"));
+        assert!(error(r#"{"tags": ["a"], "tags": ["b"]}"#).contains("duplicate member \"tags\""));
     }
 
     #[test]
     fn batches_are_read() {
         let soft = r#"{"tags": ["a"], "host": "WWW.x", "zone": null, "soft": true}"#;
         let Batches(one, is_list) = Batches::parse(soft.as_bytes()).unwrap();
-        assert_eq!((one[0].host.as_str(), one[0].depth), ("www.x", Depth::Soft));
+        assert_eq!((one[0].host.as_str(), one[0].mode), ("www.x", PurgeMode::Soft));
         assert_eq!((one[0].zone.as_ref(), is_list), (None, false));
         let list = format!(r#"[{soft}, {{"urls": ["/"]}}]"#);
         assert!(

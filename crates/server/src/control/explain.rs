@@ -2,15 +2,7 @@
 
 use super::Problem;
 use super::list::{show_key, size};
-use crate::cache::{self, Plan};
-use crate::config::compiled::{ListenAddress, WorkerConf};
-use crate::connection::body::RequestBody;
-use crate::connection::head::{self, Bounds, Received};
-use crate::exchange::{Client, Exchange, Remote};
-use crate::handlers::gateway::directives::Failures;
-use crate::handlers::gateway::{Conf, Protocol};
-use crate::handlers::{self, Handler, Progress};
-use crate::{find_config, limits};
+use crate::handlers;
 use bytes::Bytes;
 use std::cell::{Cell, OnceCell};
 use std::fmt::Write as _;
@@ -18,6 +10,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use yorozu_cache::Entry;
+use yorozu_connection::head::{self, Bounds, Received};
+use yorozu_gateway::cache::decision::{Decision, Missing, NoStale, Renewal, Step};
+use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, storing};
+use yorozu_gateway::protocol;
+use yorozu_kernel::base::limits;
+use yorozu_kernel::config::servers::ListenAddress;
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::outcome::Progress;
+use yorozu_kernel::exchange::request_body::RequestBody;
+use yorozu_kernel::exchange::{Client, Exchange, Remote};
+use yorozu_kernel::find_config;
 
 /// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
 /// asked about.
@@ -29,7 +32,7 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> 
     row(&mut out, "url", &url(&asked));
     asked.is_dry = true;
     match handlers::start(&mut asked) {
-        Progress::Gateway => {}
+        Progress::Wait(_) => {}
         Progress::Ready(response) => {
             row(&mut out, "location", &location(&asked));
             row(&mut out, "answer", &format!("status {}, made without a gateway", response.status));
@@ -42,17 +45,14 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> 
     }
     row(&mut out, "location", &location(&asked));
     let location = conf.location(asked.location);
-    let Handler::Gateway(protocol) = &location.handler else {
+    let Some(protocol) = protocol::of(location) else {
         row(&mut out, "answer", "made by the server itself");
         return Ok(out);
     };
-    let prefix = match protocol {
-        Protocol::Fastcgi(_) => "fastcgi",
-        Protocol::Proxy(_) => "proxy",
-        Protocol::Memcached(_) => "memcached",
-    };
+    let family = protocol.family();
+    let prefix = family.prefix;
     row(&mut out, "gateway", &format!("{prefix}_pass, {}", protocol.scheme()));
-    of_gateway(&mut asked, location.gateway(), prefix, &mut out).await;
+    of_gateway(&mut asked, cache::settings::with_prefix(location, family), prefix, &mut out).await;
     Ok(out)
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
         .or_else(|| sockets().find(|(_, socket)| matches!(socket.address, ListenAddress::Tcp(_))));
     let (listen, socket) =
         found.ok_or_else(|| format!("nothing listens for {scheme}, port {port}"))?;
-    let bounds = Bounds::of(&conf.location(conf.server(socket.default_server).conf).http_core);
+    let bounds = Bounds::of(conf.location(conf.server(socket.default_server).conf).http_core());
     let request = match head::read(Bytes::copy_from_slice(&content[end + 1..]), &bounds) {
         Received::Request(request) => request,
         Received::Bad { status, text, .. } => return Err(format!("{text} (status {status})")),
@@ -149,17 +149,22 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
 
 async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut String) {
     let method = String::from_utf8_lossy(asked.request.method_text()).into_owned();
-    if conf.cache.zone().is_none() {
-        return row(out, "answer", &format!("the upstream's: no \"{prefix}_cache\" here"));
+    if conf.zone().is_none() {
+        return row(out, "answer", &format!("fetched from upstream: no \"{prefix}_cache\" here"));
     }
-    if !conf.cache_methods.admits(method.as_bytes()) {
-        let why = format!("the upstream's: {method} is not in \"{prefix}_cache_methods\"");
-        return row(out, "answer", &why);
-    }
-    let Ok(Some(zone)) = cache::key::zone(asked, conf) else {
-        return row(out, "answer", &format!("the upstream's: \"{prefix}_cache\" is off for it"));
+    let plan = match cache::ask(asked, conf) {
+        Ok(plan) => plan,
+        Err(NotAsked::Method) => {
+            let why =
+                format!("fetched from upstream: {method} is not in \"{prefix}_cache_methods\"");
+            return row(out, "answer", &why);
+        }
+        Err(NotAsked::Off | NotAsked::Status(_)) => {
+            let why = format!("fetched from upstream: \"{prefix}_cache\" is off for it");
+            return row(out, "answer", &why);
+        }
     };
-    let key = cache::key::primary(asked, conf);
+    let (zone, key, is_bypassed) = (Arc::clone(&plan.zone), plan.key.clone(), plan.is_bypassed);
     let name = asked.conf.zones.iter().find(|(_, other)| Arc::ptr_eq(other, &zone));
     row(out, "zone", name.map_or("?", |(name, _)| name));
     row(out, "key", &show_key(key.as_bytes()));
@@ -174,26 +179,56 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
             }
         }
     }
-    let is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(asked));
-    asked.pass.cache = Some(Plan::new(Arc::clone(&zone), key.clone()));
+    asked.pass.put(plan);
     let is_in_memory = zone.peek(&key).is_some();
     let entry = cache::load(asked, conf).await;
-    let first = asked.pass.cache.as_ref().and_then(|plan| plan.first.clone());
-    let Some(entry) = entry else {
-        let why = match (is_bypassed, first) {
-            (true, _) => "the upstream's (BYPASS)",
-            (false, Some(_)) => "the upstream's (MISS): no variant for these fields is stored",
-            (false, None) => "the upstream's (MISS): nothing is stored under the key",
-        };
-        return row(out, "answer", why);
-    };
-    of_entry(asked, &entry, is_in_memory, out);
-    let answer = if is_bypassed {
-        "the upstream's (BYPASS)".to_owned()
-    } else {
-        verdict(asked, conf, prefix, &entry)
+    let answer = match entry {
+        Some(entry) => {
+            of_entry(asked, &entry, is_in_memory, out);
+            if is_bypassed { BYPASSED.to_owned() } else { of_stored(asked, conf, prefix, &entry) }
+        }
+        None if is_bypassed => BYPASSED.to_owned(),
+        None => {
+            let is_known = asked.pass.of::<Plan>().is_some_and(|plan| plan.first.is_some());
+            let why = match is_known {
+                true => "no variant for these fields is stored",
+                false => "nothing is stored under the key",
+            };
+            of_missing(asked, conf, prefix, (why, false))
+        }
     };
     row(out, "answer", &answer);
+}
+
+const BYPASSED: &str = "fetched from upstream (BYPASS)";
+
+/// What becomes of a request for which nothing is stored that answers it, and `why` that is; `is_partial`: a part is.
+fn of_missing(
+    asked: &Exchange,
+    conf: &Conf,
+    prefix: &str,
+    (why, is_partial): (&str, bool),
+) -> String {
+    let Some(plan) = asked.pass.of::<Plan>() else { return String::new() };
+    let uses = plan.zone.uses(&plan.key) + 1;
+    let is_range_beyond = cache::is_range_beyond(asked, conf);
+    match Missing::of(conf, || uses, is_partial, is_range_beyond) {
+        Missing::TooFewUses => {
+            let min = conf.cache_min_uses;
+            format!(
+                "fetched from upstream: {why}; use {uses} of {min}, \"{prefix}_cache_min_uses\""
+            )
+        }
+        Missing::RangeBeyond => {
+            format!(
+                "fetched from upstream (MISS): {why}; not stored, \"{prefix}_cache_max_range_offset\""
+            )
+        }
+        Missing::InLine if plan.first.is_none() && plan.zone.is_claimed(&plan.key) => {
+            "the page that another request is making (HIT)".to_owned()
+        }
+        Missing::InLine | Missing::Beside => format!("fetched from upstream (MISS): {why}"),
+    }
 }
 
 fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut String) {
@@ -232,27 +267,50 @@ fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut Strin
     row(out, "codings", &forms);
 }
 
-fn verdict(asked: &Exchange, conf: &Conf, prefix: &str, entry: &Entry) -> String {
-    let (head, now) = (&entry.head, asked.now_millis());
-    if head.part.is_some() {
-        return "the stored part, for the ranges it holds; else the upstream's".to_owned();
+/// What becomes of a request for which this is stored.
+fn of_stored(asked: &mut Exchange, conf: &Conf, prefix: &str, entry: &Arc<Entry>) -> String {
+    let text = match cache::decide(asked, conf, entry) {
+        Decision::Hit => "the stored page (HIT)",
+        Decision::Part(_) => "the stored part (HIT)",
+        Decision::Beyond { completes } => {
+            let why = match completes {
+                true => "the start is stored, its rest is asked for alone",
+                false => "the stored part does not hold what is asked for",
+            };
+            return of_missing(asked, conf, prefix, (why, true));
+        }
+        Decision::Expired(NoStale::MustRevalidate) => {
+            "fetched from upstream (EXPIRED): its Cache-Control forbids serving it stale"
+        }
+        Decision::Expired(NoStale::NotAllowed) => {
+            return format!(
+                "fetched from upstream (EXPIRED): no \"{prefix}_cache_use_stale updating\""
+            );
+        }
+        Decision::Renewed(renewal) => return of_renewed(asked, conf, entry, renewal),
+    };
+    text.to_owned()
+}
+
+fn of_renewed(asked: &mut Exchange, conf: &Conf, entry: &Arc<Entry>, renewal: Renewal) -> String {
+    if let Some(plan) = asked.pass.of_mut::<Plan>() {
+        plan.stale = Some(Arc::clone(entry));
     }
-    if head.is_fresh(now) {
-        return "the stored page (HIT)".to_owned();
-    }
-    let by_directive = conf.cache_use_stale.has(Failures::UPDATING) && !head.must_revalidate;
-    let by_field = now < head.stale_updating_until;
-    let refreshed = if conf.cache_revalidate { "validated" } else { "made anew" };
-    match (by_directive || by_field, conf.cache_background_update) {
-        (true, true) => {
+    let refreshed = if conf.cache_revalidate { "validated" } else { "refreshed" };
+    let step = match renewal.step(storing::claiming(asked, conf)) {
+        Step::RefreshingClean if storing::clean(asked, conf).is_none() => Step::Alone,
+        step => step,
+    };
+    match step {
+        Step::Updating => {
+            format!("the stored page (UPDATING) while it is {refreshed} for another request")
+        }
+        Step::Refreshing | Step::RefreshingClean => {
             format!("the stored page (STALE) while it is {refreshed} in the background")
         }
-        (true, false) => {
-            "the upstream's (EXPIRED); the stored page for others meanwhile".to_owned()
+        Step::Making => {
+            "fetched from upstream (EXPIRED); others get the stored page meanwhile".to_owned()
         }
-        (false, _) if head.must_revalidate => {
-            "the upstream's (EXPIRED): its fields forbid to use it stale".to_owned()
-        }
-        (false, _) => format!("the upstream's (EXPIRED): no \"{prefix}_cache_use_stale updating\""),
+        Step::Alone => "fetched from upstream (EXPIRED), for this request alone".to_owned(),
     }
 }

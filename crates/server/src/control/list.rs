@@ -1,13 +1,14 @@
 //! `yorozu cache stat` and `yorozu cache ls`.
 
-use crate::config::compiled::Config;
-use crate::exchange::{Exchange, unix_millis};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
 use yorozu_cache::EntryHead;
 use yorozu_http::field::argument;
+use yorozu_kernel::base::turn::unix_millis_of;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::Config;
 
 /// Pages listed where no `limit` says.
 const LIMIT: usize = 1000;
@@ -83,7 +84,7 @@ pub(super) async fn ls(exchange: &Exchange) -> Result<String, String> {
         let known = zones.keys().cloned().collect::<Vec<_>>().join(", ");
         return Err(format!("cache zone \"{name}\" is unknown, expected one of: {known}"));
     }
-    let now = unix_millis(SystemTime::now());
+    let now = unix_millis_of(SystemTime::now());
     let mut out = String::new();
     let mut left = limit;
     for (name, zone) in zones {
@@ -117,7 +118,8 @@ pub(super) fn show_key(key: &[u8]) -> String {
     match key.iter().position(|byte| *byte == 0) {
         None => String::from_utf8_lossy(key).into_owned(),
         Some(at) => {
-            let digest: String = key[at + 1..].iter().take(4).map(|b| format!("{b:02x}")).collect();
+            let digest = &key[at + 1..];
+            let digest = base16ct::lower::encode_string(&digest[..digest.len().min(4)]);
             format!("{} (variant {digest})", String::from_utf8_lossy(&key[..at]))
         }
     }

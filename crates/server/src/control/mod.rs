@@ -17,26 +17,36 @@
 mod batch;
 pub(crate) mod explain;
 mod list;
-mod purge;
+mod purge_api;
 mod warm;
 
 pub use explain::head;
-pub use purge::by_answer;
+pub use purge_api::by_answer;
 
-use crate::config::block::Block;
-use crate::config::directive::*;
-use crate::config::load::{self, Loader};
-use crate::connection::body::{BodyError, Content};
-use crate::connection::read_file;
-use crate::exchange::Exchange;
-use crate::exchange::response::Response;
-use crate::handlers::{Handler, Outcome};
-use crate::limits;
-use crate::logging::error::{self, Level};
 use bytes::Bytes;
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
 use yorozu_conf::{ConfError, Source};
+use yorozu_connection::read_file;
+use yorozu_kernel::base::limits;
+use yorozu_kernel::config::block::Block;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
+use yorozu_kernel::config::loader::{self, Loader};
+use yorozu_kernel::config::main_core::{self, ControlSocket};
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::handler::Handler;
+use yorozu_kernel::exchange::outcome::{Outcome, Pending};
+use yorozu_kernel::exchange::request_body::{BodyError, BodyRules};
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::logging::error::{self, Level};
+
+/// The module.
+pub const MODULE: Module = Module::new("control", || DIRECTIVES.to_vec());
 
 pub const DIRECTIVES: &[Directive] = &[
     Directive::row(
@@ -44,7 +54,7 @@ pub const DIRECTIVES: &[Directive] = &[
         LOCATION,
         Arity::NONE,
         Action::Set(|block, _| {
-            block.handler = Some(Handler::Control(Access::All));
+            block.handle_by(Control(Access::All));
             Ok(())
         }),
         "Answers `yorozu cache …`; the control socket does so by itself.",
@@ -54,12 +64,33 @@ pub const DIRECTIVES: &[Directive] = &[
         LOCATION,
         Arity::ONE,
         Action::Set(|block, args| {
-            block.handler = Some(Handler::Control(Access::from_args(args)?));
+            block.handle_by(Control(Access::from_args(args)?));
             Ok(())
         }),
-        "Takes batches of purges for the site's own host from whoever knows the token; GET: figures.",
+        "Accepts batches of purges for the site's own host from clients that know the token; GET returns figures.",
     ),
 ];
+
+#[derive(Debug)]
+struct Control(Access);
+
+impl Handler for Control {
+    /// Answers need files to be read.
+    fn respond(&self, _exchange: &mut Exchange) -> Outcome {
+        Outcome::Wait(Pending::Content)
+    }
+
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+        Box::pin(run(exchange, &self.0))
+    }
+
+    fn bounds_bodies(&self) -> bool {
+        true
+    }
+}
 
 /// Who may ask, and for what.
 #[derive(Clone, Debug)]
@@ -86,19 +117,6 @@ impl Setting for Access {
     }
 }
 
-/// `control path | off`
-#[derive(Clone, Debug)]
-pub struct ControlSocket(pub Option<PathBuf>);
-
-impl Setting for ControlSocket {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        Ok(match args.word(0) {
-            b"off" => Self(None),
-            _ => Self(Some(args.env.prefix_path(&args.text(0)))),
-        })
-    }
-}
-
 /// Longest path of a Unix socket, its final zero not counted (`unix(7)`).
 const PATH_BYTES_MAX: usize = 107;
 
@@ -109,16 +127,21 @@ pub fn beside(pid: &Path) -> PathBuf {
     path.into()
 }
 
-/// Where the control socket of a running server is.
-///
-/// # Errors
-/// The configuration has none.
-pub fn path(config: &crate::config::compiled::Config) -> Result<PathBuf, String> {
-    let mut sockets = config.sockets.iter().filter(|socket| socket.options.is_control);
-    match sockets.next().map(|socket| &socket.address) {
-        Some(crate::config::compiled::ListenAddress::Unix(path)) => Ok(path.clone()),
-        _ => Err("the configuration has no control socket: write \"control PATH;\"".to_owned()),
-    }
+/// Where the control socket of a server is, by its main block; `None` if that says `control off`, or a path that no socket
+/// can have.
+pub fn place(process: &main_core::Draft, env: &Env) -> Option<PathBuf> {
+    let path = match process.control.written().and_then(Option::as_ref) {
+        Some(ControlSocket(path)) => path.clone()?,
+        None => {
+            let pid = process.pid.written().and_then(Option::as_ref);
+            beside(&main_core::pid_path(pid, &env.prefix))
+        }
+    };
+    // Quoting knows no other way to write these.
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"'\\$;{}".contains(byte);
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let is_possible = bytes.len() <= PATH_BYTES_MAX && bytes.iter().all(is_plain);
+    is_possible.then_some(path)
 }
 
 /// Adds the control socket's server to a configuration that has others.
@@ -130,38 +153,28 @@ pub fn add(
     main: &mut Block,
     source: &dyn Source,
 ) -> Result<(), ConfError> {
-    let pid = main.main.pid.written().cloned().flatten();
-    let pid = pid.map_or_else(|| loader.env.prefix_path("logs/nginx.pid"), |pid| pid.0);
-    let path = match main.main.control.written().and_then(Option::as_ref) {
-        Some(ControlSocket(None)) => return Ok(()),
-        Some(ControlSocket(Some(path))) => path.clone(),
-        None => beside(&pid),
-    };
-    // Quoting knows no other way to write these.
-    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"'\\$;{}".contains(byte);
-    let text = path.to_string_lossy();
-    if main.servers.is_empty()
-        || text.len() > PATH_BYTES_MAX
-        || !text.as_bytes().iter().all(is_plain)
-    {
+    let Some(path) = place(main.drafts.of(), loader.env) else { return Ok(()) };
+    if main.servers.is_empty() {
         return Ok(());
     }
     let text = format!(
-        "server {{ listen unix:{text} control; access_log off; location / {{ control_api; }} }}"
+        "server {{ listen unix:{} control; access_log off; location / {{ control_api; }} }}",
+        path.display()
     );
     for line in yorozu_conf::parse_global(source, &text)? {
-        load::server(loader, main, &line)?;
+        loader::server(loader, main, &line)?;
     }
     Ok(())
 }
 
-/// Answers need files to be read: they are made by [`run`].
-pub fn respond(_: &mut Exchange) -> Outcome {
-    Outcome::Gateway
-}
-
 /// Why a request is refused: the status, and what is wrong.
 struct Problem(u16, String);
+
+impl Problem {
+    fn level(&self) -> Level {
+        if self.0 >= 500 { Level::Crit } else { Level::Error }
+    }
+}
 
 impl From<String> for Problem {
     fn from(text: String) -> Self {
@@ -170,13 +183,15 @@ impl From<String> for Problem {
 }
 
 /// Answers a request to the control socket, or for purges to a site.
-pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
+async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
     let (content_type, made): (&'static [u8], _) = match (access, &exchange.uri[..]) {
-        (Access::Site(token), _) => (b"application/json", purge::for_site(exchange, token).await),
+        (Access::Site(token), _) => {
+            (b"application/json", purge_api::for_site(exchange, token).await)
+        }
         (Access::All, b"/cache/stat") => (TEXT, Ok(list::stat(&exchange.conf))),
         (Access::All, b"/cache/ls") => (TEXT, list::ls(exchange).await.map_err(Problem::from)),
         (Access::All, b"/cache/explain") => (TEXT, explain::explain(exchange).await),
-        (Access::All, b"/cache/purge") => (TEXT, purge::run(exchange).await),
+        (Access::All, b"/cache/purge") => (TEXT, purge_api::run(exchange).await),
         (Access::All, b"/cache/warm") => {
             return match Box::pin(warm::warm(exchange)).await {
                 Ok(content) => answer(200, b"application/octet-stream", content),
@@ -187,9 +202,13 @@ pub async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
     };
     match made {
         Ok(text) => answer(200, content_type, text),
-        Err(Problem(status, text)) => {
-            if matches!(access, Access::Site(_)) {
-                error::request(exchange, Level::Error, &format!("purge refused: {text}"));
+        Err(problem) => {
+            let level = problem.level();
+            let Problem(status, text) = problem;
+            if level == Level::Crit {
+                error::request(exchange, level, &text);
+            } else if matches!(access, Access::Site(_)) {
+                error::request(exchange, level, &format!("purge refused: {text}"));
             }
             answer(status, TEXT, text + "\n")
         }
@@ -207,11 +226,11 @@ async fn content(exchange: &mut Exchange) -> Result<Bytes, Problem> {
         let (status, text) = match problem {
             BodyError::TooLarge => {
                 let most = limits::CONTROL_BYTES_MAX;
-                (413, format!("the content is longer than the {most} bytes that are read"))
+                (413, format!("the content is longer than {most} bytes"))
             }
-            BodyError::Timeout => (408, "the content did not come in time".to_owned()),
-            BodyError::Broken | BodyError::Closed => (400, "the content broke off".to_owned()),
-            BodyError::Spent => (500, "the content was sent on elsewhere".to_owned()),
+            BodyError::Timeout => (408, "the content was not received in time".to_owned()),
+            BodyError::Broken | BodyError::Closed => (400, "the content is incomplete".to_owned()),
+            BodyError::Spent => (500, "the content was already sent elsewhere".to_owned()),
             BodyError::File(why) => (500, why),
         };
         Problem(status, text)
@@ -220,9 +239,10 @@ async fn content(exchange: &mut Exchange) -> Result<Bytes, Problem> {
 
 async fn whole_content(exchange: &mut Exchange) -> Result<Bytes, BodyError> {
     let conf = Rc::clone(&exchange.conf);
-    let core = &conf.location(exchange.location).http_core;
+    let core = conf.location(exchange.location).http_core();
     let most = limits::CONTROL_BYTES_MAX;
-    exchange.body.read(core, most, most as u64).await?;
+    let rules = BodyRules { buffer_bytes: most, body_bytes_max: most as u64, ..core.body_rules() };
+    exchange.body.read_all(rules).await?;
     match exchange.body.content(false) {
         Content::None | Content::Live { .. } => Ok(Bytes::new()),
         Content::Memory(bytes) => Ok(bytes),

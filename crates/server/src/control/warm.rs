@@ -1,15 +1,15 @@
 //! `yorozu warm`: a page is asked for as a visitor would, so that it is stored for those who come.
 
 use super::{Problem, explain};
-use crate::connection::read_file;
-use crate::exchange::Exchange;
-use crate::exchange::response::{Body, Segment};
 use crate::filters;
-use crate::find_config;
 use crate::handlers;
 use bytes::Bytes;
 use std::rc::Rc;
+use yorozu_connection::read_file;
 use yorozu_http::field::argument;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::response::{Body, Segment};
+use yorozu_kernel::find_config;
 
 /// Most content handed back: a sitemap has at most 50 MB (sitemaps.org).
 const CONTENT_MAX: usize = 50 * 1024 * 1024;
@@ -37,7 +37,7 @@ pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, Problem> {
 
 /// Reads a body to its end; its bytes, and if they are wanted the content.
 async fn drain(body: Body, is_wanted: bool) -> Result<(u64, Vec<u8>), String> {
-    let torn = || "the answer broke off".to_owned();
+    let torn = || "the response is incomplete".to_owned();
     let (mut bytes, mut content) = (0, Vec::new());
     let mut keep = |piece: &Bytes| {
         bytes += piece.len() as u64;

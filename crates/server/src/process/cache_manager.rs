@@ -4,14 +4,13 @@
 //! A reload tells them which zones there are from then on. What they are doing in one that stays goes on.
 
 use super::{handover, rights};
-use crate::config::compiled::Config;
-use crate::faults;
-use crate::limits;
-use crate::logging::error::{self, ErrorLogs, Level};
-use crate::tasks;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::Zone;
+use yorozu_kernel::base::{faults, limits, tasks};
+use yorozu_kernel::exchange::conf::Config;
+use yorozu_kernel::logging::error::{self, Level};
+use yorozu_kernel::logging::error_log::ErrorLogs;
 
 /// The zones of the present configuration.
 #[derive(Default)]
@@ -72,7 +71,7 @@ impl Shared {
 }
 
 fn now() -> i64 {
-    crate::exchange::unix_seconds(SystemTime::now())
+    yorozu_kernel::base::turn::unix_seconds_of(SystemTime::now())
 }
 
 /// The threads, as the main thread holds them.
@@ -163,7 +162,7 @@ fn manage(shared: &Shared) {
     }
 }
 
-/// Notices a system clock that is set back: stored pages from its future are made anew then.
+/// Notices a system clock that is set back: stored pages from its future are refreshed then.
 struct Clock {
     wall: SystemTime,
     steady: Instant,

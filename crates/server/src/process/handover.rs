@@ -1,12 +1,10 @@
 //! Listening sockets that another process opened: systemd, or the server before this one.
 //!
-//! SIGUSR2 starts the program anew, with the sockets, beside the running one; which of the two goes on is then said
+//! SIGUSR2 starts the program again, with the sockets, beside the running one; which of the two goes on is then said
 //! by signals to each, as with nginx. Both ways hand the sockets over as systemd does: from descriptor 3 on, their
 //! number in `LISTEN_FDS`.
 
 use super::rights;
-use crate::config::compiled::ListenAddress;
-use crate::listen::Listener;
 use command_fds::{CommandFdExt as _, FdMapping};
 use listenfd::ListenFd;
 use std::io;
@@ -15,6 +13,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command};
 use std::sync::OnceLock;
+use yorozu_connection::listen::Listener;
+use yorozu_kernel::config::servers::ListenAddress;
 
 /// Says, as nginx's, that the server before this one handed its sockets over; `3;4;`.
 const MARK: &str = "NGINX";
@@ -77,7 +77,7 @@ fn of_unix(listener: UnixListener) -> io::Result<(ListenAddress, Listener)> {
     Ok((ListenAddress::Unix(path.to_owned()), Listener::Unix(listener)))
 }
 
-/// Starts the program anew with copies of `sockets`.
+/// Starts the program again with copies of `sockets`.
 ///
 /// # Errors
 /// It cannot be started.

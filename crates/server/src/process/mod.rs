@@ -8,17 +8,9 @@ pub mod handover;
 pub mod pid;
 mod rights;
 mod signals;
-pub mod turn;
 pub mod worker;
 
-use crate::config::compiled::{Config, ListenAddress};
 use crate::config::load::{Kept, Request, load};
-use crate::config::main_core::Workers;
-use crate::faults;
-use crate::limits;
-use crate::listen::{self, Listener};
-use crate::logging::error::{self, Level};
-use crate::tasks;
 use cache_manager::CacheManager;
 use handover::Inherited;
 use nix::sys::resource::{Resource, setrlimit};
@@ -28,6 +20,12 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use worker::Command;
+use yorozu_connection::listen::{self, Listener};
+use yorozu_kernel::base::{faults, limits, tasks};
+use yorozu_kernel::config::main_core::Workers;
+use yorozu_kernel::config::servers::ListenAddress;
+use yorozu_kernel::exchange::conf::Config;
+use yorozu_kernel::logging::error::{self, Level};
 
 /// The running server, as the main thread holds it.
 pub struct Server {
@@ -41,13 +39,13 @@ pub struct Server {
     sockets: Vec<(ListenAddress, Listener)>,
     /// The new binary, between SIGUSR2 and its end.
     successor: Option<Child>,
-    /// Is no worker to be started any more?
+    /// Whether no worker is to be started any more.
     is_ending: bool,
     /// Told by workers that end though nobody told them to.
     deaths: mpsc::UnboundedSender<Death>,
     /// How many of those ended soon after their start, one after the other.
     early_deaths: u32,
-    /// Have the workers ended, and the process stays (SIGWINCH)?
+    /// Whether the workers have ended while the process stays (SIGWINCH).
     is_resting: bool,
     pid: pid::PidFile,
     manager: CacheManager,
@@ -84,7 +82,7 @@ pub fn run(
     let signals = signals::Signals::install()
         .map_err(|problem| format!("sigaction() failed ({})", error::os_error(&problem)))?;
     kept.zones.clone_from(&config.zones);
-    kept.limits.clone_from(&config.limits);
+    kept.shared = config.shared.survivors();
     for warning in &config.warnings {
         error::process(&config, Level::Warn, warning);
     }
@@ -136,14 +134,14 @@ fn log_panics(config: &Config) {
 }
 
 fn worker_count(config: &Config) -> usize {
-    match config.main.worker_processes {
+    match config.main().worker_processes {
         Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
         Workers::Count(count) => usize::try_from(count).unwrap_or(1),
     }
 }
 
 fn apply_limits(config: &Config) -> Result<(), String> {
-    if let Some(files) = config.main.worker_rlimit_nofile {
+    if let Some(files) = config.main().worker_rlimit_nofile {
         if let Err(problem) = setrlimit(Resource::RLIMIT_NOFILE, files, files) {
             let text = format!(
                 "setrlimit(RLIMIT_NOFILE, {files}) failed ({}: {})",
@@ -153,10 +151,10 @@ fn apply_limits(config: &Config) -> Result<(), String> {
             error::process(config, Level::Alert, &text);
         }
     }
-    if let Some(core) = config.main.worker_rlimit_core {
+    if let Some(core) = config.main().worker_rlimit_core {
         let _ = setrlimit(Resource::RLIMIT_CORE, core.0, core.0);
     }
-    if let Some(folder) = &config.main.working_directory {
+    if let Some(folder) = &config.main().working_directory {
         std::env::set_current_dir(&folder.0).map_err(|problem| {
             format!("chdir(\"{}\") failed ({})", folder.0.display(), error::os_error(&problem))
         })?;
@@ -184,8 +182,9 @@ fn bind_all(
     for socket in wanted.iter().filter(|socket| !overlaps(&socket.address, old)) {
         listen::check(&socket.address, &socket.options).map_err(|problem| problem.to_string())?;
     }
-    // In particular before in general: while only `*:80` is there, it is given what `127.0.0.1:80` is for.
-    wanted.sort_by_key(|socket| is_general(&socket.address));
+    // The control socket first: whoever reaches the site can ask about it. Then in particular before in general:
+    // while only `*:80` is there, it is given what `127.0.0.1:80` is for.
+    wanted.sort_by_key(|socket| (!socket.options.is_control, is_general(&socket.address)));
     for socket in wanted {
         match listen::bind(&socket.address, &socket.options, count) {
             Ok(listeners) => {
@@ -238,7 +237,7 @@ fn distribute(
 
 /// Tells systemd how the service stands, if it wants to know (`Type=notify`).
 fn tell_systemd(state: &[NotifyState<'_>]) {
-    // Nobody is there to be told of a failure.
+    // There is nobody to report a failure to.
     let _ = sd_notify::notify(state);
 }
 
@@ -319,14 +318,14 @@ impl Server {
         if let Ok(time) = NotifyState::monotonic_usec_now() {
             tell_systemd(&[NotifyState::Reloading, time]);
         }
-        if tasks::guard(|| self.read_again()).is_err() {
-            let text = "reading the configuration ended by a panic, the old one stays";
+        if tasks::guard(|| self.replace_config()).is_err() {
+            let text = "reading the configuration ended by a panic, the old one stays in use";
             error::process(&self.config, Level::Emerg, text);
         }
         tell_systemd(&[NotifyState::Ready]);
     }
 
-    fn read_again(&mut self) {
+    fn replace_config(&mut self) {
         let log = |level, text: &str| error::process(&self.config, level, text);
         let reading = rights::Reading::begin();
         faults::point("reload");
@@ -363,7 +362,7 @@ impl Server {
         self.sockets.extend(opened);
         self.sockets.retain(|(address, _)| stays(address));
         self.kept.zones.clone_from(&config.zones);
-        self.kept.limits.clone_from(&config.limits);
+        self.kept.shared = config.shared.survivors();
         self.manager.watch(&config);
         log_panics(&config);
         self.config = config;

@@ -2,28 +2,25 @@
 
 #![expect(clippy::disallowed_methods, reason = "the main process's, which serves nobody")]
 
-use crate::config::compiled::Config;
-use crate::logging::error::os_error;
 use std::fs;
 use std::io::{self, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use yorozu_kernel::config::main_core::pid_path;
+use yorozu_kernel::exchange::conf::Config;
+use yorozu_kernel::logging::error::os_error;
 
 /// Written at start, removed at the end.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
     file: fs::File,
-    /// Is it a new binary's, because it could not be renamed?
+    /// Whether it is a new binary's, because it could not be renamed.
     is_given_away: bool,
 }
 
-/// Where it is: `pid`, or `logs/nginx.pid` below the prefix.
+/// Where it is.
 pub fn path(config: &Config) -> PathBuf {
-    config
-        .main
-        .pid
-        .as_ref()
-        .map_or_else(|| config.prefix.join("logs/nginx.pid"), |path| path.0.clone())
+    pid_path(config.main().pid.as_ref(), &config.prefix)
 }
 
 impl PidFile {
@@ -69,7 +66,7 @@ impl PidFile {
     pub fn write(path: &Path) -> Result<Self, String> {
         let write = || {
             let mut file = fs::File::create(path)?;
-            // In one call: who reads it meanwhile finds nothing or all of it.
+            // In one call: a reader finds nothing or all of it.
             file.write_all(line().as_bytes())?;
             Ok(file)
         };

@@ -2,13 +2,15 @@
 //! can take up the right to read any file again, and does so while a reload reads keys: they are root's alone.
 
 use super::handover;
-use crate::config::compiled::Config;
 use crate::config::load::Kept;
-use crate::exchange::temporary::private_folder;
-use crate::logging::error::{self, Level};
+use crate::handlers::CACHED;
 use caps::{CapSet, Capability};
 use nix::unistd::{Gid, Group, User, initgroups, setgid, setuid};
 use std::ffi::CString;
+use yorozu_gateway::pass;
+use yorozu_kernel::exchange::conf::Config;
+use yorozu_kernel::files::temporary::private_folder;
+use yorozu_kernel::logging::error::{self, Level};
 
 /// nginx's default user where the configuration names none.
 const NOBODY: &str = "nobody";
@@ -18,7 +20,7 @@ const NOBODY: &str = "nobody";
 /// # Errors
 /// The user does not exist or cannot be taken on.
 pub(super) fn drop_to_user(config: &Config, kept: &Kept) -> Result<(), String> {
-    let wanted = config.main.user.as_ref();
+    let wanted = config.main().user.as_ref();
     if !nix::unistd::geteuid().is_root() {
         // Of what the process before lent, one right is for the moment it is needed.
         drop(Lent);
@@ -55,8 +57,8 @@ fn give_folders(config: &Config, kept: &Kept, user: &User) {
     kept.logs.give_to(user.uid);
     let caches = config.zones.values().map(|zone| zone.options().disk.path.clone());
     let temporary = config.locations.iter().flat_map(|location| {
-        let of_gateways = location.gateways().map(|(_, gateway)| gateway.temp_path.0.clone());
-        let of_bodies = location.http_core.client_body_temp_path.0.clone();
+        let of_gateways = CACHED.map(|family| pass::conf(location, family).temp_path.0.clone());
+        let of_bodies = location.http_core().client_body_temp_path.0.clone();
         of_gateways.into_iter().chain([of_bodies])
     });
     for folder in caches.chain(temporary) {

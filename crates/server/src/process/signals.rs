@@ -2,14 +2,13 @@
 
 use super::worker::Command;
 use super::{Death, Server};
-use crate::faults;
-use crate::logging::error::{self, Level};
-use crate::tasks;
 use std::io;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use yorozu_kernel::base::{faults, tasks};
+use yorozu_kernel::logging::error::{self, Level};
 
 /// The handlers. Installed before anybody can know the process: a signal that comes while it
 /// starts is served as soon as it runs, instead of ending it.
@@ -75,7 +74,7 @@ impl Server {
         faults::point("signal");
         let log = |text: &str| error::process(&self.config, Level::Notice, text);
         match told {
-            // As nginx: who rests behind a new binary takes up work as it was.
+            // As nginx: a process that rests behind a new binary takes up work as it was.
             Told::Reload if self.is_resting => self.wake(),
             Told::Reload => self.reload(),
             Told::Reopen => self.reopen(),

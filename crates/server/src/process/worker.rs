@@ -1,21 +1,5 @@
 //! One worker thread: an event loop, its listening sockets, its connections.
 
-use crate::config::compiled::{Config, ListenAddress, WorkerConf};
-use crate::connection::socket::Socket;
-use crate::connection::transport::Transport;
-use crate::connection::{self, Idle};
-use crate::exchange::{Client, Remote};
-use crate::faults;
-use crate::handlers::stub_status::{COUNTERS, Counted};
-use crate::handlers::upstream;
-use crate::limits;
-use crate::listen::Listener;
-use crate::logging::access;
-use crate::logging::error::{self, Level, os_error};
-use crate::process::turn;
-use crate::tasks::{self, guarded};
-use crate::tls::stapling;
-use crate::tls::stream::Tls;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -27,6 +11,23 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, LocalSet};
+use yorozu_connection::ConnectionHandle;
+use yorozu_connection::listen::Listener;
+use yorozu_connection::socket::Socket;
+use yorozu_connection::tls::stapling;
+use yorozu_connection::tls::stream::Tls;
+use yorozu_connection::transport::Transport;
+use yorozu_gateway::pass::ready;
+use yorozu_gateway::upstream;
+use yorozu_kernel::base::counters::{COUNTERS, Counted};
+use yorozu_kernel::base::tasks::{self, guarded};
+use yorozu_kernel::base::{batch, faults, limits, turn};
+use yorozu_kernel::config::servers::ListenAddress;
+use yorozu_kernel::exchange::conf::{Config, WorkerConf};
+use yorozu_kernel::exchange::engine::{Host, Later};
+use yorozu_kernel::exchange::{Client, Remote};
+use yorozu_kernel::logging::error::{self, Level, os_error};
+use yorozu_modules::access_log;
 use yorozu_upstream::Gauge;
 
 /// What the main thread tells a worker.
@@ -47,7 +48,7 @@ pub enum Command {
 pub struct Worker {
     conf: RefCell<Rc<WorkerConf>>,
     is_stopping: Cell<bool>,
-    connections: RefCell<HashMap<u64, Rc<Idle>>>,
+    connections: RefCell<HashMap<u64, Rc<ConnectionHandle>>>,
     /// Told when a connection ends.
     ended: Notify,
     /// Told when the worker stops or has another configuration.
@@ -57,26 +58,28 @@ pub struct Worker {
 /// Serial numbers of connections, over all workers.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
-impl Worker {
-    /// The configuration for the next request.
-    pub fn conf(&self) -> Rc<WorkerConf> {
+impl Host for Worker {
+    fn conf(&self) -> Rc<WorkerConf> {
         Rc::clone(&self.conf.borrow())
     }
 
-    /// Returns when the worker stops or has another configuration.
-    pub async fn changed(self: Rc<Self>) {
-        if !self.is_stopping() {
-            self.changed.notified().await;
-        }
-    }
-
-    pub fn is_stopping(&self) -> bool {
+    fn is_stopping(&self) -> bool {
         self.is_stopping.get()
     }
 
+    fn changed(self: Rc<Self>) -> Later<'static, ()> {
+        Box::pin(async move {
+            if !self.is_stopping() {
+                self.changed.notified().await;
+            }
+        })
+    }
+}
+
+impl Worker {
     /// Ends idle connections: what they sent already is still answered.
     fn close_idle(&self) {
-        let is_quiet = |c: &&Rc<Idle>| c.is_idle.get() && !c.ends_itself.get();
+        let is_quiet = |c: &&Rc<ConnectionHandle>| c.is_idle.get() && !c.ends_itself.get();
         for connection in self.connections.borrow().values().filter(is_quiet) {
             connection.io.shutdown(Shutdown::Read);
         }
@@ -85,7 +88,7 @@ impl Worker {
     /// As nginx: what is connected when the configuration is read again may stay so for
     /// `worker_shutdown_timeout`, where it is set. Without, for as long as it likes.
     fn end_old_connections(&self) {
-        let Some(timeout) = self.conf.borrow().main.worker_shutdown_timeout else { return };
+        let Some(timeout) = self.conf.borrow().main().worker_shutdown_timeout else { return };
         let old: Vec<_> = self.connections.borrow().values().map(Rc::downgrade).collect();
         tasks::of_request(async move {
             tokio::time::sleep(timeout).await;
@@ -99,13 +102,13 @@ impl Worker {
     async fn wait_for_room(&self) {
         loop {
             let max =
-                usize::try_from(self.conf.borrow().main.worker_connections).unwrap_or(usize::MAX);
+                usize::try_from(self.conf.borrow().main().worker_connections).unwrap_or(usize::MAX);
             if self.connections.borrow().len() < max {
                 return;
             }
-            if let Some(idle) = self.connections.borrow().values().find(|c| c.is_idle.get()) {
-                idle.is_idle.set(false);
-                idle.io.shutdown(Shutdown::Read);
+            if let Some(connection) = self.connections.borrow().values().find(|c| c.is_idle.get()) {
+                connection.is_idle.set(false);
+                connection.io.shutdown(Shutdown::Read);
             }
             self.ended.notified().await;
         }
@@ -130,17 +133,18 @@ pub fn run(
         .map_err(|problem| os_error(&problem))?;
     let local = LocalSet::new();
     let worker = Rc::new(Worker {
-        conf: RefCell::new(Rc::new(WorkerConf::new(config))),
+        conf: RefCell::new(Rc::new(WorkerConf::new(config, access_log::flush_all))),
         is_stopping: Cell::new(false),
         connections: RefCell::default(),
         ended: Notify::new(),
         changed: Notify::new(),
     });
-    let serving = turn::run(local.run_until(serve(worker, listeners, commands)));
+    // After each round: a client that has its answer finds it in the log soon.
+    let serving = turn::run(local.run_until(serve(worker, listeners, commands)), access_log::flush);
     // What the worker holds is given back outside of the panic.
     let served = runtime.block_on(guarded(serving));
     drop(local);
-    access::flush_all();
+    access_log::flush_all();
     // What still runs on blocking threads are cache files; their temporary names are cleaned up.
     runtime.shutdown_timeout(Duration::from_millis(500));
     match served {
@@ -159,7 +163,7 @@ async fn serve(
 ) -> io::Result<()> {
     let mut accepting: Accepting = Vec::new();
     tasks::of_worker("a worker's pulse", pulse);
-    tasks::of_worker("the writing of answers", connection::batch::run);
+    tasks::of_worker("the writing of answers", batch::run);
     start_upstreams(&worker.conf());
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
@@ -174,12 +178,12 @@ async fn serve(
                 });
                 worker.end_old_connections();
                 worker.conf().tasks.end();
-                *worker.conf.borrow_mut() = Rc::new(WorkerConf::new(config));
+                *worker.conf.borrow_mut() = Rc::new(WorkerConf::new(config, access_log::flush_all));
                 worker.changed.notify_waiters();
                 start_upstreams(&worker.conf());
                 start_accepting(&worker, &mut accepting, added)?;
             }
-            Some(Command::Flush) => access::flush_all(),
+            Some(Command::Flush) => access_log::flush_all(),
             Some(Command::Quit) => break,
             Some(Command::Stop) | None => return Ok(()),
         }
@@ -195,11 +199,16 @@ async fn serve(
 }
 
 /// Keeps a timer set that is due before those of connections are. The timer wheel wakes its thread
-/// for each one that is due first: with none other, that would be every new connection's.
+/// for each one that is due first: with none other, that would be every new connection's. And has the allocator give back
+/// to the system what was freed.
 async fn pulse() {
     loop {
         faults::point("pulse");
         tokio::time::sleep(limits::PULSE).await;
+        // It does so when a large piece goes, after a while in which nothing was asked for: without, on an idle server, never.
+        let mut piece = Vec::<u8>::new();
+        let _ = piece.try_reserve_exact(limits::LARGE_PIECE_BYTES);
+        drop(std::hint::black_box(piece));
     }
 }
 
@@ -207,7 +216,7 @@ async fn pulse() {
 fn start_upstreams(conf: &Rc<WorkerConf>) {
     stapling::start(conf);
     upstream::resolve::start(conf);
-    upstream::ready::start(conf);
+    ready::start(conf);
 }
 
 /// Waits for the connections to end, `worker_shutdown_timeout` at most.
@@ -217,7 +226,7 @@ async fn drain(worker: &Worker, commands: &mut mpsc::UnboundedReceiver<Command>)
     worker.conf().tasks.end();
     worker.changed.notify_waiters();
     worker.close_idle();
-    let timeout = worker.conf().main.worker_shutdown_timeout;
+    let timeout = worker.conf().main().worker_shutdown_timeout;
     let all_ended = || async {
         while !worker.connections.borrow().is_empty() {
             worker.ended.notified().await;
@@ -336,12 +345,12 @@ fn begin(
         true => Transport::Tls(Box::new(Tls::new(socket))),
         false => Transport::Plain(socket),
     };
-    let idle = Rc::new(Idle {
+    let handle = Rc::new(ConnectionHandle {
         io: Rc::new(transport),
         is_idle: Cell::new(false),
         ends_itself: Cell::new(false),
     });
-    worker.connections.borrow_mut().insert(number, Rc::clone(&idle));
+    worker.connections.borrow_mut().insert(number, Rc::clone(&handle));
     let client = Rc::new(Client {
         remote: Rc::new(Remote::of(peer)),
         local,
@@ -358,7 +367,8 @@ fn begin(
     let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::take(&COUNTERS.active) };
     let worker = Rc::clone(worker);
     // Boxed: a task is moved several times before it runs.
-    let work = Box::pin(connection::serve(idle, client, Rc::clone(&worker)));
+    let work =
+        Box::pin(yorozu_connection::serve(handle, client, Rc::clone(&worker) as Rc<dyn Host>));
     tasks::of_request(async move {
         let _guard = guard;
         if guarded(work).await.is_err() {

@@ -34,7 +34,7 @@ pub(crate) struct Round {
     seed: u64,
     site: Site,
     server: Server,
-    /// Do reloads open other zones on the folder? Then an old connection may have an old soft copy.
+    /// Whether reloads open other zones on the folder: then an old connection may have an old soft copy.
     has_other_zones: bool,
     memory_body_max: usize,
     is_over: AtomicBool,

@@ -223,7 +223,7 @@ impl Round {
             Ok(good) => {
                 let is_fresh = cache == "HIT" && answer.status == 200 && answer.is_whole;
                 if is_fresh && !self.has_other_zones && page.length(0) < self.memory_body_max {
-                    // One who asked earlier may have read along what that purge kept from being stored.
+                    // A client that asked earlier may have read what that purge kept from being stored.
                     page.was_fresh(ask.method, ask.language, &ask.codings, ask.floors.any);
                 }
                 self.count(good.kind);

@@ -31,7 +31,7 @@ pub(crate) struct Options {
     pub(crate) is_updated_behind: bool,
     pub(crate) is_renewed_early: bool,
     pub(crate) is_kept_alive: bool,
-    /// May its clock jump? That takes Debian's faketime.
+    /// Whether its clock may jump, which takes Debian's faketime.
     pub(crate) has_clock: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Server {
     pub(crate) h2_port: u16,
     origin: u16,
     inactive: AtomicU64,
-    /// The process that is no successor of another one.
+    /// The process that is not the successor of another one.
     pid: Mutex<Option<i32>>,
     /// Odd while it is not there; more after each time.
     disturbance: AtomicU64,

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 pub(crate) const SECTIONS: usize = 4;
 /// Languages that `Vary: X-Lang` tells apart.
 pub(crate) const LANGUAGES: [&str; 3] = ["none", "de", "ja"];
-/// Every so many bytes a body says what it is.
+/// How often in its bytes a body says what it is.
 const RECORD_BYTES: usize = 256;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -131,7 +131,7 @@ impl Page {
 
     /// A purge has answered that was asked for when the origin had `version`.
     pub(crate) fn purged(&self, version: u64, is_soft: bool, how: &str) {
-        /// What is told of a page that went wrong.
+        /// What is reported of a page that went wrong.
         const TOLD: usize = 3;
         let mut purges = self.purges.lock().unwrap();
         purges.push(format!("{version} by {how}"));

@@ -1,0 +1,302 @@
+//! One HTTP/1 connection: requests in, responses out, one at a time, in order.
+//!
+//! | state | next |
+//! | --- | --- |
+//! | idle | reading a head; closed by keepalive_timeout, a stop, or the client |
+//! | reading a head | answering |
+//! | answering | idle (keep-alive), lingering, or closed |
+//! | lingering (reading what the client still sends, so that it sees the answer) | closed |
+
+use super::head::{Bounds, Received, receive};
+use super::respond::{self, Begun, log};
+use super::send::Sent;
+use super::transport::Transport;
+use super::write;
+use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
+use bytes::BytesMut;
+use std::future::Future;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::timer::Timer;
+use yorozu_kernel::base::turn;
+use yorozu_kernel::config::http_core::{self, LingeringClose};
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::engine::Host;
+use yorozu_kernel::exchange::request::Request;
+use yorozu_kernel::exchange::request_body::RequestBody;
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::exchange::source::ByteStream;
+use yorozu_kernel::exchange::{Client, Exchange};
+use yorozu_kernel::logging::error::{self, Level};
+use yorozu_upstream::Gauge;
+use yorozu_wire::h1::Version;
+
+/// What to do after a response.
+enum Next {
+    Request,
+    Linger,
+    Close,
+}
+
+/// Serves a connection to its end; `early` is what was read of it.
+pub fn serve(
+    handle: Rc<ConnectionHandle>,
+    client: Rc<Client>,
+    worker: Rc<dyn Host>,
+    early: BytesMut,
+) -> impl Future<Output = ()> {
+    let mut connection = Connection {
+        io: Rc::clone(&handle.io),
+        handle,
+        client,
+        worker,
+        timer: Timer::default(),
+        buffer: early,
+        out: Vec::new(),
+        keepalive_timeout: Duration::ZERO,
+        is_pipelined: false,
+    };
+    // Not an async function: that would hold what it is given twice.
+    async move { connection.run().await }
+}
+
+pub(super) struct Connection {
+    pub(super) io: Rc<Transport>,
+    handle: Rc<ConnectionHandle>,
+    pub(super) client: Rc<Client>,
+    pub(super) worker: Rc<dyn Host>,
+    pub(super) timer: Timer,
+    buffer: BytesMut,
+    /// The response head under construction; kept for its allocation while requests follow closely.
+    pub(super) out: Vec<u8>,
+    /// What the last request's location allows.
+    keepalive_timeout: Duration,
+    /// Whether the present request arrived before the last one was answered.
+    is_pipelined: bool,
+}
+
+impl Connection {
+    async fn run(&mut self) {
+        // Boxed, so that a connection without a request is small.
+        loop {
+            self.is_pipelined = self.client.requests.get() > 0 && !self.buffer.is_empty();
+            if self.buffer.is_empty() && !self.wait().await {
+                return;
+            }
+            match Box::pin(self.request()).await {
+                Next::Request => {}
+                Next::Linger => return Box::pin(self.linger()).await,
+                Next::Close => return,
+            }
+        }
+    }
+
+    /// Waits for the first bytes of a request, keeping no memory; `false` if none came in time.
+    async fn wait(&mut self) -> bool {
+        let Some(conf) = self.conf() else { return false };
+        let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
+        drop(conf);
+        self.buffer = BytesMut::new();
+        self.out = Vec::new();
+        self.handle.is_idle.set(self.client.requests.get() > 0);
+        self.timer.begin(limit);
+        let read = std::future::poll_fn(|context| {
+            let read = self.io.poll_read_at_most(context, &mut self.buffer, usize::MAX);
+            self.timer.poll_wait(context, read)
+        })
+        .await;
+        self.handle.is_idle.set(false);
+        matches!(read, Some(Ok(count)) if count > 0)
+    }
+
+    /// How long the client may be silent before its next request.
+    fn silence_allowed(&self, core: &http_core::Conf) -> Duration {
+        match self.client.requests.get() {
+            0 => core.client_header_timeout,
+            _ => self.keepalive_timeout,
+        }
+    }
+
+    /// Reads one request and answers it.
+    async fn request(&mut self) -> Next {
+        let Some(conf) = self.conf() else { return Next::Close };
+        let core = first_core(&conf, &self.client);
+        let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
+        drop(conf);
+        let received = receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await;
+        // A request that arrives after a reload is answered by the new configuration.
+        let Some(conf) = self.conf() else { return Next::Close };
+        let received = match received {
+            Received::Request(request) => rules::by_server(&conf, &self.client, request, &bounds),
+            other => other,
+        };
+        match received {
+            Received::Request(request) => self.answer(conf, request, None).await,
+            Received::Bad { status, text, request } => {
+                self.answer(conf, request, Some((status, text))).await
+            }
+            Received::Closed => Next::Close,
+            Received::TimedOut => {
+                // nginx answers 408 in its log only.
+                self.timed_out_head(conf);
+                Next::Close
+            }
+        }
+    }
+
+    fn conf(&self) -> Option<Rc<WorkerConf>> {
+        current_conf(&self.client, &self.worker)
+    }
+
+    fn exchange(&mut self, conf: Rc<WorkerConf>, request: Request) -> Exchange {
+        let expects = request.version == Version::V11
+            && request
+                .known(request.known.expect)
+                .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+        let body = RequestBody::new(
+            Rc::clone(&self.io) as Rc<dyn ByteStream>,
+            std::mem::take(&mut self.buffer),
+            request.content_length,
+            request.is_chunked,
+            expects,
+        );
+        COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
+        self.client.requests.set(self.client.requests.get() + 1);
+        let mut exchange = Exchange::new(conf, Rc::clone(&self.client), request, body);
+        exchange.is_pipelined = self.is_pipelined;
+        exchange
+    }
+
+    fn timed_out_head(&mut self, conf: Rc<WorkerConf>) {
+        let head = self.buffer.split().freeze();
+        let mut exchange = self.exchange(conf, Request::unread(head));
+        exchange.status = 408;
+        error::request(
+            &exchange,
+            Level::Info,
+            "client timed out (110: Connection timed out) while reading client request headers",
+        );
+        let conf = Rc::clone(&exchange.conf);
+        if conf.location(exchange.location).http_core().reset_timedout_connection {
+            self.io.reset_on_close();
+        }
+        log(&mut exchange);
+    }
+
+    /// Answers one request; `refusal` is the status a broken one gets.
+    async fn answer(
+        &mut self,
+        conf: Rc<WorkerConf>,
+        request: Request,
+        refusal: Option<(u16, String)>,
+    ) -> Next {
+        let _writing = Gauge::take(&COUNTERS.writing);
+        let mut exchange = self.exchange(conf, request);
+        let answer = match respond::begin(&mut exchange, refusal) {
+            Begun::Waits(pending) => Box::pin(respond::wait(&mut exchange, pending)).await,
+            Begun::Done(answer) => answer,
+        };
+        match answer {
+            Ok(response) => self.finish(&mut exchange, *response).await,
+            Err(status) => self.give_up(exchange, status),
+        }
+    }
+
+    /// Closes without an answer.
+    fn give_up(&mut self, mut exchange: Exchange, status: u16) -> Next {
+        exchange.status = status;
+        log(&mut exchange);
+        Next::Close
+    }
+
+    /// Sends the response, logs it, and decides what comes after it.
+    async fn finish(&mut self, exchange: &mut Exchange, response: Response) -> Next {
+        let conf = Rc::clone(&exchange.conf);
+        let core = conf.location(exchange.location).http_core();
+        let body = &mut exchange.body;
+        if body.skip_buffered().is_err() || body.is_awaiting_continue() || body.is_lent() {
+            exchange.keep_alive = false;
+        }
+        exchange.keep_alive &= self.may_keep_alive(exchange, core);
+        let sent = write::response(self, exchange, response, core).await;
+        exchange.is_complete = sent == Sent::Whole;
+        log(exchange);
+        match sent {
+            Sent::Whole => {}
+            Sent::TimedOut if core.reset_timedout_connection => {
+                self.io.reset_on_close();
+                return Next::Close;
+            }
+            _ => return Next::Close,
+        }
+        if !exchange.keep_alive {
+            self.buffer = std::mem::take(&mut exchange.body.unread);
+            let has_more = !exchange.body.is_finished() || !self.buffer.is_empty();
+            return match core.lingering_close {
+                LingeringClose::Off => Next::Close,
+                LingeringClose::Always => Next::Linger,
+                LingeringClose::On if has_more => Next::Linger,
+                LingeringClose::On => Next::Close,
+            };
+        }
+        if !exchange.body.is_finished()
+            && exchange.body.skip(core.lingering_timeout, core.lingering_time).await.is_err()
+        {
+            return Next::Close;
+        }
+        if self.worker.is_stopping() {
+            // The stop came after the head had promised to keep the connection.
+            return Next::Close;
+        }
+        self.buffer = std::mem::take(&mut exchange.body.unread);
+        self.keepalive_timeout = core.keepalive_timeout.timeout;
+        Next::Request
+    }
+
+    fn may_keep_alive(&self, exchange: &Exchange, core: &http_core::Conf) -> bool {
+        !core.keepalive_timeout.timeout.is_zero()
+            && self.client.requests.get() < core.keepalive_requests
+            && turn::instant().saturating_duration_since(self.client.since) < core.keepalive_time
+            && !self.worker.is_stopping()
+            && !is_disabled_for(exchange, core)
+    }
+
+    /// Reads on for a while after the answer: closing with unread bytes would reset the connection
+    /// and could take the answer from the client.
+    async fn linger(&mut self) {
+        let Some(conf) = self.conf() else { return };
+        let core = default_core(&conf, self.client.listen.get());
+        self.io.shutdown(Shutdown::Write);
+        let deadline = tokio::time::Instant::now() + core.lingering_time;
+        while tokio::time::Instant::now() < deadline {
+            self.buffer.clear();
+            let read = self.io.read(&mut self.buffer);
+            match tokio::time::timeout(core.lingering_timeout, read).await {
+                Ok(Ok(count)) if count > 0 => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// `keepalive_disable`
+fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
+    use http_core::KeepaliveDisable;
+    let bits = core.keepalive_disable.0;
+    let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else {
+        return false;
+    };
+    if bits == 0 {
+        return false;
+    }
+    let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
+    let is_post = exchange.request.method == yorozu_kernel::exchange::request::Method::Post;
+    let is_old_msie =
+        [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
+    let is_safari = has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
+    (bits & KeepaliveDisable::MSIE6 != 0 && is_post && is_old_msie)
+        || (bits & KeepaliveDisable::SAFARI != 0 && is_safari)
+}

@@ -1,0 +1,358 @@
+//! The head of an HTTP/1 request: collected, read, and judged.
+
+use super::transport::Transport;
+use bytes::{Bytes, BytesMut};
+use memchr::memchr;
+use std::pin::pin;
+use std::time::Duration;
+use yorozu_http::uri::split_authority;
+use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::timer::Timer;
+use yorozu_kernel::base::turn;
+use yorozu_kernel::config::http_core::Conf;
+use yorozu_kernel::exchange::request::{KnownFields, Method, Request};
+use yorozu_upstream::Gauge;
+use yorozu_wire::WireError;
+use yorozu_wire::h1::{
+    Field, FieldRules, RequestLine, Span, Version, fields, fields_end, request_line, slice,
+};
+
+/// What came of waiting for a request.
+pub enum Received {
+    Request(Request),
+    /// Answered with a status and, where it could be read, the request's line.
+    Bad {
+        status: u16,
+        text: String,
+        request: Request,
+    },
+    /// The client went away.
+    Closed,
+    /// The client was silent in the middle of a head.
+    TimedOut,
+}
+
+/// Bounds of a head, before its server is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub(super) line_bytes_max: usize,
+    pub(super) head_bytes_max: usize,
+    pub(super) fields_max: usize,
+    pub(super) rules: FieldRules,
+    pub(super) drops_invalid: bool,
+}
+
+impl Bounds {
+    /// Those of HTTP/2, where no buffer is smaller than the others.
+    pub fn of_h2(conf: &Conf) -> Self {
+        let large = conf.large_client_header_buffers;
+        let line_bytes_max = usize::try_from(large.size).unwrap_or(usize::MAX);
+        Self { line_bytes_max, head_bytes_max: large.total(), ..Self::of(conf) }
+    }
+
+    pub fn of(conf: &Conf) -> Self {
+        let first = conf.client_header_buffer_size.bytes();
+        let large = conf.large_client_header_buffers;
+        let large_bytes = usize::try_from(large.size).unwrap_or(usize::MAX);
+        Self {
+            line_bytes_max: first.max(large_bytes),
+            head_bytes_max: first.saturating_add(large.total()),
+            fields_max: usize::try_from(conf.max_headers).unwrap_or(usize::MAX),
+            rules: FieldRules { underscores: conf.underscores_in_headers },
+            drops_invalid: conf.ignore_invalid_headers,
+        }
+    }
+}
+
+/// Waits for the rest of a head that begins in `buffer`.
+///
+/// # Cancel safety
+/// What was read is in `buffer`.
+pub async fn receive(
+    io: &Transport,
+    buffer: &mut BytesMut,
+    timer: &mut Timer,
+    bounds: &Bounds,
+    timeout: Duration,
+) -> Received {
+    let mut searched = 0;
+    let mut line: Option<RequestLine> = None;
+    let mut reading = None;
+    loop {
+        match progress(buffer, &mut line, &mut searched, bounds) {
+            Ok(Some(end)) => {
+                let line = line.expect("a complete head has a line");
+                return interpret(buffer.split_to(end).freeze(), &line, bounds);
+            }
+            Ok(None) => {}
+            Err((status, text)) => return bad(buffer, line.as_ref(), status, text),
+        }
+        let (_, begun) =
+            reading.get_or_insert_with(|| (Gauge::take(&COUNTERS.reading), turn::instant()));
+        let limit = timeout.saturating_sub(turn::instant().saturating_duration_since(*begun));
+        match timer.within(limit, pin!(io.read(buffer))).await {
+            None => return Received::TimedOut,
+            Some(Ok(count)) if count > 0 => {}
+            Some(_) => return Received::Closed,
+        }
+    }
+}
+
+/// Status and text for the log.
+pub(super) type Refusal = (u16, String);
+
+/// The end of the head, once it is there.
+fn progress(
+    buffer: &[u8],
+    line: &mut Option<RequestLine>,
+    searched: &mut usize,
+    bounds: &Bounds,
+) -> Result<Option<usize>, Refusal> {
+    if line.is_none() {
+        let read = request_line(buffer).map_err(|error| match error {
+            WireError::Version => (505, error.to_string()),
+            _ => (400, error.to_string()),
+        })?;
+        match read {
+            None if buffer.len() > bounds.line_bytes_max => {
+                return Err((414, "client sent too long URI".to_owned()));
+            }
+            None => return Ok(None),
+            Some(read) if (read.end - read.start) as usize > bounds.line_bytes_max => {
+                return Err((414, "client sent too long URI".to_owned()));
+            }
+            Some(read) => *line = Some(read),
+        }
+    }
+    let line = line.as_ref().expect("just read");
+    let start = line.consumed as usize;
+    if line.version == Version::V09 {
+        return Ok(Some(start));
+    }
+    let end = fields_end(buffer, start, (*searched).max(start));
+    *searched = buffer.len();
+    let reached = end.unwrap_or(buffer.len());
+    if reached > bounds.head_bytes_max
+        || has_long_line(&buffer[start..reached], bounds.line_bytes_max)
+    {
+        return Err((494, "client sent too long header line".to_owned()));
+    }
+    Ok(end)
+}
+
+fn has_long_line(fields: &[u8], line_bytes_max: usize) -> bool {
+    if fields.len() <= line_bytes_max {
+        return false;
+    }
+    let mut rest = fields;
+    while let Some(length) = memchr(b'\n', rest) {
+        if length > line_bytes_max {
+            return true;
+        }
+        rest = &rest[length + 1..];
+    }
+    rest.len() > line_bytes_max
+}
+
+/// A request that is only good for a log line and an error page.
+fn bad(buffer: &mut BytesMut, line: Option<&RequestLine>, status: u16, text: String) -> Received {
+    let head = buffer.split().freeze();
+    let mut request = Request::unread(head);
+    match line {
+        Some(line) => fill_line(&mut request, line),
+        None => {
+            let end = request.head.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+            let end = end.unwrap_or(request.head.len());
+            request.line = 0..u32::try_from(end).unwrap_or(0);
+        }
+    }
+    Received::Bad { status, text, request }
+}
+
+fn fill_line(request: &mut Request, line: &RequestLine) {
+    request.line = line.start..line.end;
+    request.method_span = line.method.clone();
+    request.method = Method::parse(slice(&request.head, &line.method));
+    request.target_span = line.path_and_query.clone();
+    request.version = line.version;
+}
+
+/// Reads a head that is all there.
+pub fn read(head: Bytes, bounds: &Bounds) -> Received {
+    let (mut line, mut searched) = (None, 0);
+    match progress(&head, &mut line, &mut searched, bounds) {
+        Ok(Some(end)) => {
+            let line = line.expect("a complete head has a line");
+            interpret(head.slice(..end), &line, bounds)
+        }
+        Ok(None) => Received::Closed,
+        Err((status, text)) => Received::Bad { status, text, request: Request::unread(head) },
+    }
+}
+
+/// Reads the fields and judges what two readers could disagree on.
+pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Received {
+    let mut request = Request::unread(head);
+    fill_line(&mut request, line);
+    let authority = line.authority.clone();
+    let result = read_fields(&mut request, line, bounds)
+        .and_then(|()| check(&mut request, authority.as_ref()));
+    match result {
+        Ok(()) => Received::Request(request),
+        Err((status, text)) => Received::Bad { status, text, request },
+    }
+}
+
+fn read_fields(request: &mut Request, line: &RequestLine, bounds: &Bounds) -> Result<(), Refusal> {
+    let mut found = Vec::with_capacity(16);
+    let end = request.head.len();
+    if line.version != Version::V09 {
+        fields(&request.head, line.consumed as usize, end, bounds.rules, &mut found)
+            .map_err(|error| (400, error.to_string()))?;
+    }
+    if bounds.drops_invalid {
+        found.retain(|field: &Field| !field.is_invalid);
+    }
+    if found.len() > bounds.fields_max {
+        return Err((400, "client sent too many header lines".to_owned()));
+    }
+    request.fields = found;
+    Ok(())
+}
+
+/// Refuses what two readers could disagree on; `authority` is where the target names one.
+pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(), Refusal> {
+    let seen = known_fields(request)?;
+    let duplicate = |name: &str| (400, format!("client sent duplicate header line: \"{name}\""));
+    if seen.hosts > 1 {
+        return Err(duplicate("Host"));
+    }
+    if authority.is_none() && seen.hosts == 0 && request.version >= Version::V11 {
+        let text = match request.version {
+            Version::V20 => "client sent neither \":authority\" nor \"Host\" header",
+            _ => "client sent HTTP/1.1 request without \"Host\" header",
+        };
+        return Err((400, text.to_owned()));
+    }
+    check_authority(request, authority)?;
+    if seen.content_lengths > 1 {
+        return Err(duplicate("Content-Length"));
+    }
+    if let Some(value) = request.field(b"content-length") {
+        let length = yorozu_conf::value::number(value).filter(|length| *length <= i64::MAX as u64);
+        request.content_length =
+            Some(length.ok_or_else(|| {
+                (400, "client sent invalid \"Content-Length\" header".to_owned())
+            })?);
+    }
+    check_transfer_encoding(request, seen.transfer_encodings)
+}
+
+/// Decides which host and port are asked for. From here on `Host` says it, and nothing else does: an authority
+/// in the target takes its place (RFC 9112, section 3.2.2).
+fn check_authority(request: &mut Request, authority: Option<&Span>) -> Result<(), Refusal> {
+    let invalid = || (400, "client sent invalid host header".to_owned());
+    let split = |text: &[u8]| {
+        let (name, port) = split_authority(text).ok_or_else(invalid)?;
+        Ok((Bytes::from(name), Bytes::copy_from_slice(port.unwrap_or_default())))
+    };
+    let mut chosen = (Bytes::new(), Bytes::new());
+    if request.known.host.is_some() {
+        chosen = split(request.authority())?;
+    }
+    if let Some(span) = authority {
+        chosen = split(slice(&request.head, span))?;
+        match request.known.host {
+            Some(host) => request.fields[usize::from(host)].value = span.clone(),
+            None => request.add_host(span.clone()),
+        }
+    }
+    (request.host, request.port) = chosen;
+    Ok(())
+}
+
+fn check_transfer_encoding(request: &mut Request, count: usize) -> Result<(), Refusal> {
+    if count == 0 {
+        return Ok(());
+    }
+    let refuse = |text: &str| Err((400, text.to_owned()));
+    if count > 1 {
+        return refuse("client sent duplicate header line: \"Transfer-Encoding\"");
+    }
+    if request.version < Version::V11 {
+        return refuse("client sent HTTP/1.0 request with \"Transfer-Encoding\" header");
+    }
+    if !request.field(b"transfer-encoding").unwrap_or_default().eq_ignore_ascii_case(b"chunked") {
+        return Err((501, "client sent unknown \"Transfer-Encoding\"".to_owned()));
+    }
+    if request.content_length.is_some() {
+        return refuse(
+            "client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time",
+        );
+    }
+    request.is_chunked = true;
+    Ok(())
+}
+
+#[derive(Default)]
+struct FieldCounts {
+    hosts: usize,
+    content_lengths: usize,
+    transfer_encodings: usize,
+}
+
+/// Notes where the fields are that the server acts on; fields that must be single are.
+fn known_fields(request: &mut Request) -> Result<FieldCounts, Refusal> {
+    let mut known = KnownFields::default();
+    let mut seen = FieldCounts::default();
+    let mut content_range = None;
+    for (index, field) in request.fields.iter().enumerate() {
+        let name = request.name(field);
+        let index = u16::try_from(index)
+            .map_err(|_| (400, "client sent too many header lines".to_owned()))?;
+        let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
+        let unique = |place: &mut Option<u16>| match place.replace(index) {
+            None => Ok(()),
+            Some(_) => {
+                let name = String::from_utf8_lossy(name);
+                Err((400, format!("client sent duplicate header line: \"{name}\"")))
+            }
+        };
+        match name.len() {
+            3 if is("via") => known.via = Some(index),
+            4 if is("host") => {
+                seen.hosts += 1;
+                known.host = Some(index);
+            }
+            // As nginx: of these the first counts.
+            5 if is("range") => {
+                known.range.get_or_insert(index);
+            }
+            6 if is("cookie") => {
+                known.cookie.get_or_insert(index);
+            }
+            6 if is("expect") => unique(&mut known.expect)?,
+            8 if is("if-match") => unique(&mut known.if_match)?,
+            8 if is("if-range") => unique(&mut known.if_range)?,
+            10 if is("connection") => {
+                known.connection.get_or_insert(index);
+            }
+            10 if is("user-agent") => {
+                known.user_agent.get_or_insert(index);
+            }
+            13 if is("authorization") => unique(&mut known.authorization)?,
+            13 if is("content-range") => unique(&mut content_range)?,
+            13 if is("if-none-match") => unique(&mut known.if_none_match)?,
+            14 if is("content-length") => seen.content_lengths += 1,
+            15 if is("accept-encoding") => {
+                known.accept_encoding.get_or_insert(index);
+            }
+            17 if is("if-modified-since") => unique(&mut known.if_modified_since)?,
+            17 if is("transfer-encoding") => seen.transfer_encodings += 1,
+            19 if is("if-unmodified-since") => unique(&mut known.if_unmodified_since)?,
+            _ => {}
+        }
+    }
+    request.known = known;
+    Ok(seen)
+}

@@ -1,0 +1,186 @@
+//! Listening sockets: bound once, one per worker over TCP, shared by all over Unix sockets.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "sockets are opened before workers serve, and closed after"
+)]
+
+use nix::errno::Errno;
+use nix::sys::stat::{Mode, fchmod};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use yorozu_kernel::base::limits;
+use yorozu_kernel::config::servers::{ListenAddress, ListenOptions};
+
+/// One worker's end of a listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Another handle on the same socket.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(listener) => Self::Tcp(listener.try_clone()?),
+            Self::Unix(listener) => Self::Unix(listener.try_clone()?),
+        })
+    }
+}
+
+/// Why a socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{call} to {address} failed ({})", yorozu_kernel::logging::error::os_error(.source))]
+pub struct ListenError {
+    call: &'static str,
+    address: String,
+    source: io::Error,
+}
+
+/// Is the address free? SO_REUSEPORT would let a second server slip in beside the first: without it a taken port
+/// is noticed.
+///
+/// # Errors
+/// It is taken, or not ours.
+pub fn check(address: &ListenAddress, options: &ListenOptions) -> Result<(), ListenError> {
+    let ListenAddress::Tcp(tcp_address) = address else { return Ok(()) };
+    let failed = |source| ListenError { call: "bind()", address: address.to_string(), source };
+    tcp(*tcp_address, options, false).map(drop).map_err(failed)
+}
+
+/// Opens a socket for `count` workers.
+///
+/// # Errors
+/// The address is taken, not ours, or needs rights we do not have.
+pub fn bind(
+    address: &ListenAddress,
+    options: &ListenOptions,
+    count: usize,
+) -> Result<Vec<Listener>, ListenError> {
+    let failed = |call| {
+        let address = address.to_string();
+        move |source| ListenError { call, address, source }
+    };
+    match address {
+        ListenAddress::Unix(path) => {
+            let listener = unix(path, options)
+                .or_else(|error| {
+                    // A socket nobody listens on is what a killed process leaves.
+                    let is_socket = std::fs::symlink_metadata(path)
+                        .is_ok_and(|found| found.file_type().is_socket());
+                    let is_dead = error.raw_os_error() == Some(Errno::EADDRINUSE as i32)
+                        && is_socket
+                        && std::os::unix::net::UnixStream::connect(path)
+                            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+                    if !is_dead {
+                        return Err(error);
+                    }
+                    std::fs::remove_file(path)?;
+                    unix(path, options)
+                })
+                .map_err(failed("bind()"))?;
+            if !options.is_control {
+                // As nginx: anybody may connect; the folder's rights protect it.
+                let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666));
+            }
+            let clones = (0..count).map(|_| listener.try_clone().map(Listener::Unix));
+            clones.collect::<Result<_, _>>().map_err(failed("dup()"))
+        }
+        ListenAddress::Tcp(address) => {
+            let sockets = (0..count).map(|_| tcp(*address, options, true).map(Listener::Tcp));
+            sockets.collect::<Result<_, _>>().map_err(failed("bind()"))
+        }
+    }
+}
+
+/// A socket with a name. That of the control socket is for nobody else from its first moment on: the system takes the
+/// mode of the socket, less the umask, for it (`unix_bind` of Linux), and follows no link.
+fn unix(path: &Path, options: &ListenOptions) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    if options.is_control {
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    }
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(options.backlog.unwrap_or(limits::BACKLOG))?;
+    Ok(socket.into())
+}
+
+fn tcp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(options.ipv6only.unwrap_or(true))?;
+    }
+    if is_shared {
+        socket.set_reuse_port(true)?;
+        // Accepted sockets take these over from the listening one.
+        socket.set_tcp_nodelay(true)?;
+        if let Some(keepalive) = options.keepalive {
+            socket.set_keepalive(keepalive)?;
+        }
+        if let Some(bytes) = options.receive_bytes {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = options.send_bytes {
+            socket.set_send_buffer_size(bytes)?;
+        }
+    }
+    socket.bind(&SockAddr::from(address))?;
+    if is_shared {
+        socket.listen(options.backlog.unwrap_or(limits::BACKLOG))?;
+    }
+    Ok(socket.into())
+}
+
+/// Removes the names of Unix sockets.
+pub fn remove(addresses: impl Iterator<Item = ListenAddress>) {
+    for address in addresses {
+        if let ListenAddress::Unix(path) = address {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_control_socket_is_for_nobody_else_from_the_start() {
+        let folder = std::env::temp_dir().join(format!("yorozu-listen.{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("control.sock");
+        let control = ListenOptions { is_control: true, ..ListenOptions::default() };
+        let listener = unix(&path, &control).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        // Nothing has changed the mode since it was bound.
+        assert_eq!(format!("{:o}", mode(&path)), "600");
+        // Its own name stays with it: a server that it is handed over to knows it by that.
+        assert_eq!(listener.local_addr().unwrap().as_pathname(), Some(&*path));
+        drop(listener);
+        // A link is not followed, and what is not a socket stays as it is.
+        let (other, link) = (folder.join("other"), folder.join("link.sock"));
+        fs::write(&other, "x").unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        let before = mode(&other);
+        for name in [&link, &other] {
+            assert!(bind(&ListenAddress::Unix(name.clone()), &control, 1).is_err());
+        }
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!((mode(&other), fs::read_to_string(&other).unwrap()), (before, "x".to_owned()));
+        // A name that a killed server left is taken over.
+        let address = ListenAddress::Unix(path.clone());
+        assert_eq!(bind(&address, &control, 2).unwrap().len(), 2);
+        assert_eq!(format!("{:o}", mode(&path)), "600");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

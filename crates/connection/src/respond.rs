@@ -1,0 +1,148 @@
+//! From a request to its response: the part that no protocol has of its own.
+
+use crate::tls::client_auth::Verification;
+use crate::tls::server::ServerTls;
+use crate::tls::session;
+use yorozu_kernel::base::faults;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::client::TlsSession as _;
+use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
+use yorozu_kernel::find_config;
+use yorozu_kernel::logging::error::{self, Level};
+/// How far a request came without waiting.
+pub(super) enum Begun {
+    Done(Answer),
+    /// Somebody else makes the response: [`wait`] for it.
+    Waits(Pending),
+}
+
+/// The response, filtered; or the status for the log where the connection shall end without one.
+pub(super) use yorozu_kernel::exchange::engine::Answer;
+
+/// Answers a request as far as that needs no waiting; `refusal` is the status a broken one gets.
+pub(super) fn begin(exchange: &mut Exchange, refusal: Option<(u16, String)>) -> Begun {
+    let progress = match refusal {
+        Some((status, text)) => refuse(exchange, status, &text),
+        None => phases(exchange),
+    };
+    filtered(exchange, progress)
+}
+
+/// The part of a request that waits.
+pub(super) async fn wait(exchange: &mut Exchange, mut pending: Pending) -> Answer {
+    faults::point("wait");
+    loop {
+        let outcome = {
+            let run = exchange.conf.engine.run;
+            run(exchange, pending).await
+        };
+        let resume = exchange.conf.engine.resume;
+        let progress = resume(exchange, outcome);
+        match filtered(exchange, progress) {
+            Begun::Done(answer) => return answer,
+            Begun::Waits(next) => pending = next,
+        }
+    }
+}
+
+fn filtered(exchange: &mut Exchange, progress: Progress) -> Begun {
+    Begun::Done(match progress {
+        Progress::Ready(mut response) => {
+            let filter = exchange.conf.engine.filter;
+            filter(exchange, &mut response);
+            // Under this status in the log: the client gets none.
+            if exchange.is_given_up { Err(exchange.status) } else { Ok(response) }
+        }
+        Progress::Close(status) => Err(status),
+        Progress::Wait(pending) => return Begun::Waits(pending),
+    })
+}
+
+/// Writes the access log.
+pub(super) fn log(exchange: &mut Exchange) {
+    let log = exchange.conf.engine.log;
+    log(exchange);
+}
+
+/// Are slashes in the path merged? That is settled before the server is known, as nginx does it: a client that asks for another
+/// name must not have its path read in another way.
+fn merges_slashes(exchange: &Exchange) -> bool {
+    let conf = &exchange.conf;
+    let server = find_config::first_server(conf, &exchange.client);
+    conf.location(conf.server(server).conf).http_core().merge_slashes
+}
+
+/// Chooses the server, normalises the path, and runs the phases.
+fn phases(exchange: &mut Exchange) -> Progress {
+    exchange.server = find_config::server(exchange);
+    exchange.location = exchange.conf.server(exchange.server).conf;
+    if let Err((status, text)) = check_tls(exchange) {
+        return refuse(exchange, status, &text);
+    }
+    let merges = merges_slashes(exchange);
+    let target = exchange.request.target();
+    let target = match target.first() {
+        Some(b'/') => yorozu_http::uri::normalize(target, merges),
+        // Absolute-form without a path.
+        _ => yorozu_http::uri::normalize(&[b"/", target].concat(), merges),
+    };
+    match target {
+        Ok(target) => {
+            exchange.uri = target.path;
+            exchange.args = target.args.unwrap_or_default();
+        }
+        Err(_) => {
+            // As nginx: the request line is judged before it is known which server is asked.
+            exchange.server = exchange.conf.sockets[exchange.client.listen.get()].default_server;
+            exchange.location = exchange.conf.server(exchange.server).conf;
+            return refuse(exchange, 400, "client sent invalid request");
+        }
+    }
+    if matches!(exchange.request.method_text(), b"TRACE" | b"CONNECT") {
+        return refuse(exchange, 405, "client sent TRACE or CONNECT method");
+    }
+    let start = exchange.conf.engine.start;
+    start(exchange)
+}
+
+/// Does what the handshake came to suffice for the request's server?
+fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
+    let conf = &exchange.conf;
+    let Some(session) = session::of(&exchange.client) else {
+        return match conf.sockets[exchange.client.listen.get()].is_tls {
+            true => Err((497, "client sent plain HTTP request to HTTPS port".to_owned())),
+            false => Ok(()),
+        };
+    };
+    let Some(auth) = &conf.of_server::<ServerTls>(exchange.server).client_auth else {
+        return Ok(());
+    };
+    let is_other = session.server != exchange.server;
+    if is_other && session.server_name().is_some_and(|name| *name != exchange.request.host) {
+        // The client meant another server (RFC 9110, section 7.4).
+        let text = "client attempted to request the server name different from the one that was negotiated";
+        return Err((421, text.to_owned()));
+    }
+    // By the rules of the request's own server, whichever server the handshake was with.
+    let verification = session.verification(Some(auth));
+    auth.admits(&verification).map_err(|status| {
+        let text = match verification {
+            Verification::Failed(number, words) => {
+                format!("client SSL certificate verify error: ({number}:{words})")
+            }
+            _ => "client sent no required SSL certificate".to_owned(),
+        };
+        (status, text)
+    })
+}
+
+fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
+    let text = format!("{text} while reading client request headers");
+    error::request(exchange, Level::Info, &text);
+    exchange.keep_alive = false;
+    if exchange.uri.is_empty() {
+        exchange.uri = b"/".to_vec();
+    }
+    let resume = exchange.conf.engine.resume;
+    resume(exchange, Outcome::Status(status))
+}

@@ -1,0 +1,228 @@
+//! What sending a response has in common, whatever the protocol.
+
+use bytes::Bytes;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use yorozu_http::status::has_content;
+use yorozu_kernel::base::pace::Pace;
+use yorozu_kernel::config::http_core::Conf;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::error_page::server_name;
+use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::response::{Response, SentHead};
+use yorozu_kernel::exchange::stream::{Stream, Torn};
+use yorozu_kernel::exchange::variables::decimal;
+use yorozu_kernel::files::read;
+use yorozu_kernel::logging::clock;
+use yorozu_kernel::logging::error::{self, Level};
+
+/// How the sending ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Sent {
+    Whole,
+    /// The client is gone.
+    Failed,
+    /// The client did not take it in time.
+    TimedOut,
+    /// The upstream failed in the middle: the client must not take it for the whole.
+    Torn,
+}
+
+/// Why a body was not sent whole.
+pub enum Stop {
+    Failed(io::Error),
+    TimedOut,
+    Torn,
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Torn> for Stop {
+    fn from(Torn: Torn) -> Self {
+        Self::Torn
+    }
+}
+
+/// Logs why a response was not sent whole.
+pub(super) fn outcome(exchange: &Exchange, result: Result<(), Stop>) -> Sent {
+    match result {
+        Ok(()) => Sent::Whole,
+        Err(Stop::TimedOut) => {
+            error::request(
+                exchange,
+                Level::Info,
+                "client timed out (110: Connection timed out) while sending response to client",
+            );
+            Sent::TimedOut
+        }
+        Err(Stop::Torn) => Sent::Torn,
+        Err(Stop::Failed(problem)) => {
+            let text = format!(
+                "writev() failed ({}) while sending response to client",
+                error::os_error(&problem)
+            );
+            error::request(exchange, Level::Info, &text);
+            Sent::Failed
+        }
+    }
+}
+
+/// Has the response content? Sets its length if it is known.
+pub(super) fn set_content_length(exchange: &Exchange, response: &mut Response) -> bool {
+    if !has_content(response.status) {
+        if response.status != 304 {
+            response.content_length = None;
+        }
+        return false;
+    }
+    if exchange.request.method == Method::Head {
+        return false;
+    }
+    if let Some(length) = response.body.length() {
+        response.content_length = Some(length);
+    }
+    true
+}
+
+/// The fields that have places of their own, in nginx's order, up to where the connection's stand.
+pub(super) fn first_fields(
+    response: &Response,
+    has_length: bool,
+    core: &Conf,
+    mut put: impl FnMut(&'static [u8], &[u8]),
+) {
+    if !response.has_own_server {
+        put(b"Server", server_name(core.server_tokens).as_bytes());
+    }
+    if !response.has_own_date {
+        put(b"Date", clock::now().http.as_bytes());
+    }
+    if !response.content_type.is_empty() {
+        put(b"Content-Type", &response.content_type);
+    }
+    if let Some(length) = response.content_length.filter(|_| has_length) {
+        put(b"Content-Length", decimal(length, &mut [0; 20]));
+    }
+    if let Some(time) = response.last_modified {
+        put(b"Last-Modified", yorozu_http::date::format(time).as_bytes());
+    }
+    if let Some(location) = &response.location {
+        put(b"Location", location);
+    }
+}
+
+/// The fields behind the connection's own.
+pub(super) fn last_fields(
+    exchange: &Exchange,
+    response: &Response,
+    mut put: impl FnMut(&[u8], &[u8]),
+) {
+    if response.vary_encoding {
+        put(b"Vary", b"Accept-Encoding");
+    }
+    if !response.etag.is_empty() {
+        put(b"ETag", &response.etag);
+    }
+    for (name, value) in response.all_fields() {
+        put(name, value);
+    }
+    if let Some(age) = response.age {
+        put(b"Age", decimal(age, &mut [0; 20]));
+    }
+    for (name, value) in &exchange.accel_fields {
+        if response.field(name).is_none() && !name.eq_ignore_ascii_case(b"content-type") {
+            put(name, value);
+        }
+    }
+}
+
+/// Keeps for the logs what the head said.
+pub(super) fn keep_sent(exchange: &mut Exchange, response: Response, is_chunked: bool) {
+    exchange.status = response.status;
+    exchange.sent = SentHead {
+        content_type: response.content_type,
+        content_length: response.content_length,
+        last_modified: response.last_modified,
+        etag: response.etag,
+        location: response.location.unwrap_or_default(),
+        age: response.age,
+        fields: response.fields,
+        stored: response.stored,
+        is_chunked,
+        is_keep_alive: exchange.keep_alive,
+        trailers: Vec::new(),
+        has_trailers: response.has_trailers,
+    };
+}
+
+/// How fast a body may be sent (`limit_rate`).
+pub(super) struct Limit {
+    /// `None` for no limit.
+    pace: Option<Pace>,
+}
+
+impl Limit {
+    pub(super) fn of(exchange: &mut Exchange, core: &Conf) -> Self {
+        Self { pace: rate(exchange, core).map(|(rate, after)| Pace::new(rate, after)) }
+    }
+
+    /// Is there no limit?
+    pub(super) fn is_free(&self) -> bool {
+        self.pace.is_none()
+    }
+
+    /// How much may be sent now; waits while `limit_rate` allows nothing.
+    pub(super) async fn allowance(&self, sent: u64) -> usize {
+        match &self.pace {
+            Some(pace) => pace.due(sent).await,
+            None => usize::MAX,
+        }
+    }
+}
+
+/// Bytes per second and bytes before the limit begins; `None` for no limit.
+fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
+    let size = |template: &yorozu_kernel::config::template::Template, exchange: &mut Exchange| {
+        yorozu_conf::value::size(&template.value(exchange)).unwrap_or(0)
+    };
+    let rate = match exchange.limit_rate {
+        Some(rate) => rate,
+        None => size(&core.limit_rate.0, exchange),
+    };
+    (rate > 0).then(|| (rate, size(&core.limit_rate_after.0, exchange)))
+}
+
+/// Notes what became of a body that came while it was sent.
+pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
+    let totals = stream.totals();
+    if let Some(attempt) = exchange.attempts.last_mut() {
+        if totals.time > Duration::ZERO {
+            attempt.response_time = Some(totals.time);
+        }
+        attempt.response_bytes = totals.body_bytes;
+        attempt.bytes_received = totals.received;
+    }
+    if let Some(bytes) = stream.coded_bytes {
+        exchange.coded_bytes = Some(bytes);
+    }
+    exchange.upstream_trailers.append(&mut stream.take_trailers());
+    if exchange.passes_trailers {
+        exchange.sent.trailers.extend(exchange.upstream_trailers.iter().cloned());
+    }
+    let add_trailers = exchange.conf.engine.add_trailers;
+    add_trailers(exchange);
+}
+
+/// As [`read::read`]; a file that ends too early is a body that is torn.
+pub async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes, Stop> {
+    read::read(file, at, length).await.map_err(|problem| match problem.kind() {
+        io::ErrorKind::UnexpectedEof => Stop::Torn,
+        _ => Stop::Failed(problem),
+    })
+}

@@ -1,0 +1,216 @@
+//! The directives of TLS towards clients.
+
+use bytes::Bytes;
+use std::time::Duration;
+use yorozu_conf::value;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::{ConfPath, Size, word_enum};
+use yorozu_tls::names::{Curves, Protocols};
+
+const HTTP_SERVER: Contexts = HTTP | SERVER;
+
+settings! {
+    written;
+    /// Size of the largest record that is sent: smaller ones arrive sooner, larger ones cost less.
+    ssl_buffer_size: Size = "16k", ONE, HTTP_SERVER;
+    /// Certificate with the intermediate ones behind it; once per kind of key.
+    ssl_certificate: Vec<Template> = none, ONE, HTTP_SERVER;
+    /// How many certificates that variables name are kept, and for how long.
+    ssl_certificate_cache: CertificateCache = "off", ONE_OR_MORE, HTTP_SERVER;
+    /// Key of the certificate in the same place among those of the block.
+    ssl_certificate_key: Vec<Template> = none, ONE, HTTP_SERVER;
+    /// Ciphers for TLS 1.2, in OpenSSL's notation.
+    ssl_ciphers: Bytes = "HIGH:!aNULL:!MD5", ONE, HTTP_SERVER;
+    /// Authorities whose certificates are asked of clients by name.
+    ssl_client_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// Revoked certificates of clients.
+    ssl_crl: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// Groups for the exchange of keys.
+    ssl_ecdh_curve: Curves = "auto", ONE, HTTP_SERVER;
+    /// Passwords for the keys, one a line.
+    ssl_password_file: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// Whether the server's order of ciphers decides.
+    ssl_prefer_server_ciphers: bool = "off", ONE, HTTP_SERVER;
+    /// Versions of TLS.
+    ssl_protocols: Protocols = "TLSv1.2 TLSv1.3", ONE_OR_MORE, HTTP_SERVER;
+    /// Whether handshakes that name this server are refused.
+    ssl_reject_handshake: bool = "off", ONE, HTTP_SERVER;
+    /// Where sessions are stored for clients that come again without a ticket.
+    ssl_session_cache: SessionCache = "none", ONE_OR_TWO, HTTP_SERVER;
+    /// Keys of tickets: the first seals, all open; without, they are made here and changed in time.
+    ssl_session_ticket_key: Vec<ConfPath> = none, ONE, HTTP_SERVER;
+    /// Whether clients keep their sessions themselves, sealed.
+    ssl_session_tickets: bool = "on", ONE, HTTP_SERVER;
+    /// How long a session can be taken up again.
+    ssl_session_timeout: Duration = "5m", ONE, HTTP_SERVER;
+    /// Whether the certificate's OCSP response is sent with it.
+    ssl_stapling: bool = "off", ONE, HTTP_SERVER;
+    /// The answer of an OCSP responder to send, in DER.
+    ssl_stapling_file: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// The responder to ask for the certificate's state, in place of the one the certificate names.
+    ssl_stapling_responder: Option<Bytes> = none, ONE, HTTP_SERVER;
+    /// Authorities that clients are verified with, and that are not sent to them.
+    ssl_trusted_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// Whether clients must, or may, show a certificate.
+    ssl_verify_client: VerifyClient = "off", ONE, HTTP_SERVER;
+    /// Intermediate certificates allowed between a client's and an authority's.
+    ssl_verify_depth: u64 = "1", ONE, HTTP_SERVER;
+}
+
+word_enum! {
+    /// `ssl_verify_client`
+    VerifyClient {
+        Off = "off",
+        On = "on",
+        Optional = "optional",
+        /// Whoever signed it.
+        OptionalNoCa = "optional_no_ca",
+    }
+}
+
+/// `ssl_session_cache`
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SessionCache {
+    /// Nothing is stored.
+    None,
+    /// Name and number of sessions.
+    Stored(String, usize),
+}
+
+/// Sessions in a megabyte, as nginx's manual has it.
+const SESSIONS_PER_MEGABYTE: u64 = 4000;
+/// Sessions of a cache without a name.
+const BUILTIN_SESSIONS: usize = 20_480;
+/// nginx's least size of a shared memory zone: eight pages.
+const ZONE_BYTES_MIN: u64 = 8 * 4096;
+
+impl Setting for SessionCache {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let mut found = Self::None;
+        for word in args.words {
+            let invalid = || {
+                let word = String::from_utf8_lossy(word);
+                ValueError(format!("invalid session cache \"{word}\""))
+            };
+            let text = std::str::from_utf8(word).map_err(|_| invalid())?;
+            let mut parts = text.split(':');
+            match (parts.next(), parts.next(), parts.next(), parts.next()) {
+                (Some("off" | "none"), None, ..) => {}
+                (Some("builtin"), size, None, _) => {
+                    let size = match size {
+                        Some(size) => size.parse().map_err(|_| invalid())?,
+                        None => BUILTIN_SESSIONS,
+                    };
+                    if found == Self::None {
+                        found = Self::Stored("builtin".to_owned(), size);
+                    }
+                }
+                (Some("shared"), Some(name), Some(size), None) if !name.is_empty() => {
+                    let bytes = value::size(size.as_bytes()).ok_or_else(invalid)?;
+                    if bytes < ZONE_BYTES_MIN {
+                        return Err(ValueError(format!("session cache \"{text}\" is too small")));
+                    }
+                    let count = bytes.saturating_mul(SESSIONS_PER_MEGABYTE) / (1024 * 1024);
+                    let count = usize::try_from(count).unwrap_or(usize::MAX);
+                    found = Self::Stored(name.to_owned(), count);
+                }
+                _ => return Err(invalid()),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// `ssl_certificate_cache`
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct CertificateCache {
+    /// Certificates kept; 0 for none.
+    pub max: usize,
+    /// Those not asked for so long are forgotten.
+    pub inactive: Duration,
+    /// After so long the file is looked at again.
+    pub valid: Duration,
+}
+
+impl Setting for CertificateCache {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let mut cache =
+            Self { max: 0, inactive: Duration::from_secs(10), valid: Duration::from_secs(60) };
+        for word in args.words {
+            let text = String::from_utf8_lossy(word);
+            let time = |text: &str| value::time(text.as_bytes()).filter(|time| !time.is_zero());
+            let is_read = match text.split_once('=') {
+                None => text == "off" && args.words.len() == 1,
+                Some(("max", number)) => {
+                    number.parse().is_ok_and(|max: usize| max > 0 && replace(&mut cache.max, max))
+                }
+                Some(("inactive", text)) => {
+                    time(text).is_some_and(|time| replace(&mut cache.inactive, time))
+                }
+                Some(("valid", text)) => {
+                    time(text).is_some_and(|time| replace(&mut cache.valid, time))
+                }
+                Some(_) => false,
+            };
+            if !is_read {
+                return Err(args.invalid_parameter(word));
+            }
+        }
+        if cache.max == 0 && args.word(0) != b"off" {
+            return Err(ValueError(format!("\"{}\" must have the \"max\" parameter", args.name)));
+        }
+        Ok(cache)
+    }
+}
+
+fn replace<T>(place: &mut T, value: T) -> bool {
+    *place = value;
+    true
+}
+
+/// Rows with no effect, or none here.
+pub const OTHERS: &[Directive] = &[
+    Directive::row(
+        "ssl_certificate_compression",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Ignored("certificates are sent as they are"),
+        "Whether certificates are compressed.",
+    ),
+    Directive::row(
+        "ssl_dhparam",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Ignored("the TLS library exchanges keys over curves only"),
+        "Parameters for the exchange of keys without curves.",
+    ),
+    Directive::row(
+        "ssl_early_data",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Ignored("data that could be replayed is not taken"),
+        "Whether requests are taken before the handshake is over.",
+    ),
+    Directive::row(
+        "ssl_conf_command",
+        HTTP_SERVER,
+        Arity::TWO,
+        Action::Refused("it configures OpenSSL, and the TLS library is rustls"),
+        "OpenSSL's own commands.",
+    ),
+    Directive::row(
+        "ssl_stapling_verify",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Ignored("answers are always verified by the certificate's authority"),
+        "Whether the responder's answers are verified.",
+    ),
+    Directive::row(
+        "ssl",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Refused("use the \"listen ... ssl\" directive instead"),
+        "The old way to switch TLS on.",
+    ),
+];

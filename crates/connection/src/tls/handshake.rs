@@ -1,0 +1,179 @@
+//! The handshake: which server the client names decides the certificate and everything else.
+
+use crate::h2;
+use crate::tls::server::ServerTls;
+use crate::tls::session::{Offered, Session, SessionId};
+use crate::tls::stream::Tls;
+use bytes::{Bytes, BytesMut};
+use rustls::ProtocolVersion;
+use rustls::server::{Accepted, Acceptor};
+use std::io::IoSlice;
+use std::rc::Rc;
+use yorozu_kernel::config::servers::ServerId;
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::request::Request;
+use yorozu_kernel::exchange::request_body::RequestBody;
+use yorozu_kernel::exchange::{Client, Exchange};
+use yorozu_kernel::find_config;
+
+/// First byte of a record that begins a handshake (RFC 8446, section 5.1).
+const HANDSHAKE: u8 = 22;
+
+/// Why there is no session.
+#[derive(Debug)]
+pub enum NoSession {
+    /// The client speaks without TLS; what it said.
+    Plain(BytesMut),
+    /// The client went away.
+    Closed,
+    /// The handshake failed, for the reason given.
+    Failed(String),
+}
+
+/// Shakes hands; the caller bounds the time.
+///
+/// # Errors
+/// [`NoSession`]
+///
+/// # Cancel safety
+/// The connection can only be closed.
+pub async fn handshake(
+    tls: &Tls,
+    client: &Rc<Client>,
+    conf: &Rc<WorkerConf>,
+) -> Result<Session, NoSession> {
+    let accepted = hello(tls).await?;
+    let offered = Offered::of(&accepted.client_hello());
+    let (server, config) = match choose(&offered, client, conf) {
+        Ok(chosen) => chosen,
+        Err((alert, why)) => {
+            // Nothing is encrypted yet (RFC 8446, section 6): a fatal alert as it stands.
+            let record = [21, 3, 3, 0, 2, 2, alert];
+            let _ = tls.socket().write(&[IoSlice::new(&record)]).await;
+            return Err(NoSession::Failed(why));
+        }
+    };
+    let session = match accepted.into_connection(config) {
+        Ok(session) => session,
+        Err((problem, mut alert)) => {
+            let mut record = Vec::new();
+            let _ = alert.write_all(&mut record);
+            let _ = tls.socket().write(&[IoSlice::new(&record)]).await;
+            return Err(NoSession::Failed(problem.to_string()));
+        }
+    };
+    let mut session = session;
+    let id = SessionId::random();
+    // Comes back with the session when it is resumed.
+    session.set_resumption_data(&id.0);
+    tls.begin(session);
+    let mut early = BytesMut::new();
+    loop {
+        let state = tls.with_session(|session| {
+            let may_wait = session.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+            (session.is_handshaking(), may_wait)
+        });
+        if let Some((false, true)) = state {
+            // All that is left to say are tickets: they go with the first response.
+            break;
+        }
+        tls.flush().await.map_err(|_| NoSession::Closed)?;
+        if !matches!(state, Some((true, _))) {
+            break;
+        }
+        match tls.receive(&mut early).await {
+            Ok(true) => {}
+            Ok(false) => return Err(NoSession::Closed),
+            Err(problem) if problem.kind() == std::io::ErrorKind::InvalidData => {
+                return Err(NoSession::Failed(problem.to_string()));
+            }
+            Err(_) => return Err(NoSession::Closed),
+        }
+    }
+    tls.keep_early(early);
+    let session = tls.with_session(|session| Session::new(session, offered, server, id));
+    let session = session.ok_or(NoSession::Closed)?;
+    if let Some(auth) = &server_tls(conf, server).client_auth {
+        session.verification(Some(auth));
+    }
+    Ok(session)
+}
+
+/// Reads the client's first message.
+async fn hello(tls: &Tls) -> Result<Accepted, NoSession> {
+    let mut acceptor = Acceptor::default();
+    let mut is_first = true;
+    loop {
+        let mut bytes = BytesMut::new();
+        let read = tls.socket().read(usize::MAX, |part| bytes.extend_from_slice(part)).await;
+        match (read, bytes.first()) {
+            (Ok(count), Some(first)) if count > 0 => {
+                if is_first && *first != HANDSHAKE {
+                    return Err(NoSession::Plain(bytes));
+                }
+            }
+            _ => return Err(NoSession::Closed),
+        }
+        is_first = false;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            acceptor
+                .read_tls(&mut rest)
+                .map_err(|problem| NoSession::Failed(problem.to_string()))?;
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Ok(accepted),
+            Ok(None) => {}
+            Err((problem, mut alert)) => {
+                let mut record = Vec::new();
+                let _ = alert.write_all(&mut record);
+                let _ = tls.socket().write(&[IoSlice::new(&record)]).await;
+                return Err(NoSession::Failed(problem.to_string()));
+            }
+        }
+    }
+}
+
+/// TLS alerts (RFC 8446, section 6.2).
+const INTERNAL_ERROR: u8 = 80;
+const UNRECOGNIZED_NAME: u8 = 112;
+
+type Chosen = (ServerId, std::sync::Arc<rustls::ServerConfig>);
+
+/// The server a client names, and its settings; else the alert, and the reason for the log.
+fn choose(
+    offered: &Offered,
+    client: &Rc<Client>,
+    conf: &Rc<WorkerConf>,
+) -> Result<Chosen, (u8, String)> {
+    let socket = &conf.sockets[client.listen.get()];
+    let exchange = || {
+        let request = Request::unread(Bytes::new());
+        Exchange::new(Rc::clone(conf), Rc::clone(client), request, RequestBody::none())
+    };
+    let named = offered.server_name.as_ref();
+    let named = named.and_then(|name| find_config::server_of(&mut exchange(), name));
+    let server = named.unwrap_or(socket.default_server);
+    let tls = server_tls(conf, server);
+    if tls.rejects {
+        return Err((UNRECOGNIZED_NAME, "the server rejects handshakes".to_owned()));
+    }
+    let tls = if tls.has_certificate() { tls } else { server_tls(conf, socket.default_server) };
+    let may_use_h2 = socket.http2 || conf.location(conf.server(server).conf).of::<h2::Conf>().http2;
+    let with_name = || {
+        let exchange = exchange();
+        if let Some(name) = &offered.server_name {
+            let _ = exchange.client.asked_name.set(Box::new(name.clone()));
+        }
+        exchange
+    };
+    match tls.config(may_use_h2, with_name) {
+        Ok(Some(config)) => Ok((server, config)),
+        Ok(None) => Err((INTERNAL_ERROR, "the server has no certificate".to_owned())),
+        Err(why) => Err((INTERNAL_ERROR, why)),
+    }
+}
+
+fn server_tls(conf: &WorkerConf, server: ServerId) -> &ServerTls {
+    conf.of_server(server)
+}

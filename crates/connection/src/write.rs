@@ -1,0 +1,413 @@
+//! Writes a response: head and body in one call where both are in memory.
+
+use super::h1::Connection;
+use super::send::{
+    Limit, Sent, Stop, first_fields, keep_sent, last_fields, note_stream, outcome, read_file,
+    set_content_length,
+};
+use bytes::Bytes;
+use std::fs::File;
+use std::io::{self, IoSlice, Write as _};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use yorozu_http::status::reason;
+use yorozu_kernel::base::batch::{self, TryWrite};
+use yorozu_kernel::base::limits;
+use yorozu_kernel::config::http_core::Conf;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::response::{Body, Response, Segment};
+use yorozu_kernel::exchange::source::ByteStream;
+use yorozu_kernel::exchange::stream::Stream;
+use yorozu_kernel::exchange::tunnel::Tunnel;
+use yorozu_kernel::files::read;
+use yorozu_kernel::logging::error::{self, Level};
+use yorozu_wire::h1::Version;
+
+/// How the client finds the end of the body.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Framing {
+    None,
+    Length,
+    Chunked,
+    UntilClose,
+}
+
+/// Room for a head before it has to grow; chosen: most are shorter.
+const HEAD_BYTES: usize = 512;
+
+/// Sends `response`.
+pub(super) async fn response(
+    connection: &mut Connection,
+    exchange: &mut Exchange,
+    mut response: Response,
+    core: &Conf,
+) -> Sent {
+    let framing = framing(exchange, &mut response, core);
+    connection.out.clear();
+    if exchange.request.version > Version::V09 {
+        let mut out = std::mem::take(&mut connection.out);
+        head(exchange, &response, framing, core, &mut out);
+        connection.out = out;
+    }
+    let head_bytes = connection.out.len() as u64;
+    let body = std::mem::replace(&mut response.body, Body::empty());
+    keep_sent(exchange, response, framing == Framing::Chunked);
+    let mut writer = Writer {
+        limit: Limit::of(exchange, core),
+        sent: 0,
+        is_chunked: framing == Framing::Chunked,
+        send_timeout: core.send_timeout,
+        connection,
+    };
+    let result = if let Body::Tunnel(tunnel) = body {
+        // Boxed, as everything rare: a connection is moved when it starts.
+        Box::pin(writer.tunnel(exchange, tunnel)).await
+    } else if framing == Framing::None {
+        let head = std::mem::take(&mut writer.connection.out);
+        let result = writer.slices(&[&head]).await;
+        writer.connection.out = head;
+        result
+    } else {
+        writer.body(exchange, body, core).await
+    };
+    let sent = writer.sent;
+    exchange.bytes_sent = sent;
+    exchange.body_bytes_sent = sent.saturating_sub(head_bytes);
+    outcome(exchange, result)
+}
+
+fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Framing {
+    if response.status == 101 {
+        exchange.keep_alive = false;
+        response.content_length = None;
+        return Framing::None;
+    }
+    if !set_content_length(exchange, response) {
+        return Framing::None;
+    }
+    let framing = if response.content_length.is_some() {
+        Framing::Length
+    } else if exchange.request.version == Version::V11 && core.chunked_transfer_encoding {
+        Framing::Chunked
+    } else {
+        Framing::UntilClose
+    };
+    if exchange.request.version == Version::V09 || framing == Framing::UntilClose {
+        exchange.keep_alive = false;
+    }
+    framing
+}
+
+/// One field line. Variables may bring line ends into a value (a decoded path in `add_header`):
+/// they become spaces, never a second line.
+fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
+    // Without a way out of the loop, so that it takes many bytes at once.
+    if value.iter().fold(false, |has_break, byte| has_break | breaks(byte)) {
+        out.extend(value.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }));
+    } else {
+        out.extend_from_slice(value);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Field lines in nginx's order.
+fn head(
+    exchange: &Exchange,
+    response: &Response,
+    framing: Framing,
+    core: &Conf,
+    out: &mut Vec<u8>,
+) {
+    out.reserve(HEAD_BYTES);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    let digit = |scale: u16| b'0' + u8::try_from(response.status / scale % 10).unwrap_or(0);
+    out.extend_from_slice(&[digit(100), digit(10), digit(1), b' ']);
+    match &response.reason {
+        Some(text) => out.extend_from_slice(text),
+        None => out.extend_from_slice(reason(response.status).as_bytes()),
+    }
+    out.extend_from_slice(b"\r\n");
+    let has_length = framing != Framing::Chunked;
+    first_fields(response, has_length, core, |name, value| line(out, name, value));
+    if framing == Framing::Chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if response.status == 101 {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+    } else if exchange.keep_alive {
+        out.extend_from_slice(b"Connection: keep-alive\r\n");
+        if let Some(timeout) = core.keepalive_timeout.header {
+            let _ = write!(out, "Keep-Alive: timeout={}\r\n", timeout.as_secs());
+        }
+    } else {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+    last_fields(exchange, response, |name, value| line(out, name, value));
+    out.extend_from_slice(b"\r\n");
+}
+
+struct Writer<'a> {
+    connection: &'a mut Connection,
+    limit: Limit,
+    sent: u64,
+    is_chunked: bool,
+    send_timeout: Duration,
+}
+
+impl Writer<'_> {
+    async fn body(&mut self, exchange: &mut Exchange, body: Body, core: &Conf) -> Result<(), Stop> {
+        let body = match body {
+            Body::Memory(bytes) => return self.memory(&bytes, exchange.keep_alive).await,
+            Body::Segments(segments) => match &segments[..] {
+                [Segment::Memory(bytes)] => return self.memory(bytes, exchange.keep_alive).await,
+                _ => Body::Segments(segments),
+            },
+            other => other,
+        };
+        let head = std::mem::take(&mut self.connection.out);
+        let result = match body {
+            Body::Segments(segments) => Box::pin(self.segments(&head, &segments, core)).await,
+            Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream, core)).await,
+            Body::Memory(_) | Body::Tunnel(_) => unreachable!("handled before"),
+        };
+        self.connection.out = head;
+        result
+    }
+
+    async fn memory(&mut self, bytes: &Bytes, is_kept: bool) -> Result<(), Stop> {
+        if !is_kept {
+            self.connection.io.end_with_next_write();
+        }
+        let mut head = std::mem::take(&mut self.connection.out);
+        let mut done = 0;
+        if self.limit.is_free() && self.connection.io.is_plain() {
+            let written;
+            (head, written) =
+                batch::write(Rc::clone(&self.connection.io) as Rc<dyn TryWrite>, head, bytes).await;
+            done = match written {
+                Err(problem) if problem.kind() == io::ErrorKind::WouldBlock => 0,
+                written => written?,
+            };
+            self.sent += done as u64;
+        }
+        let in_body = done.saturating_sub(head.len());
+        let result = self.slices(&[&head[done - in_body..], &bytes[in_body..]]).await;
+        self.connection.out = head;
+        result
+    }
+
+    /// Sends the head, then carries bytes both ways until one side ends.
+    async fn tunnel(
+        &mut self,
+        exchange: &mut Exchange,
+        tunnel: Box<dyn Tunnel>,
+    ) -> Result<(), Stop> {
+        let head = std::mem::take(&mut self.connection.out);
+        self.slices(&[&head]).await?;
+        let early = std::mem::take(&mut exchange.body.unread);
+        let carried =
+            tunnel.carry(Rc::clone(&self.connection.io) as Rc<dyn ByteStream>, early).await;
+        self.sent += carried.to_client;
+        if carried.is_timed_out {
+            let text =
+                "upstream timed out (110: Connection timed out) while proxying upgraded connection";
+            error::request(exchange, Level::Info, text);
+        }
+        Ok(())
+    }
+
+    /// Writes slices, all of them, within `send_timeout` per progress.
+    async fn slices(&mut self, slices: &[&[u8]]) -> Result<(), Stop> {
+        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut done = 0;
+        while done < total {
+            let mut skip = done;
+            let mut left = self.limit.allowance(self.sent).await;
+            let mut parts = [IoSlice::new(b""); 4];
+            let mut count = 0;
+            for slice in slices {
+                let from = skip.min(slice.len());
+                skip -= from;
+                let rest = &slice[from..];
+                let rest = &rest[..rest.len().min(left)];
+                left -= rest.len();
+                if !rest.is_empty() {
+                    parts[count] = IoSlice::new(rest);
+                    count += 1;
+                }
+            }
+            let connection = &mut *self.connection;
+            let write = connection.io.write(&parts[..count]);
+            let written = connection
+                .timer
+                .within(self.send_timeout, pin!(write))
+                .await
+                .ok_or(Stop::TimedOut)??;
+            if written == 0 {
+                return Err(Stop::Failed(io::ErrorKind::WriteZero.into()));
+            }
+            done += written;
+            self.sent += written as u64;
+        }
+        Ok(())
+    }
+
+    async fn segments(
+        &mut self,
+        head: &[u8],
+        segments: &[Segment],
+        core: &Conf,
+    ) -> Result<(), Stop> {
+        let mut head = head;
+        for segment in segments {
+            match segment {
+                Segment::Memory(bytes) => self.slices(&[std::mem::take(&mut head), bytes]).await?,
+                Segment::File(file, range) => {
+                    let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+                    if length <= limits::FILE_CHUNK_BYTES {
+                        // Small files are cheaper to read than to hand over: one write for both.
+                        let bytes = read_file(file, range.start, length).await?;
+                        self.slices(&[std::mem::take(&mut head), &bytes]).await?;
+                    } else {
+                        self.head_before_file(std::mem::take(&mut head)).await?;
+                        self.file(file, range.start, range.end, core).await?;
+                    }
+                }
+            }
+        }
+        self.slices(&[head]).await
+    }
+
+    async fn head_before_file(&mut self, mut head: &[u8]) -> Result<(), Stop> {
+        while !head.is_empty() {
+            let connection = &mut *self.connection;
+            let write = connection.io.write_more(head);
+            let written = connection
+                .timer
+                .within(self.send_timeout, pin!(write))
+                .await
+                .ok_or(Stop::TimedOut)??;
+            head = &head[written..];
+            self.sent += written as u64;
+        }
+        Ok(())
+    }
+
+    /// May the system send files by itself?
+    fn sends_files(&self, core: &Conf) -> bool {
+        core.sendfile && self.connection.io.is_plain()
+    }
+
+    async fn file(
+        &mut self,
+        file: &Arc<File>,
+        mut at: u64,
+        end: u64,
+        core: &Conf,
+    ) -> Result<(), Stop> {
+        while at < end {
+            let left = usize::try_from(end - at)
+                .unwrap_or(usize::MAX)
+                .min(self.limit.allowance(self.sent).await);
+            if self.sends_files(core) {
+                let count = left.min(match core.sendfile_max_chunk.bytes() {
+                    0 => usize::MAX,
+                    max => max,
+                });
+                let count = read::bring(file, at, count).await?;
+                if count == 0 {
+                    return Err(Stop::Torn);
+                }
+                let connection = &mut *self.connection;
+                let send = connection.io.send_file(file, at, count);
+                let sent = connection
+                    .timer
+                    .within(self.send_timeout, pin!(send))
+                    .await
+                    .ok_or(Stop::TimedOut)??;
+                if sent == 0 {
+                    // Truncated while it is sent: the length is promised, so the connection ends.
+                    return Err(Stop::Torn);
+                }
+                at += sent as u64;
+                self.sent += sent as u64;
+            } else {
+                let bytes = read_file(file, at, left.min(limits::FILE_CHUNK_BYTES)).await?;
+                self.slices(&[&bytes]).await?;
+                at += bytes.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    async fn stream(
+        &mut self,
+        head: &[u8],
+        exchange: &mut Exchange,
+        mut stream: Stream,
+        core: &Conf,
+    ) -> Result<(), Stop> {
+        let mut head = head;
+        stream.announced = exchange.sent.content_length;
+        if stream.is_waiting() {
+            // The client may have the head while PHP works on the body.
+            self.slices(&[std::mem::take(&mut head)]).await?;
+        }
+        let result = self.pieces(&mut head, &mut stream, core).await;
+        note_stream(exchange, &mut stream);
+        result?;
+        if self.is_chunked {
+            let mut end = b"0\r\n".to_vec();
+            for (name, value) in &exchange.sent.trailers {
+                line(&mut end, name, value);
+            }
+            end.extend_from_slice(b"\r\n");
+            self.slices(&[head, &end]).await
+        } else {
+            self.slices(&[head]).await
+        }
+    }
+
+    /// Sends a stream's pieces, the first behind `head`, which is empty afterwards.
+    async fn pieces(
+        &mut self,
+        head: &mut &[u8],
+        stream: &mut Stream,
+        core: &Conf,
+    ) -> Result<(), Stop> {
+        while let Some(segment) = stream.next().await? {
+            match segment {
+                Segment::File(file, range) if !self.is_chunked && self.sends_files(core) => {
+                    self.head_before_file(std::mem::take(head)).await?;
+                    self.file(&file, range.start, range.end, core).await?;
+                }
+                segment => self.piece(std::mem::take(head), segment).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn piece(&mut self, head: &[u8], segment: Segment) -> Result<(), Stop> {
+        let length = segment.bytes();
+        if length == 0 {
+            return self.slices(&[head]).await;
+        }
+        let bytes = match segment {
+            Segment::Memory(bytes) => bytes,
+            Segment::File(file, range) => {
+                read_file(&file, range.start, usize::try_from(length).unwrap_or(usize::MAX)).await?
+            }
+        };
+        if self.is_chunked {
+            let size = format!("{length:x}\r\n");
+            self.slices(&[head, size.as_bytes(), &bytes, b"\r\n"]).await
+        } else {
+            self.slices(&[head, &bytes]).await
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! `cache_drop_args`: arguments that say where a visitor comes from and nothing of the page, left out of a key.
+//!
+//! ```text
+//! cache_drop_args utm_* fbclid gclid;
+//! fastcgi_cache_key $scheme$request_method$host$cache_uri;
+//! ```
+//! An application must not see them either where its answer is stored: it might print them.
+
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::types::NamePattern;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::variables::{Row, Variable, put};
+
+/// The module.
+pub const MODULE: Module = Module::new("cache_drop_args", || DIRECTIVES.to_vec())
+    .with(&[silent::<Draft>])
+    .computing(VARIABLES);
+
+/// Its variables.
+const VARIABLES: &[Row] = &[
+    // `$request_uri` without them; a query of which nothing is left goes with its `?`.
+    ("cache_uri", Variable::Builtin(uri)),
+    // The query of that.
+    (
+        "cache_args",
+        Variable::Builtin(|exchange, out| {
+            append_args(exchange, out);
+            true
+        }),
+    ),
+];
+
+/// Names of arguments.
+#[derive(Clone, Debug, Default)]
+pub struct Names(Vec<NamePattern>);
+
+impl Setting for Names {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let names = args.words.iter().map(|word| {
+            let name = NamePattern::new(word);
+            if name.text().is_empty() || name.text().contains(&b'*') {
+                let word = String::from_utf8_lossy(word);
+                return Err(ValueError(format!(
+                    "invalid argument name \"{word}\", expected a name that may end with \"*\""
+                )));
+            }
+            Ok(name)
+        });
+        names.collect::<Result<_, _>>().map(Self)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0.extend(Self::from_args(args)?.0);
+        Ok(())
+    }
+}
+
+impl Names {
+    /// Is the argument one of them? Names are compared as they are written, as `$arg_` variables are.
+    fn has(&self, argument: &[u8]) -> bool {
+        let end = argument.iter().position(|byte| *byte == b'=').unwrap_or(argument.len());
+        self.0.iter().any(|name| name.matches(&argument[..end]))
+    }
+}
+
+settings! {
+    /// Arguments that $cache_uri and $cache_args leave out; a `*` at the end of a name matches any ending.
+    cache_drop_args: Names = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
+}
+
+fn uri(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let target = exchange.request.target();
+    let end = memchr::memchr(b'?', target).unwrap_or(target.len());
+    put(out, &target[..end]);
+    let start = out.len();
+    out.push(b'?');
+    append_args(exchange, out);
+    if out.len() == start + 1 {
+        out.truncate(start);
+    }
+    true
+}
+
+/// Appends the arguments that stay, in their order.
+fn append_args(exchange: &Exchange, out: &mut Vec<u8>) {
+    let target = exchange.request.target();
+    let Some(start) = memchr::memchr(b'?', target) else { return };
+    let names = &exchange.conf.location(exchange.location).of::<Conf>().cache_drop_args;
+    let mut is_first = true;
+    for argument in target[start + 1..].split(|byte| *byte == b'&') {
+        if names.has(argument) {
+            continue;
+        }
+        if !std::mem::take(&mut is_first) {
+            out.push(b'&');
+        }
+        out.extend_from_slice(argument);
+    }
+}

@@ -1,0 +1,143 @@
+//! From an answer to an entry: may it be stored, and what is stored of it.
+
+use super::collector::Collector;
+use super::directives::IgnoreHeaders;
+use super::plan::Plan;
+use super::settings::Conf;
+use super::{freshness, key, parts, purge, storing, unkeyed};
+use crate::protocol::codec::Head;
+use bytes::Bytes;
+use yorozu_cache::EntryHead;
+use yorozu_kernel::base::turn;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::cached::NotStored;
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::logging::error::Context;
+
+/// Prepares to store the answer, if it may be stored; `started`: when the upstream was asked.
+pub fn collector(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    head: &Head,
+    response: &Response,
+    started: std::time::Instant,
+) -> Option<Collector> {
+    storing::objections(exchange, conf);
+    let mut plan = exchange.pass.take::<Plan>()?;
+    let making = plan.making.take()?;
+    match entry_head(exchange, conf, head, response, &plan) {
+        Ok(mut entry) => {
+            entry.made_in = u32::try_from(turn::since(started).as_millis()).unwrap_or(u32::MAX);
+            exchange.cache_report.is_stored = true;
+            let context = Context::of(exchange);
+            Some(Collector::new(plan.zone, entry, plan.guard.take(), making, context))
+        }
+        Err(why) => {
+            exchange.cache_report.not_stored = Some(why);
+            if plan.ends_with(head.status, why) {
+                plan.end_stale(Context::of(exchange));
+            }
+            None
+        }
+    }
+}
+
+/// Is there nothing about request and answer that forbids to show it to others? Judged alike for answers that are
+/// stored and for those that renew what is stored. `true`: the answer must say itself that it is for all.
+///
+/// # Errors
+/// The reason.
+pub(super) fn may_be_stored(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    head: &Head,
+    plan: &Plan,
+) -> Result<bool, NotStored> {
+    if let Some(why) = plan.not_stored {
+        return Err(why);
+    }
+    // Once more: it may name what the upstream answered.
+    if conf.no_cache.0.iter().any(|value| value.is_true(exchange)) {
+        return Err(NotStored::Forbidden);
+    }
+    let objections = plan.objections.as_ref();
+    objections.map_or(Ok(()), |objections| objections.judge(conf, head))?;
+    if exchange.request.known.authorization.is_some() && head.status == 401 {
+        return Err(NotStored::Authorization);
+    }
+    if unkeyed::leads_to_itself(exchange, conf, head) {
+        return Err(NotStored::Loop);
+    }
+    Ok(objections.is_some_and(|objections| objections.is_authorized))
+}
+
+/// What is stored about the answer beside its body.
+fn entry_head(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    head: &Head,
+    response: &Response,
+    plan: &Plan,
+) -> Result<EntryHead, NotStored> {
+    let is_authorized = may_be_stored(exchange, conf, head, plan)?;
+    let part = match head.status {
+        206 => Some(parts::part(exchange, head, plan).ok_or(NotStored::Partial)?),
+        304 => return Err(NotStored::Partial),
+        _ => None,
+    };
+    let now = turn::unix_millis();
+    let fresh = freshness::freshness(head, conf, now, is_authorized)?;
+    let lines = purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
+    let tags = purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
+    let tags = tags.ok_or(NotStored::Tags)?;
+    let vary = if conf.ignore_headers.has(IgnoreHeaders::VARY) {
+        Bytes::new()
+    } else {
+        let values: Vec<_> = head.values(b"vary").map(|value| &value[..]).collect();
+        Bytes::from(values.join(&b", "[..]))
+    };
+    let variant = if vary.is_empty() { [0; 16] } else { key::variant_id(exchange, conf, &vary) };
+    // The first variant keeps its place as long as the origin varies by the same fields.
+    let first = plan.first.as_ref().or(plan.stale.as_ref());
+    let first = first.filter(|first| !vary.is_empty() && first.head.vary == vary);
+    let is_other = first.is_some_and(|first| first.head.variant != variant)
+        || plan.first.as_ref().is_some_and(|first| first.head.vary == vary);
+    let key = if is_other { plan.key.variant(&variant) } else { plan.key.clone() };
+    Ok(EntryHead {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        status: head.status,
+        content_type: response.content_type.clone(),
+        fields: stored_fields(response, part.is_some()),
+        stored_at: now,
+        born_at: fresh.born_at,
+        fresh_until: fresh.fresh_until,
+        stale_updating_until: fresh.stale_updating_until,
+        stale_error_until: fresh.stale_error_until,
+        must_revalidate: fresh.must_revalidate,
+        is_by_operator: fresh.is_by_operator,
+        last_modified: response.last_modified,
+        etag: response.etag.clone(),
+        vary,
+        variant,
+        family: first.map_or_else(|| fastrand::u64(..), |first| first.head.family),
+        part,
+        tags,
+        ..EntryHead::default()
+    })
+}
+
+/// Fields as a later client shall get them.
+fn stored_fields(response: &Response, is_part: bool) -> Vec<(Bytes, Bytes)> {
+    // These are made for each answer.
+    let is_kept = |name: &[u8]| {
+        let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+        let is_anew = is(b"age") || (is_part && is(b"content-range"));
+        !is_anew
+    };
+    let kept = response.fields.iter().filter(|(name, _)| is_kept(name));
+    let mut fields: Vec<_> = kept.cloned().collect();
+    if let Some(location) = &response.location {
+        fields.push((Bytes::from_static(b"Location"), location.clone()));
+    }
+    fields
+}

@@ -1,0 +1,501 @@
+//! Page-cache policy: may a stored response answer, and may a fetched one be stored?
+//!
+//! Way through: [`lookup`] (memory) -> [`prepare`] (disk, other makers) -> the gateway fetches ->
+//! [`entry`], [`freshness`] -> [`Collector`] -> stored; what a stored response is to a request says
+//! [`decision`]. The bytes belong to `yorozu-cache`; this module opens no file, and asks no upstream: who asks
+//! the cache is told what to do ([`Found`]).
+//!
+//! # Invariants
+//! - A response that sets a cookie, or says no-store, no-cache, private or `Vary: *`, is stored only
+//!   if `*_ignore_headers` names that field.
+//! - What was asked for with `Authorization` is stored only if the answer says that it is for all.
+//! - Only whole responses are stored, and parts that say which part they are.
+//! - The answer to a HEAD is stored only under a key that holds the method.
+//!
+//! # Sources
+//! nginx, `fastcgi_cache` and its relatives; RFC 9111; RFC 5861.
+
+pub mod answer;
+pub mod collector;
+pub mod decision;
+pub mod directives;
+pub mod drop_args;
+pub mod early;
+pub mod entry;
+pub mod freshness;
+pub mod invalidate;
+pub mod key;
+pub mod objections;
+pub mod parts;
+pub mod plan;
+pub mod purge;
+pub mod report;
+pub mod settings;
+pub mod storing;
+pub mod unkeyed;
+
+pub use answer::{answer, answer_stale, revalidated};
+pub use collector::{Collecting, Collector};
+pub use plan::Plan;
+pub use settings::Conf;
+use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored};
+
+use crate::protocol;
+use bytes::Bytes;
+use decision::{AskedOfPart, Claiming, Decision, Missing, Renewal, Step};
+use std::sync::Arc;
+use std::time::Instant;
+use storing::{Claimed, claim};
+use yorozu_cache::{Claim, Entry, FillGuard, Key, Waiter, Woken};
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::outcome::Outcome;
+use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::variables::{Row, Variable, put};
+use yorozu_kernel::logging::error::{self, Level};
+
+/// The module: what the caches of all gateways have in common.
+pub const MODULE: Module = Module::new("cache", Vec::new).computing(VARIABLES);
+
+/// Its variables.
+const VARIABLES: &[Row] = &[
+    ("cache_detail", Variable::Builtin(report::append_detail)),
+    ("cache_status", Variable::Builtin(report::append_status)),
+    (
+        "upstream_cache_status",
+        Variable::Builtin(|ex, out| {
+            ex.cache_status.is_some_and(|status| put(out, status.name().as_bytes()))
+        }),
+    ),
+];
+
+/// May the upstream's answer be stored?
+pub fn is_cacheable(exchange: &Exchange) -> bool {
+    exchange.pass.of::<Plan>().is_some_and(|plan| plan.not_stored.is_none())
+}
+
+/// What the cache has for a request.
+pub struct Found {
+    pub outcome: Outcome,
+    /// A request that shall renew the page in the background.
+    pub refresh: Option<Box<Exchange>>,
+}
+
+impl From<Outcome> for Found {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, refresh: None }
+    }
+}
+
+/// Why the cache is not asked for a page.
+pub enum NotAsked {
+    /// The method is none of `*_cache_methods`.
+    Method,
+    /// The zone's name spells that there is none.
+    Off,
+    /// The status the client gets.
+    Status(u16),
+}
+
+/// What the request asks the cache for.
+///
+/// # Errors
+/// It asks for nothing.
+pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
+    if !conf.cache_methods.admits(exchange.request.method_text()) {
+        return Err(NotAsked::Method);
+    }
+    let zone = key::zone(exchange, conf).map_err(NotAsked::Status)?.ok_or(NotAsked::Off)?;
+    let has_method = conf.cache_key.as_ref().is_some_and(|key| key.has_request_method());
+    let is_head_of_get =
+        exchange.request.method == Method::Head && !has_method && !is_asked_as_get(exchange);
+    let key = key::primary(exchange, conf);
+    let mut plan = Plan::new(zone, key);
+    plan.not_stored = is_head_of_get.then_some(NotStored::Head);
+    plan.is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(exchange));
+    Ok(plan)
+}
+
+/// Looks into the memory tier. `None`: something has to be waited for.
+pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
+    let mut plan = match ask(exchange, conf) {
+        Ok(plan) => plan,
+        Err(NotAsked::Method) => {
+            exchange.cache_report.forward = Some(Forward::Method);
+            return None;
+        }
+        Err(NotAsked::Off) => return None,
+        Err(NotAsked::Status(status)) => return Some(Outcome::Status(status).into()),
+    };
+    if plan.is_bypassed {
+        exchange.cache_status = Some(CacheStatus::Bypass);
+        exchange.cache_report.forward = Some(Forward::Bypass);
+        exchange.pass.put(plan);
+        return None;
+    }
+    let entry = find_in_memory(exchange, conf, &mut plan);
+    exchange.pass.put(plan);
+    judge(exchange, conf, &entry?)
+}
+
+/// Does the upstream get a GET for a HEAD?
+fn is_asked_as_get(exchange: &Exchange) -> bool {
+    let location = exchange.conf.location(exchange.location);
+    protocol::of(location).is_some_and(|protocol| protocol.asks_head_as_get(location))
+}
+
+fn find_in_memory(exchange: &Exchange, conf: &Conf, plan: &mut Plan) -> Option<Arc<Entry>> {
+    let entry = plan.zone.peek(&plan.key)?;
+    match key::variant(exchange, conf, &plan.key, &entry) {
+        None => Some(entry),
+        Some(key) => {
+            let found = plan.zone.peek(&key).filter(|found| is_of_family(found, &entry));
+            plan.first = Some(entry);
+            found
+        }
+    }
+}
+
+/// Was it stored as a variant of `first`, and not of one that is gone?
+fn is_of_family(entry: &Entry, first: &Entry) -> bool {
+    entry.head.family == first.head.family
+}
+
+/// What a stored response is to the request that asked for it.
+pub fn decide(exchange: &Exchange, conf: &Conf, entry: &Entry) -> Decision {
+    let (head, now) = (&entry.head, exchange.now_millis());
+    if head.part.is_none() {
+        return Decision::of_page(head, conf, now);
+    }
+    let share = exchange.pass.of::<Plan>().map_or(0, |plan| plan.zone.share());
+    let asked = AskedOfPart {
+        covered: answer::covered(exchange, entry),
+        wants_all: exchange.asked_range().is_none(),
+        is_short: head.body_bytes <= share,
+    };
+    Decision::of_part(head, conf, now, asked)
+}
+
+/// Answers from an entry if that may be done without waiting.
+fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Found> {
+    match decide(exchange, conf, entry) {
+        Decision::Hit => {
+            let is_due = conf.cache_early_refresh.is_due(entry, exchange.now_millis());
+            let refresh = if is_due { refresh_early(exchange, conf, entry) } else { None };
+            Some(Found { outcome: answer(exchange, entry, CacheStatus::Hit), refresh })
+        }
+        Decision::Part(range) => Some(answer::answer_part(exchange, entry, &range).into()),
+        Decision::Beyond { completes } => {
+            exchange.cache_report.forward = Some(Forward::Partial);
+            if completes {
+                exchange.pass.of_mut::<Plan>()?.start = Some(Arc::clone(entry));
+            }
+            None
+        }
+        Decision::Expired(_) => {
+            expire(exchange, entry);
+            None
+        }
+        Decision::Renewed(renewal) => {
+            expire(exchange, entry);
+            renew(exchange, conf, entry, renewal)
+        }
+    }
+}
+
+/// The stored page is no answer by itself any more.
+fn expire(exchange: &mut Exchange, entry: &Arc<Entry>) {
+    exchange.cache_status = Some(CacheStatus::Expired);
+    exchange.cache_report.forward = Some(Forward::Stale);
+    exchange.pass.of_mut::<Plan>().expect("set by lookup").stale = Some(Arc::clone(entry));
+}
+
+/// Has an expired page renewed that goes on answering; `None`: by this request.
+fn renew(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    entry: &Arc<Entry>,
+    renewal: Renewal,
+) -> Option<Found> {
+    let plan = exchange.pass.of::<Plan>()?;
+    if plan.guard.is_some() {
+        return None;
+    }
+    let key = plan.key.clone();
+    let (claiming, guard) = match claim(exchange, conf, &key)? {
+        Claimed::Maker(guard) => (Claiming::Maker, Some(guard)),
+        Claimed::Taken(_) => (Claiming::Taken, None),
+        Claimed::Barred => (Claiming::Barred, None),
+    };
+    let (refresh, status) = match renewal.step(claiming) {
+        Step::Updating => (None, CacheStatus::Updating),
+        Step::Refreshing => {
+            let shadow = Box::new(exchange.request_of_its_own());
+            (Some(for_refresh(exchange, shadow, guard?)), CacheStatus::Stale)
+        }
+        Step::RefreshingClean => (refresh_clean(exchange, conf, &key)?, CacheStatus::Stale),
+        Step::Making => {
+            exchange.pass.of_mut::<Plan>()?.guard = guard;
+            return None;
+        }
+        Step::Alone => return None,
+    };
+    Some(Found { outcome: answer(exchange, entry, status), refresh })
+}
+
+/// `*_cache_early_refresh`: has one request renew a page that is still fresh.
+fn refresh_early(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    entry: &Arc<Entry>,
+) -> Option<Box<Exchange>> {
+    let plan = exchange.pass.of_mut::<Plan>().expect("set by lookup");
+    if plan.guard.is_some() {
+        return None;
+    }
+    let key = plan.key.clone();
+    plan.stale = Some(Arc::clone(entry));
+    let refresh = match claim(exchange, conf, &key) {
+        Some(Claimed::Maker(guard)) => {
+            let shadow = exchange.request_of_its_own();
+            Some(for_refresh(exchange, Box::new(shadow), guard))
+        }
+        Some(Claimed::Barred) => refresh_clean(exchange, conf, &key).flatten(),
+        Some(Claimed::Taken(_)) | None => None,
+    };
+    exchange.pass.of_mut::<Plan>().expect("set by lookup").stale = None;
+    refresh
+}
+
+/// Has `shadow` renew the page.
+fn for_refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard) -> Box<Exchange> {
+    if let Some(plan) = exchange.pass.of::<Plan>() {
+        shadow.pass.put(plan.for_refresh(guard));
+    }
+    shadow
+}
+
+/// Has a request renew the page that differs from the one under way in all that stands against storing its
+/// answer; `None` if there is no such request, `Some(None)` if somebody renews it.
+fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Option<Box<Exchange>>> {
+    let shadow = storing::clean(exchange, conf)?;
+    let zone = &exchange.pass.of::<Plan>()?.zone;
+    Some(match zone.claim(key, Instant::now(), conf.cache_lock_age) {
+        Claim::Maker(guard) => Some(for_refresh(exchange, shadow, guard)),
+        Claim::Taken(_) => None,
+    })
+}
+
+/// Looks where waiting may be needed: the disk tier, and other makers. `None`: fetch it.
+///
+/// # Cancel safety
+/// Nothing is held but the claim, which is freed with the exchange.
+pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
+    let plan = exchange.pass.of::<Plan>()?;
+    if plan.is_bypassed || plan.stale.is_some() {
+        return None;
+    }
+    if let Some(entry) = load(exchange, conf).await {
+        let found = judge(exchange, conf, &entry);
+        let plan = exchange.pass.of_mut::<Plan>()?;
+        if found.is_some() {
+            // Nothing is built on it.
+            plan.loaded = None;
+        }
+        if found.is_some() || plan.stale.is_some() {
+            return found;
+        }
+    }
+    let is_partial = exchange.cache_report.forward == Some(Forward::Partial);
+    let is_range_beyond = is_range_beyond(exchange, conf);
+    let plan = exchange.pass.of_mut::<Plan>()?;
+    let uses = || plan.zone.count_use(&plan.key);
+    let missing = Missing::of(conf, uses, is_partial, is_range_beyond);
+    plan.not_stored = match missing {
+        Missing::TooFewUses => Some(NotStored::MinUses),
+        Missing::RangeBeyond => Some(NotStored::RangeOffset),
+        Missing::InLine | Missing::Beside => plan.not_stored,
+    };
+    let is_known = plan.first.is_some();
+    if missing == Missing::TooFewUses {
+        exchange.cache_report.forward = Some(Forward::UriMiss);
+        return None;
+    }
+    exchange.cache_status = Some(CacheStatus::Miss);
+    exchange.cache_report.forward = Some(match is_partial {
+        true => Forward::Partial,
+        false if is_known => Forward::VaryMiss,
+        false => Forward::UriMiss,
+    });
+    if missing == Missing::InLine { wait_for_maker(exchange, conf).await } else { None }
+}
+
+/// `cache_max_range_offset`: is a range asked for whose start lies so far in the page that the
+/// client should not wait for what comes before it?
+pub fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
+    let (Some(max), Some(range)) =
+        (conf.cache_max_range_offset, exchange.request.known(exchange.request.known.range))
+    else {
+        return false;
+    };
+    let Some(start) = range.strip_prefix(b"bytes=") else { return false };
+    let digits = start.split(|byte| *byte == b'-').next().unwrap_or_default();
+    if exchange.pass.slice.get().is_some() {
+        return false;
+    }
+    // From the end: that is beyond whatever comes first.
+    yorozu_conf::value::number(digits).is_none_or(|start| max.0 == 0 || start > max.0)
+}
+
+/// With `cache_lock`: claims the page, or waits for the one who did, and reads along.
+async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
+    let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
+    let plan = exchange.pass.of::<Plan>()?;
+    // Of a page whose variants are known each has a maker of its own.
+    let first = plan.first.clone();
+    let mut key = first.and_then(|first| key::variant(exchange, conf, &plan.key, &first));
+    loop {
+        let plan = exchange.pass.of::<Plan>()?;
+        let wanted = key.as_ref().unwrap_or(&plan.key).clone();
+        let waiter = match claim(exchange, conf, &wanted)? {
+            Claimed::Maker(guard) => {
+                exchange.pass.of_mut::<Plan>()?.guard = Some(guard);
+                return None;
+            }
+            Claimed::Taken(waiter) => waiter,
+            Claimed::Barred => return None,
+        };
+        match wait(&waiter, conf, deadline).await {
+            Waited::InVain => {
+                // As nginx: a request that waited in vain fetches, and does not store.
+                exchange.pass.of_mut::<Plan>()?.not_stored = Some(NotStored::LockTimeout);
+                return None;
+            }
+            Waited::Overdue | Waited::Woken(Woken::Free) => {
+                // It may have been stored by another way meanwhile, also by an earlier maker.
+                let mut plan = exchange.pass.take::<Plan>()?;
+                let found = find_in_memory(exchange, conf, &mut plan);
+                exchange.pass.put(plan);
+                if let Some(found) = found.and_then(|entry| judge(exchange, conf, &entry)) {
+                    return Some(found);
+                }
+            }
+            Waited::Woken(Woken::Stored(entry)) => {
+                let plan = exchange.pass.of::<Plan>()?;
+                match key::variant(exchange, conf, &plan.key, &entry) {
+                    None => {
+                        exchange.cache_report.is_collapsed = true;
+                        let found = judge(exchange, conf, &entry);
+                        if found.is_some() || exchange.pass.of::<Plan>()?.stale.is_some() {
+                            return found;
+                        }
+                    }
+                    Some(other) => key = Some(other),
+                }
+            }
+            Waited::Woken(Woken::Flowing(flow)) => {
+                let plan = exchange.pass.of::<Plan>()?;
+                match key::other_variant(exchange, conf, &plan.key, &flow.head) {
+                    None => {
+                        // Without one it is not stored after all: it is claimed again.
+                        if let Some(follower) = flow.follow() {
+                            exchange.cache_report.is_collapsed = true;
+                            return Some(answer::answer_along(exchange, &flow, follower).into());
+                        }
+                    }
+                    Some(other) => key = Some(other),
+                }
+            }
+        }
+    }
+}
+
+/// How the waiting for a maker ended.
+enum Waited {
+    Woken(Woken),
+    /// The maker takes longer than `*_cache_lock_age`.
+    Overdue,
+    /// `*_cache_lock_timeout` is over.
+    InVain,
+}
+
+async fn wait(waiter: &Waiter, conf: &Conf, deadline: tokio::time::Instant) -> Waited {
+    tokio::select! {
+        biased;
+        woken = waiter.woken() => Waited::Woken(woken),
+        () = tokio::time::sleep_until(deadline) => Waited::InVain,
+        () = tokio::time::sleep(conf.cache_lock_age) => Waited::Overdue,
+    }
+}
+
+/// Looks into memory again, then into the disk tier, on a thread that may block.
+pub async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
+    let plan = exchange.pass.of::<Plan>()?;
+    let entry = match plan.zone.peek(&plan.key) {
+        Some(entry) => entry,
+        None => load_key(exchange, plan.key.clone()).await?,
+    };
+    let plan = exchange.pass.of::<Plan>()?;
+    let Some(key) = key::variant(exchange, conf, &plan.key, &entry) else { return Some(entry) };
+    let found = match plan.zone.peek(&key) {
+        Some(entry) => Some(entry),
+        None => load_key(exchange, key).await,
+    };
+    let found = found.filter(|found| is_of_family(found, &entry));
+    exchange.pass.of_mut::<Plan>()?.first = Some(entry);
+    found
+}
+
+async fn load_key(exchange: &mut Exchange, key: Key) -> Option<Arc<Entry>> {
+    let zone = Arc::clone(&exchange.pass.of::<Plan>()?.zone);
+    if !zone.may_be_on_disk(&key) {
+        return None;
+    }
+    let now = exchange.now();
+    let loaded = tokio::task::spawn_blocking(move || zone.load(&key, now)).await.ok()?;
+    match loaded {
+        Ok(found) => {
+            let (entry, making) = found?;
+            let plan = exchange.pass.of_mut::<Plan>()?;
+            plan.loaded = Some((Arc::clone(&entry), Arc::new(making)));
+            Some(entry)
+        }
+        Err(problem) => {
+            error::request(exchange, Level::Crit, &problem.to_string());
+            None
+        }
+    }
+}
+
+/// Is the client's field of this name for the stored page, and not for the one who makes it? In any
+/// case.
+pub fn is_for_stored_page(name: &[u8]) -> bool {
+    const CONDITIONS: [&[u8]; 6] = [
+        b"if-modified-since",
+        b"if-unmodified-since",
+        b"if-none-match",
+        b"if-match",
+        b"range",
+        b"if-range",
+    ];
+    CONDITIONS.iter().any(|condition| condition.eq_ignore_ascii_case(name))
+}
+
+/// Validators of the expired entry, for a conditional request to the upstream.
+pub fn validators(exchange: &Exchange, conf: &Conf) -> (Option<String>, Bytes) {
+    let plan = exchange.pass.of::<Plan>().filter(|plan| !plan.is_base_lost);
+    let stale = plan.and_then(|plan| plan.stale.as_ref());
+    // As nginx: other statuses are fetched again.
+    match stale.filter(|entry| conf.cache_revalidate && entry.head.status == 200) {
+        None => (None, Bytes::new()),
+        Some(entry) => {
+            (entry.head.last_modified.map(yorozu_http::date::format), entry.head.etag.clone())
+        }
+    }
+}
+
+/// The range to ask the upstream for, where the start of the page is stored already.
+pub fn missing_range(exchange: &Exchange) -> Option<String> {
+    let start = exchange.pass.of::<Plan>()?.start.as_ref()?;
+    Some(format!("bytes={}-", start.head.body_bytes))
+}

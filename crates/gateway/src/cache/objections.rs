@@ -1,0 +1,56 @@
+//! What a request itself says against storing the answer to it.
+
+use super::settings::Conf;
+use super::unkeyed::{self, Suspect};
+use crate::protocol::codec::Head;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::cached::NotStored;
+
+/// What stands against storing the answer to a request.
+#[derive(Clone, Debug, Default)]
+pub struct Objections {
+    /// Whatever the answer says.
+    never: Option<NotStored>,
+    /// Unless the answer says that it is for all.
+    pub is_authorized: bool,
+    /// Unless the answer varies by it.
+    pub(super) unkeyed: Vec<Suspect>,
+}
+
+impl Objections {
+    pub(super) const NONE: Self = Self { never: None, is_authorized: false, unkeyed: Vec::new() };
+
+    pub(super) fn of(exchange: &mut Exchange, conf: &Conf, not_stored: Option<NotStored>) -> Self {
+        let request = &exchange.request;
+        let tells_credentials =
+            conf.cache_key.as_ref().is_some_and(|key| key.has_field(b"authorization"));
+        let is_authorized = request.known.authorization.is_some() && !tells_credentials;
+        let mut never = not_stored;
+        if request.method.is_get_or_head() && request.has_content() {
+            // Applications read it, and nothing of it is in the key.
+            never = never.or(Some(NotStored::Body));
+        }
+        Self { never, is_authorized, unkeyed: unkeyed::unkeyed(exchange, conf) }
+    }
+
+    /// Is there nothing against making the page of which this is the stored `Vary`, if any is?
+    pub fn admit(&self, vary: &[u8]) -> bool {
+        self.never.is_none()
+            && !self.is_authorized
+            && self.unkeyed.iter().all(|suspect| suspect.is_varied_by(vary))
+    }
+
+    /// Do they stand in spite of what the answer says?
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn judge(&self, conf: &Conf, head: &Head) -> Result<(), NotStored> {
+        if let Some(why) = self.never {
+            return Err(why);
+        }
+        match self.unkeyed.iter().all(|suspect| suspect.is_told_by(conf, head)) {
+            true => Ok(()),
+            false => Err(NotStored::Unkeyed),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the cache knows about the request under way, until the answer is stored or is known not to be.
+
+use super::objections::Objections;
+use super::purge;
+use bytes::Bytes;
+use std::sync::Arc;
+use yorozu_cache::{Entry, FillGuard, Key, Making, Purge, PurgeMode, Zone};
+use yorozu_kernel::base::tasks;
+use yorozu_kernel::exchange::cached::NotStored;
+use yorozu_kernel::logging::error::{Context, Level};
+
+/// What the cache knows about the request under way.
+pub struct Plan {
+    pub zone: Arc<Zone>,
+    /// Key of the first variant.
+    pub key: Key,
+    /// The first variant, if it is stored.
+    pub first: Option<Arc<Entry>>,
+    /// An expired entry: may answer if the origin fails, and may be validated.
+    pub stale: Option<Arc<Entry>>,
+    /// A stored start of the page; the origin is asked for the rest (`*_cache_complete_partial`).
+    pub start: Option<Arc<Entry>>,
+    /// The body of that, once the rest has come.
+    pub start_body: Option<Bytes>,
+    /// Why the answer may not be stored.
+    pub not_stored: Option<NotStored>,
+    /// What the request says against storing it, once that was asked.
+    pub objections: Option<Objections>,
+    /// Is the page made for everybody, in the background?
+    pub is_refresh: bool,
+    /// Held while this request makes the page.
+    pub guard: Option<FillGuard>,
+    pub is_bypassed: bool,
+    /// Since the upstream is asked: a purge from then on keeps the answer from being stored.
+    pub making: Option<Arc<Making>>,
+    /// An entry that was read from its file, and a making from before that.
+    pub(super) loaded: Option<(Arc<Entry>, Arc<Making>)>,
+    /// Is the stored page gone that the answer would have built on?
+    pub(super) is_base_lost: bool,
+}
+
+impl Plan {
+    /// Nothing is known yet of what is stored under `key`.
+    pub fn new(zone: Arc<Zone>, key: Key) -> Self {
+        Self {
+            zone,
+            key,
+            first: None,
+            stale: None,
+            start: None,
+            start_body: None,
+            not_stored: None,
+            objections: None,
+            is_refresh: false,
+            guard: None,
+            is_bypassed: false,
+            making: None,
+            loaded: None,
+            is_base_lost: false,
+        }
+    }
+
+    /// The upstream is about to be asked: what it answers begins here, or where the stored page was found on
+    /// which the answer builds. That must still be there.
+    pub fn begin(&mut self) {
+        let base = self.start.as_ref().or(self.stale.as_ref());
+        let since_base = base.and_then(|base| match &self.loaded {
+            Some((entry, making)) if Arc::ptr_eq(entry, base) => Some(Arc::clone(making)),
+            _ => {
+                let key = Key::new(base.head.key.clone());
+                self.zone.begin_from(&key, base).map(Arc::new)
+            }
+        });
+        self.is_base_lost = base.is_some() && since_base.is_none();
+        if self.is_base_lost {
+            self.start = None;
+        }
+        let making = since_base.unwrap_or_else(|| Arc::new(self.zone.begin()));
+        if let Some(guard) = &self.guard {
+            guard.started(&making);
+        }
+        self.making = Some(making);
+    }
+
+    /// What a request of its own needs to refresh the page; the claim goes with it.
+    pub(super) fn for_refresh(&self, guard: FillGuard) -> Self {
+        Self {
+            first: self.first.clone(),
+            stale: self.stale.clone(),
+            is_refresh: true,
+            guard: Some(guard),
+            loaded: self.loaded.clone(),
+            ..Self::new(Arc::clone(&self.zone), self.key.clone())
+        }
+    }
+
+    /// Is the stored page over, now that its renewal got an answer of this status that may not be stored? A
+    /// page that answers only while it is renewed would answer for ever; an upstream in trouble ends none.
+    pub fn ends_with(&self, status: u16, why: NotStored) -> bool {
+        let is_trouble = status >= 500 || matches!(status, 408 | 425 | 429);
+        let vary = self.stale.as_ref().map_or(&b""[..], |stale| &stale.head.vary);
+        let is_of_request = self.objections.as_ref().is_some_and(|found| !found.admit(vary))
+            || self.not_stored.is_some()
+            || (why == NotStored::Forbidden && !self.is_refresh);
+        let is_answering = |stale: &Arc<Entry>| stale.head.is_purged || self.is_refresh;
+        self.stale.as_ref().is_some_and(is_answering) && !is_trouble && !is_of_request
+    }
+
+    /// Removes the stored page; who waits for its renewal is woken afterwards.
+    pub fn end_stale(self, context: Context) {
+        tasks::of_request(async move {
+            let page = vec![Purge::Page(self.key.clone())];
+            if let Err(problem) = purge::purge(&self.zone, page, PurgeMode::Hard).await {
+                context.upstream(Level::Crit, &problem.0, None);
+            }
+            drop(self);
+        });
+    }
+}

@@ -1,0 +1,206 @@
+//! `*_cache_purge`: requests that remove stored pages, in the syntax of nginx's commercial version and of the
+//! third-party module.
+//!
+//! | written | who purges | answer |
+//! | --- | --- | --- |
+//! | `ZONE KEY` in a location | every request to it | 200 and the key, 412 if nothing was stored |
+//! | `METHOD [purge_all] [from all \| ADDRESS ...]` | requests with this method (`on`: PURGE), for their own URL | the same |
+//! | `$flag ...` | requests for which a flag is neither empty nor 0, for their own URL | 204, 404 if nothing was stored |
+//!
+//! A `*` at the end of the key matches any ending. All variants and methods of a key go. Where
+//! neither `from` nor `allow` and `deny` of the location say who may purge, this machine may. What the disk does not take,
+//! so that it may not outlast the server, is answered with 500.
+
+use super::directives::{From, PurgeRule};
+use super::key;
+use super::settings::{self, Conf};
+use crate::protocol::family::Family;
+use bytes::Bytes;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::sync::Arc;
+use yorozu_cache::{Key, Purge, PurgeMode, Zone};
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::cached::Report;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::outcome::Outcome;
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::logging::error::{self, Level};
+
+/// The settings of the gateway by whose rule the request is a purge.
+fn rule<'a>(
+    exchange: &mut Exchange,
+    location: &'a LocationConf,
+    families: &[&Family],
+) -> Option<&'a Conf> {
+    // A location of its own for purges has no gateway: all families are asked.
+    let own = settings::of(location);
+    let all = families.iter().map(|family| settings::with_prefix(location, family));
+    let mut families = own.into_iter().chain(all);
+    let is_own = |conf: &Conf| own.is_some_and(|own| std::ptr::eq(conf, own));
+    families.find(|conf| match &conf.cache_purge {
+        PurgeRule::Off => false,
+        PurgeRule::Key { .. } => true,
+        PurgeRule::Method { method, .. } => {
+            is_own(conf) && exchange.request.method_text() == method
+        }
+        PurgeRule::Flags(flags) => is_own(conf) && flags.iter().any(|flag| flag.is_true(exchange)),
+    })
+}
+
+/// Is the request a purge? `families`: those whose pages may be stored.
+pub fn is_asked(exchange: &mut Exchange, families: &[&Family]) -> bool {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let is_off = |conf: &Conf| matches!(conf.cache_purge, PurgeRule::Off);
+    if families.iter().all(|family| is_off(settings::with_prefix(location, family))) {
+        return false;
+    }
+    rule(exchange, location, families).is_some()
+}
+
+/// Purges what the request asks for. `has_rules`: `allow` and `deny` have let the client in.
+pub async fn run(exchange: &mut Exchange, families: &[&Family], has_rules: bool) -> Outcome {
+    let config = Rc::clone(&exchange.conf);
+    let location = config.location(exchange.location);
+    let Some(conf) = rule(exchange, location, families) else { return Outcome::Status(500) };
+    if !is_allowed(exchange, &conf.cache_purge, has_rules) {
+        let text =
+            "purge refused: only local clients may, unless \"allow\" or \"from\" names the client";
+        error::request(exchange, Level::Error, text);
+        return Outcome::Status(403);
+    }
+    let zone = match conf.cache_purge.zone() {
+        Some(name) => config.zones.get(name).cloned(),
+        None => match key::zone(exchange, conf) {
+            Ok(zone) => zone,
+            Err(status) => return Outcome::Status(status),
+        },
+    };
+    let Some(zone) = zone else { return Outcome::Status(404) };
+    let (purges, shown) = purges(exchange, conf);
+    let count = match purge(&zone, purges, PurgeMode::Hard).await {
+        Ok(counts) => counts.iter().sum(),
+        Err(problem) => {
+            error::request(exchange, Level::Crit, &problem.0);
+            let text = "purged pages may be back after a restart: the error log says why\n";
+            return plain(500, text.to_owned());
+        }
+    };
+    exchange.cache_report = Report::default();
+    match (&conf.cache_purge, count) {
+        (PurgeRule::Flags(_), 0) => Outcome::Status(404),
+        (PurgeRule::Flags(_), _) => Outcome::Respond(Box::new(Response::new(204))),
+        (_, 0) => Outcome::Status(412),
+        (_, count) => plain(200, format!("purged {count}: {shown}\n")),
+    }
+}
+
+fn plain(status: u16, text: String) -> Outcome {
+    let response = Response::with_body(status, Bytes::from_static(b"text/plain"), text);
+    Outcome::Respond(Box::new(response))
+}
+
+fn is_allowed(exchange: &Exchange, rule: &PurgeRule, has_rules: bool) -> bool {
+    let ip = exchange.remote.ip();
+    match rule {
+        PurgeRule::Method { from: Some(From::All), .. } => true,
+        PurgeRule::Method { from: Some(From::Networks(networks)), .. } => {
+            networks.iter().any(|network| network.matches(ip))
+        }
+        _ if has_rules => true,
+        _ => {
+            let own = exchange.client.local.map(|address| address.ip());
+            ip.is_none_or(|ip| ip.is_loopback() || Some(ip) == own)
+        }
+    }
+}
+
+/// What the request's key means, for GET and HEAD; and the key as text.
+fn purges(exchange: &mut Exchange, conf: &Conf) -> (Vec<Purge>, String) {
+    if let PurgeRule::Method { takes_all: true, .. } = conf.cache_purge {
+        return (vec![Purge::All], "everything".to_owned());
+    }
+    let (mut found, mut shown) = (Vec::new(), String::new());
+    for method in [&b"GET"[..], b"HEAD"] {
+        let key = match &conf.cache_purge {
+            PurgeRule::Key { key: template, .. } => key::as_method(exchange, method, |exchange| {
+                let mut out = Vec::with_capacity(128);
+                template.append(exchange, &mut out);
+                Key::new(out.into())
+            }),
+            _ => key::with_method(exchange, conf, method),
+        };
+        let meant = of_key(&key);
+        if !found.contains(&meant) {
+            if shown.is_empty() {
+                let _ = write!(shown, "{}", String::from_utf8_lossy(key.as_bytes()));
+            }
+            found.push(meant);
+        }
+    }
+    (found, shown)
+}
+
+/// A page, or with `*` at its end every key that begins so.
+pub fn of_key(key: &Key) -> Purge {
+    match key.as_bytes().strip_suffix(b"*") {
+        Some(prefix) => Purge::Prefix(Bytes::copy_from_slice(prefix)),
+        None => Purge::Page(key.clone()),
+    }
+}
+
+/// A purge that the running server keeps to, and the next one may not know of: a line for the log, of level `crit`.
+pub struct NotDurable(pub String);
+
+/// Purges, all at once, on a thread that may block; how many stored responses each met.
+///
+/// # Errors
+/// Neither could the files be removed nor the purge noted.
+pub async fn purge(
+    zone: &Arc<Zone>,
+    purges: Vec<Purge>,
+    mode: PurgeMode,
+) -> Result<Vec<usize>, NotDurable> {
+    let zone = Arc::clone(zone);
+    match tokio::task::spawn_blocking(move || zone.purge(&purges, mode)).await {
+        Ok(Ok(counts)) => Ok(counts),
+        Ok(Err(problem)) => Err(NotDurable(problem.to_string())),
+        Err(_) => Err(NotDurable("the purge was interrupted".to_owned())),
+    }
+}
+
+/// A tag of one host's pages, as the cache has it; of all hosts' without a host.
+pub fn tag(host: &[u8], tag: &[u8]) -> Bytes {
+    [host, b"\0", tag].concat().into()
+}
+
+/// Fields by which answers are tagged; they are not sent on.
+pub const TAG_FIELDS: [&[u8]; 3] = [b"surrogate-key", b"cache-tag", b"xkey"];
+
+/// Most bytes of one answer's tags together, and most tags; chosen above what WordPress plugins bound
+/// themselves to (32,512 bytes). What is beyond is not tagged, so it is not stored either.
+pub const TAGS_BYTES_MAX: usize = 64 * 1024;
+const TAGS_MAX: usize = 4096;
+
+/// The tags of an answer for `host`, parted by spaces or commas; `None` if there are too many.
+pub fn tags<'a>(host: &[u8], lines: impl Iterator<Item = &'a [u8]>) -> Option<Vec<Bytes>> {
+    let (mut found, mut seen, mut bytes) = (Vec::new(), HashSet::new(), 0);
+    for line in lines {
+        for word in line.split(|byte| matches!(byte, b' ' | b',' | b'\t')) {
+            if word.is_empty() {
+                continue;
+            }
+            bytes += word.len();
+            let tag = tag(host, word);
+            if seen.insert(tag.clone()) {
+                found.push(tag);
+            }
+            if bytes > TAGS_BYTES_MAX || found.len() > TAGS_MAX {
+                return None;
+            }
+        }
+    }
+    Some(found)
+}

@@ -1,0 +1,48 @@
+//! What the cache did for a request and why: `$upstream_cache_status`, and `Cache-Status` of RFC 9211.
+
+use super::directives::DEFAULT_NAME;
+use super::settings;
+use crate::protocol::family::Family;
+use bytes::Bytes;
+use std::rc::Rc;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::response::Response;
+
+/// Adds `Cache-Status`, where the location names this cache; `families`: those whose pages may be stored.
+pub fn filter(exchange: &mut Exchange, response: &mut Response, families: &[&Family]) {
+    if !exchange.cache_report.is_made() {
+        return;
+    }
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let name = match settings::of(location) {
+        Some(conf) => conf.cache_status.0.as_ref(),
+        // The page of an error, behind a location that has one.
+        None => {
+            let mut all = families.iter().map(|family| settings::with_prefix(location, family));
+            all.find_map(|conf| conf.cache_status.0.as_ref())
+        }
+    };
+    let Some(name) = name else { return };
+    let mut value = Vec::with_capacity(64);
+    exchange.cache_report.append(name, &mut value);
+    response.add(Bytes::from_static(b"Cache-Status"), value);
+}
+
+/// `$cache_status`: the member that `*_cache_status` sends, under the default name.
+pub fn append_status(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let report = &exchange.cache_report;
+    if report.is_made() {
+        report.append(DEFAULT_NAME, out);
+    }
+    report.is_made()
+}
+
+/// `$cache_detail`: why the upstream's answer was not stored.
+pub fn append_detail(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let detail = exchange.cache_report.not_stored;
+    detail.is_some_and(|why| {
+        out.extend_from_slice(why.name().as_bytes());
+        true
+    })
+}

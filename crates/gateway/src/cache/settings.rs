@@ -1,0 +1,116 @@
+//! The cache's settings in one location: what is stored, for how long, and when it answers.
+
+use super::directives::*;
+use super::early::{EarlyRefresh, Heuristic};
+use crate::protocol;
+use crate::protocol::family::{Family, Stamped, family_settings};
+use crate::protocol::fault::Failures;
+use std::time::Duration;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::{Offset, Templates};
+use yorozu_kernel::exchange::conf::LocationConf;
+
+/// What one block says about the cache with the prefix of a protocol.
+pub type Shared<P> = Stamped<P, Draft>;
+
+family_settings! {
+    at cache, check = check;
+    /// Zone of the page cache; `off` for none.
+    cache: CacheZoneName = "off", ONE;
+    /// Whether stored pages say how old they are (`Age`).
+    cache_age: bool = "on", ONE;
+    /// Whether expired pages answer while they are refreshed in the background.
+    cache_background_update: bool = "off", ONE;
+    /// Values that, if neither empty nor 0, keep the cache from answering.
+    cache_bypass: Templates = none, ONE_OR_MORE;
+    /// Whether the answer to a POST that names the request's URL in Content-Location is stored for GET.
+    cache_content_location: bool = "off", ONE;
+    /// Whether the rest of a page whose start is stored is asked for alone.
+    cache_complete_partial: bool = "off", ONE;
+    /// How eagerly pages that are asked for often are refreshed before they expire.
+    cache_early_refresh: EarlyRefresh = "off", ONE;
+    /// Share of its age for which a page is fresh that says nothing but when it changed.
+    cache_heuristic: Heuristic = "off", ONE;
+    /// Which stored pages an answer to a method that may change them removes: none, those whose fields
+    /// say how long they are fresh, or all.
+    cache_invalidate: Invalidate = "fields", ONE;
+    /// The key of a stored page.
+    cache_key: Option<Template> = none, ONE;
+    /// Whether one request at a time makes a missing page.
+    cache_lock: bool = "off", ONE;
+    /// How long one maker is waited for before another request may try too.
+    cache_lock_age: Duration = "5s", ONE;
+    /// How long a request waits for the maker.
+    cache_lock_timeout: Duration = "5s", ONE;
+    /// Offset beyond which ranges are not answered from a page being made.
+    cache_max_range_offset: Option<Offset> = none, ONE;
+    /// Methods whose answers are stored; GET and HEAD always.
+    cache_methods: CacheMethods = "GET HEAD", ONE_OR_MORE;
+    /// Requests after which a page is stored.
+    cache_min_uses: u64 = "1", ONE;
+    /// Which requests remove stored pages.
+    cache_purge: PurgeRule = "off", ONE_OR_MORE;
+    /// Whether expired pages are validated instead of fetched.
+    cache_revalidate: bool = "off", ONE;
+    /// Name of the cache in the Cache-Status field of its answers.
+    cache_status: StatusName = "off", ONE;
+    /// Failures that let a stale page answer.
+    cache_use_stale: Failures = "off", ONE_OR_MORE;
+    /// How long pages are fresh, by status.
+    cache_valid: CacheValid = none, ONE_OR_MORE;
+    /// Whether languages of one weight have no order, and a page in the language wanted most answers.
+    cache_vary_language: bool = "off", ONE;
+    /// Whether ranges are served though the upstream does not say it has them.
+    force_ranges: bool = "off", ONE;
+    /// Fields of the answer that are not acted on.
+    ignore_headers: IgnoreHeaders = none, ONE_OR_MORE;
+    /// Whether answers of 300 and above may be replaced by error_page.
+    intercept_errors: bool = "off", ONE;
+    /// Values that, if neither empty nor 0, keep the answer from being stored.
+    no_cache: Templates = none, ONE_OR_MORE;
+}
+
+/// Checks what several directives must be to each other.
+///
+/// # Errors
+/// What does not fit together.
+fn check(conf: &Conf, family: &Family, is_used: bool, env: &Env) -> Result<(), ValueError> {
+    let prefix = family.prefix;
+    if let Some(zone) = conf.zone() {
+        // A name with variables is looked up with each request.
+        if let Some(zone) = zone.as_literal() {
+            let zone = String::from_utf8_lossy(&zone).into_owned();
+            if !env.zones.borrow().contains_key(&zone) {
+                return Err(ValueError(format!("\"{prefix}_cache\" zone \"{zone}\" is unknown")));
+            }
+        }
+        if is_used && conf.cache_key.is_none() && !family.has_default_key {
+            env.warn(format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\""));
+        }
+    }
+    if let Some(zone) = conf.cache_purge.zone() {
+        if !env.zones.borrow().contains_key(zone) {
+            return Err(ValueError(format!("\"{prefix}_cache_purge\" zone \"{zone}\" is unknown")));
+        }
+    }
+    Ok(())
+}
+
+impl Conf {
+    /// The name of the zone, if pages are stored.
+    pub fn zone(&self) -> Option<&Template> {
+        self.cache.zone()
+    }
+}
+
+/// The settings in a location that have the prefix of a family.
+pub fn with_prefix<'a>(location: &'a LocationConf, family: &Family) -> &'a Conf {
+    location.at(&family.cache)
+}
+
+/// The settings of the cache in front of the gateway that a location has.
+pub fn of(location: &LocationConf) -> Option<&Conf> {
+    protocol::of(location).map(|protocol| with_prefix(location, protocol.family()))
+}

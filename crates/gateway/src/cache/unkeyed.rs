@@ -1,0 +1,463 @@
+//! Poisoning: what a request says beside its key must not decide what others get.
+//!
+//! A request may name another host, port, scheme, URL or method than the one it came for, in fields that applications
+//! believe. It is harmless as long as the upstream does not see it, the key holds it, or the answer varies by it. Which
+//! of these is so is not read off the configuration: the request is tried once more without the field, and its key
+//! and the request to the upstream are compared.
+
+use super::directives::IgnoreHeaders;
+use super::key;
+use super::settings::Conf;
+use crate::protocol;
+use crate::protocol::codec::Head;
+use crate::protocol::target::Target;
+use bytes::Bytes;
+use std::rc::Rc;
+use yorozu_http::field;
+use yorozu_http::uri::split_authority;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::outcome::Progress;
+use yorozu_kernel::exchange::request::Request;
+use yorozu_kernel::exchange::request_body::RequestBody;
+use yorozu_kernel::exchange::{Client, Exchange};
+use yorozu_kernel::find_config;
+
+/// Fields by which applications are told another URL or method, whatever they say; also all that begin with one of
+/// [`OVERRIDE_PREFIXES`].
+const OVERRIDES: [&[u8]; 6] = [
+    b"x-http-method",
+    b"x-http-method-override",
+    b"x-method-override",
+    b"x-forwarded",
+    b"x-forwarded-prefix",
+    b"x-script-name",
+];
+const OVERRIDE_PREFIXES: [&[u8]; 2] = [b"x-original-", b"x-rewrite-"];
+/// Fields by which they are told a host.
+const HOSTS: [&[u8]; 9] = [
+    b"x-backend-host",
+    b"x-forward-host",
+    b"x-forwarded-host",
+    b"x-forwarded-server",
+    b"x-host",
+    b"x-host-override",
+    b"x-http-host-override",
+    b"x-original-host",
+    b"x-real-host",
+];
+/// Fields by which they are told a scheme, as a word or as a switch.
+const SCHEMES: [&[u8]; 6] = [
+    b"cloudfront-forwarded-proto",
+    b"x-forwarded-proto",
+    b"x-forwarded-protocol",
+    b"x-forwarded-scheme",
+    b"x-scheme",
+    b"x-url-scheme",
+];
+const SCHEME_SWITCHES: [&[u8]; 5] =
+    [b"fastly-ssl", b"front-end-https", b"x-forwarded-https", b"x-forwarded-ssl", b"x-https"];
+/// Fields of the same families that name the client, and nothing of the URL.
+const OF_CLIENT: [&[u8]; 3] = [b"x-forwarded-for", b"x-forwarded-by", b"x-original-forwarded-for"];
+
+/// Most fields of one request that are looked into; with more its answer is not stored.
+const SUSPECTS_MAX: usize = 8;
+
+/// What a request says that need not fit its URL.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Suspect {
+    /// A field, by its name in lower case.
+    Field(Bytes),
+    /// One whose name was written with `_`, which `Vary` does not see.
+    Disguised(Bytes),
+    /// The way its host is written: with a port that it was not asked at, in capitals, with a dot behind it.
+    Authority,
+}
+
+impl Suspect {
+    /// Does `Vary` tell such requests apart, or does the answer say that it is the same for all?
+    pub fn is_told_by(&self, conf: &Conf, head: &Head) -> bool {
+        let is_origin = matches!(self, Self::Field(name) if &name[..] == b"origin");
+        let is_for_all = is_origin
+            && head.field(b"access-control-allow-origin").is_some_and(|allowed| allowed == "*");
+        let varies = !conf.ignore_headers.has(IgnoreHeaders::VARY)
+            && head.values(b"vary").any(|vary| self.is_varied_by(vary));
+        is_for_all || varies
+    }
+
+    /// Does a `Vary` name it?
+    pub fn is_varied_by(&self, vary: &[u8]) -> bool {
+        let name: &[u8] = match self {
+            Self::Field(name) => name,
+            Self::Authority => b"host",
+            Self::Disguised(_) => return false,
+        };
+        field::list_has(vary, name)
+    }
+}
+
+/// What others must not get because of how this request was made: what the upstream sees and the key does not hold.
+pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
+    let suspects = suspects(exchange);
+    // Without a host the upstream may make another site's page, and $host is the first name of the server.
+    let has_host = !exchange.request.host.is_empty();
+    if suspects.is_empty() || suspects.len() > SUSPECTS_MAX || !has_host {
+        return suspects;
+    }
+    let Some(whole) = Tried::new(exchange, conf, |_| ()) else { return suspects };
+    if whole.key != key::primary(exchange, conf) || whole.location != exchange.location {
+        // A subrequest, say: what it depends on cannot be tried.
+        return suspects;
+    }
+    let matters = |suspect: &Suspect| {
+        let without = Tried::new(exchange, conf, |request| take_away(request, suspect));
+        without.is_none_or(|without| without.key == whole.key && without != whole)
+    };
+    suspects.into_iter().filter(matters).collect()
+}
+
+/// Takes away what makes the request suspect.
+pub fn take_away(request: &mut Request, suspect: &Suspect) {
+    match suspect {
+        Suspect::Field(name) | Suspect::Disguised(name) => {
+            request.retain_fields(|found| !is_named(found, name));
+        }
+        Suspect::Authority => request.normalize_authority(),
+    }
+}
+
+/// As names of fields are compared, with `_` as good as `-`: applications cannot tell them apart (RFC 3875, section
+/// 4.1.18).
+fn is_named(name: &[u8], wanted: &[u8]) -> bool {
+    name.len() == wanted.len()
+        && name.iter().zip(wanted).all(|(byte, wanted)| match byte {
+            b'_' => *wanted == b'-',
+            byte => byte.to_ascii_lowercase() == *wanted,
+        })
+}
+
+/// What a request came to: where, under which key, and what its upstream would be sent.
+#[derive(Eq, PartialEq)]
+struct Tried {
+    location: yorozu_kernel::config::servers::LocationId,
+    key: yorozu_cache::Key,
+    sent: Bytes,
+    /// Where it goes, and how its answer is rewritten.
+    decided: Vec<u8>,
+}
+
+impl Tried {
+    /// Tries the client's request after a `change`; `None` if it does not come to a gateway.
+    fn new(exchange: &Exchange, conf: &Conf, change: impl FnOnce(&mut Request)) -> Option<Self> {
+        let asked = &mut *tried(exchange, &exchange.client, change)?;
+        let config = Rc::clone(&asked.conf);
+        let location: &LocationConf = config.location(asked.location);
+        let protocol = protocol::of(location)?;
+        let sent = protocol.call(asked, location, Content::None).ok()?.request;
+        let mut decided = Vec::new();
+        protocol.append_decided(asked, location, &mut decided);
+        let upstream = protocol.target().and_then(Target::fixed);
+        if let Some(key) = upstream.and_then(|upstream| upstream.hash_key.as_ref()) {
+            key.append(asked, &mut decided);
+        }
+        Some(Self { location: asked.location, key: key::primary(asked, conf), sent, decided })
+    }
+}
+
+/// The request of `client` after a `change`, as far as it comes without asking anybody; `None` if it does not come to
+/// a gateway.
+pub fn tried(
+    exchange: &Exchange,
+    client: &Rc<Client>,
+    change: impl FnOnce(&mut Request),
+) -> Option<Box<Exchange>> {
+    let mut request = exchange.request.clone();
+    change(&mut request);
+    let (conf, client) = (Rc::clone(&exchange.conf), Rc::clone(client));
+    let mut asked = Box::new(Exchange::new(conf, client, request, RequestBody::none()));
+    // What is drawn or counted per request is not a difference.
+    asked.request_id = (*exchange.id()).into();
+    asked.started = exchange.started;
+    asked.is_dry = true;
+    find_config::begin(&mut asked).ok()?;
+    let start = asked.conf.engine.start;
+    matches!(start(&mut asked), Progress::Wait(_)).then_some(asked)
+}
+
+/// What the request says that may not fit the URL it came for.
+fn suspects(exchange: &Exchange) -> Vec<Suspect> {
+    let own = Own::of(exchange);
+    let mut found = Vec::new();
+    if !own.is_written_plainly(exchange) {
+        found.push(Suspect::Authority);
+    }
+    let request = &exchange.request;
+    for field in &request.fields {
+        let name = request.name(field);
+        // By its first byte: hardly any field is one of these.
+        if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'o' | b'O' | b'c' | b'C')) {
+            continue;
+        }
+        let is_disguised = name.contains(&b'_');
+        let name: Vec<u8> = name
+            .iter()
+            .map(|byte| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() })
+            .collect();
+        if !own.agrees(exchange, &name, request.value(field)) {
+            let suspect = match is_disguised {
+                true => Suspect::Disguised(name.into()),
+                false => Suspect::Field(name.into()),
+            };
+            if !found.contains(&suspect) {
+                found.push(suspect);
+            }
+        }
+    }
+    found
+}
+
+/// The URL that a request came for: its scheme, host and ports.
+struct Own<'e> {
+    scheme: &'static [u8],
+    host: &'e [u8],
+    /// The ports that were connected to: ours, and that of a proxy that says so with the PROXY protocol.
+    connected: [Option<u16>; 2],
+    /// As the authority names it.
+    port: Option<u16>,
+}
+
+impl<'e> Own<'e> {
+    fn of(exchange: &'e Exchange) -> Self {
+        let port = std::str::from_utf8(&exchange.request.port).ok();
+        let proxied = exchange.client.proxied.get();
+        Self {
+            scheme: exchange.client.scheme(),
+            host: &exchange.request.host,
+            connected: [
+                exchange.client.local.map(|address| address.port()),
+                proxied.and_then(|header| header.destination).map(|address| address.port()),
+            ],
+            port: port.and_then(|port| port.parse().ok()),
+        }
+    }
+
+    fn default_port(&self) -> u16 {
+        if self.scheme == b"https" { 443 } else { 80 }
+    }
+
+    fn is_own_port(&self, port: u16) -> bool {
+        self.connected.contains(&Some(port)) || port == self.default_port()
+    }
+
+    /// Is the authority the host, with no port or with the one that was connected to?
+    fn is_written_plainly(&self, exchange: &Exchange) -> bool {
+        let text = exchange.request.authority();
+        if self.host.is_empty() {
+            return false;
+        }
+        match text.strip_prefix(self.host) {
+            Some([]) => true,
+            Some([b':', digits @ ..]) => {
+                digits == &exchange.request.port[..]
+                    && self.port.is_some_and(|port| self.is_own_port(port))
+            }
+            _ => false,
+        }
+    }
+
+    fn has_host(&self, authority: &[u8]) -> bool {
+        let Some((host, port)) = split_authority(authority) else { return false };
+        let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok());
+        host == self.host
+            && port.is_none_or(|port| Some(port) == self.port || self.is_own_port(port))
+    }
+
+    /// Is a field no one that says something about the URL, or does it say what is so?
+    fn agrees(&self, exchange: &Exchange, name: &[u8], value: &[u8]) -> bool {
+        let is = |known: &&[u8]| *known == name;
+        let all = |agrees: &dyn Fn(&[u8]) -> bool| field::list(value).all(agrees);
+        if name == b"origin" {
+            return self.is_origin(value);
+        }
+        if name == b"forwarded" {
+            return self.agrees_forwarded(value);
+        }
+        if HOSTS.iter().any(is) {
+            let is_proxys = name == b"x-forwarded-server"
+                && (exchange.conf.engine.is_from_trusted_proxy)(exchange);
+            return is_proxys || all(&|host| self.has_host(host));
+        }
+        if OF_CLIENT.iter().any(is) {
+            return true;
+        }
+        if OVERRIDES.iter().any(is) || OVERRIDE_PREFIXES.iter().any(|start| name.starts_with(start))
+        {
+            return false;
+        }
+        let is_of_connection = name == b"cf-visitor"
+            || SCHEMES.iter().any(is)
+            || SCHEME_SWITCHES.iter().any(is)
+            || name.starts_with(b"x-forwarded-");
+        if !is_of_connection || (exchange.conf.engine.is_from_trusted_proxy)(exchange) {
+            // How the client came to a proxy that is believed, that proxy knows.
+            return true;
+        }
+        if SCHEMES.iter().any(is) {
+            return all(&|scheme| scheme.eq_ignore_ascii_case(self.scheme));
+        }
+        if name == b"cf-visitor" {
+            let text: Vec<u8> = value.iter().copied().filter(|byte| *byte != b' ').collect();
+            return text == [&b"{\"scheme\":\""[..], self.scheme, b"\"}"].concat();
+        }
+        if SCHEME_SWITCHES.iter().any(is) {
+            // Applications take any other word for one of the two.
+            let words: &[&[u8]] = match self.scheme {
+                b"https" => &[b"on", b"1", b"true", b"yes", b"https"],
+                _ => &[b"off", b"0", b""],
+            };
+            return words.iter().any(|word| value.eq_ignore_ascii_case(word));
+        }
+        let is_port = |text: &[u8]| {
+            let port = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+            port.is_some_and(|port| Some(port) == self.port || self.is_own_port(port))
+        };
+        name == b"x-forwarded-port" && all(&is_port)
+    }
+
+    /// `Origin` (RFC 6454, section 7): is the page asked for by one of the same origin?
+    fn is_origin(&self, value: &[u8]) -> bool {
+        let rest = value.strip_prefix(self.scheme).and_then(|rest| rest.strip_prefix(b"://"));
+        rest.is_some_and(|authority| self.has_host(authority))
+    }
+
+    /// `Forwarded` (RFC 7239): do its hosts and schemes agree?
+    fn agrees_forwarded(&self, value: &[u8]) -> bool {
+        value.split(|byte| matches!(byte, b',' | b';')).all(|pair| {
+            let pair = pair.trim_ascii();
+            let Some(at) = pair.iter().position(|byte| *byte == b'=') else {
+                // In quotes there may be anything.
+                return pair.is_empty();
+            };
+            let (name, value) = (&pair[..at], pair[at + 1..].trim_ascii());
+            let value = value.strip_prefix(b"\"").unwrap_or(value);
+            let value = value.strip_suffix(b"\"").unwrap_or(value);
+            match name.trim_ascii().to_ascii_lowercase().as_slice() {
+                b"host" => self.has_host(value),
+                b"proto" => value.eq_ignore_ascii_case(self.scheme),
+                b"for" | b"by" => true,
+                _ => false,
+            }
+        })
+    }
+}
+
+/// Does the answer redirect to the very page that its key stands for? Stored, it would be a loop for everybody. Hosts
+/// are compared without port, and without the scheme if the key does not hold it.
+pub fn leads_to_itself(exchange: &Exchange, conf: &Conf, head: &Head) -> bool {
+    if !matches!(head.status, 301 | 302 | 303 | 307 | 308) {
+        return false;
+    }
+    let Some(location) = head.field(b"location") else { return false };
+    let request = &exchange.request;
+    let own = [&b"/"[..], request.target().strip_prefix(b"/").unwrap_or_default()].concat();
+    let location = as_browsers_read(location);
+    let scheme = scheme(&location).filter(|name| is_of_web(name));
+    let rest = &location[scheme.map_or(0, |name| name.len() + 1)..];
+    let is_own_scheme =
+        scheme.is_none_or(|scheme| scheme.eq_ignore_ascii_case(exchange.client.scheme()));
+    let has_authority = rest.starts_with(b"//") || !is_own_scheme;
+    let path = if has_authority {
+        let rest = &rest[rest.iter().take_while(|byte| **byte == b'/').count()..];
+        let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+        let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
+        let host = authority.rsplit(|byte| *byte == b'@').next().unwrap_or_default();
+        if split_authority(host).is_none_or(|(host, _)| host != request.host) {
+            return false;
+        }
+        path
+    } else {
+        rest
+    };
+    let path = path.split(|byte| *byte == b'#').next().unwrap_or_default();
+    // Nothing at all is a reference to what it was found at (RFC 3986, section 4.4).
+    let is_same_path = (path.is_empty() && !has_authority) || same_target(&own, path);
+    is_same_path && (is_own_scheme || !holds_scheme(exchange, conf))
+}
+
+/// A reference as browsers read it (URL Standard, section 4.4): tabs and line ends count for nothing, and of `\` and `/`
+/// one is as good as the other.
+fn as_browsers_read(reference: &[u8]) -> Vec<u8> {
+    let query = reference.iter().position(|byte| matches!(byte, b'?' | b'#'));
+    let path_bytes = query.unwrap_or(reference.len());
+    let read =
+        |(at, byte): (usize, &u8)| if *byte == b'\\' && at < path_bytes { b'/' } else { *byte };
+    let kept = |(_, byte): &(usize, &u8)| !matches!(byte, b'\t' | b'\r' | b'\n');
+    reference.iter().enumerate().filter(kept).map(read).collect()
+}
+
+/// The scheme of a reference, if it has one.
+fn scheme(reference: &[u8]) -> Option<&[u8]> {
+    let end = reference.iter().position(|byte| !byte.is_ascii_alphanumeric())?;
+    (end > 0 && reference[end] == b':').then(|| &reference[..end])
+}
+
+fn is_of_web(scheme: &[u8]) -> bool {
+    scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")
+}
+
+/// Is `reference`, without its authority, the target it was found at (RFC 3986, section 5.2)?
+fn same_target(own: &[u8], reference: &[u8]) -> bool {
+    let path_bytes = own.iter().position(|byte| *byte == b'?').unwrap_or(own.len());
+    let kept = match reference.first() {
+        None | Some(b'/') => &b""[..],
+        Some(b'?') => &own[..path_bytes],
+        Some(_) => match own[..path_bytes].iter().rposition(|byte| *byte == b'/') {
+            Some(at) => &own[..=at],
+            None => b"/",
+        },
+    };
+    let meant = if reference.is_empty() { b"/".to_vec() } else { [kept, reference].concat() };
+    let normal = |target: &[u8]| {
+        let target = yorozu_http::uri::normalize(target, false).ok()?;
+        Some((target.path, target.args.unwrap_or_default()))
+    };
+    meant == own || normal(&meant).is_some_and(|meant| normal(own) == Some(meant))
+}
+
+/// Has the page another key over the other scheme?
+fn holds_scheme(exchange: &Exchange, conf: &Conf) -> bool {
+    let key = |is_tls: bool| {
+        let client = Rc::new(exchange.client.over(is_tls));
+        tried(exchange, &client, |_| ()).map(|mut asked| key::primary(&mut asked, conf))
+    };
+    key(true) != key(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_resolved_before_they_are_compared() {
+        let table = [
+            ("/a", "/a", true),
+            ("/a", "", false),
+            ("/", "", true),
+            ("/a?q", "?q", true),
+            ("/a?q", "?r", false),
+            ("/b/a", "a", true),
+            ("/b/a", "./a", true),
+            ("/b/a", "/b/../b/a", true),
+            ("/b/a", "/a", false),
+            ("/a%62", "/ab", true),
+            ("//a", "/a", false),
+        ];
+        for (own, reference, wanted) in table {
+            assert_eq!(
+                same_target(own.as_bytes(), reference.as_bytes()),
+                wanted,
+                "{own} {reference}"
+            );
+        }
+    }
+}

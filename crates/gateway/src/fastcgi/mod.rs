@@ -1,0 +1,197 @@
+//! FastCGI: the mapping from an exchange to the protocol, and its own directives.
+
+mod codec;
+mod params;
+
+use super::pass::{self, Shared};
+use super::protocol::Protocol;
+use super::protocol::call::{Call, Framing};
+use super::protocol::family::{Family, Spoken};
+use super::protocol::target::Target;
+use crate::cache::settings;
+use bytes::Bytes;
+use codec::codec;
+use params::request;
+use yorozu_kernel::config::block::Block;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::regex::Regex;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::variables::{Row, Variable};
+use yorozu_wire::fastcgi::{CONTENT_BYTES_MAX, stdin_head};
+
+/// The module.
+pub const MODULE: Module =
+    Module::new("http_fastcgi", || [&pass::rows_of::<Fastcgi>(), DIRECTIVES, OTHERS].concat())
+        .with(&[silent::<Draft>, silent::<settings::Shared<Fastcgi>>, silent::<Shared<Fastcgi>>])
+        .computing(VARIABLES);
+
+/// Its variables.
+const VARIABLES: &[Row] = &[
+    ("fastcgi_path_info", Variable::Builtin(path_info)),
+    ("fastcgi_script_name", Variable::Builtin(script_name)),
+];
+
+/// What its directives have in common with others'.
+pub static FAMILY: Family = Family::new("fastcgi", "fastcgi_temp");
+
+/// What `fastcgi_pass` says.
+#[derive(Debug)]
+pub struct Fastcgi(Target);
+
+impl Spoken for Fastcgi {
+    fn family() -> &'static Family {
+        &FAMILY
+    }
+}
+
+impl Protocol for Fastcgi {
+    fn family(&self) -> &'static Family {
+        &FAMILY
+    }
+
+    fn target(&self) -> Option<&Target> {
+        Some(&self.0)
+    }
+
+    fn scheme(&self) -> &'static str {
+        SCHEME
+    }
+
+    fn may_keep(&self, location: &LocationConf) -> bool {
+        location.of::<Conf>().fastcgi_keep_conn
+    }
+
+    fn hidden(&self) -> &'static [&'static [u8]] {
+        &[b"status"]
+    }
+
+    fn call(
+        &self,
+        exchange: &mut Exchange,
+        location: &LocationConf,
+        content: Content,
+    ) -> Result<Call, u16> {
+        let conf = location.of::<Conf>();
+        let (request, validates) = request(exchange, location, &content);
+        Ok(Call {
+            request: request.into(),
+            validates,
+            framing: STDIN,
+            content,
+            codec: Box::new(codec(pass::conf(location, &FAMILY).buffer_size.bytes())),
+            catch_stderr: conf.fastcgi_catch_stderr.clone(),
+            line: None,
+            may_keep: conf.fastcgi_keep_conn,
+            tls: None,
+            scheme: SCHEME,
+            uri: Vec::new(),
+        })
+    }
+}
+
+const SCHEME: &str = "fastcgi://";
+
+/// Records of the stdin stream; one of no content ends it.
+const STDIN: Framing = Framing {
+    piece_bytes_max: CONTENT_BYTES_MAX,
+    joins: false,
+    around: |length, before| stdin_head(before, length),
+    end: |out| {
+        stdin_head(out, 0);
+    },
+};
+
+/// `fastcgi_param name value [if_not_empty]`
+#[derive(Clone, Debug)]
+pub struct Param {
+    pub name: Bytes,
+    pub value: Template,
+    pub is_if_not_empty: bool,
+}
+
+impl Setting for Param {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let is_if_not_empty = match args.word(2) {
+            b"" => false,
+            b"if_not_empty" => true,
+            other => return Err(args.invalid_parameter(other)),
+        };
+        Ok(Self {
+            name: args.words[0].clone(),
+            value: Template::compile(args.word(1), args.env)?,
+            is_if_not_empty,
+        })
+    }
+}
+
+/// `fastcgi_split_path_info`
+#[derive(Clone, Debug)]
+pub struct SplitPathInfo(pub Regex);
+
+impl Setting for SplitPathInfo {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let regex = Regex::compile(args.word(0), false, args.env)?;
+        if regex.groups() < 2 {
+            return Err(ValueError(format!("pattern \"{}\" must have 2 captures", args.text(0))));
+        }
+        Ok(Self(regex))
+    }
+}
+
+settings! {
+    /// File name appended to paths that end in a slash.
+    fastcgi_index: Bytes = none, ONE, HTTP_SERVER_LOCATION;
+    /// Whether the connection stays open; useful with `keepalive` in the upstream block.
+    fastcgi_keep_conn: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// A parameter for the application.
+    fastcgi_param: Vec<Param> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION;
+    /// Splits the path into $fastcgi_script_name and $fastcgi_path_info.
+    fastcgi_split_path_info: Option<SplitPathInfo> = none, ONE, LOCATION;
+    /// A text in the application's messages that counts as a failure.
+    fastcgi_catch_stderr: Vec<Bytes> = none, ONE, HTTP_SERVER_LOCATION;
+}
+
+/// Rows that are no plain settings.
+const OTHERS: &[Directive] = &[Directive::row(
+    "fastcgi_pass",
+    LOCATION | LOCATION_IF,
+    Arity::ONE,
+    Action::Set(pass),
+    "Address of the FastCGI server, or the name of an upstream block.",
+)];
+
+fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    let address = Template::compile(args.word(0), args.env)?;
+    pass::handle_by(block, Fastcgi(Target::new(address, 0)), args)
+}
+
+/// `$fastcgi_script_name`
+pub fn script_name(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let conf = exchange.conf.location(exchange.location).of::<Conf>();
+    let split =
+        conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
+    match &split {
+        Some(captures) => out.extend_from_slice(captures.get(1).unwrap_or_default()),
+        None => out.extend_from_slice(&exchange.uri),
+    }
+    if out.ends_with(b"/") {
+        out.extend_from_slice(&conf.fastcgi_index);
+    }
+    true
+}
+
+/// `$fastcgi_path_info`
+pub fn path_info(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    let conf = exchange.conf.location(exchange.location).of::<Conf>();
+    let split =
+        conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
+    if let Some(captures) = split {
+        out.extend_from_slice(captures.get(2).unwrap_or_default());
+    }
+    true
+}

@@ -1,0 +1,191 @@
+//! The parameters of a request.
+
+use super::Param;
+use crate::cache;
+use crate::cache::settings::with_prefix;
+use crate::{fastcgi, pass};
+use foldhash::fast::RandomState;
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::iter::successors;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::request::{Request, append_joined};
+use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, pair_with, stream, stream_with};
+
+/// Room for a request before it has to grow; chosen: most are shorter.
+const REQUEST_BYTES: usize = 2048;
+/// As [`REQUEST_BYTES`], of a field's name.
+const NAME_BYTES: usize = 64;
+
+/// The request up to its content; with it, if that is in memory. And whether it asks if the stored page is still
+/// good.
+pub(super) fn request(
+    exchange: &mut Exchange,
+    location: &LocationConf,
+    content: &Content,
+) -> (Vec<u8>, bool) {
+    let conf = location.of::<fastcgi::Conf>();
+    let mut out = Vec::with_capacity(REQUEST_BYTES);
+    let mut validates = false;
+    begin_request(&mut out, conf.fastcgi_keep_conn);
+    stream_with(&mut out, RecordKind::Params, |params| {
+        for param in &conf.fastcgi_param {
+            pair_with(params, &param.name, |out| {
+                let start = out.len();
+                param.value.append(exchange, out);
+                if &param.name[..] == b"CONTENT_LENGTH" && out.len() > start {
+                    announce(content, start, out);
+                }
+                !param.is_if_not_empty || out.len() > start
+            });
+        }
+        if pass::conf(location, &super::FAMILY).pass_request_headers {
+            fields(exchange, location, params);
+            validates = cache::is_cacheable(exchange) && own_conditions(exchange, location, params);
+        }
+    });
+    stream(&mut out, RecordKind::Params, b"");
+    match content {
+        Content::None => stream(&mut out, RecordKind::Stdin, b""),
+        Content::Memory(body) => {
+            if !body.is_empty() {
+                stream(&mut out, RecordKind::Stdin, body);
+            }
+            stream(&mut out, RecordKind::Stdin, b"");
+        }
+        Content::File(..) | Content::Live { .. } => {}
+    }
+    (out, validates)
+}
+
+/// Puts the length of what is sent in the place of the one that the configuration spelled from `start` on: what the
+/// client announced need not be what this request has.
+fn announce(content: &Content, start: usize, out: &mut Vec<u8>) {
+    out.truncate(start);
+    match (content, content.length()) {
+        (_, Some(length)) => drop(write!(out, "{length}")),
+        (Content::Live { .. }, None) => {}
+        (_, None) => out.push(b'0'),
+    }
+}
+
+/// Up to this many fields are compared each with each, which is cheaper than a table; chosen: browsers send fewer.
+const FEW_FIELDS: usize = 32;
+
+/// Which fields of a request have the same name: found in one pass, since a client may send a thousand fields.
+struct Repeats {
+    /// The next field of the same name.
+    next: Vec<Option<usize>>,
+    /// Whether it is the first of its name.
+    is_first: Vec<bool>,
+}
+
+impl Repeats {
+    fn of(request: &Request) -> Self {
+        let count = request.fields.len();
+        let mut found = Self { next: vec![None; count], is_first: vec![true; count] };
+        let mut names = Vec::with_capacity(request.head.len());
+        let ends: Vec<usize> = (request.fields.iter())
+            .map(|field| {
+                names.extend(request.name(field).iter().map(u8::to_ascii_lowercase));
+                names.len()
+            })
+            .collect();
+        let mut last: HashMap<&[u8], usize, RandomState> =
+            HashMap::with_capacity_and_hasher(count, RandomState::default());
+        let mut start = 0;
+        for (at, end) in ends.into_iter().enumerate() {
+            if let Some(before) = last.insert(&names[start..end], at) {
+                found.next[before] = Some(at);
+                found.is_first[at] = false;
+            }
+            start = end;
+        }
+        found
+    }
+
+    /// The field at a place and those of its name behind it.
+    fn from(&self, first: usize) -> impl Iterator<Item = usize> {
+        successors(Some(first), |at| self.next[*at])
+    }
+}
+
+/// `HTTP_*` for every field that no `fastcgi_param` sets.
+fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
+    let conf = location.of::<fastcgi::Conf>();
+    let is_cached = cache::is_cacheable(exchange);
+    let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
+    let request = &exchange.request;
+    let repeats = (request.fields.len() > FEW_FIELDS).then(|| Repeats::of(request));
+    let mut name = Vec::with_capacity(NAME_BYTES);
+    for (at, field) in request.fields.iter().enumerate() {
+        let field_name = request.name(field);
+        // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
+        // (CVE-2016-5387); no such field exists.
+        let is_first = match &repeats {
+            Some(repeats) => repeats.is_first[at],
+            None => {
+                let is_same = |field| request.name(field).eq_ignore_ascii_case(field_name);
+                !request.fields[..at].iter().any(is_same)
+            }
+        };
+        if !is_first || field_name.eq_ignore_ascii_case(b"proxy") {
+            continue;
+        }
+        name.clear();
+        name.extend_from_slice(b"HTTP_");
+        name.extend(field_name.iter().map(|byte| match byte {
+            b'-' => b'_',
+            byte => byte.to_ascii_uppercase(),
+        }));
+        let is_conditional = is_cached && cache::is_for_stored_page(field_name);
+        if is_conditional || is_set(&name, &conf.fastcgi_param) {
+            continue;
+        }
+        if name == b"HTTP_HOST" {
+            // The authority that chose the server and the cache key, not another one.
+            pair_with(params, &name, |out| {
+                out.extend_from_slice(&request.host);
+                if !request.port.is_empty() {
+                    out.push(b':');
+                    out.extend_from_slice(&request.port);
+                }
+                true
+            });
+            continue;
+        }
+        let separator: &[u8] =
+            if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
+        pair_with(params, &name, |out| match &repeats {
+            None => append_joined(request.values(field_name), separator, out),
+            Some(repeats) => {
+                let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
+                append_joined(values, separator, out)
+            }
+        });
+    }
+}
+
+/// Asks for what is missing of a stored page, and whether what is stored is still good; `true` if that is the only
+/// condition.
+fn own_conditions(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) -> bool {
+    let conf = location.of::<fastcgi::Conf>();
+    if let Some(range) = cache::missing_range(exchange) {
+        pair(params, b"HTTP_RANGE", range.as_bytes());
+    }
+    let is_condition = |param: &Param| param.name.starts_with(b"HTTP_IF_");
+    if conf.fastcgi_param.iter().any(is_condition) {
+        // The configuration puts conditions of its own.
+        return false;
+    }
+    let (modified, etag) = cache::validators(exchange, with_prefix(location, &super::FAMILY));
+    if let Some(modified) = &modified {
+        pair(params, b"HTTP_IF_MODIFIED_SINCE", modified.as_bytes());
+    }
+    if !etag.is_empty() {
+        pair(params, b"HTTP_IF_NONE_MATCH", &etag);
+    }
+    modified.is_some() || !etag.is_empty()
+}

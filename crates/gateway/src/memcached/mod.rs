@@ -1,0 +1,216 @@
+//! `memcached_pass`: pages that an application put into memcached under their URI.
+
+pub mod pipeline;
+
+use super::pass::{self, Shared};
+use super::protocol::Protocol;
+use super::protocol::call::{Call, Framing, Line, LineAnswer, LineBounds, LineFault};
+use super::protocol::codec::{Head, Whole};
+use super::protocol::family::{Family, Spoken};
+use super::protocol::fault::Failures;
+use super::protocol::target::Target;
+use crate::cache::settings;
+use bytes::Bytes;
+use pipeline::Answer;
+use std::rc::Rc;
+use yorozu_http::uri::{Escape, escape_into};
+use yorozu_kernel::config::block::Block;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::word_bits;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::engine::Later;
+use yorozu_kernel::logging::error::{self, Level};
+use yorozu_upstream::Peer;
+use yorozu_wire::memcached::KEY_BYTES_MAX;
+
+/// The module.
+pub const MODULE: Module = Module::new("http_memcached", rows).with(&[
+    silent::<Draft>,
+    silent::<settings::Shared<Memcached>>,
+    silent::<Shared<Memcached>>,
+]);
+
+/// What its directives have in common with others'.
+static FAMILY: Family = Family::new("memcached", "memcached_temp");
+
+/// Which of the shared directives memcached has, in nginx.
+const SHARED: [&str; 9] = [
+    "memcached_bind",
+    "memcached_buffer_size",
+    "memcached_connect_timeout",
+    "memcached_next_upstream",
+    "memcached_next_upstream_timeout",
+    "memcached_next_upstream_tries",
+    "memcached_read_timeout",
+    "memcached_send_timeout",
+    "memcached_socket_keepalive",
+];
+
+settings! {
+    /// Bit of a value's flags that says it is stored gzipped; it is sent with Content-Encoding then.
+    memcached_gzip_flag: u64 = "0", ONE, HTTP_SERVER_LOCATION;
+}
+
+/// Every row of the module.
+pub fn rows() -> Vec<Directive> {
+    let mut rows = pass::rows_of::<Memcached>();
+    rows.retain(|row| SHARED.contains(&&*row.name));
+    let own = rows.iter_mut().find(|row| row.name == "memcached_next_upstream");
+    own.expect("a shared one").action = Action::Set(next_upstream);
+    rows.extend_from_slice(DIRECTIVES);
+    rows.push(Directive::row(
+        "memcached_pass",
+        LOCATION | LOCATION_IF,
+        Arity::ONE,
+        Action::Set(pass),
+        "Address of the memcached server, or the name of an upstream block; the key is $memcached_key.",
+    ));
+    rows
+}
+
+/// `memcached_next_upstream`, which has words of its own.
+fn next_upstream(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    const WORDS: [(&str, u32); 6] = [
+        ("error", Failures::ERROR),
+        ("timeout", Failures::TIMEOUT),
+        ("denied", Failures::DENIED),
+        ("invalid_response", Failures::INVALID_HEADER),
+        ("not_found", Failures::HTTP_404),
+        ("off", Failures::OFF),
+    ];
+    let setting = &mut block.drafts.of::<Shared<Memcached>>().0.next_upstream;
+    let earlier = setting.written().map_or(0, |failures| failures.0);
+    setting.replace(Failures(earlier | word_bits(args, &WORDS)?));
+    Ok(())
+}
+
+/// What `memcached_pass` says.
+#[derive(Debug)]
+pub struct Memcached {
+    target: Target,
+    /// `$memcached_key`, which the configuration sets.
+    key: Template,
+}
+
+fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    let target = Target::new(Template::compile(args.word(0), args.env)?, 0);
+    let key = Template::compile(b"$memcached_key", args.env)?;
+    pass::handle_by(block, Memcached { target, key }, args)
+}
+
+impl Spoken for Memcached {
+    fn family() -> &'static Family {
+        &FAMILY
+    }
+}
+
+impl Protocol for Memcached {
+    fn family(&self) -> &'static Family {
+        &FAMILY
+    }
+
+    fn target(&self) -> Option<&Target> {
+        Some(&self.target)
+    }
+
+    fn scheme(&self) -> &'static str {
+        SCHEME
+    }
+
+    /// Its connections are kept by the pipelines.
+    fn may_keep(&self, _location: &LocationConf) -> bool {
+        false
+    }
+
+    fn miss(&self, status: u16) -> Option<&'static str> {
+        (status == 404).then_some("the key was not found by memcached")
+    }
+
+    /// Values are stored without their type.
+    fn says_type(&self) -> bool {
+        false
+    }
+
+    /// Refused are methods that read nothing, no key, and one that memcached cannot have.
+    fn call(
+        &self,
+        exchange: &mut Exchange,
+        location: &LocationConf,
+        _content: Content,
+    ) -> Result<Call, u16> {
+        if !exchange.request.method.is_get_or_head() {
+            return Err(405);
+        }
+        let key = self.key.value(exchange);
+        if key.is_empty() {
+            let text = "the \"$memcached_key\" variable is not set";
+            error::request(exchange, Level::Error, text);
+            return Err(500);
+        }
+        let mut escaped = Vec::with_capacity(key.len());
+        escape_into(&mut escaped, &key, Escape::Memcached);
+        if escaped.len() > KEY_BYTES_MAX {
+            let text = format!("the key is longer than memcached's {KEY_BYTES_MAX} bytes");
+            error::request(exchange, Level::Info, &text);
+            return Err(404);
+        }
+        let gzip_flag = location.of::<Conf>().memcached_gzip_flag;
+        Ok(Call {
+            request: escaped.into(),
+            framing: Framing::PLAIN,
+            content: Content::None,
+            validates: false,
+            codec: Box::new(|| Box::new(Whole { body: None })),
+            catch_stderr: Vec::new(),
+            may_keep: false,
+            tls: None,
+            scheme: SCHEME,
+            uri: Vec::new(),
+            line: Some(Box::new(Pipelined { gzip_flag })),
+        })
+    }
+}
+
+const SCHEME: &str = "memcached://";
+
+/// Questions of many requests over one connection; a request is a key.
+struct Pipelined {
+    gzip_flag: u64,
+}
+
+impl Line for Pipelined {
+    fn ask<'a>(
+        &'a self,
+        peer: &'a Peer,
+        bounds: LineBounds,
+        request: Bytes,
+    ) -> Later<'a, Result<LineAnswer, LineFault>> {
+        let LineBounds { socket, connect_timeout, idle_timeout, read_timeout } = bounds;
+        let options = pipeline::Options { socket, connect_timeout, idle_timeout };
+        Box::pin(async move {
+            let answer = pipeline::get(peer.address(), options, request, read_timeout).await?;
+            let (head, body) = page(answer, self.gzip_flag);
+            let received = body.len() as u64;
+            Ok(LineAnswer { head, codec: Box::new(Whole { body: Some(body) }), received })
+        })
+    }
+}
+
+/// The head of a page out of memcached, and the page.
+fn page(answer: Answer, gzip_flag: u64) -> (Head, Bytes) {
+    let (flags, body) = match answer {
+        Answer::NotFound => return (Head { status: 404, ..Head::default() }, Bytes::new()),
+        Answer::Value { flags, body } => (flags, body),
+    };
+    let mut fields =
+        vec![(Bytes::from_static(b"Content-Length"), Bytes::from(body.len().to_string()))];
+    if u64::from(flags) & gzip_flag != 0 {
+        fields.push((Bytes::from_static(b"Content-Encoding"), Bytes::from_static(b"gzip")));
+    }
+    (Head { status: 200, reason: None, fields: Rc::new(fields) }, body)
+}

@@ -1,0 +1,232 @@
+//! From an upstream's head to a response: what is acted on, passed on, stored, or replaced.
+
+use super::Settings;
+use super::arriving::{ArrivingBody, StoreTargets};
+use super::fetch::Fetched;
+use super::shown::{is_hidden, is_of_connection};
+use super::store::Saver;
+use super::tunnel::Upgraded;
+use crate::cache::answer::intercepted;
+use crate::cache::directives::IgnoreHeaders;
+use crate::cache::entry::collector;
+use crate::cache::{self, Plan, parts};
+use crate::protocol;
+use crate::protocol::codec::Head;
+use bytes::Bytes;
+use std::rc::Rc;
+use std::time::Duration;
+use yorozu_kernel::exchange::cached::NotStored;
+use yorozu_kernel::exchange::outcome::Outcome;
+use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::response::{Body, Response};
+use yorozu_kernel::exchange::{Exchange, content_type, error_page};
+use yorozu_kernel::files::path;
+use yorozu_kernel::logging::error::{self, Context, Level};
+
+/// Turns what was fetched into an outcome; the body goes on arriving.
+pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fetched) -> Outcome {
+    let (head, before) = parts::completed(exchange, std::mem::take(&mut fetched.head));
+    exchange.upstream_fields = Rc::clone(&head.fields);
+    exchange.cache_report.forward_status = Some(head.status);
+    if !exchange.request.method.is_get_or_head() && conf.cache.zone().is_some() {
+        Box::pin(cache::invalidate::after(exchange, conf.cache, head.status)).await;
+        cache::invalidate::plan_for_get(exchange, conf.cache, &head);
+    }
+    let may_purge = !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_PURGE);
+    if may_purge && head.field(b"x-accel-purge").is_some() {
+        let purge = exchange.conf.engine.purge_by_answer;
+        purge(exchange, Rc::clone(&head.fields)).await;
+    }
+    let config = Rc::clone(&exchange.conf);
+    let location = config.location(exchange.location);
+    let protocol = protocol::of(location).expect("only gateways have answers");
+    if let Some(text) = protocol.miss(head.status) {
+        error::request(exchange, Level::Info, text);
+        fetched.end();
+        return Outcome::Status(404);
+    }
+    if head.status < 200 {
+        if !fetched.source.codec.is_tunnel() {
+            fetched.end();
+            return Outcome::Status(502);
+        }
+        return upgraded(exchange, conf, &head, fetched);
+    }
+    if !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
+        if let Some(rate) = head.field(b"x-accel-limit-rate") {
+            exchange.limit_rate = yorozu_conf::value::number(rate);
+        }
+    }
+    if let Some(outcome) = accel_redirect(exchange, conf, &head) {
+        fetched.end();
+        return outcome;
+    }
+    if let Some(status) = intercepted(exchange, conf.cache, head.status) {
+        exchange.keep_challenges(status, &head.fields);
+        keep_intercepted(exchange, conf, &head, fetched).await;
+        return Outcome::Status(status);
+    }
+    let mut response = response(exchange, conf, &head);
+    if !protocol.says_type() {
+        response.content_type = path::content_type(exchange, location);
+    }
+    response.upstream_validates = exchange.pass.of::<Plan>().is_none();
+    let collector = collector(exchange, conf.cache, &head, &response, fetched.started);
+    response.location = response.location.map(|path| error_page::absolute(exchange, &path));
+    let saver = Saver::start(exchange, &conf, &response);
+    let is_buffered = match head.field(b"x-accel-buffering") {
+        Some(value) if !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
+            if value.eq_ignore_ascii_case(b"no") {
+                false
+            } else {
+                conf.buffering || value.eq_ignore_ascii_case(b"yes")
+            }
+        }
+        _ => conf.buffering,
+    };
+    let targets = StoreTargets { collector, saver };
+    fetched.before = before;
+    let mut body = ArrivingBody::new(exchange, fetched, targets);
+    body.gather(&conf, is_buffered, &response).await;
+    body.attach(exchange, &conf, is_buffered, &mut response).await;
+    Outcome::Respond(Box::new(response))
+}
+
+/// The connection leaves HTTP: the client's and the upstream's are joined.
+fn upgraded(exchange: &mut Exchange, conf: Settings<'_>, head: &Head, fetched: Fetched) -> Outcome {
+    drop(exchange.pass.take::<Plan>());
+    let mut response = response(exchange, conf, head);
+    let Fetched { source, lease, .. } = fetched;
+    let Some(connection) = source.connection else { return Outcome::Status(502) };
+    let early = source.input.freeze();
+    response.body =
+        Body::Tunnel(Box::new(Upgraded::new(connection, early, conf.read_timeout, lease)));
+    Outcome::Respond(Box::new(response))
+}
+
+fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Option<Outcome> {
+    let target = head
+        .field(b"x-accel-redirect")
+        .filter(|_| !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_REDIRECT))?;
+    if let Some(plan) = exchange.pass.take::<Plan>() {
+        if plan.ends_with(head.status, NotStored::NoLifetime) {
+            plan.end_stale(Context::of(exchange));
+        }
+    }
+    if target.starts_with(b"@") {
+        return Some(Outcome::Named(target.clone()));
+    }
+    if exchange.request.method != Method::Head {
+        exchange.request.become_get();
+    }
+    // As nginx: these travel on to the redirected answer.
+    for name in [
+        &b"Content-Type"[..],
+        b"Set-Cookie",
+        b"Content-Disposition",
+        b"Cache-Control",
+        b"Expires",
+        b"Accept-Ranges",
+    ] {
+        let values = head.fields.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
+        exchange.accel_fields.extend(values.cloned());
+    }
+    let Some(parts) = yorozu_http::uri::parse_unsafe(target) else {
+        let text = format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(target));
+        error::request(exchange, Level::Error, &text);
+        return Some(Outcome::Status(404));
+    };
+    Some(Outcome::Internal { uri: parts.path, args: Some(parts.args.unwrap_or_default()) })
+}
+
+/// The answer that a page of our own replaces: stored all the same, if it may be, so that the
+/// upstream is not asked again for as long.
+async fn keep_intercepted(
+    exchange: &mut Exchange,
+    conf: Settings<'_>,
+    head: &Head,
+    fetched: Fetched,
+) {
+    let mut response = response(exchange, conf, head);
+    match collector(exchange, conf.cache, head, &response, fetched.started) {
+        None => fetched.end(),
+        Some(collector) => {
+            let targets = StoreTargets { collector: Some(collector), saver: None };
+            let mut body = ArrivingBody::new(exchange, fetched, targets);
+            body.gather(&conf, conf.buffering, &response).await;
+            body.attach(exchange, &conf, conf.buffering, &mut response).await;
+        }
+    }
+}
+
+/// The upstream's head as the client shall see it.
+pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Response {
+    let config = Rc::clone(&exchange.conf);
+    let protocol = protocol::of(config.location(exchange.location));
+    let protocol = protocol.expect("only gateways have answers");
+    exchange.passes_trailers = protocol.passes_trailers(config.location(exchange.location));
+    let mut response = Response::new(head.status);
+    response.reason.clone_from(&head.reason);
+    // Most have nothing to say but whether it is kept.
+    let is_usual = |options: &Bytes| {
+        options.eq_ignore_ascii_case(b"keep-alive") || options.eq_ignore_ascii_case(b"close")
+    };
+    let names_fields = head.status != 101 && !head.values(b"connection").all(is_usual);
+    for (name, value) in head.fields.iter() {
+        let is_of_connection = names_fields && is_of_connection(head, name);
+        if is_hidden(protocol, conf, name) || is_of_connection {
+            continue;
+        }
+        match protocol.rewritten(exchange, name, value) {
+            // Completed by the client's host when it is sent, and not before it is stored: the key
+            // need not hold that host.
+            Some(value) if value.starts_with(b"/") && name.eq_ignore_ascii_case(b"location") => {
+                response.location = Some(value);
+            }
+            Some(value) => place(&mut response, name, &value),
+            None => place(&mut response, name, value),
+        }
+    }
+    let is_ignored = conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_CHARSET);
+    if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
+        content_type::add_charset(&mut response.content_type, charset);
+    }
+    response.allow_ranges |= conf.cache.force_ranges;
+    // As nginx: who passes the origin's own ones on adds none where it sent none.
+    let is_passed = |name: &[u8]| {
+        protocol.hidden().contains(&name)
+            && conf.pass_header.iter().any(|passed| passed.eq_ignore_ascii_case(name))
+    };
+    response.has_own_date |= is_passed(b"date");
+    response.has_own_server |= is_passed(b"server");
+    response
+}
+
+/// Puts a field where the filters look for it.
+fn place(response: &mut Response, name: &Bytes, value: &Bytes) {
+    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+    // By length first: most names are none of these.
+    match name.len() {
+        12 if is(b"content-type") => response.content_type = value.clone(),
+        14 if is(b"content-length") => {
+            response.content_length = yorozu_conf::value::number(value);
+        }
+        13 if is(b"last-modified") => match yorozu_http::date::parse(value) {
+            Some(time) => response.last_modified = Some(time),
+            None => response.add(name.clone(), value.clone()),
+        },
+        4 if is(b"etag") => response.etag = value.clone(),
+        13 if is(b"accept-ranges") => {
+            response.allow_ranges = value.eq_ignore_ascii_case(b"bytes");
+            response.add(name.clone(), value.clone());
+        }
+        length => {
+            response.has_own_date |= length == 4 && is(b"date");
+            response.has_own_server |= length == 6 && is(b"server");
+            response.add(name.clone(), value.clone());
+        }
+    }
+}
+
+/// How long a background refresh may take beyond the upstream's own timeouts; chosen.
+pub const REFRESH_MAX: Duration = Duration::from_secs(600);

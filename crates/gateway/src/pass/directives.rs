@@ -1,0 +1,175 @@
+//! Directives that every gateway has under its own prefix: `fastcgi_connect_timeout`, and so on.
+
+use super::store::Store;
+use crate::cache;
+use crate::cache::directives::cache_path;
+use crate::protocol::family::{Family, Spoken, family_settings};
+use crate::protocol::fault::Failures;
+use crate::protocol::{Gateway, Protocol, spoken_by};
+use bytes::Bytes;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use yorozu_kernel::config::block::Block;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::{Buffers, Offset, Size, StoreAccess, TempPath};
+
+/// Has a location's content made by another server, that is spoken to by `protocol`.
+///
+/// # Errors
+/// As nginx: another of the same protocol stands there.
+pub fn handle_by<P: Protocol>(
+    block: &mut Block,
+    protocol: P,
+    args: &Args<'_>,
+) -> Result<(), ValueError> {
+    if block.handler.as_ref().is_some_and(|handler| spoken_by::<P>(&**handler).is_some()) {
+        return Err(args.duplicate());
+    }
+    block.handle_by(Gateway(Box::new(protocol)));
+    Ok(())
+}
+
+/// Every row that a protocol has in common with others, by name.
+pub fn rows_of<P: Spoken>() -> Vec<Directive> {
+    let mut all = [rows::<P>(), cache::settings::rows::<P>()].concat();
+    all.push(Directive {
+        name: format!("{}_cache_path", <P as Spoken>::family().prefix).into(),
+        contexts: HTTP,
+        arity: Arity::TWO_OR_MORE,
+        default: None,
+        doc: "Folder, name and bounds of a cache zone; `memory=` bounds its memory tier.",
+        action: Action::Set(cache_path),
+    });
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    all
+}
+
+/// `off`, or the address to connect from, which may hold variables.
+#[derive(Clone, Debug, Default)]
+pub struct Bind(pub Option<BindAddress>);
+
+/// Where connections come from.
+#[derive(Clone, Debug)]
+pub struct BindAddress {
+    pub address: Template,
+    /// The address may be foreign: the client's, for example.
+    pub is_transparent: bool,
+}
+
+impl Setting for Bind {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let is_transparent = match (args.word(0), args.word(1)) {
+            (b"off", b"") => return Ok(Self(None)),
+            (_, b"") => false,
+            (_, b"transparent") => true,
+            (_, other) => return Err(args.invalid_parameter(other)),
+        };
+        let address = Template::compile(args.word(0), args.env)?;
+        if address.as_literal().is_some_and(|text| bind_address(&text).is_none()) {
+            return Err(ValueError(format!("invalid address \"{}\"", args.text(0))));
+        }
+        if is_transparent {
+            args.env.is_transparent.set(true);
+        }
+        Ok(Self(Some(BindAddress { address, is_transparent })))
+    }
+}
+
+/// An address with or without port; any free port without.
+pub fn bind_address(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 0)))
+}
+
+family_settings! {
+    at gateway, check = check;
+    /// Address from which upstreams are contacted.
+    bind: Bind = none, ONE_OR_TWO;
+    /// Buffer for the first part of the answer, which holds its head.
+    buffer_size: Size = "8k", ONE;
+    /// Whether the answer is read ahead of a slow client.
+    buffering: bool = "on", ONE;
+    /// Count and size of buffers for reading ahead.
+    buffers: Buffers = "8 8k", TWO;
+    /// Bytes that may wait for the client while more is read.
+    busy_buffers_size: Option<Size> = none, ONE;
+    /// Time to establish a connection.
+    connect_timeout: Duration = "60s", ONE;
+    /// Field of the answer that is not passed on.
+    hide_header: Vec<Bytes> = none, ONE;
+    /// Whether the upstream works on when the client is gone.
+    ignore_client_abort: bool = "off", ONE;
+    /// Bytes per second read from the upstream while its answer is read ahead.
+    limit_rate: Size = "0", ONE;
+    /// Longest temporary file for an answer; 0 for none.
+    max_temp_file_size: Offset = "1024m", ONE;
+    /// Failures that let the next peer try.
+    next_upstream: Failures = "error timeout", ONE_OR_MORE;
+    /// Time in which peers may be tried; 0 for any.
+    next_upstream_timeout: Duration = "0", ONE;
+    /// How many peers may be tried; 0 for all.
+    next_upstream_tries: u64 = "0", ONE;
+    /// Hidden field of the answer that is passed on all the same.
+    pass_header: Vec<Bytes> = none, ONE;
+    /// Whether the request's body is passed.
+    pass_request_body: bool = "on", ONE;
+    /// Whether the request's fields are passed.
+    pass_request_headers: bool = "on", ONE;
+    /// Time between two reads of the answer.
+    read_timeout: Duration = "60s", ONE;
+    /// Whether the whole request body is read before the upstream is asked.
+    request_buffering: bool = "on", ONE;
+    /// Least bytes of a send; accepted, not done.
+    send_lowat: Size = "0", ONE;
+    /// Time between two writes of the request.
+    send_timeout: Duration = "60s", ONE;
+    /// TCP keepalive towards upstreams.
+    socket_keepalive: bool = "off", ONE;
+    /// Receive buffer of upstream sockets.
+    socket_rcvbuf: Option<Size> = none, ONE;
+    /// Send buffer of upstream sockets.
+    socket_sndbuf: Option<Size> = none, ONE;
+    /// Whether answers are stored as files, and where.
+    store: Store = none, ONE;
+    /// Rights of stored files.
+    store_access: StoreAccess = "user:rw", ONE_OR_MORE;
+    /// Bytes written to a temporary file at a time; accepted, the answer's own pieces are written.
+    temp_file_write_size: Size = "16k", ONE;
+    /// Folder of temporary files.
+    temp_path: TempPath = { temp_path }, ONE_TO_FOUR;
+}
+
+/// Checks what several directives must be to each other.
+///
+/// # Errors
+/// What does not fit together.
+fn check(conf: &Conf, family: &Family, _is_used: bool, _env: &Env) -> Result<(), ValueError> {
+    let prefix = family.prefix;
+    let (busy, buffer) = (conf.busy_buffers_size, conf.buffer_size.0);
+    if busy.is_some_and(|busy| busy.0 < buffer.max(conf.buffers.size)) {
+        return Err(ValueError(format!(
+            "\"{prefix}_busy_buffers_size\" must be equal to or greater than the maximum of the value of \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""
+        )));
+    }
+    Ok(())
+}
+
+impl Conf {
+    /// Are answers stored as files?
+    pub fn stores(&self) -> bool {
+        !matches!(self.store, Store::Off)
+    }
+
+    /// Options of upstream sockets.
+    pub fn socket_options(&self, from: Option<SocketAddr>) -> yorozu_upstream::SocketOptions {
+        yorozu_upstream::SocketOptions {
+            from,
+            transparent: self.bind.0.as_ref().is_some_and(|bind| bind.is_transparent),
+            keepalive: self.socket_keepalive,
+            send_bytes: self.socket_sndbuf.map(Size::bytes),
+            receive_bytes: self.socket_rcvbuf.map(Size::bytes),
+        }
+    }
+}

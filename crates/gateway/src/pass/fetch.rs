@@ -1,0 +1,579 @@
+//! One response head from one of a group's peers: connect, send, read, and the next peer on failure.
+
+use super::pools::{self, Lease, PoolKey};
+use super::pump::Source;
+use super::upload::{self, Sending, UploadFault, Uploaded};
+use super::{Conf, hints};
+use crate::protocol;
+use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
+use crate::protocol::codec::{Codec, Head};
+use crate::protocol::family::Family;
+use crate::protocol::fault::{Failures, Fault};
+use crate::upstream::Upstream;
+use bytes::{Bytes, BytesMut};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use yorozu_kernel::base::{batch, timer, turn};
+use yorozu_kernel::config::servers::LocationId;
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::request_body::{BodyError, RequestBody};
+use yorozu_kernel::exchange::source::{Interim, RequestSource};
+use yorozu_kernel::exchange::{Exchange, UpstreamAttempt};
+use yorozu_kernel::logging::error::{Context, Level, os_error};
+use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
+
+/// nginx's words for an answer that ends before its head.
+const CLOSED_EARLY: &str =
+    "upstream prematurely closed connection while reading response header from upstream";
+/// How long a shared connection may be idle where no `keepalive_timeout` says; its default.
+const LINE_IDLE: Duration = Duration::from_secs(60);
+
+/// A request ready to be sent.
+pub struct Job {
+    pub conf: Rc<WorkerConf>,
+    pub location: LocationId,
+    /// Whose prefix the settings have.
+    pub family: &'static Family,
+    pub upstream: Arc<Upstream>,
+    /// What the choice of a peer depends on.
+    pub selector: Selector,
+    pub call: Call,
+    /// The body, if it is sent on while it arrives (`*_request_buffering off`).
+    pub live: RefCell<Option<RequestBody>>,
+    /// Whether there is, or was, a body in [`Job::live`]: once begun it cannot be sent to another peer.
+    pub is_live: bool,
+    /// What went wrong on the client's side of a body sent on.
+    pub client_fault: Cell<Option<BodyError>>,
+    /// `*_bind`
+    pub from: Option<SocketAddr>,
+    /// Where connections are kept, if they are.
+    pub pool: Option<Rc<PoolKey>>,
+    pub is_idempotent: bool,
+    pub context: Context,
+    /// The client, if it shall get early hints.
+    pub hinted: Option<Rc<dyn RequestSource>>,
+    /// What became of each peer asked.
+    pub attempts: RefCell<Vec<UpstreamAttempt>>,
+    /// When the last of them was chosen.
+    pub begun: Cell<Instant>,
+}
+
+/// A response head, and the connection its body comes from.
+pub struct Fetched {
+    pub head: Head,
+    pub source: Source,
+    pub lease: Lease,
+    pub started: Instant,
+    pub received: u64,
+    /// `fastcgi://`, for messages.
+    pub scheme: &'static str,
+    /// Bytes that go before the body: the start of a page whose rest was asked for.
+    pub before: Option<Bytes>,
+}
+
+impl Fetched {
+    /// The rest of the answer is not wanted: the connection ends, and after it the hold on its peer.
+    pub fn end(self) {
+        drop(self.source);
+        self.lease.release(None, false);
+    }
+}
+
+/// What came of a conversation: a head, and what a [`Lease`] of its connection knows.
+struct Answered {
+    head: Head,
+    source: Source,
+    requests: u64,
+    opened: Instant,
+    started: Instant,
+    received: u64,
+}
+
+/// A failed conversation: whose fault, and how many bytes of an answer had come.
+type Failed = (Fault, usize);
+
+/// Asks peers until one answers acceptably.
+///
+/// # Errors
+/// The last peer's fault.
+///
+/// # Cancel safety
+/// The connection is closed and the peer's lease given back.
+pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
+    let started = turn::instant();
+    let mut tried = Tried::default();
+    loop {
+        let group = &job.upstream.group;
+        let Some(lease) = group.select(&mut tried, &job.selector, turn::instant()) else {
+            job.no_peer();
+            return Err(Fault::NoPeer);
+        };
+        let peer = lease.peer();
+        job.attempts.borrow_mut().push(UpstreamAttempt::new(Arc::clone(peer.text())));
+        job.begun.set(turn::instant());
+        let mut was_sent = false;
+        match job.ask(peer, &mut was_sent).await {
+            Ok(answered) => {
+                let mut fetched = job.fetched(answered, lease);
+                let may_try_next =
+                    |fault: &Fault| job.may_try_next(fault, was_sent, tried.count(), started);
+                if !job.judge(&mut fetched).as_ref().is_some_and(may_try_next) {
+                    return Ok(fetched);
+                }
+            }
+            Err(fault) => {
+                job.attempt(|attempt| attempt.status = fault.status());
+                job.attempt_ended();
+                if job.is_clients_fault() {
+                    drop(lease);
+                } else {
+                    lease.failed(turn::instant());
+                }
+                if !job.may_try_next(&fault, was_sent, tried.count(), started) {
+                    return Err(fault);
+                }
+            }
+        }
+        job.attempt_ended();
+    }
+}
+
+impl Job {
+    fn conf(&self) -> &Conf {
+        super::conf(self.conf.location(self.location), self.family)
+    }
+
+    /// `fastcgi://unix:/run/php.sock:` for messages.
+    fn name(&self, peer: Option<&Peer>) -> String {
+        let peer = peer.map_or(&*self.upstream.group.name, |peer| peer.text());
+        let end = if peer.starts_with("unix:") { ":" } else { "" };
+        let uri = String::from_utf8_lossy(&self.call.uri);
+        format!("{}{peer}{end}{uri}", self.call.scheme)
+    }
+
+    fn log(&self, text: &str, peer: &Peer) {
+        self.log_at(Level::Error, text, peer);
+    }
+
+    fn log_at(&self, level: Level, text: &str, peer: &Peer) {
+        if self.context.takes(level) {
+            self.context.upstream(level, text, Some(&self.name(Some(peer))));
+        }
+    }
+
+    /// Notes something about the attempt under way.
+    fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
+        if let Some(attempt) = self.attempts.borrow_mut().last_mut() {
+            note(attempt);
+        }
+    }
+
+    /// Tells the exchange what became of the attempts.
+    pub fn hand_over(&self, exchange: &mut Exchange) {
+        let mut attempts = self.attempts.take();
+        if exchange.attempts.is_empty() {
+            exchange.attempts = attempts;
+        } else {
+            exchange.attempts.append(&mut attempts);
+        }
+    }
+
+    /// The attempt is over, and no body of it is wanted.
+    pub fn attempt_ended(&self) {
+        let time = turn::since(self.begun.get());
+        self.attempt(|attempt| attempt.response_time = Some(time));
+    }
+
+    fn no_peer(&self) {
+        let text = "no live upstreams while connecting to upstream";
+        self.context.upstream(Level::Error, text, Some(&self.name(None)));
+        let mut attempt = UpstreamAttempt::new(self.upstream.group.name.as_str().into());
+        attempt.status = 502;
+        attempt.response_time = Some(Duration::ZERO);
+        self.attempts.borrow_mut().push(attempt);
+    }
+
+    fn may_try_next(&self, fault: &Fault, was_sent: bool, tries: usize, started: Instant) -> bool {
+        let conf = self.conf();
+        let is_used_up = was_sent && self.is_live;
+        conf.next_upstream.has(fault.failure())
+            && !is_used_up
+            && (self.is_idempotent || !was_sent || conf.next_upstream.has(Failures::NON_IDEMPOTENT))
+            && (conf.next_upstream_tries == 0 || (tries as u64) < conf.next_upstream_tries)
+            && (conf.next_upstream_timeout.is_zero()
+                || turn::since(started) < conf.next_upstream_timeout)
+            && tries < self.upstream.group.tries_max()
+    }
+
+    /// Did the conversation end because of what the client sent, or did not send?
+    fn is_clients_fault(&self) -> bool {
+        let fault = self.client_fault.take();
+        let is_clients = fault.is_some();
+        self.client_fault.set(fault);
+        is_clients
+    }
+
+    fn fetched(&self, answered: Answered, lease: yorozu_upstream::Lease) -> Fetched {
+        let Answered { head, source, requests, opened, started, received } = answered;
+        let lease = Lease::new(&self.upstream, lease, self.pool.clone(), (requests, opened));
+        Fetched { head, source, lease, started, received, scheme: self.call.scheme, before: None }
+    }
+
+    /// The fault of an answer whose status counts as a failure here.
+    fn judge(&self, fetched: &mut Fetched) -> Option<Fault> {
+        let status = fetched.head.status;
+        self.attempt(|attempt| attempt.status = status);
+        if !self.conf().next_upstream.has(Failures::of_status(status)) {
+            return None;
+        }
+        // As nginx: these say nothing about the peer.
+        if !matches!(status, 403 | 404) {
+            fetched.lease.blame(turn::instant());
+        }
+        Some(Fault::Status(status))
+    }
+
+    async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Answered, Fault> {
+        if let Some(line) = &self.call.line {
+            *was_sent = true;
+            return Box::pin(self.ask_line(&**line, peer)).await;
+        }
+        let mut kept = self.pool.as_ref().and_then(|key| pools::take(key, peer));
+        loop {
+            let begun = turn::instant();
+            let is_kept = kept.is_some();
+            let may_repeat = is_kept && self.is_idempotent && !self.is_live;
+            let kept = match kept.take() {
+                Some(kept) => kept,
+                // Boxed, as everything rare: the future of a request is moved when it starts.
+                None => {
+                    let connection = Box::pin(self.connect(peer)).await?;
+                    Kept { connection, requests: 0, opened: begun }
+                }
+            };
+            let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
+            self.attempt(|attempt| attempt.connect_time = Some(time));
+            *was_sent = true;
+            match self.converse(kept, peer, begun, may_repeat).await {
+                // It died while idle: not the peer's fault, a new connection decides.
+                Err((Fault::Error, 0)) if may_repeat => *was_sent = false,
+                result => return result.map_err(|(fault, _)| fault),
+            }
+        }
+    }
+
+    /// Asks over a connection that other requests share.
+    async fn ask_line(&self, line: &dyn Line, peer: &Peer) -> Result<Answered, Fault> {
+        let conf = self.conf();
+        let keepalive = self.upstream.keepalive.map(|keepalive| keepalive.limits.idle_timeout);
+        let bounds = LineBounds {
+            socket: conf.socket_options(self.from),
+            connect_timeout: conf.connect_timeout,
+            idle_timeout: keepalive.unwrap_or(LINE_IDLE),
+            read_timeout: conf.read_timeout,
+        };
+        let begun = turn::instant();
+        let answer = line.ask(peer, bounds, self.call.request.clone()).await;
+        let answer = answer.map_err(|fault| self.line_fault(&fault, peer))?;
+        let LineAnswer { head, codec, received } = answer;
+        let time = turn::since(begun);
+        self.attempt(|attempt| {
+            attempt.connect_time = Some(Duration::ZERO);
+            attempt.header_time = Some(time);
+            attempt.bytes_sent = self.call.request.len() as u64;
+            attempt.bytes_received = received;
+        });
+        let source =
+            Source { connection: None, codec, input: BytesMut::new(), sending: Sending::Done };
+        Ok(Answered { head, source, requests: 0, opened: begun, started: begun, received })
+    }
+
+    fn line_fault(&self, fault: &LineFault, peer: &Peer) -> Fault {
+        match fault {
+            LineFault::Connect(problem) => {
+                self.not_connected(problem, peer);
+                Fault::Error
+            }
+            LineFault::ConnectTimeout => {
+                self.timed_out("connecting to upstream", peer);
+                Fault::Timeout
+            }
+            LineFault::Timeout => {
+                self.timed_out("reading response header from upstream", peer);
+                Fault::Timeout
+            }
+            LineFault::Closed => {
+                self.log(CLOSED_EARLY, peer);
+                Fault::Error
+            }
+            LineFault::Invalid(text) => {
+                self.log(text, peer);
+                Fault::InvalidHead
+            }
+        }
+    }
+
+    fn not_connected(&self, problem: &io::Error, peer: &Peer) {
+        let (at, why) = (peer.text(), os_error(problem));
+        self.log(&format!("connect() to {at} failed ({why}) while connecting to upstream"), peer);
+    }
+
+    async fn connect(&self, peer: &Peer) -> Result<Connection, Fault> {
+        let conf = self.conf();
+        let open = Connection::open(peer.address(), conf.socket_options(self.from));
+        let connection = match tokio::time::timeout(conf.connect_timeout, open).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => {
+                self.not_connected(&error, peer);
+                return Err(Fault::Error);
+            }
+            Err(_) => {
+                self.timed_out("connecting to upstream", peer);
+                return Err(Fault::Timeout);
+            }
+        };
+        let Some(options) = &self.call.tls else { return Ok(connection) };
+        match tokio::time::timeout(conf.connect_timeout, Tls::handshake(connection, options)).await
+        {
+            Ok(Ok(tls)) => Ok(Connection::Tls(Box::new(tls))),
+            Ok(Err(error)) => {
+                self.log(&format!("{} while SSL handshaking to upstream", tls_error(&error)), peer);
+                Err(Fault::Error)
+            }
+            Err(_) => {
+                self.timed_out("SSL handshaking to upstream", peer);
+                Err(Fault::Timeout)
+            }
+        }
+    }
+
+    fn timed_out(&self, doing: &str, peer: &Peer) {
+        let text = format!("upstream timed out (110: Connection timed out) while {doing}");
+        self.log(&text, peer);
+    }
+
+    /// The request could not be sent.
+    fn not_sent(&self, problem: UploadFault, peer: &Peer) -> Fault {
+        match problem {
+            UploadFault::Client(problem) => {
+                // Logged where the client is answered.
+                self.client_fault.set(Some(problem));
+                Fault::Error
+            }
+            UploadFault::Peer(problem) if problem.kind() == io::ErrorKind::TimedOut => {
+                self.timed_out("sending request to upstream", peer);
+                Fault::Timeout
+            }
+            UploadFault::Peer(problem) => {
+                let why = os_error(&problem);
+                let text = format!("writev() failed ({why}) while sending request to upstream");
+                self.log(&text, peer);
+                Fault::Error
+            }
+        }
+    }
+
+    /// Sends the request and reads the head; the error comes with the bytes received.
+    async fn converse(
+        &self,
+        kept: Kept,
+        peer: &Peer,
+        begun: Instant,
+        may_repeat: bool,
+    ) -> Result<Answered, Failed> {
+        let Kept { connection, requests, opened } = kept;
+        let sent = Rc::new(Cell::new(0));
+        let connection = Rc::new(connection);
+        // The first piece of a body shares a call with the head.
+        let is_alone = matches!(self.call.content, Content::None | Content::Memory(_));
+        if is_alone {
+            let count = batch::write_upstream(&connection, &self.call.request).await.unwrap_or(0);
+            sent.set(count as u64);
+        }
+        let mut talk = Conversation {
+            codec: (self.call.codec)(),
+            input: BytesMut::new(),
+            sending: self.send(&connection, &sent),
+            connection,
+            received: 0,
+            may_repeat,
+            trouble: None,
+        };
+        let head = self.read_head(&mut talk, peer).await;
+        self.attempt(|attempt| {
+            attempt.bytes_sent = sent.get();
+            attempt.bytes_received = talk.received as u64;
+        });
+        let head = head.map_err(|fault| (fault, talk.received))?;
+        self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
+        let Conversation { connection, codec, input, sending, received, .. } = talk;
+        let source = Source { connection: Some(connection), codec, input, sending };
+        Ok(Answered { head, source, requests, opened, started: begun, received: received as u64 })
+    }
+
+    /// Leaves what is not `sent` yet to an upload, if there is anything.
+    fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Sending {
+        let live = self.live.borrow_mut().take();
+        let count = usize::try_from(sent.get()).unwrap_or(0);
+        let source = match (live, &self.call.content) {
+            (Some(body), _) => {
+                let core = self.conf.location(self.location).http_core();
+                let bounds = core.piece_bounds(self.conf().buffer_size.bytes());
+                upload::Source::Live(Box::new(body), bounds)
+            }
+            (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
+            // Its body went with an earlier attempt: this one cannot be whole.
+            (None, Content::Live { .. }) => return Sending::Broken,
+            (None, _) if count == self.call.request.len() => return Sending::Done,
+            (None, _) => upload::Source::None,
+        };
+        Sending::UnderWay(upload::start(upload::Plan {
+            connection: Rc::clone(connection),
+            head: self.call.request.slice(count..),
+            source,
+            framing: self.call.framing,
+            send_timeout: self.conf().send_timeout,
+            sent: Rc::clone(sent),
+        }))
+    }
+
+    async fn read_head(&self, talk: &mut Conversation, peer: &Peer) -> Result<Head, Fault> {
+        loop {
+            let head = talk.codec.read_head(&mut talk.input);
+            if let Some(text) = talk.codec.take_stderr() {
+                self.log(&talk.codec.told(&text), peer);
+                let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
+                if self.call.catch_stderr.iter().any(is_caught) {
+                    return Err(Fault::InvalidHead);
+                }
+            }
+            match head {
+                Ok(Some(head)) if head.status == 103 => {
+                    Box::pin(self.pass_hints(&head)).await;
+                    continue;
+                }
+                Ok(Some(head)) => return Ok(head),
+                Ok(None) => {}
+                Err(problem) => {
+                    self.log(&problem.to_string(), peer);
+                    return Err(Fault::InvalidHead);
+                }
+            }
+            self.read_more(talk, peer).await?;
+        }
+    }
+
+    /// `early_hints`: sends the client what the upstream says beforehand.
+    async fn pass_hints(&self, head: &Head) {
+        let location = self.conf.location(self.location);
+        let Some(protocol) = protocol::of(location) else { return };
+        let fields = hints::shown(protocol, super::settings(location, protocol), head);
+        let Some(client) = self.hinted.as_ref().filter(|_| !fields.is_empty()) else { return };
+        let send_timeout = self.conf.location(self.location).http_core().send_timeout;
+        let sent = client.interim(Interim::EarlyHints(&fields), send_timeout).await;
+        // A client that is gone is noticed with the answer itself.
+        if sent.is_err_and(|problem| problem.kind() == io::ErrorKind::TimedOut) {
+            let text =
+                "client timed out (110: Connection timed out) while sending early hints to client";
+            self.context.upstream(Level::Info, text, None);
+        }
+    }
+
+    /// Waits for bytes of the answer, while the request may still be on its way.
+    async fn read_more(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), Fault> {
+        let read = loop {
+            let Sending::UnderWay(upload) = &mut talk.sending else {
+                let read = talk.connection.read(&mut talk.input);
+                match timer::within(self.conf().read_timeout, read).await {
+                    Some(read) => break read,
+                    None => {
+                        self.timed_out("reading response header from upstream", peer);
+                        return Err(Fault::Timeout);
+                    }
+                }
+            };
+            let uploaded = tokio::select! {
+                biased;
+                uploaded = upload => uploaded,
+                read = talk.connection.read(&mut talk.input) => break read,
+            };
+            talk.sending = Sending::of(&uploaded.result);
+            self.uploaded(talk, uploaded, peer)?;
+        };
+        match read {
+            Ok(0) => {
+                if let Some(problem) = talk.trouble.take().filter(|_| !talk.may_repeat) {
+                    return Err(self.not_sent(UploadFault::Peer(problem), peer));
+                }
+                self.log_at(talk.level(), CLOSED_EARLY, peer);
+                Err(Fault::Error)
+            }
+            Err(problem) => {
+                let why = os_error(&talk.trouble.take().unwrap_or(problem));
+                let text =
+                    format!("recv() failed ({why}) while reading response header from upstream");
+                self.log_at(talk.level(), &text, peer);
+                Err(Fault::Error)
+            }
+            Ok(count) => {
+                talk.received += count;
+                Ok(())
+            }
+        }
+    }
+
+    fn uploaded(
+        &self,
+        talk: &mut Conversation,
+        uploaded: Uploaded,
+        peer: &Peer,
+    ) -> Result<(), Fault> {
+        *self.live.borrow_mut() = uploaded.body;
+        match uploaded.result {
+            Ok(()) => Ok(()),
+            // An early answer may say why the peer takes no more: it is read first.
+            Err(UploadFault::Peer(problem)) if problem.kind() != io::ErrorKind::TimedOut => {
+                talk.trouble = Some(problem);
+                Ok(())
+            }
+            Err(problem) => Err(self.not_sent(problem, peer)),
+        }
+    }
+}
+
+/// One request on one connection, until the head of its answer is read.
+struct Conversation {
+    connection: Rc<Connection>,
+    codec: Box<dyn Codec>,
+    input: BytesMut,
+    sending: Sending,
+    received: usize,
+    /// Whether the request may be sent again over a new connection, should this one, which was kept,
+    /// be dead.
+    may_repeat: bool,
+    /// Why the request could not be sent, while an answer may still come.
+    trouble: Option<io::Error>,
+}
+
+impl Conversation {
+    /// How serious an end before the answer is: hardly, if a new connection decides.
+    fn level(&self) -> Level {
+        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
+    }
+}
+
+/// nginx's words for a failed handshake, with rustls's reason.
+fn tls_error(problem: &io::Error) -> String {
+    match problem.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::Other => {
+            format!("SSL_do_handshake() failed ({problem})")
+        }
+        io::ErrorKind::UnexpectedEof => "peer closed connection in SSL handshake".to_owned(),
+        _ => format!("SSL_do_handshake() failed ({})", os_error(problem)),
+    }
+}

@@ -1,0 +1,105 @@
+//! What every gateway shares: directives, peers and retries, buffering, the cache in front.
+//!
+//! Way through: [`respond`] (cache, never waits) -> [`run`] (waits: disk, another maker, the request
+//! body, the peer) -> [`fetch`] (peers, one after another) -> [`answer`] (head to response, what is
+//! stored) -> [`arriving`] (the body, if it is there) -> [`pump`] (the rest, read ahead of the client).
+//!
+//! Nothing here names a protocol: each is a [`Protocol`], which brings its directives, a
+//! [`Call`](super::protocol::call::Call) (what it makes of the exchange) and a
+//! [`Codec`](super::protocol::codec::Codec).
+
+pub mod answer;
+pub mod arriving;
+pub mod directives;
+pub mod fetch;
+mod hints;
+mod pace;
+pub mod pools;
+pub mod pump;
+pub mod ready;
+pub mod run;
+mod shown;
+pub mod store;
+pub mod tunnel;
+pub mod upload;
+
+pub use directives::{Conf, handle_by, rows_of};
+pub use run::run;
+
+use super::protocol::family::{Family, Stamped};
+use super::protocol::{Gateway, Protocol};
+use crate::cache;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::rc::Rc;
+use yorozu_kernel::config::directive::ValueError;
+use yorozu_kernel::config::shared::Collected;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::handler::Handler;
+use yorozu_kernel::exchange::outcome::{Outcome, Pending};
+
+/// What one block says with the prefix of a protocol.
+pub type Shared<P> = Stamped<P, directives::Draft>;
+
+impl Handler for Gateway {
+    fn respond(&self, exchange: &mut Exchange) -> Outcome {
+        respond(exchange, &*self.0)
+    }
+
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+        Box::pin(run(exchange, &*self.0))
+    }
+
+    fn check(&self, shared: &Collected) -> Result<(), ValueError> {
+        self.0.target().map_or(Ok(()), |target| target.resolve(shared))
+    }
+
+    fn is_gateway(&self) -> bool {
+        true
+    }
+}
+
+/// The settings in a location that have the prefix of a family.
+pub fn conf<'a>(location: &'a LocationConf, family: &Family) -> &'a Conf {
+    location.at(&family.gateway)
+}
+
+/// The settings of a gateway in a location, and of the cache in front of it.
+#[derive(Clone, Copy)]
+pub struct Settings<'a> {
+    own: &'a Conf,
+    pub cache: &'a cache::Conf,
+}
+
+impl Deref for Settings<'_> {
+    type Target = Conf;
+
+    fn deref(&self) -> &Conf {
+        self.own
+    }
+}
+
+/// All settings in a location that have the prefix of a protocol.
+pub fn settings<'a>(location: &'a LocationConf, protocol: &dyn Protocol) -> Settings<'a> {
+    let family = protocol.family();
+    Settings { own: conf(location, family), cache: cache::settings::with_prefix(location, family) }
+}
+
+/// Looks into the cache; what cannot be answered from memory is left to [`run`].
+fn respond(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
+    let config = Rc::clone(&exchange.conf);
+    let location = config.location(exchange.location);
+    if let Err(status) = protocol.resolve(exchange) {
+        return Outcome::Status(status);
+    }
+    let conf = cache::settings::with_prefix(location, protocol.family());
+    if conf.zone().is_none() || exchange.is_dry {
+        return Outcome::Wait(Pending::Content);
+    }
+    cache::lookup(exchange, conf).map_or(Outcome::Wait(Pending::Content), run::act)
+}

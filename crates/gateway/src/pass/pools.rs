@@ -1,0 +1,200 @@
+//! Connections between requests: who holds one, and where it goes back to.
+//!
+//! Each worker has a pool for each group; its bound is that of `keepalive`. A connection in it is for one protocol and,
+//! with `keepalive … local` or TLS, for one location and peer name: it is never used for what it was not opened for.
+
+use crate::upstream::{Keepalive, Upstream};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use yorozu_kernel::base::{tasks, turn};
+use yorozu_upstream::{Connection, Group, Kept, KeptFor, Peer, Pool};
+
+/// What keeps connections apart.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct PoolKey {
+    group: u64,
+    scheme: &'static str,
+    /// `*_bind`
+    from: Option<SocketAddr>,
+    /// The location and the name of the peer's certificate, where they matter.
+    place: Option<(usize, Box<str>)>,
+}
+
+impl PoolKey {
+    /// `location` is unlike any other of the process's configurations.
+    pub fn new(
+        upstream: &Upstream,
+        scheme: &'static str,
+        from: Option<SocketAddr>,
+        location: usize,
+        tls_name: Option<&str>,
+    ) -> Self {
+        let is_local = upstream.keepalive.is_some_and(|keepalive| keepalive.is_local);
+        let place = match tls_name {
+            Some(name) => Some((location, name.into())),
+            None => is_local.then(|| (location, "".into())),
+        };
+        Self { group: upstream.group.id, scheme, from, place }
+    }
+}
+
+struct Entry {
+    pool: Pool<Rc<PoolKey>>,
+    keepalive: Keepalive,
+    /// Gone with its configuration.
+    group: Weak<Group>,
+}
+
+/// The pool of each group, by its number.
+type Pools = HashMap<u64, Entry, BuildHasherDefault<ByNumber>>;
+
+/// Group numbers are counted up: they need no mixing.
+#[derive(Default)]
+struct ByNumber(u64);
+
+impl Hasher for ByNumber {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers are hashed")
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+fn of(key: &Rc<PoolKey>, peer: &Peer) -> KeptFor<Rc<PoolKey>> {
+    KeptFor { peer: Arc::clone(peer.text()), key: Rc::clone(key) }
+}
+
+thread_local! {
+    static TAKEN: Rc<Notify> = Rc::new(Notify::new());
+    static POOLS: RefCell<Pools> = RefCell::default();
+    static IS_SWEEPING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How often idle connections are looked at.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Told whenever a connection of this worker is taken.
+pub fn taken() -> Rc<Notify> {
+    TAKEN.with(Rc::clone)
+}
+
+/// An idle connection to `peer`.
+pub fn take(key: &Rc<PoolKey>, peer: &Peer) -> Option<Kept> {
+    TAKEN.with(|taken| taken.notify_waiters());
+    POOLS.with_borrow_mut(|pools| {
+        let entry = pools.get_mut(&key.group)?;
+        entry.pool.take(&of(key, peer), &entry.keepalive.limits, turn::instant())
+    })
+}
+
+/// Are fewer than `count` connections to `peer` idle, and is there room for one more?
+pub fn lacks(key: &Rc<PoolKey>, peer: &Peer, count: usize) -> bool {
+    POOLS.with_borrow(|pools| {
+        pools.get(&key.group).is_none_or(|Entry { pool, keepalive, .. }| {
+            pool.len() < keepalive.limits.idle_max && pool.idle(&of(key, peer)) < count
+        })
+    })
+}
+
+/// Keeps a connection that stands between two requests.
+fn put(key: &Rc<PoolKey>, upstream: &Upstream, peer: &Peer, mut kept: Kept) {
+    kept.requests += 1;
+    add(key, upstream, peer, kept);
+}
+
+/// Keeps a connection, within the limits.
+pub fn add(key: &Rc<PoolKey>, upstream: &Upstream, peer: &Peer, kept: Kept) {
+    let Some(keepalive) = upstream.keepalive else { return };
+    POOLS.with_borrow_mut(|pools| {
+        let entry = pools.entry(key.group).or_insert_with(|| {
+            let group = Arc::downgrade(&upstream.group);
+            Entry { pool: Pool::default(), keepalive, group }
+        });
+        entry.pool.put(of(key, peer), kept, &keepalive.limits, turn::instant());
+    });
+    if !IS_SWEEPING.replace(true) {
+        tasks::of_request(sweep(Sweeping));
+    }
+}
+
+/// The one task of a worker that sweeps; the next one may begin when it ends, however that is.
+struct Sweeping;
+
+impl Drop for Sweeping {
+    fn drop(&mut self) {
+        IS_SWEEPING.set(false);
+    }
+}
+
+/// Closes connections that were idle too long, that their peer closed, or whose group is gone.
+async fn sweep(_sweeping: Sweeping) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let is_empty = POOLS.with_borrow_mut(|pools| {
+            let now = Instant::now();
+            pools.retain(|_, entry| {
+                entry.pool.expire(&entry.keepalive.limits, now);
+                entry.pool.drop_closed();
+                entry.group.strong_count() > 0 && !entry.pool.is_empty()
+            });
+            pools.is_empty()
+        });
+        if is_empty {
+            return;
+        }
+    }
+}
+
+/// A peer in use by one request, and where its connection is kept afterwards, if at all.
+pub struct Lease {
+    upstream: Arc<Upstream>,
+    lease: yorozu_upstream::Lease,
+    key: Option<Rc<PoolKey>>,
+    requests: u64,
+    opened: Instant,
+    /// Whether the peer was found at fault though its answer is used.
+    is_blamed: bool,
+}
+
+impl Lease {
+    /// Of a connection that had this many `requests` since it was `opened`.
+    pub fn new(
+        upstream: &Arc<Upstream>,
+        lease: yorozu_upstream::Lease,
+        key: Option<Rc<PoolKey>>,
+        (requests, opened): (u64, Instant),
+    ) -> Self {
+        Self { upstream: Arc::clone(upstream), lease, key, requests, opened, is_blamed: false }
+    }
+
+    /// The answer counts as the peer's failure; its connection is not kept.
+    pub fn blame(&mut self, now: Instant) {
+        self.lease.blame(now);
+        self.is_blamed = true;
+        self.key = None;
+    }
+
+    /// The request is over; a whole connection may be kept.
+    pub fn release(self, connection: Option<Connection>, is_reusable: bool) {
+        let key = self.key.as_ref().filter(|_| is_reusable);
+        if let (Some(key), Some(connection)) = (key, connection) {
+            let kept = Kept { connection, requests: self.requests, opened: self.opened };
+            put(key, &self.upstream, self.lease.peer(), kept);
+        }
+        if !self.is_blamed {
+            self.lease.succeeded();
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! The upstream's side of a body: a pump reads ahead of the client, into memory and then into a
+//! temporary file, as far as the location's buffers allow.
+
+use super::pace::Paced;
+use super::pools::Lease;
+use super::store::Saver;
+use super::upload::Sending;
+use crate::cache::Collecting;
+use crate::protocol::codec::{BodyStep, Codec, CodecError};
+use bytes::{Bytes, BytesMut};
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use yorozu_cache::Filling;
+use yorozu_kernel::base::turn::{self, unix_seconds_of};
+use yorozu_kernel::base::{faults, tasks, timer};
+use yorozu_kernel::exchange::response::Segment;
+use yorozu_kernel::exchange::stream::{Ending, Shared, Stream, Torn, Totals};
+use yorozu_kernel::files::read;
+use yorozu_kernel::files::temporary::TemporaryFile;
+use yorozu_kernel::logging::error::{Context, Level, os_error};
+use yorozu_upstream::Connection;
+
+/// A connection in the middle of a response.
+pub struct Source {
+    /// `None`: the whole answer is in the codec.
+    pub connection: Option<Rc<Connection>>,
+    pub codec: Box<dyn Codec>,
+    pub input: BytesMut,
+    /// The request, which may still be on its way.
+    pub sending: Sending,
+}
+
+impl Source {
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// The peer closed early, broke the protocol, or the connection failed.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CodecError> {
+        loop {
+            match self.codec.read_body(&mut self.input)? {
+                BodyStep::Data(bytes) => return Ok(Some(bytes)),
+                BodyStep::End => return Ok(None),
+                BodyStep::NeedMore => {}
+            }
+            if !matches!(self.read().await, Ok(count) if count > 0) {
+                return if self.codec.is_whole_at_close() {
+                    Ok(None)
+                } else {
+                    Err(CodecError::Incomplete)
+                };
+            }
+        }
+    }
+
+    /// Reads, while the request may still be on its way.
+    async fn read(&mut self) -> io::Result<usize> {
+        let Some(connection) = &self.connection else { return Ok(0) };
+        if let Sending::UnderWay(upload) = &mut self.sending {
+            let uploaded = tokio::select! {
+                biased;
+                read = connection.read(&mut self.input) => return read,
+                uploaded = upload => uploaded,
+            };
+            // Whatever became of it: the answer has begun and decides.
+            self.sending = Sending::of(&uploaded.result);
+        }
+        connection.read(&mut self.input).await
+    }
+
+    /// Takes what has arrived of the body; `true` if that was all of it.
+    ///
+    /// # Errors
+    /// The peer broke the protocol, or ended too early.
+    pub fn arrived(&mut self, pieces: &mut Vec<Bytes>) -> Result<bool, CodecError> {
+        loop {
+            match self.codec.read_body(&mut self.input)? {
+                BodyStep::Data(piece) => pieces.push(piece),
+                BodyStep::End => return Ok(true),
+                BodyStep::NeedMore => return Ok(false),
+            }
+        }
+    }
+
+    /// As [`Source::arrived`], with what arrives within `longest`.
+    ///
+    /// # Errors
+    /// As [`Source::arrived`].
+    pub async fn gather(
+        &mut self,
+        pieces: &mut Vec<Bytes>,
+        longest: Duration,
+    ) -> Result<bool, CodecError> {
+        let deadline = tokio::time::Instant::now() + longest;
+        while !self.arrived(pieces)? {
+            let read = tokio::time::timeout_at(deadline, self.read()).await;
+            if !matches!(read, Ok(Ok(count)) if count > 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The connection for another request, and whether it can serve one.
+    pub fn into_connection(self, is_whole: bool) -> (Option<Connection>, bool) {
+        let is_reusable =
+            is_whole && self.sending.is_done() && self.input.is_empty() && self.codec.is_reusable();
+        // An upload under way holds the connection, too.
+        drop(self.sending);
+        (self.connection.and_then(Rc::into_inner), is_reusable)
+    }
+}
+
+/// How far the pump may read ahead.
+pub struct ReadAhead {
+    pub read_timeout: Duration,
+    pub memory_bytes_max: usize,
+    /// Folder and bound of the temporary file; `None` for none.
+    pub file: Option<(PathBuf, u64)>,
+    /// `*_limit_rate`.
+    pub pace: Option<Paced>,
+    /// The source has nothing more: what is left is what the pace holds.
+    pub is_whole: bool,
+}
+
+/// What happens around the pump.
+pub struct PumpEnd {
+    pub collecting: Option<Collecting>,
+    pub saver: Option<Saver>,
+    pub context: Context,
+    pub peer: String,
+    pub started: Instant,
+    /// The peer, until the connection goes back, whole or not.
+    pub lease: Lease,
+}
+
+/// Starts a pump and returns the client's side of it; `pieces` came with the head.
+pub fn start_with(
+    pieces: Vec<Bytes>,
+    source: Source,
+    ahead: ReadAhead,
+    mut end: PumpEnd,
+    received: u64,
+) -> Stream {
+    let shared = Rc::new(Shared::default());
+    let bytes: usize = pieces.iter().map(Bytes::len).sum();
+    let totals = Totals { body_bytes: bytes as u64, received, time: Duration::ZERO };
+    shared.state.borrow_mut().totals = totals;
+    if end.saver.as_mut().is_some_and(|saver| !pieces.iter().all(|piece| saver.push(piece))) {
+        end.saver = None;
+    }
+    let (outlet, stream) = match end.collecting.take() {
+        None => {
+            let mut state = shared.state.borrow_mut();
+            state.memory_bytes = bytes;
+            state.queue = pieces.into_iter().map(Segment::Memory).collect();
+            (Outlet::Queue, Stream::new(Rc::clone(&shared)))
+        }
+        Some(mut collecting) => {
+            pieces.iter().for_each(|piece| collecting.push(piece));
+            let follower = collecting.filling().flow().follow().expect("nothing was let go");
+            let stream = Stream::of_page(follower, Some(Rc::clone(&shared)));
+            (Outlet::Stored(Box::new(collecting)), stream)
+        }
+    };
+    let pump = Pump { ending: Ending(Rc::clone(&shared)), shared, outlet, ahead, file: None };
+    tasks::of_request(pump.run(source, end));
+    stream
+}
+
+/// Where a body goes.
+enum Outlet {
+    /// To the one client.
+    Queue,
+    /// To all who read along, and into the cache: nobody is waited for.
+    Stored(Box<Collecting>),
+    /// To all who read along; storing it was given up.
+    Passed(Filling),
+}
+
+/// What the source says; `None`: nothing in time.
+type Next = Option<Result<Option<Bytes>, CodecError>>;
+
+/// Is there room for a piece?
+enum Room {
+    Yes,
+    No,
+    /// Nobody wants it.
+    Unwanted,
+}
+
+struct Pump {
+    shared: Rc<Shared>,
+    /// Of the queue; a flow has its own.
+    ending: Ending,
+    outlet: Outlet,
+    ahead: ReadAhead,
+    file: Option<(Arc<File>, u64)>,
+}
+
+impl Pump {
+    async fn run(mut self, mut source: Source, mut end: PumpEnd) {
+        let result = self.transfer(&mut source, &mut end).await;
+        let is_whole = matches!(result, Ok(true));
+        if let Err(text) = &result {
+            end.context.upstream(Level::Error, text, Some(&end.peer));
+        }
+        let may_be_stored = source.codec.may_be_stored();
+        let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
+        let (connection, is_reusable) = source.into_connection(is_whole);
+        end.lease.release(connection, is_reusable);
+        {
+            let mut state = self.shared.state.borrow_mut();
+            state.trailers = trailers;
+            state.totals.time = turn::since(end.started);
+        }
+        if let Some(saver) = end.saver.take().filter(|_| is_whole && may_be_stored) {
+            saver.finish().await;
+        }
+        match self.outlet {
+            Outlet::Stored(collecting) if is_whole && may_be_stored => {
+                collecting.finish(unix_seconds_of(SystemTime::now())).await;
+            }
+            Outlet::Stored(collecting) if is_whole => collecting.give_up().end(),
+            Outlet::Passed(filling) if is_whole => filling.end(),
+            // Dropped, they end torn.
+            Outlet::Stored(_) | Outlet::Passed(_) => {}
+            Outlet::Queue => self.ending.0.end(if is_whole { Ok(()) } else { Err(Torn) }),
+        }
+    }
+
+    /// `Ok(false)`: nobody wants the rest.
+    async fn transfer(&mut self, source: &mut Source, end: &mut PumpEnd) -> Result<bool, String> {
+        self.spill_collected().await;
+        loop {
+            let is_kept = matches!(self.outlet, Outlet::Stored(_)) || end.saver.is_some();
+            let Some(next) = self.next(source, is_kept).await else { return Ok(false) };
+            let piece = match next {
+                Some(Ok(Some(piece))) => piece,
+                Some(Ok(None)) => return Ok(true),
+                Some(Err(CodecError::Incomplete)) => {
+                    return Err(format!("{} while reading upstream", source.codec.closed_early()));
+                }
+                Some(Err(error)) => return Err(error.to_string()),
+                None => {
+                    return Err(
+                        "upstream timed out (110: Connection timed out) while reading upstream"
+                            .to_owned(),
+                    );
+                }
+            };
+            faults::point("pump");
+            if let Some(text) = source.codec.take_stderr() {
+                let text = source.codec.told(&text);
+                end.context.upstream(Level::Error, &text, Some(&end.peer));
+            }
+            if let Some(saver) = &mut end.saver {
+                if !(saver.push(&piece) && saver.flush().await) {
+                    end.saver = None;
+                }
+            }
+            if let Outlet::Stored(collecting) = &mut self.outlet {
+                collecting.push(&piece);
+                self.count(piece.len() as u64);
+                self.spill_collected().await;
+            } else if !self.queue(piece, &end.context).await && end.saver.is_none() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Has what is stored keep within its memory; a body that cannot be stored is passed on.
+    async fn spill_collected(&mut self) {
+        let Outlet::Stored(collecting) = &mut self.outlet else { return };
+        if !collecting.spill().await {
+            if let Outlet::Stored(given_up) = std::mem::replace(&mut self.outlet, Outlet::Queue) {
+                self.outlet = Outlet::Passed(given_up.give_up());
+            }
+        }
+    }
+
+    fn count(&self, bytes: u64) {
+        let totals = &mut self.shared.state.borrow_mut().totals;
+        totals.received += bytes;
+        totals.body_bytes += bytes;
+    }
+
+    /// The next piece when it is due; `None`: nobody wants it.
+    async fn next(&mut self, source: &mut Source, is_kept: bool) -> Option<Next> {
+        let Some(mut pace) = self.ahead.pace.take() else {
+            return self.unless_abandoned(is_kept, self.read(source)).await;
+        };
+        let due = self.unless_abandoned(is_kept, pace.due()).await?;
+        let mut next = Some(Ok(None));
+        if !pace.holds() {
+            next = self.unless_abandoned(is_kept, self.read(source)).await?;
+        }
+        if let Some(Ok(Some(piece))) = next {
+            pace.hold(piece);
+            next = Some(Ok(None));
+        }
+        if let Some(piece) = pace.take(due) {
+            next = Some(Ok(Some(piece)));
+        }
+        self.ahead.pace = Some(pace);
+        Some(next)
+    }
+
+    async fn read(&self, source: &mut Source) -> Next {
+        if self.ahead.is_whole {
+            return Some(Ok(None));
+        }
+        timer::within(self.ahead.read_timeout, source.next()).await
+    }
+
+    /// What comes of waiting; `None` if meanwhile whoever wanted it has left, unless it is kept anyway.
+    async fn unless_abandoned<T>(
+        &self,
+        is_kept: bool,
+        waiting: impl Future<Output = T>,
+    ) -> Option<T> {
+        if is_kept || self.is_abandoned() {
+            return Some(waiting.await);
+        }
+        tokio::select! {
+            result = waiting => Some(result),
+            () = self.abandoned() => None,
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        match &self.outlet {
+            Outlet::Queue => self.shared.state.borrow().is_abandoned,
+            Outlet::Stored(_) => false,
+            Outlet::Passed(filling) => filling.is_abandoned(),
+        }
+    }
+
+    async fn abandoned(&self) {
+        while !self.is_abandoned() {
+            self.taken().await;
+        }
+    }
+
+    /// Returns when somebody took something, or left.
+    async fn taken(&self) {
+        match &self.outlet {
+            Outlet::Queue | Outlet::Stored(_) => self.shared.writable.notified().await,
+            Outlet::Passed(filling) => filling.taken().await,
+        }
+    }
+
+    fn room(&self, bytes: usize) -> Room {
+        if self.is_abandoned() {
+            return Room::Unwanted;
+        }
+        let (in_memory, is_empty) = match &self.outlet {
+            Outlet::Queue | Outlet::Stored(_) => {
+                let state = self.shared.state.borrow();
+                (state.memory_bytes, state.queue.is_empty())
+            }
+            Outlet::Passed(filling) => {
+                (usize::try_from(filling.memory_bytes()).unwrap_or(usize::MAX), filling.is_taken())
+            }
+        };
+        match is_empty || in_memory.saturating_add(bytes) <= self.ahead.memory_bytes_max {
+            true => Room::Yes,
+            false => Room::No,
+        }
+    }
+
+    /// Hands a piece on once there is room for it; `false` if nobody wants it.
+    async fn queue(&mut self, piece: Bytes, context: &Context) -> bool {
+        loop {
+            match self.room(piece.len()) {
+                Room::Unwanted => return false,
+                Room::Yes => {
+                    self.hand_on(Segment::Memory(piece));
+                    return true;
+                }
+                Room::No => {}
+            }
+            match self.spill(&piece).await {
+                Ok(true) => return true,
+                Ok(false) => self.taken().await,
+                Err(problem) => {
+                    // The client goes on without it, at its own pace.
+                    let folder = self.ahead.file.take().map(|(folder, _)| folder);
+                    let folder = folder.unwrap_or_default();
+                    let text = format!(
+                        "a temporary file in \"{}\" failed ({}) while reading upstream",
+                        folder.display(),
+                        os_error(&problem)
+                    );
+                    context.upstream(Level::Crit, &text, None);
+                }
+            }
+        }
+    }
+
+    fn hand_on(&self, segment: Segment) {
+        self.count(segment.bytes());
+        match (&self.outlet, segment) {
+            (Outlet::Passed(filling), Segment::Memory(bytes)) => filling.push(&bytes),
+            (Outlet::Passed(filling), Segment::File(file, range)) => {
+                filling.push_file(&file, range);
+            }
+            (_, segment) => {
+                let mut state = self.shared.state.borrow_mut();
+                if let Segment::Memory(bytes) = &segment {
+                    state.memory_bytes += bytes.len();
+                }
+                state.queue.push_back(segment);
+                self.shared.readable.notify_one();
+            }
+        }
+    }
+
+    /// Puts a piece into the temporary file, if there is one with room.
+    ///
+    /// # Errors
+    /// The file cannot be made or written.
+    async fn spill(&mut self, piece: &Bytes) -> io::Result<bool> {
+        let Some((folder, bytes_max)) = &self.ahead.file else { return Ok(false) };
+        let used = self.file.as_ref().map_or(0, |(_, used)| *used);
+        let end = used + piece.len() as u64;
+        if end > *bytes_max {
+            return Ok(false);
+        }
+        let file = match self.file.take() {
+            Some((file, _)) => file,
+            None => unnamed_file_in(folder.clone()).await?,
+        };
+        read::write(&file, vec![piece.clone()], used).await?;
+        self.hand_on(Segment::File(Arc::clone(&file), used..end));
+        self.file = Some((file, end));
+        Ok(true)
+    }
+}
+
+async fn unnamed_file_in(folder: PathBuf) -> io::Result<Arc<File>> {
+    let made = tokio::task::spawn_blocking(move || TemporaryFile::unnamed(&folder));
+    Ok(Arc::clone(made.await.map_err(io::Error::other)??.file()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::codec::{Head, Whole};
+    use yorozu_upstream::{PeerAddress, SocketOptions};
+
+    struct NeverWhole;
+
+    impl Codec for NeverWhole {
+        fn read_head(&mut self, _: &mut BytesMut) -> Result<Option<Head>, CodecError> {
+            Ok(None)
+        }
+
+        fn read_body(&mut self, _: &mut BytesMut) -> Result<BodyStep, CodecError> {
+            Ok(BodyStep::NeedMore)
+        }
+
+        fn is_whole_at_close(&self) -> bool {
+            false
+        }
+
+        fn is_reusable(&self) -> bool {
+            false
+        }
+    }
+
+    /// What gathering from a peer that says nothing yields, and how long it takes.
+    async fn gather(codec: Box<dyn Codec>) -> (bool, usize, Duration) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = PeerAddress::Tcp(listener.local_addr().unwrap());
+        let connection = Connection::open(&address, SocketOptions::default()).await.unwrap();
+        let _silent = listener.accept().await.unwrap();
+        let connection = Some(Rc::new(connection));
+        let mut source =
+            Source { connection, codec, input: BytesMut::new(), sending: Sending::Done };
+        let (mut pieces, begun) = (Vec::new(), tokio::time::Instant::now());
+        tokio::time::pause();
+        let is_whole = source.gather(&mut pieces, Duration::from_millis(2)).await.unwrap();
+        (is_whole, pieces.len(), begun.elapsed())
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_whole_is_not_waited_for() {
+        let codec = Whole { body: Some(Bytes::from_static(b"page")) };
+        let (is_whole, pieces, time) = gather(Box::new(codec)).await;
+        assert_eq!((is_whole, pieces), (true, 1));
+        assert!(time < Duration::from_millis(2), "{time:?}");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_waited_for_so_long() {
+        let (is_whole, pieces, time) = gather(Box::new(NeverWhole)).await;
+        assert_eq!((is_whole, pieces), (false, 0));
+        assert!(time >= Duration::from_millis(2), "{time:?}");
+    }
+}

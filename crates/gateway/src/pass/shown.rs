@@ -1,0 +1,41 @@
+//! Which fields of an upstream's head the client sees.
+
+use super::Settings;
+use crate::cache::purge::TAG_FIELDS;
+use crate::protocol::Protocol;
+use crate::protocol::codec::Head;
+use yorozu_http::field;
+
+/// Fields of an answer that are for the server, not the client.
+const HIDDEN: [&[u8]; 7] = [
+    b"x-accel-purge",
+    b"x-accel-expires",
+    b"x-accel-expires-max",
+    b"x-accel-redirect",
+    b"x-accel-limit-rate",
+    b"x-accel-buffering",
+    b"x-accel-charset",
+];
+/// Fields about the connection to the upstream (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
+
+/// Does `Connection` name the field (RFC 9110, section 7.6.1)?
+pub(super) fn is_of_connection(head: &Head, name: &[u8]) -> bool {
+    // What tells where the message ends, and what was hidden before, is not its to name.
+    const NOT_ITS: [&[u8]; 2] = [b"content-length", b"content-type"];
+    head.values(b"connection").any(|options| field::list_has(options, name))
+        && !NOT_ITS.iter().any(|kept| kept.eq_ignore_ascii_case(name))
+}
+
+pub(super) fn is_hidden(protocol: &dyn Protocol, conf: Settings<'_>, name: &[u8]) -> bool {
+    let is = |found: &[u8]| found.eq_ignore_ascii_case(name);
+    let by_default = || {
+        let own = protocol.hidden().iter();
+        let tags = TAG_FIELDS.iter().filter(|_| conf.cache.zone().is_some());
+        HIDDEN.iter().chain(own).chain(tags).any(|hidden| is(hidden))
+            && !conf.pass_header.iter().any(|passed| is(passed))
+    };
+    HOP_BY_HOP.iter().any(|hop| is(hop))
+        || by_default()
+        || conf.hide_header.iter().any(|hidden| is(hidden))
+}

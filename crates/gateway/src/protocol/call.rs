@@ -1,0 +1,112 @@
+//! What a protocol makes of an exchange.
+
+use super::codec::{Codec, Head};
+use bytes::Bytes;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::engine::Later;
+use yorozu_upstream::{Peer, SocketOptions, TlsOptions};
+
+/// A request as one protocol sends it, and how its answer is read.
+pub struct Call {
+    /// The whole request, or its part before a body that lies in a file or still arrives.
+    pub request: Bytes,
+    /// How pieces of such a body are framed.
+    pub framing: Framing,
+    /// Does it ask whether the stored page is still good, and put no other condition? Only then a 304 says so.
+    pub validates: bool,
+    /// The content that the request announces; in memory, it is a part of [`Call::request`].
+    pub content: Content,
+    /// Makes a reader for one answer.
+    pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
+    /// Texts in the application's messages that make its answer a failure.
+    pub catch_stderr: Vec<Bytes>,
+    /// May the connection be kept for another request?
+    pub may_keep: bool,
+    /// Is the connection encrypted, and how?
+    pub tls: Option<TlsOptions>,
+    /// `fastcgi://`, for messages.
+    pub scheme: &'static str,
+    /// Who sends the request in the place of a connection of its own.
+    pub line: Option<Box<dyn Line>>,
+    /// `/path` behind the peer's address in messages.
+    pub uri: Vec<u8>,
+}
+
+/// How pieces of a request body are framed.
+#[derive(Clone, Copy, Debug)]
+pub struct Framing {
+    /// The longest piece that can be framed at once.
+    pub piece_bytes_max: usize,
+    /// Does a frame hold all pieces that arrived together, and not one?
+    pub joins: bool,
+    /// Writes what goes before a piece of this many bytes; returns what goes behind it.
+    pub around: fn(usize, &mut Vec<u8>) -> &'static [u8],
+    /// Writes the end of the body.
+    pub end: fn(&mut Vec<u8>),
+}
+
+impl Framing {
+    /// As they are; their length was announced.
+    pub const PLAIN: Self =
+        Self { piece_bytes_max: usize::MAX, joins: true, around: |_, _| b"", end: |_| () };
+
+    /// RFC 9112, section 7.1.
+    pub const CHUNKED: Self = Self {
+        piece_bytes_max: usize::MAX,
+        joins: true,
+        around: |length, before| {
+            let _ = write!(before, "{length:x}\r\n");
+            b"\r\n"
+        },
+        end: |out| out.extend_from_slice(b"0\r\n\r\n"),
+    };
+}
+
+/// A connection that the requests of many share; it is the protocol's own.
+pub trait Line {
+    /// Asks a peer, and waits for the whole answer.
+    ///
+    /// # Cancel safety
+    /// The answer is dropped when it comes.
+    fn ask<'a>(
+        &'a self,
+        peer: &'a Peer,
+        bounds: LineBounds,
+        request: Bytes,
+    ) -> Later<'a, Result<LineAnswer, LineFault>>;
+}
+
+/// How a line is opened, how long it is kept, and how long an answer may take.
+#[derive(Clone, Copy, Debug)]
+pub struct LineBounds {
+    pub socket: SocketOptions,
+    pub connect_timeout: Duration,
+    pub idle_timeout: Duration,
+    pub read_timeout: Duration,
+}
+
+/// An answer that came over a line.
+pub struct LineAnswer {
+    pub head: Head,
+    /// Hands out the body, which is there.
+    pub codec: Box<dyn Codec>,
+    pub received: u64,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug)]
+pub enum LineFault {
+    /// The server cannot be reached.
+    Connect(Arc<io::Error>),
+    /// Not within the connect timeout.
+    ConnectTimeout,
+    /// The connection ended before the answer.
+    Closed,
+    /// The server broke its protocol; nginx's words.
+    Invalid(String),
+    /// No answer in the time that its question allows.
+    Timeout,
+}

@@ -1,0 +1,177 @@
+//! Directives that every gateway has under its own prefix: `fastcgi_connect_timeout`, `proxy_connect_timeout`. They are
+//! declared once ([`family_settings!`]) and stamped with the prefix of each protocol.
+
+use super::{Protocol, spoken_by};
+use std::any::Any;
+use std::marker::PhantomData;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
+use yorozu_kernel::config::place::Place;
+use yorozu_kernel::config::settings::{Compiling, ModuleDraft, Varies};
+
+/// What the directives of one protocol have in common.
+#[derive(Debug)]
+pub struct Family {
+    /// `fastcgi`
+    pub prefix: &'static str,
+    /// The default of its `*_temp_path`.
+    pub temp_path: &'static str,
+    /// Has it a cache key of its own where `*_cache_key` says nothing?
+    pub has_default_key: bool,
+    /// Where the settings with its prefix lie: the gateway's, and those of the cache in front.
+    pub gateway: Place,
+    pub cache: Place,
+}
+
+impl Family {
+    pub const fn new(prefix: &'static str, temp_path: &'static str) -> Self {
+        Self {
+            prefix,
+            temp_path,
+            has_default_key: false,
+            gateway: Place::new(),
+            cache: Place::new(),
+        }
+    }
+
+    /// The same with a cache key of its own.
+    #[must_use]
+    pub const fn with_default_key(self) -> Self {
+        Self { has_default_key: true, ..self }
+    }
+}
+
+/// A protocol, as its directives know it: by its type.
+pub trait Spoken: Protocol + Sized {
+    fn family() -> &'static Family;
+}
+
+/// A block's half of settings that are stamped.
+pub trait FamilyDraft: Any + Clone + Default {
+    type Conf: Any + Send + Sync;
+
+    fn place(family: &'static Family) -> &'static Place;
+
+    /// Takes over what the enclosing block says where this one is silent.
+    fn inherit(&mut self, outer: &Self);
+
+    /// Applies the defaults, and checks what must fit together; `is_used`: the location speaks the protocol.
+    ///
+    /// # Errors
+    /// What is wrong with the values.
+    fn compile(&self, family: &Family, is_used: bool, env: &Env) -> Result<Self::Conf, ValueError>;
+}
+
+/// What one block says with the prefix of a protocol.
+pub struct Stamped<P, D>(pub D, PhantomData<P>);
+
+impl<P, D: Clone> Clone for Stamped<P, D> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<P, D: Default> Default for Stamped<P, D> {
+    fn default() -> Self {
+        Self(D::default(), PhantomData)
+    }
+}
+
+impl<P: Spoken, D: FamilyDraft> ModuleDraft for Stamped<P, D> {
+    type Conf = D::Conf;
+
+    fn place() -> &'static Place {
+        D::place(<P as Spoken>::family())
+    }
+
+    fn inherit(&mut self, outer: &Self) {
+        self.0.inherit(&outer.0);
+    }
+
+    fn compile(&self, at: &Compiling<'_>) -> Result<D::Conf, ValueError> {
+        self.0.compile(<P as Spoken>::family(), spoken_by::<P>(&**at.handler).is_some(), at.env)
+    }
+
+    fn varies(&self, at: &Compiling<'_>) -> Varies {
+        Varies::With(spoken_by::<P>(&**at.handler).is_some())
+    }
+}
+
+/// Declares settings of a family: as `settings!`, with the prefix added to each name. In front of the lines stand the
+/// field of [`Family`] where they lie, and what is checked; a default in braces is a field of [`Family`], too.
+macro_rules! family_settings {
+    (at $place:ident, check = $check:path; $( $(#[doc = $doc:literal])+
+        $name:ident : $ty:ty = $default:tt, $arity:ident; )*) => {
+        /// What one block says about them.
+        #[derive(Clone, Default)]
+        pub struct Draft { $( pub $name: yorozu_kernel::config::directive::Inherit<$ty>, )* }
+
+        /// The settings in one location.
+        #[derive(Clone, Debug)]
+        pub struct Conf { $( $(#[doc = $doc])+ pub $name: $ty, )* }
+
+        impl $crate::protocol::family::FamilyDraft for Draft {
+            type Conf = Conf;
+
+            fn place(
+                family: &'static $crate::protocol::family::Family,
+            ) -> &'static yorozu_kernel::config::place::Place {
+                &family.$place
+            }
+
+            fn inherit(&mut self, outer: &Self) { $( self.$name.inherit(&outer.$name); )* }
+
+            fn compile(
+                &self,
+                family: &$crate::protocol::family::Family,
+                is_used: bool,
+                env: &yorozu_kernel::config::env::Env,
+            ) -> Result<Conf, yorozu_kernel::config::directive::ValueError> {
+                let draft = self;
+                let conf = Conf { $( $name: $crate::protocol::family::family_default!(
+                    draft, env, family, $name, $default
+                ), )* };
+                $check(&conf, family, is_used, env)?;
+                Ok(conf)
+            }
+        }
+
+        /// The rows, with the protocol's prefix.
+        pub fn rows<P: $crate::protocol::family::Spoken>()
+        -> Vec<yorozu_kernel::config::directive::Directive> {
+            use yorozu_kernel::config::directive::{Action, Arity, Directive, HTTP_SERVER_LOCATION};
+            let family = <P as $crate::protocol::family::Spoken>::family();
+            vec![ $( Directive {
+                name: format!("{}_{}", family.prefix, stringify!($name)).into(),
+                contexts: HTTP_SERVER_LOCATION,
+                arity: Arity::$arity,
+                default: $crate::protocol::family::family_default_text!(family, $default),
+                doc: concat!($($doc),+),
+                action: Action::Set(|block, args| {
+                    let draft = block.drafts.of::<$crate::protocol::family::Stamped<P, Draft>>();
+                    draft.0.$name.set(args)
+                }),
+            }, )* ]
+        }
+    };
+}
+
+macro_rules! family_default {
+    ($draft:ident, $env:ident, $family:ident, $name:ident, { $default:ident }) => {
+        $draft.$name.or_parse(stringify!($name), $family.$default, $env)?
+    };
+    ($draft:ident, $env:ident, $family:ident, $name:ident, $default:tt) => {
+        yorozu_kernel::config::directive::setting_default!($draft, $env, $name, $default)
+    };
+}
+
+macro_rules! family_default_text {
+    ($family:ident, { $default:ident }) => {
+        Some($family.$default)
+    };
+    ($family:ident, $default:tt) => {
+        yorozu_kernel::config::directive::default_text!($default)
+    };
+}
+
+pub(crate) use {family_default, family_default_text, family_settings};

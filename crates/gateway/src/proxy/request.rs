@@ -1,0 +1,305 @@
+//! The request to an HTTP upstream: line, fields, body.
+
+use super::{Conf, Destination, HttpVersion};
+use crate::cache;
+use crate::cache::settings::with_prefix;
+use crate::{pass, proxy};
+use bytes::Bytes;
+use std::io::Write as _;
+use yorozu_http::uri::{Escape, escape_into};
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::request::{Method, append_joined};
+
+/// What `proxy_set_header` and its defaults say, made ready.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    /// Lines in order.
+    lines: Vec<(Bytes, Template)>,
+    /// Names of the client's fields that do not go on.
+    replaced: Vec<Bytes>,
+    /// What is said of `Content-Length`: no line, see [`sent`].
+    content_length: Option<Template>,
+}
+
+/// Fields of the client that concern its own connection, or are written by the gateway.
+const NEVER_PASSED: [&str; 9] = [
+    "Host",
+    "Connection",
+    "Proxy-Connection",
+    "Content-Length",
+    "Transfer-Encoding",
+    "TE",
+    "Keep-Alive",
+    "Expect",
+    "Upgrade",
+];
+
+impl Fields {
+    /// From the lines that were written; `host` is the default of `Host`.
+    pub fn new(written: &[super::SetHeader], host: Template) -> Self {
+        let is_written =
+            |name: &str| written.iter().any(|w| w.name.eq_ignore_ascii_case(name.as_bytes()));
+        let mut fields = Self::default();
+        if !is_written("Host") {
+            fields.lines.push((Bytes::from_static(b"Host"), host));
+        }
+        for header in written {
+            let is = |name: &[u8]| header.name.eq_ignore_ascii_case(name);
+            if is(b"Content-Length") {
+                fields.content_length = Some(header.value.clone());
+            }
+            // How the content is framed, only the content says.
+            if is(b"Content-Length") || is(b"Transfer-Encoding") {
+                continue;
+            }
+            fields.lines.push((header.name.clone(), header.value.clone()));
+            fields.replaced.push(header.name.clone());
+        }
+        fields.replaced.extend(NEVER_PASSED.iter().map(|n| Bytes::from_static(n.as_bytes())));
+        fields
+    }
+
+    fn replaces(&self, name: &[u8]) -> bool {
+        self.replaced.iter().any(|found| found.eq_ignore_ascii_case(name))
+    }
+
+    fn sets(&self, name: &[u8]) -> bool {
+        self.lines.iter().any(|(found, _)| found.eq_ignore_ascii_case(name))
+    }
+}
+
+/// The request up to content that is not in memory, and that content.
+pub(super) struct Made {
+    pub(super) bytes: Vec<u8>,
+    pub(super) uri: Vec<u8>,
+    pub(super) content: Content,
+    /// Whether its only condition is that the stored page is still good.
+    pub(super) validates: bool,
+}
+
+/// Makes the request, with `content` where the configuration has no other for it.
+pub(super) fn make(
+    exchange: &mut Exchange,
+    location: &LocationConf,
+    destination: &Destination,
+    content: Content,
+) -> Made {
+    let conf = location.of::<proxy::Conf>();
+    let content = sent(exchange, conf, content);
+    let mut out = Vec::with_capacity(1024);
+    method(exchange, conf, &mut out);
+    out.push(b' ');
+    let uri = without_breaks(uri(exchange, location, destination));
+    out.extend_from_slice(&uri);
+    out.extend_from_slice(match conf.proxy_http_version {
+        HttpVersion::V10 => b" HTTP/1.0\r\n",
+        HttpVersion::V11 => b" HTTP/1.1\r\n",
+    });
+    own_fields(exchange, conf, &mut out);
+    announce(exchange, conf, &content, &mut out);
+    if pass::conf(location, &super::FAMILY).pass_request_headers {
+        client_fields(exchange, conf, &mut out);
+    }
+    let mut validates = false;
+    if cache::is_cacheable(exchange) {
+        validates = validators(exchange, conf, &mut out);
+        if let Some(range) = cache::missing_range(exchange) {
+            let _ = write!(out, "Range: {range}\r\n");
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    if let Content::Memory(body) = &content {
+        out.extend_from_slice(body);
+    }
+    Made { bytes: out, uri, content, validates }
+}
+
+/// The content as the configuration has it: `proxy_set_body` puts its own in the place of the client's,
+/// a `proxy_set_header Content-Length` that is empty or 0 takes it away.
+fn sent(exchange: &mut Exchange, conf: &Conf, content: Content) -> Content {
+    let content = match &conf.proxy_set_body {
+        Some(body) => Content::Memory(body.value(exchange)),
+        None => content,
+    };
+    let is_taken_away = match &conf.fields.content_length {
+        Some(length) => matches!(&length.value(exchange)[..], b"" | b"0"),
+        None => false,
+    };
+    if is_taken_away { Content::None } else { content }
+}
+
+/// Says how the content is framed (RFC 9112, section 6). Unlike nginx, which also announces what it does not
+/// send: the next request on the connection would be taken for it.
+fn announce(exchange: &Exchange, conf: &Conf, content: &Content, out: &mut Vec<u8>) {
+    let request = &exchange.request;
+    match (content, content.length()) {
+        (_, Some(length)) => {
+            let _ = write!(out, "Content-Length: {length}\r\n");
+        }
+        (Content::Live { .. }, None) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        // What the client announced is empty, or was sent to another upstream already.
+        (_, None)
+            if pass::conf(exchange.conf.location(exchange.location), &super::FAMILY)
+                .pass_request_body
+                && conf.fields.content_length.is_none() =>
+        {
+            if request.content_length.is_some() || request.is_chunked {
+                out.extend_from_slice(b"Content-Length: 0\r\n");
+            }
+        }
+        (_, None) => {}
+    }
+}
+
+fn method(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
+    match &conf.proxy_method {
+        Some(method) => {
+            let method = method.value(exchange);
+            out.extend(method.iter().filter(|byte| byte.is_ascii_graphic()));
+        }
+        None if is_converted_head(exchange, conf) => out.extend_from_slice(b"GET"),
+        None => out.extend_from_slice(exchange.request.method_text()),
+    }
+}
+
+/// A target in which nothing can end the request line: what variables decoded (`$uri` in
+/// `proxy_pass`) is escaped again. nginx sends it as it is.
+fn without_breaks(uri: Vec<u8>) -> Vec<u8> {
+    if !uri.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+        return uri;
+    }
+    let mut out = Vec::with_capacity(uri.len() + 16);
+    for byte in uri {
+        if byte <= b' ' || byte == 0x7f {
+            let _ = write!(out, "%{byte:02X}");
+        } else {
+            out.push(byte);
+        }
+    }
+    out
+}
+
+/// Is a HEAD sent on as GET, so that the whole page can be stored?
+pub(super) fn is_converted_head(exchange: &Exchange, conf: &Conf) -> bool {
+    conf.proxy_cache_convert_head
+        && cache::is_cacheable(exchange)
+        && exchange.request.method == Method::Head
+}
+
+/// The target: as the client sent it, or with another prefix, or as variables spell it.
+///
+/// # Source
+/// nginx, `proxy_pass`.
+pub(super) fn uri(
+    exchange: &Exchange,
+    location: &LocationConf,
+    destination: &Destination,
+) -> Vec<u8> {
+    let prefix = &destination.uri;
+    if destination.is_spelled && !prefix.is_empty() {
+        return prefix.to_vec();
+    }
+    if prefix.is_empty() && exchange.is_uri_as_sent {
+        let target = exchange.request.target();
+        return if target.starts_with(b"/") { target.to_vec() } else { [b"/", target].concat() };
+    }
+    let mut out = Vec::with_capacity(prefix.len() + exchange.uri.len() + exchange.args.len() + 1);
+    let mut rest = &exchange.uri[..];
+    if exchange.is_uri_in_location && !prefix.is_empty() {
+        out.extend_from_slice(prefix);
+        rest = rest.get(location.name.len()..).unwrap_or_default();
+    }
+    // As nginx: a target without escapes goes on without new ones.
+    let has_escapes = memchr::memchr(b'%', exchange.request.target()).is_some();
+    if has_escapes || exchange.is_internal {
+        escape_into(&mut out, rest, Escape::Path);
+    } else {
+        out.extend_from_slice(rest);
+    }
+    if !exchange.args.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(&exchange.args);
+    }
+    out
+}
+
+fn own_fields(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
+    for (name, value) in &conf.fields.lines {
+        let start = out.len();
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        let value_start = out.len();
+        value.append(exchange, out);
+        if out.len() == value_start {
+            // As nginx: an empty value takes the field away.
+            out.truncate(start);
+            continue;
+        }
+        // Variables may bring line ends: they become spaces, never a second line.
+        for byte in out[value_start..].iter_mut().filter(|b| matches!(b, b'\r' | b'\n' | 0)) {
+            *byte = b' ';
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    if conf.proxy_http_version == HttpVersion::V10 && !conf.fields.sets(b"Connection") {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+}
+
+fn client_fields(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
+    let is_cached = cache::is_cacheable(exchange);
+    let request = &exchange.request;
+    for field in &request.fields {
+        let name = request.name(field);
+        let is_conditional = is_cached && cache::is_for_stored_page(name);
+        if is_conditional || conf.fields.replaces(name) {
+            continue;
+        }
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(request.value(field));
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Asks whether the expired page is still good; `true` if no other condition is put.
+fn validators(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) -> bool {
+    let (modified, etag) = cache::validators(
+        exchange,
+        with_prefix(exchange.conf.location(exchange.location), &super::FAMILY),
+    );
+    if let Some(modified) = modified.as_ref().filter(|_| !conf.fields.sets(b"If-Modified-Since")) {
+        let _ = write!(out, "If-Modified-Since: {modified}\r\n");
+    }
+    if !etag.is_empty() && !conf.fields.sets(b"If-None-Match") {
+        out.extend_from_slice(b"If-None-Match: ");
+        out.extend_from_slice(&etag);
+        out.extend_from_slice(b"\r\n");
+    }
+    // What the configuration spells may be the stored validators, or the client's.
+    let is_ours = |line: &[u8]| match line.iter().position(|byte| *byte == b':') {
+        Some(at) if line[..at].eq_ignore_ascii_case(b"if-none-match") => {
+            line[at + 1..].trim_ascii() == etag
+        }
+        Some(at) if line[..at].eq_ignore_ascii_case(b"if-modified-since") => modified
+            .as_ref()
+            .is_some_and(|modified| line[at + 1..].trim_ascii() == modified.as_bytes()),
+        _ => false,
+    };
+    let lines = out.split(|byte| *byte == b'\n').skip(1);
+    let mut conditions =
+        lines.filter(|line| line.get(..3).is_some_and(|i| i.eq_ignore_ascii_case(b"if-")));
+    (modified.is_some() || !etag.is_empty()) && conditions.by_ref().all(is_ours)
+}
+
+/// `$proxy_add_x_forwarded_for`
+pub fn add_x_forwarded_for(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    if append_joined(exchange.request.values(b"x-forwarded-for"), b", ", out) {
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(exchange.remote.text.as_bytes());
+    true
+}

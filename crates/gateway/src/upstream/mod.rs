@@ -1,0 +1,400 @@
+//! `upstream` blocks: groups of peers, how one is chosen, how their connections are kept.
+
+pub mod resolve;
+
+use resolve::{Name, Names};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use yorozu_conf::{ConfError, Directive as Line, value};
+use yorozu_kernel::base::address::resolve as resolve_now;
+use yorozu_kernel::config::block::Block;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::listen::address;
+use yorozu_kernel::config::loader::Loader;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::place::{Place, place};
+use yorozu_kernel::config::servers::ListenAddress;
+use yorozu_kernel::config::shared::{Collected, Shared, SharedType};
+use yorozu_kernel::config::template::Template;
+use yorozu_upstream::{Balance, Group, Loads, PeerAddress, PeerOptions, PoolLimits, Resolver};
+
+/// The module.
+pub const MODULE: Module =
+    Module::new("http_upstream", || DIRECTIVES.to_vec()).sharing(&[SharedType::of::<Upstreams>()]);
+
+/// `upstream` blocks, and groups made of addresses written in `*_pass`.
+#[derive(Debug, Default)]
+pub struct Upstreams(pub BTreeMap<String, Arc<Upstream>>);
+
+impl Shared for Upstreams {
+    fn place() -> &'static Place {
+        place!()
+    }
+}
+
+/// A group of peers with what its block says around it.
+#[derive(Debug)]
+pub struct Upstream {
+    pub group: Arc<Group>,
+    /// Whether it is written as an `upstream` block.
+    pub is_block: bool,
+    /// How idle connections are kept, if they are.
+    pub keepalive: Option<Keepalive>,
+    /// The key of `hash`.
+    pub hash_key: Option<Template>,
+    /// Servers whose names are resolved while the server runs.
+    pub names: Option<resolve::Names>,
+}
+
+impl Upstream {
+    /// A group that is written nowhere: the address of a `*_pass`.
+    pub fn implicit(name: String, peers: Vec<PeerOptions>) -> Arc<Self> {
+        let group = Arc::new(Group::new(name, peers, Balance::RoundRobin, &Arc::default()));
+        Arc::new(Self { group, is_block: false, keepalive: None, hash_key: None, names: None })
+    }
+}
+
+/// `keepalive` and its relatives.
+#[derive(Clone, Copy, Debug)]
+pub struct Keepalive {
+    pub limits: PoolLimits,
+    /// Whether a connection is kept for the location that opened it.
+    pub is_local: bool,
+    /// Connections to each peer that are open before a request needs them.
+    pub ready: usize,
+}
+
+/// Idle connections each worker keeps where the block says nothing; nginx since 1.29.7.
+const KEEPALIVE_DEFAULT: usize = 32;
+/// Connections per peer that `keepalive_ready` may ask for.
+const READY_MAX: u64 = 1024;
+
+/// These are read by [`open`]; their rows make them known and give them their place.
+const READ_WITH_BLOCK: Action = Action::Set(|_, args| Err(args.invalid_value()));
+
+const fn row(name: &'static str, arity: Arity, doc: &'static str) -> Directive {
+    Directive::row(name, UPSTREAM, arity, READ_WITH_BLOCK, doc)
+}
+
+pub const DIRECTIVES: &[Directive] = &[
+    Directive::row("upstream", HTTP, Arity::ONE, Action::Open(open), "Names a group of peers."),
+    row(
+        "server",
+        Arity::ONE_OR_MORE,
+        "A peer of the group: weight=, max_fails=, fail_timeout=, max_conns=, backup, down, resolve.",
+    ),
+    row("ip_hash", Arity::NONE, "Chooses peers by the client's network."),
+    row(
+        "hash",
+        Arity::ONE_OR_TWO,
+        "Chooses peers by a key. consistent: on nginx's ring; ketama: on the ring of libmemcached and PHP's Memcached (OPT_LIBKETAMA_COMPATIBLE).",
+    ),
+    row("least_conn", Arity::NONE, "Chooses the least busy peer."),
+    row("random", Arity::UP_TO_TWO, "Chooses peers at random; two: the less busy of two."),
+    row("keepalive", Arity::ONE_OR_TWO, "Idle connections each worker keeps; 32 local if unset."),
+    row(
+        "keepalive_ready",
+        Arity::ONE,
+        "Connections to each peer that every worker opens before a request needs them, TLS handshake included; not in nginx.",
+    ),
+    row("keepalive_requests", Arity::ONE, "Requests per kept connection."),
+    row("keepalive_time", Arity::ONE, "Life of a kept connection."),
+    row("keepalive_timeout", Arity::ONE, "How long an idle connection is kept."),
+    row("zone", Arity::ONE_OR_TWO, "Shared state; threads share it always."),
+    row("resolver", Arity::ONE_OR_MORE, "Name servers for servers with resolve."),
+    row("resolver_timeout", Arity::ONE, "Time for a name server's answer."),
+];
+
+/// An `upstream` block while it is read.
+struct Draft {
+    limits: PoolLimits,
+    is_local: bool,
+    ready: usize,
+    balance: Option<Balance>,
+    hash_key: Option<Template>,
+    peers: Vec<PeerOptions>,
+    names: Vec<Name>,
+    has_zone: bool,
+    resolver: Option<Resolver>,
+    resolver_timeout: Option<Duration>,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        let limits = PoolLimits {
+            idle_max: KEEPALIVE_DEFAULT,
+            idle_timeout: Duration::from_secs(60),
+            requests_max: 1000,
+            age_max: Duration::from_secs(3600),
+        };
+        Self {
+            limits,
+            is_local: true,
+            ready: 0,
+            balance: None,
+            hash_key: None,
+            peers: Vec::new(),
+            names: Vec::new(),
+            has_zone: false,
+            resolver: None,
+            resolver_timeout: None,
+        }
+    }
+}
+
+fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let name = String::from_utf8_lossy(&line.args[0]).into_owned();
+    let mut draft = Draft::default();
+    for row in line.block.iter().flatten() {
+        check_row(loader, row)?;
+        let args = Args { name: &row.name_text(), words: &row.args, env: loader.env };
+        draft.read(&args).map_err(|error| error.at(&row.at))?;
+    }
+    let upstream = draft.finish(&name, &loader.env.loads).map_err(|error| error.at(&line.at))?;
+    let known = loader.env.shared::<Upstreams>().0.insert(name.clone(), Arc::new(upstream));
+    if known.is_some() {
+        return Err(ValueError(format!("duplicate upstream \"{name}\"")).at(&line.at));
+    }
+    Ok(())
+}
+
+impl Draft {
+    fn read(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        match args.name {
+            "server" => self.server(args)?,
+            "keepalive" => self.keepalive(args)?,
+            "keepalive_ready" => {
+                let ready = u64::from_args(args)?;
+                self.ready =
+                    usize::try_from(ready).ok().filter(|_| ready <= READY_MAX).ok_or_else(
+                        || ValueError(format!("\"keepalive_ready\" must be at most {READY_MAX}")),
+                    )?;
+            }
+            "keepalive_requests" => self.limits.requests_max = u64::from_args(args)?,
+            "keepalive_time" => self.limits.age_max = Duration::from_args(args)?,
+            "keepalive_timeout" => self.limits.idle_timeout = Duration::from_args(args)?,
+            "zone" => self.has_zone = true,
+            "resolver" => self.resolver = Some(Resolver::from_args(args)?),
+            "resolver_timeout" => self.resolver_timeout = Some(Duration::from_args(args)?),
+            _ => self.balance(args)?,
+        }
+        Ok(())
+    }
+
+    fn keepalive(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        let idle = value::number(args.word(0)).and_then(|idle| usize::try_from(idle).ok());
+        self.limits.idle_max = idle.ok_or_else(|| {
+            ValueError(format!("invalid value \"{}\" in \"keepalive\" directive", args.text(0)))
+        })?;
+        self.is_local = match args.word(1) {
+            b"" => false,
+            b"local" => true,
+            other => return Err(args.invalid_parameter(other)),
+        };
+        Ok(())
+    }
+
+    fn balance(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        let balance = match (args.name, args.word(0), args.word(1)) {
+            ("ip_hash", ..) => Balance::IpHash,
+            ("least_conn", ..) => Balance::LeastConn,
+            ("hash", _, b"") => Balance::Hash,
+            ("hash", _, b"consistent") => Balance::Consistent,
+            ("hash", _, b"ketama") => Balance::Ketama,
+            ("random", b"", _) => Balance::Random { two: false },
+            ("random", b"two", b"" | b"least_conn") => Balance::Random { two: true },
+            ("random", b"two", other) | ("hash", _, other) | (_, other, _) => {
+                return Err(args.invalid_parameter(other));
+            }
+        };
+        if args.name == "hash" {
+            self.hash_key = Some(Template::compile(args.word(0), args.env)?);
+        }
+        if self.balance.replace(balance).is_some() {
+            args.env.warn("load balancing method redefined");
+        }
+        Ok(())
+    }
+
+    /// `server address [parameters]`; one peer per address the name has.
+    fn server(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        let server = args.text(0);
+        // Any address: each peer gets its own.
+        let mut template = PeerOptions::new(PeerAddress::Unix("".into()));
+        template.server.clone_from(&server);
+        let mut is_resolved_later = false;
+        for word in &args.words[1..] {
+            let text = String::from_utf8_lossy(word).into_owned();
+            if text == "resolve" {
+                is_resolved_later = true;
+            } else {
+                self.parameter(&mut template, args, word, &text)?;
+            }
+        }
+        let literal = literal_address(&server, 80);
+        if !is_resolved_later || literal.is_some() {
+            let addresses = peer_addresses(&server, 80)?;
+            self.peers.extend(
+                addresses.into_iter().map(|address| PeerOptions { address, ..template.clone() }),
+            );
+            return Ok(());
+        }
+        let (host, port) = host_and_port(&server, 80)
+            .ok_or_else(|| ValueError(format!("invalid host in upstream \"{server}\"")))?;
+        self.names.push(Name { host: host.to_owned(), port, template, turn: Arc::default() });
+        Ok(())
+    }
+
+    fn parameter(
+        &self,
+        peer: &mut PeerOptions,
+        args: &Args<'_>,
+        word: &[u8],
+        text: &str,
+    ) -> Result<(), ValueError> {
+        let number = |digits: &str| {
+            value::number(digits.as_bytes())
+                .and_then(|n| u32::try_from(n).ok())
+                .ok_or_else(|| args.invalid_parameter(word))
+        };
+        match text.split_once('=').unwrap_or((text, "")) {
+            ("weight", weight) => {
+                peer.weight = number(weight)?;
+                if peer.weight == 0 {
+                    return Err(args.invalid_parameter(word));
+                }
+            }
+            ("max_fails", count) => peer.max_fails = number(count)?,
+            ("max_conns", count) => peer.max_conns = number(count)? as usize,
+            ("fail_timeout", time) => {
+                peer.fail_timeout =
+                    value::time(time.as_bytes()).ok_or_else(|| args.invalid_parameter(word))?;
+            }
+            ("backup", "") if !self.balance.is_none_or(Balance::admits_backup) => {
+                return Err(ValueError::new(
+                    "balancing method does not support parameter \"backup\"",
+                ));
+            }
+            ("backup", "") => peer.backup = true,
+            ("down", "") => peer.down = true,
+            _ => return Err(args.invalid_parameter(word)),
+        }
+        Ok(())
+    }
+
+    fn finish(self, name: &str, loads: &Arc<Loads>) -> Result<Upstream, ValueError> {
+        if self.peers.is_empty() && self.names.is_empty() {
+            return Err(ValueError::new("no servers are inside upstream"));
+        }
+        if !self.names.is_empty() && !self.has_zone {
+            return Err(ValueError(format!(
+                "resolving names at run time requires upstream \"{name}\" in http to be in shared memory"
+            )));
+        }
+        let wanted = self.ready * (self.peers.len() + self.names.len());
+        if wanted > self.limits.idle_max {
+            return Err(ValueError(format!(
+                "\"keepalive_ready\" asks for {wanted} connections, \"keepalive\" allows {}",
+                self.limits.idle_max
+            )));
+        }
+        let keepalive =
+            Keepalive { limits: self.limits, is_local: self.is_local, ready: self.ready };
+        let own = self
+            .resolver
+            .map(|resolver| (resolver, self.resolver_timeout.unwrap_or(Duration::from_secs(30))));
+        let names = (!self.names.is_empty()).then(|| Names {
+            names: self.names,
+            resolver: own.map_or_else(OnceLock::new, OnceLock::from),
+        });
+        let balance = self.balance.unwrap_or_default();
+        Ok(Upstream {
+            group: Arc::new(Group::new(name.to_owned(), self.peers, balance, loads)),
+            is_block: true,
+            keepalive: (self.limits.idle_max > 0).then_some(keepalive),
+            hash_key: self.hash_key,
+            names,
+        })
+    }
+}
+
+fn check_row(loader: &Loader<'_>, row: &Line) -> Result<(), ConfError> {
+    let name = row.name_text();
+    let at = row.at.clone();
+    let rows = loader.env.modules.rows(&name);
+    if rows.is_empty() {
+        return Err(yorozu_kernel::config::loader::unknown(name, &at));
+    }
+    let Some(known) = rows.iter().find(|known| known.contexts & UPSTREAM != 0) else {
+        return Err(ConfError::NotAllowedHere { name, at });
+    };
+    if row.block.is_some() {
+        return Err(ConfError::NotTerminated { name, at });
+    }
+    if !known.arity.admits(row.args.len()) {
+        return Err(ConfError::ArgumentCount { name, at });
+    }
+    Ok(())
+}
+
+/// `address:port`, `address` or `unix:path`, where no name has to be looked up.
+pub fn literal_address(text: &str, default_port: u16) -> Option<PeerAddress> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Some(PeerAddress::Unix(path.trim_end_matches(':').into()));
+    }
+    let (host, port) = host_and_port(text, default_port)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let address: IpAddr = bare.parse().ok()?;
+    Some(PeerAddress::Tcp(SocketAddr::new(address, port)))
+}
+
+/// Host and port of `host[:port]`; `None` for a port that is none, or without a host.
+pub fn host_and_port(text: &str, default_port: u16) -> Option<(&str, u16)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (text, default_port),
+    };
+    (!host.is_empty() && port > 0).then_some((host, port))
+}
+
+/// Addresses of a peer as written in `server` or `*_pass`.
+pub fn peer_addresses(text: &str, default_port: u16) -> Result<Vec<PeerAddress>, ValueError> {
+    if text.starts_with("unix:") {
+        let path = text.trim_end_matches(':');
+        let found = address(path, default_port)
+            .map_err(|_| ValueError(format!("invalid Unix socket \"{text}\"")))?;
+        return Ok(found.into_iter().map(peer_address).collect());
+    }
+    let found = resolve_now(text, default_port)
+        .map_err(|why| ValueError(format!("{why} in upstream \"{text}\"")))?;
+    Ok(found.into_iter().map(PeerAddress::Tcp).collect())
+}
+
+fn peer_address(address: ListenAddress) -> PeerAddress {
+    match address {
+        ListenAddress::Unix(path) => PeerAddress::Unix(path),
+        ListenAddress::Tcp(address) => PeerAddress::Tcp(address),
+    }
+}
+
+/// The group a `*_pass` names: an `upstream` block, or one made of the address itself.
+pub fn named(
+    shared: &Collected,
+    text: &str,
+    default_port: u16,
+) -> Result<Arc<Upstream>, ValueError> {
+    if let Some(upstream) = shared.of::<Upstreams>().0.get(text) {
+        return Ok(Arc::clone(upstream));
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    if shared.of::<Upstreams>().0.get(host).is_some_and(|upstream| upstream.is_block) {
+        return Err(ValueError(format!("upstream \"{host}\" may not have port {port}")));
+    }
+    let peers = peer_addresses(text, default_port)?.into_iter().map(PeerOptions::new).collect();
+    let upstream = Upstream::implicit(text.to_owned(), peers);
+    // As nginx: an address with variables that spells the same needs no name server.
+    shared.of::<Upstreams>().0.insert(text.to_owned(), Arc::clone(&upstream));
+    Ok(upstream)
+}

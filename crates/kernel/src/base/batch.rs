@@ -1,0 +1,156 @@
+//! Answers that are whole in memory, and requests to upstreams, written together once all that has arrived is
+//! worked on.
+//!
+//! The code that makes an answer and the kernel's that sends it are each larger than a core's first caches. Taken
+//! in turn for each request they are fetched again each time; so all that is ready is made first, and
+//! then all of it is sent (docs/decisions/0013).
+
+use crate::base::{faults, limits, tasks, turn};
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use yorozu_upstream::Connection;
+
+/// Where bytes go; past TLS.
+pub trait TryWrite {
+    /// Writes from both in order, as much as goes at once; how much that was.
+    ///
+    /// # Errors
+    /// As the system reports it; `WouldBlock` where nothing goes.
+    fn try_write(&self, head: &[u8], body: &[u8]) -> io::Result<usize>;
+}
+
+impl TryWrite for Connection {
+    fn try_write(&self, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        debug_assert!(head.is_empty(), "a request to an upstream is one piece");
+        Self::try_write(self, body)
+    }
+}
+
+/// Bytes that wait to be sent: an answer, or a request to an upstream.
+struct Waiting {
+    to: Rc<dyn TryWrite>,
+    head: Vec<u8>,
+    body: Bytes,
+    sending: Rc<Sending>,
+}
+
+impl Waiting {
+    /// Writes it; whoever waits for that is woken.
+    fn write(mut self) {
+        faults::point("batch");
+        let written = self.to.try_write(&self.head, &self.body);
+        self.sending.done.replace(Some((std::mem::take(&mut self.head), written)));
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Lost by a panic: to whom it was going gets nothing, and that is known.
+        let lost = || (Vec::new(), Err(io::ErrorKind::ConnectionAborted.into()));
+        self.sending.done.borrow_mut().get_or_insert_with(lost);
+        if let Some(waker) = self.sending.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// What became of it: the head's buffer to use again, and how much was sent.
+#[derive(Default)]
+struct Sending {
+    done: RefCell<Option<(Vec<u8>, io::Result<usize>)>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Default)]
+struct Batch {
+    waiting: Vec<Waiting>,
+    sender: Option<Waker>,
+    /// The turn that was written in last, and how often.
+    turn: u64,
+    count: usize,
+    /// Whether it pays: it did in the turn before.
+    is_on: bool,
+}
+
+impl Batch {
+    /// Counts a write; shall it wait for others?
+    fn waits(&mut self) -> bool {
+        if self.turn != turn::number() {
+            self.is_on = self.count >= limits::BATCH_MIN;
+            self.turn = turn::number();
+            self.count = 0;
+        }
+        self.count += 1;
+        self.is_on
+    }
+}
+
+thread_local! {
+    static BATCH: RefCell<Batch> = RefCell::default();
+}
+
+/// Writes an answer with those of other connections; gives the head's buffer back, and how much was written
+/// of head and body: as much as the client's socket took at once.
+///
+/// # Cancel safety
+/// The answer may be written all the same.
+pub async fn write(
+    to: Rc<dyn TryWrite>,
+    head: Vec<u8>,
+    body: &Bytes,
+) -> (Vec<u8>, io::Result<usize>) {
+    send(to, head, body.clone()).await
+}
+
+/// Writes a request to an upstream likewise; how much the socket took at once.
+///
+/// # Cancel safety
+/// The request may be written all the same.
+pub async fn write_upstream(connection: &Rc<Connection>, request: &Bytes) -> io::Result<usize> {
+    let to = Rc::clone(connection) as Rc<dyn TryWrite>;
+    send(to, Vec::new(), request.clone()).await.1
+}
+
+async fn send(to: Rc<dyn TryWrite>, head: Vec<u8>, body: Bytes) -> (Vec<u8>, io::Result<usize>) {
+    if !BATCH.with_borrow_mut(Batch::waits) {
+        let written = to.try_write(&head, &body);
+        return (head, written);
+    }
+    let sending = Rc::new(Sending::default());
+    let waiting = Waiting { to, head, body, sending: Rc::clone(&sending) };
+    BATCH.with_borrow_mut(|batch| {
+        batch.waiting.push(waiting);
+        if let (1, Some(sender)) = (batch.waiting.len(), &batch.sender) {
+            // Behind every task that is ready now.
+            sender.wake_by_ref();
+        }
+    });
+    std::future::poll_fn(|context| match sending.done.take() {
+        Some(done) => Poll::Ready(done),
+        None => {
+            sending.waker.replace(Some(context.waker().clone()));
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// The worker's task that writes what waits.
+pub async fn run() {
+    let mut work: Vec<Waiting> = Vec::new();
+    std::future::poll_fn(|context| {
+        BATCH.with_borrow_mut(|batch| {
+            std::mem::swap(&mut batch.waiting, &mut work);
+            batch.sender = Some(context.waker().clone());
+        });
+        for waiting in work.drain(..) {
+            // A panic is in the log, and known to whom it concerns: the others are written all the same.
+            let _ = tasks::guard(|| waiting.write());
+        }
+        Poll::<()>::Pending
+    })
+    .await;
+}

@@ -1,0 +1,128 @@
+//! Every constant bound of the program, with unit and source.
+
+use std::time::Duration;
+
+/// Time between two beats of a worker's pulse; shorter than the usual timeouts of connections.
+pub const PULSE: Duration = Duration::from_secs(20);
+/// A piece of memory that has pages of its own in the allocator, in bytes; chosen.
+pub const LARGE_PIECE_BYTES: usize = 4 * 1024 * 1024;
+/// Largest window of flow control in HTTP/2, in bytes (RFC 9113, section 6.9.1).
+pub const H2_WINDOW_MAX: u32 = (1 << 31) - 1;
+/// Largest frame every HTTP/2 client takes, in bytes (RFC 9113, section 4.2).
+pub const H2_FRAME_BYTES: usize = 16 * 1024;
+/// A shorter piece of a response waits for those that are there behind it, in bytes; nginx's `postpone_output`.
+pub const H2_SMALL_BYTES: usize = 1460;
+/// How long an HTTP/2 stream stays open whose response is over before its request is; chosen.
+pub const H2_LINGERING: Duration = Duration::from_millis(100);
+/// Bytes of a response that wait for the client in one HTTP/2 stream; chosen: several frames.
+pub const H2_SEND_BYTES: usize = 256 * 1024;
+/// Streams a client may give up before it counts whether it is more than every second; chosen.
+pub const H2_RESETS_MIN: u64 = 100;
+/// Worker threads; chosen above any machine this runs on.
+pub const WORKERS_MAX: u64 = 1024;
+/// Rewrites and internal redirects of one request; nginx's `NGX_HTTP_MAX_URI_CHANGES`.
+pub const URI_CHANGES_MAX: u32 = 10;
+/// MIME types in one block; chosen.
+pub const TYPES_MAX: usize = 65_536;
+/// Bytes read from a client at once; chosen: sixteen pages hold any pipelined burst.
+pub const READ_BYTES: usize = 64 * 1024;
+/// Bytes of a file read and written at once without sendfile; nginx's output_buffers hold as much.
+pub const FILE_CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes read on the event loop of a file whose system cannot tell whether it would wait; chosen: such a read takes less
+/// than waking a thread.
+pub const READ_ON_LOOP_BYTES: usize = 16 * 1024;
+/// Bytes of a file that are sent by one call; chosen: as much as sockets take at once, and read from a disk before.
+pub const SENDFILE_BYTES: usize = 512 * 1024;
+/// Bytes of small files that a worker keeps; chosen: style sheets, scripts and icons of some sites.
+pub const SMALL_FILES_BYTES: u64 = 16 * 1024 * 1024;
+/// How many of them are expected; chosen: of 8 KB each.
+pub const SMALL_FILES: usize = 2048;
+/// What one of them takes besides its content, about.
+pub const SMALL_FILE_OVERHEAD: u64 = 128;
+/// For so long a file must not have changed; times of files may be a hundredth of a second late, those of
+/// networks' and old file systems two seconds.
+pub const SMALL_FILE_SETTLED_SECONDS: i64 = 2;
+/// Bytes that wait in a body which is made of others (`ssi`, `add_before_body`, `slice`); chosen, as above.
+pub const MADE_AHEAD_BYTES: usize = 64 * 1024;
+/// How long connections may take to end that were closed at `worker_shutdown_timeout`; chosen.
+pub const ENDING: Duration = Duration::from_millis(500);
+/// Connections of one worker to one memcached server; chosen: keys that are slow at the same time are few.
+pub const PIPELINES_MAX: usize = 8;
+/// How long others wait behind the oldest question of such a connection; chosen: far above what memcached takes for
+/// any key, far below what a visitor notices.
+pub const PIPELINE_PATIENCE: Duration = Duration::from_millis(25);
+/// How deep subrequests make others; as nginx, whose first request counts.
+pub const SUBREQUESTS_DEEP: u32 = 51;
+/// Subrequests for one answer; chosen above what any page is made of, so that one that includes itself ends.
+pub const SUBREQUESTS_MAX: u32 = 10_000;
+/// Of those, made at once before it is their turn in the answer; chosen: each may hold [`MADE_AHEAD_BYTES`].
+pub const SUBREQUESTS_AHEAD: u32 = 64;
+/// What `set` and `block` keep for one answer with server side includes, in bytes; chosen.
+pub const SSI_KEPT_BYTES: usize = 1024 * 1024;
+/// Access-log bytes of one worker before they are written without waiting for the round's end.
+pub const LOG_BATCH_BYTES: usize = 64 * 1024;
+/// Longest content of a request to the control socket or of a batch of purges, in bytes; chosen: ten thousand
+/// purges, as many as one request may have, of URLs with long names in other scripts, which are escaped.
+pub const CONTROL_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Connections waiting to be accepted; the kernel lowers it to net.core.somaxconn.
+/// Unlike nginx (511), so that ten thousand clients can arrive at once.
+pub const BACKLOG: i32 = 16_384;
+/// Pause after the system refused a connection for want of descriptors; nginx's 500 ms.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// What panics again within this time, or a worker that ends within it, waits as long before it is begun again; chosen.
+pub const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause before a worker is started again in the place of one that ended soon after its start; chosen.
+pub const RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// Workers that end within [`RESTART_INTERVAL`] of their start, one after the other, until the process gives up; chosen.
+pub const RESTARTS_MAX: u32 = 10;
+/// Pause between two rounds of cache housekeeping; chosen.
+pub const CACHE_MANAGER_PAUSE: Duration = Duration::from_secs(10);
+/// Longest body of a page that is kept in memory; longer ones are answered from their files.
+pub use yorozu_cache::BODY_IN_MEMORY_MAX;
+/// Bytes of pages of one zone that wait for the disk; what is more is kept in memory alone.
+pub use yorozu_cache::WAITING_BYTES_MAX;
+/// Stored pages compressed at once, process-wide; chosen to leave a core for serving.
+pub const COMPRESSIONS_MAX: usize = 2;
+/// Bytes that compress responses on their way, process-wide; what comes then is sent as it is. Chosen: some hundred slow
+/// clients with gzip.
+pub const CODERS_BYTES: u64 = 128 * 1024 * 1024;
+/// `try_files`, `index` and `if (-f)` may look at this many files for one request; chosen.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Events taken at one look at the sockets; chosen by measurement: what this many connections and requests hold stays
+/// in the core's second cache until their turn is over (docs/decisions/0013).
+pub const EVENTS_PER_TURN: usize = 32;
+/// Tasks run between two looks at the sockets; chosen: a whole turn's ready connections.
+pub const EVENT_INTERVAL: u32 = 256;
+/// Rounds of ready tasks, of 61 each, between two looks at the sockets; chosen: enough for all that the events of one
+/// look lead to.
+pub const ROUNDS_OF_TASKS: usize = 8;
+/// With this many answers in one turn, those of the next are sent together; chosen: with fewer, waiting costs more than
+/// the caches give.
+pub const BATCH_MIN: usize = 4;
+/// Threads per worker for work that may block: cache files, compression; chosen.
+pub const BLOCKING_THREADS_MAX: usize = 8;
+/// Searches of regular expressions whose outcome a worker remembers; chosen: some dozen pages that are asked
+/// for all the time, with some dozen expressions each.
+pub const REGEX_MEMO: usize = 1024;
+/// Longest subject that is remembered; chosen: paths, hosts and most fields, 256 KB in all.
+pub const REGEX_MEMO_BYTES: usize = 256;
+/// Paths whose location a worker remembers; chosen, as above.
+pub const LOCATION_MEMO: usize = 1024;
+/// Longest path of those; chosen, as above.
+pub const LOCATION_MEMO_BYTES: usize = 256;
+/// Longest password that is compared with a hash; as crypt(3), libxcrypt's `CRYPT_MAX_PASSPHRASE_SIZE`: some hashes take
+/// time with the square of it.
+pub const PASSWORD_BYTES_MAX: usize = 511;
+/// Passwords of one worker that are hashed at once; chosen: some of its threads for work that may block stay free.
+pub const HASHES_MAX: usize = 2;
+/// How long a password waits for those before it; chosen: some hundred good hashes.
+pub const HASHING_WAIT: Duration = Duration::from_secs(10);
+/// How many variables may need one another in a row; as nginx.
+pub const VARIABLES_DEEP: usize = 100;
+/// Longest file that a configuration names, in bytes; chosen above any list of networks.
+pub const NAMED_FILE_BYTES: u64 = 256 * 1024 * 1024;
+/// Names of files that the pattern of an `include` is compared with; chosen above any folder of sites.
+pub const GLOB_NAMES: usize = 200_000;
+/// How long a named pipe is waited for that holds passwords, and what is read of it; chosen.
+pub const PIPE_WAIT: Duration = Duration::from_secs(10);
+pub const PIPE_BYTES: u64 = 64 * 1024;

@@ -1,0 +1,14 @@
+//! What everything else stands on: turns of the event loop and their clock, timers, tasks, counters, bounds.
+
+pub mod address;
+pub mod batch;
+pub mod counters;
+pub mod faults;
+pub mod limits;
+pub mod pace;
+pub mod tasks;
+pub mod timer;
+pub mod turn;
+
+/// The nginx release whose behaviour is the model; `$nginx_version` and `-V`.
+pub const NGINX_VERSION: &str = "1.31.5";

@@ -1,0 +1,120 @@
+//! Turns of a worker's event loop.
+//!
+//! A turn is what runs between two looks at the sockets. Every request of a turn had arrived before
+//! the turn began, so what one of them learned during it - the time, whether a file exists - is not
+//! older than any of them; and what those of one round of it have to say to a log is said with one call.
+
+use crate::base::{faults, limits};
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The turn of a thread that has no event loop: its time is always the present one.
+const NONE: u64 = 0;
+
+thread_local! {
+    static TURN: Cell<u64> = const { Cell::new(NONE) };
+    static MILLIS: Cell<(u64, i64)> = const { Cell::new((u64::MAX, 0)) };
+    static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
+}
+
+/// The number of the present turn of this worker.
+pub fn number() -> u64 {
+    TURN.get()
+}
+
+/// Milliseconds since 1970, read once a turn.
+pub fn unix_millis() -> i64 {
+    let (turn, millis) = MILLIS.get();
+    if turn == number() && turn != NONE {
+        return millis;
+    }
+    let millis = unix_millis_of(SystemTime::now());
+    MILLIS.set((number(), millis));
+    millis
+}
+
+/// Seconds since 1970, as [`unix_millis`] has them.
+pub fn unix_seconds() -> i64 {
+    unix_millis() / 1000
+}
+
+/// As [`unix_millis`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
+pub fn instant() -> Instant {
+    match INSTANT.get() {
+        Some((turn, now)) if turn == number() && turn != NONE => now,
+        _ => {
+            let now = Instant::now();
+            INSTANT.set(Some((number(), now)));
+            now
+        }
+    }
+}
+
+/// How long ago `begun`, a time of [`instant`], was.
+pub fn since(begun: Instant) -> Duration {
+    instant().saturating_duration_since(begun)
+}
+
+/// Milliseconds since 1970; 0 for a clock before it.
+pub fn unix_millis_of(time: SystemTime) -> i64 {
+    let millis = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    i64::try_from(millis).unwrap_or(i64::MAX)
+}
+
+/// Seconds since 1970; 0 for a clock before it.
+pub fn unix_seconds_of(time: SystemTime) -> i64 {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+/// Is any task ready that the last round of them left?
+struct Ready {
+    is_any: AtomicBool,
+    /// Who polls the rounds.
+    outer: Mutex<Waker>,
+}
+
+impl Wake for Ready {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_any.store(true, Ordering::Release);
+        self.outer.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
+    }
+}
+
+/// Runs a worker's tasks, some polls of `tasks` a turn: one runs no more than 61 of those that are ready.
+/// `round_ended` is called after each.
+pub async fn run<T>(tasks: impl Future<Output = T>, mut round_ended: impl FnMut()) -> T {
+    let mut tasks = pin!(tasks);
+    let ready = Arc::new(Ready {
+        is_any: AtomicBool::new(false),
+        outer: Mutex::new(Waker::noop().clone()),
+    });
+    let waker = Waker::from(Arc::clone(&ready));
+    std::future::poll_fn(|context| {
+        TURN.set(number() + 1);
+        let mut outer = ready.outer.lock().unwrap_or_else(PoisonError::into_inner);
+        outer.clone_from(context.waker());
+        drop(outer);
+        let mut poll = Poll::Pending;
+        for _ in 0..limits::ROUNDS_OF_TASKS {
+            ready.is_any.store(false, Ordering::Release);
+            poll = tasks.as_mut().poll(&mut Context::from_waker(&waker));
+            faults::point("turn");
+            round_ended();
+            if poll.is_ready() || !ready.is_any.load(Ordering::Acquire) {
+                break;
+            }
+        }
+        poll
+    })
+    .await
+}

@@ -1,0 +1,90 @@
+//! What one block of the configuration wrote.
+
+use super::directive::Contexts;
+use super::regex::Regex;
+use super::settings::Drafts;
+use crate::config::servers::{Listen, ServerName};
+use crate::exchange::handler::Handler;
+use crate::logging::error_log::ErrorLogs;
+use bytes::Bytes;
+use std::sync::Arc;
+use yorozu_conf::Position;
+
+/// What a `location` line matches.
+#[derive(Clone, Debug)]
+pub enum LocationName {
+    /// `= /path`
+    Exact(Bytes),
+    /// `/path`, or `^~ /path` when no regex shall be tried after it
+    Prefix { path: Bytes, no_regex: bool },
+    /// `~ …` and `~* …`
+    Regex(Regex),
+    /// `@name`
+    Named(Bytes),
+    /// `if` and `limit_except`
+    Unnamed,
+}
+
+impl LocationName {
+    /// The path or name, or a regex's source; empty for none.
+    pub fn path(&self) -> Bytes {
+        match self {
+            Self::Exact(name) | Self::Named(name) | Self::Prefix { path: name, .. } => name.clone(),
+            Self::Regex(regex) => Bytes::copy_from_slice(regex.source().as_bytes()),
+            Self::Unnamed => Bytes::new(),
+        }
+    }
+}
+
+/// One block; only the parts that its context allows are ever filled.
+#[derive(Clone)]
+pub struct Block {
+    pub context: Contexts,
+    pub at: Option<Position>,
+
+    pub error_log: Option<ErrorLogs>,
+    /// What it says about each module.
+    pub drafts: Drafts,
+
+    /// What makes the response; not inherited by nested locations.
+    pub handler: Option<Arc<dyn Handler>>,
+    pub name: LocationName,
+    /// `limit_except`: the methods it does not concern, and its block.
+    pub limit_except: Option<Box<(Vec<Bytes>, Block)>>,
+    pub locations: Vec<Block>,
+
+    pub server_names: Vec<ServerName>,
+    pub listens: Vec<Listen>,
+    pub servers: Vec<Block>,
+}
+
+impl Block {
+    pub fn new(context: Contexts, at: Option<Position>) -> Self {
+        Self {
+            context,
+            at,
+            error_log: None,
+            drafts: Drafts::default(),
+            handler: None,
+            name: LocationName::Unnamed,
+            limit_except: None,
+            locations: Vec::new(),
+            server_names: Vec::new(),
+            listens: Vec::new(),
+            servers: Vec::new(),
+        }
+    }
+
+    /// Takes over from the enclosing block what this one does not say.
+    pub fn inherit(&mut self, outer: &Self) {
+        if self.error_log.is_none() {
+            self.error_log.clone_from(&outer.error_log);
+        }
+        self.drafts.inherit(&outer.drafts);
+    }
+
+    /// Sets what makes the response; as nginx: the last one does.
+    pub fn handle_by(&mut self, handler: impl Handler) {
+        self.handler = Some(Arc::new(handler));
+    }
+}

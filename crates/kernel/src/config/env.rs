@@ -1,0 +1,122 @@
+//! What a load of the configuration collects on its way: names of variables, log files, formats,
+//! cache zones, warnings.
+
+use super::directive::ValueError;
+use super::module::Modules;
+use super::settings::AnyDraft;
+use super::shared::{Collected, Shared, SharedSet};
+use crate::config::names::{Definition, VariableNames};
+use crate::logging::file::LogFiles;
+use bytes::Bytes;
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use yorozu_cache::ZoneOptions;
+use yorozu_upstream::Loads;
+
+/// A `*_cache_path` line.
+#[derive(Clone, Debug)]
+pub struct CacheZone {
+    pub options: ZoneOptions,
+}
+
+/// The load under way. Interior mutability, because every setter may name a variable.
+pub struct Env {
+    /// The modules, whose directives may be written.
+    pub modules: &'static Modules,
+    /// The settings of each as a block that says nothing has them.
+    pub silent: Vec<Rc<dyn AnyDraft>>,
+    /// What the modules have once.
+    pub collected: Collected,
+    /// `-p`; relative paths of files the server writes or serves.
+    pub prefix: PathBuf,
+    /// The folder of the main configuration file; relative paths of includes.
+    pub conf_prefix: PathBuf,
+    /// Names of variables seen so far.
+    pub variables: RefCell<VariableNames>,
+    /// What defines them: `map`, `set`, named captures.
+    pub definitions: RefCell<Vec<Definition>>,
+    /// Log files by path; survives a reload.
+    pub logs: Arc<LogFiles>,
+    /// Cache zones by name.
+    pub zones: RefCell<BTreeMap<String, CacheZone>>,
+    /// Lines for `-t` and the error log that do not refuse the configuration.
+    pub warnings: RefCell<Vec<String>>,
+    /// Whether a `*_bind … transparent` needs the capability.
+    pub is_transparent: Cell<bool>,
+    /// What peers have under way; survives a reload.
+    pub loads: Arc<Loads>,
+    /// Directives that are accepted and have no effect, each once, for `-t`.
+    pub notes: RefCell<BTreeMap<String, String>>,
+}
+
+impl Env {
+    pub fn new(
+        modules: &'static Modules,
+        (prefix, conf_prefix): (PathBuf, PathBuf),
+        logs: Arc<LogFiles>,
+        earlier: &SharedSet,
+    ) -> Self {
+        let drafts = modules.all.iter().flat_map(|module| module.drafts);
+        let shared = modules.all.iter().flat_map(|module| module.shared.iter().copied());
+        Self {
+            modules,
+            silent: drafts.map(|silent| silent()).collect(),
+            collected: Collected::begin(shared, earlier),
+            prefix,
+            conf_prefix,
+            variables: RefCell::new(VariableNames::new(Box::new(|name| modules.variable(name)))),
+            definitions: RefCell::default(),
+            logs,
+            zones: RefCell::default(),
+            warnings: RefCell::default(),
+            is_transparent: Cell::new(false),
+            loads: Arc::default(),
+            notes: RefCell::default(),
+        }
+    }
+
+    /// What a module has once, to be added to.
+    ///
+    /// # Panics
+    /// It is in use.
+    pub fn shared<T: Shared>(&self) -> RefMut<'_, T> {
+        self.collected.of()
+    }
+
+    /// The load is over: what the modules have once.
+    pub fn finish_shared(self, earlier: &SharedSet) -> SharedSet {
+        self.collected.finish(earlier)
+    }
+
+    /// A path of a file the server writes or serves.
+    pub fn prefix_path(&self, path: &str) -> PathBuf {
+        join(&self.prefix, path)
+    }
+
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.borrow_mut();
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+}
+
+/// `path` below `base`, unless it is absolute.
+pub fn join(base: &Path, path: &str) -> PathBuf {
+    base.join(path)
+}
+
+/// The slot of `$name`, which the configuration is about to define.
+pub fn define(word: &Bytes, env: &Env) -> Result<u16, ValueError> {
+    let text = String::from_utf8_lossy(word).into_owned();
+    let name = text.strip_prefix('$').filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| ValueError(format!("invalid variable name \"{text}\"")))?;
+    if env.variables.borrow().is_reserved(name) {
+        return Err(ValueError(format!("the duplicate \"{name}\" variable")));
+    }
+    Ok(env.variables.borrow_mut().define(name))
+}

@@ -1,0 +1,77 @@
+//! Texts with variables and regular expressions, as directives spell them.
+
+use super::env::Env;
+use super::regex::Regex;
+use super::template::{Part, Template};
+use super::value_error::ValueError;
+
+impl Regex {
+    /// Compiles `source`; named groups become variables.
+    ///
+    /// # Errors
+    /// As [`Regex::naming`].
+    pub fn compile(source: &[u8], caseless: bool, env: &Env) -> Result<Self, ValueError> {
+        Self::naming(source, caseless, |name| env.variables.borrow_mut().define(name))
+    }
+}
+
+impl Template {
+    /// Finds the variables in `text`.
+    ///
+    /// # Errors
+    /// `$` without a name, or an unclosed brace.
+    pub fn compile(text: &[u8], env: &Env) -> Result<Self, ValueError> {
+        let mut parts = Vec::new();
+        let mut plain = Vec::new();
+        let mut rest = text;
+        while let Some((&byte, tail)) = rest.split_first() {
+            if byte != b'$' || tail.is_empty() {
+                plain.push(byte);
+                rest = tail;
+                continue;
+            }
+            let (part, after) = variable(tail, env)?;
+            if !plain.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut plain).into()));
+            }
+            parts.push(part);
+            rest = after;
+        }
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain.into()));
+        }
+        Ok(Self { parts })
+    }
+}
+
+/// The variable after a `$`, and what follows it.
+fn variable<'t>(tail: &'t [u8], env: &Env) -> Result<(Part, &'t [u8]), ValueError> {
+    if let Some(digit @ b'0'..=b'9') = tail.first() {
+        return Ok((Part::Capture(usize::from(digit - b'0')), &tail[1..]));
+    }
+    let (name, after) = match tail.strip_prefix(b"{") {
+        Some(inner) => {
+            let name_bytes = name_length(inner);
+            if inner.get(name_bytes) != Some(&b'}') {
+                let name = String::from_utf8_lossy(&inner[..name_bytes]);
+                return Err(ValueError(format!(
+                    "the closing bracket in \"{name}\" variable is missing"
+                )));
+            }
+            (&inner[..name_bytes], &inner[name_bytes + 1..])
+        }
+        None => tail.split_at(name_length(tail)),
+    };
+    if name.is_empty() {
+        return Err(ValueError::new("invalid variable name"));
+    }
+    if let [digit @ b'0'..=b'9'] = name {
+        return Ok((Part::Capture(usize::from(digit - b'0')), after));
+    }
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    Ok((Part::Variable(env.variables.borrow_mut().resolve(&name)), after))
+}
+
+fn name_length(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count()
+}

@@ -1,0 +1,205 @@
+//! The walk over the text: each line to the row of its name, each block to its lines.
+
+use super::block::{Block, LocationName};
+use super::directive::*;
+use super::env::Env;
+use super::regex::Regex;
+use bytes::Bytes;
+use yorozu_conf::{ConfError, Directive as Line, Position};
+
+/// The walk over the tree.
+pub struct Loader<'a> {
+    pub env: &'a Env,
+}
+
+impl Loader<'_> {
+    /// Reads the directives of one block.
+    pub fn walk(&mut self, block: &mut Block, lines: &[Line]) -> Result<(), ConfError> {
+        for line in lines {
+            self.directive(block, line)?;
+        }
+        Ok(())
+    }
+
+    fn directive(&mut self, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+        let (name, at) = (line.name_text(), &line.at);
+        let rows = self.env.modules.rows(&name);
+        if rows.is_empty() {
+            return Err(unknown(name, at));
+        }
+        let Some(row) = rows.iter().find(|row| row.contexts & block.context != 0) else {
+            return Err(ConfError::NotAllowedHere { name, at: at.clone() });
+        };
+        let wants_block = matches!(row.action, Action::Open(_));
+        match (&line.block, wants_block) {
+            (None, true) => return Err(ConfError::NoOpeningBrace { name, at: at.clone() }),
+            (Some(_), false) => return Err(ConfError::NotTerminated { name, at: at.clone() }),
+            _ => {}
+        }
+        if !row.arity.admits(line.args.len()) {
+            return Err(ConfError::ArgumentCount { name, at: at.clone() });
+        }
+        match row.action {
+            Action::Set(set) => {
+                let args = Args { name: &name, words: &line.args, env: self.env };
+                set(block, &args).map_err(|error| error.at(at))?;
+                if let Some(why) = self.env.modules.without_effect(&name, &line.args) {
+                    self.note(&name, why, at);
+                }
+                Ok(())
+            }
+            Action::Open(open) => open(self, block, line),
+            Action::Ignored(why) => {
+                self.note(&name, why, at);
+                Ok(())
+            }
+            Action::Refused(why) => {
+                Err(ValueError(format!("\"{name}\" is not supported: {why}")).at(at))
+            }
+        }
+    }
+
+    /// Said once per directive.
+    fn note(&self, name: &str, why: &str, at: &Position) {
+        let text = || format!("\"{name}\" is accepted but ignored: {why}, in {at}");
+        self.env.notes.borrow_mut().entry(name.to_owned()).or_insert_with(text);
+    }
+
+    fn child(&mut self, context: Contexts, line: &Line) -> Result<Block, ConfError> {
+        let mut block = Block::new(context, Some(line.at.clone()));
+        self.walk(&mut block, line.block.as_deref().unwrap_or_default())?;
+        Ok(block)
+    }
+}
+
+/// A name without a row: nginx's, or nobody's.
+pub fn unknown(name: String, at: &Position) -> ConfError {
+    match super::unsupported::module(&name) {
+        Some(module) => ValueError(format!(
+            "\"{name}\" is not supported by this version (nginx's module {module})"
+        ))
+        .at(at),
+        None => ConfError::UnknownDirective { name, at: at.clone() },
+    }
+}
+
+/// `events {}`
+pub fn events(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let context = std::mem::replace(&mut block.context, EVENTS);
+    loader.walk(block, line.block.as_deref().unwrap_or_default())?;
+    block.context = context;
+    Ok(())
+}
+
+/// `http {}`
+pub fn http(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    if !block.servers.is_empty() {
+        return Err(ValueError::new("\"http\" directive is duplicate").at(&line.at));
+    }
+    let mut http = loader.child(HTTP, line)?;
+    let servers = std::mem::take(&mut http.servers);
+    // The http block itself goes first: what it says is every server's outer block.
+    block.servers = std::iter::once(http).chain(servers).collect();
+    Ok(())
+}
+
+/// `server {}`
+pub fn server(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let server = loader.child(SERVER, line)?;
+    block.servers.push(server);
+    Ok(())
+}
+
+/// `location … {}`
+pub fn location(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    let name = location_name(loader.env, &line.args).map_err(|error| error.at(&line.at))?;
+    check_nesting(block, &name, line)?;
+    let is_same = |other: &Block| match (&other.name, &name) {
+        (LocationName::Exact(a), LocationName::Exact(b))
+        | (LocationName::Named(a), LocationName::Named(b))
+        | (LocationName::Prefix { path: a, .. }, LocationName::Prefix { path: b, .. }) => a == b,
+        _ => false,
+    };
+    if block.locations.iter().any(is_same) {
+        let text = String::from_utf8_lossy(line.args.last().expect("one argument at least"));
+        return Err(ValueError(format!("duplicate location \"{text}\"")).at(&line.at));
+    }
+    let mut child = Block::new(LOCATION, Some(line.at.clone()));
+    child.name = name;
+    loader.walk(&mut child, line.block.as_deref().unwrap_or_default())?;
+    block.locations.push(child);
+    Ok(())
+}
+
+fn location_name(env: &Env, args: &[Bytes]) -> Result<LocationName, ValueError> {
+    let (modifier, pattern) = match args {
+        [pattern] => split_modifier(pattern),
+        [modifier, pattern] => (&modifier[..], pattern.clone()),
+        _ => unreachable!("the arity admits one or two arguments"),
+    };
+    Ok(match modifier {
+        b"=" => LocationName::Exact(pattern),
+        b"^~" => LocationName::Prefix { path: pattern, no_regex: true },
+        b"~" => LocationName::Regex(Regex::compile(&pattern, false, env)?),
+        b"~*" => LocationName::Regex(Regex::compile(&pattern, true, env)?),
+        b"" if pattern.starts_with(b"@") => LocationName::Named(pattern),
+        b"" => LocationName::Prefix { path: pattern, no_regex: false },
+        other => {
+            let other = String::from_utf8_lossy(other);
+            return Err(ValueError(format!("invalid location modifier \"{other}\"")));
+        }
+    })
+}
+
+/// `location =/a` and the like: the modifier may touch the pattern.
+fn split_modifier(word: &Bytes) -> (&'static [u8], Bytes) {
+    const MODIFIERS: [&[u8]; 4] = [b"=", b"^~", b"~*", b"~"];
+    let found = MODIFIERS.into_iter().find(|modifier| word.starts_with(modifier));
+    found.map_or((b"", word.clone()), |modifier| (modifier, word.slice(modifier.len()..)))
+}
+
+fn check_nesting(block: &Block, name: &LocationName, line: &Line) -> Result<(), ConfError> {
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let inner = shown(line.args.last().expect("one argument at least"));
+    let refuse = |text: String| Err(ValueError(text).at(&line.at));
+    if block.context == SERVER {
+        return Ok(());
+    }
+    match (&block.name, name) {
+        (LocationName::Exact(outer), _) => refuse(format!(
+            "location \"{inner}\" cannot be inside the exact location \"{}\"",
+            shown(outer)
+        )),
+        (LocationName::Named(outer), _) => refuse(format!(
+            "location \"{inner}\" cannot be inside the named location \"{}\"",
+            shown(outer)
+        )),
+        (_, LocationName::Named(_)) => {
+            refuse(format!("named location \"{inner}\" can be on the server level only"))
+        }
+        (
+            LocationName::Prefix { path: outer, .. },
+            LocationName::Exact(path) | LocationName::Prefix { path, .. },
+        ) if !path.starts_with(outer) => {
+            refuse(format!("location \"{inner}\" is outside location \"{}\"", shown(outer)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `limit_except METHOD … {}`
+pub fn limit_except(
+    loader: &mut Loader<'_>,
+    block: &mut Block,
+    line: &Line,
+) -> Result<(), ConfError> {
+    let mut methods = line.args.clone();
+    if methods.iter().any(|method| &method[..] == b"GET") {
+        methods.push(Bytes::from_static(b"HEAD"));
+    }
+    let inner = loader.child(LIMIT_EXCEPT, line)?;
+    if block.limit_except.replace(Box::new((methods, inner))).is_some() {
+        return Err(ValueError::new("\"limit_except\" directive is duplicate").at(&line.at));
+    }
+    Ok(())
+}

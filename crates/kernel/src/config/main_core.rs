@@ -1,0 +1,328 @@
+//! Directives of nginx's core module: the process, its logs, its events.
+
+use super::directive::*;
+use super::place::{ModuleConf, Place, place};
+use super::settings::{Compiling, ModuleDraft};
+use super::types::{Offset, PrefixPath, Words, word_enum};
+use crate::config::module::Module;
+use crate::exchange::conf::Config;
+use crate::logging::error_log::{ErrorLogs, Sink, Target};
+use crate::logging::level::Level;
+use crate::logging::syslog::Syslog;
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use yorozu_conf::os_error;
+
+/// The module.
+pub const MODULE: Module = Module::new("core", || [DIRECTIVES, OTHERS].concat());
+
+word_enum! {
+    /// Event methods by nginx's names.
+    EventMethod {
+        /// The one this server uses.
+        Epoll = "epoll",
+        /// Known to nginx, not to this server.
+        Poll = "poll",
+        /// Known to nginx, not to this server.
+        Select = "select",
+    }
+}
+
+/// `worker_processes`
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Workers {
+    /// One per CPU this process may run on.
+    Auto,
+    /// A number of them.
+    Count(u64),
+}
+
+impl Setting for Workers {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.word(0) == b"auto" {
+            return Ok(Self::Auto);
+        }
+        match u64::from_args(args) {
+            Ok(count) if (1..=crate::base::limits::WORKERS_MAX).contains(&count) => {
+                Ok(Self::Count(count))
+            }
+            _ => Err(ValueError::new("invalid number")),
+        }
+    }
+}
+
+/// `control path | off`
+#[derive(Clone, Debug)]
+pub struct ControlSocket(pub Option<PathBuf>);
+
+impl Setting for ControlSocket {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(match args.word(0) {
+            b"off" => Self(None),
+            _ => Self(Some(args.env.prefix_path(&args.text(0)))),
+        })
+    }
+}
+
+/// `user`
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct User {
+    pub user: String,
+    pub group: Option<String>,
+}
+
+impl Setting for User {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let user = args.text(0);
+        let unknown = |call: &str, name: &str| ValueError(format!("{call}(\"{name}\") failed"));
+        if !matches!(nix::unistd::User::from_name(&user), Ok(Some(_))) {
+            return Err(unknown("getpwnam", &user));
+        }
+        let group = (args.words.len() == 2).then(|| args.text(1));
+        if let Some(group) = &group {
+            if !matches!(nix::unistd::Group::from_name(group), Ok(Some(_))) {
+                return Err(unknown("getgrnam", group));
+            }
+        }
+        Ok(Self { user, group })
+    }
+}
+
+settings! {
+    written;
+    /// Runs in the background.
+    daemon: bool = "on", ONE, MAIN;
+    /// nginx forks a master; here one process does both jobs, so both values mean the same.
+    master_process: bool = "on", ONE, MAIN;
+    /// User and group the process takes on after binding its sockets.
+    user: Option<User> = none, ONE_OR_TWO, MAIN;
+    /// Worker threads, each with its own event loop; `auto`: one per usable CPU.
+    worker_processes: Workers = "1", ONE, MAIN;
+    /// File that holds the process id.
+    pid: Option<PrefixPath> = none, ONE, MAIN;
+    /// Socket for `yorozu cache …`: a path, or off; the path of the pid file with .sock appended if not set.
+    control: Option<ControlSocket> = none, ONE, MAIN;
+    /// Limit of open files (RLIMIT_NOFILE).
+    worker_rlimit_nofile: Option<u64> = none, ONE, MAIN;
+    /// Limit of a core file (RLIMIT_CORE).
+    worker_rlimit_core: Option<Offset> = none, ONE, MAIN;
+    /// How long a graceful stop waits for connections before it closes them.
+    worker_shutdown_timeout: Option<Duration> = none, ONE, MAIN;
+    /// Nice value of the process, from -20 to 20.
+    worker_priority: Bytes = "0", ONE, MAIN;
+    /// Current folder of the process.
+    working_directory: Option<PrefixPath> = none, ONE, MAIN;
+    /// Connections a worker holds at once, those to upstreams included.
+    worker_connections: u64 = "512", ONE, EVENTS;
+    /// Environment variables kept for the process; all are kept.
+    env: Vec<Words> = none, ONE_OR_MORE, MAIN;
+}
+
+/// Rows that are no plain settings.
+pub const OTHERS: &[Directive] = &[
+    Directive::row(
+        "events",
+        MAIN,
+        Arity::NONE,
+        Action::Open(super::loader::events),
+        "Opens the block of event settings.",
+    ),
+    Directive::row(
+        "http",
+        MAIN,
+        Arity::NONE,
+        Action::Open(super::loader::http),
+        "Opens the block of HTTP settings.",
+    ),
+    Directive::row(
+        "error_log",
+        MAIN | HTTP_SERVER_LOCATION,
+        Arity::ONE_OR_MORE,
+        Action::Set(|block, args| {
+            let target = log_target(args)?;
+            block.error_log.get_or_insert_with(ErrorLogs::default).push(target);
+            Ok(())
+        }),
+        "File and least level of messages; several lines give several logs.",
+    ),
+    Directive::row(
+        "ssl_object_cache_inheritable",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("a reload reads certificates and keys again"),
+        "Whether a reload takes certificates over that did not change.",
+    ),
+    Directive::row(
+        "use",
+        EVENTS,
+        Arity::ONE,
+        Action::Set(|_, args| match EventMethod::from_args(args)? {
+            EventMethod::Epoll => Ok(()),
+            _ => Err(ValueError(format!(
+                "event method \"{}\" is not available, expected \"epoll\"",
+                args.text(0)
+            ))),
+        }),
+        "Event method; this server has epoll.",
+    ),
+    Directive::row(
+        "multi_accept",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("every pending connection is accepted on each wake-up"),
+        "Accept all pending connections at once.",
+    ),
+    Directive::row(
+        "accept_mutex",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("each worker has a listening socket of its own"),
+        "Workers take turns accepting.",
+    ),
+    Directive::row(
+        "accept_mutex_delay",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("each worker has a listening socket of its own"),
+        "Delay between turns.",
+    ),
+    Directive::row(
+        "debug_connection",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("there is no debug log per client"),
+        "Debug log for chosen clients.",
+    ),
+    Directive::row(
+        "worker_aio_requests",
+        EVENTS,
+        Arity::ONE,
+        Action::Ignored("there is no aio"),
+        "Outstanding aio requests.",
+    ),
+    Directive::row(
+        "lock_file",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("no lock is needed between threads"),
+        "Prefix of lock files.",
+    ),
+    Directive::row(
+        "pcre_jit",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("regular expressions are always compiled just in time"),
+        "Just-in-time compilation of regular expressions.",
+    ),
+    Directive::row(
+        "timer_resolution",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("the clock is read without a system call"),
+        "How often the clock is read.",
+    ),
+    Directive::row(
+        "worker_cpu_affinity",
+        MAIN,
+        Arity::ONE_OR_MORE,
+        Action::Ignored("the scheduler places the worker threads"),
+        "Binds workers to CPUs.",
+    ),
+    Directive::row(
+        "thread_pool",
+        MAIN,
+        Arity::TWO_OR_THREE,
+        Action::Ignored("blocking file work has its own threads"),
+        "Named thread pools for aio.",
+    ),
+    Directive::row(
+        "debug_points",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored("there are no debug points"),
+        "Stops at internal errors.",
+    ),
+    Directive::row(
+        "ssl_engine",
+        MAIN,
+        Arity::ONE,
+        Action::Refused("there are no OpenSSL engines"),
+        "Hardware for TLS.",
+    ),
+    Directive::row(
+        "load_module",
+        MAIN,
+        Arity::ONE,
+        Action::Ignored(
+            "modules are not loaded; directives of unknown modules are refused where they are used",
+        ),
+        "Loads a dynamic module.",
+    ),
+];
+
+/// Reads `error_log file [level]`.
+///
+/// # Errors
+/// An unknown level, or a file that cannot be opened.
+fn log_target(args: &Args<'_>) -> Result<Target, ValueError> {
+    let level = match args.words.get(1) {
+        None => Level::Error,
+        Some(word) => Level::parse(word).ok_or_else(|| {
+            ValueError(format!("invalid log level \"{}\"", String::from_utf8_lossy(word)))
+        })?,
+    };
+    let path = args.text(0);
+    if path == "stderr" {
+        return Ok(Target(Sink::Stderr, level));
+    }
+    if let Some(syslog) = path.strip_prefix("syslog:") {
+        let syslog = Syslog::parse(syslog).map_err(ValueError)?;
+        return Ok(Target(Sink::Syslog(Arc::new(syslog)), level));
+    }
+    if path.starts_with("memory:") {
+        return Err(ValueError(format!(
+            "\"error_log {path}\" is not supported, expected a file, \"stderr\" or \"syslog:\""
+        )));
+    }
+    let path = args.env.prefix_path(&path);
+    let file = args.env.logs.get(&path).map_err(|error| {
+        ValueError(format!("open() \"{}\" failed ({})", path.display(), os_error(&error)))
+    })?;
+    Ok(Target(Sink::File(file), level))
+}
+
+impl ModuleDraft for Draft {
+    type Conf = Conf;
+
+    fn place() -> &'static Place {
+        place!()
+    }
+
+    fn inherit(&mut self, outer: &Self) {
+        Draft::inherit(self, outer);
+    }
+
+    fn compile(&self, at: &Compiling<'_>) -> Result<Conf, ValueError> {
+        Conf::compile(self, at.env)
+    }
+}
+
+impl ModuleConf for Conf {
+    fn place() -> &'static Place {
+        <Draft as ModuleDraft>::place()
+    }
+}
+
+/// Where the pid file is: `pid`, or `logs/nginx.pid` below the prefix.
+pub fn pid_path(pid: Option<&PrefixPath>, prefix: &Path) -> PathBuf {
+    pid.map_or_else(|| prefix.join("logs/nginx.pid"), |pid| pid.0.clone())
+}
+
+impl Config {
+    /// The settings of the process.
+    pub fn main(&self) -> &Conf {
+        self.of_main()
+    }
+}

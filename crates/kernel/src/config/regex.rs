@@ -1,0 +1,249 @@
+//! Regular expressions of the configuration: PCRE, with named captures as variables.
+
+use super::value_error::ValueError;
+use crate::base::limits;
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+use std::cell::RefCell;
+use std::fmt;
+use std::hash::BuildHasher as _;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A compiled expression; clones share it.
+#[derive(Clone)]
+pub struct Regex {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Unlike any other's of the process, and not 0.
+    number: u64,
+    source: String,
+    regex: pcre2::bytes::Regex,
+    /// How many groups it captures, the whole match not counted.
+    groups: usize,
+    /// Slots of variables that take the named groups.
+    named: Vec<(usize, u16)>,
+}
+
+impl Inner {
+    fn compile(source: &[u8], caseless: bool) -> Result<Self, ValueError> {
+        let text = std::str::from_utf8(source).map_err(|_| {
+            ValueError(format!("regex \"{}\" is not UTF-8", String::from_utf8_lossy(source)))
+        })?;
+        let regex = pcre2::bytes::RegexBuilder::new()
+            .caseless(caseless)
+            .jit_if_available(true)
+            .build(text)
+            .map_err(|error| {
+                let at = error.offset().map_or_else(String::new, |at| {
+                    format!(" at \"{}\"", text.get(at..).unwrap_or_default())
+                });
+                ValueError(format!("pcre2_compile() failed: {error} in \"{text}\"{at}"))
+            })?;
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let groups = regex.captures_len() - 1;
+        Ok(Self { number, source: text.to_owned(), regex, groups, named: Vec::new() })
+    }
+
+    fn is_match(&self, subject: &[u8]) -> bool {
+        // A failure inside PCRE (a limit) counts as no match.
+        self.regex.is_match(subject).unwrap_or(false)
+    }
+
+    /// The groups of a match, the whole of it first.
+    fn spans(&self, subject: &[u8]) -> Option<Spans> {
+        let mut locations = self.regex.capture_locations();
+        self.regex.captures_read(&mut locations, subject).ok()??;
+        let span = |group| locations.get(group).map(|(start, end)| start..end);
+        Some((0..locations.len()).map(span).collect())
+    }
+}
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// Where the groups of a match are in its subject.
+pub type Spans = Rc<[Option<Range<usize>>]>;
+
+/// The groups of the last regular expression that matched.
+#[derive(Clone, Debug, Default)]
+pub struct Captures {
+    subject: Bytes,
+    /// `None` where there was no match.
+    spans: Option<Spans>,
+}
+
+impl Captures {
+    pub fn new(subject: Bytes, spans: Spans) -> Self {
+        Self { subject, spans: Some(spans) }
+    }
+
+    fn span(&self, group: usize) -> Option<Range<usize>> {
+        self.spans.as_ref()?.get(group)?.clone()
+    }
+
+    pub fn get(&self, group: usize) -> Option<&[u8]> {
+        Some(&self.subject[self.span(group)?])
+    }
+
+    /// The group's bytes, shared; empty if it took no part.
+    pub fn group(&self, group: usize) -> Bytes {
+        self.span(group).map_or_else(Bytes::new, |span| self.subject.slice(span))
+    }
+
+    pub fn append(&self, group: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.get(group).unwrap_or_default());
+    }
+}
+
+/// What a search came to.
+#[derive(Clone, Default)]
+enum Found {
+    #[default]
+    Nothing,
+    /// A match; its groups were not asked for.
+    Match,
+    Groups(Spans),
+}
+
+/// One search and what it came to.
+#[derive(Default)]
+struct Known {
+    regex: u64,
+    subject: Bytes,
+    found: Found,
+}
+
+/// What this worker's last searches came to, each in the place that its hash says. A search depends on
+/// the expression and its subject alone, and most requests bring the subjects of others before them.
+struct Memo {
+    hasher: RandomState,
+    known: Vec<Known>,
+}
+
+thread_local! {
+    static MEMO: RefCell<Memo> = RefCell::new(Memo {
+        hasher: RandomState::default(),
+        known: std::iter::repeat_with(Known::default).take(limits::REGEX_MEMO).collect(),
+    });
+}
+
+impl Memo {
+    /// What is known of the search, which is made where nothing is.
+    fn find(&mut self, regex: &Inner, subject: &[u8], wants_groups: bool) -> &Known {
+        let hash = self.hasher.hash_one((regex.number, subject));
+        let at = usize::try_from(hash % limits::REGEX_MEMO as u64).unwrap_or(0);
+        let known = &mut self.known[at];
+        if known.regex != regex.number || known.subject != subject {
+            let found = if regex.is_match(subject) { Found::Match } else { Found::Nothing };
+            let subject = Bytes::copy_from_slice(subject);
+            *known = Known { regex: regex.number, subject, found };
+        }
+        if let (Found::Match, true) = (&known.found, wants_groups) {
+            known.found = regex.spans(subject).map_or(Found::Nothing, Found::Groups);
+        }
+        known
+    }
+}
+
+impl fmt::Debug for Regex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/", self.inner.source)
+    }
+}
+
+impl Regex {
+    /// Compiles `source`; `define` says which slots the variables of named groups have.
+    ///
+    /// # Errors
+    /// nginx's `pcre2_compile() failed` with the expression and the position.
+    pub fn naming(
+        source: &[u8],
+        caseless: bool,
+        mut define: impl FnMut(&str) -> u16,
+    ) -> Result<Self, ValueError> {
+        let mut compiled = Inner::compile(source, caseless)?;
+        let names = compiled.regex.capture_names().iter().enumerate();
+        let named = names.filter_map(|(group, name)| Some((group, define(name.as_ref()?))));
+        compiled.named = named.collect();
+        Ok(Self { inner: Arc::new(compiled) })
+    }
+
+    /// Compiles what is not part of the configuration.
+    ///
+    /// # Errors
+    /// As [`Regex::naming`].
+    pub fn plain(source: &[u8]) -> Result<Self, ValueError> {
+        Ok(Self { inner: Arc::new(Inner::compile(source, false)?) })
+    }
+
+    /// The names of its groups.
+    pub fn names(&self) -> &[Option<String>] {
+        self.inner.regex.capture_names()
+    }
+
+    /// How many groups it captures, the whole match not counted.
+    pub fn groups(&self) -> usize {
+        self.inner.groups
+    }
+
+    /// The groups with names, and the slots of their variables.
+    pub fn named(&self) -> &[(usize, u16)] {
+        &self.inner.named
+    }
+
+    /// As written.
+    pub fn source(&self) -> &str {
+        &self.inner.source
+    }
+
+    /// Does it match?
+    pub fn is_match(&self, subject: &[u8]) -> bool {
+        if subject.len() > limits::REGEX_MEMO_BYTES {
+            return self.inner.is_match(subject);
+        }
+        MEMO.with_borrow_mut(|memo| {
+            !matches!(memo.find(&self.inner, subject, false).found, Found::Nothing)
+        })
+    }
+
+    /// The groups of a match.
+    pub fn captures(&self, subject: &[u8]) -> Option<Captures> {
+        if subject.len() > limits::REGEX_MEMO_BYTES {
+            let spans = self.inner.spans(subject)?;
+            return Some(Captures::new(Bytes::copy_from_slice(subject), spans));
+        }
+        MEMO.with_borrow_mut(|memo| match memo.find(&self.inner, subject, true) {
+            Known { found: Found::Groups(spans), subject, .. } => {
+                Some(Captures::new(subject.clone(), Rc::clone(spans)))
+            }
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_that_are_remembered_are_told_apart() {
+        let (one, other) = (Regex::plain(b"^/(a+)").unwrap(), Regex::plain(b"^/(b+)").unwrap());
+        let group = |regex: &Regex, subject: &str| {
+            let captures = regex.captures(subject.as_bytes())?;
+            captures.get(1).map(<[u8]>::to_vec)
+        };
+        let long = format!("/{}", "a".repeat(limits::REGEX_MEMO_BYTES));
+        for _ in 0..2 {
+            assert!(one.is_match(b"/aa") && !other.is_match(b"/aa"));
+            assert_eq!(group(&one, "/aab").as_deref(), Some(&b"aa"[..]));
+            assert_eq!(group(&other, "/aab"), None);
+            assert_eq!(group(&other, "/b").as_deref(), Some(&b"b"[..]));
+            assert_eq!(group(&one, &long).as_deref(), Some(&long.as_bytes()[1..]));
+            assert!(!one.is_match(b""));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Which sockets, servers and locations a configuration has.
+
+use super::hosts::Hosts;
+use super::regex::Regex;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Position of a location in the configuration's locations.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LocationId(pub u32);
+
+/// Position of a server in the configuration's servers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ServerId(pub u32);
+
+/// Where to listen.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum ListenAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Options of a listening socket.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ListenOptions {
+    pub backlog: Option<i32>,
+    pub receive_bytes: Option<usize>,
+    pub send_bytes: Option<usize>,
+    pub deferred: bool,
+    pub ipv6only: Option<bool>,
+    pub keepalive: Option<bool>,
+    /// The control socket: only its owner may open it, and the server runs without it, too.
+    pub is_control: bool,
+    /// Any socket option was written: two such lines for one address are refused.
+    pub is_set: bool,
+}
+
+/// One `listen` line.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub address: ListenAddress,
+    pub options: ListenOptions,
+    pub is_default: bool,
+    /// `ssl`
+    pub is_tls: bool,
+    /// `http2`
+    pub http2: bool,
+    /// `proxy_protocol`
+    pub is_proxied: bool,
+}
+
+/// One name of a `server_name` line.
+#[derive(Clone, Debug)]
+pub enum ServerName {
+    /// A name, with `*.` or a leading dot in front, or `.*` at its end.
+    Text(String),
+    /// With the text as written, `~` included.
+    Regex(Regex, String),
+}
+
+impl ServerName {
+    /// Can a client ask for it? `_` and the like only say that a server has no name.
+    pub fn is_real(&self) -> bool {
+        match self {
+            Self::Text(text) => text.bytes().any(|byte| byte.is_ascii_alphanumeric()),
+            Self::Regex(..) => true,
+        }
+    }
+}
+
+/// One listening socket and the servers behind it.
+#[derive(Debug)]
+pub struct Socket {
+    pub address: ListenAddress,
+    pub options: ListenOptions,
+    pub default_server: ServerId,
+    /// Do its clients speak TLS?
+    pub is_tls: bool,
+    /// May they speak HTTP/2, whatever their server says?
+    pub http2: bool,
+    /// Does each connection begin with the PROXY protocol?
+    pub is_proxied: bool,
+    pub hosts: Hosts<ServerId>,
+    /// Do its servers differ in which names of fields they take?
+    pub has_field_rules: bool,
+}
+
+/// A `server` block.
+#[derive(Debug)]
+pub struct ServerConf {
+    pub names: Vec<ServerName>,
+    /// What the block says for requests no location takes.
+    pub conf: LocationId,
+    pub locations: LocationSet,
+}
+
+impl ServerConf {
+    /// The primary name.
+    pub fn name(&self) -> &str {
+        match self.names.first() {
+            Some(ServerName::Text(text)) => text.strip_prefix('.').unwrap_or(text),
+            Some(ServerName::Regex(_, text)) => text,
+            None => "",
+        }
+    }
+}
+
+/// The locations of one level.
+#[derive(Debug, Default)]
+pub struct LocationSet {
+    pub exact: HashMap<Bytes, LocationId>,
+    /// Longest first.
+    pub prefixes: Vec<(Bytes, LocationId)>,
+    /// In the order written.
+    pub regexes: Vec<(Regex, LocationId)>,
+    pub named: HashMap<Bytes, LocationId>,
+}

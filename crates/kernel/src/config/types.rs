@@ -1,0 +1,333 @@
+//! Types of directive values that several modules share.
+
+use super::directive::{Args, Setting, ValueError};
+use super::template::Template;
+use crate::logging::error::Level;
+use bytes::Bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+use yorozu_conf::value;
+
+impl Setting for bool {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let word = args.word(0);
+        value::switch(word).ok_or_else(|| args.invalid_value_must_be(word, "\"on\" or \"off\""))
+    }
+}
+
+/// A plain number.
+impl Setting for u64 {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::number(args.word(0)).ok_or_else(|| ValueError::new("invalid number"))
+    }
+}
+
+/// A time.
+impl Setting for Duration {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::time(args.word(0)).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// A size in bytes, `k` and `m` allowed.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Size(pub u64);
+
+impl Size {
+    /// For lengths in memory.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl Setting for Size {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::size(args.word(0)).map(Self).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// A length of content or files, `k`, `m` and `g` allowed.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Offset(pub u64);
+
+impl Setting for Offset {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::offset(args.word(0)).map(Self).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// A number and a size: `8 4k`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Buffers {
+    pub count: u64,
+    pub size: u64,
+}
+
+impl Buffers {
+    /// All of them together, in bytes.
+    pub fn total(self) -> usize {
+        usize::try_from(self.count.saturating_mul(self.size)).unwrap_or(usize::MAX)
+    }
+}
+
+impl Setting for Buffers {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let count = value::number(args.word(0)).filter(|count| *count > 0);
+        let size = value::size(args.word(1)).filter(|size| *size > 0);
+        count
+            .zip(size)
+            .map(|(count, size)| Self { count, size })
+            .ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// One word as it stands.
+impl Setting for Bytes {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(args.words.first().cloned().unwrap_or_default())
+    }
+}
+
+/// Every argument as it stands.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Words(pub Vec<Bytes>);
+
+impl Words {
+    pub fn has(&self, word: &[u8]) -> bool {
+        self.0.iter().any(|found| &found[..] == word)
+    }
+}
+
+impl Setting for Words {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(args.words.to_vec()))
+    }
+}
+
+/// One value, absent by default.
+impl<T: Setting> Setting for Option<T> {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        T::from_args(args).map(Some)
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        match self {
+            Some(value) => value.again(args),
+            None => Err(args.duplicate()),
+        }
+    }
+}
+
+/// A status of refusals, 400 to 599.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Status(pub u16);
+
+impl Setting for Status {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let number =
+            value::number(args.word(0)).ok_or_else(|| ValueError::new("invalid number"))?;
+        let status = u16::try_from(number).ok().filter(|status| (400..600).contains(status));
+        status.map(Self).ok_or_else(|| ValueError::new("value must be between 400 and 599"))
+    }
+}
+
+/// The level of what is logged about refusals.
+impl Setting for Level {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match args.word(0) {
+            b"info" => Ok(Self::Info),
+            b"notice" => Ok(Self::Notice),
+            b"warn" => Ok(Self::Warn),
+            b"error" => Ok(Self::Error),
+            other => {
+                let expected = "\"info\", \"notice\", \"warn\" or \"error\"";
+                Err(args.invalid_value_must_be(other, expected))
+            }
+        }
+    }
+}
+
+/// Values of a directive that may stand several times in one block.
+impl<T: Setting> Setting for Vec<T> {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(vec![T::from_args(args)?])
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        let value = T::from_args(args)?;
+        if self.iter().any(|earlier| value.repeats(earlier)) {
+            return Err(args.duplicate());
+        }
+        self.push(value);
+        Ok(())
+    }
+}
+
+/// The first argument with its variables.
+impl Setting for Template {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Template::compile(args.word(0), args.env)
+    }
+}
+
+/// Every argument with its variables.
+#[derive(Clone, Debug, Default)]
+pub struct Templates(pub Vec<Template>);
+
+impl Setting for Templates {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let compile = |word: &Bytes| Template::compile(word, args.env);
+        Ok(Self(args.words.iter().map(compile).collect::<Result<_, _>>()?))
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0.append(&mut Self::from_args(args)?.0);
+        Ok(())
+    }
+}
+
+/// A path below the prefix, without variables.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PrefixPath(pub PathBuf);
+
+impl Setting for PrefixPath {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(args.env.prefix_path(&args.text(0))))
+    }
+}
+
+/// A path below the folder of the configuration file, without variables.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ConfPath(pub PathBuf);
+
+impl Setting for ConfPath {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(args.env.conf_prefix.join(args.text(0))))
+    }
+}
+
+/// A folder for temporary files with up to three levels, which are accepted and not used.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TempPath(pub PathBuf);
+
+impl Setting for TempPath {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        for level in &args.words[1..] {
+            value::number(level)
+                .filter(|digits| (1..=3).contains(digits))
+                .ok_or_else(|| args.invalid_value())?;
+        }
+        Ok(Self(args.env.prefix_path(&args.text(0))))
+    }
+}
+
+/// A set of words, each known by name, combined as bits.
+pub fn word_bits(args: &Args<'_>, known: &[(&str, u32)]) -> Result<u32, ValueError> {
+    let mut bits = 0;
+    for word in args.words {
+        let found = known.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        let (_, bit) = found.ok_or_else(|| {
+            ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
+        })?;
+        bits |= bit;
+    }
+    Ok(bits)
+}
+
+/// Declares an enum of words.
+#[macro_export]
+macro_rules! word_enum {
+    ($(#[$meta:meta])* $name:ident { $( $(#[$vmeta:meta])* $variant:ident = $word:literal, )+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum $name { $( $(#[$vmeta])* $variant, )+ }
+
+        impl $crate::config::directive::Setting for $name {
+            fn from_args(
+                args: &$crate::config::directive::Args<'_>,
+            ) -> Result<Self, $crate::config::directive::ValueError> {
+                let word = args.word(0);
+                $( if word.eq_ignore_ascii_case($word.as_bytes()) { return Ok(Self::$variant); } )+
+                let known: &[&str] = &[$( concat!("\"", $word, "\"") ),+];
+                Err(args.invalid_value_must_be(word, &known.join(" or ")))
+            }
+        }
+    };
+}
+
+pub use word_enum;
+
+/// A name, or with a `*` behind it what begins so; case does not count.
+#[derive(Clone, Debug)]
+pub struct NamePattern {
+    text: Bytes,
+    is_prefix: bool,
+}
+
+impl NamePattern {
+    pub fn new(word: &[u8]) -> Self {
+        let text = word.strip_suffix(b"*");
+        Self { text: Bytes::copy_from_slice(text.unwrap_or(word)), is_prefix: text.is_some() }
+    }
+
+    /// A name in which a `*` is a letter like any other.
+    pub fn exact(name: &[u8]) -> Self {
+        Self { text: Bytes::copy_from_slice(name), is_prefix: false }
+    }
+
+    /// The name, without the `*`.
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    pub fn is_prefix(&self) -> bool {
+        self.is_prefix
+    }
+
+    pub fn matches(&self, name: &[u8]) -> bool {
+        let start = if self.is_prefix { name.get(..self.text.len()) } else { Some(name) };
+        start.is_some_and(|start| start.eq_ignore_ascii_case(&self.text))
+    }
+}
+
+/// `*_store_access`: `user:rw group:r all:r`
+#[derive(Clone, Copy, Debug)]
+pub struct StoreAccess(pub u32);
+
+impl Setting for StoreAccess {
+    /// As nginx: each word is of one class alone, and the owner's rights are as said, if they are.
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let (mut mode, mut of_user) = (0, 0o600);
+        for word in args.words {
+            let broken = || args.invalid_parameter(word);
+            let text = std::str::from_utf8(word).map_err(|_| broken())?;
+            let (who, rights) = text.split_once(':').ok_or_else(broken)?;
+            let bits = match rights {
+                "r" => 0o4,
+                "rw" => 0o6,
+                _ => return Err(broken()),
+            };
+            mode |= match who {
+                "user" => {
+                    of_user = 0;
+                    bits << 6
+                }
+                "group" => bits << 3,
+                "all" => bits,
+                _ => return Err(broken()),
+            };
+        }
+        Ok(Self(mode | of_user))
+    }
+}
+
+/// `name:size` of a zone.
+pub fn name_and_size(text: &str) -> Result<(String, u64), ValueError> {
+    /// nginx's: eight pages.
+    const BYTES_MIN: u64 = 8 * 4096;
+    let wrong = || ValueError(format!("invalid zone size \"zone={text}\""));
+    let (name, size) = text.split_once(':').ok_or_else(wrong)?;
+    let bytes = value::size(size.as_bytes()).ok_or_else(wrong)?;
+    if bytes < BYTES_MIN {
+        return Err(ValueError(format!("zone \"{name}\" is too small")));
+    }
+    Ok((name.to_owned(), bytes))
+}

@@ -1,0 +1,26 @@
+//! What a request becomes whose body could not be read.
+
+use super::Exchange;
+use super::outcome::Outcome;
+use super::request_body::BodyError;
+use crate::logging::error::{self, Level};
+
+/// The status for a request body that could not be read.
+pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
+    exchange.keep_alive = false;
+    let (level, text, status) = match problem {
+        BodyError::Broken => (Level::Info, "client sent invalid chunked body".to_owned(), 400),
+        BodyError::Closed => (Level::Info, "client prematurely closed connection".to_owned(), 400),
+        BodyError::Timeout => (Level::Info, "client timed out".to_owned(), 408),
+        BodyError::TooLarge => {
+            (Level::Error, "client intended to send too large chunked body".to_owned(), 413)
+        }
+        BodyError::File(why) => (Level::Crit, why, 500),
+        BodyError::Spent => {
+            let text = "request body was sent to an upstream already and cannot be read again";
+            (Level::Error, text.to_owned(), 500)
+        }
+    };
+    error::request(exchange, level, &text);
+    Outcome::Status(status)
+}

@@ -1,0 +1,202 @@
+//! What the cache did for a request and why: `$upstream_cache_status`, and `Cache-Status` of RFC 9211.
+
+use std::io::Write as _;
+
+/// Why an answer is not stored; words of `$cache_detail`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotStored {
+    SetCookie,
+    Vary,
+    /// `X-Accel-Expires: 0`
+    AccelExpires,
+    NoStore,
+    NoCache,
+    Private,
+    /// Nothing says how long it is fresh, or it is not at all.
+    NoLifetime,
+    /// Its `Age` or `Expires` says that it is stale already.
+    Expired,
+    /// Asked for with `Authorization`, and not said to be for all.
+    Authorization,
+    /// `*_no_cache`
+    Forbidden,
+    /// A part of a page that nobody asked for, or a page being validated.
+    Partial,
+    /// `*_cache_min_uses`
+    MinUses,
+    /// Waited for another maker in vain (`*_cache_lock_timeout`).
+    LockTimeout,
+    /// The answer to a HEAD, under a key that a GET has too.
+    Head,
+    /// A range far behind the start (`*_cache_max_range_offset`).
+    RangeOffset,
+    /// A GET with content.
+    Body,
+    /// Fields that name another URL, method or host than the key.
+    Unkeyed,
+    /// A redirect to the request's own URL.
+    Loop,
+    /// More tags than can be kept: it could not be purged.
+    Tags,
+}
+
+impl NotStored {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SetCookie => "set-cookie",
+            Self::Vary => "vary",
+            Self::AccelExpires => "x-accel-expires",
+            Self::NoStore => "no-store",
+            Self::NoCache => "no-cache",
+            Self::Private => "private",
+            Self::NoLifetime => "no-lifetime",
+            Self::Expired => "expired",
+            Self::Authorization => "authorization",
+            Self::Forbidden => "forbidden",
+            Self::Partial => "partial",
+            Self::MinUses => "min-uses",
+            Self::LockTimeout => "lock-timeout",
+            Self::Head => "head",
+            Self::RangeOffset => "range-offset",
+            Self::Body => "body",
+            Self::Unkeyed => "unkeyed",
+            Self::Loop => "loop",
+            Self::Tags => "tags",
+        }
+    }
+}
+
+/// What the cache did for a request; `$upstream_cache_status`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CacheStatus {
+    Bypass,
+    Expired,
+    Hit,
+    Miss,
+    Revalidated,
+    Stale,
+    Updating,
+}
+
+impl CacheStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bypass => "BYPASS",
+            Self::Expired => "EXPIRED",
+            Self::Hit => "HIT",
+            Self::Miss => "MISS",
+            Self::Revalidated => "REVALIDATED",
+            Self::Stale => "STALE",
+            Self::Updating => "UPDATING",
+        }
+    }
+}
+
+/// Why a request went to the upstream; the words of `fwd` (RFC 9211, section 2.2).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Forward {
+    /// `*_cache_bypass`
+    Bypass,
+    /// Not one of `*_cache_methods`.
+    Method,
+    /// Nothing is stored under the key.
+    UriMiss,
+    /// Nothing is stored for the fields that `Vary` names.
+    VaryMiss,
+    /// What is stored is not fresh.
+    Stale,
+    /// What is stored does not hold the range.
+    Partial,
+}
+
+impl Forward {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bypass => "bypass",
+            Self::Method => "method",
+            Self::UriMiss => "uri-miss",
+            Self::VaryMiss => "vary-miss",
+            Self::Stale => "stale",
+            Self::Partial => "partial",
+        }
+    }
+}
+
+/// What is said about a request in `Cache-Status`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// `None`: answered from the cache, or no cache was asked.
+    pub forward: Option<Forward>,
+    /// The upstream's status, once it answered.
+    pub forward_status: Option<u16>,
+    /// Whether the upstream's answer was stored.
+    pub is_stored: bool,
+    /// Why it was not.
+    pub not_stored: Option<NotStored>,
+    /// Milliseconds for which the answer is still fresh; below 0 for a stale one.
+    pub ttl: Option<i64>,
+    /// Whether it waited for, or shared, another request's answer.
+    pub is_collapsed: bool,
+    pub is_hit: bool,
+}
+
+impl Report {
+    /// Has a cache been asked?
+    pub fn is_made(&self) -> bool {
+        self.is_hit || self.forward.is_some()
+    }
+
+    /// One member of the field: `yorozu; hit; ttl=30`.
+    ///
+    /// # Source
+    /// RFC 9211, section 2.
+    pub fn append(&self, name: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(name);
+        if self.is_hit {
+            out.extend_from_slice(b"; hit");
+        } else if let Some(forward) = self.forward {
+            let _ = write!(out, "; fwd={}", forward.name());
+            if let Some(status) = self.forward_status {
+                let _ = write!(out, "; fwd-status={status}");
+            }
+            if self.is_stored {
+                out.extend_from_slice(b"; stored");
+            }
+        }
+        if self.is_collapsed {
+            out.extend_from_slice(b"; collapsed");
+        }
+        if let Some(ttl) = self.ttl {
+            let _ = write!(out, "; ttl={}", ttl.div_euclid(1000));
+        }
+        if let Some(why) = self.not_stored {
+            let _ = write!(out, "; detail={}", why.name());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_as_rfc_9211_writes_them() {
+        let text = |report: &Report| {
+            let mut out = Vec::new();
+            report.append(b"a", &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let hit = Report { is_hit: true, ttl: Some(30_999), ..Report::default() };
+        assert_eq!(text(&hit), "a; hit; ttl=30");
+        assert_eq!(text(&Report { ttl: Some(-1), ..hit }), "a; hit; ttl=-1");
+        let miss = Report {
+            forward: Some(Forward::UriMiss),
+            forward_status: Some(200),
+            not_stored: Some(NotStored::SetCookie),
+            ..Report::default()
+        };
+        assert_eq!(text(&miss), "a; fwd=uri-miss; fwd-status=200; detail=set-cookie");
+        let stored = Report { is_stored: true, not_stored: None, is_collapsed: true, ..miss };
+        assert_eq!(text(&stored), "a; fwd=uri-miss; fwd-status=200; stored; collapsed");
+    }
+}

@@ -1,0 +1,95 @@
+//! The client of a connection, as far as all of its requests share it.
+
+use crate::config::servers::{ListenAddress, ServerId};
+use bytes::Bytes;
+use std::any::Any;
+use std::cell::{Cell, OnceCell};
+use std::fmt::Debug;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Instant;
+use yorozu_wire::proxy_protocol::ProxyHeader;
+
+/// What a TLS handshake came to.
+pub trait TlsSession: Any + Debug {
+    /// The server the client named, or the default one.
+    fn server(&self) -> ServerId;
+
+    /// The name the client asked for, lower-cased.
+    fn server_name(&self) -> Option<&Bytes>;
+}
+
+/// Who asks, as far as known.
+#[derive(Debug)]
+pub struct Remote {
+    /// `None` for a Unix socket; port 0 where it is not known.
+    pub address: Option<SocketAddr>,
+    /// The address as logs show it; `unix:` for a Unix socket.
+    pub text: String,
+}
+
+impl Remote {
+    pub fn of(address: Option<SocketAddr>) -> Self {
+        let text = address.map_or_else(|| "unix:".to_owned(), |address| address.ip().to_string());
+        Self { address, text }
+    }
+
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.address.map(|address| address.ip())
+    }
+}
+
+/// What all requests of one connection share.
+#[derive(Debug)]
+pub struct Client {
+    /// The other end.
+    pub remote: Rc<Remote>,
+    /// This end; `None` for a Unix socket.
+    pub local: Option<SocketAddr>,
+    /// Serial number, unique in the process.
+    pub number: u64,
+    /// When the connection was accepted.
+    pub since: Instant,
+    /// Requests begun so far.
+    pub requests: Cell<u64>,
+    /// The listening socket it came through.
+    pub address: ListenAddress,
+    /// That socket's place in the list of the present configuration.
+    pub listen: Cell<usize>,
+    /// What the handshake came to; unset for a connection without TLS.
+    pub tls: OnceCell<Box<dyn TlsSession>>,
+    /// What a proxy in front said of it (`listen … proxy_protocol`).
+    pub proxied: OnceCell<Box<ProxyHeader>>,
+    /// A request that is only asked about: it counts as one over TLS.
+    pub is_tls_assumed: bool,
+    /// The name a client asks for in a handshake under way.
+    pub asked_name: OnceCell<Box<Bytes>>,
+}
+
+impl Client {
+    pub fn is_tls(&self) -> bool {
+        self.is_tls_assumed || self.tls.get().is_some()
+    }
+
+    /// The same client, as if its connection had TLS or had none.
+    pub fn over(&self, is_tls: bool) -> Self {
+        Self {
+            remote: Rc::clone(&self.remote),
+            local: self.local,
+            number: self.number,
+            since: self.since,
+            requests: self.requests.clone(),
+            address: self.address.clone(),
+            listen: self.listen.clone(),
+            tls: OnceCell::new(),
+            proxied: OnceCell::new(),
+            is_tls_assumed: is_tls,
+            asked_name: OnceCell::new(),
+        }
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static [u8] {
+        if self.is_tls() { b"https" } else { b"http" }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the whole server does, for parts of it that may not know the whole: functions that the assembly puts here.
+
+use super::Exchange;
+use super::outcome::{Outcome, Pending, Progress};
+use super::response::Response;
+use super::stream::Stream;
+use super::variables::Variable;
+use crate::exchange::conf::WorkerConf;
+use bytes::Bytes;
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// Something that comes later.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A response, or the status under which a connection would close without one.
+pub type Answer = Result<Box<Response>, u16>;
+
+/// Lines of a head.
+pub type FieldLines = Rc<Vec<(Bytes, Bytes)>>;
+
+/// The way of a request through the server.
+pub struct Engine {
+    /// Runs the phases until there is a response or something to wait for.
+    pub start: fn(&mut Exchange) -> Progress,
+    /// Goes on with what was awaited.
+    pub resume: fn(&mut Exchange, Outcome) -> Progress,
+    /// The part of a request that waits.
+    pub run: for<'a> fn(&'a mut Exchange, Pending) -> Later<'a, Outcome>,
+    /// The response, however long it takes; the status under which a connection would close without one.
+    pub whole: for<'a> fn(&'a mut Exchange) -> Later<'a, Answer>,
+    /// The same once more, from the content phase on.
+    pub content_again: for<'a> fn(&'a mut Exchange) -> Later<'a, Answer>,
+    /// The status and the content of a subrequest, as it becomes a part of another response.
+    pub content: for<'a> fn(&'a mut Exchange) -> Later<'a, (u16, Stream)>,
+    /// Passes a response through every filter.
+    pub filter: fn(&mut Exchange, &mut Response),
+    /// Computes the fields behind the content, when that was sent.
+    pub add_trailers: fn(&mut Exchange),
+    /// Writes the access log.
+    pub log: fn(&mut Exchange),
+    /// Whether the request comes from a trusted proxy (`set_real_ip_from`).
+    pub is_from_trusted_proxy: fn(&Exchange) -> bool,
+    /// The variable of a name that the server computes.
+    pub variable: fn(&str) -> Option<&'static Variable>,
+    /// Purges what an answer asks for in its `X-Accel-Purge` fields.
+    pub purge_by_answer: for<'a> fn(&'a mut Exchange, FieldLines) -> Later<'a, ()>,
+}
+
+impl Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+/// The worker that a connection belongs to.
+pub trait Host: Debug {
+    /// The configuration for the next request.
+    fn conf(&self) -> Rc<WorkerConf>;
+
+    /// Are connections to end?
+    fn is_stopping(&self) -> bool;
+
+    /// Is ready when the worker stops or has another configuration.
+    fn changed(self: Rc<Self>) -> Later<'static, ()>;
+}

@@ -1,0 +1,51 @@
+//! Addresses that proxies in front name in fields of the request.
+
+use super::Exchange;
+use std::net::{IpAddr, SocketAddr};
+
+/// The address that a field like `X-Forwarded-For` names last; if it `is_recursive`, the last one that is no trusted
+/// proxy's.
+pub fn named(
+    exchange: &Exchange,
+    field: &[u8],
+    is_recursive: bool,
+    is_trusted: impl Fn(IpAddr) -> bool,
+) -> Option<SocketAddr> {
+    let values: Vec<&[u8]> = exchange.request.values(field).collect();
+    let mut found = None;
+    // From the proxy nearest to us to the farthest.
+    for text in values.join(&b","[..]).rsplit(|byte| *byte == b',') {
+        let Some(address) = parse(text.trim_ascii()) else { break };
+        found = Some(address);
+        if !is_recursive || !is_trusted(address.ip()) {
+            break;
+        }
+    }
+    found
+}
+
+/// An address with or without a port; the port is 0 without.
+fn parse(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        return Some((ip, 0).into());
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_with_and_without_ports() {
+        let shown = |text: &str| parse(text.as_bytes()).map(|address| address.to_string());
+        assert_eq!(shown("192.0.2.1").as_deref(), Some("192.0.2.1:0"));
+        assert_eq!(shown("192.0.2.1:80").as_deref(), Some("192.0.2.1:80"));
+        assert_eq!(shown("2001:db8::1").as_deref(), Some("[2001:db8::1]:0"));
+        assert_eq!(shown("[2001:db8::1]").as_deref(), Some("[2001:db8::1]:0"));
+        assert_eq!(shown("[2001:db8::1]:80").as_deref(), Some("[2001:db8::1]:80"));
+        assert_eq!(shown("unknown"), None);
+        assert_eq!(shown(""), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! What a location's content comes from.
+
+use super::Exchange;
+use super::outcome::Outcome;
+use super::response::Response;
+use crate::config::shared::Collected;
+use crate::config::value_error::ValueError;
+use crate::exchange::conf::LocationConf;
+use std::any::Any;
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+
+/// Makes responses.
+pub trait Handler: Any + Debug + Send + Sync {
+    /// The response, as far as it needs no waiting; [`Outcome::Wait`] asks for [`Handler::run`].
+    fn respond(&self, exchange: &mut Exchange) -> Outcome;
+
+    /// The part of the work that waits.
+    ///
+    /// # Cancel safety
+    /// What was begun for the request is given back.
+    fn run<'a>(
+        &'a self,
+        _exchange: &'a mut Exchange,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+        unreachable!("this handler never waits")
+    }
+
+    /// Looks at what the modules have once, when the whole configuration is read.
+    ///
+    /// # Errors
+    /// What is not there.
+    fn check(&self, _shared: &Collected) -> Result<(), ValueError> {
+        Ok(())
+    }
+
+    /// Is the content another server's? Then a path without the slash of its location is redirected.
+    fn is_gateway(&self) -> bool {
+        false
+    }
+
+    /// Does it bound request bodies itself, whatever `client_max_body_size` says?
+    fn bounds_bodies(&self) -> bool {
+        false
+    }
+}
+
+impl dyn Handler {
+    /// The handler, if it is one of this type.
+    pub fn downcast_ref<T: Any>(&self) -> Option<&T> {
+        let any: &dyn Any = self;
+        any.downcast_ref()
+    }
+}
+
+/// Shapes a response on its way to the connection.
+pub type Shape = fn(&mut Exchange, &mut Response);
+
+/// A filter: what it does, and where it has something to do.
+#[derive(Clone, Copy)]
+pub struct Filter {
+    pub shape: Shape,
+    pub is_on: fn(&LocationConf) -> bool,
+}
+
+impl Filter {
+    /// One that looks at every response.
+    pub const fn always(shape: Shape) -> Self {
+        Self { shape, is_on: |_| true }
+    }
+
+    /// One that has nothing to do where its module is off.
+    pub const fn when(is_on: fn(&LocationConf) -> bool, shape: Shape) -> Self {
+        Self { shape, is_on }
+    }
+}
+
+/// The filters of a location that have something to do there, in order.
+#[derive(Default)]
+pub struct BoundFilters {
+    pub all: Box<[Shape]>,
+    /// Those that the response to a subrequest passes: it becomes a part of another one.
+    pub within: Box<[Shape]>,
+}

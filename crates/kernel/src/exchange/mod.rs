@@ -1,0 +1,355 @@
+//! One request with its response and everything known about both: where protocols meet.
+//!
+//! A connection makes an [`Exchange`], the phases and handlers fill in its response, the filters
+//! shape it, the connection writes it, the logs read it. Nothing here knows the protocol.
+
+pub mod body_failed;
+pub mod cached;
+pub mod client;
+pub mod coding;
+pub mod conf;
+pub mod content;
+pub mod content_type;
+pub mod core_variables;
+pub mod credentials;
+pub mod engine;
+pub mod error_page;
+pub mod evaluate;
+pub mod forwarded;
+pub mod handler;
+pub mod outcome;
+pub mod recode;
+pub mod request;
+pub mod request_body;
+pub mod response;
+pub mod scratch;
+pub mod shadow;
+pub mod slots;
+pub mod source;
+pub mod spill;
+pub mod states;
+pub mod stream;
+pub mod subrequests;
+pub mod tunnel;
+pub mod variables;
+
+use crate::base::{limits, turn};
+use crate::config::regex::Captures;
+use crate::config::servers::{LocationId, ServerId};
+use crate::exchange::conf::WorkerConf;
+use crate::exchange::request_body::RequestBody;
+use bytes::Bytes;
+use cached::CacheStatus;
+pub use client::{Client, Remote};
+use coding::Coding;
+use request::Request;
+use slots::Slots;
+use states::{SharedStates, States};
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell};
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use subrequests::Subrequests;
+
+/// What is known about one attempt to reach an upstream peer.
+#[derive(Clone, Debug)]
+pub struct UpstreamAttempt {
+    pub peer: Arc<str>,
+    pub status: u16,
+    pub connect_time: Option<Duration>,
+    pub header_time: Option<Duration>,
+    /// Until the answer was whole; `None` before.
+    pub response_time: Option<Duration>,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub response_bytes: u64,
+}
+
+impl UpstreamAttempt {
+    /// An attempt that begins.
+    pub fn new(peer: Arc<str>) -> Self {
+        Self {
+            peer,
+            status: 0,
+            connect_time: None,
+            header_time: None,
+            response_time: None,
+            bytes_sent: 0,
+            bytes_received: 0,
+            response_bytes: 0,
+        }
+    }
+}
+
+/// What one pass through the phases finds out. An `error_page`, an internal redirect or a named location
+/// begins another pass, which starts with nothing of it: what a location may store or where it sends
+/// requests never becomes another location's.
+#[derive(Default)]
+pub struct Pass {
+    /// The slice that the upstream is asked for.
+    pub slice: Cell<Option<Slice>>,
+    /// What modules keep with it.
+    states: States,
+}
+
+impl Pass {
+    /// What a shadow of the request has of it.
+    fn for_shadow(&self) -> Self {
+        Self { slice: Cell::default(), states: self.states.for_shadow() }
+    }
+}
+
+impl Deref for Pass {
+    type Target = States;
+
+    fn deref(&self) -> &States {
+        &self.states
+    }
+}
+
+impl DerefMut for Pass {
+    fn deref_mut(&mut self) -> &mut States {
+        &mut self.states
+    }
+}
+
+/// A part of a large response: its first byte, and its length.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice {
+    pub start: u64,
+    pub bytes: u64,
+}
+
+impl Slice {
+    /// As a `Range` field asks for it (RFC 9110, section 14.2).
+    pub fn range(self) -> String {
+        format!("bytes={}-{}", self.start, self.start + self.bytes - 1)
+    }
+}
+
+/// One request with its response and context.
+pub struct Exchange {
+    /// The configuration this request began with.
+    pub conf: Rc<WorkerConf>,
+    pub server: ServerId,
+    pub location: LocationId,
+    pub client: Rc<Client>,
+    /// The client of this request: the other end, or whom a trusted proxy names.
+    pub remote: Rc<Remote>,
+    pub request: Request,
+    pub body: RequestBody,
+
+    /// Normalised path; rewritten by `rewrite`, `try_files`, `index`, `error_page`.
+    pub uri: Vec<u8>,
+    /// Query, without `?`.
+    pub args: Vec<u8>,
+    /// Whether the path is still that of the client's target.
+    pub is_uri_as_sent: bool,
+    /// Whether a gateway may replace the location's prefix: not after `rewrite … break`.
+    pub is_uri_in_location: bool,
+    /// Whether `try_files` found the path below the `alias` of a regex.
+    pub is_uri_below_alias: bool,
+    /// Whether this pass is caused by the configuration rather than the client.
+    pub is_internal: bool,
+    /// Internal redirects and rewrites still allowed.
+    pub uri_changes_left: u32,
+    /// Whether they were used up: the request is in a loop.
+    pub is_in_cycle: bool,
+    /// Whether an `error_page` was followed: the next error gets the server's own page.
+    pub has_error_page: bool,
+    pub captures: Captures,
+    pub variables: Slots,
+    /// The status an `error_page` was entered with.
+    pub error_status: Option<u16>,
+    /// The status sent, or to be sent; 0 before it is known.
+    pub status: u16,
+    /// Whether the connection may be used for another request after this response.
+    pub keep_alive: bool,
+    /// `X-Accel-Limit-Rate` or `set $limit_rate`, in bytes per second.
+    pub limit_rate: Option<u64>,
+
+    /// Whether it arrived before the previous one was answered.
+    pub is_pipelined: bool,
+    pub started: Instant,
+    /// Bytes of the request, head and body.
+    pub request_bytes: u64,
+    pub bytes_sent: u64,
+    pub body_bytes_sent: u64,
+    /// Whether the whole response was sent.
+    pub is_complete: bool,
+    pub attempts: Vec<UpstreamAttempt>,
+    pub cache_status: Option<CacheStatus>,
+    /// Whether it is only asked about: then no gateway and no cache is asked.
+    pub is_dry: bool,
+    /// For `-t`: whether scripts (`*.php`) are assumed to be where they are looked for.
+    pub supposes_scripts: bool,
+    /// Whether it is made on behalf of another request.
+    pub is_subrequest: bool,
+    /// Whether the connection must end without a response.
+    pub is_given_up: bool,
+    /// The encoding of the text that is answered, where one is wanted.
+    pub charset: Option<Bytes>,
+    /// What it may still ask for itself.
+    pub subrequests: Subrequests,
+    /// Challenges of authentications that failed on the way: fields of whatever becomes the answer.
+    pub challenges: Vec<(Bytes, Bytes)>,
+    /// What the cache did, and why.
+    pub cache_report: cached::Report,
+    /// Field lines of the upstream's response head, for `$upstream_http_*`.
+    pub upstream_fields: Rc<Vec<(Bytes, Bytes)>>,
+    /// Whether the trailers are passed to the client, too (`proxy_pass_trailers`).
+    pub passes_trailers: bool,
+    /// Fields behind the upstream's body, for `$upstream_trailer_*`.
+    pub upstream_trailers: Vec<(Bytes, Bytes)>,
+    /// Field lines as sent, for `$sent_http_*`.
+    pub sent: response::SentHead,
+    /// How the response was compressed: bytes in, bytes out.
+    pub coded_bytes: Option<(Coding, u64, u64)>,
+    /// Drawn when it is first asked for.
+    pub request_id: OnceCell<[u8; 16]>,
+    /// What is known of the pass under way, and of no other.
+    pub pass: Pass,
+    /// What modules keep with the request.
+    pub states: SharedStates,
+    /// Fields that an `X-Accel-Redirect` answer hands on.
+    pub accel_fields: Vec<(Bytes, Bytes)>,
+}
+
+impl Exchange {
+    /// A request as it arrived, before its server is chosen.
+    pub fn new(
+        conf: Rc<WorkerConf>,
+        client: Rc<Client>,
+        request: Request,
+        body: RequestBody,
+    ) -> Self {
+        let server = conf.sockets[client.listen.get()].default_server;
+        let location = conf.server(server).conf;
+        let variables = Slots::new(conf.variable_names.len());
+        Self {
+            server,
+            location,
+            keep_alive: request.wants_keep_alive(),
+            request_bytes: request.sent_bytes,
+            conf,
+            remote: Rc::clone(&client.remote),
+            client,
+            request,
+            body,
+            uri: Vec::new(),
+            args: Vec::new(),
+            is_uri_as_sent: true,
+            is_uri_in_location: true,
+            is_uri_below_alias: false,
+            is_internal: false,
+            uri_changes_left: limits::URI_CHANGES_MAX,
+            has_error_page: false,
+            is_in_cycle: false,
+            captures: Captures::default(),
+            variables,
+            error_status: None,
+            status: 0,
+            limit_rate: None,
+            is_pipelined: false,
+            started: turn::instant(),
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            is_complete: false,
+            attempts: Vec::new(),
+            cache_status: None,
+            is_dry: false,
+            supposes_scripts: false,
+            is_subrequest: false,
+            is_given_up: false,
+            charset: None,
+            subrequests: Subrequests::default(),
+            challenges: Vec::new(),
+            cache_report: cached::Report::default(),
+            upstream_fields: Rc::default(),
+            passes_trailers: false,
+            upstream_trailers: Vec::new(),
+            sent: response::SentHead::default(),
+            coded_bytes: None,
+            request_id: OnceCell::new(),
+            pass: Pass::default(),
+            states: SharedStates::default(),
+            accel_fields: Vec::new(),
+        }
+    }
+
+    /// `$request_id`, 16 random bytes: keys that the standard library draws for hash tables.
+    pub fn id(&self) -> &[u8; 16] {
+        use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+        let draw = || RandomState::new().build_hasher().finish().to_be_bytes();
+        self.request_id.get_or_init(|| {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&draw());
+            id[8..].copy_from_slice(&draw());
+            id
+        })
+    }
+
+    /// The type of content that an `X-Accel-Redirect` answer handed on.
+    pub fn accel_content_type(&self) -> Option<Bytes> {
+        let mut fields = self.accel_fields.iter();
+        let found = fields.rfind(|(name, _)| name.eq_ignore_ascii_case(b"content-type"))?;
+        Some(found.1.clone())
+    }
+
+    /// The part that the upstream is asked for: a slice, or what the client wants.
+    pub fn asked_range(&self) -> Option<Cow<'_, [u8]>> {
+        match self.pass.slice.get() {
+            Some(slice) => Some(slice.range().into_bytes().into()),
+            None => self.request.known(self.request.known.range).map(Cow::Borrowed),
+        }
+    }
+
+    /// The status that an `error_page` settled, unless it left that to its page.
+    pub fn final_status(&self) -> Option<u16> {
+        self.error_status.filter(|status| *status != 0)
+    }
+
+    /// Seconds since 1970, now: as nginx, not when the request began, which may have waited since.
+    pub fn now(&self) -> i64 {
+        turn::unix_seconds()
+    }
+
+    /// Milliseconds since 1970, now: by what is fresh a request is answered that may have waited since it began.
+    pub fn now_millis(&self) -> i64 {
+        turn::unix_millis()
+    }
+
+    pub fn request_time(&self) -> Duration {
+        turn::instant().saturating_duration_since(self.started)
+    }
+
+    /// Of an answer that is not sent the challenges stay, also hidden ones: without them it is no 401 or 407
+    /// (RFC 9110, sections 15.5.2 and 15.5.8).
+    pub fn keep_challenges(&mut self, status: u16, fields: &[(Bytes, Bytes)]) {
+        let wanted: &[u8] = match status {
+            401 => b"www-authenticate",
+            407 => b"proxy-authenticate",
+            _ => return,
+        };
+        let found = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        self.challenges.extend(found.cloned());
+    }
+
+    /// Starts over with another path, as an internal redirect does.
+    pub fn redirect_internally(&mut self, uri: Vec<u8>, args: Option<Vec<u8>>) {
+        self.set_uri(uri);
+        if let Some(args) = args {
+            self.args = args;
+        }
+        self.is_uri_in_location = true;
+        self.is_uri_below_alias = false;
+        self.is_internal = true;
+    }
+
+    pub fn set_uri(&mut self, uri: Vec<u8>) {
+        self.is_uri_as_sent = false;
+        self.uri = uri;
+    }
+}

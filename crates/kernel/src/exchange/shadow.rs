@@ -1,0 +1,63 @@
+//! Requests of a request's own: subrequests, work in the background, shadows that only look.
+
+use super::request_body::RequestBody;
+use super::subrequests::TooMany;
+use super::{Exchange, Pass};
+use crate::config::regex::Captures;
+use crate::logging::error::{self, Level};
+use std::rc::Rc;
+
+/// Exchanges like this one without its client, for work that outlives it or goes beside it.
+impl Exchange {
+    /// A request of this one's own for another location; `None`, and logged, if there were too many.
+    pub fn subrequest(&self, uri: &[u8]) -> Option<Self> {
+        let refuse = |why| {
+            let text = match why {
+                TooMany::Deep => "subrequests cycle",
+                TooMany::Made => "too many subrequests",
+                TooMany::Told => return,
+            };
+            let uri = String::from_utf8_lossy(uri);
+            error::request(self, Level::Error, &format!("{text} while processing \"{uri}\""));
+        };
+        let subrequests = self.subrequests.next().map_err(refuse).ok()?;
+        let mut asked = self.request_of_its_own();
+        asked.subrequests = subrequests;
+        asked.is_subrequest = true;
+        asked.request_id = (*self.id()).into();
+        asked.request.become_get();
+        asked.captures = Captures::default();
+        asked.redirect_internally(uri.to_vec(), Some(Vec::new()));
+        Some(asked)
+    }
+
+    /// The same request once more, for work of the server's own: without content, which is the client's.
+    pub fn request_of_its_own(&self) -> Self {
+        let mut asked = self.shadow();
+        asked.request.drop_content();
+        asked
+    }
+
+    /// The same request, to look at.
+    pub fn shadow(&self) -> Self {
+        let mut shadow = Self::new(
+            Rc::clone(&self.conf),
+            Rc::clone(&self.client),
+            self.request.clone(),
+            RequestBody::none(),
+        );
+        shadow.server = self.server;
+        shadow.is_subrequest = self.is_subrequest;
+        shadow.subrequests = self.subrequests.clone();
+        shadow.location = self.location;
+        shadow.uri.clone_from(&self.uri);
+        shadow.is_uri_as_sent = self.is_uri_as_sent;
+        shadow.is_uri_in_location = self.is_uri_in_location;
+        shadow.is_internal = self.is_internal;
+        shadow.pass = Pass::for_shadow(&self.pass);
+        shadow.args.clone_from(&self.args);
+        shadow.captures = self.captures.clone();
+        shadow.variables = self.variables.clone();
+        shadow
+    }
+}

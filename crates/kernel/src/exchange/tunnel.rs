@@ -1,0 +1,25 @@
+//! A connection that is joined with another one in the place of a response body.
+
+use super::source::ByteStream;
+use bytes::BytesMut;
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// Bytes sent to the client, and whether both sides fell silent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Carried {
+    pub to_client: u64,
+    pub is_timed_out: bool,
+}
+
+/// The other side of a connection that was upgraded.
+pub trait Tunnel: Debug {
+    /// Carries bytes until one side ends; `early` is what the client sent behind its request.
+    fn carry(
+        self: Box<Self>,
+        client: Rc<dyn ByteStream>,
+        early: BytesMut,
+    ) -> Pin<Box<dyn Future<Output = Carried>>>;
+}

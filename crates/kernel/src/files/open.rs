@@ -1,0 +1,233 @@
+//! Files by path: what is there, and open ones kept as `open_file_cache` says.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "as nginx: names are looked up where the request is, what was found is remembered"
+)]
+
+use crate::base::turn::{self, unix_seconds_of};
+use crate::config::http_core::{Conf, Symlinks};
+use foldhash::fast::RandomState;
+use nix::errno::Errno;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    File,
+    Folder,
+    Other,
+}
+
+/// What a path names, as far as it shows that a file is still the same.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+    pub bytes: u64,
+    /// Seconds since 1970, and nanoseconds.
+    pub modified: (i64, i64),
+    /// As above; nobody can set this one.
+    pub changed: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// What was at a path when it was looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub kind: Kind,
+    pub identity: Identity,
+}
+
+/// An open file with what a response says about it.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    pub file: Arc<File>,
+    pub identity: Identity,
+    pub bytes: u64,
+    /// Seconds since 1970.
+    pub modified: i64,
+    pub is_file: bool,
+    pub is_folder: bool,
+}
+
+fn as_path(path: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(path))
+}
+
+/// What is there, symbolic links followed.
+///
+/// # Errors
+/// As the system says; a path with NUL is invalid.
+pub fn metadata(path: &[u8]) -> io::Result<Metadata> {
+    std::fs::metadata(as_path(path))
+}
+
+/// By path; `None` for nothing.
+type Paths = HashMap<Vec<u8>, Option<Seen>, RandomState>;
+
+thread_local! {
+    /// What this turn's requests learned about paths.
+    static SEEN: RefCell<(u64, Paths)> = RefCell::default();
+}
+
+/// What `path` names; `None` if nothing, or nothing we may see. Asked of the system once a turn.
+pub fn kind(path: &[u8]) -> Option<Kind> {
+    seen(path).map(|seen| seen.kind)
+}
+
+/// As [`kind`], with more of it.
+pub fn seen(path: &[u8]) -> Option<Seen> {
+    SEEN.with_borrow_mut(|(turn, seen)| {
+        if *turn != turn::number() {
+            seen.clear();
+            *turn = turn::number();
+        }
+        if let Some(found) = seen.get(path) {
+            return *found;
+        }
+        let found = seen_now(path);
+        seen.insert(path.to_vec(), found);
+        found
+    })
+}
+
+fn seen_now(path: &[u8]) -> Option<Seen> {
+    let metadata = metadata(path).ok()?;
+    let kind = if metadata.is_file() {
+        Kind::File
+    } else if metadata.is_dir() {
+        Kind::Folder
+    } else {
+        Kind::Other
+    };
+    Some(Seen { kind, identity: Identity::of(&metadata) })
+}
+
+/// The first link behind the `trusted` bytes of `path` that refuses it.
+pub fn refused_link(path: &[u8], trusted: usize, mode: Symlinks) -> Option<io::Error> {
+    let ends = path.iter().enumerate().skip(trusted.max(1)).filter(|(_, byte)| **byte == b'/');
+    let ends = ends.map(|(at, _)| at).chain([path.len()]);
+    for part in ends.map(|end| as_path(&path[..end])) {
+        let Ok(link) = std::fs::symlink_metadata(part) else { continue };
+        if !link.is_symlink() {
+            continue;
+        }
+        let is_own = std::fs::metadata(part).is_ok_and(|target| target.uid() == link.uid());
+        if mode == Symlinks::Refused || !is_own {
+            // As nginx, which opens part by part without following: a folder's link is "no folder".
+            let is_last = part.as_os_str().len() == path.len();
+            let is_no_folder = mode == Symlinks::Refused && !is_last;
+            let errno = if is_no_folder { Errno::ENOTDIR } else { Errno::ELOOP };
+            return Some(io::Error::from_raw_os_error(errno as i32));
+        }
+    }
+    None
+}
+
+/// Has anybody the right to execute it?
+pub fn is_executable(path: &[u8]) -> bool {
+    metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o100 != 0)
+}
+
+struct Cached {
+    opened: Result<Opened, i32>,
+    checked: Instant,
+    used: Instant,
+    uses: u64,
+}
+
+thread_local! {
+    static OPEN: RefCell<HashMap<Vec<u8>, Cached>> = RefCell::default();
+}
+
+/// Opens `path` for reading, or takes it from the open files this worker keeps.
+///
+/// # Errors
+/// As the system says; with `open_file_cache_errors` a kept answer.
+pub fn open(path: &[u8], conf: &Conf) -> io::Result<Opened> {
+    let Some((max, inactive)) = conf.open_file_cache.0 else { return open_now(path) };
+    let now = Instant::now();
+    OPEN.with_borrow_mut(|files| {
+        if let Some(cached) = files.get_mut(path) {
+            let is_used = cached.uses >= conf.open_file_cache_min_uses;
+            cached.used = now;
+            cached.uses += 1;
+            if is_used && now.duration_since(cached.checked) < conf.open_file_cache_valid {
+                return cached.opened.clone().map_err(io::Error::from_raw_os_error);
+            }
+        }
+        let opened = open_now(path);
+        let kept = match &opened {
+            Ok(opened) => Some(Ok(opened.clone())),
+            Err(error) => error.raw_os_error().filter(|_| conf.open_file_cache_errors).map(Err),
+        };
+        let Some(kept) = kept else {
+            files.remove(path);
+            return opened;
+        };
+        let uses = files.get(path).map_or(1, |cached| cached.uses);
+        if !files.contains_key(path) && files.len() as u64 >= max {
+            evict(files, now, inactive);
+        }
+        files.insert(path.to_vec(), Cached { opened: kept, checked: now, used: now, uses });
+        opened
+    })
+}
+
+/// Drops what is unused too long; if nothing is, the longest unused.
+fn evict(files: &mut HashMap<Vec<u8>, Cached>, now: Instant, inactive: Duration) {
+    let before = files.len();
+    files.retain(|_, cached| now.duration_since(cached.used) < inactive);
+    if files.len() == before {
+        let oldest =
+            files.iter().min_by_key(|(_, cached)| cached.used).map(|(path, _)| path.clone());
+        if let Some(oldest) = oldest {
+            files.remove(&oldest);
+        }
+    }
+}
+
+fn open_now(path: &[u8]) -> io::Result<Opened> {
+    // Not to block on a FIFO that somebody put below the root.
+    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
+    let file = File::options().read(true).custom_flags(flags).open(as_path(path))?;
+    let metadata = file.metadata()?;
+    Ok(Opened {
+        identity: Identity::of(&metadata),
+        bytes: metadata.len(),
+        modified: metadata.modified().map(unix_seconds_of).unwrap_or(0),
+        is_file: metadata.is_file(),
+        is_folder: metadata.is_dir(),
+        file: Arc::new(file),
+    })
+}
+
+/// The status for a file that cannot be had.
+pub fn status_of(error: &io::Error) -> u16 {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::EINVAL) => 404,
+        Some(Errno::EACCES | Errno::ELOOP | Errno::EPERM) => 403,
+        _ => 500,
+    }
+}

@@ -1,0 +1,70 @@
+//! Which file a request names, and of which type it is.
+
+use super::open::{self, Kind};
+use crate::config::http_core::Types;
+use crate::exchange::Exchange;
+use crate::exchange::conf::LocationConf;
+use bytes::Bytes;
+
+/// `$document_root`: the folder, with its variables.
+pub fn append_document_root(exchange: &Exchange, out: &mut Vec<u8>) {
+    let root = &exchange.conf.location(exchange.location).http_core().root;
+    root.path.append_peeked(exchange, out);
+}
+
+/// `$request_filename`: the file the current path names.
+pub fn request_filename(exchange: &Exchange) -> Vec<u8> {
+    file_of(exchange, &exchange.uri)
+}
+
+/// Does `alias` name one file, whatever the path is? So it does with a regex.
+pub fn is_alias_whole(exchange: &Exchange) -> bool {
+    let root = &exchange.conf.location(exchange.location).http_core().root;
+    root.is_alias && root.alias_bytes == usize::MAX
+}
+
+/// The file that `uri` names in the exchange's location.
+pub fn file_of(exchange: &Exchange, uri: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(PATH_BYTES);
+    append_file_of(exchange, uri, &mut path);
+    path
+}
+
+/// Room for a path before it has to grow; chosen: most are shorter.
+const PATH_BYTES: usize = 128;
+
+/// As [`file_of`], behind what is in `out`.
+pub fn append_file_of(exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
+    append_document_root(exchange, out);
+    let root = &exchange.conf.location(exchange.location).http_core().root;
+    let rest = match uri.get(root.alias_bytes..) {
+        _ if !root.is_alias => uri,
+        Some(rest) => rest,
+        None if exchange.is_uri_below_alias => uri,
+        None => b"",
+    };
+    out.extend_from_slice(rest);
+}
+
+/// As [`open::kind`], for what decides where a request goes.
+pub fn kind(exchange: &Exchange, path: &[u8]) -> Option<Kind> {
+    let supposed = || exchange.supposes_scripts && path.ends_with(b".php");
+    open::kind(path).or_else(|| supposed().then_some(Kind::File))
+}
+
+/// The type for a path's extension.
+pub fn mime_type(types: &Types, default: &Bytes, path: &[u8]) -> Bytes {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let extension = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0);
+    let Some(extension) = extension.map(|at| &name[at + 1..]) else { return default.clone() };
+    let found = types.0.get(extension).or_else(|| types.0.get(&extension.to_ascii_lowercase()[..]));
+    found.unwrap_or(default).clone()
+}
+
+/// The type by the path's extension, or `default_type`.
+pub fn content_type(exchange: &Exchange, location: &LocationConf) -> Bytes {
+    exchange.accel_content_type().unwrap_or_else(|| {
+        let core = location.http_core();
+        mime_type(&core.types, &core.default_type, &exchange.uri)
+    })
+}

@@ -1,0 +1,133 @@
+//! Which server answers for an authority, and which location for a path.
+
+pub mod memo;
+
+use crate::config::regex::Regex;
+use crate::config::servers::{LocationId, LocationSet, ServerId, Socket};
+use crate::exchange::conf::{Config, WorkerConf};
+use crate::exchange::{Client, Exchange};
+pub use memo::Found;
+use memo::Search;
+use std::rc::Rc;
+
+/// The server for a lower-cased host on a listening socket.
+///
+/// Captures of a regex name are set on the exchange.
+pub fn server(exchange: &mut Exchange) -> ServerId {
+    let host = exchange.request.host.clone();
+    let found = server_of(exchange, &host);
+    found.unwrap_or_else(|| exchange.conf.sockets[exchange.client.listen.get()].default_server)
+}
+
+/// The server of a lower-cased name, if one has it.
+pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Option<ServerId> {
+    let conf = Rc::clone(&exchange.conf);
+    let hosts = &conf.sockets[exchange.client.listen.get()].hosts;
+    if let Some(id) = hosts.find(host) {
+        return Some(*id);
+    }
+    hosts.regexes().find(|(regex, _)| regex.matches(host, exchange)).map(|(_, id)| *id)
+}
+
+/// Chooses the server and normalises the path, of a request that no client waits for.
+///
+/// # Errors
+/// Its path is invalid.
+pub fn begin(asked: &mut Exchange) -> Result<(), String> {
+    let conf = Rc::clone(&asked.conf);
+    asked.server = server(asked);
+    asked.location = conf.server(asked.server).conf;
+    let first = first_server(&conf, &asked.client);
+    let merges = conf.location(conf.server(first).conf).http_core().merge_slashes;
+    let target = yorozu_http::uri::normalize(asked.request.target(), merges);
+    let target = target.map_err(|_| "the URL's path is invalid".to_owned())?;
+    (asked.uri, asked.args) = (target.path, target.args.unwrap_or_default());
+    Ok(())
+}
+
+/// The server whose settings hold before a request says which one it is for: that of the name in the handshake, else the
+/// socket's default server.
+///
+/// # Source
+/// nginx, `merge_slashes`: "if the directive is specified on the server level, the value from the default server
+/// can be used".
+pub fn first_server(conf: &WorkerConf, client: &Client) -> ServerId {
+    let socket = &conf.sockets[client.listen.get()];
+    let name = client.tls.get().and_then(|session| session.server_name());
+    name.and_then(|name| named(socket, name)).unwrap_or(socket.default_server)
+}
+
+/// The server of a lower-cased name on a socket, if one has it.
+pub fn named(socket: &Socket, name: &[u8]) -> Option<ServerId> {
+    let by_regex = || socket.hosts.regexes().find(|(regex, _)| regex.is_match(name));
+    socket.hosts.find(name).or_else(|| by_regex().map(|(_, id)| id)).copied()
+}
+
+/// The location for the exchange's path.
+///
+/// Exact, then the longest prefix and the locations nested in it, then regexes in the order
+/// written unless the prefix forbids them.
+pub fn location(exchange: &mut Exchange) -> Found {
+    let conf = Rc::clone(&exchange.conf);
+    let (server, uri) = (exchange.server, &exchange.uri[..]);
+    let search = || {
+        let mut matched = Vec::new();
+        let found = in_set(&conf, &conf.server(server).locations, uri, &mut matched);
+        Search { found: found.unwrap_or(Found::Server), matched: matched.into() }
+    };
+    let Search { found, matched } = conf.locations_found.find(server, uri, search);
+    if !matched.is_empty() {
+        let uri = std::mem::take(&mut exchange.uri);
+        for regex in &*matched {
+            regex.matches(&uri, exchange);
+        }
+        exchange.uri = uri;
+    }
+    found
+}
+
+fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], matched: &mut Vec<Regex>) -> Option<Found> {
+    if let Some(id) = set.exact.get(uri) {
+        return Some(Found::Location(*id));
+    }
+    if let Some(id) = lacking_slash(conf, set, uri) {
+        return Some(Found::LacksSlash(id));
+    }
+    let prefix = set.prefixes.iter().find(|(path, _)| uri.starts_with(path)).map(|(_, id)| *id);
+    let mut best = prefix;
+    if let Some(id) = prefix {
+        let location = conf.location(id);
+        match in_set(conf, &location.locations, uri, matched) {
+            Some(Found::Location(nested)) => {
+                let settled = conf.location(nested);
+                // One nested with `^~` forbids the regexes beside it, not those outside.
+                if settled.is_exact || settled.is_regex {
+                    return Some(Found::Location(nested));
+                }
+                best = Some(nested);
+            }
+            Some(found) => return Some(found),
+            None => {}
+        }
+        if location.no_regex {
+            return best.map(Found::Location);
+        }
+    }
+    for (regex, id) in &set.regexes {
+        if regex.is_match(uri) {
+            matched.push(regex.clone());
+            let nested = in_set(conf, &conf.location(*id).locations, uri, matched);
+            return Some(nested.unwrap_or(Found::Location(*id)));
+        }
+    }
+    best.map(Found::Location)
+}
+
+fn lacking_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> Option<LocationId> {
+    let found = set.prefixes.iter().find(|(path, id)| {
+        path.strip_suffix(b"/") == Some(uri) && conf.location(*id).handler.is_gateway()
+    });
+    // Looked for only then: most requests lack no slash.
+    let has_own = || set.prefixes.iter().any(|(path, _)| path == uri);
+    found.filter(|_| !has_own()).map(|(_, id)| *id)
+}

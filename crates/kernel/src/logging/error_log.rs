@@ -1,0 +1,127 @@
+//! Where the messages of a block go: `2026/11/21 08:57:21 [error] 12#12: *3 text`.
+
+use super::clock;
+use super::file::{LogFile, LogFiles};
+use super::level::Level;
+use super::syslog::Syslog;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use yorozu_conf::os_error;
+
+/// Where messages go.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    File(Arc<LogFile>),
+    Stderr,
+    Syslog(Arc<Syslog>),
+    /// Nowhere: `error_log /dev/null crit` and the like are files; this is a log that failed.
+    None,
+}
+
+/// The logs that one block writes to.
+#[derive(Clone, Debug, Default)]
+pub struct ErrorLogs(Vec<(Sink, Level)>);
+
+/// One log with its level.
+#[derive(Clone, Debug)]
+pub struct Target(pub Sink, pub Level);
+
+impl ErrorLogs {
+    pub fn push(&mut self, target: Target) {
+        self.0.push((target.0, target.1));
+    }
+
+    /// The log when the configuration names none: `-e`, or `logs/error.log`, else stderr.
+    pub fn standard(logs: &LogFiles, named: Option<&Path>, prefix: &Path) -> Self {
+        let path = named.map_or_else(|| prefix.join("logs/error.log"), |path| prefix.join(path));
+        let sink = match logs.get(&path) {
+            _ if named == Some(Path::new("stderr")) => Sink::Stderr,
+            Ok(file) => Sink::File(file),
+            Err(error) => {
+                eprintln!(
+                    "yorozu: [alert] could not open error log file: open() \"{}\" failed ({})",
+                    path.display(),
+                    os_error(&error)
+                );
+                Sink::None
+            }
+        };
+        Self(vec![(sink, Level::Error)])
+    }
+
+    /// Is any log interested in `level`?
+    pub fn takes(&self, level: Level) -> bool {
+        self.0.iter().any(|(_, least)| level <= *least)
+    }
+
+    pub(super) fn write_line(&self, level: Level, number: Option<u64>, text: &str) {
+        let mut line = String::new();
+        let pid = std::process::id();
+        let _ = write!(line, "{} [{}] {pid}#{pid}: ", clock::now().error, level.name());
+        if let Some(number) = number {
+            let _ = write!(line, "*{number} ");
+        }
+        push_safe(&mut line, text);
+        line.push('\n');
+        for (sink, least) in &self.0 {
+            match sink {
+                _ if level > *least => {}
+                Sink::File(file) => file.write(line.as_bytes()),
+                Sink::Stderr => {
+                    let _ = std::io::stderr().write_all(line.as_bytes());
+                }
+                Sink::Syslog(syslog) => syslog.send(Some(level), line.as_bytes()),
+                Sink::None => {}
+            }
+        }
+    }
+
+    /// A message that belongs to no connection.
+    pub fn process(&self, level: Level, text: &str) {
+        if self.takes(level) {
+            self.write_line(level, None, text);
+        }
+    }
+}
+
+/// Appends a text with its control characters as `\xXX`, as access logs have them: paths, names of users and
+/// messages of applications shall neither begin lines of their own nor talk to the reader's terminal.
+fn push_safe(line: &mut String, text: &str) {
+    for run in text.split_inclusive(char::is_control) {
+        let Some(control) = run.chars().next_back().filter(|last| last.is_control()) else {
+            line.push_str(run);
+            continue;
+        };
+        line.push_str(&run[..run.len() - control.len_utf8()]);
+        for byte in control.encode_utf8(&mut [0; 4]).bytes() {
+            let _ = write!(line, "\\x{byte:02X}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let table = [
+            (
+                "open() \"/a\" failed, c\\d \u{e9}\u{20ac}",
+                "open() \"/a\" failed, c\\d \u{e9}\u{20ac}",
+            ),
+            ("a\n[emerg] b", "a\\x0A[emerg] b"),
+            ("\r\n\t\0\x1b[31m\x7f", "\\x0D\\x0A\\x09\\x00\\x1B[31m\\x7F"),
+            // U+009B begins a terminal's sequences as ESC [ does.
+            ("a\u{9b}31m", "a\\xC2\\x9B31m"),
+            ("", ""),
+        ];
+        for (text, expected) in table {
+            let mut line = "* ".to_owned();
+            push_safe(&mut line, text);
+            assert_eq!(line, format!("* {expected}"));
+        }
+    }
+}

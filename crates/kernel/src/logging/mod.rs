@@ -1,0 +1,8 @@
+//! Error logs, log files and the clock that dates them.
+
+pub mod clock;
+pub mod error;
+pub mod error_log;
+pub mod file;
+pub mod level;
+pub mod syslog;

@@ -1,0 +1,51 @@
+//! `gunzip`: undoes gzip for clients that do not take it.
+
+use super::coder::Gunzip;
+use super::gzip;
+use std::rc::Rc;
+use yorozu_http::conditional;
+use yorozu_http::negotiation::accepts;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::types::Buffers;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::handler::Filter;
+use yorozu_kernel::exchange::response::Response;
+
+/// The module.
+pub const MODULE: Module =
+    Module::new("http_gunzip", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
+
+settings! {
+    /// Whether gzip is undone for clients that do not take it.
+    gunzip: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Count and size of buffers; accepted, memory is taken as needed.
+    gunzip_buffers: Buffers = "32 4k", TWO, HTTP_SERVER_LOCATION;
+}
+
+/// Where it has something to do.
+pub const FILTER: Filter = Filter::when(|location| location.of::<Conf>().gunzip, filter);
+
+/// Undoes gzip if the client does not take it.
+fn filter(exchange: &mut Exchange, response: &mut Response) {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let is_gzip =
+        |value: &[u8]| value.eq_ignore_ascii_case(b"gzip") || value.eq_ignore_ascii_case(b"x-gzip");
+    if !response.field(b"content-encoding").is_some_and(|value| is_gzip(value)) {
+        return;
+    }
+    response.vary_encoding = location.of::<gzip::Conf>().gzip_vary;
+    let request = &exchange.request;
+    let accepted = request.known(request.known.accept_encoding);
+    if accepted.is_some_and(|accepted| accepts(accepted, b"gzip"))
+        && gzip::is_let(exchange, response, location.of::<gzip::Conf>())
+    {
+        return;
+    }
+    response.change(Box::<Gunzip>::default());
+    response.remove(b"accept-ranges");
+    response.remove(b"content-encoding");
+    response.etag = conditional::weaken(&response.etag).unwrap_or_default().into();
+}

@@ -1,0 +1,200 @@
+//! The directives of gzip, and nginx's rules for who gets compressed answers.
+
+use super::put_ratio;
+use bytes::Bytes;
+use yorozu_http::cache_control::CacheControl;
+use yorozu_http::{date, field};
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::regex::Regex;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::types::{Buffers, Size, word_bits, word_enum};
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::coding::Coding;
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::exchange::variables::{Row, Variable};
+use yorozu_wire::h1::Version;
+
+/// The module.
+pub const MODULE: Module =
+    Module::new("http_gzip", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]).computing(VARIABLES);
+
+/// Its variables.
+const VARIABLES: &[Row] =
+    &[("gzip_ratio", Variable::Builtin(|ex, out| put_ratio(ex, Coding::Gzip, out)))];
+
+/// Deflate effort; 1 to 9 by construction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Level(pub(super) u8);
+
+impl Setting for Level {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match yorozu_conf::value::number(args.word(0)) {
+            Some(effort @ 1..=9) => Ok(Self(effort as u8)),
+            _ => Err(ValueError::new("value must be between 1 and 9")),
+        }
+    }
+}
+
+word_enum! {
+    /// `gzip_http_version`
+    HttpVersion {
+        V10 = "1.0",
+        V11 = "1.1",
+    }
+}
+
+/// `gzip_proxied`
+#[derive(Clone, Copy, Debug)]
+pub struct Proxied(u32);
+
+impl Proxied {
+    const OFF: u32 = 1;
+    const EXPIRED: u32 = 1 << 1;
+    const NO_CACHE: u32 = 1 << 2;
+    const NO_STORE: u32 = 1 << 3;
+    const PRIVATE: u32 = 1 << 4;
+    const NO_LAST_MODIFIED: u32 = 1 << 5;
+    const NO_ETAG: u32 = 1 << 6;
+    const AUTH: u32 = 1 << 7;
+    const ANY: u32 = 1 << 8;
+}
+
+impl Setting for Proxied {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let known = [
+            ("off", Self::OFF),
+            ("expired", Self::EXPIRED),
+            ("no-cache", Self::NO_CACHE),
+            ("no-store", Self::NO_STORE),
+            ("private", Self::PRIVATE),
+            ("no_last_modified", Self::NO_LAST_MODIFIED),
+            ("no_etag", Self::NO_ETAG),
+            ("auth", Self::AUTH),
+            ("any", Self::ANY),
+        ];
+        word_bits(args, &known).map(Self)
+    }
+}
+
+/// `gzip_types` and its like; `text/html` is always among them.
+#[derive(Clone, Debug)]
+pub struct MimeTypes(Vec<Bytes>);
+
+impl MimeTypes {
+    pub fn has(&self, content_type: &[u8]) -> bool {
+        // What most pages say, as they say it.
+        if let Some(b"" | [b';', ..]) = content_type.strip_prefix(b"text/html") {
+            return true;
+        }
+        let mime = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        mime.eq_ignore_ascii_case(b"text/html")
+            || self.0.iter().any(|found| &found[..] == b"*" || found.eq_ignore_ascii_case(mime))
+    }
+}
+
+impl Setting for MimeTypes {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.words.iter().filter(|word| &word[..] == b"text/html").count() > 0
+            && args.words.len() > 1
+        {
+            args.env.warn(format!("duplicate MIME type \"text/html\" in \"{}\"", args.name));
+        }
+        Ok(Self(args.words.to_vec()))
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0.extend_from_slice(args.words);
+        Ok(())
+    }
+}
+
+/// `gzip_disable`
+#[derive(Clone, Debug)]
+pub struct Agents(Vec<Regex>);
+
+impl Setting for Agents {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let mut agents = Self(Vec::new());
+        agents.again(args)?;
+        Ok(agents)
+    }
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        for word in args.words {
+            // nginx's mask: MSIE 4 to 6 without "SV1".
+            let pattern: &[u8] =
+                if &word[..] == b"msie6" { b"MSIE [4-6]\\.(?!.*SV1)" } else { word };
+            self.0.push(Regex::compile(pattern, true, args.env)?);
+        }
+        Ok(())
+    }
+}
+
+settings! {
+    /// Whether responses are compressed: not one that comes while 128 MB of memory compress others on their way.
+    gzip: bool = "off", ONE, HTTP_SERVER_LOCATION | LOCATION_IF;
+    /// Count and size of buffers; accepted, memory is taken as needed.
+    gzip_buffers: Buffers = "16 8k", TWO, HTTP_SERVER_LOCATION;
+    /// Effort of compression, from 1 (fastest) to 9 (smallest).
+    gzip_comp_level: Level = "1", ONE, HTTP_SERVER_LOCATION;
+    /// Browsers, by regular expressions over User-Agent, that get no compressed answers.
+    gzip_disable: Option<Agents> = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Least version of the request's protocol.
+    gzip_http_version: HttpVersion = "1.1", ONE, HTTP_SERVER_LOCATION;
+    /// Least length of responses, by their Content-Length.
+    gzip_min_length: Size = "20", ONE, HTTP_SERVER_LOCATION;
+    /// When requests that came through a proxy (Via) get compressed answers.
+    gzip_proxied: Proxied = "off", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Types compressed beside text/html; `*` for all.
+    gzip_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Whether Vary: Accept-Encoding is added.
+    gzip_vary: bool = "off", ONE, HTTP_SERVER_LOCATION;
+}
+
+/// Does nothing but `Accept-Encoding` keep the client from getting gzip?
+pub(super) fn is_let(exchange: &Exchange, response: &Response, gzip: &Conf) -> bool {
+    let request = &exchange.request;
+    let known = &request.known;
+    let version = match gzip.gzip_http_version {
+        HttpVersion::V10 => Version::V10,
+        HttpVersion::V11 => Version::V11,
+    };
+    request.version >= version
+        && (known.via.is_none() || is_proxied_accepted(exchange, response, gzip.gzip_proxied))
+        && !is_disabled(request.known(known.user_agent), gzip)
+}
+
+fn is_disabled(agent: Option<&[u8]>, gzip: &Conf) -> bool {
+    match (agent, &gzip.gzip_disable) {
+        (Some(agent), Some(agents)) => agents.0.iter().any(|regex| regex.is_match(agent)),
+        _ => false,
+    }
+}
+
+/// nginx's rules for requests with `Via`.
+fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxied) -> bool {
+    let has = |bit: u32| proxied.0 & bit != 0;
+    if has(Proxied::OFF) {
+        return false;
+    }
+    if has(Proxied::ANY) {
+        return true;
+    }
+    if exchange.request.known.authorization.is_some() && has(Proxied::AUTH) {
+        return true;
+    }
+    if let Some(expires) = response.field(b"expires") {
+        if !has(Proxied::EXPIRED) {
+            return false;
+        }
+        return date::parse(expires).is_some_and(|until| until < exchange.now());
+    }
+    if let Some(control) = response.field(b"cache-control") {
+        let word = |name: &[u8], bit| has(bit) && field::list_has(control, name);
+        return word(b"no-cache", Proxied::NO_CACHE)
+            || word(b"no-store", Proxied::NO_STORE)
+            || word(b"private", Proxied::PRIVATE)
+            || (has(Proxied::EXPIRED) && CacheControl::parse([&control[..]]).max_age == Some(0));
+    }
+    (has(Proxied::NO_LAST_MODIFIED) && response.last_modified.is_none())
+        || (has(Proxied::NO_ETAG) && response.etag.is_empty())
+}

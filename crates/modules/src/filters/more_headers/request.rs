@@ -1,0 +1,28 @@
+//! What the lines do to a request, before the phases behind `rewrite` look at it.
+
+use super::Conf;
+use super::directives::Change;
+use yorozu_kernel::exchange::Exchange;
+
+/// Changes the fields of the request as the location says.
+pub fn apply(exchange: &mut Exchange, conf: &Conf) {
+    for line in &conf.more_input_headers.0 {
+        if !line.admits_type(exchange.request.field(b"content-type").unwrap_or_default()) {
+            continue;
+        }
+        for field in &line.fields {
+            let is_there = exchange.request.field(field.name.text()).is_some();
+            if line.only_replaces && !is_there {
+                continue;
+            }
+            let value = match &field.change {
+                Change::Set(value) | Change::Add(value) => value.value(exchange),
+                Change::Clear => Default::default(),
+            };
+            exchange.request.retain_fields(|name| !field.may_change(name, true));
+            if !value.is_empty() {
+                exchange.request.add_field(field.name.text(), &value);
+            }
+        }
+    }
+}

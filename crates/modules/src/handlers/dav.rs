@@ -1,0 +1,368 @@
+//! `dav_methods`: files that clients put, delete, copy and move, and folders that they make.
+//!
+//! # Source
+//! RFC 4918 and nginx, `ngx_http_dav_module`.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "whole trees and copies are on a thread that may block; a name is looked up where the request is"
+)]
+
+use bytes::Bytes;
+use nix::errno::Errno;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use yorozu_http::{date, uri};
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::types::StoreAccess;
+use yorozu_kernel::exchange::body_failed::body_failed;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::outcome::Outcome;
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::exchange::{Exchange, error_page};
+use yorozu_kernel::files::path;
+use yorozu_kernel::files::temporary::{TemporaryFile, crosses_devices, folder_for, folder_mode};
+use yorozu_kernel::logging::error::{self, Level, os_error};
+
+/// The module.
+pub const MODULE: Module = Module::new("http_dav", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
+
+const KNOWN: [&[u8]; 5] = [b"PUT", b"DELETE", b"MKCOL", b"COPY", b"MOVE"];
+
+/// `dav_methods off | method …`
+#[derive(Clone, Debug, Default)]
+pub struct Methods(Vec<Bytes>);
+
+impl Setting for Methods {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.words.iter().any(|word| &word[..] == b"off") {
+            return Ok(Self::default());
+        }
+        let upper = args.words.iter().map(|word| Bytes::from(word.to_ascii_uppercase()));
+        let methods: Vec<_> = upper.collect();
+        match methods.iter().find(|method| !KNOWN.contains(&&method[..])) {
+            Some(other) => {
+                Err(ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(other))))
+            }
+            None => Ok(Self(methods)),
+        }
+    }
+}
+
+settings! {
+    /// The methods by which clients may change files.
+    dav_methods: Methods = "off", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Whether PUT makes the folders that a path needs.
+    create_full_put_path: bool = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Rights of what is made.
+    dav_access: StoreAccess = "user:rw", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    /// Parts that a path must have so that it can be deleted.
+    min_delete_depth: u64 = "0", ONE, HTTP_SERVER_LOCATION;
+}
+
+/// Does the request change files?
+pub fn is_asked(exchange: &Exchange) -> bool {
+    let location = exchange.conf.location(exchange.location);
+    let methods = &location.of::<Conf>().dav_methods.0;
+    !methods.is_empty() && methods.iter().any(|method| method == exchange.request.method_text())
+}
+
+/// A status with the reason for the log, if it has one.
+struct Refused(u16, Option<String>);
+
+impl From<u16> for Refused {
+    fn from(status: u16) -> Self {
+        Self(status, None)
+    }
+}
+
+/// What the system refused; `missing` is the status for a path that leads nowhere.
+fn failed(call: &str, path: &Path, problem: &io::Error, missing: u16) -> Refused {
+    let status = match problem.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => missing,
+        Some(Errno::EACCES | Errno::EPERM) => 403,
+        Some(Errno::EEXIST) => 405,
+        Some(Errno::ENOSPC | Errno::EDQUOT) => 507,
+        _ => 500,
+    };
+    Refused(status, Some(format!("{call} \"{}\" failed ({})", path.display(), os_error(problem))))
+}
+
+/// Does what the request asks for.
+pub async fn run(exchange: &mut Exchange) -> Outcome {
+    let result = match exchange.request.method_text() {
+        b"PUT" => put(exchange).await,
+        b"DELETE" => delete(exchange).await,
+        b"MKCOL" => make_folder(exchange),
+        _ => copy(exchange).await,
+    };
+    match result {
+        Ok(outcome) => outcome,
+        Err(Refused(status, text)) => {
+            if let Some(text) = text {
+                let level = if status >= 500 { Level::Crit } else { Level::Error };
+                error::request(exchange, level, &text);
+            }
+            Outcome::Status(status)
+        }
+    }
+}
+
+fn path_of(exchange: &Exchange, uri: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(&path::file_of(exchange, uri)))
+}
+
+/// 201 with the path of what was made.
+fn created(exchange: &Exchange) -> Outcome {
+    let mut response = Response::new(201);
+    let mut path = Vec::new();
+    uri::escape_into(&mut path, &exchange.uri, uri::Escape::Path);
+    response.location = Some(error_page::absolute(exchange, &path.into()));
+    response.content_length = Some(0);
+    Outcome::Respond(Box::new(response))
+}
+
+/// These have no content.
+fn refuse_content(exchange: &Exchange) -> Result<(), Refused> {
+    let has_content = exchange.request.content_length.is_some_and(|length| length > 0);
+    if has_content || exchange.request.is_chunked { Err(415.into()) } else { Ok(()) }
+}
+
+fn has_slash(uri: &[u8]) -> bool {
+    uri.ends_with(b"/")
+}
+
+async fn put(exchange: &mut Exchange) -> Result<Outcome, Refused> {
+    if has_slash(&exchange.uri) {
+        return Err(Refused(409, Some("cannot PUT to a collection".to_owned())));
+    }
+    if exchange.request.field(b"content-range").is_some() {
+        return Err(Refused(501, Some("PUT with range is unsupported".to_owned())));
+    }
+    let config = Rc::clone(&exchange.conf);
+    let location = config.location(exchange.location);
+    if let Err(problem) = Box::pin(exchange.body.read_all(location.http_core().body_rules())).await
+    {
+        return Ok(body_failed(exchange, problem));
+    }
+    let path = path_of(exchange, &exchange.uri);
+    let before = fs::metadata(&path);
+    if before.as_ref().is_ok_and(Metadata::is_dir) {
+        let text = format!("\"{}\" could not be created: it is a folder", path.display());
+        return Err(Refused(409, Some(text)));
+    }
+    let mode = location.of::<Conf>().dav_access.0;
+    if location.of::<Conf>().create_full_put_path {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        folder_for(folder, mode).map_err(|problem| failed("mkdir()", folder, &problem, 409))?;
+    }
+    let modified = exchange.request.field(b"date").and_then(date::parse);
+    let content = exchange.body.content(false);
+    let target = path.clone();
+    let write = move || match content {
+        Content::File(file, bytes) => replace(&target, mode, modified, |to| {
+            let mut from = file.try_clone()?;
+            from.rewind()?;
+            io::copy(&mut from.take(bytes), to).map(|_| ())
+        }),
+        Content::Memory(text) => replace(&target, mode, modified, |to| to.write_all(&text)),
+        Content::None | Content::Live { .. } => replace(&target, mode, modified, |_| Ok(())),
+    };
+    let result = away(write).await;
+    // As nginx: a folder that is missing is the server's fault.
+    result.map_err(|problem| failed("rename()", &path, &problem, 500))?;
+    Ok(if before.is_ok() { Outcome::Status(204) } else { created(exchange) })
+}
+
+/// Runs file work where it may block.
+async fn away<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Gives a file new content: nobody sees a part of it.
+fn replace(
+    path: &Path,
+    mode: u32,
+    modified: Option<i64>,
+    write: impl FnOnce(&mut &File) -> io::Result<()>,
+) -> io::Result<()> {
+    let new = TemporaryFile::beside(path)?;
+    write(&mut new.file().as_ref())?;
+    new.persist(path, mode, modified)
+}
+
+fn make_folder(exchange: &Exchange) -> Result<Outcome, Refused> {
+    refuse_content(exchange)?;
+    if !has_slash(&exchange.uri) {
+        let text = "MKCOL can create a collection only".to_owned();
+        return Err(Refused(409, Some(text)));
+    }
+    let path = path_of(exchange, &exchange.uri);
+    let mode = exchange.conf.location(exchange.location).of::<Conf>().dav_access.0;
+    let made = DirBuilder::new().mode(folder_mode(mode)).create(&path);
+    made.map_err(|problem| failed("mkdir()", &path, &problem, 409))?;
+    Ok(created(exchange))
+}
+
+/// `PurgeMode` (RFC 4918, section 10.2); `Err` for another value.
+fn depth(exchange: &Exchange) -> Result<Option<&'static str>, Refused> {
+    match exchange.request.field(b"depth") {
+        None => Ok(None),
+        Some(b"0") => Ok(Some("0")),
+        Some(b"infinity") => Ok(Some("infinity")),
+        Some(_) => Err(Refused(400, Some("client sent invalid \"PurgeMode\" header".to_owned()))),
+    }
+}
+
+async fn delete(exchange: &Exchange) -> Result<Outcome, Refused> {
+    refuse_content(exchange)?;
+    let least = exchange.conf.location(exchange.location).of::<Conf>().min_delete_depth;
+    let uri = &exchange.uri;
+    let parts = uri.iter().take(uri.len() - 1).filter(|byte| **byte == b'/').count() as u64;
+    if parts < least {
+        return Err(Refused(409, Some("insufficient URI depth".to_owned())));
+    }
+    let path = path_of(exchange, uri);
+    let missing = |problem: &io::Error| {
+        if problem.kind() == io::ErrorKind::NotADirectory { 409 } else { 404 }
+    };
+    let found = fs::symlink_metadata(&path);
+    let found = found.map_err(|problem| failed("lstat()", &path, &problem, missing(&problem)))?;
+    let depth = depth(exchange)?;
+    if found.is_dir() {
+        if !has_slash(uri) {
+            let text = format!("DELETE \"{}\" failed: it is a folder", path.display());
+            return Err(Refused(409, Some(text)));
+        }
+        if depth == Some("0") {
+            return Err(Refused(400, Some("client sent invalid \"PurgeMode\" header".to_owned())));
+        }
+    }
+    let target = path.clone();
+    let result = away(move || remove(&target)).await;
+    result.map_err(|problem| failed("unlink()", &path, &problem, 404))?;
+    Ok(Outcome::Status(204))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let is_folder = fs::symlink_metadata(path)?.is_dir();
+    if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
+/// The path that `Destination` names, on this server.
+fn destination(exchange: &Exchange) -> Result<Vec<u8>, Refused> {
+    let bad = |text: &str| Refused(400, Some(text.to_owned()));
+    let field = exchange.request.field(b"destination");
+    let field = field.ok_or_else(|| bad("client sent no \"Destination\" header"))?;
+    let invalid = || {
+        let text = String::from_utf8_lossy(field).into_owned();
+        bad(&format!("client sent invalid \"Destination\" header: \"{text}\""))
+    };
+    let target = if field.starts_with(b"/") {
+        field
+    } else {
+        let rest =
+            [&b"http://"[..], b"https://"].iter().find_map(|scheme| field.strip_prefix(*scheme));
+        let rest = rest.ok_or_else(invalid)?;
+        let slash = memchr::memchr(b'/', rest).ok_or_else(invalid)?;
+        if !rest[..slash].eq_ignore_ascii_case(exchange.request.authority()) {
+            let text = "\"Destination\" URI is handled by different repository than the source URI";
+            return Err(bad(text));
+        }
+        &rest[slash..]
+    };
+    uri::normalize(target, false).map(|target| target.path).map_err(|_| invalid())
+}
+
+async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
+    refuse_content(exchange)?;
+    let target_uri = destination(exchange)?;
+    if has_slash(&exchange.uri) != has_slash(&target_uri) {
+        let text =
+            "both URI and \"Destination\" URI should be either collections or non-collections";
+        return Err(Refused(409, Some(text.to_owned())));
+    }
+    let is_move = exchange.request.method_text() == b"MOVE";
+    match depth(exchange)? {
+        Some("0") if is_move => {
+            return Err(Refused(400, Some("client sent invalid \"PurgeMode\" header".to_owned())));
+        }
+        _ => {}
+    }
+    let may_overwrite = match exchange.request.field(b"overwrite") {
+        None | Some(b"T" | b"t") => true,
+        Some(b"F" | b"f") => false,
+        Some(_) => {
+            return Err(Refused(400, Some("client sent invalid \"Overwrite\" header".to_owned())));
+        }
+    };
+    let (from, to) = (path_of(exchange, &exchange.uri), path_of(exchange, &target_uri));
+    let found =
+        fs::symlink_metadata(&from).map_err(|problem| failed("lstat()", &from, &problem, 404))?;
+    if found.is_dir() != has_slash(&exchange.uri) {
+        let text = format!("\"{}\" is collection", from.display());
+        return Err(Refused(409, Some(text)));
+    }
+    let inside =
+        |folder: &Path, path: &Path| path.components().count() > 0 && path.starts_with(folder);
+    if from == to || (found.is_dir() && inside(&from, &to)) {
+        return Err(Refused(403, Some("source and destination are in each other".to_owned())));
+    }
+    if fs::symlink_metadata(&to).is_ok() {
+        if !may_overwrite {
+            return Err(Refused(
+                412,
+                Some(format!("\"{}\" could not be overwritten", to.display())),
+            ));
+        }
+        let old = to.clone();
+        if found.is_dir() {
+            let result = away(move || remove(&old)).await;
+            result.map_err(|problem| failed("unlink()", &to, &problem, 409))?;
+        }
+    }
+    let mode = exchange.conf.location(exchange.location).of::<Conf>().dav_access.0;
+    let (source, target) = (from.clone(), to.clone());
+    let result = away(move || {
+        if is_move { rename(&source, &target, mode) } else { copy_all(&source, &target, mode) }
+    })
+    .await;
+    result.map_err(|problem| {
+        failed(if is_move { "rename()" } else { "copy()" }, &to, &problem, 409)
+    })?;
+    Ok(if found.is_dir() { created(exchange) } else { Outcome::Status(204) })
+}
+
+fn rename(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(problem) if crosses_devices(&problem) => {
+            copy_all(from, to, mode)?;
+            remove(from)
+        }
+        result => result,
+    }
+}
+
+fn copy_all(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+    let found = fs::symlink_metadata(from)?;
+    if found.is_dir() {
+        DirBuilder::new().mode(folder_mode(mode)).create(to)?;
+        for item in fs::read_dir(from)? {
+            let item = item?;
+            copy_all(&item.path(), &to.join(item.file_name()), mode)?;
+        }
+        return Ok(());
+    }
+    let modified = yorozu_kernel::base::turn::unix_seconds_of(found.modified()?);
+    let mut source = File::open(from)?;
+    replace(to, mode, Some(modified), |to| io::copy(&mut source, to).map(|_| ()))
+}

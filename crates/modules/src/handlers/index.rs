@@ -1,0 +1,74 @@
+//! `index`: the file that stands for a folder.
+
+use std::rc::Rc;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::types::Templates;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::outcome::Outcome;
+use yorozu_kernel::exchange::scratch::Scratch;
+use yorozu_kernel::files::{open, path};
+use yorozu_kernel::logging::error::{self, Level};
+
+/// The module.
+pub const MODULE: Module =
+    Module::new("http_index", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
+
+settings! {
+    /// Files looked for when a path ends in a slash.
+    index: Templates = "index.html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+}
+
+/// An internal redirect to the first index file that exists.
+pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let mut has_looked = false;
+    for name in &location.of::<Conf>().index.0 {
+        let name = name.value(exchange);
+        if name.starts_with(b"/") {
+            return Some(Outcome::Internal { uri: name.to_vec(), args: None });
+        }
+        let (mut uri, mut path) = (Scratch::take(), Scratch::take());
+        uri.extend_from_slice(&exchange.uri);
+        uri.extend_from_slice(&name);
+        path::append_file_of(exchange, &uri, &mut path);
+        match path::kind(exchange, &path) {
+            Some(open::Kind::File) => {
+                return Some(Outcome::Internal { uri: uri.to_vec(), args: None });
+            }
+            Some(_) => {}
+            None if !has_looked => {
+                has_looked = true;
+                if let Some(outcome) = folder(exchange) {
+                    return Some(outcome);
+                }
+            }
+            None => {}
+        }
+    }
+    None
+}
+
+/// Is there the folder at all?
+fn folder(exchange: &mut Exchange) -> Option<Outcome> {
+    let path = path::request_filename(exchange);
+    match open::metadata(&path) {
+        Ok(_) => None,
+        Err(problem) => {
+            let status = open::status_of(&problem);
+            if status != 404 {
+                return None;
+            }
+            let conf = Rc::clone(&exchange.conf);
+            if conf.location(exchange.location).http_core().log_not_found {
+                let shown = String::from_utf8_lossy(&path).into_owned();
+                let text =
+                    format!("\"{shown}index.html\" is not found ({})", error::os_error(&problem));
+                error::request(exchange, Level::Error, &text);
+            }
+            Some(Outcome::Status(404))
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Content of this server's own.
+
+pub mod autoindex;
+pub mod dav;
+pub mod empty_gif;
+pub mod index;
+pub mod random_index;
+pub mod static_file;
+pub mod stub_status;

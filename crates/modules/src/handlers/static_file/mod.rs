@@ -1,0 +1,189 @@
+//! Files below `root` or `alias`.
+
+mod small;
+
+use crate::filters::compress::{gzip, precompressed};
+use bytes::Bytes;
+use precompressed::Static;
+use std::io;
+use std::rc::Rc;
+use yorozu_http::uri::{Escape, escape_into};
+use yorozu_kernel::config::http_core::Symlinks;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::outcome::Outcome;
+use yorozu_kernel::exchange::response::{Body, Response, Segment};
+use yorozu_kernel::exchange::scratch::Scratch;
+use yorozu_kernel::files::{open, path};
+use yorozu_kernel::logging::error::{self, Level};
+
+/// The file the path names.
+pub fn respond(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    if exchange.uri.ends_with(b"/") {
+        return forbidden_listing(exchange);
+    }
+    if !exchange.request.method.is_get_or_head()
+        && exchange.request.method != yorozu_kernel::exchange::request::Method::Post
+    {
+        return Outcome::Status(405);
+    }
+    let path = path::request_filename(exchange);
+    if let Some(response) = precompressed(exchange, location, &path) {
+        return Outcome::Respond(Box::new(response));
+    }
+    if let Some(problem) = refused_link(exchange, location, &path) {
+        return not_opened(exchange, location, &path, &problem);
+    }
+    if let Some((content, modified)) = small::known(&path) {
+        if exchange.request.method.is_get_or_head() {
+            return Outcome::Respond(Box::new(whole(
+                exchange,
+                location,
+                Segment::Memory(content),
+                modified,
+            )));
+        }
+    }
+    let opened = match open::open(&path, location.http_core()) {
+        Ok(opened) => opened,
+        Err(problem) => return not_opened(exchange, location, &path, &problem),
+    };
+    if opened.is_folder {
+        return redirect_to_slash(exchange);
+    }
+    if exchange.request.method == yorozu_kernel::exchange::request::Method::Post {
+        return Outcome::Status(405);
+    }
+    if !opened.is_file {
+        error::request(
+            exchange,
+            Level::Crit,
+            &format!("\"{}\" is not a regular file", String::from_utf8_lossy(&path)),
+        );
+        return Outcome::Status(404);
+    }
+    let modified = opened.modified;
+    let content = match small::read(&opened) {
+        Some(content) => Segment::Memory(content),
+        None => Segment::File(opened.file, 0..opened.bytes),
+    };
+    Outcome::Respond(Box::new(whole(exchange, location, content, modified)))
+}
+
+/// The file itself, which no coding changed.
+fn whole(
+    exchange: &Exchange,
+    location: &LocationConf,
+    content: Segment,
+    modified: i64,
+) -> Response {
+    let mut response = of_file(exchange, location, content, modified);
+    response.allow_ranges = true;
+    let settings = location.of::<precompressed::Conf>();
+    let has_others = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
+    response.vary_encoding =
+        location.of::<gzip::Conf>().gzip_vary && has_others.contains(&Static::On);
+    response
+}
+
+fn of_file(
+    exchange: &Exchange,
+    location: &LocationConf,
+    content: Segment,
+    modified: i64,
+) -> Response {
+    let mut response = Response::new(200);
+    response.content_type = path::content_type(exchange, location);
+    response.content_length = Some(content.bytes());
+    response.last_modified = Some(modified);
+    if location.http_core().etag {
+        response.etag = format!("\"{modified:x}-{:x}\"", content.bytes()).into();
+    }
+    response.body = Body::Segments(vec![content]);
+    response
+}
+
+/// The file that lies compressed beside the one asked for, if there is one the client takes.
+fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Option<Response> {
+    let settings = location.of::<precompressed::Conf>();
+    let modes = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
+    if modes == [Static::Off; 3] || !exchange.request.method.is_get_or_head() {
+        return None;
+    }
+    let (candidates, differs) = precompressed::candidates(exchange);
+    for candidate in candidates {
+        let path = [path, candidate.suffix].concat();
+        if refused_link(exchange, location, &path).is_some() {
+            continue;
+        }
+        let Ok(opened) = open::open(&path, location.http_core()) else { continue };
+        if !opened.is_file {
+            continue;
+        }
+        let content = Segment::File(opened.file, 0..opened.bytes);
+        let mut response = of_file(exchange, location, content, opened.modified);
+        let token = Bytes::from_static(candidate.coding.token());
+        response.add(Bytes::from_static(b"Content-Encoding"), token);
+        response.vary_encoding = location.of::<gzip::Conf>().gzip_vary && differs;
+        return Some(response);
+    }
+    None
+}
+
+/// `disable_symlinks`
+fn refused_link(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Option<io::Error> {
+    let setting = &location.http_core().disable_symlinks;
+    if setting.mode == Symlinks::Allowed {
+        return None;
+    }
+    let mut trusted = Scratch::take();
+    if let Some(from) = &setting.from {
+        from.append_peeked(exchange, &mut trusted);
+    }
+    let trusted = if path.starts_with(&trusted) { trusted.len() } else { 0 };
+    open::refused_link(path, trusted, setting.mode)
+}
+
+fn forbidden_listing(exchange: &mut Exchange) -> Outcome {
+    if !exchange.request.method.is_get_or_head()
+        && exchange.request.method != yorozu_kernel::exchange::request::Method::Post
+    {
+        return Outcome::Status(405);
+    }
+    let path = path::request_filename(exchange);
+    let text = format!("directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));
+    error::request(exchange, Level::Error, &text);
+    Outcome::Status(403)
+}
+
+fn not_opened(
+    exchange: &Exchange,
+    location: &LocationConf,
+    path: &[u8],
+    problem: &io::Error,
+) -> Outcome {
+    let status = open::status_of(problem);
+    if status != 404 || location.http_core().log_not_found {
+        let level = if status == 500 { Level::Crit } else { Level::Error };
+        let path = String::from_utf8_lossy(path);
+        let text = format!("open() \"{path}\" failed ({})", error::os_error(problem));
+        error::request(exchange, level, &text);
+    }
+    Outcome::Status(status)
+}
+
+/// The same path with a slash at its end.
+pub fn redirect_to_slash(exchange: &mut Exchange) -> Outcome {
+    let mut target = Vec::new();
+    escape_into(&mut target, &exchange.uri, Escape::Path);
+    target.push(b'/');
+    if !exchange.args.is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(&exchange.args);
+    }
+    let mut response = Response::new(301);
+    response.location = Some(target.into());
+    Outcome::Redirect(Box::new(response))
+}

@@ -1,0 +1,108 @@
+//! `auth_request`: another location decides by its status whether a request may pass.
+
+use bytes::Bytes;
+use std::rc::Rc;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::define;
+use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::template::Template;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::logging::error::{self, Level};
+
+/// The module.
+pub const MODULE: Module =
+    Module::new("http_auth_request", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
+
+/// `auth_request uri | off`
+#[derive(Clone, Debug, Default)]
+pub struct Asked(Option<Bytes>);
+
+impl Setting for Asked {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        Ok(Self(match args.word(0) {
+            b"off" => None,
+            _ => Some(args.words[0].clone()),
+        }))
+    }
+}
+
+/// `auth_request_set $variable value`
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    slot: u16,
+    value: Template,
+}
+
+impl Setting for Assignment {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let slot = define(&args.words[0], args.env)?;
+        Ok(Self { slot, value: Template::compile(args.word(1), args.env)? })
+    }
+}
+
+settings! {
+    /// Where it is asked whether a request may pass: 2xx says yes, 401 and 403 no.
+    auth_request: Asked = "off", ONE, HTTP_SERVER_LOCATION;
+    /// Sets a variable when that is known, from what was answered.
+    auth_request_set: Vec<Assignment> = none, TWO, HTTP_SERVER_LOCATION;
+}
+
+impl Conf {
+    /// Is anything asked?
+    pub fn is_on(&self) -> bool {
+        self.auth_request.0.is_some()
+    }
+}
+
+/// Admits the request (`None`), or the status it gets.
+///
+/// # Source
+/// nginx, `ngx_http_auth_request_module`.
+pub async fn check(exchange: &mut Exchange) -> Option<u16> {
+    let config = Rc::clone(&exchange.conf);
+    let conf = config.location(exchange.location).of::<Conf>();
+    let uri = conf.auth_request.0.as_ref()?;
+    let Some(mut asked) = exchange.subrequest(uri) else { return Some(500) };
+    let whole = config.engine.whole;
+    let status = match whole(&mut asked).await {
+        Ok(response) => {
+            if response.status == 401 {
+                challenge(exchange, &mut asked, &response);
+            }
+            response.status
+        }
+        Err(status) => status,
+    };
+    for assignment in &conf.auth_request_set {
+        let value = assignment.value.value(&mut asked);
+        asked.variables.set(assignment.slot, Some(value));
+    }
+    // Variables are of both, as nginx has it.
+    exchange.variables = std::mem::take(&mut asked.variables);
+    match status {
+        200..=299 => None,
+        401 | 403 => Some(status),
+        other => {
+            let text = format!("auth request unexpected status: {other}");
+            error::request(exchange, Level::Error, &text);
+            Some(500)
+        }
+    }
+}
+
+/// Takes over the challenges of the location that was asked; as nginx those of its upstream, hidden or not, if it has
+/// none of its own.
+fn challenge(exchange: &mut Exchange, asked: &mut Exchange, response: &Response) {
+    if !asked.challenges.is_empty() {
+        exchange.challenges.append(&mut asked.challenges);
+        return;
+    }
+    let known = exchange.challenges.len();
+    for fields in [&response.fields[..], &asked.upstream_fields[..]] {
+        if exchange.challenges.len() == known {
+            exchange.keep_challenges(401, fields);
+        }
+    }
+}

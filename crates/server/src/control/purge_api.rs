@@ -1,0 +1,315 @@
+//! `POST /cache/purge`: many purges in one request.
+//!
+//! ```json
+//! {"urls": ["https://www.example.com/a", "https://www.example.com/blog/*"],
+//!  "tags": ["post-1", "home"], "host": "www.example.com", "zone": "fscgi",
+//!  "all": false, "soft": true}
+//! ```
+//! A URL that ends with `*` stands for all with that prefix, one without a scheme (`//www.example.com/a`) for
+//! http and https. Tags belong to `host`, to every host without it. `zone` narrows tags and `all` to one
+//! zone. The answer has counts of stored responses, variants counted. A list of such objects is answered
+//! with a list.
+
+use super::batch::{Batch, Batches};
+use super::{Problem, explain, list};
+use crate::handlers;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use std::rc::Rc;
+use std::sync::Arc;
+use yorozu_cache::{Purge, PurgeMode, Zone};
+use yorozu_gateway::cache::{key, purge, settings};
+use yorozu_http::field;
+use yorozu_kernel::config::hosts::Hosts;
+use yorozu_kernel::config::servers::{ServerId, ServerName};
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::outcome::Progress;
+use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::find_config;
+use yorozu_kernel::logging::error;
+
+/// URLs whose keys are made before others have their turn; chosen: well below a millisecond's work.
+const URLS_AT_ONCE: usize = 16;
+
+impl Batches {
+    /// Each batch, whatever becomes of the others; the worst of what went wrong.
+    async fn perform(&self, exchange: &Exchange) -> Result<String, Problem> {
+        let (mut answers, mut worst) = (Vec::new(), None);
+        for batch in &self.0 {
+            match perform(&exchange.conf, batch).await {
+                Ok(answer) => answers.push(answer),
+                Err(problem) => worst = worse(worst, problem),
+            }
+        }
+        if let Some(problem) = worst {
+            return Err(problem);
+        }
+        let answer = if self.1 { Value::Array(answers) } else { answers.remove(0) };
+        Ok(format!("{answer}\n"))
+    }
+}
+
+/// A purge that may not outlast the server: it says so with 500, whatever else was wrong.
+impl From<purge::NotDurable> for Problem {
+    fn from(problem: purge::NotDurable) -> Self {
+        Self(500, problem.0)
+    }
+}
+
+/// The first problem of the higher status.
+fn worse(worst: Option<Problem>, other: Problem) -> Option<Problem> {
+    match worst {
+        Some(first) if first.0 >= other.0 => Some(first),
+        _ => Some(other),
+    }
+}
+
+/// `yorozu purge`
+pub(super) async fn run(exchange: &mut Exchange) -> Result<String, Problem> {
+    let batches = Batches::parse(&super::content(exchange).await?)?;
+    batches.perform(exchange).await
+}
+
+/// `cache_purge_api`: batches of the site itself; the zones' figures for a GET.
+///
+/// # Errors
+/// The status, and what is wrong.
+pub(super) async fn for_site(exchange: &mut Exchange, token: &[u8]) -> Result<String, Problem> {
+    let said = exchange.request.known(exchange.request.known.authorization);
+    let said = said.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    if aws_lc_rs::constant_time::verify_slices_are_equal(said, token).is_err() {
+        return Err(Problem(403, "the token is missing or wrong".to_owned()));
+    }
+    match exchange.request.method {
+        Method::Get => return Ok(format!("{}\n", list::figures(&exchange.conf))),
+        Method::Post => {}
+        _ => return Err(Problem(405, "expected a POST, or a GET for figures".to_owned())),
+    }
+    let mut batches = Batches::parse(&super::content(exchange).await?)?;
+    for batch in &mut batches.0 {
+        confine(exchange, batch).map_err(|problem| Problem(403, problem))?;
+    }
+    batches.perform(exchange).await
+}
+
+/// `X-Accel-Purge`: an answer's own purges, of its own host: `tag=NAME`, `url=/PATH`, `soft`, parted by
+/// commas.
+pub async fn by_answer(exchange: &mut Exchange, fields: &[(Bytes, Bytes)]) {
+    let mut batch = Batch::default();
+    let values = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"x-accel-purge"));
+    let values: Vec<Bytes> = values.map(|(_, value)| value.clone()).collect();
+    let mut problem = None;
+    for item in values.iter().flat_map(|value| field::list(value)) {
+        let text = String::from_utf8_lossy(item).into_owned();
+        match text.split_once('=') {
+            Some(("tag", tag)) => batch.tags.push(tag.to_owned()),
+            Some(("url", url)) => batch.urls.push(url.to_owned()),
+            None if text == "soft" => batch.mode = PurgeMode::Soft,
+            _ => {
+                problem = Some(format!("invalid \"{text}\", expected tag=NAME, url=/PATH or soft"));
+            }
+        }
+    }
+    let done = match confine(exchange, &mut batch) {
+        Ok(()) => perform(&Rc::clone(&exchange.conf), &batch).await.map(|_| ()),
+        Err(refused) => Err(refused.into()),
+    };
+    // What the upstream answered is sent all the same: it has done what it was asked.
+    let problems = problem.map(Problem::from).into_iter().chain(done.err());
+    if let Some(problem) = problems.fold(None, worse) {
+        error::request(exchange, problem.level(), &format!("X-Accel-Purge: {}", problem.1));
+    }
+}
+
+/// The host whose pages a request may purge: the one it came for, if its server answers for that by name. A
+/// server without names answers for all that no other server has.
+fn own_host(exchange: &mut Exchange) -> Result<String, String> {
+    let (conf, host) = (Rc::clone(&exchange.conf), exchange.request.host.clone());
+    let text = String::from_utf8_lossy(&host).into_owned();
+    if host.is_empty() {
+        return Err("the request names no host".to_owned());
+    }
+    let captures = exchange.captures.clone();
+    let own = exchange.server;
+    let mut is_named_by = |hosts: &Hosts<ServerId>, is_meant: &dyn Fn(ServerId) -> bool| {
+        let mut by_regex = hosts.regexes().filter(|(_, id)| is_meant(**id));
+        hosts.find(&host).is_some_and(|id| is_meant(*id))
+            || by_regex.any(|(regex, _)| regex.matches(&host, exchange))
+    };
+    let is_own = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id == own));
+    let is_others = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id != own));
+    exchange.captures = captures;
+    let has_names = conf.server(own).names.iter().any(ServerName::is_real);
+    match is_own || !(has_names || is_others) {
+        true => Ok(text),
+        false => Err(format!("\"{text}\" is not a name of the server that was asked")),
+    }
+}
+
+/// Bounds a batch to the host of the request.
+fn confine(exchange: &mut Exchange, batch: &mut Batch) -> Result<(), String> {
+    if batch.all {
+        let text =
+            "\"all\" means every site's pages: purge by a tag that all pages of the site have";
+        return Err(text.to_owned());
+    }
+    let own = own_host(exchange)?;
+    if !batch.host.is_empty() && batch.host != own {
+        return Err(format!("host \"{}\" is not \"{own}\"", batch.host));
+    }
+    let authority = String::from_utf8_lossy(exchange.request.authority()).into_owned();
+    for url in &mut batch.urls {
+        if url.starts_with('/') && !url.starts_with("//") {
+            *url = format!("//{authority}{url}");
+        }
+        let rest = url.split_once("//").map_or("", |(_, rest)| rest);
+        let named = rest.split(['/', '?', ':']).next().unwrap_or_default();
+        if !named.eq_ignore_ascii_case(&own) {
+            return Err(format!("\"{url}\" is not of host \"{own}\""));
+        }
+    }
+    batch.host = own;
+    Ok(())
+}
+
+async fn perform(conf: &Rc<WorkerConf>, batch: &Batch) -> Result<Value, Problem> {
+    let tag = |name: &String| Purge::Tag(purge::tag(batch.host.as_bytes(), name.as_bytes()));
+    let mut wanted = Wanted::default();
+    for zone in &zones(conf, batch.zone.as_deref())? {
+        let tags = batch.tags.iter().enumerate().map(|(at, name)| (Of::Tag(at), tag(name)));
+        wanted.add(zone, tags.chain(batch.all.then_some((Of::All, Purge::All))));
+    }
+    let mut worst = add_urls(conf, batch, &mut wanted).await.map(Problem::from);
+    let (mut urls, mut tags) = (vec![0; batch.urls.len()], vec![0; batch.tags.len()]);
+    let mut total = 0;
+    for (zone, of, purges) in wanted.0 {
+        let counts = match purge::purge(&zone, purges, batch.mode).await {
+            Ok(counts) => counts,
+            Err(problem) => {
+                worst = worse(worst, problem.into());
+                continue;
+            }
+        };
+        for (of, count) in of.into_iter().zip(counts) {
+            total += count;
+            match of {
+                Of::Tag(at) => tags[at] += count,
+                Of::Url(at) => urls[at] += count,
+                Of::All => {}
+            }
+        }
+    }
+    if let Some(problem) = worst {
+        return Err(problem);
+    }
+    let by_name = |names: &[String], counts: Vec<usize>| -> Map<String, Value> {
+        names.iter().cloned().zip(counts.into_iter().map(Value::from)).collect()
+    };
+    let (urls, tags) = (by_name(&batch.urls, urls), by_name(&batch.tags, tags));
+    Ok(json!({ "purged": total, "urls": urls, "tags": tags }))
+}
+
+/// What a purge of a batch was asked for as.
+#[derive(Clone, Copy)]
+enum Of {
+    Tag(usize),
+    Url(usize),
+    All,
+}
+
+/// The purges of a batch: each zone does all of its own at once, for each call waits for the disk.
+#[derive(Default)]
+struct Wanted(Vec<(Arc<Zone>, Vec<Of>, Vec<Purge>)>);
+
+impl Wanted {
+    fn add(&mut self, zone: &Arc<Zone>, purges: impl Iterator<Item = (Of, Purge)>) {
+        let (of, purges): (Vec<Of>, Vec<Purge>) = purges.unzip();
+        match self.0.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, zone)) {
+            Some((_, all_of, all)) => {
+                all_of.extend(of);
+                all.extend(purges);
+            }
+            None if purges.is_empty() => {}
+            None => self.0.push((Arc::clone(zone), of, purges)),
+        }
+    }
+}
+
+/// Adds the purges of the URLs; what is wrong with the first one that is refused, which keeps nothing else
+/// from being purged.
+async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> Option<String> {
+    let mut refused = None;
+    for (number, url) in batch.urls.iter().enumerate() {
+        if number % URLS_AT_ONCE == URLS_AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
+        for url in with_schemes(conf, url) {
+            match of_url(conf, &url) {
+                Ok(None) => {}
+                Ok(Some((zone, purges))) => {
+                    wanted.add(&zone, purges.into_iter().map(|purge| (Of::Url(number), purge)));
+                }
+                Err(problem) => refused = refused.or(Some(problem)),
+            }
+        }
+    }
+    refused
+}
+
+fn zones(conf: &WorkerConf, name: Option<&str>) -> Result<Vec<Arc<Zone>>, String> {
+    match name {
+        None => Ok(conf.zones.values().cloned().collect()),
+        Some(name) => match conf.zones.get(name) {
+            Some(zone) => Ok(vec![Arc::clone(zone)]),
+            None => {
+                let known = conf.zones.keys().cloned().collect::<Vec<_>>().join(", ");
+                Err(format!("cache zone \"{name}\" is unknown, expected one of: {known}"))
+            }
+        },
+    }
+}
+
+/// Itself; of a URL without a scheme what it is with each that is listened for.
+fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
+    if !url.starts_with("//") {
+        return vec![url.to_owned()];
+    }
+    let is_served = |is_tls: bool| {
+        let mut sockets = conf.sockets.iter().filter(|socket| !socket.options.is_control);
+        sockets.any(|socket| socket.is_tls == is_tls)
+    };
+    let schemes = [("http:", false), ("https:", true)];
+    let served = schemes.iter().filter(|(_, is_tls)| is_served(*is_tls));
+    served.map(|(scheme, _)| format!("{scheme}{url}")).collect()
+}
+
+/// A zone and what is to be purged in it.
+type InZone = (Arc<Zone>, Vec<Purge>);
+
+/// Zone and keys of a URL; `None` if no cache stands there.
+fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
+    let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
+    find_config::begin(&mut asked)?;
+    asked.is_dry = true;
+    if !matches!(handlers::start(&mut asked), Progress::Wait(_)) {
+        return Ok(None);
+    }
+    let location = conf.location(asked.location);
+    let Some(gateway) = settings::of(location) else { return Ok(None) };
+    let Ok(Some(zone)) = key::zone(&mut asked, gateway) else { return Ok(None) };
+    let mut purges = Vec::new();
+    for method in [&b"GET"[..], b"HEAD"] {
+        let key = key::with_method(&mut asked, gateway, method);
+        let meant = purge::of_key(&key);
+        if url.ends_with('*') && !matches!(meant, Purge::Prefix(_)) {
+            return Err(format!(
+                "\"{url}\": the cache key does not end with the URL, purge by tag"
+            ));
+        }
+        if !purges.contains(&meant) {
+            purges.push(meant);
+        }
+    }
+    Ok(Some((zone, purges)))
+}

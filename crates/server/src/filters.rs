@@ -1,0 +1,88 @@
+//! What happens to a response between its handler and the connection.
+
+use crate::handlers::{self, CACHED};
+use std::rc::Rc;
+use yorozu_gateway::cache::report;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::handler::{BoundFilters, Filter};
+use yorozu_kernel::exchange::response::{Body, Response};
+use yorozu_kernel::exchange::stream::Stream;
+use yorozu_modules::access_log;
+use yorozu_modules::filters::{
+    addition, charset, compress, headers, more_headers, not_modified, range, slice, ssi, sub,
+    userid,
+};
+
+/// Response filters in the order a head passes them.
+const ORDER: [Filter; 16] = [
+    slice::FILTER, // before what looks at the status: a slice is the beginning of a whole
+    Filter::always(not_modified::filter), // early: a 304 has no body, later work would be wasted
+    more_headers::FILTER, // before `add_header`, as that module's filter lies
+    Filter::always(headers::challenge), // before `add_header`, as nginx has it
+    headers::FILTER, // sees the final status; `add_header` depends on it
+    Filter::always(|exchange, response| report::filter(exchange, response, &CACHED)), // beside what the location adds
+    userid::FILTER,                   // behind `add_header`, as nginx has it
+    compress::gunzip::FILTER,         // before what compresses: its content has no coding after it
+    sub::FILTER,                      // before what adds: it replaces in the location's own content
+    addition::FILTER,                 // before what converts: all is one text
+    Filter::always(charset::filter),  // before what compresses: it converts text
+    ssi::FILTER,      // behind what converts: what it includes was converted by itself
+    compress::FILTER, // withdraws ranges: byte positions of the coded body are not stable
+    Filter::always(range::filter), // cuts exactly the bytes that are sent
+    Filter::always(charset::convert), // byte for byte, so that ranges are of what is stored
+    Filter::always(headers::make_room_for_trailers), // last: the content is a stream after it
+];
+
+/// Those that the response to a subrequest passes: it becomes a part of another one.
+const WITHIN: [Filter; 4] =
+    [compress::gunzip::FILTER, sub::FILTER, Filter::always(charset::filter), ssi::FILTER];
+
+/// The filters that have something to do in a location.
+pub fn bound(location: &LocationConf) -> BoundFilters {
+    let bound = |filters: &[Filter]| {
+        let on = filters.iter().filter(|filter| (filter.is_on)(location));
+        on.map(|filter| filter.shape).collect()
+    };
+    BoundFilters { all: bound(&ORDER), within: bound(&WITHIN) }
+}
+
+/// The status and the content of a subrequest.
+pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
+    let mut response = match Box::pin(handlers::whole(asked)).await {
+        Ok(response) => response,
+        Err(status) => return (status, Body::empty().into_stream()),
+    };
+    asked.status = response.status;
+    if asked.conf.location(asked.location).http_core().log_subrequest {
+        access_log::log(asked);
+    }
+    let conf = Rc::clone(&asked.conf);
+    let within = &conf.location(asked.location).filters.within;
+    within.iter().for_each(|filter| filter(asked, &mut response));
+    response.apply_recoder();
+    (response.status, response.take_stream())
+}
+
+/// Passes a response through every filter.
+pub fn apply(exchange: &mut Exchange, response: &mut Response) {
+    if let Some(status) = exchange.final_status() {
+        // The page of an `error_page` is sent under the error's status.
+        response.status = status;
+        response.reason = None;
+    }
+    exchange.status = response.status;
+    let conf = Rc::clone(&exchange.conf);
+    for filter in &conf.location(exchange.location).filters.all {
+        filter(exchange, response);
+        exchange.status = response.status;
+    }
+    // As nginx: of other answers it is not said when they changed. Unlike nginx, a cache says what the upstream
+    // said, so that a cache behind it can ask whether that still holds (RFC 9111, section 4.3).
+    if !matches!(response.status, 200 | 206 | 304) && !exchange.cache_report.is_made() {
+        response.last_modified = None;
+    }
+    if response.status == 204 {
+        response.content_type.clear();
+    }
+}

@@ -1,0 +1,173 @@
+//! Who makes the response: the content phase, and the pages for errors and redirects.
+
+use crate::phases;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use yorozu_gateway::cache::purge;
+use yorozu_gateway::protocol::family::Family;
+use yorozu_gateway::{fastcgi, proxy};
+use yorozu_kernel::base::faults;
+use yorozu_kernel::exchange::handler::Handler;
+use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
+use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::exchange::{Exchange, error_page};
+use yorozu_kernel::files::path;
+use yorozu_kernel::logging::error::{self, Level};
+use yorozu_modules::handlers::{autoindex, dav, index, random_index, static_file};
+use yorozu_modules::phases::access;
+
+/// The protocols whose pages may be stored.
+pub static CACHED: [&Family; 2] = [&proxy::FAMILY, &fastcgi::FAMILY];
+
+/// Runs the phases until there is a response or something to wait for.
+pub fn start(exchange: &mut Exchange) -> Progress {
+    faults::point("request");
+    let outcome = phases::pass(exchange);
+    resume(exchange, outcome)
+}
+
+/// Goes on with what was awaited.
+pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
+    loop {
+        outcome = match outcome {
+            Outcome::Respond(response) => return Progress::Ready(response),
+            Outcome::Wait(pending) => return Progress::Wait(pending),
+            Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
+                Some(next) => next,
+                None => {
+                    // As nginx: what goes on behind an `error_page` is told by its own status.
+                    exchange.error_status = None;
+                    return Progress::Ready(error_page::redirect(exchange, &response));
+                }
+            },
+            // As nginx: these are for clients that are not listening, or shall not be answered.
+            Outcome::Status(status @ (408 | 444 | 499)) => return Progress::Close(status),
+            Outcome::Status(status) => match error_page::find(exchange, status) {
+                Some(next) => next,
+                None => {
+                    exchange.error_status = None;
+                    return Progress::Ready(Box::new(error_page::standard(exchange, status)));
+                }
+            },
+            Outcome::Internal { uri, args } => match phases::count_uri_change(exchange) {
+                Some(cycle) => cycle,
+                None if uri.starts_with(b"@") => phases::named_pass(exchange, &uri.into()),
+                None => {
+                    exchange.redirect_internally(uri, args);
+                    phases::pass(exchange)
+                }
+            },
+            Outcome::Named(name) => match phases::count_uri_change(exchange) {
+                Some(cycle) => cycle,
+                None => phases::named_pass(exchange, &name),
+            },
+        };
+    }
+}
+
+/// The response, however long it takes; the status under which a connection would close without one.
+pub async fn whole(exchange: &mut Exchange) -> Result<Box<Response>, u16> {
+    let progress = start(exchange);
+    let mut response = finished(exchange, progress).await?;
+    // The page of an `error_page` is what it is under the error's status.
+    response.status = exchange.final_status().unwrap_or(response.status);
+    Ok(response)
+}
+
+async fn finished(exchange: &mut Exchange, mut progress: Progress) -> Result<Box<Response>, u16> {
+    loop {
+        progress = match progress {
+            Progress::Ready(response) => return Ok(response),
+            Progress::Close(status) => return Err(status),
+            Progress::Wait(pending) => {
+                let outcome = run(exchange, pending).await;
+                resume(exchange, outcome)
+            }
+        };
+    }
+}
+
+/// The response once more, from the content phase of the exchange's location on.
+///
+/// # Errors
+/// As [`whole`].
+pub async fn content_again(exchange: &mut Exchange) -> Result<Box<Response>, u16> {
+    let outcome = respond(exchange);
+    let progress = resume(exchange, outcome);
+    finished(exchange, progress).await
+}
+
+/// The content phase.
+pub fn respond(exchange: &mut Exchange) -> Outcome {
+    if purge::is_asked(exchange, &CACHED) {
+        return Outcome::Wait(Pending::Content);
+    }
+    let conf = Rc::clone(&exchange.conf);
+    conf.location(exchange.location).handler.respond(exchange)
+}
+
+/// The part of a request that waits: between two phases, or for its content.
+pub async fn run(exchange: &mut Exchange, pending: Pending) -> Outcome {
+    match pending {
+        Pending::Content => content(exchange).await,
+        _ => Box::pin(phases::wait(exchange, pending)).await,
+    }
+}
+
+async fn content(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    if purge::is_asked(exchange, &CACHED) {
+        let has_rules = conf.location(exchange.location).of::<access::Conf>().is_set();
+        return Box::pin(purge::run(exchange, &CACHED, has_rules)).await;
+    }
+    conf.location(exchange.location).handler.run(exchange).await
+}
+
+/// Files: `dav_methods`, indexes, listings, static files.
+#[derive(Debug)]
+pub struct Files;
+
+impl Handler for Files {
+    fn respond(&self, exchange: &mut Exchange) -> Outcome {
+        match dav::is_asked(exchange) {
+            true => Outcome::Wait(Pending::Content),
+            false => files(exchange),
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+        Box::pin(dav::run(exchange))
+    }
+}
+
+fn files(exchange: &mut Exchange) -> Outcome {
+    let method = exchange.request.method;
+    let root = &exchange.conf.location(exchange.location).http_core().root;
+    let is_looked_up = method.is_get_or_head() || method == Method::Post;
+    if is_looked_up
+        && root.is_alias
+        && !path::is_alias_whole(exchange)
+        && !exchange.is_uri_in_location
+    {
+        let text = "\"alias\" cannot be used in a location where the URI was rewritten";
+        error::request(exchange, Level::Error, text);
+        return Outcome::Status(500);
+    }
+    if exchange.uri.ends_with(b"/") && (method.is_get_or_head() || method == Method::Post) {
+        if let Some(outcome) = random_index::respond(exchange) {
+            return outcome;
+        }
+        if let Some(outcome) = index::respond(exchange) {
+            return outcome;
+        }
+        if let Some(outcome) = autoindex::respond(exchange) {
+            return outcome;
+        }
+    }
+    static_file::respond(exchange)
+}

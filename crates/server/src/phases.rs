@@ -1,0 +1,247 @@
+//! The phases of a request, in nginx's order; the first with an outcome ends the pass.
+//!
+//! post_read (realip) > server_rewrite > find_config > rewrite > preaccess (limit_req, limit_conn) > access (access,
+//! auth_basic, auth_request) > precontent (try_files, mirror) > content
+
+use crate::handlers;
+use bytes::Bytes;
+use std::rc::Rc;
+use yorozu_kernel::config::http_core::Satisfy;
+use yorozu_kernel::config::servers::LocationId;
+use yorozu_kernel::exchange::outcome::{Outcome, Pending, Step};
+use yorozu_kernel::exchange::{Exchange, Pass};
+use yorozu_kernel::find_config::{self, Found};
+use yorozu_kernel::logging::error::{self, Level};
+use yorozu_modules::filters::more_headers;
+use yorozu_modules::handlers::static_file;
+use yorozu_modules::phases::rewrite::Verdict;
+use yorozu_modules::phases::{
+    access, auth_basic, auth_request, limit_conn, limit_req, mirror, realip, rewrite, try_files,
+};
+
+/// One pass from the server's script on.
+pub fn pass(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    exchange.pass = Pass::default();
+    exchange.location = conf.server(exchange.server).conf;
+    realip::apply(exchange, conf.location(exchange.location).of::<realip::Conf>());
+    if let Verdict::Done(outcome) = rewrite::in_server(exchange) {
+        return outcome;
+    }
+    match choose_location(exchange) {
+        Some(outcome) => outcome,
+        None => after_rewrite(exchange),
+    }
+}
+
+/// A pass that enters the named location `name` directly.
+pub fn named_pass(exchange: &mut Exchange, name: &Bytes) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    let Some(id) = conf.server(exchange.server).locations.named.get(name) else {
+        let name = String::from_utf8_lossy(name);
+        error::request(
+            exchange,
+            Level::Error,
+            &format!("could not find named location \"{name}\""),
+        );
+        return Outcome::Status(500);
+    };
+    exchange.pass = Pass::default();
+    exchange.is_internal = true;
+    enter(exchange, *id);
+    match rewrite::in_location(exchange) {
+        Verdict::Done(outcome) => outcome,
+        Verdict::Continue => after_rewrite(exchange),
+        Verdict::UriChanged => choose_location(exchange).unwrap_or_else(|| after_rewrite(exchange)),
+    }
+}
+
+/// Finds a location and runs its script, again while the script changes the path.
+fn choose_location(exchange: &mut Exchange) -> Option<Outcome> {
+    loop {
+        if let Some(outcome) = find_location(exchange) {
+            return Some(outcome);
+        }
+        match rewrite::in_location(exchange) {
+            Verdict::Done(outcome) => return Some(outcome),
+            Verdict::Continue => return None,
+            Verdict::UriChanged => {
+                if let Some(outcome) = count_uri_change(exchange) {
+                    return Some(outcome);
+                }
+            }
+        }
+    }
+}
+
+/// Every rewrite and internal redirect uses up one of a bounded number.
+pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
+    if exchange.uri_changes_left == 0 {
+        let uri = String::from_utf8_lossy(&exchange.uri).into_owned();
+        let text = format!("rewrite or internal redirection cycle while processing \"{uri}\"");
+        error::request(exchange, Level::Error, &text);
+        exchange.is_in_cycle = true;
+        return Some(Outcome::Status(500));
+    }
+    exchange.uri_changes_left -= 1;
+    None
+}
+
+/// Enters a location, however it was come to: its `limit_except` holds for the methods it does not list.
+fn enter(exchange: &mut Exchange, id: LocationId) {
+    let method = exchange.request.method_text();
+    exchange.location = match &exchange.conf.location(id).limit_except {
+        Some((methods, other)) if !methods.iter().any(|allowed| allowed == method) => *other,
+        _ => id,
+    };
+}
+
+/// Finds the location of the path, and enters it.
+fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
+    let conf = Rc::clone(&exchange.conf);
+    let mut lacks_slash = false;
+    let id = match find_config::location(exchange) {
+        Found::Location(id) => id,
+        Found::Server => conf.server(exchange.server).conf,
+        // As nginx: what that location says holds for the redirect.
+        Found::LacksSlash(id) => {
+            lacks_slash = true;
+            id
+        }
+    };
+    enter(exchange, id);
+    let location = conf.location(exchange.location);
+    if location.http_core().internal.0 && !exchange.is_internal {
+        return Some(Outcome::Status(404));
+    }
+    let max = match location.handler.bounds_bodies() {
+        true => 0,
+        false => location.http_core().client_max_body_size.0,
+    };
+    if let Some(length) = exchange.request.content_length.filter(|length| max > 0 && *length > max)
+    {
+        if !exchange.body.is_discarded() {
+            let text = format!("client intended to send too large body: {length} bytes");
+            error::request(exchange, Level::Error, &text);
+            return Some(Outcome::Status(413));
+        }
+    }
+    if lacks_slash {
+        return Some(static_file::redirect_to_slash(exchange));
+    }
+    None
+}
+
+fn after_rewrite(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    realip::apply(exchange, conf.location(exchange.location).of::<realip::Conf>());
+    more_headers::apply_to_request(exchange, conf.location(exchange.location).of());
+    // A subrequest was let in with its parent.
+    if exchange.is_dry || exchange.is_subrequest {
+        return content(exchange);
+    }
+    for phase in [limit_req::pass, limit_conn::pass] {
+        match phase(exchange) {
+            Step::Next => {}
+            Step::Done(outcome) => return outcome,
+            Step::Delay(time) => return Outcome::Wait(Pending::Delay(time)),
+        }
+    }
+    access(exchange)
+}
+
+/// The access phase, as far as it needs no waiting.
+fn access(exchange: &mut Exchange) -> Outcome {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let is_any = matches!(location.http_core().satisfy, Satisfy::Any);
+    let allowed = access::allows(exchange, location.of::<access::Conf>());
+    let denied = (allowed == Some(false)).then_some(403);
+    let is_asked =
+        location.of::<auth_basic::Conf>().is_on() || location.of::<auth_request::Conf>().is_on();
+    let is_decided = match allowed {
+        Some(true) => is_any,
+        Some(false) => !is_any,
+        None => false,
+    };
+    if is_asked && !is_decided {
+        return Outcome::Wait(Pending::Authentication { denied });
+    }
+    match denied {
+        Some(status) => {
+            error::request(exchange, Level::Error, "access forbidden by rule");
+            Outcome::Status(status)
+        }
+        None => content(exchange),
+    }
+}
+
+fn content(exchange: &mut Exchange) -> Outcome {
+    if let Some(outcome) = try_files::choose(exchange) {
+        return outcome;
+    }
+    if mirror::waits(exchange) {
+        return Outcome::Wait(Pending::Mirror);
+    }
+    mirror::start(exchange);
+    handlers::respond(exchange)
+}
+
+/// Waits, and goes on with the phases behind.
+pub async fn wait(exchange: &mut Exchange, pending: Pending) -> Outcome {
+    match pending {
+        Pending::Delay(time) => {
+            tokio::time::sleep(time).await;
+            match limit_conn::pass(exchange) {
+                Step::Done(outcome) => outcome,
+                Step::Next | Step::Delay(_) => access(exchange),
+            }
+        }
+        Pending::Content => unreachable!("awaited by the handler"),
+        Pending::Mirror => match mirror::read_body(exchange).await {
+            Some(outcome) => outcome,
+            None => {
+                mirror::start(exchange);
+                handlers::respond(exchange)
+            }
+        },
+        Pending::Authentication { denied } => match authenticate(exchange, denied).await {
+            None => content(exchange),
+            Some(status) => {
+                if status == 401 {
+                    let conf = Rc::clone(&exchange.conf);
+                    let delay = conf.location(exchange.location).http_core().auth_delay;
+                    tokio::time::sleep(delay).await;
+                }
+                Outcome::Status(status)
+            }
+        },
+    }
+}
+
+/// Asks for name and password, and the location that decides; the status of a refusal.
+async fn authenticate(exchange: &mut Exchange, mut denied: Option<u16>) -> Option<u16> {
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let is_any = matches!(location.http_core().satisfy, Satisfy::Any);
+    for is_basic in [true, false] {
+        let found = match is_basic {
+            true if !location.of::<auth_basic::Conf>().is_on() => continue,
+            true => auth_basic::check(exchange).await,
+            false if !location.of::<auth_request::Conf>().is_on() => continue,
+            false => Box::pin(auth_request::check(exchange)).await,
+        };
+        match found {
+            None if is_any => {
+                exchange.challenges.clear();
+                return None;
+            }
+            None => {}
+            // As nginx: that a password is wanted is said whatever else refused.
+            Some(401 | 403) if is_any && denied == Some(401) => {}
+            Some(status @ (401 | 403)) if is_any => denied = Some(status),
+            Some(status) => return Some(status),
+        }
+    }
+    denied
+}

@@ -704,7 +704,10 @@ def test_output_flows(site):
     content(site)
     step = site.folder / 'tmp/step'
     code = """
-    set_error_handler(function ($level, $text) { file_put_contents('%s/tmp/notices', "$text\n", FILE_APPEND); return false; });
+    if (isset($_GET['flow'])) set_error_handler(function ($level, $text) {
+        file_put_contents('%s/tmp/notices', "$text\n", FILE_APPEND);
+        return false;
+    });
     add_action('template_redirect', function () {
         $what = $_GET['flow'] ?? null;
         if (!$what) return;

@@ -252,19 +252,27 @@ impl Rest {
     }
 }
 
-/// Joins a small piece with those that are there already behind it: clients take many small frames
-/// for an attack. With what came in the place of one that can be joined.
+/// Joins a small piece with those that are there already behind it, or will be once the tasks that are ready have run:
+/// clients take many small frames for an attack. With what came in the place of one that can be joined.
 async fn gather(
     first: Bytes,
     stream: &mut stream::Stream,
 ) -> (Bytes, Option<Result<Option<Segment>, stream::Torn>>) {
     let mut joined = BytesMut::from(first);
+    let mut has_waited = false;
     while joined.len() < limits::H2_FRAME_BYTES {
         let next = poll_fn(|context| Poll::Ready(pin!(stream.next()).poll(context))).await;
         match next {
-            Poll::Ready(Ok(Some(Segment::Memory(bytes)))) => joined.extend_from_slice(&bytes),
+            Poll::Ready(Ok(Some(Segment::Memory(bytes)))) => {
+                joined.extend_from_slice(&bytes);
+                has_waited = false;
+            }
             Poll::Ready(other) => return (joined.freeze(), Some(other)),
-            Poll::Pending => break,
+            Poll::Pending if has_waited || joined.len() >= limits::H2_SMALL_BYTES => break,
+            Poll::Pending => {
+                tokio::task::yield_now().await;
+                has_waited = true;
+            }
         }
     }
     (joined.freeze(), None)

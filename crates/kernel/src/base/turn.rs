@@ -5,9 +5,11 @@
 //! older than any of them; and what those of one round of it have to say to a log is said with one call.
 
 use crate::base::{faults, limits};
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -20,6 +22,7 @@ thread_local! {
     static TURN: Cell<u64> = const { Cell::new(NONE) };
     static MILLIS: Cell<(u64, i64)> = const { Cell::new((u64::MAX, 0)) };
     static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
+    static KEPT: RefCell<Vec<Rc<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The number of the present turn of this worker.
@@ -58,6 +61,13 @@ pub fn instant() -> Instant {
 /// How long ago `begun`, a time of [`instant`], was.
 pub fn since(begun: Instant) -> Duration {
     instant().saturating_duration_since(begun)
+}
+
+/// Keeps a connection that ended open until the round's lines are in the logs. As nginx: a client that has read to the
+/// end finds its request there.
+pub fn keep_for_round(connection: Rc<dyn Any>) {
+    // The thread may be at its end, and what it had with it.
+    let _ = KEPT.try_with(|kept| kept.borrow_mut().push(connection));
 }
 
 /// Milliseconds since 1970; 0 for a clock before it.
@@ -110,6 +120,7 @@ pub async fn run<T>(tasks: impl Future<Output = T>, mut round_ended: impl FnMut(
             poll = tasks.as_mut().poll(&mut Context::from_waker(&waker));
             faults::point("turn");
             round_ended();
+            KEPT.with_borrow_mut(Vec::clear);
             if poll.is_ready() || !ready.is_any.load(Ordering::Acquire) {
                 break;
             }

@@ -1,5 +1,6 @@
 //! One worker thread: an event loop, its listening sockets, its connections.
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -364,7 +365,9 @@ fn begin(
         asked_name: OnceCell::new(),
         proxied: OnceCell::new(),
     });
-    let guard = Guard { worker: Rc::clone(worker), number, _active: Gauge::take(&COUNTERS.active) };
+    let io = Rc::clone(&handle.io);
+    let active = Gauge::take(&COUNTERS.active);
+    let guard = Guard { worker: Rc::clone(worker), number, io, _active: active };
     let worker = Rc::clone(worker);
     // Boxed: a task is moved several times before it runs.
     let work =
@@ -381,6 +384,7 @@ fn begin(
 struct Guard {
     worker: Rc<Worker>,
     number: u64,
+    io: Rc<Transport>,
     _active: Counted,
 }
 
@@ -388,5 +392,6 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.worker.connections.borrow_mut().remove(&self.number);
         self.worker.ended.notify_waiters();
+        turn::keep_for_round(Rc::clone(&self.io) as Rc<dyn Any>);
     }
 }

@@ -285,11 +285,11 @@ impl Connection {
 /// `keepalive_disable`
 fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     use http_core::KeepaliveDisable;
-    let bits = core.keepalive_disable.0;
+    let disabled = core.keepalive_disable;
     let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else {
         return false;
     };
-    if bits == 0 {
+    if disabled.is_empty() {
         return false;
     }
     let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
@@ -297,6 +297,6 @@ fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     let is_old_msie =
         [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
     let is_safari = has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
-    (bits & KeepaliveDisable::MSIE6 != 0 && is_post && is_old_msie)
-        || (bits & KeepaliveDisable::SAFARI != 0 && is_safari)
+    (disabled.contains(KeepaliveDisable::MSIE6) && is_post && is_old_msie)
+        || (disabled.contains(KeepaliveDisable::SAFARI) && is_safari)
 }

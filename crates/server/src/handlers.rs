@@ -38,7 +38,7 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
                 Some(next) => next,
                 None => {
                     // As nginx: what goes on behind an `error_page` is told by its own status.
-                    exchange.error_status = None;
+                    exchange.redirects.error_status = None;
                     return Progress::Ready(error_page::redirect(exchange, &response));
                 }
             },
@@ -47,7 +47,7 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
             Outcome::Status(status) => match error_page::find(exchange, status) {
                 Some(next) => next,
                 None => {
-                    exchange.error_status = None;
+                    exchange.redirects.error_status = None;
                     return Progress::Ready(Box::new(error_page::standard(exchange, status)));
                 }
             },

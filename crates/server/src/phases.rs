@@ -9,7 +9,7 @@ use std::rc::Rc;
 use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Step};
-use yorozu_kernel::exchange::{Exchange, Pass};
+use yorozu_kernel::exchange::{Exchange, Pass, Role};
 use yorozu_kernel::find_config::{self, Found};
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_modules::filters::more_headers;
@@ -76,14 +76,14 @@ fn choose_location(exchange: &mut Exchange) -> Option<Outcome> {
 
 /// Every rewrite and internal redirect uses up one of a bounded number.
 pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
-    if exchange.uri_changes_left == 0 {
+    if exchange.redirects.left == 0 {
         let uri = String::from_utf8_lossy(&exchange.uri).into_owned();
         let text = format!("rewrite or internal redirection cycle while processing \"{uri}\"");
         error::request(exchange, Level::Error, &text);
-        exchange.is_in_cycle = true;
+        exchange.redirects.is_cycle = true;
         return Some(Outcome::Status(500));
     }
-    exchange.uri_changes_left -= 1;
+    exchange.redirects.left -= 1;
     None
 }
 
@@ -137,7 +137,7 @@ fn after_rewrite(exchange: &mut Exchange) -> Outcome {
     realip::apply(exchange, conf.location(exchange.location).of::<realip::Conf>());
     more_headers::apply_to_request(exchange, conf.location(exchange.location).of());
     // A subrequest was let in with its parent.
-    if exchange.is_dry || exchange.is_subrequest {
+    if exchange.role != Role::Request {
         return content(exchange);
     }
     for phase in [limit_req::pass, limit_conn::pass] {

@@ -5,6 +5,7 @@ use super::plan::Plan;
 use super::settings::{self, Conf};
 use super::{collector, entry, freshness, key, storing};
 use crate::protocol::codec::Head;
+use crate::protocol::fault::Conditions;
 use bytes::Bytes;
 use std::ops::Range;
 use std::rc::Rc;
@@ -161,15 +162,14 @@ pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: Failure) -> O
     let entry = exchange.pass.of::<Plan>()?.stale.clone()?;
     let head = &entry.head;
     let is_within = !failure.is_status && exchange.now_millis() < head.stale_error_until;
-    let is_allowed = conf.cache_use_stale.has(failure.bit) && !head.must_revalidate;
+    let is_allowed = conf.cache_use_stale.has(failure.condition) && !head.must_revalidate;
     (is_allowed || is_within).then(|| answer(exchange, &entry, CacheStatus::Stale))
 }
 
 /// What went wrong with the upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
-    /// One of `Failures`.
-    pub bit: u32,
+    pub condition: Conditions,
     /// Whether it answered, with a status that counts as a failure.
     pub is_status: bool,
 }
@@ -191,7 +191,7 @@ pub fn revalidated(
     let plan = exchange.pass.take::<Plan>()?;
     exchange.upstream_fields = Rc::clone(&head.fields);
     let says_other_vary = head.field(b"vary").is_some()
-        && !conf.ignore_headers.has(IgnoreHeaders::VARY)
+        && !conf.ignore_headers.contains(IgnoreHeaders::VARY)
         && !head
             .values(b"vary")
             .map(|value| &value[..])
@@ -255,7 +255,7 @@ fn update_fields(conf: &Conf, update: Response, renewed: &mut EntryHead) {
         // What says how the stored bytes are to be read, or is for this client alone.
         const KEPT: [&[u8]; 4] = [b"content-encoding", b"content-range", b"vary", b"age"];
         let is_cookie = name.eq_ignore_ascii_case(b"set-cookie")
-            && !conf.ignore_headers.has(IgnoreHeaders::SET_COOKIE);
+            && !conf.ignore_headers.contains(IgnoreHeaders::SET_COOKIE);
         is_cookie || KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name))
     };
     let fields: Vec<_> = update.fields.into_iter().filter(|(name, _)| !keeps(name)).collect();

@@ -8,7 +8,7 @@
 //! | that nothing is stored, how often that was asked for | [`Missing`]: who makes it? |
 
 use super::settings::Conf;
-use crate::protocol::fault::Failures;
+use crate::protocol::fault::Conditions;
 use std::ops::Range;
 use yorozu_cache::EntryHead;
 
@@ -64,7 +64,7 @@ impl Decision {
         }
         // A soft purge lets it answer once more, whatever the configuration says of stale pages.
         let may_answer = head.is_purged
-            || (conf.cache_use_stale.has(Failures::UPDATING) && !head.must_revalidate)
+            || (conf.cache_use_stale.has(Conditions::UPDATING) && !head.must_revalidate)
             || now < head.stale_updating_until;
         match may_answer {
             true if conf.cache_background_update || head.is_purged => {

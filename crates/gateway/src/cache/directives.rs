@@ -1,5 +1,6 @@
 //! Values of the cache's directives, and `*_cache_path`.
 
+use bitflags::bitflags;
 use bytes::Bytes;
 use std::time::Duration;
 use yorozu_cache::{DiskOptions, Levels, Pace, ZoneOptions};
@@ -9,7 +10,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::CacheZone;
 use yorozu_kernel::config::network::Network;
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::{word_bits, word_enum};
+use yorozu_kernel::config::types::{word_enum, word_flags};
 
 /// `*_cache zone | off`; the name may hold variables, and then spell `off` or nothing too.
 #[derive(Clone, Debug, Default)]
@@ -216,26 +217,22 @@ impl Setting for StatusName {
     }
 }
 
-/// Fields of the upstream's answer that are not acted on; `Authorization` is the request's, whose answers
-/// are stored like others then.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Default)]
-pub struct IgnoreHeaders(pub u32);
-
-impl IgnoreHeaders {
-    pub const X_ACCEL_REDIRECT: u32 = 1;
-    pub const X_ACCEL_EXPIRES: u32 = 1 << 1;
-    pub const X_ACCEL_LIMIT_RATE: u32 = 1 << 2;
-    pub const X_ACCEL_BUFFERING: u32 = 1 << 3;
-    pub const X_ACCEL_CHARSET: u32 = 1 << 4;
-    pub const EXPIRES: u32 = 1 << 5;
-    pub const CACHE_CONTROL: u32 = 1 << 6;
-    pub const SET_COOKIE: u32 = 1 << 7;
-    pub const VARY: u32 = 1 << 8;
-    pub const AUTHORIZATION: u32 = 1 << 9;
-    pub const X_ACCEL_PURGE: u32 = 1 << 10;
-
-    pub fn has(self, bit: u32) -> bool {
-        self.0 & bit != 0
+bitflags! {
+    /// Fields of the upstream's answer that are not acted on; `Authorization` is the request's, whose answers
+    /// are stored like others then.
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    pub struct IgnoreHeaders: u16 {
+        const X_ACCEL_REDIRECT = 1;
+        const X_ACCEL_EXPIRES = 1 << 1;
+        const X_ACCEL_LIMIT_RATE = 1 << 2;
+        const X_ACCEL_BUFFERING = 1 << 3;
+        const X_ACCEL_CHARSET = 1 << 4;
+        const EXPIRES = 1 << 5;
+        const CACHE_CONTROL = 1 << 6;
+        const SET_COOKIE = 1 << 7;
+        const VARY = 1 << 8;
+        const AUTHORIZATION = 1 << 9;
+        const X_ACCEL_PURGE = 1 << 10;
     }
 }
 
@@ -254,11 +251,11 @@ impl Setting for IgnoreHeaders {
             ("Authorization", Self::AUTHORIZATION),
             ("X-Accel-Purge", Self::X_ACCEL_PURGE),
         ];
-        word_bits(args, &known).map(Self)
+        word_flags(args, &known)
     }
 
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0 |= Self::from_args(args)?.0;
+        *self |= Self::from_args(args)?;
         Ok(())
     }
 }

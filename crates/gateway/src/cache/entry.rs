@@ -90,7 +90,7 @@ fn entry_head(
     let lines = purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
     let tags = purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
     let tags = tags.ok_or(NotStored::Tags)?;
-    let vary = if conf.ignore_headers.has(IgnoreHeaders::VARY) {
+    let vary = if conf.ignore_headers.contains(IgnoreHeaders::VARY) {
         Bytes::new()
     } else {
         let values: Vec<_> = head.values(b"vary").map(|value| &value[..]).collect();

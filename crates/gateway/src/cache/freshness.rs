@@ -39,7 +39,7 @@ pub fn freshness(
     is_authorized: bool,
 ) -> Result<Freshness, NotStored> {
     let found = unbounded(head, conf, now, is_authorized)?;
-    let is_ignored = conf.ignore_headers.has(IgnoreHeaders::X_ACCEL_EXPIRES);
+    let is_ignored = conf.ignore_headers.contains(IgnoreHeaders::X_ACCEL_EXPIRES);
     let max = head.field(b"x-accel-expires-max").filter(|_| !is_ignored);
     let Some(until) = max.and_then(|value| accel_expires(value, now)) else { return Ok(found) };
     let until = until.ok_or(NotStored::AccelExpires)?;
@@ -58,16 +58,17 @@ fn unbounded(
     is_authorized: bool,
 ) -> Result<Freshness, NotStored> {
     let ignored = conf.ignore_headers;
-    if !ignored.has(IgnoreHeaders::SET_COOKIE) && head.field(b"set-cookie").is_some() {
+    if !ignored.contains(IgnoreHeaders::SET_COOKIE) && head.field(b"set-cookie").is_some() {
         return Err(NotStored::SetCookie);
     }
-    if !ignored.has(IgnoreHeaders::VARY)
+    if !ignored.contains(IgnoreHeaders::VARY)
         && head.values(b"vary").any(|value| field::list(value).any(|name| name == b"*"))
     {
         return Err(NotStored::Vary);
     }
-    let accel =
-        head.field(b"x-accel-expires").filter(|_| !ignored.has(IgnoreHeaders::X_ACCEL_EXPIRES));
+    let accel = head
+        .field(b"x-accel-expires")
+        .filter(|_| !ignored.contains(IgnoreHeaders::X_ACCEL_EXPIRES));
     let control = Control::of(head, conf);
     if let Some(until) = accel.and_then(|value| accel_expires(value, now)) {
         let until = until.ok_or(NotStored::AccelExpires)?;
@@ -79,7 +80,8 @@ fn unbounded(
         });
     }
     let found = control.judge(head, conf, now)?;
-    let is_shared = control.said.shares_authorized() || ignored.has(IgnoreHeaders::AUTHORIZATION);
+    let is_shared =
+        control.said.shares_authorized() || ignored.contains(IgnoreHeaders::AUTHORIZATION);
     if is_authorized && !is_shared { Err(NotStored::Authorization) } else { Ok(found) }
 }
 
@@ -109,7 +111,7 @@ struct Control {
 
 impl Control {
     fn of(head: &Head, conf: &Conf) -> Self {
-        if conf.ignore_headers.has(IgnoreHeaders::CACHE_CONTROL) {
+        if conf.ignore_headers.contains(IgnoreHeaders::CACHE_CONTROL) {
             return Self { said: CacheControl::default(), is_targeted: false };
         }
         let lines = |name| head.values(name).map(|value| &value[..]);
@@ -140,7 +142,7 @@ impl Control {
         }
         let expires = head
             .field(b"expires")
-            .filter(|_| !self.is_targeted && !conf.ignore_headers.has(IgnoreHeaders::EXPIRES));
+            .filter(|_| !self.is_targeted && !conf.ignore_headers.contains(IgnoreHeaders::EXPIRES));
         let until = match (said.lifetime(), expires) {
             (Some(0), _) => return Err(NotStored::NoLifetime),
             (Some(lifetime), _) => later(born_at, signed(Some(lifetime))),

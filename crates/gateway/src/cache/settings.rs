@@ -4,7 +4,7 @@ use super::directives::*;
 use super::early::{EarlyRefresh, Heuristic};
 use crate::protocol;
 use crate::protocol::family::{Family, Stamped, family_settings};
-use crate::protocol::fault::Failures;
+use crate::protocol::fault::Conditions;
 use std::time::Duration;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
@@ -56,8 +56,8 @@ family_settings! {
     cache_revalidate: bool = "off", ONE;
     /// Name of the cache in the Cache-Status field of its answers.
     cache_status: StatusName = "off", ONE;
-    /// Failures that let a stale page answer.
-    cache_use_stale: Failures = "off", ONE_OR_MORE;
+    /// Conditions under which a stale page answers.
+    cache_use_stale: Conditions = "off", ONE_OR_MORE;
     /// How long pages are fresh, by status.
     cache_valid: CacheValid = none, ONE_OR_MORE;
     /// Whether languages of one weight have no order, and a page in the language wanted most answers.

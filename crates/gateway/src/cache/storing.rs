@@ -13,8 +13,8 @@ use super::unkeyed;
 use bytes::Bytes;
 use std::time::Instant;
 use yorozu_cache::{Claim, FillGuard, Key, Waiter};
-use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::{Exchange, Role};
 
 /// The objections to the request under way, judged once a pass.
 pub fn objections<'e>(exchange: &'e mut Exchange, conf: &Conf) -> &'e Objections {
@@ -94,7 +94,7 @@ pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
     })?;
     let is_same = asked.location == location && key::primary(&mut asked, conf) == wanted;
     asked.request_id = id.into();
-    asked.is_dry = false;
+    asked.role = Role::Request;
     (is_same && !is_forbidden(&asked, conf)).then_some(asked)
 }
 

@@ -20,7 +20,7 @@ use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::exchange::request_body::RequestBody;
-use yorozu_kernel::exchange::{Client, Exchange};
+use yorozu_kernel::exchange::{Client, Exchange, Role};
 use yorozu_kernel::find_config;
 
 /// Fields by which applications are told another URL or method, whatever they say; also all that begin with one of
@@ -80,7 +80,7 @@ impl Suspect {
         let is_origin = matches!(self, Self::Field(name) if &name[..] == b"origin");
         let is_for_all = is_origin
             && head.field(b"access-control-allow-origin").is_some_and(|allowed| allowed == "*");
-        let varies = !conf.ignore_headers.has(IgnoreHeaders::VARY)
+        let varies = !conf.ignore_headers.contains(IgnoreHeaders::VARY)
             && head.values(b"vary").any(|vary| self.is_varied_by(vary));
         is_for_all || varies
     }
@@ -178,7 +178,7 @@ pub fn tried(
     // What is drawn or counted per request is not a difference.
     asked.request_id = (*exchange.id()).into();
     asked.started = exchange.started;
-    asked.is_dry = true;
+    asked.role = Role::Question { supposes_scripts: false };
     find_config::begin(&mut asked).ok()?;
     let start = asked.conf.engine.start;
     matches!(start(&mut asked), Progress::Wait(_)).then_some(asked)

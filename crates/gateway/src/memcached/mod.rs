@@ -7,7 +7,7 @@ use super::protocol::Protocol;
 use super::protocol::call::{Call, Framing, Line, LineAnswer, LineBounds, LineFault};
 use super::protocol::codec::{Head, Whole};
 use super::protocol::family::{Family, Spoken};
-use super::protocol::fault::Failures;
+use super::protocol::fault::Conditions;
 use super::protocol::target::Target;
 use crate::cache::settings;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::word_bits;
+use yorozu_kernel::config::types::word_flags;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
@@ -75,17 +75,17 @@ pub fn rows() -> Vec<Directive> {
 
 /// `memcached_next_upstream`, which has words of its own.
 fn next_upstream(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
-    const WORDS: [(&str, u32); 6] = [
-        ("error", Failures::ERROR),
-        ("timeout", Failures::TIMEOUT),
-        ("denied", Failures::DENIED),
-        ("invalid_response", Failures::INVALID_HEADER),
-        ("not_found", Failures::HTTP_404),
-        ("off", Failures::OFF),
+    const WORDS: [(&str, Conditions); 6] = [
+        ("error", Conditions::ERROR),
+        ("timeout", Conditions::TIMEOUT),
+        ("denied", Conditions::DENIED),
+        ("invalid_response", Conditions::INVALID_HEADER),
+        ("not_found", Conditions::HTTP_404),
+        ("off", Conditions::OFF),
     ];
     let setting = &mut block.drafts.of::<Shared<Memcached>>().0.next_upstream;
-    let earlier = setting.written().map_or(0, |failures| failures.0);
-    setting.replace(Failures(earlier | word_bits(args, &WORDS)?));
+    let earlier = setting.written().copied().unwrap_or(Conditions::empty());
+    setting.replace(earlier | word_flags(args, &WORDS)?);
     Ok(())
 }
 

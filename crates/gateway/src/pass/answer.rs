@@ -32,7 +32,7 @@ pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fe
         Box::pin(cache::invalidate::after(exchange, conf.cache, head.status)).await;
         cache::invalidate::plan_for_get(exchange, conf.cache, &head);
     }
-    let may_purge = !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_PURGE);
+    let may_purge = !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_PURGE);
     if may_purge && head.field(b"x-accel-purge").is_some() {
         let purge = exchange.conf.engine.purge_by_answer;
         purge(exchange, Rc::clone(&head.fields)).await;
@@ -52,7 +52,7 @@ pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fe
         }
         return upgraded(exchange, conf, &head, fetched);
     }
-    if !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
+    if !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
         if let Some(rate) = head.field(b"x-accel-limit-rate") {
             exchange.limit_rate = yorozu_conf::value::number(rate);
         }
@@ -75,7 +75,7 @@ pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fe
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, &conf, &response);
     let is_buffered = match head.field(b"x-accel-buffering") {
-        Some(value) if !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_BUFFERING) => {
+        Some(value) if !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_BUFFERING) => {
             if value.eq_ignore_ascii_case(b"no") {
                 false
             } else {
@@ -107,7 +107,7 @@ fn upgraded(exchange: &mut Exchange, conf: Settings<'_>, head: &Head, fetched: F
 fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Option<Outcome> {
     let target = head
         .field(b"x-accel-redirect")
-        .filter(|_| !conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_REDIRECT))?;
+        .filter(|_| !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_REDIRECT))?;
     if let Some(plan) = exchange.pass.take::<Plan>() {
         if plan.ends_with(head.status, NotStored::NoLifetime) {
             plan.end_stale(Context::of(exchange));
@@ -187,7 +187,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Res
             None => place(&mut response, name, value),
         }
     }
-    let is_ignored = conf.cache.ignore_headers.has(IgnoreHeaders::X_ACCEL_CHARSET);
+    let is_ignored = conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_CHARSET);
     if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
         content_type::add_charset(&mut response.content_type, charset);
     }

@@ -4,7 +4,7 @@ use super::store::Store;
 use crate::cache;
 use crate::cache::directives::cache_path;
 use crate::protocol::family::{Family, Spoken, family_settings};
-use crate::protocol::fault::Failures;
+use crate::protocol::fault::Conditions;
 use crate::protocol::{Gateway, Protocol, spoken_by};
 use bytes::Bytes;
 use std::net::{IpAddr, SocketAddr};
@@ -105,8 +105,8 @@ family_settings! {
     limit_rate: Size = "0", ONE;
     /// Longest temporary file for an answer; 0 for none.
     max_temp_file_size: Offset = "1024m", ONE;
-    /// Failures that let the next peer try.
-    next_upstream: Failures = "error timeout", ONE_OR_MORE;
+    /// Conditions under which the next peer tries.
+    next_upstream: Conditions = "error timeout", ONE_OR_MORE;
     /// Time in which peers may be tried; 0 for any.
     next_upstream_timeout: Duration = "0", ONE;
     /// How many peers may be tried; 0 for all.

@@ -8,7 +8,7 @@ use crate::protocol;
 use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
 use crate::protocol::codec::{Codec, Head};
 use crate::protocol::family::Family;
-use crate::protocol::fault::{Failures, Fault};
+use crate::protocol::fault::{Conditions, Fault};
 use crate::upstream::Upstream;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
@@ -201,9 +201,11 @@ impl Job {
     fn may_try_next(&self, fault: &Fault, was_sent: bool, tries: usize, started: Instant) -> bool {
         let conf = self.conf();
         let is_used_up = was_sent && self.is_live;
-        conf.next_upstream.has(fault.failure())
+        conf.next_upstream.has(fault.condition())
             && !is_used_up
-            && (self.is_idempotent || !was_sent || conf.next_upstream.has(Failures::NON_IDEMPOTENT))
+            && (self.is_idempotent
+                || !was_sent
+                || conf.next_upstream.has(Conditions::NON_IDEMPOTENT))
             && (conf.next_upstream_tries == 0 || (tries as u64) < conf.next_upstream_tries)
             && (conf.next_upstream_timeout.is_zero()
                 || turn::since(started) < conf.next_upstream_timeout)
@@ -228,7 +230,7 @@ impl Job {
     fn judge(&self, fetched: &mut Fetched) -> Option<Fault> {
         let status = fetched.head.status;
         self.attempt(|attempt| attempt.status = status);
-        if !self.conf().next_upstream.has(Failures::of_status(status)) {
+        if !self.conf().next_upstream.has(Conditions::of_status(status)) {
             return None;
         }
         // As nginx: these say nothing about the peer.

@@ -98,7 +98,7 @@ fn respond(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
         return Outcome::Status(status);
     }
     let conf = cache::settings::with_prefix(location, protocol.family());
-    if conf.zone().is_none() || exchange.is_dry {
+    if conf.zone().is_none() || exchange.is_question() {
         return Outcome::Wait(Pending::Content);
     }
     cache::lookup(exchange, conf).map_or(Outcome::Wait(Pending::Content), run::act)

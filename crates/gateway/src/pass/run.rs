@@ -6,7 +6,7 @@ use super::pools::PoolKey;
 use super::{Settings, settings};
 use crate::cache::answer::Failure;
 use crate::cache::{self, Found, Plan, parts};
-use crate::protocol::fault::{Failures, Fault};
+use crate::protocol::fault::{Conditions, Fault};
 use crate::protocol::target::Target;
 use crate::protocol::{self, Protocol};
 use std::cell::{Cell, RefCell};
@@ -186,7 +186,7 @@ async fn conclude(
     let fault = match result {
         Ok(fetched) => {
             let status = fetched.head.status;
-            let failure = Failures::of_status(status);
+            let condition = Conditions::of_status(status);
             let has_stale = exchange.pass.of::<Plan>().is_some_and(|plan| plan.stale.is_some());
             if has_stale && status == 304 && validates {
                 let head = &fetched.head;
@@ -194,8 +194,8 @@ async fn conclude(
                 return cache::revalidated(exchange, conf.cache, head, shown)
                     .expect("there is a stale entry");
             }
-            if has_stale && failure != 0 {
-                let failure = Failure { bit: failure, is_status: true };
+            if has_stale && !condition.is_empty() {
+                let failure = Failure { condition, is_status: true };
                 if let Some(outcome) = cache::answer_stale(exchange, conf.cache, failure) {
                     return outcome;
                 }
@@ -204,7 +204,7 @@ async fn conclude(
         }
         Err(fault) => fault,
     };
-    let failure = Failure { bit: fault.failure(), is_status: false };
+    let failure = Failure { condition: fault.condition(), is_status: false };
     if let Some(outcome) = cache::answer_stale(exchange, conf.cache, failure) {
         return outcome;
     }

@@ -1,8 +1,9 @@
 //! Why an upstream failed, and the words for it in `*_next_upstream` and `*_cache_use_stale`.
 
 use super::codec::CodecError;
+use bitflags::bitflags;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::types::word_bits;
+use yorozu_kernel::config::types::word_flags;
 
 /// Why an upstream failed a request; decides about the next peer, stale entries and the status.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -29,13 +30,13 @@ impl Fault {
         }
     }
 
-    /// The bit that `*_next_upstream` and `*_cache_use_stale` look at.
-    pub fn failure(&self) -> u32 {
+    /// What `*_next_upstream` and `*_cache_use_stale` call it.
+    pub fn condition(&self) -> Conditions {
         match self {
-            Self::Error | Self::NoPeer => Failures::ERROR,
-            Self::Timeout => Failures::TIMEOUT,
-            Self::InvalidHead => Failures::INVALID_HEADER,
-            Self::Status(status) => Failures::of_status(*status),
+            Self::Error | Self::NoPeer => Conditions::ERROR,
+            Self::Timeout => Conditions::TIMEOUT,
+            Self::InvalidHead => Conditions::INVALID_HEADER,
+            Self::Status(status) => Conditions::of_status(*status),
         }
     }
 }
@@ -46,32 +47,35 @@ impl From<CodecError> for Fault {
     }
 }
 
-/// Failures that let the next peer try, or a stale entry answer.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Failures(pub u32);
+bitflags! {
+    /// Conditions under which the next peer tries, or a stale entry answers.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct Conditions: u16 {
+        const ERROR = 1;
+        const TIMEOUT = 1 << 1;
+        const INVALID_HEADER = 1 << 2;
+        const HTTP_500 = 1 << 3;
+        const HTTP_502 = 1 << 4;
+        const HTTP_503 = 1 << 5;
+        const HTTP_504 = 1 << 6;
+        const HTTP_403 = 1 << 7;
+        const HTTP_404 = 1 << 8;
+        const HTTP_429 = 1 << 9;
+        const UPDATING = 1 << 10;
+        const NON_IDEMPOTENT = 1 << 11;
+        const DENIED = 1 << 12;
+        const OFF = 1 << 13;
+    }
+}
 
-impl Failures {
-    pub const ERROR: u32 = 1;
-    pub const TIMEOUT: u32 = 1 << 1;
-    pub const INVALID_HEADER: u32 = 1 << 2;
-    pub const HTTP_500: u32 = 1 << 3;
-    pub const HTTP_502: u32 = 1 << 4;
-    pub const HTTP_503: u32 = 1 << 5;
-    pub const HTTP_504: u32 = 1 << 6;
-    pub const HTTP_403: u32 = 1 << 7;
-    pub const HTTP_404: u32 = 1 << 8;
-    pub const HTTP_429: u32 = 1 << 9;
-    pub const UPDATING: u32 = 1 << 10;
-    pub const NON_IDEMPOTENT: u32 = 1 << 11;
-    pub const DENIED: u32 = 1 << 12;
-    pub const OFF: u32 = 1 << 13;
-
-    pub fn has(self, bit: u32) -> bool {
-        self.0 & Self::OFF == 0 && self.0 & bit != 0
+impl Conditions {
+    /// Whether one of these conditions is among those written.
+    pub fn has(self, any: Self) -> bool {
+        !self.contains(Self::OFF) && self.intersects(any)
     }
 
-    /// The bit of a status; 0 for one that is never a failure.
-    pub fn of_status(status: u16) -> u32 {
+    /// The condition of a status; none for one that is never a failure.
+    pub fn of_status(status: u16) -> Self {
         match status {
             500 => Self::HTTP_500,
             502 => Self::HTTP_502,
@@ -80,12 +84,12 @@ impl Failures {
             403 => Self::HTTP_403,
             404 => Self::HTTP_404,
             429 => Self::HTTP_429,
-            _ => 0,
+            _ => Self::empty(),
         }
     }
 }
 
-impl Setting for Failures {
+impl Setting for Conditions {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let mut known = vec![
             ("error", Self::ERROR),
@@ -105,11 +109,11 @@ impl Setting for Failures {
         } else {
             known.extend([("non_idempotent", Self::NON_IDEMPOTENT), ("denied", Self::DENIED)]);
         }
-        word_bits(args, &known).map(Self)
+        word_flags(args, &known)
     }
 
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0 |= Self::from_args(args)?.0;
+        *self |= Self::from_args(args)?;
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use super::directive::{Args, Setting, ValueError};
 use super::template::Template;
 use crate::logging::error::Level;
+use bitflags::Flags;
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -219,17 +220,17 @@ impl Setting for TempPath {
     }
 }
 
-/// A set of words, each known by name, combined as bits.
-pub fn word_bits(args: &Args<'_>, known: &[(&str, u32)]) -> Result<u32, ValueError> {
-    let mut bits = 0;
+/// A set of words, each known by name.
+pub fn word_flags<F: Flags + Copy>(args: &Args<'_>, known: &[(&str, F)]) -> Result<F, ValueError> {
+    let mut flags = F::empty();
     for word in args.words {
         let found = known.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
-        let (_, bit) = found.ok_or_else(|| {
+        let (_, flag) = found.ok_or_else(|| {
             ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
         })?;
-        bits |= bit;
+        flags.insert(*flag);
     }
-    Ok(bits)
+    Ok(flags)
 }
 
 /// Declares an enum of words.

@@ -15,24 +15,24 @@ use yorozu_wire::h1::Version;
 pub fn find(exchange: &mut Exchange, status: u16) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
-    if exchange.has_error_page {
+    if exchange.redirects.has_error_page {
         return None;
     }
     let pages = &location.http_core().error_page;
     let page = pages.iter().find(|page| page.codes.contains(&status))?;
     // As nginx: where there is no way out, no page for the error is looked for.
-    if exchange.is_in_cycle {
+    if exchange.redirects.is_cycle {
         return None;
     }
     exchange.body.discard();
     // As nginx: the location that sends a request there says whether it was the last time.
-    exchange.has_error_page = !location.http_core().recursive_error_pages;
+    exchange.redirects.has_error_page = !location.http_core().recursive_error_pages;
     Some(follow(exchange, page, status))
 }
 
 fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
     // 0: the page's own status counts.
-    exchange.error_status = Some(page.overwrite.unwrap_or(status));
+    exchange.redirects.error_status = Some(page.overwrite.unwrap_or(status));
     let target = page.target.value(exchange);
     if target.starts_with(b"/") {
         if exchange.request.method != Method::Head {
@@ -45,7 +45,7 @@ fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
         return Outcome::Named(target);
     }
     let status = page.overwrite.unwrap_or(302);
-    exchange.error_status = None;
+    exchange.redirects.error_status = None;
     let mut response = Response::new(status);
     response.location = Some(target);
     Outcome::Respond(redirect(exchange, &response))

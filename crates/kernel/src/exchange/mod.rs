@@ -83,6 +83,44 @@ impl UpstreamAttempt {
     }
 }
 
+/// On whose behalf a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A client's, or the server's own in the background.
+    Request,
+    /// A part of another request's answer (`ssi`, `auth_request`, `slice` …), which was let in with that.
+    Subrequest,
+    /// Only asked about (`explain`, `-t`): no gateway and no cache is asked, and nothing is logged.
+    Question {
+        /// Whether scripts (`*.php`) are assumed to be where they are looked for.
+        supposes_scripts: bool,
+    },
+}
+
+/// How often a request was sent elsewhere inside the server, and what is kept of that.
+#[derive(Clone, Debug)]
+pub struct Redirects {
+    /// Internal redirects and rewrites still allowed.
+    pub left: u32,
+    /// Whether they were used up: the request is in a loop.
+    pub is_cycle: bool,
+    /// Whether an `error_page` was followed: the next error gets the server's own page.
+    pub has_error_page: bool,
+    /// The status an `error_page` was entered with; 0 where its page decides.
+    pub error_status: Option<u16>,
+}
+
+impl Default for Redirects {
+    fn default() -> Self {
+        Self {
+            left: limits::URI_CHANGES_MAX,
+            is_cycle: false,
+            has_error_page: false,
+            error_status: None,
+        }
+    }
+}
+
 /// What one pass through the phases finds out. An `error_page`, an internal redirect or a named location
 /// begins another pass, which starts with nothing of it: what a location may store or where it sends
 /// requests never becomes another location's.
@@ -153,16 +191,9 @@ pub struct Exchange {
     pub is_uri_below_alias: bool,
     /// Whether this pass is caused by the configuration rather than the client.
     pub is_internal: bool,
-    /// Internal redirects and rewrites still allowed.
-    pub uri_changes_left: u32,
-    /// Whether they were used up: the request is in a loop.
-    pub is_in_cycle: bool,
-    /// Whether an `error_page` was followed: the next error gets the server's own page.
-    pub has_error_page: bool,
+    pub redirects: Redirects,
     pub captures: Captures,
     pub variables: Slots,
-    /// The status an `error_page` was entered with.
-    pub error_status: Option<u16>,
     /// The status sent, or to be sent; 0 before it is known.
     pub status: u16,
     /// Whether the connection may be used for another request after this response.
@@ -181,12 +212,7 @@ pub struct Exchange {
     pub is_complete: bool,
     pub attempts: Vec<UpstreamAttempt>,
     pub cache_status: Option<CacheStatus>,
-    /// Whether it is only asked about: then no gateway and no cache is asked.
-    pub is_dry: bool,
-    /// For `-t`: whether scripts (`*.php`) are assumed to be where they are looked for.
-    pub supposes_scripts: bool,
-    /// Whether it is made on behalf of another request.
-    pub is_subrequest: bool,
+    pub role: Role,
     /// Whether the connection must end without a response.
     pub is_given_up: bool,
     /// The encoding of the text that is answered, where one is wanted.
@@ -244,12 +270,9 @@ impl Exchange {
             is_uri_in_location: true,
             is_uri_below_alias: false,
             is_internal: false,
-            uri_changes_left: limits::URI_CHANGES_MAX,
-            has_error_page: false,
-            is_in_cycle: false,
+            redirects: Redirects::default(),
             captures: Captures::default(),
             variables,
-            error_status: None,
             status: 0,
             limit_rate: None,
             is_pipelined: false,
@@ -259,9 +282,7 @@ impl Exchange {
             is_complete: false,
             attempts: Vec::new(),
             cache_status: None,
-            is_dry: false,
-            supposes_scripts: false,
-            is_subrequest: false,
+            role: Role::Request,
             is_given_up: false,
             charset: None,
             subrequests: Subrequests::default(),
@@ -277,6 +298,16 @@ impl Exchange {
             states: SharedStates::default(),
             accel_fields: Vec::new(),
         }
+    }
+
+    /// Whether it is a part of another request's answer.
+    pub fn is_subrequest(&self) -> bool {
+        self.role == Role::Subrequest
+    }
+
+    /// Whether it is only asked about.
+    pub fn is_question(&self) -> bool {
+        matches!(self.role, Role::Question { .. })
     }
 
     /// `$request_id`, 16 random bytes: keys that the standard library draws for hash tables.
@@ -308,7 +339,7 @@ impl Exchange {
 
     /// The status that an `error_page` settled, unless it left that to its page.
     pub fn final_status(&self) -> Option<u16> {
-        self.error_status.filter(|status| *status != 0)
+        self.redirects.error_status.filter(|status| *status != 0)
     }
 
     /// Seconds since 1970, now: as nginx, not when the request began, which may have waited since.

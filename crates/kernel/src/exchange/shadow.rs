@@ -2,7 +2,7 @@
 
 use super::request_body::RequestBody;
 use super::subrequests::TooMany;
-use super::{Exchange, Pass};
+use super::{Exchange, Pass, Role};
 use crate::config::regex::Captures;
 use crate::logging::error::{self, Level};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ impl Exchange {
         let subrequests = self.subrequests.next().map_err(refuse).ok()?;
         let mut asked = self.request_of_its_own();
         asked.subrequests = subrequests;
-        asked.is_subrequest = true;
+        asked.role = Role::Subrequest;
         asked.request_id = (*self.id()).into();
         asked.request.become_get();
         asked.captures = Captures::default();
@@ -47,7 +47,7 @@ impl Exchange {
             RequestBody::none(),
         );
         shadow.server = self.server;
-        shadow.is_subrequest = self.is_subrequest;
+        shadow.role = self.role;
         shadow.subrequests = self.subrequests.clone();
         shadow.location = self.location;
         shadow.uri.clone_from(&self.uri);

@@ -2,8 +2,8 @@
 
 use super::open::{self, Kind};
 use crate::config::http_core::Types;
-use crate::exchange::Exchange;
 use crate::exchange::conf::LocationConf;
+use crate::exchange::{Exchange, Role};
 use bytes::Bytes;
 
 /// `$document_root`: the folder, with its variables.
@@ -48,7 +48,8 @@ pub fn append_file_of(exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
 
 /// As [`open::kind`], for what decides where a request goes.
 pub fn kind(exchange: &Exchange, path: &[u8]) -> Option<Kind> {
-    let supposed = || exchange.supposes_scripts && path.ends_with(b".php");
+    let supposed =
+        || exchange.role == (Role::Question { supposes_scripts: true }) && path.ends_with(b".php");
     open::kind(path).or_else(|| supposed().then_some(Kind::File))
 }
 

@@ -112,7 +112,7 @@ fn tail(exchange: &Exchange) -> String {
 /// Logs a message about a request; one that is only asked about happens to nobody.
 pub fn request(exchange: &Exchange, level: Level, text: &str) {
     let logs = &exchange.conf.location(exchange.location).error_log;
-    if logs.takes(level) && !exchange.is_dry {
+    if logs.takes(level) && !exchange.is_question() {
         logs.write_line(level, Some(exchange.client.number), &format!("{text}{}", tail(exchange)));
     }
 }

@@ -45,7 +45,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     let path = |path: &Option<Bytes>| path.clone().filter(|path| !path.is_empty());
     let (before, after) = (path(&conf.add_before_body), path(&conf.add_after_body));
     if response.status != 200
-        || exchange.is_subrequest
+        || exchange.is_subrequest()
         || (before.is_none() && after.is_none())
         || !conf.addition_types.has(&response.content_type)
     {

@@ -46,7 +46,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         }
         Wanted::Unsatisfiable => {
             let content_range = format!("bytes */{length}");
-            exchange.error_status = None;
+            exchange.redirects.error_status = None;
             let mut page = yorozu_kernel::exchange::error_page::standard(exchange, 416);
             // As nginx: what was added to the answer is on this page too.
             response.own_fields();

@@ -16,7 +16,7 @@ use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response};
 use yorozu_kernel::exchange::stream::{self, Slices, Torn};
 use yorozu_kernel::exchange::variables::{Row, Variable};
-use yorozu_kernel::exchange::{Exchange, Slice};
+use yorozu_kernel::exchange::{Exchange, Role, Slice};
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The module.
@@ -41,7 +41,7 @@ pub fn range(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 /// The slice in which the range begins that the client asks for.
 fn first(exchange: &Exchange) -> Option<Slice> {
     let bytes = exchange.conf.location(exchange.location).of::<Conf>().slice.0;
-    if bytes == 0 || exchange.is_subrequest {
+    if bytes == 0 || exchange.is_subrequest() {
         return None;
     }
     let request = &exchange.request;
@@ -137,7 +137,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
 /// The content of the next slice.
 async fn ask(first: &Exchange, slice: Slice, etag: &Bytes) -> Result<stream::Stream, Torn> {
     let mut asked = Box::new(first.request_of_its_own());
-    asked.is_subrequest = true;
+    asked.role = Role::Subrequest;
     asked.pass.slice.set(Some(slice));
     let response = (asked.conf.engine.content_again)(&mut asked).await;
     let mut response = response.map_err(|_| Torn)?;

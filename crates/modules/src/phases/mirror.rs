@@ -47,7 +47,7 @@ pub fn waits(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     !conf.mirror.0.is_empty()
         && conf.mirror_request_body
-        && !exchange.is_subrequest
+        && !exchange.is_subrequest()
         && !exchange.body.is_empty()
         && !exchange.body.is_finished()
 }
@@ -66,7 +66,7 @@ pub async fn read_body(exchange: &mut Exchange) -> Option<Outcome> {
 /// nginx, `ngx_http_mirror_module`.
 pub fn start(exchange: &Exchange) {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
-    if exchange.is_subrequest || exchange.is_dry {
+    if exchange.is_subrequest() || exchange.is_question() {
         return;
     }
     for path in &conf.mirror.0 {

@@ -16,6 +16,7 @@ use yorozu_conf::{Directive, Position, Tree};
 use yorozu_gateway::cache::{key, settings};
 use yorozu_gateway::protocol;
 use yorozu_kernel::config::servers::{LocationSet, ServerId};
+use yorozu_kernel::exchange::Role;
 use yorozu_kernel::exchange::conf::{Config, LocationConf, WorkerConf};
 use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::find_config;
@@ -221,7 +222,7 @@ impl Trial<'_> {
         find_config::begin(&mut asked).ok()?;
         asked.server = self.server;
         asked.location = self.conf.server(self.server).conf;
-        (asked.is_dry, asked.supposes_scripts) = (true, true);
+        asked.role = Role::Question { supposes_scripts: true };
         let Progress::Wait(_) = handlers::start(&mut asked) else { return None };
         let location: &LocationConf = self.conf.location(asked.location);
         let family = protocol::of(location)?.family();

@@ -19,7 +19,7 @@ use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::exchange::request_body::RequestBody;
-use yorozu_kernel::exchange::{Client, Exchange, Remote};
+use yorozu_kernel::exchange::{Client, Exchange, Remote, Role};
 use yorozu_kernel::find_config;
 
 /// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
@@ -30,7 +30,7 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> 
     let mut out = String::new();
     find_config::begin(&mut asked)?;
     row(&mut out, "url", &url(&asked));
-    asked.is_dry = true;
+    asked.role = Role::Question { supposes_scripts: false };
     match handlers::start(&mut asked) {
         Progress::Wait(_) => {}
         Progress::Ready(response) => {
@@ -143,7 +143,7 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
         proxied: OnceCell::new(),
     };
     let mut asked = Exchange::new(Rc::clone(conf), Rc::new(client), request, RequestBody::none());
-    asked.uri_changes_left = limits::URI_CHANGES_MAX;
+    asked.redirects.left = limits::URI_CHANGES_MAX;
     Ok(asked)
 }
 

@@ -22,10 +22,10 @@ use yorozu_gateway::cache::{key, purge, settings};
 use yorozu_http::field;
 use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::servers::{ServerId, ServerName};
-use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::exchange::request::Method;
+use yorozu_kernel::exchange::{Exchange, Role};
 use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error;
 
@@ -291,7 +291,7 @@ type InZone = (Arc<Zone>, Vec<Purge>);
 fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
     let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
     find_config::begin(&mut asked)?;
-    asked.is_dry = true;
+    asked.role = Role::Question { supposes_scripts: false };
     if !matches!(handlers::start(&mut asked), Progress::Wait(_)) {
         return Ok(None);
     }

@@ -2,7 +2,8 @@
 
 use super::super::directive::*;
 use super::super::template::Template;
-use super::super::types::{Offset, word_bits, word_enum};
+use super::super::types::{Offset, word_enum, word_flags};
+use bitflags::bitflags;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -111,18 +112,19 @@ impl Setting for KeepaliveTimeout {
     }
 }
 
-/// `keepalive_disable`
-#[derive(Clone, Copy, Debug)]
-pub struct KeepaliveDisable(pub u32);
-
-impl KeepaliveDisable {
-    pub const MSIE6: u32 = 1;
-    pub const SAFARI: u32 = 2;
+bitflags! {
+    /// `keepalive_disable`
+    #[derive(Clone, Copy, Debug)]
+    pub struct KeepaliveDisable: u8 {
+        const MSIE6 = 1;
+        const SAFARI = 2;
+    }
 }
 
 impl Setting for KeepaliveDisable {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        word_bits(args, &[("none", 0), ("msie6", Self::MSIE6), ("safari", Self::SAFARI)]).map(Self)
+        let known = [("none", Self::empty()), ("msie6", Self::MSIE6), ("safari", Self::SAFARI)];
+        word_flags(args, &known)
     }
 }
 

@@ -91,7 +91,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     };
     let Some(charset) = wanted else { return };
     let source = said(&response.content_type).or_else(|| conf.source_charset.clone());
-    if !exchange.is_subrequest {
+    if !exchange.is_subrequest() {
         exchange.charset = Some(charset.clone());
     }
     if let Some(source) = source.filter(|source| !source.eq_ignore_ascii_case(&charset)) {

@@ -1,6 +1,7 @@
 //! The directives of gzip, and nginx's rules for who gets compressed answers.
 
 use super::put_ratio;
+use bitflags::bitflags;
 use bytes::Bytes;
 use yorozu_http::cache_control::CacheControl;
 use yorozu_http::{date, field};
@@ -8,7 +9,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::regex::Regex;
 use yorozu_kernel::config::settings::silent;
-use yorozu_kernel::config::types::{Buffers, Size, word_bits, word_enum};
+use yorozu_kernel::config::types::{Buffers, Size, word_enum, word_flags};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::coding::Coding;
 use yorozu_kernel::exchange::response::Response;
@@ -44,20 +45,20 @@ word_enum! {
     }
 }
 
-/// `gzip_proxied`
-#[derive(Clone, Copy, Debug)]
-pub struct Proxied(u32);
-
-impl Proxied {
-    const OFF: u32 = 1;
-    const EXPIRED: u32 = 1 << 1;
-    const NO_CACHE: u32 = 1 << 2;
-    const NO_STORE: u32 = 1 << 3;
-    const PRIVATE: u32 = 1 << 4;
-    const NO_LAST_MODIFIED: u32 = 1 << 5;
-    const NO_ETAG: u32 = 1 << 6;
-    const AUTH: u32 = 1 << 7;
-    const ANY: u32 = 1 << 8;
+bitflags! {
+    /// `gzip_proxied`
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct Proxied: u16 {
+        const OFF = 1;
+        const EXPIRED = 1 << 1;
+        const NO_CACHE = 1 << 2;
+        const NO_STORE = 1 << 3;
+        const PRIVATE = 1 << 4;
+        const NO_LAST_MODIFIED = 1 << 5;
+        const NO_ETAG = 1 << 6;
+        const AUTH = 1 << 7;
+        const ANY = 1 << 8;
+    }
 }
 
 impl Setting for Proxied {
@@ -73,7 +74,7 @@ impl Setting for Proxied {
             ("auth", Self::AUTH),
             ("any", Self::ANY),
         ];
-        word_bits(args, &known).map(Self)
+        word_flags(args, &known)
     }
 }
 
@@ -172,7 +173,7 @@ fn is_disabled(agent: Option<&[u8]>, gzip: &Conf) -> bool {
 
 /// nginx's rules for requests with `Via`.
 fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxied) -> bool {
-    let has = |bit: u32| proxied.0 & bit != 0;
+    let has = |flag| proxied.contains(flag);
     if has(Proxied::OFF) {
         return false;
     }
@@ -189,7 +190,7 @@ fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxie
         return date::parse(expires).is_some_and(|until| until < exchange.now());
     }
     if let Some(control) = response.field(b"cache-control") {
-        let word = |name: &[u8], bit| has(bit) && field::list_has(control, name);
+        let word = |name: &[u8], flag| has(flag) && field::list_has(control, name);
         return word(b"no-cache", Proxied::NO_CACHE)
             || word(b"no-store", Proxied::NO_STORE)
             || word(b"private", Proxied::PRIVATE)

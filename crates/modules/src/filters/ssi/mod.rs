@@ -77,7 +77,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     response.remove(b"accept-ranges");
     response.weaken_validators(conf.ssi_last_modified);
-    if exchange.request.method == Method::Head && !exchange.is_subrequest {
+    if exchange.request.method == Method::Head && !exchange.is_subrequest() {
         response.forget_length();
         return;
     }

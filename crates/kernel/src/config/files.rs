@@ -5,6 +5,7 @@
     reason = "read while a configuration is loaded, or on a thread that may block"
 )]
 
+use super::texts;
 use crate::base::limits;
 use bytes::Bytes;
 use nix::fcntl::OFlag;
@@ -27,7 +28,7 @@ impl Source for Files {
         read_regular(path)
     }
     fn glob(&self, pattern: &str) -> io::Result<Vec<PathBuf>> {
-        glob(pattern)
+        texts::pattern(pattern, glob)
     }
     fn resolve(&self, path: &str) -> PathBuf {
         self.folder.join(path)
@@ -39,6 +40,10 @@ impl Source for Files {
 /// # Errors
 /// What opening or reading it gave; it is not a regular file, or too large to be meant.
 pub fn read_regular(path: &Path) -> io::Result<Bytes> {
+    texts::file(path, read_regular_here)
+}
+
+fn read_regular_here(path: &Path) -> io::Result<Bytes> {
     // Without waiting for whoever may write into a pipe.
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
@@ -69,8 +74,12 @@ pub fn read_regular(path: &Path) -> io::Result<Bytes> {
 /// # Source
 /// nginx, `ssl_password_file`: "a named pipe can also be used instead of a file".
 pub fn read_file_or_pipe(path: &Path) -> io::Result<Bytes> {
+    texts::file(path, read_file_or_pipe_here)
+}
+
+fn read_file_or_pipe_here(path: &Path) -> io::Result<Bytes> {
     if !fs::metadata(path)?.file_type().is_fifo() {
-        return read_regular(path);
+        return read_regular_here(path);
     }
     let (sender, receiver) = std::sync::mpsc::channel();
     let pipe = path.to_owned();

@@ -19,6 +19,7 @@ pub mod servers;
 pub mod settings;
 pub mod shared;
 pub mod template;
+pub mod texts;
 pub mod types;
 pub mod unsupported;
 pub mod value_error;

@@ -140,6 +140,7 @@ pub(super) fn pattern(
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use super::*;
     use crate::config::files::{Files, read_file_or_pipe, read_regular};

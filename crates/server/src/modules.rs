@@ -80,7 +80,6 @@ const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ("brotli_buffers", &[], "memory is taken as needed"),
     ("gunzip_buffers", &[], "memory is taken as needed"),
     ("gzip_buffers", &[], "memory is taken as needed"),
-    ("master_process", &[], "one process does both jobs"),
     ("memcached_buffer_size", &[], "a value is read whole"),
     (
         "memcached_send_timeout",

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -157,6 +158,7 @@ impl Server {
             .args(["-e".as_ref(), folder.join("logs/error.log").as_os_str()])
             .stdin(Stdio::null())
             .stderr(fs::File::create(folder.join("stderr")).unwrap())
+            .process_group(0)
             .spawn()
             .unwrap();
         let end = Instant::now() + Duration::from_secs(60);
@@ -171,9 +173,23 @@ impl Server {
         Ok(Self { child, port: ports[0] })
     }
 
-    /// The process id.
+    /// The id of the process that was started: the master.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The id of the process that serves: the master's child.
+    pub fn serving_id(&self) -> u32 {
+        let path = format!("/proc/{0}/task/{0}/children", self.id());
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let children = fs::read_to_string(&path).unwrap_or_default();
+            match children.split_whitespace().next() {
+                Some(child) => return child.parse().unwrap(),
+                None => assert!(Instant::now() < end, "no process serves"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for the process to end by itself.
@@ -181,11 +197,33 @@ impl Server {
         self.child.wait().unwrap().success()
     }
 
-    /// Ends it as an operator would not: at once, with nothing saved.
+    /// Ends all its processes as an operator would not: at once, with nothing saved.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
+        let group = self.child.id();
+        kill_group(group);
         let _ = self.child.wait();
+        // What serves is not our child.
+        while has_processes(group) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
+}
+
+/// Ends every process of a group at once.
+pub fn kill_group(group: u32) {
+    let group = format!("-{group}");
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+}
+
+/// Whether a process of the group runs.
+pub fn has_processes(group: u32) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|process| {
+        let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // proc(5): state, parent, group.
+        let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+        let mut fields = rest.split(' ');
+        !matches!(fields.next(), Some("Z" | "X")) && fields.nth(1) == Some(&group.to_string())
+    })
 }
 
 fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {

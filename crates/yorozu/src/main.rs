@@ -123,14 +123,17 @@ fn send(options: &Options, signal: Signal) -> Result<(), String> {
 }
 
 fn serve(options: &Options) -> Result<(), String> {
-    let request = options.request();
-    let kept = Kept::default();
-    // Not the tree of what was read: it would stay as long as the server.
-    let config = read(&request, &kept)?.config;
-    if config.main().daemon && !daemon::is_detached() && !handover::is_upgrade() {
-        return daemon::detach();
+    if process::is_server() {
+        return process::run_server(options.request());
     }
-    process::run(request, config, kept, || {
+    let detach = |is_wanted| {
+        let detaches = is_wanted && !daemon::is_detached() && !handover::is_upgrade();
+        if detaches {
+            daemon::detach()?;
+        }
+        Ok(!detaches)
+    };
+    process::run(options.request(), detach, || {
         if daemon::is_detached() {
             daemon::report_ready();
         }

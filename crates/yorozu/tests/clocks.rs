@@ -7,13 +7,14 @@ mod shared;
 
 use shared::{BINARY, until};
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use yorozu_testkit::client::{Answer, Client};
 use yorozu_testkit::clock::Clock;
 use yorozu_testkit::origin::Origin;
-use yorozu_testkit::server::{Folder, free_port};
+use yorozu_testkit::server::{Folder, free_port, has_processes, kill_group};
 
 const PAGES: usize = 6;
 const HOUR: i64 = 3600;
@@ -32,7 +33,7 @@ impl Program {
         command.arg("-p").arg(folder).arg("-c").arg(folder.join("nginx.conf"));
         command.arg("-e").arg(folder.join("logs/error.log")).stdin(Stdio::null());
         clock.control(&mut command);
-        let child = command.spawn().unwrap();
+        let child = command.process_group(0).spawn().unwrap();
         until("the server", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Self { child, port }
     }
@@ -54,8 +55,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        kill_group(self.child.id());
         let _ = self.child.wait();
+        until("its end", || !has_processes(self.child.id()));
     }
 }
 

@@ -110,7 +110,8 @@ fn json_bombs_are_refused_and_cost_little() {
     let folder = Folder::new();
     let server = site(&folder);
     let peak = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.serving_id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
     };

@@ -120,7 +120,8 @@ fn an_answer_is_stored_across_file_systems() {
     // Nothing that lies there under a name which can be guessed is written to.
     let (bystander, stored) = (folder.path().join("bystander"), other.join("a"));
     fs::write(&bystander, "as it was").unwrap();
-    std::os::unix::fs::symlink(&bystander, other.join(format!("a.{}.tmp", server.id()))).unwrap();
+    std::os::unix::fs::symlink(&bystander, other.join(format!("a.{}.tmp", server.serving_id())))
+        .unwrap();
     std::os::unix::fs::symlink(&bystander, &stored).unwrap();
     let page = get(server.port, "/a").unwrap().body;
     until("the file", || !fs::symlink_metadata(&stored).unwrap().is_symlink());

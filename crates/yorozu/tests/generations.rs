@@ -192,7 +192,7 @@ const MEGABYTE: u64 = 1 << 20;
 
 /// Resident bytes, descriptors, and threads but those for what may block, which come and go.
 fn held(server: &Server) -> (u64, usize, usize) {
-    let of = |what: &str| format!("/proc/{}/{what}", server.id());
+    let of = |what: &str| format!("/proc/{}/{what}", server.serving_id());
     let status = fs::read_to_string(of("status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     let kilobytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();

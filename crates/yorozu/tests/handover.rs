@@ -24,9 +24,13 @@ fn id(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Who answers.
+/// The master of the process that answers.
 fn answering(port: u16) -> i32 {
-    String::from_utf8(get(port, "/").unwrap().body).unwrap().parse().unwrap()
+    let answer = get(port, "/").unwrap();
+    let id: u32 = String::from_utf8(answer.body).unwrap().parse().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    // proc(5): state, parent.
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 fn is_alive(pid: i32) -> bool {

@@ -60,7 +60,7 @@ const ALONE: &str = "Active connections: 1, Reading: 0 Writing: 1 Waiting: 0";
 
 /// Open descriptors, and threads but those for what may block, which come and go.
 fn held(server: &Server) -> (usize, usize) {
-    let of = |what: &str| format!("/proc/{}/{what}", server.id());
+    let of = |what: &str| format!("/proc/{}/{what}", server.serving_id());
     let names = fs::read_dir(of("task")).unwrap().flatten();
     let names = names.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
     let threads = names.filter(|name| !name.starts_with("tokio")).count();

@@ -73,6 +73,9 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 pub const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a worker is started again in the place of one that ended soon after its start; chosen.
 pub const RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause before a server process is started in the place of one that ended; each that ends within
+/// [`RESTART_INTERVAL`] doubles it; chosen.
+pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Workers that end within [`RESTART_INTERVAL`] of their start, one after the other, until the process gives up; chosen.
 pub const RESTARTS_MAX: u32 = 10;
 /// Pause between two rounds of cache housekeeping; chosen.

@@ -94,7 +94,7 @@ settings! {
     written;
     /// Runs in the background.
     daemon: bool = "on", ONE, MAIN;
-    /// nginx forks a master; here one process does both jobs, so both values mean the same.
+    /// Whether a master process keeps the rights it was started with, and a server process with those of `user` serves. Off, one process does both: with all rights, as with nginx.
     master_process: bool = "on", ONE, MAIN;
     /// User and group the process takes on after binding its sockets.
     user: Option<User> = none, ONE_OR_TWO, MAIN;

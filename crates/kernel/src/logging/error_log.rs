@@ -39,6 +39,7 @@ impl ErrorLogs {
         let sink = match logs.get(&path) {
             _ if named == Some(Path::new("stderr")) => Sink::Stderr,
             Ok(file) => Sink::File(file),
+            Err(_) if logs.are_reported() => Sink::None,
             Err(error) => {
                 eprintln!(
                     "yorozu: [alert] could not open error log file: open() \"{}\" failed ({})",

@@ -1,4 +1,5 @@
-//! Log files: opened once per path, opened again on USR1, shared by all workers and loads.
+//! Log files: opened once per path, opened again on USR1, shared by all workers and loads. The master process opens
+//! them; the server process is given them open.
 
 #![expect(clippy::disallowed_methods, reason = "opened at a start and by `reopen`")]
 
@@ -24,8 +25,19 @@ pub struct LogFile {
 pub struct LogFiles {
     /// Closed with the last configuration that names them.
     by_path: Mutex<BTreeMap<PathBuf, Weak<LogFile>>>,
-    /// Whether it is only looked whether they could be opened.
-    is_test: bool,
+    origin: Origin,
+}
+
+/// Where open logs come from.
+#[derive(Debug, Default)]
+enum Origin {
+    /// They are opened, and made.
+    #[default]
+    Opened,
+    /// It is only looked whether they could be opened.
+    LookedAt,
+    /// The master process opened them: those that no configuration uses yet.
+    Given(Mutex<BTreeMap<PathBuf, File>>),
 }
 
 fn open(path: &Path, makes: bool) -> io::Result<File> {
@@ -63,7 +75,17 @@ impl LogFile {
 impl LogFiles {
     /// Logs of a configuration that is only tested: none is made or written to.
     pub fn for_test() -> Self {
-        Self { is_test: true, ..Self::default() }
+        Self { origin: Origin::LookedAt, ..Self::default() }
+    }
+
+    /// Logs of the server process, which the master process opens.
+    pub fn given() -> Self {
+        Self { origin: Origin::Given(Mutex::default()), ..Self::default() }
+    }
+
+    /// Whether a log that could not be opened was reported already, by the master process.
+    pub(super) fn are_reported(&self) -> bool {
+        matches!(self.origin, Origin::Given(_))
     }
 
     /// The log at `path`, opened if it is new.
@@ -76,7 +98,14 @@ impl LogFiles {
             return Ok(log);
         }
         by_path.retain(|_, log| log.strong_count() > 0);
-        let file = if self.is_test { look(path)? } else { open(path, true)? };
+        let file = match &self.origin {
+            Origin::Opened => open(path, true)?,
+            Origin::LookedAt => look(path)?,
+            Origin::Given(files) => {
+                let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+                files.remove(path).ok_or(io::ErrorKind::NotFound)?
+            }
+        };
         let log = Arc::new(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(file) });
         by_path.insert(path.to_owned(), Arc::downgrade(&log));
         Ok(log)
@@ -96,7 +125,45 @@ impl LogFiles {
         failed
     }
 
-    /// Gives every file to `user`, so that it can be opened again after the change of user.
+    /// All logs in use: what keeps them open.
+    pub fn in_use(&self) -> Vec<Arc<LogFile>> {
+        let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        by_path.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Handles on all files in use, for the server process.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn copies(&self) -> io::Result<Vec<(PathBuf, File)>> {
+        let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        let logs = by_path.values().filter_map(Weak::upgrade);
+        logs.map(|log| Ok((log.path.clone(), log.file.load().try_clone()?))).collect()
+    }
+
+    /// Takes files that the master process opened: for logs in use at once, for others when a configuration names them.
+    pub fn take(&self, given: impl IntoIterator<Item = (PathBuf, File)>) {
+        let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        for (path, file) in given {
+            match (by_path.get(&path).and_then(Weak::upgrade), &self.origin) {
+                (Some(log), _) => log.file.store(Arc::new(file)),
+                (None, Origin::Given(files)) => {
+                    let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+                    files.insert(path, file);
+                }
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Forgets files that were given, and that the configuration which was just loaded does not name.
+    pub fn forget_unused(&self) {
+        if let Origin::Given(files) = &self.origin {
+            files.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
+    /// Gives every file to `user`, as nginx does when it opens logs again: rotation tools find them as they expect.
     pub fn give_to(&self, user: nix::unistd::Uid) {
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         for path in by_path.keys() {

@@ -28,6 +28,7 @@ use yorozu_kernel::config::place::{AnyConf, Compiled, ModuleConf};
 use yorozu_kernel::config::servers::*;
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft, SettingsCompiler};
 use yorozu_kernel::config::shared::SharedSet;
+use yorozu_kernel::config::texts::{self, Texts};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
 use yorozu_kernel::exchange::handler::BoundFilters;
@@ -56,14 +57,24 @@ pub struct Kept {
     /// What survives of what the modules share.
     pub shared: SharedSet,
     pub loads: Arc<Loads>,
-    /// The configuration is only tested: nothing is made, and nothing written to.
-    is_test: bool,
+    /// Whether cache zones are only looked at: the server process opens them.
+    looks_at_zones: bool,
 }
 
 impl Kept {
     /// For a configuration that is not to be served.
     pub fn for_test() -> Self {
-        Self { logs: Arc::new(LogFiles::for_test()), is_test: true, ..Self::default() }
+        Self { logs: Arc::new(LogFiles::for_test()), looks_at_zones: true, ..Self::default() }
+    }
+
+    /// For the master process, which opens logs and serves nothing.
+    pub fn for_master() -> Self {
+        Self { looks_at_zones: true, ..Self::default() }
+    }
+
+    /// For the server process, which the master process gives what is open.
+    pub fn given() -> Self {
+        Self { logs: Arc::new(LogFiles::given()), ..Self::default() }
     }
 }
 
@@ -84,11 +95,34 @@ fn hostname() -> String {
 /// # Errors
 /// The first fault, as one line for the operator.
 pub fn load(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
+    on_a_thread(&|| load_here(request, kept))
+}
+
+/// As [`load`], with all that was read.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_and_keep_texts(request: &Request, kept: &Kept) -> Result<(Loaded, Texts), ConfError> {
+    on_a_thread(&|| {
+        let (loaded, read) = texts::keep(|| load_here(request, kept));
+        Ok((loaded?, read))
+    })
+}
+
+/// As [`load`], from what another process read.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from_texts(request: &Request, kept: &Kept, read: &Texts) -> Result<Loaded, ConfError> {
+    on_a_thread(&|| texts::give(read.clone(), || load_here(request, kept)))
+}
+
+fn on_a_thread<T: Send>(load: &(dyn Fn() -> T + Sync)) -> T {
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().name("configuration".to_owned());
-        match reader.spawn_scoped(scope, || load_here(request, kept)) {
+        match reader.spawn_scoped(scope, load) {
             Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            Err(_) => load_here(request, kept),
+            Err(_) => load(),
         }
     })
 }
@@ -395,7 +429,7 @@ fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfErro
         let zone = match old {
             Some(zone) => Arc::clone(zone),
             None => {
-                let open = if kept.is_test { Zone::look } else { Zone::open };
+                let open = if kept.looks_at_zones { Zone::look } else { Zone::open };
                 let opened = open(wanted.options.clone());
                 Arc::new(opened.map_err(|error| ConfError::Whole { text: error.to_string() })?)
             }

@@ -3,7 +3,6 @@
 //!
 //! A reload tells them which zones there are from then on. What they are doing in one that stays goes on.
 
-use super::{handover, rights};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::Zone;
@@ -20,6 +19,8 @@ struct Watched {
     log: ErrorLogs,
     /// How often they were replaced.
     generation: u64,
+    /// Whether another process is known to use their folders, too.
+    may_share: bool,
 }
 
 #[derive(Default)]
@@ -83,15 +84,15 @@ pub(super) struct CacheManager {
 }
 
 impl CacheManager {
-    /// Takes over the zones of a configuration.
-    pub(super) fn watch(&mut self, config: &Config) {
+    /// Takes over the zones of a configuration; `may_share`: the server before this one still uses their folders.
+    pub(super) fn watch(&mut self, config: &Config, may_share: bool) {
         let zones = config.zones.iter();
         let zones: Vec<_> =
             zones.map(|(name, zone)| (name.clone(), Arc::downgrade(zone))).collect();
         let is_needed = !zones.is_empty();
         let mut watched = self.shared.watched();
         let generation = watched.generation + 1;
-        *watched = Watched { zones, log: config.error_log.clone(), generation };
+        *watched = Watched { zones, log: config.error_log.clone(), generation, may_share };
         drop(watched);
         self.shared.replaced.notify_all();
         if is_needed {
@@ -107,10 +108,7 @@ fn start(shared: &Arc<Shared>, is_there: &mut bool, what: &'static str, work: fn
         return;
     }
     let of_thread = Arc::clone(shared);
-    let started = tasks::of_process(what, move || {
-        rights::of_thread();
-        work(&of_thread);
-    });
+    let started = tasks::of_process(what, move || work(&of_thread));
     match started {
         Ok(()) => *is_there = true,
         // Without it the zones still work; they are only not looked after.
@@ -128,7 +126,7 @@ fn load(shared: &Shared) {
         faults::point("cache loader");
         let (generation, zones) = shared.zones();
         shared.each(&zones, |name, zone| {
-            if generation != last && !zone.is_alone() && !handover::has_predecessor() {
+            if generation != last && !zone.is_alone() && !shared.watched().may_share {
                 let folder = zone.options().disk.path.display();
                 let text = format!(
                     "cache folder \"{folder}\" of zone \"{name}\" is used by another process: give each its own"

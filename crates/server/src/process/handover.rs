@@ -4,7 +4,7 @@
 //! by signals to each, as with nginx. Both ways hand the sockets over as systemd does: from descriptor 3 on, their
 //! number in `LISTEN_FDS`.
 
-use super::rights;
+use super::sockets::{Sockets, copies};
 use command_fds::{CommandFdExt as _, FdMapping};
 use listenfd::ListenFd;
 use std::io;
@@ -17,7 +17,9 @@ use yorozu_connection::listen::Listener;
 use yorozu_kernel::config::servers::ListenAddress;
 
 /// Says, as nginx's, that the server before this one handed its sockets over; `3;4;`.
-const MARK: &str = "NGINX";
+pub(super) const MARK: &str = "NGINX";
+/// What says which sockets were handed over (sd_listen_fds(3)).
+pub(super) const LISTEN_VARIABLES: [&str; 3] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 /// sd_listen_fds(3): the first descriptor.
 const FIRST: usize = 3;
 
@@ -37,7 +39,7 @@ pub(super) fn has_predecessor() -> bool {
 /// Sockets that were handed over and not claimed yet.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
-    sockets: Vec<(ListenAddress, Listener)>,
+    sockets: Sockets,
 }
 
 impl Inherited {
@@ -54,6 +56,12 @@ impl Inherited {
             given.take_unix_listener(index).ok().flatten().and_then(|it| of_unix(it).ok())
         });
         Self { sockets: sockets.collect() }
+    }
+
+    /// With those that a server process without a master had.
+    pub(super) fn join(mut self, others: Sockets) -> Self {
+        self.sockets.extend(others);
+        self
     }
 
     /// Those that listen at `address`.
@@ -77,6 +85,17 @@ fn of_unix(listener: UnixListener) -> io::Result<(ListenAddress, Listener)> {
     Ok((ListenAddress::Unix(path.to_owned()), Listener::Unix(listener)))
 }
 
+/// A listening socket, of whatever family.
+///
+/// # Errors
+/// It is none, or has no address.
+pub(super) fn of_descriptor(socket: OwnedFd) -> io::Result<(ListenAddress, Listener)> {
+    match socket2::SockRef::from(&socket).domain()? {
+        socket2::Domain::UNIX => of_unix(socket.into()),
+        _ => of_tcp(socket.into()),
+    }
+}
+
 /// Starts the program again with copies of `sockets`.
 ///
 /// # Errors
@@ -85,13 +104,9 @@ pub(super) fn start(sockets: &[(ListenAddress, Listener)]) -> io::Result<Child> 
     let mut command = Command::new(program()?);
     let mut mappings = Vec::with_capacity(sockets.len());
     let mut mark = String::new();
-    for (place, (_, listener)) in sockets.iter().enumerate() {
+    for (place, parent_fd) in copies(sockets).map_err(io::Error::other)?.into_iter().enumerate() {
         let place = FIRST + place;
         let child_fd = i32::try_from(place).map_err(io::Error::other)?;
-        let parent_fd: OwnedFd = match listener.try_clone()? {
-            Listener::Tcp(listener) => listener.into(),
-            Listener::Unix(listener) => listener.into(),
-        };
         mappings.push(FdMapping { parent_fd, child_fd });
         mark.push_str(&format!("{place};"));
     }
@@ -102,7 +117,6 @@ pub(super) fn start(sockets: &[(ListenAddress, Listener)]) -> io::Result<Child> 
         .env_remove("LISTEN_PID")
         .fd_mappings(mappings)
         .map_err(io::Error::other)?;
-    let _lent = rights::Lent::begin();
     command.spawn()
 }
 

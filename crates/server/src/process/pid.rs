@@ -24,6 +24,11 @@ pub fn path(config: &Config) -> PathBuf {
 }
 
 impl PidFile {
+    /// Where it is now.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn old(&self) -> PathBuf {
         let mut path = self.path.clone().into_os_string();
         path.push(".oldbin");

@@ -1,146 +1,153 @@
-//! Giving up root: what was bound and opened stays, the right to bind low ports at a reload too. The main thread
-//! can take up the right to read any file again, and does so while a reload reads keys: they are root's alone.
+//! The user that the server process runs as, and what the master process, as root, gets ready for it.
+//!
+//! The server process begins with nothing of root's: the thread that starts it gives up everything first, and a process
+//! begins with the rights of the thread that starts it. The master's other threads keep theirs.
 
-use super::handover;
-use crate::config::load::Kept;
 use crate::handlers::CACHED;
-use caps::{CapSet, Capability};
-use nix::unistd::{Gid, Group, User, initgroups, setgid, setuid};
+use caps::{CapSet, Capability, CapsHashSet};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::ffi::CString;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use yorozu_gateway::pass;
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::files::temporary::private_folder;
-use yorozu_kernel::logging::error::{self, Level};
 
 /// nginx's default user where the configuration names none.
 const NOBODY: &str = "nobody";
 
-/// Becomes the configuration's `user`, if started as root.
+/// The user of the server process, where it is another one than the master's.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+    /// Whether some `*_bind` is transparent: that needs a right, as with nginx.
+    is_transparent: bool,
+}
+
+/// What `user` comes to.
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// The server runs as this user.
+    Other(Identity),
+    /// As the master.
+    Same,
+    /// The master is not root, so that `user` has no effect.
+    Ignored,
+}
+
+/// The user of the configuration's server process.
 ///
 /// # Errors
-/// The user does not exist or cannot be taken on.
-pub(super) fn drop_to_user(config: &Config, kept: &Kept) -> Result<(), String> {
-    let wanted = config.main().user.as_ref();
+/// The user or the group does not exist.
+pub(super) fn wish(config: &Config) -> Result<Wish, String> {
+    let main = config.main();
+    let wanted = main.user.as_ref();
     if !nix::unistd::geteuid().is_root() {
-        // Of what the process before lent, one right is for the moment it is needed.
-        drop(Lent);
-        drop(Reading);
-        if wanted.is_some() && !handover::has_predecessor() {
-            error::process(
-                config,
-                Level::Warn,
-                "the \"user\" directive makes sense only if the process runs with super-user privileges, ignored",
-            );
-        }
-        return Ok(());
+        return Ok(if wanted.is_some() { Wish::Ignored } else { Wish::Same });
     }
     let name = wanted.map_or(NOBODY, |user| &user.user);
-    if name == "root" {
-        return Ok(());
+    if name == "root" || !main.master_process {
+        return Ok(Wish::Same);
     }
     let unknown = || format!("getpwnam(\"{name}\") failed");
     let user = User::from_name(name).ok().flatten().ok_or_else(unknown)?;
-    let group = match wanted.and_then(|user| user.group.as_ref()) {
+    let gid = match wanted.and_then(|user| user.group.as_ref()) {
         Some(group) => {
             let found = Group::from_name(group).ok().flatten();
             found.ok_or_else(|| format!("getgrnam(\"{group}\") failed"))?.gid
         }
         None => user.gid,
     };
-    give_folders(config, kept, &user);
-    become_user(&user, group, config.is_transparent)
-        .map_err(|problem| format!("cannot become user \"{name}\": {problem}"))
+    let groups = CString::new(user.name.clone())
+        .map_err(io::Error::from)
+        .and_then(|name| Ok(getgrouplist(&name, gid)?))
+        .map_err(|problem| format!("getgrouplist(\"{name}\") failed ({problem})"))?;
+    Ok(Wish::Other(Identity { uid: user.uid, gid, groups, is_transparent: config.is_transparent }))
 }
 
-/// What this process made as root and will write as `user`.
-fn give_folders(config: &Config, kept: &Kept, user: &User) {
-    kept.logs.give_to(user.uid);
+impl Identity {
+    /// Becomes this user, on the present thread alone.
+    ///
+    /// # Errors
+    /// The system refuses it: with the call's name.
+    fn take_on(&self) -> Result<(), String> {
+        use rustix::thread;
+        let failed = |call: &str| {
+            let call = call.to_owned();
+            move |problem: rustix::io::Errno| {
+                format!("{call} failed ({}: {problem})", problem.raw_os_error())
+            }
+        };
+        let (uid, gid) = (self.uid.as_raw(), self.gid.as_raw());
+        let groups: Vec<_> =
+            self.groups.iter().map(|group| thread::Gid::from_raw(group.as_raw())).collect();
+        if self.is_transparent {
+            thread::set_keep_capabilities(true).map_err(failed("prctl(PR_SET_KEEPCAPS)"))?;
+        }
+        thread::set_thread_groups(&groups).map_err(failed("initgroups()"))?;
+        let group = thread::Gid::from_raw(gid);
+        thread::set_thread_res_gid(group, group, group)
+            .map_err(failed(&format!("setgid({gid})")))?;
+        let user = thread::Uid::from_raw(uid);
+        thread::set_thread_res_uid(user, user, user).map_err(failed(&format!("setuid({uid})")))?;
+        if self.is_transparent {
+            keep_raw_sockets().map_err(|problem| format!("capset() failed ({problem})"))?;
+        }
+        Ok(())
+    }
+}
+
+/// As nginx with `*_bind … transparent`: the right to bind to foreign addresses, and no other, stays.
+fn keep_raw_sockets() -> Result<(), caps::errors::CapsError> {
+    let only: CapsHashSet = [Capability::CAP_NET_RAW].into();
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable, CapSet::Ambient] {
+        caps::set(None, set, &only)?;
+    }
+    Ok(())
+}
+
+/// Runs `work` as this user, on a thread of its own; `None` is the present user.
+///
+/// # Errors
+/// As `work`; the user cannot be taken on.
+pub(super) fn as_user<T: Send>(
+    identity: Option<&Identity>,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    let Some(identity) = identity else { return work() };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("becomes another user".to_owned());
+        let begun = thread.spawn_scoped(scope, || {
+            identity.take_on()?;
+            work()
+        });
+        let thread = begun.map_err(|problem| problem.to_string())?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The folders that the server process writes to: of caches, and for temporary files.
+pub(super) fn folders(config: &Config) -> Vec<PathBuf> {
     let caches = config.zones.values().map(|zone| zone.options().disk.path.clone());
     let temporary = config.locations.iter().flat_map(|location| {
         let of_gateways = CACHED.map(|family| pass::conf(location, family).temp_path.0.clone());
         let of_bodies = location.http_core().client_body_temp_path.0.clone();
         of_gateways.into_iter().chain([of_bodies])
     });
-    for folder in caches.chain(temporary) {
-        // Failing here shows later, with a message that says which file.
-        let _ = private_folder(&folder);
-        let _ = nix::unistd::chown(&folder, Some(user.uid), None);
-    }
+    let mut folders: Vec<_> = caches.chain(temporary).collect();
+    folders.sort_unstable();
+    folders.dedup();
+    folders
 }
 
-fn become_user(
-    user: &User,
-    group: Gid,
-    is_transparent: bool,
-) -> Result<(), Box<dyn std::error::Error>> {
-    caps::securebits::set_keepcaps(true)?;
-    initgroups(&CString::new(user.name.clone())?, group)?;
-    setgid(group)?;
-    setuid(user.uid)?;
-    // Only this one right is kept, so that a reload may bind a low port; and as nginx, with
-    // `*_bind … transparent`, the right to bind to foreign addresses. Where the system grants none
-    // of it (a container), ports above 1023 still work.
-    let mut kept: caps::CapsHashSet = [Capability::CAP_NET_BIND_SERVICE].into_iter().collect();
-    if is_transparent {
-        kept.insert(Capability::CAP_NET_RAW);
-    }
-    let _ = caps::set(None, CapSet::Effective, &kept);
-    kept.insert(READS_ALL);
-    let _ = caps::set(None, CapSet::Permitted, &kept);
-    Ok(())
-}
-
-/// The right to read what others may not.
-const READS_ALL: Capability = Capability::CAP_DAC_READ_SEARCH;
-
-/// While it lives, this thread may read any file, if the process was started as root.
-pub(super) struct Reading;
-
-impl Reading {
-    pub(super) fn begin() -> Self {
-        // Without it files that `user` may read still are.
-        let _ = caps::raise(None, CapSet::Effective, READS_ALL);
-        Self
-    }
-}
-
-/// While it lives, programs that this thread starts get the rights that were kept.
-pub(super) struct Lent;
-
-const LENT: [Capability; 3] =
-    [Capability::CAP_NET_BIND_SERVICE, Capability::CAP_NET_RAW, READS_ALL];
-
-impl Lent {
-    pub(super) fn begin() -> Self {
-        for right in LENT {
-            // One that was not kept cannot be lent.
-            let _ = caps::raise(None, CapSet::Inheritable, right);
-            let _ = caps::raise(None, CapSet::Ambient, right);
-        }
-        Self
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let _ = caps::clear(None, CapSet::Ambient);
-        let _ = caps::clear(None, CapSet::Inheritable);
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        // Root has it anyway; from everybody else it is taken.
-        if !nix::unistd::geteuid().is_root() {
-            let _ = caps::drop(None, CapSet::Effective, READS_ALL);
-        }
-    }
-}
-
-/// Gives up, on a thread that serves, what only the main thread is to have.
-pub(super) fn of_thread() {
-    if !nix::unistd::geteuid().is_root() {
-        let _ = caps::drop(None, CapSet::Effective, READS_ALL);
-        let _ = caps::drop(None, CapSet::Permitted, READS_ALL);
+/// As nginx at each reading of its configuration: makes a folder for `identity` alone, and gives it what others made.
+/// Failing here shows later, with a message that says which file.
+pub(super) fn give_folder(path: &Path, identity: &Identity) {
+    let _ = private_folder(path);
+    if std::fs::metadata(path).is_ok_and(|found| found.uid() != identity.uid.as_raw()) {
+        let _ = nix::unistd::chown(path, Some(identity.uid), None);
     }
 }

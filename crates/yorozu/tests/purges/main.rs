@@ -76,6 +76,14 @@ async fn live(round: &Round, draw: &mut fastrand::Rng, end: Instant) {
                 round.server.restart(Signal::SIGKILL, draw).await;
                 "kill -9"
             }
+            8 => {
+                round.server.lose(false).await;
+                "kill -9 of the process that serves"
+            }
+            9 => {
+                round.server.lose(true).await;
+                "kill -9 of the master"
+            }
             2 => {
                 round.server.restart(Signal::SIGQUIT, draw).await;
                 "restart"
@@ -102,8 +110,11 @@ async fn live(round: &Round, draw: &mut fastrand::Rng, end: Instant) {
 fn check_log(round: &Round) {
     let log = round.server.log();
     let is_bad = |line: &&str| {
+        // Who kills a process is told so.
+        let is_expected =
+            line.contains("exited on signal 9") || line.contains("the master process is gone");
         let is_severe = ["[crit]", "[alert]", "[emerg]"].iter().any(|level| line.contains(level));
-        line.contains("panicked") || is_severe && !line.contains("is damaged")
+        line.contains("panicked") || is_severe && !is_expected && !line.contains("is damaged")
     };
     log.lines().filter(is_bad).for_each(|line| round.wrong(format!("in the log: {line}")));
     let said = round.server.said();

@@ -4,6 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 use yorozu_testkit::clock::Clock;
-use yorozu_testkit::server::{Folder, free_port};
+use yorozu_testkit::server::{Folder, free_port, has_processes, kill_group};
 
 pub(crate) const TOKEN: &str = "a-secret-of-sixteen-bytes-or-more";
 
@@ -61,6 +62,8 @@ pub(crate) struct Server {
     inactive: AtomicU64,
     /// The process that is not the successor of another one.
     pid: Mutex<Option<i32>>,
+    /// The groups that its processes are of: a master's server may be another one's child.
+    groups: Mutex<Vec<u32>>,
     /// Odd while it is not there; more after each time.
     disturbance: AtomicU64,
     /// Written to while one process takes over from another.
@@ -77,6 +80,7 @@ impl Server {
             origin,
             inactive: AtomicU64::new(600),
             pid: Mutex::default(),
+            groups: Mutex::default(),
             disturbance: AtomicU64::new(1),
             gate: RwLock::new(()),
         }
@@ -158,7 +162,8 @@ impl Server {
         if self.options.has_clock {
             Clock::new(self.path()).control(&mut command);
         }
-        let mut child = command.spawn().unwrap();
+        let mut child = command.process_group(0).spawn().unwrap();
+        self.groups.lock().unwrap().push(child.id());
         *self.pid.lock().unwrap() = Some(i32::try_from(child.id()).unwrap());
         while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
             let ended = child.try_wait().unwrap();
@@ -191,12 +196,41 @@ impl Server {
     pub(crate) async fn restart(&self, signal: Signal, draw: &mut fastrand::Rng) {
         let Some(pid) = *self.pid.lock().unwrap() else { return };
         self.disturb();
-        self.signal(signal);
-        self.ended(pid).await;
         if signal == Signal::SIGKILL {
+            self.kill().await;
             self.damage(draw);
+        } else {
+            self.signal(signal);
+            self.ended(pid).await;
         }
         self.start().await;
+    }
+
+    /// Ends the process that serves, or the one above it, which another one replaces.
+    pub(crate) async fn lose(&self, is_master: bool) {
+        let Some(master) = *self.pid.lock().unwrap() else { return };
+        self.disturb();
+        if is_master {
+            self.signal(Signal::SIGKILL);
+            self.ended(master).await;
+            self.start().await;
+            return;
+        }
+        let children = format!("/proc/{master}/task/{master}/children");
+        let child = fs::read_to_string(children).unwrap_or_default();
+        // A server that was taken over is not the master's child.
+        if let Some(child) = child.split_whitespace().next() {
+            let _ = kill(Pid::from_raw(child.parse().unwrap()), Signal::SIGKILL);
+        }
+        self.disturb();
+    }
+
+    async fn kill(&self) {
+        let groups = std::mem::take(&mut *self.groups.lock().unwrap());
+        groups.iter().for_each(|group| kill_group(*group));
+        while groups.iter().any(|group| has_processes(*group)) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// What a crash may leave: a line of the journal, and a page, that were being written.
@@ -282,7 +316,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.signal(Signal::SIGKILL);
+        self.groups.lock().unwrap().iter().for_each(|group| kill_group(*group));
     }
 }
 

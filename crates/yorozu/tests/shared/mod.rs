@@ -30,9 +30,9 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// How long a server has been on a processor: what something cost, however busy the machine is.
+/// How long what serves has been on a processor: what something cost, however busy the machine is.
 pub(crate) fn cpu(server: &Server) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", server.id())).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", server.serving_id())).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     // proc(5): utime and stime, in hundredths of a second.
     let ticks: u64 =

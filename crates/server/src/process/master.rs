@@ -1,0 +1,623 @@
+//! The master process: it reads configurations, opens what they need, keeps a server process running, and obeys signals.
+//! It serves no byte of any client.
+
+use super::adoption::{self, Orphan};
+use super::channel::Channel;
+use super::handover::{self, Inherited};
+use super::message::{self, Answer, Passed};
+use super::pid::PidFile;
+use super::plan::Plan;
+use super::signals::{Signals, Word};
+use super::sockets::{self, Sockets, bind_all};
+use super::{server, start};
+use crate::config::load::{Kept, Request};
+use sd_notify::NotifyState;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use yorozu_connection::listen;
+use yorozu_kernel::base::{faults, limits, tasks};
+use yorozu_kernel::config::servers::ListenAddress;
+use yorozu_kernel::logging::error::Level;
+use yorozu_kernel::logging::error::os_error;
+
+/// The master, as its one thread holds it.
+struct Master {
+    request: Request,
+    kept: Kept,
+    plan: Plan,
+    /// Every socket: they stay open while a server is replaced.
+    sockets: Sockets,
+    server: Option<ServerProcess>,
+    /// Told what servers say.
+    tell: mpsc::UnboundedSender<Said>,
+    /// A configuration that the server was given and has not answered.
+    asked: Option<Asked>,
+    /// Whether the configuration is to be read once more, after that answer.
+    reads_again: bool,
+    /// When a server is started in the place of one that ended.
+    restarts_at: Option<Instant>,
+    /// Pause before that; longer each time one ended soon after its start.
+    pause: Duration,
+    /// The new binary, between SIGUSR2 and its end.
+    successor: Option<Child>,
+    /// Whether no server is to run while the process stays (SIGWINCH).
+    is_resting: bool,
+    is_ending: bool,
+    pid: PidFile,
+    adoption: Option<Adoption>,
+}
+
+/// A configuration on its way to the server.
+struct Asked {
+    plan: Plan,
+    opened: Sockets,
+}
+
+/// Where a server without a master would wait.
+struct Adoption {
+    path: PathBuf,
+    socket: OwnedFd,
+}
+
+/// A server process, or the thread that stands for one.
+struct ServerProcess {
+    serial: u64,
+    id: u32,
+    channel: Arc<Channel>,
+    body: Body,
+    started: Instant,
+}
+
+enum Body {
+    Child(Child),
+    Thread(std::thread::JoinHandle<Result<(), String>>),
+    /// The child of a master that is gone.
+    Adopted,
+}
+
+/// What the server of a serial number said; `None`: it is gone.
+struct Said(u64, Option<Answer>);
+
+/// Runs the server until it is told to end. `detach` goes into the background, if the configuration wants that: it is
+/// called once that was read, and returns whether this process is the one that stays.
+///
+/// # Errors
+/// One line for the operator: a fault of the configuration, a taken port, a pid file that cannot be written.
+pub fn run(
+    request: Request,
+    detach: impl FnOnce(bool) -> Result<bool, String>,
+    on_ready: impl FnOnce(),
+) -> Result<(), String> {
+    let inherited = Inherited::take();
+    let kept = Kept::for_master();
+    let plan = Plan::read(&request, &kept)?;
+    if !detach(plan.goes_into_background)? {
+        return Ok(());
+    }
+    let log = plan.error_log.clone();
+    tasks::tell_panics(move |text| log.process(Level::Alert, text));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|problem| os_error(&problem))?;
+    let signals = Signals::install(&runtime)
+        .map_err(|problem| format!("sigaction() failed ({})", os_error(&problem)))?;
+    #[expect(clippy::disallowed_methods, reason = "a word for each configuration")]
+    let (tell, mut said) = mpsc::unbounded_channel();
+    let log = plan.error_log.clone();
+    let mut master = Master::begin(request, kept, plan, inherited, tell)
+        .inspect_err(|problem| log.process(Level::Emerg, problem))?;
+    master.wait_for_first(&runtime, &mut said)?;
+    on_ready();
+    tell_systemd(&[NotifyState::Ready]);
+    runtime.block_on(master.serve(signals, said));
+    // As nginx: another process that has the sockets goes on with them.
+    if master.successor.is_none() && !handover::has_predecessor() {
+        listen::remove(master.plan.sockets.iter().map(|socket| socket.address.clone()));
+        if let Some(adoption) = &master.adoption {
+            let _ = std::fs::remove_file(&adoption.path);
+        }
+    }
+    Ok(())
+}
+
+/// Tells systemd how the service stands, if it wants to know (`Type=notify`).
+fn tell_systemd(state: &[NotifyState<'_>]) {
+    // There is nobody to report a failure to.
+    let _ = sd_notify::notify(state);
+}
+
+impl Master {
+    fn begin(
+        request: Request,
+        kept: Kept,
+        plan: Plan,
+        inherited: Inherited,
+        tell: mpsc::UnboundedSender<Said>,
+    ) -> Result<Self, String> {
+        let place = adoption::path_of(&plan.pid);
+        let mut inherited = inherited;
+        let mut orphan = find_orphan(&plan, &place);
+        if let Some(orphan) = &mut orphan {
+            let sockets = std::mem::take(&mut orphan.sockets).into_iter();
+            let sockets = sockets.filter_map(|socket| handover::of_descriptor(socket).ok());
+            inherited = inherited.join(sockets.collect());
+        }
+        let sockets = bind_all(&plan.sockets, &[], plan.workers, &mut inherited, &plan.error_log)?;
+        give_control_sockets(&plan, &sockets);
+        drop(inherited);
+        let pid = PidFile::write(&plan.pid)?;
+        plan.prepare_folders();
+        let adoption = open_adoption(&plan, place);
+        let mut master = Self {
+            request,
+            kept,
+            plan,
+            sockets,
+            server: None,
+            tell,
+            asked: None,
+            reads_again: false,
+            restarts_at: None,
+            pause: limits::RESTART_PAUSE,
+            successor: None,
+            is_resting: false,
+            is_ending: false,
+            pid,
+            adoption,
+        };
+        match orphan {
+            Some(orphan) if orphan.is_same => master.adopt(orphan)?,
+            Some(orphan) => {
+                // Of another version: it answers what it has, and ends.
+                master.start_server()?;
+                let _ = message::end(&orphan.channel, true);
+            }
+            None => master.start_server()?,
+        }
+        Ok(master)
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.plan.error_log.process(level, text);
+    }
+
+    // --- the server process ----------------------------------------------------------------------
+
+    /// Starts a server process, and gives it the configuration.
+    fn start_server(&mut self) -> Result<(), String> {
+        let (ours, theirs) = Channel::pair()
+            .map_err(|problem| format!("socketpair() failed ({})", os_error(&problem)))?;
+        let (id, body) = if self.plan.is_apart {
+            let child = start::start(&self.plan, theirs)?;
+            (child.id(), Body::Child(child))
+        } else {
+            let request = self.request.clone();
+            let thread = std::thread::Builder::new().name("server".to_owned());
+            let thread = thread.spawn(move || server::serve(request, theirs, false));
+            let thread = thread.map_err(|problem| os_error(&problem))?;
+            (std::process::id(), Body::Thread(thread))
+        };
+        self.employ(ours, id, body)?;
+        self.configure(&self.plan, &self.sockets)
+    }
+
+    /// Takes over a server whose master is gone.
+    fn adopt(&mut self, Orphan { channel, id, .. }: Orphan) -> Result<(), String> {
+        self.log(Level::Notice, &format!("the server process {id} has no master: taken over"));
+        self.employ(channel, id, Body::Adopted)?;
+        self.configure(&self.plan, &self.sockets)
+    }
+
+    /// Listens to a server on a thread of its own.
+    fn employ(&mut self, channel: Channel, id: u32, body: Body) -> Result<(), String> {
+        let channel = Arc::new(channel);
+        let serial = self.server.as_ref().map_or(0, |server| server.serial + 1);
+        let (hears, tell) = (Arc::clone(&channel), self.tell.clone());
+        let listen = move || {
+            loop {
+                // A word of another version is no better than none.
+                let answer = message::next_answer(&hears).unwrap_or(None);
+                let is_gone = answer.is_none();
+                if tell.send(Said(serial, answer)).is_err() || is_gone {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("listens to server".to_owned());
+        thread.spawn(listen).map_err(|problem| os_error(&problem))?;
+        self.server = Some(ServerProcess { serial, id, channel, body, started: Instant::now() });
+        Ok(())
+    }
+
+    /// Gives the server a configuration.
+    fn configure(&self, plan: &Plan, sockets: &Sockets) -> Result<(), String> {
+        let Some(server) = &self.server else { return Ok(()) };
+        let logs = self.kept.logs.copies();
+        let passed = Passed {
+            texts: &plan.texts,
+            logs: logs.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))?,
+            sockets: sockets::copies(sockets)?,
+            adoption: self.adoption.as_ref().map(|adoption| &adoption.socket),
+            has_predecessor: handover::has_predecessor(),
+        };
+        message::configure(&server.channel, passed)
+            .map_err(|problem| format!("sendmsg() failed ({})", os_error(&problem)))
+    }
+
+    /// Waits until the first server serves.
+    fn wait_for_first(
+        &mut self,
+        runtime: &Runtime,
+        said: &mut mpsc::UnboundedReceiver<Said>,
+    ) -> Result<(), String> {
+        match runtime.block_on(said.recv()) {
+            Some(Said(_, Some(Answer::Ready))) => Ok(()),
+            Some(Said(_, Some(Answer::Refused(why)))) => {
+                self.log(Level::Emerg, &why);
+                Err(why)
+            }
+            _ => Err(format!("the server process {}", self.bury())),
+        }
+    }
+
+    /// How the server ended, in nginx's words; it is none any more.
+    fn bury(&mut self) -> String {
+        let Some(server) = self.server.take() else { return "ended".to_owned() };
+        let id = server.id;
+        match server.body {
+            Body::Child(mut child) => match child.wait() {
+                Ok(status) => format!("{id} {}", end_of(status)),
+                Err(problem) => format!("{id} ended ({})", os_error(&problem)),
+            },
+            Body::Thread(thread) => match thread.join() {
+                Ok(Ok(())) => "thread ended".to_owned(),
+                Ok(Err(why)) => format!("thread ended: {why}"),
+                Err(_) => "thread ended by a panic".to_owned(),
+            },
+            Body::Adopted => format!("{id} ended"),
+        }
+    }
+
+    /// The server is gone: another one is started, unless none is to run.
+    fn replace_server(&mut self) {
+        let lived = self.server.as_ref().map(|server| server.started.elapsed());
+        let end = self.bury();
+        self.asked = None;
+        if self.is_ending || self.is_resting {
+            return self.log(Level::Notice, &format!("server process {end}"));
+        }
+        self.log(Level::Alert, &format!("server process {end}"));
+        self.pause = match lived {
+            Some(lived) if lived >= limits::RESTART_INTERVAL => Duration::ZERO,
+            _ => (self.pause * 2).clamp(limits::RESTART_PAUSE, limits::RESTART_PAUSE_MAX),
+        };
+        if self.pause > limits::RESTART_PAUSE {
+            let text = format!(
+                "server processes end soon after their start: the next one is started in {} ms",
+                self.pause.as_millis()
+            );
+            self.log(Level::Alert, &text);
+        }
+        self.restarts_at = Some(Instant::now() + self.pause);
+    }
+
+    fn restart(&mut self) {
+        self.restarts_at = None;
+        if self.is_ending || self.is_resting || self.server.is_some() {
+            return;
+        }
+        match self.start_server() {
+            Ok(()) => {
+                let id = self.server.as_ref().map_or(0, |server| server.id);
+                self.log(Level::Notice, &format!("start server process {id}"));
+            }
+            Err(problem) => {
+                self.log(Level::Alert, &problem);
+                self.restarts_at = Some(Instant::now() + limits::RESTART_PAUSE_MAX);
+            }
+        }
+    }
+
+    // --- what is said ----------------------------------------------------------------------------
+
+    async fn serve(&mut self, mut signals: Signals, mut said: mpsc::UnboundedReceiver<Said>) {
+        // A child's end has no event of its own.
+        let mut look = tokio::time::interval(Duration::from_millis(20));
+        while self.is_resting || !self.is_ending || self.server.is_some() {
+            let restarts_at = self.restarts_at;
+            let restart = async {
+                match restarts_at {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                word = signals.next() => {
+                    if tasks::guard(|| self.obey(word)).is_err() {
+                        self.log(Level::Alert, "a signal's handling ended by a panic");
+                    }
+                }
+                Some(Said(serial, answer)) = said.recv() => {
+                    if self.server.as_ref().is_some_and(|server| server.serial == serial) {
+                        self.hear(answer);
+                    }
+                }
+                () = restart => self.restart(),
+                _ = look.tick(), if self.successor.is_some() => self.look_after_successor(),
+            }
+        }
+        self.log(Level::Notice, "exit");
+    }
+
+    fn hear(&mut self, answer: Option<Answer>) {
+        match answer {
+            Some(Answer::Ready) => match self.asked.take() {
+                Some(asked) => self.take_over(asked),
+                // One that was started again: what it was given is the present plan.
+                None => tell_systemd(&[NotifyState::Ready]),
+            },
+            Some(Answer::Refused(why)) => {
+                self.asked = None;
+                self.log(Level::Emerg, &why);
+                tell_systemd(&[NotifyState::Ready]);
+            }
+            Some(Answer::Here { .. }) => {}
+            None => return self.replace_server(),
+        }
+        if std::mem::take(&mut self.reads_again) {
+            self.reload();
+        }
+    }
+
+    fn obey(&mut self, word: Word) {
+        faults::point("signal");
+        match word {
+            // As nginx: a process that rests behind a new binary takes up work as it was.
+            Word::Reload if self.is_resting => self.wake(),
+            Word::Reload => {
+                self.log(Level::Notice, "signal 1 (SIGHUP) received, reconfiguring");
+                self.reload();
+            }
+            Word::Reopen => self.reopen(),
+            Word::Quit => {
+                self.log(Level::Notice, "signal 3 (SIGQUIT) received, shutting down");
+                self.end(true);
+            }
+            Word::Stop(signal) => {
+                self.log(Level::Notice, &format!("signal {signal} received, exiting"));
+                self.end(false);
+            }
+            Word::Upgrade => self.upgrade(),
+            Word::Rest => {
+                let text = "signal 28 (SIGWINCH) received, gracefully shutting down the workers";
+                self.log(Level::Notice, text);
+                self.rest();
+            }
+        }
+    }
+
+    // --- a reload --------------------------------------------------------------------------------
+
+    /// Reads the configuration again; the old one stays in use if the new one is refused.
+    fn reload(&mut self) {
+        if self.asked.is_some() {
+            self.reads_again = true;
+            return;
+        }
+        if let Ok(time) = NotifyState::monotonic_usec_now() {
+            tell_systemd(&[NotifyState::Reloading, time]);
+        }
+        if let Err(problem) = self.ask() {
+            self.log(Level::Emerg, &problem);
+            tell_systemd(&[NotifyState::Ready]);
+        }
+    }
+
+    /// Opens what a configuration that was read again needs, and gives it to the server.
+    fn ask(&mut self) -> Result<(), String> {
+        let plan = Plan::read(&self.request, &self.kept)?;
+        let old: Vec<_> = self.addresses().collect();
+        let mut none = Inherited::default();
+        let workers = self.plan.workers;
+        let opened = bind_all(&plan.sockets, &old, workers, &mut none, &self.plan.error_log)?;
+        give_control_sockets(&plan, &opened);
+        plan.prepare_folders();
+        let mut all = opened;
+        if self.server.is_none() {
+            // The next one is started by it.
+            self.take_over(Asked { plan, opened: all });
+            return Ok(());
+        }
+        let count = all.len();
+        all.extend(copy_of(&self.sockets)?);
+        let sent = self.configure(&plan, &all);
+        all.truncate(count);
+        self.asked = Some(Asked { plan, opened: all });
+        // A server that is gone says so itself.
+        let _ = sent;
+        Ok(())
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = ListenAddress> {
+        self.plan.sockets.iter().map(|socket| socket.address.clone())
+    }
+
+    /// The server serves by a configuration: it is the present one.
+    fn take_over(&mut self, Asked { plan, opened }: Asked) {
+        let stays = |address: &ListenAddress| plan.sockets.iter().any(|s| s.address == *address);
+        listen::remove(self.addresses().filter(|address| !stays(address)));
+        self.sockets.extend(opened);
+        self.sockets.retain(|(address, _)| stays(address));
+        if let Some(server) = &self.server {
+            start::limit(&plan, server.id);
+        }
+        self.plan.replace(plan);
+        let log = self.plan.error_log.clone();
+        tasks::tell_panics(move |text| log.process(Level::Alert, text));
+        tell_systemd(&[NotifyState::Ready]);
+    }
+
+    /// Opens the logs again, as root, and gives them to the server.
+    fn reopen(&self) {
+        self.log(Level::Notice, "signal 10 (SIGUSR1) received, reopening logs");
+        for (path, problem) in self.kept.logs.reopen() {
+            let text = format!("open() \"{}\" failed ({})", path.display(), os_error(&problem));
+            self.log(Level::Emerg, &text);
+        }
+        if let Some(identity) = &self.plan.identity {
+            self.kept.logs.give_to(identity.uid);
+        }
+        let Some(server) = &self.server else { return };
+        let sent = self.kept.logs.copies().and_then(|logs| message::reopen(&server.channel, logs));
+        if let Err(problem) = sent {
+            let text = format!("the server process got no logs ({})", os_error(&problem));
+            self.log(Level::Alert, &text);
+        }
+    }
+
+    // --- another binary --------------------------------------------------------------------------
+
+    /// Starts a new binary beside this one (SIGUSR2).
+    fn upgrade(&mut self) {
+        if self.successor.is_some() || handover::has_predecessor() {
+            let text = "the changing binary signal is ignored: you should shutdown or terminate before either old or new binary's process";
+            return self.log(Level::Notice, text);
+        }
+        self.log(Level::Notice, "signal 12 (SIGUSR2) received, changing binary");
+        if let Err(problem) = self.pid.step_aside() {
+            let text = format!("rename() of the pid file failed ({})", os_error(&problem));
+            self.log(Level::Warn, &text);
+        }
+        self.move_adoption();
+        match handover::start(&self.sockets) {
+            Ok(successor) => {
+                let id = successor.id();
+                self.log(Level::Notice, &format!("start new binary process {id}"));
+                tell_systemd(&[NotifyState::MainPid(id)]);
+                self.successor = Some(successor);
+            }
+            Err(problem) => {
+                self.log(Level::Alert, &format!("execve() failed ({})", os_error(&problem)));
+                self.step_back();
+            }
+        }
+    }
+
+    /// The pid file has its name again, and what lies beside it.
+    fn step_back(&mut self) {
+        if let Err(problem) = self.pid.step_back() {
+            let text = format!("rename() of the pid file failed ({})", os_error(&problem));
+            self.log(Level::Alert, &text);
+        }
+        self.move_adoption();
+    }
+
+    /// The place where a server waits for a master goes with the pid file.
+    fn move_adoption(&mut self) {
+        let Some(adoption) = &mut self.adoption else { return };
+        let path = adoption::path_of(self.pid.path());
+        // Without it a server that loses its master stays alone.
+        let _ = std::fs::rename(&adoption.path, &path);
+        adoption.path = path;
+    }
+
+    /// Looks whether the new binary has ended; then this one goes on alone.
+    fn look_after_successor(&mut self) {
+        let Some(successor) = &mut self.successor else { return };
+        let Ok(Some(status)) = successor.try_wait() else { return };
+        let text = format!("new binary process {} ended ({status})", successor.id());
+        self.log(Level::Notice, &text);
+        self.successor = None;
+        self.step_back();
+        tell_systemd(&[NotifyState::MainPid(std::process::id())]);
+        self.wake();
+    }
+
+    /// Ends the server, and waits for what comes (SIGWINCH): a new binary serves in the meantime.
+    fn rest(&mut self) {
+        self.is_resting = true;
+        self.tell_end(true);
+    }
+
+    /// Starts a server again after a [`Master::rest`].
+    fn wake(&mut self) {
+        if !std::mem::take(&mut self.is_resting) {
+            return;
+        }
+        // One that still finishes what it had does so without a master.
+        self.server = None;
+        self.restart();
+    }
+
+    /// No connection is taken any more.
+    fn end(&mut self, is_graceful: bool) {
+        tell_systemd(&[NotifyState::Stopping]);
+        self.is_ending = true;
+        self.is_resting = false;
+        self.sockets.clear();
+        self.tell_end(is_graceful);
+    }
+
+    fn tell_end(&self, is_graceful: bool) {
+        if let Some(server) = &self.server {
+            // One that is gone says so itself.
+            let _ = message::end(&server.channel, is_graceful);
+        }
+    }
+}
+
+/// A server process without a master, if there is one where this configuration's would be.
+fn find_orphan(plan: &Plan, place: &Path) -> Option<Orphan> {
+    if plan.is_apart && !handover::is_upgrade() { adoption::find(place) } else { None }
+}
+
+fn open_adoption(plan: &Plan, path: PathBuf) -> Option<Adoption> {
+    if !plan.is_apart {
+        return None;
+    }
+    match adoption::open(&path) {
+        Ok(socket) => Some(Adoption { path, socket }),
+        Err(problem) => {
+            let text = format!(
+                "bind() to unix:{} failed ({}): should this process die, no other one can take its server over",
+                path.display(),
+                os_error(&problem)
+            );
+            plan.error_log.process(Level::Warn, &text);
+            None
+        }
+    }
+}
+
+/// The control socket is for the server's user and root.
+fn give_control_sockets(plan: &Plan, opened: &Sockets) {
+    let Some(identity) = &plan.identity else { return };
+    for socket in plan.sockets.iter().filter(|socket| socket.options.is_control) {
+        let is_new = opened.iter().any(|(address, _)| *address == socket.address);
+        if let (true, ListenAddress::Unix(path)) = (is_new, &socket.address) {
+            let _ = nix::unistd::chown(path, Some(identity.uid), None);
+        }
+    }
+}
+
+fn copy_of(sockets: &Sockets) -> Result<Sockets, String> {
+    let copies = sockets.iter().map(|(address, it)| Ok((address.clone(), it.try_clone()?)));
+    let copies: std::io::Result<_> = copies.collect();
+    copies.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))
+}
+
+/// nginx's words for the end of a process.
+fn end_of(status: ExitStatus) -> String {
+    let core = if status.core_dumped() { " (core dumped)" } else { "" };
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("exited on signal {signal}{core}"),
+        (None, code) => format!("exited with code {}", code.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,328 @@
+//! What the master process and the server process say to each other.
+//!
+//! | from | message | means |
+//! | --- | --- | --- |
+//! | master | `Configure` | serve by these texts, logs and sockets, at a start and at each reload |
+//! | master | `Reopen` | write to these files from now on |
+//! | master | `Quit`, `Stop` | end: when requests are answered, or now |
+//! | server | `Ready` | it serves by what it was given last |
+//! | server | `Refused` | it cannot, and why; it goes on as before |
+//! | server | `Here` | to a new master: its version, its process id, and the sockets it listens on |
+
+use super::channel::{Channel, Packet, text_file, text_of};
+use bytes::Bytes;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use yorozu_kernel::config::texts::{Failure, Texts};
+
+/// Open logs by path.
+pub(super) type Logs = Vec<(PathBuf, File)>;
+
+/// The master's words.
+#[derive(Debug)]
+pub(super) enum Order {
+    Configure(Given),
+    Reopen(Logs),
+    Quit,
+    Stop,
+}
+
+/// What the server needs to serve by a configuration.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub texts: Texts,
+    pub logs: Logs,
+    /// Listening sockets, all of them.
+    pub sockets: Vec<OwnedFd>,
+    /// Where a server whose master died waits for another one.
+    pub adoption: Option<OwnedFd>,
+    /// Whether the server before this one still runs.
+    pub has_predecessor: bool,
+}
+
+/// The server's words.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Ready,
+    Refused(String),
+    Here { version: String, id: u32, sockets: Vec<OwnedFd> },
+}
+
+const CONFIGURE: u8 = 1;
+const REOPEN: u8 = 2;
+const QUIT: u8 = 3;
+const STOP: u8 = 4;
+const READY: u8 = 5;
+const REFUSED: u8 = 6;
+const HERE: u8 = 7;
+
+fn broken() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not a message of this version")
+}
+
+/// Texts in a row, each behind its length.
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn put(&mut self, bytes: &[u8]) {
+        self.number(bytes.len());
+        self.0.extend(bytes);
+    }
+
+    fn number(&mut self, number: usize) {
+        self.0.extend((number as u64).to_le_bytes());
+    }
+}
+
+/// Reads what a [`Writer`] wrote.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self) -> io::Result<&'a [u8]> {
+        let length = self.number()?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or_else(broken)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self) -> io::Result<usize> {
+        let (number, rest) = self.0.split_first_chunk().ok_or_else(broken)?;
+        self.0 = rest;
+        usize::try_from(u64::from_le_bytes(*number)).map_err(|_| broken())
+    }
+
+    fn text(&mut self) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(self.take()?).into_owned())
+    }
+
+    fn path(&mut self) -> io::Result<PathBuf> {
+        Ok(PathBuf::from(OsStr::from_bytes(self.take()?)))
+    }
+}
+
+/// The texts in a file, which the master keeps instead of the texts: for each server process it starts.
+///
+/// # Errors
+/// No descriptor or memory is left.
+pub(super) fn sealed(texts: &Texts) -> io::Result<OwnedFd> {
+    let mut out = Writer::default();
+    out.number(texts.files.len());
+    for (path, found) in &texts.files {
+        out.put(path.as_os_str().as_bytes());
+        match found {
+            Ok(text) => {
+                out.number(0);
+                out.put(text);
+            }
+            Err(Failure { number: Some(number), .. }) => {
+                out.number(1);
+                out.number(number.unsigned_abs() as usize);
+            }
+            Err(Failure { text, .. }) => {
+                out.number(2);
+                out.put(text.as_bytes());
+            }
+        }
+    }
+    out.number(texts.patterns.len());
+    for (pattern, paths) in &texts.patterns {
+        out.put(pattern.as_bytes());
+        out.number(paths.len());
+        paths.iter().for_each(|path| out.put(path.as_os_str().as_bytes()));
+    }
+    text_file(&out.0)
+}
+
+fn unsealed(file: OwnedFd) -> io::Result<Texts> {
+    let text = Bytes::from(text_of(file)?);
+    let mut input = Reader(&text);
+    let mut texts = Texts::default();
+    for _ in 0..input.number()? {
+        let path = input.path()?;
+        let found = match input.number()? {
+            0 => Ok(text.slice_ref(input.take()?)),
+            1 => {
+                let number = i32::try_from(input.number()?).map_err(|_| broken())?;
+                Err(Failure { number: Some(number), text: String::new() })
+            }
+            _ => Err(Failure { number: None, text: input.text()? }),
+        };
+        texts.files.insert(path, found);
+    }
+    for _ in 0..input.number()? {
+        let pattern = input.text()?;
+        let paths = (0..input.number()?).map(|_| input.path()).collect::<Result<_, _>>()?;
+        texts.patterns.insert(pattern, paths);
+    }
+    Ok(texts)
+}
+
+/// What the master passes with `Configure`; the texts are [`sealed`].
+pub(super) struct Passed<'a> {
+    pub texts: &'a OwnedFd,
+    pub logs: Logs,
+    pub sockets: Vec<OwnedFd>,
+    pub adoption: Option<&'a OwnedFd>,
+    pub has_predecessor: bool,
+}
+
+/// As `Order::Configure`.
+///
+/// # Errors
+/// The server is gone, or no descriptor is left.
+pub(super) fn configure(channel: &Channel, passed: Passed<'_>) -> io::Result<()> {
+    let mut out = Writer::default();
+    out.number(usize::from(passed.has_predecessor));
+    out.number(usize::from(passed.adoption.is_some()));
+    let mut files = vec![passed.texts.try_clone()?];
+    files.extend(passed.adoption.map(OwnedFd::try_clone).transpose()?);
+    put_logs(&mut out, &mut files, passed.logs);
+    files.extend(passed.sockets);
+    channel.send(&Packet { kind: CONFIGURE, text: out.0, files })
+}
+
+fn put_logs(out: &mut Writer, files: &mut Vec<OwnedFd>, logs: Logs) {
+    out.number(logs.len());
+    for (path, file) in logs {
+        out.put(path.as_os_str().as_bytes());
+        files.push(file.into());
+    }
+}
+
+fn take_logs(
+    input: &mut Reader<'_>,
+    files: &mut impl Iterator<Item = OwnedFd>,
+) -> io::Result<Logs> {
+    let mut logs = Vec::new();
+    for _ in 0..input.number()? {
+        let path = input.path()?;
+        logs.push((path, File::from(files.next().ok_or_else(broken)?)));
+    }
+    Ok(logs)
+}
+
+/// Tells the server to write to these files from now on.
+///
+/// # Errors
+/// The server is gone.
+pub(super) fn reopen(channel: &Channel, logs: Logs) -> io::Result<()> {
+    let (mut out, mut files) = (Writer::default(), Vec::new());
+    put_logs(&mut out, &mut files, logs);
+    channel.send(&Packet { kind: REOPEN, text: out.0, files })
+}
+
+/// Tells the server to end: when requests are answered, or now.
+///
+/// # Errors
+/// It has.
+pub(super) fn end(channel: &Channel, is_graceful: bool) -> io::Result<()> {
+    let kind = if is_graceful { QUIT } else { STOP };
+    channel.send(&Packet { kind, text: Vec::new(), files: Vec::new() })
+}
+
+/// The master's next word; `None` if it is gone.
+///
+/// # Errors
+/// It is of another version.
+pub(super) fn next_order(channel: &Channel) -> io::Result<Option<Order>> {
+    let Some(Packet { kind, text, files }) = channel.receive()? else { return Ok(None) };
+    let (mut input, mut files) = (Reader(&text), files.into_iter());
+    Ok(Some(match kind {
+        CONFIGURE => {
+            let has_predecessor = input.number()? != 0;
+            let has_adoption = input.number()? != 0;
+            let texts = unsealed(files.next().ok_or_else(broken)?)?;
+            let adoption = if has_adoption { files.next() } else { None };
+            let logs = take_logs(&mut input, &mut files)?;
+            let sockets = files.collect();
+            Order::Configure(Given { texts, logs, sockets, adoption, has_predecessor })
+        }
+        REOPEN => Order::Reopen(take_logs(&mut input, &mut files)?),
+        QUIT => Order::Quit,
+        STOP => Order::Stop,
+        _ => return Err(broken()),
+    }))
+}
+
+/// Answers the master.
+///
+/// # Errors
+/// It is gone.
+pub(super) fn answer(channel: &Channel, answer: Answer) -> io::Result<()> {
+    let (kind, text, files) = match answer {
+        Answer::Ready => (READY, Vec::new(), Vec::new()),
+        Answer::Refused(why) => (REFUSED, why.into_bytes(), Vec::new()),
+        Answer::Here { version, id, sockets } => {
+            (HERE, format!("{id} {version}").into_bytes(), sockets)
+        }
+    };
+    channel.send(&Packet { kind, text, files })
+}
+
+/// The server's next word; `None` if it is gone.
+///
+/// # Errors
+/// It is of another version.
+pub(super) fn next_answer(channel: &Channel) -> io::Result<Option<Answer>> {
+    let Some(Packet { kind, text, files }) = channel.receive()? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(Some(match kind {
+        READY => Answer::Ready,
+        REFUSED => Answer::Refused(text),
+        HERE => {
+            let (id, version) = text.split_once(' ').ok_or_else(broken)?;
+            let id = id.parse().map_err(|_| broken())?;
+            Answer::Here { version: version.to_owned(), id, sockets: files }
+        }
+        _ => return Err(broken()),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_passed_arrives() {
+        let failed = |number, text: &str| Failure { number, text: text.to_owned() };
+        let texts = Texts {
+            files: [
+                ("/a".into(), Ok(Bytes::from_static(b"text"))),
+                ("/b".into(), Err(failed(Some(2), ""))),
+                ("/c".into(), Err(failed(None, "not a regular file"))),
+            ]
+            .into(),
+            patterns: [("*.conf".to_owned(), vec!["/a.conf".into(), "/b.conf".into()])].into(),
+        };
+        let (master, server) = Channel::pair().unwrap();
+        let file = |text: &[u8]| text_file(text).unwrap();
+        let passed = Passed {
+            texts: &sealed(&texts).unwrap(),
+            logs: vec![("/log".into(), file(b"log").into())],
+            sockets: vec![file(b"socket")],
+            adoption: Some(&file(b"adoption")),
+            has_predecessor: true,
+        };
+        configure(&master, passed).unwrap();
+        let Some(Order::Configure(given)) = next_order(&server).unwrap() else { panic!() };
+        assert_eq!((given.texts, given.has_predecessor), (texts, true));
+        let [(path, log)] = <[_; 1]>::try_from(given.logs).unwrap();
+        assert_eq!((path, text_of(log.into()).unwrap()), ("/log".into(), b"log".to_vec()));
+        assert_eq!(text_of(given.adoption.unwrap()).unwrap(), b"adoption");
+        let sockets: Vec<_> = given.sockets.into_iter().map(|it| text_of(it).unwrap()).collect();
+        assert_eq!(sockets, [b"socket"]);
+        reopen(&master, vec![("/log".into(), file(b"new").into())]).unwrap();
+        end(&master, true).unwrap();
+        end(&master, false).unwrap();
+        drop(master);
+        let orders: Vec<_> = std::iter::from_fn(|| next_order(&server).unwrap()).collect();
+        assert!(
+            matches!(&orders[..], [Order::Reopen(logs), Order::Quit, Order::Stop] if logs.len() == 1)
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Starting the server process: this program again, as another user, with one end of a channel as its standard input.
+
+use super::channel::Channel;
+use super::handover::{LISTEN_VARIABLES, MARK as SUCCESSOR};
+use super::plan::Plan;
+use super::{daemon, rights, server};
+use crate::config::load::Request;
+use rustix::process::{Pid, Rlimit, prlimit};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+/// Set for the server process.
+const MARK: &str = "YOROZU_SERVER";
+/// The running program, whatever its file is by now, and whoever may enter its folder.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// Whether this process was started as a server process.
+pub fn is_server() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Serves as a server process.
+///
+/// # Errors
+/// One line for the operator, unless the master was told.
+pub fn run_server(request: Request) -> Result<(), String> {
+    let failed = |problem: io::Error| format!("no channel to the master process ({problem})");
+    let channel: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+    nix::unistd::dup2_stdin(&null).map_err(|problem| failed(problem.into()))?;
+    // It is there to be told apart in a list of processes.
+    let _ = rustix::thread::set_name(c"yorozu: server");
+    // What went wrong was said to the master, which says it to the operator, or is in the log.
+    server::serve(request, Channel::from(channel), true).map_err(|_| String::new())
+}
+
+/// Starts the server process of a plan.
+///
+/// # Errors
+/// As the system refuses it.
+pub(super) fn start(plan: &Plan, channel: Channel) -> Result<Child, String> {
+    let mut command = Command::new(PROGRAM);
+    let mut args = std::env::args_os();
+    command.arg0(args.next().unwrap_or_default()).args(args).env(MARK, "1");
+    for variable in [&LISTEN_VARIABLES[..], &[SUCCESSOR, daemon::MARK, "NOTIFY_SOCKET"]].concat() {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::from(OwnedFd::from(channel)));
+    if daemon::is_detached() {
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+    }
+    let child = rights::as_user(plan.identity.as_ref(), move || {
+        command.spawn().map_err(|problem| format!("cannot start the server process ({problem})"))
+    })?;
+    limit(plan, child.id());
+    Ok(child)
+}
+
+/// Sets the limits of a server process; it serves without those that the system refuses.
+pub(super) fn limit(plan: &Plan, id: u32) {
+    let id = i32::try_from(id).ok().and_then(Pid::from_raw);
+    for (resource, name, value) in &plan.limits {
+        let limit = Rlimit { current: Some(*value), maximum: Some(*value) };
+        if let Err(problem) = prlimit(id, *resource, limit) {
+            let number = problem.raw_os_error();
+            let text = format!("setrlimit({name}, {value}) failed ({number}: {problem})");
+            plan.error_log.process(yorozu_kernel::logging::error::Level::Alert, &text);
+        }
+    }
+}

@@ -157,6 +157,11 @@ fn usr1_opens_the_logs_again() {
     fs::rename(&now, &rotated).unwrap();
     signal(&server, Signal::SIGUSR1);
     until("the new file", || now.exists());
+    // As with nginx, the file is there before those that serve write to it.
+    until("the line", || {
+        get(server.port, "/between").unwrap();
+        fs::read_to_string(&now).unwrap().contains("/between")
+    });
     get(server.port, "/after").unwrap();
     until("the line", || fs::read_to_string(&now).unwrap().contains("/after"));
     assert!(!fs::read_to_string(&rotated).unwrap().contains("/after"));

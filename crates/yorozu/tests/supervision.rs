@@ -290,16 +290,22 @@ fn pages_are_kept_within_bounds_after_a_panic_of_their_keeper() {
 }
 
 #[test]
-fn a_process_that_cannot_go_on_ends_loudly() {
+fn a_process_that_cannot_go_on_ends_loudly_and_is_started_again() {
     let folder = Folder::new();
     let http = "server { listen 127.0.0.1:$port; location / { return 200 ok; } }";
-    let mut server = Server::start(&faulty(&folder), folder.path(), http);
+    let server = Server::start(&faulty(&folder), folder.path(), http);
     let port = server.port;
+    let first = server.serving_id();
     until("its end", || {
         ask(&folder, "turn");
         let _ = TcpStream::connect(("127.0.0.1", port));
         log(&folder).contains("[emerg]")
     });
-    assert!(!server.wait());
     assert!(log(&folder).contains("workers end as soon as they are started"));
+    until("the master's word", || {
+        log(&folder).contains(&format!("server process {first} exited with code 1"))
+    });
+    fs::remove_file(folder.path().join("faults/turn")).unwrap_or_default();
+    assert_eq!(get(port, "/").unwrap().body, b"ok");
+    assert_ne!(server.serving_id(), first);
 }

@@ -193,7 +193,7 @@ mod tests {
             [(0, 0), (5, 1), (TEXT_MAX, FILES_MAX), (TEXT_MAX + 1, FILES_MAX), (90_000, 600)]
         {
             let text = vec![b'x'; length];
-            let files = (0..count).map(|number: u32| text_file(&number.to_le_bytes()).unwrap());
+            let files = (0..count).map(|number: usize| text_file(&number.to_le_bytes()).unwrap());
             let packet = Packet { kind: 7, text, files: files.collect() };
             std::thread::scope(|scope| {
                 scope.spawn(|| one.send(&packet).unwrap());

@@ -42,8 +42,8 @@ struct Master {
     reads_again: bool,
     /// When a server is started in the place of one that ended.
     restarts_at: Option<Instant>,
-    /// Pause before that; longer each time one ended soon after its start.
-    pause: Duration,
+    /// How many ended soon after their start, one after the other.
+    early_deaths: u32,
     /// The new binary, between SIGUSR2 and its end.
     successor: Option<Child>,
     /// Whether no server is to run while the process stays (SIGWINCH).
@@ -165,7 +165,7 @@ impl Master {
             asked: None,
             reads_again: false,
             restarts_at: None,
-            pause: limits::RESTART_PAUSE,
+            early_deaths: 0,
             successor: None,
             is_resting: false,
             is_ending: false,
@@ -294,18 +294,17 @@ impl Master {
             return self.log(Level::Notice, &format!("server process {end}"));
         }
         self.log(Level::Alert, &format!("server process {end}"));
-        self.pause = match lived {
-            Some(lived) if lived >= limits::RESTART_INTERVAL => Duration::ZERO,
-            _ => (self.pause * 2).clamp(limits::RESTART_PAUSE, limits::RESTART_PAUSE_MAX),
-        };
-        if self.pause > limits::RESTART_PAUSE {
+        let is_early = lived.is_none_or(|lived| lived < limits::RESTART_INTERVAL);
+        self.early_deaths = if is_early { self.early_deaths.saturating_add(1) } else { 0 };
+        let pause = pause(self.early_deaths);
+        if !pause.is_zero() {
             let text = format!(
                 "server processes end soon after their start: the next one is started in {} ms",
-                self.pause.as_millis()
+                pause.as_millis()
             );
             self.log(Level::Alert, &text);
         }
-        self.restarts_at = Some(Instant::now() + self.pause);
+        self.restarts_at = Some(Instant::now() + pause);
     }
 
     fn restart(&mut self) {
@@ -573,6 +572,19 @@ impl Master {
     }
 }
 
+/// How long the next server process is waited with, after so many that ended soon after their start.
+fn pause(early_deaths: u32) -> Duration {
+    /// So many are replaced at once; chosen.
+    const AT_ONCE: u32 = 3;
+    match early_deaths.checked_sub(AT_ONCE + 1) {
+        None => Duration::ZERO,
+        Some(more) => {
+            let factor = 2_u32.saturating_pow(more);
+            limits::RESTART_PAUSE.saturating_mul(factor).min(limits::RESTART_PAUSE_MAX)
+        }
+    }
+}
+
 /// A server process without a master, if there is one where this configuration's would be.
 fn find_orphan(plan: &Plan, place: &Path) -> Option<Orphan> {
     if plan.is_apart && !handover::is_upgrade() { adoption::find(place) } else { None }
@@ -619,5 +631,16 @@ fn end_of(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("exited on signal {signal}{core}"),
         (None, code) => format!("exited with code {}", code.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_grows_and_has_an_end() {
+        let pauses = [0, 1, 3, 4, 5, 6, 10, 11, 100].map(|deaths| pause(deaths).as_millis());
+        assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 6400, 10_000, 10_000]);
     }
 }

@@ -6,6 +6,7 @@ use crate::entry_file::body_bytes;
 use crate::fill::{Claim, Waiter};
 use crate::flow::Filling;
 use crate::folder::Folder;
+use crate::index::Digest;
 use crate::lent::{Account, Held};
 use crate::marks::{Locked, Making};
 use crate::purge::{Purge, PurgeMode};
@@ -52,7 +53,8 @@ pub struct ZoneUsage {
 /// One `keys_zone`.
 pub struct Zone {
     options: ZoneOptions,
-    uses: Cache<Key, u64>,
+    /// By digest: a key may be as long as a request.
+    uses: Cache<Digest, u64>,
     lent: Account,
     /// Bytes of bodies that arrive.
     arriving: Account,
@@ -386,13 +388,14 @@ impl Zone {
 
     /// How many requests for a key that is not stored were counted.
     pub fn uses(&self, key: &Key) -> u64 {
-        self.uses.get(key).unwrap_or(0)
+        self.uses.get(&key.digest()).unwrap_or(0)
     }
 
     /// Counts one; the count so far, this one included.
     pub fn count_use(&self, key: &Key) -> u64 {
-        let uses = self.uses(key) + 1;
-        self.uses.insert(key.clone(), uses);
+        let digest = key.digest();
+        let uses = self.uses.get(&digest).unwrap_or(0) + 1;
+        self.uses.insert(digest, uses);
         uses
     }
 

@@ -421,6 +421,11 @@ def test_many_small_fields():
             for page in range(number, 2000, 4):
                 get(client, f'/200/f{page}', 200)
         crowd(site, 4, fields)
+        assert site.origin.calls == 2000
+        with site.client('/200/f1999') as client:
+            head, rest = read_head(client)
+            assert b'X-Cache: HIT' in head and b'X-899: 899' in head, head
+            read_body(client, 200, rest)
         site.judge('2,000 pages with 900 fields each')
         site.judge_rest()
 

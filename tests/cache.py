@@ -403,7 +403,7 @@ def test_the_running_server_explains_itself():
         zone, state, status, _, key = out.strip().split('\t')
         equal((zone, state.split()[0], status, key), ('z', 'fresh', '200', 'httpGETsite.example/a'))
         out, _, _ = asks(site, 'stat')
-        assert out.startswith('z: memory 1 pages'), out
+        assert out.startswith('z: memory 1 pages') and '; names 1' in out, out
         for words, expected in ((['ls', 'none'], 'is unknown, expected one of: z'), (['explain', 'a'], 'expected http://'),
                                 (['flush'], 'expected stat, ls or explain')):
             out, error, status = asks(site, *words)

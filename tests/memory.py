@@ -49,6 +49,8 @@ class Answer(socketserver.StreamRequestHandler):
                 head += f'Vary: X-Kind\r\nSurrogate-Key: {name} all-{name[-1]}\r\n'
             elif name.startswith('u'):
                 head += f'Surrogate-Key: {" ".join(f"{name}-{tag}" for tag in range(1000))}\r\n'
+            elif name.startswith('f'):
+                head += ''.join(f'X-{field}: {field}\r\n' for field in range(900))
             self.wfile.write(head.encode() + b'Content-Type: text/plain\r\n\r\n')
             left, stop = int(size), int(size) * 3 // 4 if name.startswith('h') else -1
             while left > 0:
@@ -401,6 +403,30 @@ def test_long_keys():
         crowd(site, 4, long_keys)
         assert site.origin.calls == 10000
         site.judge('10,000 keys of 6,000 bytes', names=16 * MB)
+        site.judge_rest()
+
+
+def test_long_keys_that_are_not_stored_yet():
+    with Site(4 * MB, keys='4m', more='proxy_cache_min_uses 2; large_client_header_buffers 4 16k;') as site:
+        def long_keys(client, number):
+            for page in range(number, 16000, 4):
+                get(client, f'/200/{page}?{"k" * 6000}', 200)
+        crowd(site, 4, long_keys)
+        site.judge('16,000 keys of 6,000 bytes, each asked for once')
+
+
+def test_many_small_fields():
+    with Site(16 * MB, path=many_files, more='proxy_buffer_size 32k; proxy_buffers 8 32k;') as site:
+        def fields(client, number):
+            for page in range(number, 2000, 4):
+                get(client, f'/200/f{page}', 200)
+        crowd(site, 4, fields)
+        assert site.origin.calls == 2000
+        with site.client('/200/f1999') as client:
+            head, rest = read_head(client)
+            assert b'X-Cache: HIT' in head and b'X-899: 899' in head, head
+            read_body(client, 200, rest)
+        site.judge('2,000 pages with 900 fields each')
         site.judge_rest()
 
 

@@ -95,7 +95,9 @@ class Part:
 
 PARTS = [
     Part('fuzzing', 'fuzzing', 'fuzz/run 8', (), 1200, is_slow=True, again='fuzz/run 8 {test}'),
-    Part('plugin', 'the WordPress plugin', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('plugin', 'the WordPress plugin: changes of posts', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('plugin-screens', 'the WordPress plugin: all else, and its screens', 'tests/plugin_screens.py', ('yorozu', 'wordpress'), 1200,
+         is_slow=True),
     Part('model', 'orders of steps in the cache', 'tests/model.py', ('everything',), 900),
     Part('site', 'the whole site in a browser', 'tests/site.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('memory', 'what memory= bounds', 'tests/memory.py'),
@@ -121,9 +123,9 @@ OUTSIDE = [
 NAMED = [Part('h2spec', 'h2spec over TLS', 'conformance/h2spec', is_slow=True, again='conformance/h2spec')]
 # What is begun last shall be short. What needs nothing builds for itself, beside the build for all; what waits much goes
 # with what computes much.
-LONGEST = ('fuzzing', 'plugin', 'yorozu-cases', 'model', 'site', 'nginx-tests', 'memory', 'cache', 'attacks', 'cache-tests',
-           'client-certificates', 'places', 'gateways', 'storm', 'yorozu-generations', 'far-origin', 'yorozu-slow_clients',
-           'yorozu-cache-lib')
+LONGEST = ('fuzzing', 'plugin', 'yorozu-cases', 'plugin-screens', 'model', 'site', 'nginx-tests', 'memory', 'cache', 'attacks',
+           'cache-tests', 'client-certificates', 'places', 'gateways', 'storm', 'yorozu-generations', 'far-origin',
+           'yorozu-slow_clients', 'yorozu-cache-lib')
 WORDPRESS = Part('wordpress', 'a WordPress, installed once for those that want one', f'tests/wordpress.py {LOGS}/wordpress.tar',
                  is_slow=True, again='tests/wordpress.py target/tests/wordpress.tar')
 

@@ -152,7 +152,7 @@ impl Tiers {
         self.marks().unless_met(key, &entry.head, |locked| {
             let newer = self.in_memory(key).filter(|old| !locked.is_older(old.head.began, began));
             if newer.is_none() {
-                self.put(locked, key, entry);
+                self.put_read(locked, key, entry);
             }
             found = Some(newer.unwrap_or_else(|| Arc::clone(entry)));
             true
@@ -244,6 +244,7 @@ impl Tiers {
             is_wanted(locked) && self.may_be_named(locked, key, entry)
         });
         if !is_named {
+            self.forget_unused(key);
             return Ok(false);
         }
         if let Err(problem) = files::rename(temporary, path) {
@@ -274,7 +275,10 @@ impl Tiers {
                 Some(is_removed) => is_removed,
                 None => match self.index.oldest() {
                     Some(oldest) => self.remove_known(&oldest, now),
-                    None => break,
+                    None => {
+                        self.make_room_in_memory();
+                        break;
+                    }
                 },
             };
             refused += usize::from(!is_removed);
@@ -421,8 +425,13 @@ impl Tiers {
             }
         }
         let mut refused = 0;
-        while refused < REFUSED_MAX && (self.is_above(0, false) || self.is_disk_tight()) {
-            let Some(oldest) = self.index.oldest() else { break };
+        while refused < REFUSED_MAX
+            && (self.is_above(0, false) || self.are_names_above() || self.is_disk_tight())
+        {
+            let Some(oldest) = self.index.oldest() else {
+                self.make_room_in_memory();
+                break;
+            };
             let is_removed = self.remove_known(&oldest, now);
             removed += usize::from(is_removed);
             refused += usize::from(!is_removed);

@@ -19,6 +19,7 @@ use crate::marks::{Locked, Marks, Moment};
 use crate::purge::{Purge, PurgeMode};
 use crate::sync::AtomicBool;
 use crate::zone::Zone;
+use bytes::Bytes;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 use std::collections::HashSet;
@@ -53,11 +54,17 @@ impl Clone for InMemory {
 
 /// Notes what is pushed out of memory: if it has no file its name goes, too.
 #[derive(Clone, Default)]
-struct PushedOut(Arc<Mutex<Vec<Key>>>);
+struct PushedOut(Arc<Mutex<HashSet<Key>>>);
 
 impl PushedOut {
-    fn take(&self) -> Vec<Key> {
+    fn take(&self) -> HashSet<Key> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, key: &Key) {
+        // A copy: the key may be a slice of all that the entry's head says.
+        let key = Key::new(Bytes::copy_from_slice(key.as_bytes()));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
     }
 }
 
@@ -67,7 +74,7 @@ impl Lifecycle<Key, InMemory> for PushedOut {
 
     fn on_evict(&self, freed: &mut Self::RequestState, key: Key, kept: InMemory) {
         freed.push(kept);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+        self.note(&key);
     }
 }
 
@@ -114,6 +121,9 @@ impl std::fmt::Debug for Tiers {
 /// Keys and tags of what is stored take so much memory for each file there may be; chosen: a key of a hundred bytes with
 /// some eight tags. What has longer ones takes the room of several.
 const NAMES_OF_FILE: u64 = 512;
+/// Until room is made they may be above their bound by this share of it; what comes then has to wait for it. Chosen: the
+/// names of what comes in while one page is written.
+const NAMES_ABOVE_SHARE: u64 = 4;
 /// They may take this share of the memory tier in any case: what is in memory has its names there whether it has a file
 /// or not.
 const NAMES_SHARE: u64 = 8;
@@ -229,19 +239,42 @@ impl Tiers {
         self.memory.iter().map(|(key, kept)| (key, kept.entry))
     }
 
-    /// Puts an entry that no purge met into memory, unless that or the disk has a newer one.
-    pub(crate) fn put(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) -> bool {
-        let began = entry.head.began;
-        let is_older = self.index.has_newer(&key.digest(), self.marks().own_number(began))
-            || self.in_memory(key).is_some_and(|old| locked.is_older(began, old.head.began));
-        if !is_older {
+    /// Puts an entry that was read from its file and that no purge met into memory, unless that or the disk has a
+    /// newer one.
+    pub(crate) fn put_read(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) {
+        if !self.has_newer(locked, key, entry) {
+            // The file has its names in any case.
             self.catalog.add(key, &entry.head.tags);
             self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
         }
-        !is_older
     }
 
-    /// May the entry's file get its name, as far as the memory tier knows? From here on the catalog has it.
+    /// Puts an entry that was made and that no purge met into memory, if its names have room. `false`: memory or the
+    /// disk has a newer one.
+    pub(crate) fn put_made(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) -> bool {
+        let is_newest = !self.has_newer(locked, key, entry);
+        if is_newest && self.add_names(key, entry) {
+            self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
+        } else if is_newest && self.memory.remove(key).is_some() {
+            self.pushed_out.note(key);
+        }
+        is_newest
+    }
+
+    fn has_newer(&self, locked: &Locked<'_>, key: &Key, entry: &Entry) -> bool {
+        let began = entry.head.began;
+        self.index.has_newer(&key.digest(), self.marks().own_number(began))
+            || self.in_memory(key).is_some_and(|old| locked.is_older(began, old.head.began))
+    }
+
+    /// Notes key and tags of what is stored from here on; `false`: there is no room for them.
+    fn add_names(&self, key: &Key, entry: &Entry) -> bool {
+        let max = self.names_max();
+        self.catalog.add_within(max + max / NAMES_ABOVE_SHARE, key, &entry.head.tags)
+    }
+
+    /// May the entry's file get its name, as far as the memory tier and the catalog's room go? From here on the catalog
+    /// has it.
     pub(crate) fn may_be_named(&self, locked: &Locked<'_>, key: &Key, entry: &Entry) -> bool {
         let began = entry.head.began;
         let found = self.in_memory(key);
@@ -252,8 +285,7 @@ impl Tiers {
             // It came when this one had been pushed out of memory and was not written yet.
             self.memory.remove(key);
         }
-        self.catalog.add(key, &entry.head.tags);
-        true
+        self.add_names(key, entry)
     }
 
     /// Weighs an entry again.
@@ -274,8 +306,13 @@ impl Tiers {
 
     /// Do the keys and tags of what is stored take more memory than they may?
     pub(crate) fn are_names_above(&self) -> bool {
+        self.catalog.bytes() > self.names_max()
+    }
+
+    /// What they may take, down to which room is made at each write.
+    pub(crate) fn names_max(&self) -> u64 {
         let of_files = self.options.files_max as u64 * NAMES_OF_FILE;
-        self.catalog.bytes() > of_files.max(self.memory_bytes / NAMES_SHARE)
+        of_files.max(self.memory_bytes / NAMES_SHARE)
     }
 
     pub(crate) fn drop_from_memory(&self, key: &Key) {
@@ -290,6 +327,25 @@ impl Tiers {
         if !pushed_out.is_empty() {
             let _names = self.folder.names();
             pushed_out.iter().for_each(|key| self.forget_unused(key));
+        }
+    }
+
+    /// Makes room for names where no file is left that could go for them: by what is in memory alone, the longest unused
+    /// first. Blocks.
+    pub(crate) fn make_room_in_memory(&self) {
+        if !self.are_names_above() {
+            return;
+        }
+        let has_file = |key: &Key| self.index.holds(&key.digest());
+        let mut alone: Vec<_> = self.all_in_memory().filter(|(key, _)| !has_file(key)).collect();
+        alone.sort_by_key(|(_, entry)| entry.last_used());
+        for (key, _) in alone {
+            if !self.are_names_above() {
+                break;
+            }
+            let _names = self.folder.names();
+            self.drop_from_memory(&key);
+            self.forget_unused(&key);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::entry_file::body_bytes;
 use crate::fill::{Claim, Waiter};
 use crate::flow::Filling;
 use crate::folder::Folder;
+use crate::index::Digest;
 use crate::lent::{Account, Held};
 use crate::marks::{Locked, Making};
 use crate::purge::{Purge, PurgeMode};
@@ -39,6 +40,10 @@ pub struct ZoneUsage {
     pub disk_files: usize,
     /// Bytes of those files.
     pub disk_bytes: u64,
+    /// Bytes that keys and tags of both tiers take.
+    pub names_bytes: u64,
+    /// Their bound.
+    pub names_bytes_max: u64,
     /// Bytes of entries that wait for the disk.
     pub waiting_bytes: u64,
     /// Entries that were not written since the start, as too many waited.
@@ -48,7 +53,8 @@ pub struct ZoneUsage {
 /// One `keys_zone`.
 pub struct Zone {
     options: ZoneOptions,
-    uses: Cache<Key, u64>,
+    /// By digest: a key may be as long as a request.
+    uses: Cache<Digest, u64>,
     lent: Account,
     /// Bytes of bodies that arrive.
     arriving: Account,
@@ -215,12 +221,12 @@ impl Zone {
         Ok(entry.map(|entry| (entry, making)))
     }
 
-    /// Puts an entry into the memory tier; from here on it is a hit. `false`: a purge met it since its
-    /// `making` began, or there is a newer one.
+    /// Puts an entry into the memory tier; from here on it is a hit. Where keys and tags of other pages take all their room
+    /// it is one only when it was written. `false`: a purge met it since its `making` began, or there is a newer one.
     pub fn insert(&self, key: &Key, entry: &Arc<Entry>, making: &Making) -> bool {
         let is_own = making.is_of(self.tiers.marks(), entry.head.began);
         debug_assert!(is_own, "the making of another response");
-        let put = |locked: &Locked<'_>| self.tiers.put(locked, key, entry);
+        let put = |locked: &Locked<'_>| self.tiers.put_made(locked, key, entry);
         self.tiers.marks().unless_met(key, &entry.head, put)
     }
 
@@ -382,13 +388,14 @@ impl Zone {
 
     /// How many requests for a key that is not stored were counted.
     pub fn uses(&self, key: &Key) -> u64 {
-        self.uses.get(key).unwrap_or(0)
+        self.uses.get(&key.digest()).unwrap_or(0)
     }
 
     /// Counts one; the count so far, this one included.
     pub fn count_use(&self, key: &Key) -> u64 {
-        let uses = self.uses(key) + 1;
-        self.uses.insert(key.clone(), uses);
+        let digest = key.digest();
+        let uses = self.uses.get(&digest).unwrap_or(0) + 1;
+        self.uses.insert(digest, uses);
         uses
     }
 
@@ -500,7 +507,16 @@ impl Zone {
         let (disk_files, disk_bytes) = self.tiers.index.usage();
         let (memory_entries, memory_bytes) = self.tiers.memory_usage();
         let (waiting_bytes, unwritten) = self.queue.usage();
-        ZoneUsage { memory_entries, memory_bytes, disk_files, disk_bytes, waiting_bytes, unwritten }
+        ZoneUsage {
+            memory_entries,
+            memory_bytes,
+            disk_files,
+            disk_bytes,
+            names_bytes: self.tiers.catalog.bytes(),
+            names_bytes_max: self.tiers.names_max(),
+            waiting_bytes,
+            unwritten,
+        }
     }
 
     /// A copy of `entry` with another head: after a successful revalidation.
@@ -707,6 +723,70 @@ mod tests {
         zone.write(&key, &entry, 0, &making).unwrap();
         assert!(zone.tiers.catalog.bytes() <= bound + 7000);
         assert!(read(&zone, "tagged").is_some() && zone.usage().disk_files > 1);
+    }
+
+    fn tagged(zone: &Zone, number: usize, tags: usize) -> (Key, Making, Arc<Entry>) {
+        let making = zone.begin();
+        let key = key(&format!("k{number}"));
+        let head = EntryHead {
+            key: key.as_bytes().to_vec().into(),
+            began: making.moment(),
+            tags: (0..tags).map(|tag| format!("h\0tag-{number}-{tag}").into()).collect(),
+            ..EntryHead::default()
+        };
+        let entry = Arc::new(zone.seal(head, Bytes::from_static(b"page"), 0));
+        (key, making, entry)
+    }
+
+    #[test]
+    fn names_and_tags_are_bounded_though_the_disk_does_not_keep_up() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.files_max = 100;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        let (bound, of_a_page) = (128 * 1024, 100 * 470 + 100);
+        for number in 0..200 {
+            let (key, making, entry) = tagged(&zone, number, 100);
+            assert!(zone.insert(&key, &entry, &making));
+            let bytes = zone.usage().names_bytes;
+            assert!(bytes <= bound / 4 * 5 + of_a_page, "{bytes} after {number}");
+        }
+        assert_eq!((zone.usage().names_bytes_max, zone.usage().disk_files), (bound, 0));
+        // What is written gets its room from what is in memory alone, the longest unused of it.
+        let (key, making, entry) = tagged(&zone, 200, 100);
+        assert!(zone.insert(&key, &entry, &making));
+        assert!(zone.peek(&key).is_none());
+        zone.write(&key, &entry, 0, &making).unwrap();
+        assert!(zone.usage().names_bytes <= bound + of_a_page);
+        assert!(load(&zone, "k200").is_some() && zone.peek(&tagged(&zone, 0, 0).0).is_none());
+        // A page that is made again keeps its names, a new one has room.
+        for number in [200, 201] {
+            let (key, making, entry) = tagged(&zone, number, 10);
+            assert!(zone.insert(&key, &entry, &making));
+            assert!(zone.tiers.is_current(&key, &entry), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_page_whose_new_tags_have_no_room_is_not_answered_by_its_old_copy() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.files_max = 100;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        put(&zone, "k0", b"old");
+        (1..10).for_each(|number| {
+            let (key, making, entry) = tagged(&zone, number, 100);
+            zone.insert(&key, &entry, &making);
+        });
+        let (key, making, entry) = tagged(&zone, 0, 3);
+        assert!(zone.insert(&key, &entry, &making));
+        assert!(zone.peek(&key).is_none());
+        // Its own names are free for it.
+        zone.write(&key, &entry, 0, &making).unwrap();
+        assert!(load(&zone, "k0").is_some_and(|found| found.head.tags.len() == 3));
+        assert_eq!(purge(&zone, Purge::Tag("h\0tag-0-2".into()), PurgeMode::Hard), 1);
     }
 
     #[test]

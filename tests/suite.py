@@ -111,6 +111,7 @@ PARTS = [
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
+    Part('instructions', 'instructions of a request', 'tests/instructions.py'),
     Part('runner', 'the runner of the tests itself', 'tests/runner.py', ()),
     Part('published', 'the published configurations', 'tests/published.py'),
 ]

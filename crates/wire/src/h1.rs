@@ -68,6 +68,7 @@ fn span(start: usize, end: usize) -> Span {
 }
 
 /// The bytes of a span.
+#[inline]
 pub fn slice<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {
     &bytes[span.start as usize..span.end as usize]
 }
@@ -78,8 +79,7 @@ pub fn slice<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {
 /// As soon as the bytes at hand cannot become a request line.
 ///
 /// # Source
-/// RFC 9112, section 3; nginx takes a bare LF as the line's end, several spaces between the parts,
-/// and no control byte inside the target.
+/// RFC 9112, section 3; as nginx: a bare LF ends it, several spaces part it, no target has control bytes.
 pub fn request_line(input: &[u8]) -> Result<Option<RequestLine>, WireError> {
     let start = input.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let method_bytes = input[start..].iter().take_while(|byte| is_method_byte(**byte)).count();

@@ -182,9 +182,9 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Fou
         Decision::Hit => {
             let is_due = conf.cache_early_refresh.is_due(entry, exchange.now_millis());
             let refresh = if is_due { refresh_early(exchange, conf, entry) } else { None };
-            Some(Found { outcome: answer(exchange, entry, CacheStatus::Hit), refresh })
+            Some(Found { outcome: answer(exchange, conf, entry, CacheStatus::Hit), refresh })
         }
-        Decision::Part(range) => Some(answer::answer_part(exchange, entry, &range).into()),
+        Decision::Part(range) => Some(answer::answer_part(exchange, conf, entry, &range).into()),
         Decision::Beyond { completes } => {
             exchange.cache_report.forward = Some(Forward::Partial);
             if completes {
@@ -240,7 +240,7 @@ fn renew(
         }
         Step::Alone => return None,
     };
-    Some(Found { outcome: answer(exchange, entry, status), refresh })
+    Some(Found { outcome: answer(exchange, conf, entry, status), refresh })
 }
 
 /// `*_cache_early_refresh`: has one request renew a page that is still fresh.

@@ -49,15 +49,16 @@ fn rule<'a>(
     })
 }
 
-/// Is the request a purge? `families`: those whose pages may be stored.
+/// Can a request to the location be a purge? `families`: those whose pages may be stored.
+pub fn is_possible(location: &LocationConf, families: &[&Family]) -> bool {
+    let is_off = |conf: &Conf| matches!(conf.cache_purge, PurgeRule::Off);
+    !families.iter().all(|family| is_off(settings::with_prefix(location, family)))
+}
+
+/// Is the request a purge? `families`: as above.
 pub fn is_asked(exchange: &mut Exchange, families: &[&Family]) -> bool {
     let conf = Rc::clone(&exchange.conf);
-    let location = conf.location(exchange.location);
-    let is_off = |conf: &Conf| matches!(conf.cache_purge, PurgeRule::Off);
-    if families.iter().all(|family| is_off(settings::with_prefix(location, family))) {
-        return false;
-    }
-    rule(exchange, location, families).is_some()
+    rule(exchange, conf.location(exchange.location), families).is_some()
 }
 
 /// Purges what the request asks for. `has_rules`: `allow` and `deny` have let the client in.

@@ -26,11 +26,13 @@ thread_local! {
 }
 
 /// The number of the present turn of this worker.
+#[inline]
 pub fn number() -> u64 {
     TURN.get()
 }
 
 /// Milliseconds since 1970, read once a turn.
+#[inline]
 pub fn unix_millis() -> i64 {
     let (turn, millis) = MILLIS.get();
     if turn == number() && turn != NONE {
@@ -47,6 +49,7 @@ pub fn unix_seconds() -> i64 {
 }
 
 /// As [`unix_millis`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
+#[inline]
 pub fn instant() -> Instant {
     match INSTANT.get() {
         Some((turn, now)) if turn == number() && turn != NONE => now,

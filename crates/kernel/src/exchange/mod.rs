@@ -343,11 +343,13 @@ impl Exchange {
     }
 
     /// Seconds since 1970, now: as nginx, not when the request began, which may have waited since.
+    #[inline]
     pub fn now(&self) -> i64 {
         turn::unix_seconds()
     }
 
     /// Milliseconds since 1970, now: by what is fresh a request is answered that may have waited since it began.
+    #[inline]
     pub fn now_millis(&self) -> i64 {
         turn::unix_millis()
     }

@@ -157,12 +157,14 @@ impl Response {
     }
 
     /// Every field line that is not in a place of its own.
+    #[inline]
     pub fn all_fields(&self) -> impl Iterator<Item = &(Bytes, Bytes)> {
         let stored = self.stored.iter().flat_map(|entry| entry.head.fields.iter());
         stored.chain(self.fields.iter())
     }
 
     /// The first value of `name` among [`Response::all_fields`].
+    #[inline]
     pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
         self.all_fields()
             .find(|(found, _)| found.eq_ignore_ascii_case(name))

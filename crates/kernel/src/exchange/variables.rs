@@ -61,11 +61,13 @@ impl Variable {
     }
 }
 
+#[inline]
 pub fn put(out: &mut Vec<u8>, value: &[u8]) -> bool {
     out.extend_from_slice(value);
     true
 }
 
+#[inline]
 pub fn put_number(out: &mut Vec<u8>, value: u64) -> bool {
     put(out, decimal(value, &mut [0; 20]))
 }

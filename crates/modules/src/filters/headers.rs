@@ -217,8 +217,11 @@ pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
 
 /// Makes room for fields behind the content: it has to come in chunks or frames then.
 pub fn make_room_for_trailers(exchange: &mut Exchange, response: &mut Response) {
+    if !response.has_trailers {
+        return;
+    }
     let conf = exchange.conf.location(exchange.location).http_core();
-    response.has_trailers &= match exchange.request.version {
+    response.has_trailers = match exchange.request.version {
         Version::V11 => conf.chunked_transfer_encoding,
         version => version > Version::V11,
     };

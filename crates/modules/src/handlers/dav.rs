@@ -67,11 +67,18 @@ settings! {
     min_delete_depth: u64 = "0", ONE, HTTP_SERVER_LOCATION;
 }
 
+impl Conf {
+    /// May anybody change files?
+    pub fn is_on(&self) -> bool {
+        !self.dav_methods.0.is_empty()
+    }
+}
+
 /// Does the request change files?
 pub fn is_asked(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);
     let methods = &location.of::<Conf>().dav_methods.0;
-    !methods.is_empty() && methods.iter().any(|method| method == exchange.request.method_text())
+    methods.iter().any(|method| method == exchange.request.method_text())
 }
 
 /// A status with the reason for the log, if it has one.

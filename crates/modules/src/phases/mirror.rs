@@ -42,6 +42,13 @@ settings! {
     mirror_request_body: bool = "on", ONE, HTTP_SERVER_LOCATION;
 }
 
+impl Conf {
+    /// Is anything mirrored?
+    pub fn is_on(&self) -> bool {
+        !self.mirror.0.is_empty()
+    }
+}
+
 /// Must the request's body be read before it can be mirrored?
 pub fn waits(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();

@@ -8,6 +8,7 @@ use crate::engine::ENGINE;
 use crate::filters;
 use crate::handlers::Files as FilesHandler;
 use crate::modules::MODULES;
+use crate::phases;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -30,7 +31,7 @@ use yorozu_kernel::config::settings::{Compiling, ModuleDraft, SettingsCompiler};
 use yorozu_kernel::config::shared::SharedSet;
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
-use yorozu_kernel::exchange::handler::BoundFilters;
+use yorozu_kernel::exchange::handler::{BoundFilters, BoundPhases};
 use yorozu_kernel::logging::file::LogFiles;
 use yorozu_modules::phases::rewrite;
 use yorozu_upstream::{Loads, Resolver};
@@ -311,6 +312,7 @@ impl<'a> Compiler<'a> {
         let settings = self.settings.compile(&block.drafts, &env.silent, &compiling);
         let mut settings = settings.map_err(fail)?;
         settings.put(rewrite::Steps::place(), Arc::new(script));
+        let core: Arc<http_core::Conf> = settings.share(http_core::Conf::place());
         let mut conf = LocationConf {
             id,
             at: at.clone(),
@@ -324,9 +326,12 @@ impl<'a> Compiler<'a> {
             error_log: block.error_log.clone().unwrap_or_default(),
             limit_except,
             settings,
+            core: Box::new(core),
             filters: BoundFilters::default(),
+            phases: BoundPhases::default(),
         };
         conf.filters = filters::bound(&conf);
+        conf.phases = phases::bound(&conf);
         self.locations[id.0 as usize] = Some(conf);
         Ok(id)
     }

@@ -50,10 +50,6 @@ impl Spoken for Fastcgi {
 }
 
 impl Protocol for Fastcgi {
-    fn family(&self) -> &'static Family {
-        &FAMILY
-    }
-
     fn target(&self) -> Option<&Target> {
         Some(&self.0)
     }

@@ -110,10 +110,6 @@ impl Spoken for Memcached {
 }
 
 impl Protocol for Memcached {
-    fn family(&self) -> &'static Family {
-        &FAMILY
-    }
-
     fn target(&self) -> Option<&Target> {
         Some(&self.target)
     }

@@ -41,9 +41,21 @@ impl Family {
     }
 }
 
-/// A protocol, as its directives know it: by its type.
+/// A protocol as its directives know it: by its type.
 pub trait Spoken: Protocol + Sized {
+    /// The prefix of its directives, and where the settings lie that have it.
     fn family() -> &'static Family;
+}
+
+/// [`Spoken::family`] of a protocol that is known by its value alone.
+pub trait HasFamily {
+    fn family(&self) -> &'static Family;
+}
+
+impl<P: Spoken> HasFamily for P {
+    fn family(&self) -> &'static Family {
+        <P as Spoken>::family()
+    }
 }
 
 /// A block's half of settings that are stamped.

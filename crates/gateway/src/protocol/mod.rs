@@ -14,7 +14,7 @@ pub mod target;
 use crate::upstream::Upstream;
 use bytes::Bytes;
 use call::Call;
-use family::Family;
+use family::HasFamily;
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -29,10 +29,7 @@ use yorozu_upstream::TlsOptions;
 /// The protocol a location speaks, and to whom: what its `*_pass` says.
 ///
 /// What has a default here is what most protocols say.
-pub trait Protocol: Any + Debug + Send + Sync {
-    /// The prefix of its directives, and where the settings lie that have it.
-    fn family(&self) -> &'static Family;
-
+pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
     /// Where it goes, unless each request spells it.
     fn target(&self) -> Option<&Target>;
 

@@ -1,4 +1,4 @@
-//! Purges: what is removed, and what becomes of it.
+//! Purges: what is removed, and how.
 
 use crate::Key;
 use crate::catalog::host_end;
@@ -18,19 +18,19 @@ pub enum Purge {
     All,
 }
 
-/// What becomes of a purged page.
+/// What happens to a purged page.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum PurgeMode {
     /// It is gone.
     #[default]
     Hard,
-    /// It answers once more while it is made again, if it is in memory; else it is gone.
+    /// It is served stale once more while it is refreshed, if it is in memory; else it is gone.
     Soft,
 }
 
 impl Purge {
-    /// Does it mean the page?
-    pub(crate) fn means(&self, key: &Key, tags: &[Bytes]) -> bool {
+    /// Whether the purge matches the page.
+    pub(crate) fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
         match self {
             Self::Page(page) => key == page || key.page() == *page,
             Self::Prefix(prefix) => key.as_bytes().starts_with(prefix),

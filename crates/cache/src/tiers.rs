@@ -1,8 +1,8 @@
 //! Both tiers of one zone, and what is known of them: the memory tier here, the disk tier in `disk.rs`.
 //!
 //! # Invariants
-//! - The locks are taken in this order: names of the folder, marks, then those of the catalog, the index and
-//!   the memory tier, which are held for one call each. Fills, each by itself, come before the marks as well.
+//! - The locks are taken in this order: names of the folder, purge list, then those of the catalog, the index and
+//!   the memory tier, which are held for one call each. Fills, each by itself, come before the purge list as well.
 //! - What is in memory is in the catalog; so is each known file whose key is known.
 //! - An older entry never takes the place of a newer one.
 
@@ -15,8 +15,8 @@ use crate::fill::Fills;
 use crate::folder::Folder;
 use crate::index::Index;
 use crate::lent::{Account, Share};
-use crate::marks::{Locked, Marks, Moment};
 use crate::purge::{Purge, PurgeMode};
+use crate::purge_list::{Locked, Moment, PurgeList};
 use crate::sync::AtomicBool;
 use crate::zone::Zone;
 use quick_cache::sync::Cache;
@@ -118,9 +118,9 @@ const NAMES_OF_FILE: u64 = 512;
 /// or not.
 const NAMES_SHARE: u64 = 8;
 
-/// What purges met in one zone.
-pub(crate) struct Met {
-    /// Keys, with the place of the first purge that means each.
+/// What purges found in one zone.
+pub(crate) struct Found {
+    /// Keys, with the place of the first purge that matches each.
     pub(crate) keys: Vec<(usize, Key)>,
     /// Those of them that were in memory.
     pub(crate) in_memory: Vec<bool>,
@@ -146,15 +146,15 @@ impl Tiers {
             pushed_out,
             open_file_bytes: memory_bytes / FILES_OPEN_MAX,
             catalog: Catalog::default(),
-            fills: Arc::new(Fills::new(Arc::clone(&folder.marks))),
+            fills: Arc::new(Fills::new(Arc::clone(&folder.purge_list))),
             index: Index::new(),
             is_scanned: AtomicBool::new(false),
             folder,
         }
     }
 
-    pub(crate) fn marks(&self) -> &Arc<Marks> {
-        &self.folder.marks
+    pub(crate) fn purge_list(&self) -> &Arc<PurgeList> {
+        &self.folder.purge_list
     }
 
     /// A hit of the memory tier; never blocks.
@@ -202,7 +202,7 @@ impl Tiers {
     /// in memory, is forgotten.
     pub(crate) fn move_to_name(&self, key: &Key, entry: &Arc<Entry>) {
         let named = entry_file::named_body(&self.path(key), &entry.head);
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         if !self.is_current(key, entry) {
             return;
         }
@@ -229,10 +229,10 @@ impl Tiers {
         self.memory.iter().map(|(key, kept)| (key, kept.entry))
     }
 
-    /// Puts an entry that no purge met into memory, unless that or the disk has a newer one.
+    /// Puts an entry that was not purged into memory, unless that or the disk has a newer one.
     pub(crate) fn put(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) -> bool {
         let began = entry.head.began;
-        let is_older = self.index.has_newer(&key.digest(), self.marks().own_number(began))
+        let is_older = self.index.has_newer(&key.digest(), self.purge_list().own_number(began))
             || self.in_memory(key).is_some_and(|old| locked.is_older(began, old.head.began));
         if !is_older {
             self.catalog.add(key, &entry.head.tags);
@@ -258,7 +258,7 @@ impl Tiers {
 
     /// Weighs an entry again.
     pub(crate) fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         if self.is_current(key, entry) {
             self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
         }
@@ -266,7 +266,7 @@ impl Tiers {
 
     /// Forgets the key's name if neither tier has it; under the lock of the names.
     pub(crate) fn forget_unused(&self, key: &Key) {
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         if self.memory.peek(key).is_none() && !self.index.holds(&key.digest()) {
             self.catalog.remove(key.as_bytes());
         }
@@ -279,7 +279,7 @@ impl Tiers {
     }
 
     pub(crate) fn drop_from_memory(&self, key: &Key) {
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         self.memory.remove(key);
     }
 
@@ -302,8 +302,8 @@ impl Tiers {
         }
     }
 
-    /// Takes out of memory, and out of the makers' hands, what purges at `at` mean.
-    pub(crate) fn purge_memory(&self, purges: &[Purge], mode: PurgeMode, at: Moment) -> Met {
+    /// Takes what purges at `at` match out of memory, and cancels its fills.
+    pub(crate) fn purge_memory(&self, purges: &[Purge], mode: PurgeMode, at: Moment) -> Found {
         let mut seen = HashSet::new();
         let mut keys = Vec::new();
         for (place, purge) in purges.iter().enumerate() {
@@ -321,30 +321,30 @@ impl Tiers {
             keys.extend(found.into_iter().map(|key| (place, key)));
         }
         self.fills.cancel(|key, tags, began| {
-            began.is_some_and(|began| self.marks().locked().is_older(began, at))
-                && purges.iter().any(|purge| purge.means(key, tags))
+            began.is_some_and(|began| self.purge_list().locked().is_older(began, at))
+                && purges.iter().any(|purge| purge.matches(key, tags))
         });
         let in_memory = keys.iter().map(|(_, key)| match mode {
             PurgeMode::Hard => {
-                let locked = self.marks().locked();
+                let locked = self.purge_list().locked();
                 let is_older = |kept: &InMemory| locked.is_older(kept.entry.head.began, at);
                 self.memory.remove_if(key, is_older).is_some()
             }
             PurgeMode::Soft => self.make_stale(key, at),
         });
-        Met { in_memory: in_memory.collect(), keys }
+        Found { in_memory: in_memory.collect(), keys }
     }
 
-    /// Marks a page in memory stale, so that it is served once more while it is refreshed.
+    /// PurgeList a page in memory stale, so that it is served once more while it is refreshed.
     fn make_stale(&self, key: &Key, at: Moment) -> bool {
-        let locked = self.marks().locked();
+        let locked = self.purge_list().locked();
         let Some(kept) = self.memory.peek(key) else { return false };
         if !locked.is_older(kept.entry.head.began, at) {
             return false;
         }
         let EntryHead { tags, began, must_revalidate, .. } = &kept.entry.head;
         // A hard purge that is being done beside this one may not find the copy.
-        if *must_revalidate || locked.meet_hard(key, tags, *began) {
+        if *must_revalidate || locked.is_hard_purged(key, tags, *began) {
             return self.memory.remove(key).is_some();
         }
         let head = EntryHead { is_purged: true, ..kept.entry.head.clone() };
@@ -353,11 +353,11 @@ impl Tiers {
         true
     }
 
-    /// Takes out of memory whatever a purge met.
-    pub(crate) fn drop_met(&self) {
+    /// Takes out of memory all that was purged.
+    pub(crate) fn drop_purged(&self) {
         for (key, entry) in self.all_in_memory() {
-            let locked = self.marks().locked();
-            if locked.meet(&key, &entry.head.tags, entry.head.began) {
+            let locked = self.purge_list().locked();
+            if locked.is_purged(&key, &entry.head.tags, entry.head.began) {
                 self.memory.remove(&key);
             }
         }

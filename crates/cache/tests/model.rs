@@ -382,7 +382,7 @@ fn a_body_is_passed_on() {
     client.join().unwrap();
 }
 
-/// A page is put into memory and written, while it is purged and marks are forgotten; then the process ends.
+/// A page is put into memory and written, while it is purged and purges are forgotten; then the process ends.
 fn insert_purge_write_and_the_next_start() {
     for mode in [PurgeMode::Hard, PurgeMode::Soft] {
         let world = World::new();
@@ -480,7 +480,7 @@ fn two_zones_and_a_purge() {
     next.look();
 }
 
-/// A file is read while its page is purged, the file removed and the mark forgotten.
+/// A file is read while its page is purged, the file removed and the purge forgotten.
 fn a_slow_reader() {
     let world = World::new();
     world.make();

@@ -23,7 +23,7 @@ final class Client {
 	 * Purges.
 	 *
 	 * @param array $batches Each with `tags` and `urls`, lists of strings, and `soft`.
-	 * @return int Stored responses that were met.
+	 * @return int Stored responses that were purged.
 	 * @throws \RuntimeException Nobody answers, or refuses; the message is for the log, the code the status.
 	 */
 	public static function purge( array $batches ): int {

@@ -119,7 +119,7 @@ fn entry_head(
         etag: response.etag.clone(),
         vary,
         variant,
-        family: first.map_or_else(|| fastrand::u64(..), |first| first.head.family),
+        variant_group: first.map_or_else(|| fastrand::u64(..), |first| first.head.variant_group),
         part,
         tags,
         ..EntryHead::default()

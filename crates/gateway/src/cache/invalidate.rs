@@ -30,7 +30,7 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
         let key = key::with_method(exchange, conf, method);
         let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, &zone));
         let takes_all = conf.cache_invalidate == Invalidate::On;
-        // First: what is stored from here on meets it, what was stored before is found.
+        // First: it applies to what is stored from here on; what was stored before is found.
         zone.changed(&key, takes_all, own.as_ref().map(|own| &*own.making));
         let stored = zone.stored_of(&key);
         if stored.as_ref().is_some_and(Vec::is_empty) {

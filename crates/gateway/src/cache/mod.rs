@@ -149,7 +149,7 @@ fn find_in_memory(exchange: &Exchange, conf: &Conf, plan: &mut Plan) -> Option<A
     match key::variant(exchange, conf, &plan.key, &entry) {
         None => Some(entry),
         Some(key) => {
-            let found = plan.zone.peek(&key).filter(|found| is_of_family(found, &entry));
+            let found = plan.zone.peek(&key).filter(|found| is_of_group(found, &entry));
             plan.first = Some(entry);
             found
         }
@@ -157,8 +157,8 @@ fn find_in_memory(exchange: &Exchange, conf: &Conf, plan: &mut Plan) -> Option<A
 }
 
 /// Was it stored as a variant of `first`, and not of one that is gone?
-fn is_of_family(entry: &Entry, first: &Entry) -> bool {
-    entry.head.family == first.head.family
+fn is_of_group(entry: &Entry, first: &Entry) -> bool {
+    entry.head.variant_group == first.head.variant_group
 }
 
 /// What a stored response is to the request that asked for it.
@@ -441,7 +441,7 @@ pub async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
         Some(entry) => Some(entry),
         None => load_key(exchange, key).await,
     };
-    let found = found.filter(|found| is_of_family(found, &entry));
+    let found = found.filter(|found| is_of_group(found, &entry));
     exchange.pass.of_mut::<Plan>()?.first = Some(entry);
     found
 }

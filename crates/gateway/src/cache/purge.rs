@@ -154,7 +154,7 @@ pub fn of_key(key: &Key) -> Purge {
 /// A purge that the running server keeps to, and the next one may not know of: a line for the log, of level `crit`.
 pub struct NotDurable(pub String);
 
-/// Purges, all at once, on a thread that may block; how many stored responses each met.
+/// Purges, all at once, on a thread that may block; how many stored responses each matched.
 ///
 /// # Errors
 /// Neither could the files be removed nor the purge noted.

@@ -61,12 +61,12 @@ const REFUSED_MAX: usize = 8;
 const GONE_FOR_NAMES_MAX: usize = 64;
 
 impl Tiers {
-    /// Has every file been read since the start?
+    /// Whether every file has been read since the start.
     pub(crate) fn is_scanned(&self) -> bool {
         self.is_scanned.load(Ordering::Acquire)
     }
 
-    /// May the key's file exist? `false` is certain only once the first scan has ended.
+    /// Whether the key's file may exist; after the first scan `false` is certain.
     pub(crate) fn may_hold(&self, key: &Key) -> bool {
         !self.is_scanned() || self.index.holds(&key.digest())
     }
@@ -282,7 +282,7 @@ impl Tiers {
         true
     }
 
-    /// Would so much more be above the bounds?
+    /// Whether the bounds would be exceeded with this much more.
     fn is_above(&self, more_bytes: u64, is_one_more: bool) -> bool {
         let (files, bytes) = self.index.usage();
         let (pending_files, pending_bytes) = self.folder.names().pending_usage();

@@ -126,7 +126,7 @@ impl Form {
         self.made.get()
     }
 
-    /// Is it the caller's to make? `true` once.
+    /// Whether the caller is to make it: `true` once.
     pub fn claim(&self) -> bool {
         !self.is_claimed.swap(true, Ordering::Relaxed)
     }
@@ -161,7 +161,7 @@ impl EntryHead {
         u64::try_from((now - self.born_at) / 1000).unwrap_or(0)
     }
 
-    /// Is it fresh at `now`, in milliseconds? One from the future is not: a clock was set back.
+    /// Whether it is fresh at `now`, in milliseconds. An entry from the future is not: a clock was set back.
     pub fn is_fresh(&self, now: i64) -> bool {
         now < self.fresh_until && !self.is_purged && now >= self.stored_at - CLOCK_SLACK
     }

@@ -61,7 +61,7 @@ impl Opened {
         Ok(Self { file, identity, bytes })
     }
 
-    /// Does it still have the name?
+    /// Whether it still has the name.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         files::identity_at(path).is_ok_and(|found| found == Some(self.identity))
     }

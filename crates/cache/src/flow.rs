@@ -226,12 +226,12 @@ impl Filling {
         self.flow.arrived().bytes
     }
 
-    /// Has everybody taken everything that is passed on?
+    /// Whether all readers have taken all that is passed on.
     pub fn is_taken(&self) -> bool {
         self.flow.arrived().pieces.is_empty()
     }
 
-    /// Does nobody read it?
+    /// Whether it has no reader.
     pub fn is_abandoned(&self) -> bool {
         self.flow.arrived().readers.is_empty()
     }
@@ -271,7 +271,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Would [`Follower::next`] have to wait?
+    /// Whether [`Follower::next`] would have to wait.
     pub fn is_waiting(&self) -> bool {
         let arrived = self.flow.arrived();
         arrived.bytes == self.at && arrived.ended.is_none()

@@ -104,7 +104,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// May the zone give and take names? From here on no older one may.
+    /// Whether the zone may give and take names. From here on no older zone may.
     pub(crate) fn are_of(&mut self, zone: u64) -> bool {
         if zone > self.owner {
             // What the older one had not removed yet is found by the newer one's scan.
@@ -113,7 +113,7 @@ impl Names {
         zone == self.owner
     }
 
-    /// May it, without taking them from an older one?
+    /// Whether it already may, without taking them from an older zone.
     pub(crate) fn is_owner(&self, zone: u64) -> bool {
         zone == self.owner
     }
@@ -306,7 +306,7 @@ impl Folder {
         locked(&self.names)
     }
 
-    /// Is it no other process's? One that had it may have ended since.
+    /// Whether no other process uses it; a process that did may have ended since.
     pub(crate) fn is_alone(&self) -> bool {
         let mut lock = locked(&self.lock);
         if lock.is_none() {
@@ -319,8 +319,8 @@ impl Folder {
         lock.is_some()
     }
 
-    /// The folder is about to be read: whose temporary files are there? A process that comes later, and shares
-    /// the folder for a while, may use its own.
+    /// Notes, before the folder is read, which processes left temporary files in it. A process that comes later,
+    /// and shares the folder for a while, may still use its files.
     pub(crate) fn note_ended(&self, path: &Path) {
         if self.ended.get().is_some() || !self.is_alone() {
             return;
@@ -331,7 +331,7 @@ impl Folder {
         }
     }
 
-    /// Was the temporary file left by a process that has ended?
+    /// Whether the temporary file was left by a process that has ended.
     pub(crate) fn has_ended(&self, name: &str) -> bool {
         let ended = self.ended.get();
         ended.is_some_and(|ended| process_of(name).is_some_and(|process| ended.contains(&process)))

@@ -189,7 +189,7 @@ impl Journal {
         }
     }
 
-    /// Is there anything in it?
+    /// Whether there is anything in it.
     pub(crate) fn is_there(&self) -> bool {
         self.state().is_there
     }

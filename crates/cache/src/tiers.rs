@@ -241,7 +241,7 @@ impl Tiers {
         !is_older
     }
 
-    /// May the entry's file get its name, as far as the memory tier knows? From here on the catalog has it.
+    /// Whether the entry's file may get its name, as far as the memory tier knows. If so, the catalog has it from here on.
     pub(crate) fn may_be_named(&self, locked: &Locked<'_>, key: &Key, entry: &Entry) -> bool {
         let began = entry.head.began;
         let found = self.in_memory(key);
@@ -272,7 +272,7 @@ impl Tiers {
         }
     }
 
-    /// Do the keys and tags of what is stored take more memory than they may?
+    /// Whether the keys and tags of what is stored take more memory than they may.
     pub(crate) fn are_names_above(&self) -> bool {
         let of_files = self.options.files_max as u64 * NAMES_OF_FILE;
         self.catalog.bytes() > of_files.max(self.memory_bytes / NAMES_SHARE)

@@ -174,7 +174,7 @@ impl Zone {
         }
     }
 
-    /// Could the disk tier hold the key? `false` spares a trip to a thread that may block.
+    /// Whether the disk tier may hold the key; `false` saves a trip to a thread that may block.
     pub fn may_be_on_disk(&self, key: &Key) -> bool {
         self.tiers.may_hold(key)
     }
@@ -375,7 +375,7 @@ impl Zone {
         self.tiers.fills.claim(key, now, age_max)
     }
 
-    /// Is a response for `key` being made?
+    /// Whether a response for `key` is being made.
     pub fn is_claimed(&self, key: &Key) -> bool {
         self.tiers.fills.is_claimed(key)
     }
@@ -392,8 +392,8 @@ impl Zone {
         uses
     }
 
-    /// Is the folder no other process's? Two that share one remove each other's files and keep pages the
-    /// other one removed; what they serve is whole all the same.
+    /// Whether no other process uses the folder. Two that share one remove each other's files and keep pages that
+    /// the other removed; what they serve is still whole.
     pub fn is_alone(&self) -> bool {
         self.tiers.folder.is_alone()
     }

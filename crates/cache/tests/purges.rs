@@ -171,7 +171,7 @@ impl Round {
         self.wrong.lock().unwrap().push(what);
     }
 
-    /// What a request that began with these floors was given: may it be?
+    /// Checks what a request that began with these floors was given.
     fn check(&self, page: Page, head: &EntryHead, body: &[u8], floors: Floors, way: &str) {
         self.served.fetch_add(1, Ordering::Relaxed);
         let reading = u64::try_from(head.born_at).unwrap();
@@ -188,8 +188,8 @@ impl Round {
         }
     }
 
-    /// Is it a page of before a newer one that somebody had from the same zone before this request began? A
-    /// reload loses what is not written.
+    /// Checks that no newer page was served from the same zone before this request began. A reload loses what is
+    /// not written.
     fn check_order(&self, page: Page, head: &EntryHead, (seen, zone): (u64, u64), way: &str) {
         const BITS: u32 = 40;
         let reading = u64::try_from(head.born_at).unwrap();

@@ -45,8 +45,8 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Is the address free? SO_REUSEPORT would let a second server slip in beside the first: without it a taken port
-/// is noticed.
+/// Checks that the address is free, without SO_REUSEPORT, with which a second server could bind beside the
+/// first unnoticed.
 ///
 /// # Errors
 /// It is taken, or not ours.

@@ -73,7 +73,7 @@ pub(super) fn outcome(exchange: &Exchange, result: Result<(), Stop>) -> Sent {
     }
 }
 
-/// Has the response content? Sets its length if it is known.
+/// Whether the response has content. Sets its length if it is known.
 pub(super) fn set_content_length(exchange: &Exchange, response: &mut Response) -> bool {
     if !has_content(response.status) {
         if response.status != 304 {
@@ -172,7 +172,7 @@ impl Limit {
         Self { pace: rate(exchange, core).map(|(rate, after)| Pace::new(rate, after)) }
     }
 
-    /// Is there no limit?
+    /// Whether there is no limit.
     pub(super) fn is_free(&self) -> bool {
         self.pace.is_none()
     }

@@ -277,7 +277,7 @@ fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
     Ok(())
 }
 
-/// Is the value free of characters that any style escapes?
+/// Whether the value is free of characters that any style escapes.
 fn is_plain(value: &[u8]) -> bool {
     // Without a way out of the loop, so that it takes many bytes at once.
     value.iter().fold(true, |is_plain, byte| {

@@ -175,7 +175,7 @@ impl Case {
         if forms.is_empty() { Vec::new() } else { vec![forms] }
     }
 
-    /// Is nginx an oracle in this form?
+    /// Whether nginx is an oracle in this form.
     fn is_same_over(&self, form: &Form) -> bool {
         match &self.differs {
             None => true,

@@ -25,7 +25,7 @@ pub const FORMS: [Form; 5] = [
 ];
 
 impl Form {
-    /// Does the word of an `only` line name it?
+    /// Whether the word of an `only` line names it.
     ///
     /// # Panics
     /// The word names no forms.

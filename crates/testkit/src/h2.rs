@@ -81,7 +81,7 @@ impl Client {
         })
     }
 
-    /// Has the server closed the connection, or will it after what is under way?
+    /// Whether the server has closed the connection, or will after what is under way.
     pub fn is_over(&self) -> bool {
         self.driver.is_finished()
     }

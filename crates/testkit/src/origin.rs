@@ -328,7 +328,7 @@ fn peer(connection: &TcpStream, work: &Work) -> Vec<(String, String)> {
     known
 }
 
-/// Has the socket at `from`, connected to `to`, its timer for SO_KEEPALIVE running? As proc(5) has it.
+/// Whether the socket at `from`, connected to `to`, has its timer for SO_KEEPALIVE running, according to proc(5).
 fn is_kept_alive(from: u16, to: u16) -> bool {
     let (from, to) = (format!(":{from:04X}"), format!(":{to:04X}"));
     // Bytes under way have a timer of their own, until they are acknowledged.

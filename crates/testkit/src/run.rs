@@ -456,7 +456,7 @@ fn text(text: &str, form: &Form, ports: &Ports) -> String {
 }
 
 impl Open {
-    /// Has the server closed the connection in the place of an answer?
+    /// Whether the server has closed the connection in place of an answer.
     fn is_closed(&mut self) -> bool {
         match &mut self.connection {
             Connection::H1(client) => client.is_closed(),

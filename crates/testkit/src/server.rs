@@ -215,7 +215,7 @@ fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
     .replace("$dir", &folder.display().to_string())
 }
 
-/// Does a directive stand in the text outside of any block?
+/// Whether a directive stands in the text outside of any block.
 fn has_at_top(text: &str, name: &str) -> bool {
     let mut depth = 0;
     for statement in text.split_inclusive([';', '{', '}']) {

@@ -122,7 +122,7 @@ impl Authorities {
         }
     }
 
-    /// Of a client's certificate that signed itself only this counts: is it trusted itself?
+    /// Checks that a client's certificate that signed itself is trusted itself; nothing else counts for it.
     fn check_self_issued(
         &self,
         own: &Certificate<'_>,

@@ -278,7 +278,7 @@ impl Group {
         self.inner().slots.iter().filter(|slot| !slot.options.down).count()
     }
 
-    /// Has it no peer now?
+    /// Whether it has no peer now.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

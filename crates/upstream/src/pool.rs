@@ -101,7 +101,7 @@ impl<K: Eq> Pool<K> {
         self.idle.len()
     }
 
-    /// Is none idle?
+    /// Whether none is idle.
     pub fn is_empty(&self) -> bool {
         self.idle.is_empty()
     }

@@ -58,7 +58,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Does it answer who wants to know since `asked`? What came while one waited does, also a fault.
+    /// Whether it answers a question asked at `asked`. What came while the question waited does, a fault too.
     fn holds(&self, asked: Instant, now: Instant) -> bool {
         let is_valid = self.said.as_ref().is_ok_and(|resolved| resolved.valid_until > now);
         is_valid || self.learned >= asked

@@ -377,7 +377,7 @@ enum ChunkedState {
     Done,
 }
 
-/// May a line of the chunked framing end with LF alone?
+/// Whether a line of the chunked framing may end with LF alone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BareLf {
     /// From an upstream, as nginx.
@@ -416,7 +416,7 @@ impl Chunked {
         self.trailers.take().unwrap_or_default()
     }
 
-    /// Has the end been read?
+    /// Whether the end was read.
     pub fn is_done(&self) -> bool {
         self.state == ChunkedState::Done
     }

@@ -187,7 +187,7 @@ fn every_directive_is_missed() {
     }
 }
 
-/// Does the case fail in one of its forms without the directive?
+/// Whether the case fails in one of its forms without the directive.
 fn is_missed(case: &Case, name: &str) -> bool {
     let kind = Kind::Yorozu(env!("CARGO_BIN_EXE_yorozu").into());
     let change = |text: Text| Text {

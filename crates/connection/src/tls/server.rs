@@ -134,7 +134,7 @@ impl ServerTls {
         Ok(tls)
     }
 
-    /// Has it a certificate to show?
+    /// Whether it has a certificate to show.
     pub fn has_certificate(&self) -> bool {
         self.named.is_some() || (self.configs.is_some() && !self.rejects)
     }
@@ -404,7 +404,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// Does the client offer a cipher that such a key can be used with? Those of TLS 1.3 take any.
+/// Whether the client offers a cipher that such a key can be used with; those of TLS 1.3 take any.
 fn has_suite_for(offered: &[CipherSuite], algorithm: SignatureAlgorithm) -> bool {
     provider().cipher_suites.iter().filter(|suite| offered.contains(&suite.suite())).any(|suite| {
         suite.version().version == ProtocolVersion::TLSv1_3

@@ -120,7 +120,7 @@ impl Session {
         }
     }
 
-    /// Was HTTP/2 agreed on?
+    /// Whether HTTP/2 was agreed on.
     pub fn speaks_h2(&self) -> bool {
         self.alpn == "h2"
     }
@@ -176,7 +176,7 @@ fn join<T: Copy>(items: &[T], name: fn(T) -> String) -> Option<String> {
     Some(items.iter().map(|item| name(*item)).collect::<Vec<_>>().join(":"))
 }
 
-/// Is it a value that clients send to keep servers from relying on the known ones (RFC 8701)?
+/// Whether it is a value that clients send to keep servers from relying on the known ones (RFC 8701).
 fn is_grease(number: u16) -> bool {
     let [high, low] = number.to_be_bytes();
     high == low && low & 0x0f == 0x0a

@@ -3,9 +3,9 @@
 //!
 //! | what is known | what is decided |
 //! | --- | --- |
-//! | what is stored, the time | [`Decision`]: does it answer? |
-//! | that it is expired and may go on answering, and what came of claiming it | [`Step`]: who renews it, who gets it |
-//! | that nothing is stored, how often that was asked for | [`Missing`]: who makes it? |
+//! | what is stored, the time | [`Decision`]: whether it answers |
+//! | that it is expired and may go on answering, and what came of claiming it | [`Step`]: which request renews it, which gets it stale |
+//! | that nothing is stored, how often that was asked for | [`Missing`]: which request makes it |
 
 use super::settings::Conf;
 use crate::protocol::fault::Conditions;
@@ -52,7 +52,7 @@ pub struct AskedOfPart {
     /// Those bytes of it that answer the request, if it holds all that is asked for.
     pub covered: Option<Range<u64>>,
     pub wants_all: bool,
-    /// Is it short enough to be read into memory?
+    /// Whether it is short enough to be read into memory.
     pub is_short: bool,
 }
 

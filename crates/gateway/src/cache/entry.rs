@@ -42,7 +42,7 @@ pub fn collector(
     }
 }
 
-/// Is there nothing about request and answer that forbids to show it to others? Judged alike for answers that are
+/// Checks that nothing about request and answer forbids showing it to others; in the same way for answers that are
 /// stored and for those that renew what is stored. `true`: the answer must say itself that it is for all.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
-//! Page-cache policy: may a stored response answer, and may a fetched one be stored?
+//! Page-cache policy: whether a stored response may answer, and whether a fetched one may be stored.
 //!
 //! Way through: [`lookup`] (memory) -> [`prepare`] (disk, other makers) -> the gateway fetches ->
-//! [`entry`], [`freshness`] -> [`Collector`] -> stored; what a stored response is to a request says
-//! [`decision`]. The bytes belong to `yorozu-cache`; this module opens no file, and asks no upstream: who asks
-//! the cache is told what to do ([`Found`]).
+//! [`entry`], [`freshness`] -> [`Collector`] -> stored. What a stored response can do for a request
+//! is decided in [`decision`]. The bytes belong to `yorozu-cache`; this module opens no file and asks no upstream:
+//! it returns what the caller shall do ([`Found`]).
 //!
 //! # Invariants
 //! - A response that sets a cookie, or says no-store, no-cache, private or `Vary: *`, is stored only
@@ -69,7 +69,7 @@ const VARIABLES: &[Row] = &[
     ),
 ];
 
-/// May the upstream's answer be stored?
+/// Whether the upstream's answer may be stored.
 pub fn is_cacheable(exchange: &Exchange) -> bool {
     exchange.pass.of::<Plan>().is_some_and(|plan| plan.not_stored.is_none())
 }
@@ -138,7 +138,7 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     judge(exchange, conf, &entry?)
 }
 
-/// Does the upstream get a GET for a HEAD?
+/// Whether the upstream gets a GET for a HEAD.
 fn is_asked_as_get(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);
     protocol::of(location).is_some_and(|protocol| protocol.asks_head_as_get(location))
@@ -156,7 +156,7 @@ fn find_in_memory(exchange: &Exchange, conf: &Conf, plan: &mut Plan) -> Option<A
     }
 }
 
-/// Was it stored as a variant of `first`, and not of one that is gone?
+/// Whether it was stored as a variant of `first`, and not of an older one that is gone.
 fn is_of_group(entry: &Entry, first: &Entry) -> bool {
     entry.head.variant_group == first.head.variant_group
 }
@@ -330,8 +330,8 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     if missing == Missing::InLine { wait_for_maker(exchange, conf).await } else { None }
 }
 
-/// `cache_max_range_offset`: is a range asked for whose start lies so far in the page that the
-/// client should not wait for what comes before it?
+/// `cache_max_range_offset`: whether the range asked for starts so far in the page that the client should not
+/// wait for what comes before it.
 pub fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     let (Some(max), Some(range)) =
         (conf.cache_max_range_offset, exchange.request.known(exchange.request.known.range))
@@ -467,8 +467,8 @@ async fn load_key(exchange: &mut Exchange, key: Key) -> Option<Arc<Entry>> {
     }
 }
 
-/// Is the client's field of this name for the stored page, and not for the one who makes it? In any
-/// case.
+/// Whether the client's field of this name, in any case, is meant for the stored page and not for the
+/// upstream.
 pub fn is_for_stored_page(name: &[u8]) -> bool {
     const CONDITIONS: [&[u8]; 6] = [
         b"if-modified-since",

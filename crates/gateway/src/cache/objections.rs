@@ -33,14 +33,14 @@ impl Objections {
         Self { never, is_authorized, unkeyed: unkeyed::unkeyed(exchange, conf) }
     }
 
-    /// Is there nothing against making the page of which this is the stored `Vary`, if any is?
+    /// Whether the page with this stored `Vary`, if one is stored, may be made by this request.
     pub fn admit(&self, vary: &[u8]) -> bool {
         self.never.is_none()
             && !self.is_authorized
             && self.unkeyed.iter().all(|suspect| suspect.is_varied_by(vary))
     }
 
-    /// Do they stand in spite of what the answer says?
+    /// Checks that the answer lifts them.
     ///
     /// # Errors
     /// The reason.

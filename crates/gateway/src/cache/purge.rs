@@ -49,7 +49,7 @@ fn rule<'a>(
     })
 }
 
-/// Is the request a purge? `families`: those whose pages may be stored.
+/// Whether the request is a purge; `families`: those whose pages may be stored.
 pub fn is_asked(exchange: &mut Exchange, families: &[&Family]) -> bool {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);

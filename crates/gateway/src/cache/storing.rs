@@ -43,7 +43,7 @@ fn known_vary(exchange: &Exchange) -> Bytes {
     stored.map_or_else(Bytes::new, |entry| entry.head.vary.clone())
 }
 
-/// Is the answer to the request one that will hardly be stored?
+/// Whether the answer to the request is unlikely to be stored.
 fn is_barred(exchange: &mut Exchange, conf: &Conf) -> bool {
     let vary = known_vary(exchange);
     !objections(exchange, conf).admit(&vary) || is_forbidden(exchange, conf)
@@ -98,8 +98,8 @@ pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
     (is_same && !is_forbidden(&asked, conf)).then_some(asked)
 }
 
-/// Does `*_no_cache` hold for this request? Conditions that hold for one without any field, too, wait for the
-/// answer (`$upstream_http_...`): they say nothing yet.
+/// Whether `*_no_cache` holds for this request. Conditions that also hold for a request without any field wait
+/// for the answer (`$upstream_http_...`) and do not count yet.
 fn is_forbidden(exchange: &Exchange, conf: &Conf) -> bool {
     let holds = |asked: &mut Exchange| conf.no_cache.0.iter().any(|value| value.is_true(asked));
     if conf.no_cache.0.is_empty() || !holds(&mut exchange.shadow()) {

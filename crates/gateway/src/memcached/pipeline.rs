@@ -96,7 +96,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Would a question wait behind a slow one?
+    /// Whether a question would wait behind a slow one.
     fn is_stalled(&self) -> bool {
         self.waits_since.get().is_some_and(|since| turn::since(since) >= limits::PIPELINE_PATIENCE)
     }

@@ -212,7 +212,7 @@ impl Job {
             && tries < self.upstream.group.tries_max()
     }
 
-    /// Did the conversation end because of what the client sent, or did not send?
+    /// Whether it ended because of what the client sent, or did not send.
     fn is_clients_fault(&self) -> bool {
         let fault = self.client_fault.take();
         let is_clients = fault.is_some();

@@ -99,7 +99,7 @@ pub fn take(key: &Rc<PoolKey>, peer: &Peer) -> Option<Kept> {
     })
 }
 
-/// Are fewer than `count` connections to `peer` idle, and is there room for one more?
+/// Whether fewer than `count` connections to `peer` are idle, and there is room for one more.
 pub fn lacks(key: &Rc<PoolKey>, peer: &Peer, count: usize) -> bool {
     POOLS.with_borrow(|pools| {
         pools.get(&key.group).is_none_or(|Entry { pool, keepalive, .. }| {

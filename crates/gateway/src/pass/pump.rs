@@ -184,7 +184,7 @@ enum Outlet {
 /// What the source says; `None`: nothing in time.
 type Next = Option<Result<Option<Bytes>, CodecError>>;
 
-/// Is there room for a piece?
+/// Whether there is room for a piece.
 enum Room {
     Yes,
     No,

@@ -68,7 +68,7 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// May connections be kept for another request?
+    /// Whether connections may be kept for another request.
     fn may_keep(&self, location: &LocationConf) -> bool;
 
     /// How connections are encrypted, where no variable decides.
@@ -76,12 +76,12 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         None
     }
 
-    /// May a body of unknown length be sent on while it arrives?
+    /// Whether a body of unknown length may be sent on while it arrives.
     fn takes_chunked(&self, _location: &LocationConf) -> bool {
         false
     }
 
-    /// Are fields behind an answer the client's?
+    /// Whether the client gets an answer's trailers.
     fn passes_trailers(&self, _location: &LocationConf) -> bool {
         false
     }
@@ -101,12 +101,12 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         None
     }
 
-    /// Do answers say of what type they are? Else that follows from the path.
+    /// Whether answers say their type; else it follows from the path.
     fn says_type(&self) -> bool {
         true
     }
 
-    /// Is a GET sent for a HEAD, so that the page can be stored?
+    /// Whether a GET is sent for a HEAD, so that the page can be stored.
     fn asks_head_as_get(&self, _location: &LocationConf) -> bool {
         false
     }

@@ -76,7 +76,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Counts a write; shall it wait for others?
+    /// Counts a write; returns whether it shall wait for others.
     fn waits(&mut self) -> bool {
         if self.turn != turn::number() {
             self.is_on = self.count >= limits::BATCH_MIN;

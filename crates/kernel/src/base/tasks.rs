@@ -93,7 +93,7 @@ fn tell_restart(what: &str) {
 struct Restarts(Option<Instant>);
 
 impl Restarts {
-    /// Notes a panic; is there to be a pause?
+    /// Notes a panic; returns whether a pause is due.
     fn needs_pause(&mut self) -> bool {
         let now = Instant::now();
         let last = self.0.replace(now);

@@ -82,7 +82,7 @@ pub fn unix_seconds_of(time: SystemTime) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// Is any task ready that the last round of them left?
+/// Whether a task is still ready after the last round.
 struct Ready {
     is_any: AtomicBool,
     /// Who polls the rounds.

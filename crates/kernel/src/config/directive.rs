@@ -166,7 +166,7 @@ pub trait Setting: Sized + Clone {
         Err(args.duplicate())
     }
 
-    /// Of values that a directive collects: may this one not stand beside an earlier one?
+    /// Of values that a directive collects: whether this one may not stand beside an earlier one.
     fn repeats(&self, _earlier: &Self) -> bool {
         false
     }

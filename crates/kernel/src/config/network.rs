@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// Is it among them? `None` comes from a Unix socket.
+    /// Whether it is among them; `None` is a client of a Unix socket.
     pub fn matches(self, peer: Option<IpAddr>) -> bool {
         match (self, peer) {
             (Self::All, _) | (Self::Unix, None) => true,

@@ -141,7 +141,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Has a cache been asked?
+    /// Whether a cache has been asked.
     pub fn is_made(&self) -> bool {
         self.is_hit || self.forward.is_some()
     }

@@ -77,7 +77,7 @@ pub struct BodyRules<'a> {
     pub buffer_bytes: usize,
     /// `client_max_body_size`; 0 for none.
     pub body_bytes_max: u64,
-    /// `client_body_in_file_only`: is the file a body lies in to have a name?
+    /// `client_body_in_file_only`: whether a body's file has a name.
     pub in_file: Name,
     /// `client_body_temp_path`
     pub folder: &'a Path,
@@ -156,17 +156,17 @@ impl RequestBody {
         Self { stream: Some(stream), frames, framing, ..Self::none() }
     }
 
-    /// Was there never a body?
+    /// Whether there was never a body.
     pub fn is_empty(&self) -> bool {
         matches!((&self.framing, &self.stored), (Framing::Done, Stored::Nothing))
     }
 
-    /// Has all of it been read, or given up?
+    /// Whether all of it was read, or given up.
     pub fn is_finished(&self) -> bool {
         matches!(self.framing, Framing::Done)
     }
 
-    /// Does an upload still read it?
+    /// Whether an upload still reads it.
     pub fn is_lent(&self) -> bool {
         matches!(self.framing, Framing::Lent)
     }
@@ -221,7 +221,7 @@ impl RequestBody {
         }
     }
 
-    /// Was a part sent on that was not kept? Then it cannot be sent again.
+    /// Whether a part was sent on that was not kept: then it cannot be sent again.
     pub fn is_lost(&self) -> bool {
         self.is_lent() || (self.kept.is_none() && matches!(self.stored, Stored::Nothing))
     }
@@ -328,7 +328,7 @@ impl RequestBody {
         }
     }
 
-    /// Has a part of it arrived that nobody took yet?
+    /// Whether a part of it has arrived that was not taken yet.
     pub fn is_at_hand(&self) -> bool {
         !self.unread.is_empty()
     }
@@ -382,7 +382,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// May it be sent on while it arrives? One without known length only if `chunked` is taken.
+    /// Whether it may be sent on while it arrives; without a known length only if the peer takes `chunked`.
     pub fn may_be_sent_on(&self, chunked: bool) -> bool {
         let is_known = match self.framing {
             Framing::Length(_) => true,
@@ -393,7 +393,7 @@ impl RequestBody {
         is_known && self.received == 0 && matches!(self.stored, Stored::Nothing)
     }
 
-    /// Has all of it arrived behind the head? Then there is nothing to wait for.
+    /// Whether all of it has arrived behind the head: then there is nothing to wait for.
     pub fn is_whole_at_hand(&self) -> bool {
         match &self.framing {
             Framing::Done => true,
@@ -544,7 +544,7 @@ impl RequestBody {
         tokio::time::timeout(whole, skip).await.map_err(|_| BodyError::Timeout)?
     }
 
-    /// Is the client waiting for leave to send the body? Then it will not come.
+    /// Whether the client still waits for `100 Continue`: then the body will not come.
     pub fn is_awaiting_continue(&self) -> bool {
         self.wants_continue && self.unread.is_empty()
     }

@@ -185,7 +185,7 @@ impl Response {
         }
     }
 
-    /// Is it a stream that is stored as a page while it arrives?
+    /// Whether it is a stream that is stored as a page while it arrives.
     pub fn is_collected(&self) -> bool {
         matches!(&self.body, Body::Stream(stream) if stream.is_collected)
     }

@@ -310,7 +310,7 @@ impl Stream {
         }
     }
 
-    /// Would the next piece have to be waited for?
+    /// Whether the next piece would have to be waited for.
     pub fn is_waiting(&self) -> bool {
         match &self.feed {
             Feed::Queue(shared) => shared.state.borrow().queue.is_empty(),

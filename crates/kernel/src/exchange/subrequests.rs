@@ -78,7 +78,7 @@ impl Subrequests {
         Err(if answer.is_told.replace(true) { TooMany::Told } else { why })
     }
 
-    /// May the one that was counted last be made at once?
+    /// Whether the one that was counted last may be made at once.
     pub fn ahead(&self) -> Option<Ahead> {
         let answer = self.answer();
         let left = answer.ahead.get().checked_sub(1)?;

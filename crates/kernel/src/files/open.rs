@@ -145,7 +145,7 @@ pub fn refused_link(path: &[u8], trusted: usize, mode: Symlinks) -> Option<io::E
     None
 }
 
-/// Has anybody the right to execute it?
+/// Whether any user may execute it.
 pub fn is_executable(path: &[u8]) -> bool {
     metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o100 != 0)
 }

@@ -17,7 +17,7 @@ pub fn request_filename(exchange: &Exchange) -> Vec<u8> {
     file_of(exchange, &exchange.uri)
 }
 
-/// Does `alias` name one file, whatever the path is? So it does with a regex.
+/// Whether `alias` names one file for every path, as it does with a regex.
 pub fn is_alias_whole(exchange: &Exchange) -> bool {
     let root = &exchange.conf.location(exchange.location).http_core().root;
     root.is_alias && root.alias_bytes == usize::MAX

@@ -152,7 +152,7 @@ fn new_private_file() -> OpenOptions {
     options
 }
 
-/// Has a rename failed because its ends lie on different file systems?
+/// Whether a rename failed because its ends lie on different file systems.
 pub fn crosses_devices(problem: &io::Error) -> bool {
     problem.raw_os_error() == Some(Errno::EXDEV as i32)
 }

@@ -51,7 +51,7 @@ impl ErrorLogs {
         Self(vec![(sink, Level::Error)])
     }
 
-    /// Is any log interested in `level`?
+    /// Whether any log takes `level`.
     pub fn takes(&self, level: Level) -> bool {
         self.0.iter().any(|(_, least)| level <= *least)
     }

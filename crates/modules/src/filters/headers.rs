@@ -154,7 +154,7 @@ fn is_safe(status: u16) -> bool {
 }
 
 impl Conf {
-    /// Is there anything to add?
+    /// Whether there is anything to add.
     fn is_any(&self) -> bool {
         !self.add_header.is_empty()
             || !self.add_trailer.is_empty()

@@ -67,7 +67,7 @@ settings! {
     min_delete_depth: u64 = "0", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Does the request change files?
+/// Whether the request changes files.
 pub fn is_asked(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);
     let methods = &location.of::<Conf>().dav_methods.0;

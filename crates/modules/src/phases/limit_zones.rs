@@ -63,7 +63,7 @@ impl<L: Limited> Zones<L> {
         self.0.get(name)
     }
 
-    /// Are all of these zones defined?
+    /// Checks that all of these zones are defined.
     ///
     /// # Errors
     /// One is not.

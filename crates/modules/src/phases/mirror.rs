@@ -42,7 +42,7 @@ settings! {
     mirror_request_body: bool = "on", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Must the request's body be read before it can be mirrored?
+/// Whether the request's body must be read before it can be mirrored.
 pub fn waits(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     !conf.mirror.0.is_empty()

@@ -228,7 +228,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// Has a server a certificate, and does it reject handshakes?
+    /// Whether a server has a certificate, and whether it rejects handshakes.
     fn certificate(&self, servers: &[ServerConf], id: ServerId) -> (bool, bool) {
         let place = servers[id.0 as usize].conf.0 as usize;
         let tls: &ServerTls = self.locations[place].as_ref().expect("every id is filled").of();

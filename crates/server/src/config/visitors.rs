@@ -71,8 +71,8 @@ pub fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
     found
 }
 
-/// Do a server's lines, the maps it uses, or its folder speak of WordPress? Its way to `index.php` is
-/// others', too: it tells if no cookie is looked at.
+/// Whether a server's lines, the maps it uses, or its folder show a WordPress. Other programs use `index.php` in the same
+/// way: that counts only if no cookie is looked at.
 fn is_wordpress(server: &[Directive], http: &[Directive]) -> bool {
     let is_folder = |line: &Directive| {
         let folder = String::from_utf8_lossy(line.args.first().map_or(&b""[..], |word| word));

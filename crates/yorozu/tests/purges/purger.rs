@@ -90,7 +90,7 @@ impl Wanted<'_> {
     }
 }
 
-/// One request; has it done what it is for?
+/// Sends one request; returns whether it succeeded.
 async fn ask(
     round: &Round,
     method: &str,

@@ -263,7 +263,7 @@ impl Server {
         self.disturb();
     }
 
-    /// `yorozu purge`: was it done?
+    /// Runs `yorozu purge`; returns whether it succeeded.
     pub(crate) async fn command(&self, words: &[String]) -> bool {
         let mut command = Command::new(binary());
         command.args(self.words()).args(words).stdin(Stdio::null());

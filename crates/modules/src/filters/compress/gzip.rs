@@ -151,7 +151,7 @@ settings! {
     gzip_vary: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Does nothing but `Accept-Encoding` keep the client from getting gzip?
+/// Whether nothing but `Accept-Encoding` keeps the client from getting gzip.
 pub(super) fn is_let(exchange: &Exchange, response: &Response, gzip: &Conf) -> bool {
     let request = &exchange.request;
     let known = &request.known;

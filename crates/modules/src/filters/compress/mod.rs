@@ -66,7 +66,7 @@ impl Effort {
     }
 }
 
-/// Does the location want any coding?
+/// Whether the location wants any coding.
 fn is_on(location: &LocationConf) -> bool {
     location.of::<gzip::Conf>().gzip
         || location.of::<brotli::Conf>().brotli
@@ -295,7 +295,7 @@ static UNDER_WAY: Gauge = Gauge::new();
 /// Gzip of a page up to here is made on the worker, in about a millisecond; chosen.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
 
-/// May it be compressed on the worker?
+/// Whether it may be compressed on the worker.
 fn is_quick(bytes: &Bytes, effort: Effort) -> bool {
     let cost = match effort.coding {
         Coding::Gzip => 1,

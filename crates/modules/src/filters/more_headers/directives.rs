@@ -112,7 +112,7 @@ impl Line {
         }
     }
 
-    /// Is the line about content of this type?
+    /// Whether the line is about content of this type.
     pub fn admits_type(&self, content_type: &[u8]) -> bool {
         let end = content_type.iter().position(|byte| *byte == b';');
         let content_type = content_type[..end.unwrap_or(content_type.len())].trim_ascii();
@@ -157,7 +157,7 @@ impl Field {
         Ok(field)
     }
 
-    /// May it change the field `name`, which its `*` may stand for?
+    /// Whether it may change the field `name`, which its `*` may stand for.
     pub fn may_change(&self, name: &[u8], is_input: bool) -> bool {
         let kept: &[&[u8]] = if is_input { &OF_REQUESTS } else { &OF_RESPONSES };
         self.name.matches(name) && !kept.iter().any(|kept| kept.eq_ignore_ascii_case(name))

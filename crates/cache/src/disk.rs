@@ -323,7 +323,8 @@ impl Tiers {
         Some(PurgedFiles { had_file, pending, may_others_be })
     }
 
-    /// Removes a file whose removal is pending, unless its name is another one's now; `false` if it cannot be removed.
+    /// Removes a file whose removal is pending, unless another file has its name now; `false` if
+    /// it cannot be removed.
     fn remove_one_pending(&self, names: &mut Names, pending: PendingRemoval) -> bool {
         let path = self.path_of(&pending.digest);
         if self.index.holds(&pending.digest) {
@@ -438,7 +439,7 @@ impl Tiers {
         removed
     }
 
-    /// Makes the folder again if somebody removed it.
+    /// Makes the folder again if it was removed.
     ///
     /// # Errors
     /// It was removed, or cannot be made.
@@ -466,7 +467,7 @@ impl Tiers {
     }
 }
 
-/// What became of an entry that was read.
+/// The outcome for an entry that was read.
 pub(crate) enum Taken {
     In(Arc<Entry>),
     /// It was purged.

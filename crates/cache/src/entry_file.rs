@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(crate) enum Content {
     /// The key's entry.
     Entry(Box<Entry>),
-    /// Another key's, whose digest is the same.
+    /// It belongs to another key with the same digest.
     OtherKey,
     /// An entry of another version of the format.
     Outdated,

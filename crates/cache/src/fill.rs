@@ -1,4 +1,4 @@
-//! Fills: who is making the response for a key, and who waits for it.
+//! Fills: which request makes the response for a key, and which wait for it.
 //!
 //! | state | next |
 //! | --- | --- |
@@ -8,7 +8,7 @@
 //! | overdue (older than the caller's age) | made by the next caller; the old maker's end is ignored |
 //! | begun before a purge of its page | as overdue, but readers get all of it |
 //!
-//! Nobody polls, and a maker that fails wakes one waiter, not all.
+//! Nothing polls, and a maker that fails wakes one waiter, not all.
 //!
 //! # Invariants
 //! - A request that joins a fill, or takes something from it, checks the purge list first, while the fill holds
@@ -38,7 +38,7 @@ enum Stage {
 struct State {
     since: Instant,
     stage: Stage,
-    /// Its maker's, once that has begun; kept as long as anybody may be handed anything.
+    /// Its maker's, once that has begun; kept as long as a waiter may still take something.
     making: Option<Arc<Making>>,
     waiters: usize,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Fills {
 pub enum Claim {
     /// The caller makes the response.
     Maker(FillGuard),
-    /// Somebody else does.
+    /// Another request does.
     Taken(Waiter),
 }
 
@@ -195,7 +195,7 @@ impl FillGuard {
         self.fill.changed.notify_waiters();
     }
 
-    /// The response is whole and stored: everybody who waits has it.
+    /// The response is whole and stored: all waiters get it.
     pub fn stored(mut self, entry: Arc<Entry>) {
         let mut under_way = self.fills.lock();
         self.fill.state().stage = Stage::Stored(entry);
@@ -224,7 +224,7 @@ impl Drop for FillGuard {
         if is_current {
             self.fill.changed.notify_one();
         } else {
-            // Another maker took over: those who still wait here shall wait for that one.
+            // Another maker took over: those who still wait here shall wait for it.
             self.fill.changed.notify_waiters();
         }
     }
@@ -249,8 +249,7 @@ impl Fills {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place among those who wait for the response, if somebody makes it; the caller will not make it
-    /// himself.
+    /// A place among the waiters for the response, if it is being made; the caller never becomes its maker.
     pub(crate) fn join(self: &Arc<Self>, key: &Key) -> Option<Waiter> {
         let under_way = self.lock();
         let fill = Arc::clone(under_way.get(key)?);

@@ -2,7 +2,7 @@
 //!
 //! A reload that changes a zone opens another one on the same folder, while requests of the old
 //! configuration still use the old one. What must be one for both is here: the lock that keeps other
-//! processes away, the list of purges, the names of the files, and whose these are.
+//! processes away, the list of purges, the names of the files, and which zone has these.
 //!
 //! # Invariants
 //! - While any zone of this process has the folder, the process has the lock, unless another one had it
@@ -208,8 +208,8 @@ pub(crate) struct Folder {
     purges: Mutex<usize>,
     zones: Mutex<Zones>,
     temporary: AtomicU64,
-    /// The processes whose temporary files lay there when it was first read as this one's alone: they have
-    /// ended.
+    /// The processes whose temporary files were there when this one first read the folder as its only user: they
+    /// have ended.
     ended: OnceLock<HashSet<String>>,
 }
 
@@ -337,7 +337,7 @@ impl Folder {
         ended.is_some_and(|ended| process_of(name).is_some_and(|process| ended.contains(&process)))
     }
 
-    /// What the process purged whose folder it was until now.
+    /// Takes over the purges of the process that had the folder until now.
     fn adopt(&self) -> Result<(), StoreError> {
         self.purge_list.adopt(self.journal.read(self.purge_list.epoch())?);
         self.tiers().iter().for_each(|tier| tier.drop_purged());
@@ -368,7 +368,7 @@ pub(crate) fn is_foreign_temporary(name: &str, epoch: u64) -> bool {
     name.starts_with(TEMPORARY_PREFIX) && !name.starts_with(&temporary_prefix(epoch))
 }
 
-/// Whose temporary file has this name, in the format of any version.
+/// The process whose temporary file has this name, in the format of any version.
 fn process_of(name: &str) -> Option<String> {
     name.strip_prefix(TEMPORARY_PREFIX)?.split('.').next().map(str::to_owned)
 }

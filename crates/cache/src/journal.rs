@@ -137,7 +137,7 @@ impl Journal {
         Self { folder: folder.to_owned(), state }
     }
 
-    /// What it has, also of another process, whose folder it was until now; `epoch`: the own one.
+    /// What it holds, also of another process that had the folder until now; `epoch`: the own one.
     ///
     /// # Errors
     /// It is there and cannot be read.

@@ -1,8 +1,8 @@
 //! The purges that may still apply to something, as Varnish's list of bans, and the responses that are being made.
 //!
 //! No clock is used. Each response that begins to be made ([`Making`]) and each purge draws the next number of
-//! its folder; what has a smaller number than a purge began before it. Numbers of earlier processes are told
-//! apart by their epoch: a random number of each opening of the folder, whose order the journal has.
+//! its folder; what has a smaller number than a purge began before it. Numbers of earlier processes are
+//! distinguished by their epoch: a random number of each opening of the folder, whose order the journal has.
 //!
 //! # Invariants
 //! - A purge is forgotten only when it is done, no making that began before it is outstanding, and no older

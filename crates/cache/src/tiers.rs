@@ -45,7 +45,7 @@ struct InMemory {
 }
 
 impl Clone for InMemory {
-    /// For who looks: the one in the tier counts.
+    /// A copy for a look-up: the one in the tier counts.
     fn clone(&self) -> Self {
         Self { entry: Arc::clone(&self.entry), bytes: self.bytes, _kept: None }
     }

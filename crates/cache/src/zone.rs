@@ -146,7 +146,7 @@ impl Zone {
         self.memory_body_max().min(self.max_beside(self.arriving.bytes()))
     }
 
-    /// Bytes of a page for the memory tier, counted as long as anybody has them.
+    /// Bytes of a page for the memory tier, counted as long as they are held.
     pub fn hold(&self, bytes: Bytes) -> Held {
         self.tiers.held.hold(bytes)
     }
@@ -179,8 +179,8 @@ impl Zone {
         self.tiers.may_hold(key)
     }
 
-    /// The keys under which a page and its variants are stored; `None` while there may be others, which nobody
-    /// has read.
+    /// The keys under which a page and its variants are stored; `None` while there may be others, in files that
+    /// were not read yet.
     pub fn stored_of(&self, page: &Key) -> Option<Vec<Key>> {
         self.tiers.is_scanned().then(|| self.tiers.catalog.of_page(page))
     }
@@ -364,7 +364,7 @@ impl Zone {
         synced
     }
 
-    /// Waits for the response with others, if somebody makes it, without ever being the one who does.
+    /// Waits for the response with others, if it is being made, without ever becoming its maker.
     pub fn join(&self, key: &Key) -> Option<Waiter> {
         self.tiers.fills.join(key)
     }
@@ -1050,8 +1050,8 @@ mod tests {
         fs::remove_file(&stuck).unwrap();
         fs::create_dir_all(stuck.join("in")).unwrap();
         assert_eq!(purge(&zone, page("k0"), PurgeMode::Hard), 1);
-        let told = zone.evict(1, &|| true).problems;
-        assert_eq!(told.len(), 1, "{told:?}");
+        let reported = zone.evict(1, &|| true).problems;
+        assert_eq!(reported.len(), 1, "{reported:?}");
         assert!(zone.evict(2, &|| true).problems.is_empty(), "it is said once");
         // Neither a bound nor `inactive` waits for it, and its purge alone is kept.
         purge(&zone, page("k1"), PurgeMode::Hard);
@@ -1112,7 +1112,7 @@ mod tests {
         assert!(zone.insert(&key("a"), &entry, &making));
         zone.write(&key("a"), &entry, 0, &making).unwrap();
         assert_eq!(folder.files().len(), 1, "no temporary file is left");
-        // The file of its name is the one it is read from: the other one has none and is held by nobody else.
+        // The file of its name is the one it is read from: the other one has no name and no other holder.
         let moved = zone.peek(&key("a")).unwrap();
         let EntryBody::File(file, _) = &moved.body else { panic!("it is in memory") };
         let links =
@@ -1385,7 +1385,7 @@ mod tests {
     }
 
     /// Requests for `pages` pages whose popularity follows Zipf's law, and between them, a third of all,
-    /// requests for pages that nobody asks for again.
+    /// requests for pages that are asked for only once.
     fn trace(pages: u32, requests: u32) -> Vec<u32> {
         let mut sums = vec![0.0];
         for rank in 1..=pages {

@@ -1,4 +1,4 @@
-//! What began before an acknowledged purge is not served after it, whoever races whom: readers, makers,
+//! What began before an acknowledged purge is not served after it, in every race: readers, makers,
 //! fills, late writes, purges of every kind, the manager, reloads and restarts, on threads, for `SECONDS`
 //! (10) in rounds of about one. `SEED` is that of the first round; the threads' timing is not repeated with
 //! it.
@@ -161,7 +161,7 @@ impl Round {
     }
 
     fn any_page(&self, draw: &mut Draw) -> Page {
-        // A few pages are asked for often, so that somebody is always at them.
+        // A few pages are asked for often, so that there are always requests for them.
         let number =
             if draw.one_in(2) { draw.below(self.pages.min(4)) } else { draw.below(self.pages) };
         Page { section: draw.below(SECTIONS), number, variant: draw.below(VARIANTS) }

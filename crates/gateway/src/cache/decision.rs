@@ -28,7 +28,7 @@ pub enum Decision {
     Expired(NoStale),
 }
 
-/// Who renews an expired page.
+/// Which request renews an expired page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Renewal {
     /// A request of the server's own.
@@ -97,7 +97,7 @@ pub enum Claiming {
     Maker,
     /// Another one does.
     Taken,
-    /// Nobody does; the answer to this request will hardly be stored.
+    /// None does; the answer to this request is unlikely to be stored.
     Barred,
 }
 
@@ -128,14 +128,14 @@ impl Renewal {
     }
 }
 
-/// What becomes of a request for which nothing is stored, or a part that does not answer.
+/// What happens to a request for which nothing is stored, or a part that does not answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Missing {
     /// The page was not asked for often enough to be stored. As nginx: there is no status at all before it is.
     TooFewUses,
     /// It asks for a range that begins far in the page, which is not stored for it (`*_cache_max_range_offset`).
     RangeBeyond,
-    /// It makes the page, or waits for the one who does (`*_cache_lock`).
+    /// It makes the page, or waits for the request that does (`*_cache_lock`).
     InLine,
     /// It makes the page, beside others.
     Beside,

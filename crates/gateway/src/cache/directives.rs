@@ -111,7 +111,7 @@ word_enum! {
         /// None.
         Off = "off",
         /// Those whose own fields say how long they are fresh, as RFC 9111 has it. Where the operator or
-        /// the application said so in nginx's terms, anybody's POST would empty the cache against it.
+        /// the application said so in nginx's terms, any client's POST would empty the cache against it.
         Fields = "fields",
         /// All.
         On = "on",
@@ -131,7 +131,7 @@ pub enum PurgeRule {
     Flags(Vec<Template>),
 }
 
-/// `from`: who may purge.
+/// `from`: the addresses that may purge.
 #[derive(Clone, Debug)]
 pub enum From {
     All,

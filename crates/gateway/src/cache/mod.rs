@@ -276,7 +276,7 @@ fn for_refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard)
 }
 
 /// Has a request renew the page that differs from the one under way in all that stands against storing its
-/// answer; `None` if there is no such request, `Some(None)` if somebody renews it.
+/// answer; `None` if there is no such request, `Some(None)` if it is already being renewed.
 fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Option<Box<Exchange>>> {
     let shadow = storing::clean(exchange, conf)?;
     let zone = &exchange.pass.of::<Plan>()?.zone;
@@ -347,11 +347,11 @@ pub fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     yorozu_conf::value::number(digits).is_none_or(|start| max.0 == 0 || start > max.0)
 }
 
-/// With `cache_lock`: claims the page, or waits for the one who did, and reads along.
+/// With `cache_lock`: claims the page, or waits for the request that did, and reads along.
 async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
     let plan = exchange.pass.of::<Plan>()?;
-    // Of a page whose variants are known each has a maker of its own.
+    // When the variants of a page are known, each has its own maker.
     let first = plan.first.clone();
     let mut key = first.and_then(|first| key::variant(exchange, conf, &plan.key, &first));
     loop {

@@ -48,7 +48,7 @@ impl Objections {
         if let Some(why) = self.never {
             return Err(why);
         }
-        match self.unkeyed.iter().all(|suspect| suspect.is_told_by(conf, head)) {
+        match self.unkeyed.iter().all(|suspect| suspect.is_distinguished_by(conf, head)) {
             true => Ok(()),
             false => Err(NotStored::Unkeyed),
         }

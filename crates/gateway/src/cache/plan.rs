@@ -106,7 +106,7 @@ impl Plan {
         self.stale.as_ref().is_some_and(is_answering) && !is_trouble && !is_of_request
     }
 
-    /// Removes the stored page; who waits for its renewal is woken afterwards.
+    /// Removes the stored page; those who wait for its renewal are woken afterwards.
     pub fn end_stale(self, context: Context) {
         tasks::of_request(async move {
             let page = vec![Purge::Page(self.key.clone())];

@@ -1,15 +1,15 @@
 //! `*_cache_purge`: requests that remove stored pages, in the syntax of nginx's commercial version and of the
 //! third-party module.
 //!
-//! | written | who purges | answer |
+//! | written | purged by | answer |
 //! | --- | --- | --- |
 //! | `ZONE KEY` in a location | every request to it | 200 and the key, 412 if nothing was stored |
 //! | `METHOD [purge_all] [from all \| ADDRESS ...]` | requests with this method (`on`: PURGE), for their own URL | the same |
 //! | `$flag ...` | requests for which a flag is neither empty nor 0, for their own URL | 204, 404 if nothing was stored |
 //!
 //! A `*` at the end of the key matches any ending. All variants and methods of a key go. Where
-//! neither `from` nor `allow` and `deny` of the location say who may purge, this machine may. What the disk does not take,
-//! so that it may not outlast the server, is answered with 500.
+//! neither `from` nor `allow` and `deny` of the location restrict purges, this machine may purge. A purge that could not be
+//! written to disk, so that it may not outlast the server, is answered with 500.
 
 use super::directives::{From, PurgeRule};
 use super::key;
@@ -28,7 +28,7 @@ use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::{self, Level};
 
-/// The settings of the gateway by whose rule the request is a purge.
+/// The settings of the gateway whose rule makes the request a purge.
 fn rule<'a>(
     exchange: &mut Exchange,
     location: &'a LocationConf,

@@ -1,7 +1,7 @@
 //! Claims of pages, by those requests whose answers may be stored.
 //!
-//! A request whose answer will hardly be stored claims nothing: while it held the claim of an expired page, nobody
-//! would make that page. It is answered for itself alone, and where the stale page may answer, the page is made by a
+//! A request whose answer is unlikely to be stored claims nothing: while it held the claim of an expired page, no
+//! other would make that page. It is answered for itself alone, and where the stale page may answer, the page is made by a
 //! request without what stands against it ([`clean`]).
 
 use super::decision::Claiming;
@@ -30,9 +30,9 @@ pub fn objections<'e>(exchange: &'e mut Exchange, conf: &Conf) -> &'e Objections
 /// Answer to a claim of a page.
 pub enum Claimed {
     Maker(FillGuard),
-    /// Somebody else makes it.
+    /// Another request makes it.
     Taken(Waiter),
-    /// The answer to this request will hardly be stored, and nobody makes the page.
+    /// The answer to this request is unlikely to be stored, and none makes the page.
     Barred,
 }
 

@@ -23,7 +23,7 @@ use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::{Client, Exchange, Role};
 use yorozu_kernel::find_config;
 
-/// Fields by which applications are told another URL or method, whatever they say; also all that begin with one of
+/// Fields that give applications another URL or method, with any value; also all that begin with one of
 /// [`OVERRIDE_PREFIXES`].
 const OVERRIDES: [&[u8]; 6] = [
     b"x-http-method",
@@ -34,7 +34,7 @@ const OVERRIDES: [&[u8]; 6] = [
     b"x-script-name",
 ];
 const OVERRIDE_PREFIXES: [&[u8]; 2] = [b"x-original-", b"x-rewrite-"];
-/// Fields by which they are told a host.
+/// Fields that give them a host.
 const HOSTS: [&[u8]; 9] = [
     b"x-backend-host",
     b"x-forward-host",
@@ -46,7 +46,7 @@ const HOSTS: [&[u8]; 9] = [
     b"x-original-host",
     b"x-real-host",
 ];
-/// Fields by which they are told a scheme, as a word or as a switch.
+/// Fields that give them a scheme, as a word or as a switch.
 const SCHEMES: [&[u8]; 6] = [
     b"cloudfront-forwarded-proto",
     b"x-forwarded-proto",
@@ -76,7 +76,7 @@ pub enum Suspect {
 
 impl Suspect {
     /// Whether `Vary` distinguishes such requests, or the answer says that it is the same for all.
-    pub fn is_told_by(&self, conf: &Conf, head: &Head) -> bool {
+    pub fn is_distinguished_by(&self, conf: &Conf, head: &Head) -> bool {
         let is_origin = matches!(self, Self::Field(name) if &name[..] == b"origin");
         let is_for_all = is_origin
             && head.field(b"access-control-allow-origin").is_some_and(|allowed| allowed == "*");
@@ -164,7 +164,7 @@ impl Tried {
     }
 }
 
-/// The request of `client` after a `change`, as far as it comes without asking anybody; `None` if it does not come to
+/// The request of `client` after a `change`, as far as it comes without waiting for anything; `None` if it does not come to
 /// a gateway.
 pub fn tried(
     exchange: &Exchange,

@@ -192,7 +192,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Res
         content_type::add_charset(&mut response.content_type, charset);
     }
     response.allow_ranges |= conf.cache.force_ranges;
-    // As nginx: who passes the origin's own ones on adds none where it sent none.
+    // As nginx: if the origin's own ones are passed on, none is added where it sent none.
     let is_passed = |name: &[u8]| {
         protocol.hidden().contains(&name)
             && conf.pass_header.iter().any(|passed| passed.eq_ignore_ascii_case(name))

@@ -92,7 +92,7 @@ impl ArrivingBody {
             let (connection, is_reusable) = source.into_connection(true);
             lease.release(connection, is_reusable);
         } else if has_no_content {
-            // Nobody wants the content; PHP may be cut short.
+            // The content is not wanted; PHP may be cut short.
             fetched.end();
         } else {
             let memory_bytes_max =

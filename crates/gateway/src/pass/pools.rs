@@ -1,4 +1,4 @@
-//! Connections between requests: who holds one, and where it goes back to.
+//! Connections between requests: what holds one, and where it goes back to.
 //!
 //! Each worker has a pool for each group; its bound is that of `keepalive`. A connection in it is for one protocol and,
 //! with `keepalive … local` or TLS, for one location and peer name: it is never used for what it was not opened for.
@@ -85,7 +85,7 @@ thread_local! {
 /// How often idle connections are looked at.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Told whenever a connection of this worker is taken.
+/// Notified whenever a connection of this worker is taken.
 pub fn taken() -> Rc<Notify> {
     TAKEN.with(Rc::clone)
 }

@@ -29,7 +29,7 @@ pub struct Call {
     pub tls: Option<TlsOptions>,
     /// `fastcgi://`, for messages.
     pub scheme: &'static str,
-    /// Who sends the request in the place of a connection of its own.
+    /// The task that sends the request, instead of a connection for it alone.
     pub line: Option<Box<dyn Line>>,
     /// `/path` behind the peer's address in messages.
     pub uri: Vec<u8>,

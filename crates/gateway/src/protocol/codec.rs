@@ -72,7 +72,7 @@ pub trait Codec {
     }
 
     /// nginx's words around such a text.
-    fn told(&self, text: &[u8]) -> String {
+    fn in_nginx_words(&self, text: &[u8]) -> String {
         String::from_utf8_lossy(text).into_owned()
     }
 

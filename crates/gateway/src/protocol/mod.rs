@@ -26,7 +26,7 @@ use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_upstream::TlsOptions;
 
-/// The protocol a location speaks, and to whom: what its `*_pass` says.
+/// The protocol a location speaks, and its target: what its `*_pass` says.
 ///
 /// What has a default here is what most protocols say.
 pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
@@ -115,7 +115,7 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
     /// ([`Family::has_default_key`]).
     fn default_key(&self, _exchange: &mut Exchange, _location: &LocationConf, _key: &mut Vec<u8>) {}
 
-    /// Appends what of a request decides, beside its own bytes, what becomes of it: where it goes, and how its answer is
+    /// Appends what decides, beside the request's own bytes, how it is treated: where it goes, and how its answer is
     /// rewritten.
     fn append_decided(&self, exchange: &mut Exchange, _location: &LocationConf, out: &mut Vec<u8>) {
         if let Some(target) = self.target() {

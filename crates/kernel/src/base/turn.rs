@@ -46,7 +46,7 @@ pub fn unix_seconds() -> i64 {
     unix_millis() / 1000
 }
 
-/// As [`unix_millis`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
+/// As [`unix_millis`], of the monotonic clock. As nginx, whose times are those of its event loop's rounds.
 pub fn instant() -> Instant {
     match INSTANT.get() {
         Some((turn, now)) if turn == number() && turn != NONE => now,
@@ -85,7 +85,7 @@ pub fn unix_seconds_of(time: SystemTime) -> i64 {
 /// Whether a task is still ready after the last round.
 struct Ready {
     is_any: AtomicBool,
-    /// Who polls the rounds.
+    /// Wakes the task that polls the rounds.
     outer: Mutex<Waker>,
 }
 

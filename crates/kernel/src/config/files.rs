@@ -34,12 +34,12 @@ impl Source for Files {
     }
 }
 
-/// Reads a regular file. Pipes and devices may have no end, or nobody at theirs.
+/// Reads a regular file. Pipes and devices may have no end, or no writer.
 ///
 /// # Errors
 /// What opening or reading it gave; it is not a regular file, or too large to be meant.
 pub fn read_regular(path: &Path) -> io::Result<Bytes> {
-    // Without waiting for whoever may write into a pipe.
+    // Without waiting for a writer, if it is a pipe.
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
     if metadata.is_dir() {
@@ -61,10 +61,10 @@ pub fn read_regular(path: &Path) -> io::Result<Bytes> {
     if text.len() as u64 > limits::NAMED_FILE_BYTES { Err(too_large()) } else { Ok(text.into()) }
 }
 
-/// Reads a regular file, or what somebody writes into a named pipe soon.
+/// Reads a regular file, or what is soon written into a named pipe.
 ///
 /// # Errors
-/// As [`read_regular`]; nobody writes.
+/// As [`read_regular`]; the pipe has no writer.
 ///
 /// # Source
 /// nginx, `ssl_password_file`: "a named pipe can also be used instead of a file".

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Whom a rule concerns.
+/// The clients a rule is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Network {
     All,

@@ -20,7 +20,7 @@ pub enum NotStored {
     Authorization,
     /// `*_no_cache`
     Forbidden,
-    /// A part of a page that nobody asked for, or a page being validated.
+    /// A part of a page that was not asked for, or a page being validated.
     Partial,
     /// `*_cache_min_uses`
     MinUses,

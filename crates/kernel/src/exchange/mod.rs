@@ -174,7 +174,7 @@ pub struct Exchange {
     pub server: ServerId,
     pub location: LocationId,
     pub client: Rc<Client>,
-    /// The client of this request: the other end, or whom a trusted proxy names.
+    /// The client of this request: the other end, or the one that a trusted proxy names.
     pub remote: Rc<Remote>,
     pub request: Request,
     pub body: RequestBody,

@@ -46,7 +46,7 @@ pub enum Pending {
     Authentication { denied: Option<u16> },
     /// `mirror` wants the request's body.
     Mirror,
-    /// The location's handler has to ask somebody, or to read something.
+    /// The location's handler has to ask another server, or to read something.
     Content,
 }
 

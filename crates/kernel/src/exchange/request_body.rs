@@ -1,4 +1,4 @@
-//! The body of a request: read when somebody wants it, into memory and then a file.
+//! The body of a request: read on demand, into memory and then a file.
 
 use super::content::Content;
 use super::source::{ByteStream, Frames, Interim, RequestSource, Reset};
@@ -44,7 +44,7 @@ enum Framing {
     Chunked(Chunked),
     /// The data frames of an HTTP/2 stream; their length if the client announced it.
     Frames(Option<u64>),
-    /// Somebody else reads it: nothing can come after it on this connection.
+    /// An upload or another owner reads it: nothing can come after it on this connection.
     Lent,
 }
 
@@ -171,7 +171,7 @@ impl RequestBody {
         matches!(self.framing, Framing::Lent)
     }
 
-    /// Nobody will ask for it any more (an error page is made instead).
+    /// It will not be asked for any more (an error page is made instead).
     pub fn discard(&mut self) {
         self.is_discarded = true;
     }
@@ -482,7 +482,7 @@ impl RequestBody {
             Framing::Done | Framing::Lent => Ok(None),
             Framing::Frames(_) => {
                 let Some(frames) = &mut self.frames else { return Ok(None) };
-                // Whoever waits for more asks again with a waker of its own.
+                // A task that waits for more polls again with its own waker.
                 match frames.poll_data(&mut Context::from_waker(Waker::noop())) {
                     Poll::Pending => Ok(None),
                     Poll::Ready(frame) => self.frame(frame),

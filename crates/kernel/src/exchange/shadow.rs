@@ -15,7 +15,7 @@ impl Exchange {
             let text = match why {
                 TooMany::Deep => "subrequests cycle",
                 TooMany::Made => "too many subrequests",
-                TooMany::Told => return,
+                TooMany::Reported => return,
             };
             let uri = String::from_utf8_lossy(uri);
             error::request(self, Level::Error, &format!("{text} while processing \"{uri}\""));

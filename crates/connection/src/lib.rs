@@ -85,7 +85,7 @@ async fn begins_h2(io: &Transport, client: &Client, worker: &Rc<dyn Host>) -> (b
     let mut early = BytesMut::new();
     let Some(conf) = current_conf(client, worker) else { return (false, early) };
     let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
-    // Whoever says nothing keeps no configuration.
+    // A silent client keeps no configuration alive.
     drop(conf);
     let read = async {
         while early.len() < h2::PREFACE.len() && h2::PREFACE.starts_with(&early) {

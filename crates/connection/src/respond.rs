@@ -12,7 +12,7 @@ use yorozu_kernel::logging::error::{self, Level};
 /// How far a request came without waiting.
 pub(super) enum Begun {
     Done(Answer),
-    /// Somebody else makes the response: [`wait`] for it.
+    /// The response waits for something: [`wait`] for it.
     Waits(Pending),
 }
 

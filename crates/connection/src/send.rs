@@ -198,7 +198,7 @@ fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
     (rate > 0).then(|| (rate, size(&core.limit_rate_after.0, exchange)))
 }
 
-/// Notes what became of a body that came while it was sent.
+/// Notes the outcome of a body that came while it was sent.
 pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
     let totals = stream.totals();
     if let Some(attempt) = exchange.attempts.last_mut() {

@@ -253,7 +253,7 @@ fn client_auth(conf: &Conf, is_bare: bool, env: &Env) -> Result<Option<ClientAut
     Ok(Some(found))
 }
 
-/// What is to be asked about a certificate, if somebody can be asked.
+/// What is to be asked about a certificate, if it has a responder.
 fn question(
     conf: &Conf,
     stapled: &Stapled,

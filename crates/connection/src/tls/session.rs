@@ -125,8 +125,8 @@ impl Session {
         self.alpn == "h2"
     }
 
-    /// What a server says of the client's certificate, whichever server the handshake was with; one
-    /// that asks for none shows what that one says.
+    /// What a server says of the client's certificate, whichever server the handshake was with; a
+    /// server that asks for none shows what that server says.
     pub fn verification(&self, auth: Option<&Arc<ClientAuth>>) -> Verification {
         let mut judged = self.judged.borrow_mut();
         let Some(auth) = auth else { return judged.first.clone().unwrap_or(Verification::None) };

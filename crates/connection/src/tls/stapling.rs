@@ -72,7 +72,7 @@ impl Question {
     /// `url` is `ssl_stapling_responder`; else the certificate names its responder.
     ///
     /// # Errors
-    /// Why nobody can be asked, in nginx's words.
+    /// Why there is no responder to ask, in nginx's words.
     pub fn new(
         certificate: &Stapled,
         trusted: &[CertificateDer<'_>],
@@ -134,7 +134,7 @@ impl Question {
         next.checked_sub(now).ok_or_else(|| "the OCSP response has expired".to_owned())
     }
 
-    /// By the authority itself, or by whom it has made for it (RFC 6960, section 4.2.2.2).
+    /// By the authority itself, or by a responder that it has authorized (RFC 6960, section 4.2.2.2).
     fn check_signature(&self, basic: &BasicOcspResponse) -> Result<(), String> {
         let content = basic.tbs_response_data.to_der().map_err(|problem| problem.to_string())?;
         let is_by = |signer: &Certificate| {

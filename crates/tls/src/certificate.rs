@@ -64,7 +64,7 @@ impl<'a> Certificate<'a> {
         let (issuer, validity, subject, key) = (sequence()?, sequence()?, sequence()?, sequence()?);
         let mut extensions = &[][..];
         while !content.is_empty() {
-            // Before them stand identifiers that nobody uses.
+            // Before them stand identifiers that are not used.
             let part = Element::take(&mut content)?;
             if part.tag == EXTENSIONS && content.is_empty() {
                 let list = Element::only(part.content, SEQUENCE)?;

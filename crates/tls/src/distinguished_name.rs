@@ -1,5 +1,5 @@
 //! Names of subjects and issuers as OpenSSL writes them, which nginx shows in `$ssl_client_s_dn`
-//! and its kin. Maps decide by this text who may do what, so what a name holds never reads as
+//! and its kin. Maps grant rights by this text, so what a name holds never reads as
 //! another attribute.
 //!
 //! # Sources

@@ -208,8 +208,8 @@ fn preview(exchange: &mut Exchange, response: &Response, value: &Template) {
     }
 }
 
-/// Puts the challenges of authentications into the answer. As nginx: whatever became of the 401 they were for, a page
-/// of its own or a failure behind it; other statuses may have them too (RFC 9110, section 11.6.1).
+/// Puts the challenges of authentications into the answer. As nginx, also when an error page or another failure took
+/// the place of their 401; other statuses may have them too (RFC 9110, section 11.6.1).
 pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
     let challenges = std::mem::take(&mut exchange.challenges);
     response.fields.splice(0..0, challenges);

@@ -188,7 +188,7 @@ async fn away<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Gives a file new content: nobody sees a part of it.
+/// Gives a file new content at once: readers never see a part of it.
 fn replace(
     path: &Path,
     mode: u32,

@@ -1,4 +1,4 @@
-//! `allow` and `deny`: who may ask, by address.
+//! `allow` and `deny`: which clients may ask, by address.
 
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;

@@ -78,7 +78,7 @@ enum PasswordCheck {
 }
 
 thread_local! {
-    /// The worker's hashes under way; whoever sends passwords that nobody has gets no more than that.
+    /// The worker's hashes under way; a flood of wrong passwords gets no more than that.
     static HASHING: Arc<Semaphore> = Arc::new(Semaphore::new(limits::HASHES_MAX));
 }
 

@@ -60,7 +60,7 @@ pub async fn read_body(exchange: &mut Exchange) -> Option<Outcome> {
     read.err().map(|problem| body_failed(exchange, problem))
 }
 
-/// Makes the request a second time; nobody waits for it.
+/// Makes the request a second time, without waiting for it.
 ///
 /// # Source
 /// nginx, `ngx_http_mirror_module`.

@@ -21,7 +21,7 @@ impl Shared for Tables {
     }
 }
 
-/// What becomes of text in one encoding.
+/// How text in one encoding is converted.
 #[derive(Debug)]
 pub enum Table {
     /// Byte for byte.

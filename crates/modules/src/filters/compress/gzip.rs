@@ -1,4 +1,4 @@
-//! The directives of gzip, and nginx's rules for who gets compressed answers.
+//! The directives of gzip, and nginx's rules for which clients get compressed answers.
 
 use super::put_ratio;
 use bitflags::bitflags;

@@ -258,7 +258,7 @@ struct Claim {
 }
 
 impl Claim {
-    /// `None`: somebody else makes it.
+    /// `None`: another request makes it.
     fn of(stored: StoredPage, effort: Effort) -> Option<Self> {
         if !stored.entry.forms[effort.coding.place()].claim() {
             // No claim may be made here, not even to be dropped: that would give back the other's.

@@ -5,7 +5,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::NamePattern;
 
-/// What becomes of a field.
+/// What is done to a field.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The value takes the place of all there are; an empty one leaves none.
@@ -39,7 +39,7 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Lines(pub Vec<Line>);
 
-/// What nobody may set or take away: how the message is carried and where its end is, and for requests also whom it is for.
+/// What may not be set or removed: how the message is carried and where its end is, and for requests also the host.
 const OF_RESPONSES: [&[u8]; 5] =
     [b"connection", b"content-length", b"keep-alive", b"transfer-encoding", b"upgrade"];
 const OF_REQUESTS: [&[u8]; 7] =

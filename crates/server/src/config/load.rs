@@ -237,7 +237,7 @@ impl<'a> Compiler<'a> {
 
     fn server(&mut self, mut block: Block) -> Result<ServerConf, ConfError> {
         let at = block.at.clone().expect("server blocks have a place");
-        // Nobody shakes hands over the control socket: the certificates of http are not for it.
+        // The control socket has no TLS: the certificates of http are not for it.
         if block.listens.iter().all(|listen| listen.options.is_control) {
             drop(block.drafts.take::<TlsDraft>());
         }

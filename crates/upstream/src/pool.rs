@@ -29,7 +29,7 @@ pub struct Kept {
     pub opened: Instant,
 }
 
-/// Whom a connection is for.
+/// What a connection is for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KeptFor<K> {
     /// As [`crate::Peer::text`] has it, which is compared faster than an address.

@@ -48,7 +48,7 @@ pub enum ResolveFault {
 /// Answers each worker remembers, in names; chosen.
 const CACHED_NAMES_MAX: usize = 1024;
 
-/// What is known of a name; locked while it is asked for, so that nobody else asks meanwhile.
+/// What is known of a name; locked while it is asked for, so that it is asked for once.
 type Known = Rc<Mutex<Option<Answer>>>;
 
 #[derive(Clone, Debug)]
@@ -148,7 +148,7 @@ impl Resolver {
     }
 }
 
-/// Forgets what no longer holds, or else the name that would be forgotten first. One that somebody asks for stays.
+/// Forgets what no longer holds, or else the name that would be forgotten first. One that is being asked for stays.
 fn make_room(names: &mut HashMap<(Resolver, String), Known>, now: Instant) {
     let valid_until = |known: &Known| -> Option<Instant> {
         let known = known.try_lock().ok()?;
@@ -283,11 +283,11 @@ mod tests {
     #[test]
     fn localhost_is_not_looked_up() {
         with_servers(async {
-            let nobody = resolver(&[]);
+            let without_server = resolver(&[]);
             for host in ["localhost", "LocalHost.", "a.localhost"] {
-                assert_eq!(last_byte(&nobody, host).await, Ok(1));
+                assert_eq!(last_byte(&without_server, host).await, Ok(1));
             }
-            let both = Resolver { ipv6: true, ..nobody };
+            let both = Resolver { ipv6: true, ..without_server };
             let found = both.addresses("localhost", MINUTE).await.unwrap();
             assert_eq!(found.addresses.len(), 2);
         });
@@ -329,8 +329,8 @@ mod tests {
             assert_eq!(last_byte(&resolver(&[refuses, helps, fails]), "a").await, Ok(1));
             let outcome = last_byte(&resolver(&[refuses, fails]), "a").await;
             assert_eq!(outcome, Err(ResolveFault::Failed));
-            let nobody = failing(Rcode::NXDOMAIN).await;
-            assert_eq!(last_byte(&resolver(&[nobody]), "a").await, Err(ResolveFault::NotFound));
+            let unknown = failing(Rcode::NXDOMAIN).await;
+            assert_eq!(last_byte(&resolver(&[unknown]), "a").await, Err(ResolveFault::NotFound));
             let empty = failing(Rcode::NOERROR).await;
             assert_eq!(last_byte(&resolver(&[empty]), "a").await, Err(ResolveFault::NotFound));
             let no_name = last_byte(&resolver(&[helps]), "a..b").await;

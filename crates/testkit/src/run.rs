@@ -80,7 +80,7 @@ pub fn run_changed(
     Ok(())
 }
 
-/// What the server is told.
+/// The server's configuration.
 fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
     let mut http = format!(
         "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\nfastcgi_param REQUEST_METHOD $request_method; \

@@ -77,7 +77,7 @@ pub struct Server {
 }
 
 /// First and number of the ports that servers under test get: below those the system gives to
-/// whoever asks for any, so that nobody takes one between this probe and its use.
+/// programs that ask for any, so that none is taken between this probe and its use.
 const PORTS: (u32, u32) = (20_000, 12_000);
 
 /// A port that no test of any process gets as long as this lives: its number is taken for UDP.
@@ -89,7 +89,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// A port nobody listens on now, and that this process has not been given before.
+    /// A port on which nothing listens now, and that this process has not been given before.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (first, count) = PORTS;
@@ -111,7 +111,7 @@ impl Default for Claim {
     }
 }
 
-/// A port nobody listens on now, claimed as long as the process lives.
+/// A port on which nothing listens now, claimed as long as the process lives.
 pub fn free_port() -> u16 {
     let claim = Claim::new();
     let port = claim.port;

@@ -424,7 +424,7 @@ def test_storing_that_is_given_up_midway():
             with site.client(f'/{size}/big', window=4096) as client, \
                     site.client(f'/{size}/big', window=4096) as other:
                 first, second = read_head(client), read_head(other)
-                # Both get all of it, whoever is slower.
+                # Both get all of it, also the slower one.
                 results = []
                 threads = [threading.Thread(target=lambda pair=pair: results.append(read_body(pair[0], size, pair[1])))
                            for pair in ((client, first[1]), (other, second[1]))]

@@ -11,7 +11,7 @@ PATIENCE = float(os.environ.get('PATIENCE', '1'))
 
 class Ports:
     """A block of ports that is this process's own as long as it holds the first of them. They are below those of
-    crates/testkit/src/server.rs, which are below those the system gives to whoever asks for any."""
+    crates/testkit/src/server.rs, which are below those the system gives out by itself."""
     FIRST, BLOCKS, SIZE = 10000, 50, 200
     mine = None
 
@@ -37,7 +37,7 @@ class Ports:
 
 
 def free_port():
-    """A port that nobody else is given, and nobody listens on."""
+    """A port that is given once, and on which nothing listens."""
     for port in Ports.of_this_process().numbers:
         with socket.socket() as probe:
             try:

@@ -50,7 +50,7 @@ AUTHORS_PAGES = ['/', '/post-one/', '/author/ann/', '/feed/', '/2026/', '/catego
                  '/wp-json/oembed/1.0/embed?url=@/post-one/', '/wp-sitemap-users-1.xml']
 SHOW_THREE = ['/', '/post-three/', '/feed/', '/2026/', '/2026/03/', '/category/hill/', '/category/hill/feed/', '/author/admin/', '/post-three/embed/']
 
-PAST = {'Cookie': 'wordpress_logged_in_none=1'}  # Past the cache; WordPress takes it for nobody's.
+PAST = {'Cookie': 'wordpress_logged_in_none=1'}  # Past the cache; to WordPress it is no login.
 
 
 def content(site):
@@ -194,7 +194,7 @@ def test_publish_and_unpublish(site):
     after(site, 'publish again', again)
     after(site, 'trash', find + 'wp_trash_post($post->ID);', is_hard=True, more=['/post-five/'])
     equal(site.get('/post-five/').status, 404)
-    # What is in the trash is nobody's: deleting it changes nothing.
+    # What is in the trash is shown nowhere: deleting it changes nothing.
     warm(site, ['/'])
     site.php(find.replace('five', 'five__trashed') + 'wp_delete_post($post->ID, true);')
     equal(site.get('/').cache, 'HIT')
@@ -541,7 +541,7 @@ def mu_plugin(site, code):
 
 @contextlib.contextmanager
 def without_bypass(site):
-    """The server lets nobody past the cache by a cookie, so that the plugin stands alone."""
+    """The server lets no visitor past the cache by a cookie, so that the plugin stands alone."""
     file = site.folder / 'conf/visitor.conf'
     whole = file.read_text()
     less, count = re.subn(r'\n\w+_(cache_bypass|no_cache) \$is_personal;', '', whole)
@@ -825,7 +825,7 @@ def test_vetoes(site):
             equal(site.get('/?veto').cache, 'MISS')
         equal(site.get('/?nonce').cache, 'MISS')
         asked = site.explain('/?nonce')
-        # Made in a half-life of 3602 s, of which the last hour is left to whoever fills the form.
+        # Made in a half-life of 3602 s, of which the last hour is left for filling the form.
         left = int(re.search(r'fresh +for (\d+) s', asked)[1]) if 'fresh      for' in asked else 0
         assert left <= 3604, asked
         equal(site.get('/?plain').cache, 'MISS')
@@ -850,7 +850,7 @@ def test_that_there_is_no_page_is_stored_until_there_is_one(site):
     site.php(f"wp_delete_post({post}, true);")
     equal([site.get('/not-yet/').status for _ in range(2)], [404, 404])
     equal(site.get('/not-yet/').cache, 'HIT')
-    # Nobody's own page: a visitor who is known gets it from PHP.
+    # A page for unknown visitors: a known one gets it from PHP.
     equal(site.get('/not-yet/', **PAST).cache, 'BYPASS')
 
 

@@ -35,7 +35,7 @@ def below(root):
 
 
 def mount_for_itself():
-    """What this process and those it begins mount is nobody else's, and goes with the last of them, however they end. Who
+    """What this process and those it begins mount is seen by them alone, and goes with the last of them, however they end. Who
     may not have that may not mount either."""
     system = ctypes.CDLL(None)
     if system.unshare(CLONE_NEWNS) == 0:

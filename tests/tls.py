@@ -206,7 +206,7 @@ def test_a_reload_reads_keys_that_are_root_s_alone():
             (folder / 'localhost.key').chmod(0o600)
             os.kill(server.pid, signal.SIGHUP)
             until('the new certificate', lambda: ask(server.port, context())[1] != old)
-            # Whoever serves may not read them.
+            # The workers may not read them.
             equal(curl(server.port, '/localhost.crt', '-o', '/dev/null', '-w', '%{http_code}'), '200')
             equal(curl(server.port, '/localhost.key', '-o', '/dev/null', '-w', '%{http_code}'), '403')
 

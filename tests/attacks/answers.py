@@ -119,7 +119,7 @@ class Attack:
             is_torn = got is None or isinstance(got, ConnectionError) or re.search('bytes of|without end',
                 str(got))
             return check(form.kind in (EITHER, None) and is_torn, 'no answer')
-        check(not got.field('x-unasked'), 'an answer that nobody asked for')
+        check(not got.field('x-unasked'), 'an answer without a request')
         check('interim' not in (got.field('set-cookie') or ''), 'a field of an interim answer')
         check(got.status >= 200, 'an interim answer as the last one')
         if method == 'HEAD' or form.kind is None:

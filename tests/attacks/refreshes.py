@@ -1,4 +1,4 @@
-"""Stored pages that are refreshed, and requests that go on elsewhere: what one visitor sends or gets on the way is nobody else's.
+"""Stored pages that are refreshed, and requests that go on elsewhere: what one visitor sends or gets on the way reaches no other.
 
 Four kinds: 304s and refreshes that a visitor with things of his own sets off; refreshes and subrequests of requests with
 content, which may announce no content that they do not send; pages of uncached locations that a cached one leads to; and

@@ -1,4 +1,4 @@
-"""Visitors who ask for one page at the same moment, some of them with things of their own: nobody gets what was made for
+"""Visitors who ask for one page at the same moment, some of them with things of their own: no visitor gets what was made for
 another one, unless the page may be everybody's."""
 import asyncio, dataclasses, re
 from peers import Folder, Server
@@ -22,7 +22,7 @@ VISITORS = {
 
 @dataclasses.dataclass
 class Kind:
-    """Of an answer: may it be shared, also if it was made for somebody with Authorization, and what does it vary on?"""
+    """Of an answer: whether it may be shared, also if it was made for a request with Authorization, and what it varies on."""
     name: str
     fields: dict
     status: str = '200 OK'

@@ -39,7 +39,7 @@ async def connected(port, data=b''):
     near = socket.create_connection(('127.0.0.1', port))
     near.setblocking(False)
     sent = 0
-    # Whoever reads notices the end of a connection.
+    # A reader notices the end of a connection.
     with contextlib.suppress(ConnectionError):
         sent = near.send(data) if data else 0
     reader, writer = await asyncio.open_connection(sock=near, limit=1 << 22)

@@ -55,7 +55,7 @@ final class Page {
 	}
 
 	/**
-	 * The buffer is full, or somebody flushes, drops or ends it.
+	 * The buffer is full, or it is flushed, dropped or ended.
 	 *
 	 * @return string|false False: as it is, and what follows is not held back any more.
 	 */

@@ -76,14 +76,14 @@ final class Personal {
 		return false;
 	}
 
-	/** What a password opens is for whoever knows it. */
+	/** What a password opens is for those who know it. */
 	private static function of_protected( $post ): void {
 		if ( $post instanceof \WP_Post && '' !== (string) $post->post_password ) {
 			Page::veto();
 		}
 	}
 
-	/** Whoever prints a post's text asks this first: lists, feeds, blocks, the REST API, embeds. */
+	/** Code that prints a post's text asks this first: lists, feeds, blocks, the REST API, embeds. */
 	public static function of_password( $is_required, $post = null ) {
 		self::of_protected( $post );
 		return $is_required;

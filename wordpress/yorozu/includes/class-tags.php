@@ -224,7 +224,7 @@ final class Tags {
 	}
 
 	/**
-	 * Posts without a page of their own, which whoever finds them prints; one that was looked for by its name.
+	 * Posts without a page, which the query that finds them prints; one that was looked for by its name.
 	 *
 	 * @param \WP_Post[] $posts Passed on.
 	 * @param \WP_Query  $query

@@ -80,7 +80,7 @@ impl Tiers {
         self.options.levels.path(&self.options.path, digest)
     }
 
-    /// A name of its own inside the cache's folder, so that `rename` never crosses file systems.
+    /// An unused name inside the cache's folder, so that `rename` never crosses file systems.
     pub(crate) fn temporary_path(&self) -> PathBuf {
         self.options.path.join(self.folder.temporary_name())
     }

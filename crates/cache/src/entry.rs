@@ -265,7 +265,7 @@ pub(crate) fn decode_forms(input: &Held, entry: &Entry) -> Option<()> {
 }
 
 impl EntryHead {
-    /// The same, in one piece of memory of its own.
+    /// The same, copied into one piece of memory.
     fn owned(mut self) -> Self {
         let bytes = self.texts().map(|text| text.len()).sum();
         let mut all = BytesMut::with_capacity(bytes);

@@ -203,7 +203,7 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Fou
     }
 }
 
-/// The stored page is no answer by itself any more.
+/// Notes that the stored page is expired: it cannot answer by itself.
 fn expire(exchange: &mut Exchange, entry: &Arc<Entry>) {
     exchange.cache_status = Some(CacheStatus::Expired);
     exchange.cache_report.forward = Some(Forward::Stale);

@@ -82,7 +82,7 @@ impl Plan {
         self.making = Some(making);
     }
 
-    /// What a request of its own needs to refresh the page; the claim goes with it.
+    /// What a background request needs to refresh the page; the claim goes with it.
     pub(super) fn for_refresh(&self, guard: FillGuard) -> Self {
         Self {
             first: self.first.clone(),

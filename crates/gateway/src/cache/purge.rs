@@ -34,7 +34,7 @@ fn rule<'a>(
     location: &'a LocationConf,
     families: &[&Family],
 ) -> Option<&'a Conf> {
-    // A location of its own for purges has no gateway: all families are asked.
+    // A location only for purges has no gateway: all families are asked.
     let own = settings::of(location);
     let all = families.iter().map(|family| settings::with_prefix(location, family));
     let mut families = own.into_iter().chain(all);

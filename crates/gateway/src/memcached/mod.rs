@@ -73,7 +73,7 @@ pub fn rows() -> Vec<Directive> {
     rows
 }
 
-/// `memcached_next_upstream`, which has words of its own.
+/// `memcached_next_upstream`, which has its own words.
 fn next_upstream(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     const WORDS: [(&str, Conditions); 6] = [
         ("error", Conditions::ERROR),

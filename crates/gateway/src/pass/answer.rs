@@ -139,7 +139,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
     Some(Outcome::Internal { uri: parts.path, args: Some(parts.args.unwrap_or_default()) })
 }
 
-/// The answer that a page of our own replaces: stored all the same, if it may be, so that the
+/// The answer that our error page replaces: stored all the same, if it may be, so that the
 /// upstream is not asked again for as long.
 async fn keep_intercepted(
     exchange: &mut Exchange,

@@ -1,6 +1,6 @@
 //! What a gateway asks of the protocol that it speaks.
 //!
-//! FastCGI, HTTP and memcached implement [`Protocol`], each in a folder of its own; the gateway and the cache know nothing
+//! FastCGI, HTTP and memcached implement [`Protocol`], each in its own folder; the gateway and the cache know nothing
 //! else of them. A protocol makes a [`Call`] of an exchange, reads the answer with a
 //! [`Codec`](codec::Codec), and has its own directives beside those that are stamped with its prefix
 //! ([`family`]).

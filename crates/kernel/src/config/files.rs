@@ -116,7 +116,7 @@ fn wildcard(part: &str) -> Option<glob::Pattern> {
     if !part.contains(['*', '?', '[']) {
         return None;
     }
-    // Written so, `**` and `[^` have no meaning of their own here.
+    // Written so, `**` and `[^` have no special meaning here.
     let mut plain = part.replace("[^", "[!");
     while plain.contains("**") {
         plain = plain.replace("**", "*");
@@ -158,7 +158,7 @@ fn names(
 mod tests {
     use super::*;
 
-    /// A folder of its own, gone at the end.
+    /// A temporary folder, gone at the end.
     struct Folder(PathBuf);
 
     impl Folder {

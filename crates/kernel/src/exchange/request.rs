@@ -126,7 +126,7 @@ pub struct Request {
     pub line: Span,
     pub method: Method,
     pub method_span: Span,
-    /// In place of the client's, after a redirect of our own.
+    /// In place of the client's, after a redirect made here.
     pub method_override: Option<&'static [u8]>,
     /// Path and query as sent.
     pub target_span: Span,

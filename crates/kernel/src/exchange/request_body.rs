@@ -143,7 +143,7 @@ impl RequestBody {
         Self { bytes: Some(bytes), unread, framing, wants_continue, ..Self::none() }
     }
 
-    /// The body of a request in a stream of its own, if it has one; `length` as the client announced it.
+    /// The body of an HTTP/2 stream's request, if it has one; `length` as the client announced it.
     pub fn of_stream(
         stream: Rc<dyn RequestSource>,
         frames: Option<Box<dyn Frames>>,
@@ -252,7 +252,7 @@ impl RequestBody {
         }
     }
 
-    /// Returns when the client has gone; a future of its own, so that work can go on beside it.
+    /// Returns when the client has gone; a separate future, so that work can go on beside it.
     pub fn client_closed(&self) -> impl Future<Output = ()> + use<> {
         let source = self.source();
         async move {

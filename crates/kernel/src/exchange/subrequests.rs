@@ -1,4 +1,4 @@
-//! How many requests of its own a request may make.
+//! How many subrequests a request may make.
 
 use crate::base::limits;
 use std::cell::{Cell, OnceCell};

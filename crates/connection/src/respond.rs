@@ -1,4 +1,4 @@
-//! From a request to its response: the part that no protocol has of its own.
+//! From a request to its response: the part that all protocols share.
 
 use crate::tls::client_auth::Verification;
 use crate::tls::server::ServerTls;

@@ -90,7 +90,7 @@ pub(super) fn set_content_length(exchange: &Exchange, response: &mut Response) -
     true
 }
 
-/// The fields that have places of their own, in nginx's order, up to where the connection's stand.
+/// The fields that [`Response`] keeps apart, in nginx's order, up to where the connection's stand.
 pub(super) fn first_fields(
     response: &Response,
     has_length: bool,

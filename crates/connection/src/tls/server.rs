@@ -234,7 +234,7 @@ fn client_auth(conf: &Conf, is_bare: bool, env: &Env) -> Result<Option<ClientAut
     let named = path(&conf.ssl_client_certificate);
     let trusted = path(&conf.ssl_trusted_certificate);
     let is_lacking = named.is_none() && trusted.is_none() && asking != Asking::MayBySelf;
-    // Without a certificate of its own a server is not shown any.
+    // A server without a certificate shows none.
     if is_lacking && !is_bare {
         return Err(ValueError::new("no ssl_client_certificate for ssl_verify_client"));
     }

@@ -130,7 +130,7 @@ impl Session {
     pub fn verification(&self, auth: Option<&Arc<ClientAuth>>) -> Verification {
         let mut judged = self.judged.borrow_mut();
         let Some(auth) = auth else { return judged.first.clone().unwrap_or(Verification::None) };
-        // By address: a reload makes rules of its own, with other lists and authorities.
+        // By address: a reload makes new rules, with other lists and authorities.
         if let Some((_, known)) = judged.by.iter().find(|(by, _)| Arc::ptr_eq(by, auth)) {
             return known.clone();
         }

@@ -203,7 +203,7 @@ impl Sessions {
         Arc::new(OfCircle { cache: Arc::clone(cache), circle, timeout })
     }
 
-    /// Tickets with keys of our own, changed once per `timeout` and forgotten after another.
+    /// Tickets with our own keys, changed once per `timeout` and forgotten after another.
     ///
     /// # Errors
     /// There is no randomness.

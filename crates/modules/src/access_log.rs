@@ -401,7 +401,7 @@ impl Drop for Line<'_> {
 
 fn write(batch: &mut Pending) {
     match batch.gzip {
-        // Each write is a member of its own: the file can be read whatever its end.
+        // Each write is a separate gzip member: the file can be read whatever its end.
         Some(level) => batch.file.write(&compress(&batch.lines, Effort::gzip(level))),
         None => batch.file.write(&batch.lines),
     }

@@ -98,7 +98,7 @@ fn parse(word: &[u8], is_modified: bool) -> Option<Expires> {
 word_enum! {
     /// `add_header_inherit`
     AddInherit {
-        /// Taken over where a block adds nothing of its own.
+        /// Inherited where a block adds nothing.
         On = "on",
         /// Never taken over.
         Off = "off",

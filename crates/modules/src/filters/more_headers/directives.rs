@@ -200,7 +200,7 @@ const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LOCATION_IF;
 
 settings! {
     inherit = inherit, check = nothing_to_check;
-    /// Fields of responses that are set, added (`-a`) or taken away, in order; rows of their own fill it.
+    /// Fields of responses that are set, added (`-a`) or taken away, in order; separate rows fill it.
     more_headers: Lines = none, ONE_OR_MORE, 0;
     /// Fields of requests, likewise.
     more_input_headers: Lines = none, ONE_OR_MORE, 0;

@@ -78,7 +78,7 @@ fn hostname() -> String {
     nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
-/// Reads and compiles a configuration, on a thread of its own: what a thread that has ended allocated goes back to the
+/// Reads and compiles a configuration, on a new thread: what a thread that has ended allocated goes back to the
 /// system as soon as it is freed, by whichever worker is the last to use it; that of one which only waits would stay.
 ///
 /// # Errors

@@ -486,7 +486,7 @@ mod tests {
                 "wordpress_logged_in_",
                 3,
             ),
-            // A proxy, as it stands in front of WordPress, and a folder of its own.
+            // A proxy, as it stands in front of WordPress, and a separate folder.
             (
                 "",
                 "location /blog/ {\nproxy_cache z; proxy_pass http://127.0.0.1:1/wp-content/; }"

@@ -1,4 +1,4 @@
-//! A server under test: yorozu, or nginx as the oracle, in a folder of its own.
+//! A server under test: yorozu, or nginx as the oracle, in its own folder.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -200,7 +200,7 @@ fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
         Kind::Yorozu(_) => "",
     };
     let Text { main, events, http } = text;
-    // A case that names a folder of its own has it in the place of these.
+    // A case may name its own folder in place of these.
     let folders: String = format!(
         "access_log off; client_body_temp_path $dir/body; fastcgi_temp_path $dir/fastcgi; {folders}"
     )

@@ -30,7 +30,7 @@ choose_folders() {
         db_user=$(id -un) php_user=$db_user
         sockets=${XDG_RUNTIME_DIR:-/tmp}/yorozu-$(id -u)-$id
     fi
-    # A site in another folder has sockets of its own, though the clone is the same.
+    # A site in another folder has its own sockets, though the clone is the same.
     [ -z "${YOROZU_DATA:-}" ] || sockets=$sockets-$(printf %s "$YOROZU_DATA" | cksum | cut -d ' ' -f 1)
     # Names of sockets may have 107 bytes at most, the clone's path may be longer: hence a folder apart.
     mkdir -p -m 755 "$data" "$sockets" || die "cannot make the folders $data and $sockets"

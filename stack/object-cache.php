@@ -42,7 +42,7 @@ final class Yorozu_Redis_Store implements Yorozu_Object_Store {
 	public function get( array $keys ): array {
 		$found = array();
 		foreach ( array_combine( $keys, $this->ask( fn() => $this->redis->mget( $keys ) ) ) as $key => $packed ) {
-			// Packed in an array, so that a stored false is told from a missing key.
+			// Packed in an array, so that a stored false differs from a missing key.
 			if ( is_array( $packed ) ) {
 				$found[ $key ] = $packed[0];
 			}

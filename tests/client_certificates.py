@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Certificates of clients: who is let in, and what variables say of them; Debian's nginx beside.
+"""Certificates of clients: which are let in, and what variables say of them; Debian's nginx beside.
 
   tests/client_certificates.py [NAME ...]     runs the tests whose names contain one of NAME
 """
@@ -332,7 +332,7 @@ def cases(folder):
 
 
 def asked(port, host, certificate):
-    """What a client with a certificate is told; the name of the failure without an answer."""
+    """The answer to a client with a certificate; the name of the failure without an answer."""
     used = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     used.check_hostname, used.verify_mode = False, ssl.CERT_NONE
     used.set_ciphers('DEFAULT:@SECLEVEL=0')

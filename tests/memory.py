@@ -22,7 +22,7 @@ BLOCK = bytes(range(256)) * 256
 
 class Origin(socketserver.ThreadingTCPServer):
     """Answers with as many bytes as the path says (`/200/name`), from the first quarter on when it is let go on if the name
-    begins with h; knows who got everything."""
+    begins with h; knows which clients got everything."""
     daemon_threads, request_queue_size, allow_reuse_address = True, 1024, True
 
     def __init__(self):

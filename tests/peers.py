@@ -259,7 +259,7 @@ http {{
 
 
 def tried(name, test, out):
-    """Runs a test in a process of its own, so that none can end or hold up the others; the child's id."""
+    """Runs a test in a new process, so that none can end or hold up the others; the child's id."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -300,7 +300,7 @@ def ended(pid, seconds):
 
 
 def told(name, seconds, status, output=''):
-    """Prints what became of a test, as tests/suite.py reads it; whether it passed."""
+    """Prints the outcome of a test, as tests/suite.py reads it; whether it passed."""
     print(f'{"ok    " if status == 0 else "FAILED"}  {name}  {seconds:.1f} s', flush=True)
     print(output, end='' if output.endswith('\n') or not output else '\n', flush=True)
     return status == 0

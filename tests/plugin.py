@@ -1000,7 +1000,7 @@ def test_the_admin_screens(site):
         browser.open(site.url + '/about/')
         browser.find('#wp-admin-bar-yorozu')
         browser.run('document.querySelector("#wp-admin-bar-yorozu-page a").click()')
-        browser.wait(lambda: 'purged' in browser.text('#wp-admin-bar-yorozu'), 'to be told')
+        browser.wait(lambda: 'purged' in browser.text('#wp-admin-bar-yorozu'), 'the confirmation')
         assert not is_hit(site, '/about/') or site.get('/about/').fields['age'] == '0'
         assert is_hit(site, '/post-one/')
         browser.open(site.url + '/about/')
@@ -1040,7 +1040,7 @@ def test_the_admin_screens(site):
     finally:
         browser.close()
     equal(site.get('/wp-admin/admin-post.php?action=yorozu_purge&what=all').status in (302, 200, 400, 403), True)
-    assert is_hit(site, '/post-one/'), 'who is not logged in purged'
+    assert is_hit(site, '/post-one/'), 'a visitor without login purged'
 
 
 main(globals())

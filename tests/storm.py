@@ -18,7 +18,7 @@ ESTABLISHED = 1
 
 
 def is_open(writer):
-    """Has the other side not closed yet? What was not read does not matter."""
+    """Whether the other side has not closed yet. What was not read does not matter."""
     handle = writer.get_extra_info('socket')
     if writer.is_closing() or handle is None or handle.fileno() < 0:
         return False
@@ -70,7 +70,7 @@ class Origin:
             writer.close()
 
     async def exchange(self, reader, writer):
-        """One request; is another one to come?"""
+        """Sends one request; returns whether another one follows."""
         word, body = await self.request(reader)
         self.seen += 1
         self.under_way.add(writer)

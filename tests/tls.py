@@ -335,7 +335,7 @@ def test_the_state_of_a_certificate_is_asked_of_its_responder_and_sent_with_it()
             answering.wait_for(lambda: 'waiting for OCSP' in (folder / 'ocsp.out').read_text())
             with Server(folder, conf(), main='worker_processes 2;') as server:
                 until('the answer', lambda: 'Cert Status: good' in status(server))
-            # Whom the authority has not made for it is not believed.
+            # A responder that the authority has not authorized is not believed.
         responder[responder.index('-rsigner') + 1] = folder / 'localhost.crt'
         responder[responder.index('-rkey') + 1] = folder / 'localhost.key'
         with Process(responder, folder / 'ocsp.out') as answering:

@@ -1,7 +1,7 @@
 """Requests that two readers could understand differently, to six kinds of locations, each beside Debian's nginx.
 
 Behind each follows a request of its own on the same connection. Nothing in them may be taken for a request that is none,
-whatever becomes of them; where the statuses are not nginx's, the reason stands here.
+whatever their outcome; where the statuses are not nginx's, the reason stands here.
 """
 import asyncio, collections, fnmatch, re
 from peers import NGINX, Folder, Server

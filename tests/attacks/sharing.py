@@ -59,7 +59,7 @@ SPEEDS = ('fast', 'slow head', 'slow content')
 
 
 def may_share(kind, maker, reader):
-    """May the answer that was made for one visitor be another one's?"""
+    """Whether the answer that was made for one visitor may go to another."""
     if maker == reader:
         return True
     if reader in ('session', 'bypass') or maker in ('session', 'unstored', 'forwarded',
@@ -71,7 +71,7 @@ def may_share(kind, maker, reader):
 
 
 def page(visitor, target):
-    """Each line says for whom it was made, so that a mixture shows."""
+    """Each line names the visitor it was made for, so that a mixture shows."""
     return ''.join(f'{visitor} {target} {line}\n' for line in range(150)).encode()
 
 

@@ -9,12 +9,12 @@ final class Client {
 	const CONNECT_SECONDS = 0.5;
 	const ANSWER_SECONDS  = 3;
 
-	/** Is there an address to ask at? */
+	/** Whether there is an address to ask at. */
 	public static function is_configured(): bool {
 		return defined( 'YOROZU_URL' ) && defined( 'YOROZU_TOKEN' );
 	}
 
-	/** Did the server hand this request to PHP? */
+	/** Whether the server handed this request to PHP. */
 	public static function is_behind_server(): bool {
 		return isset( $_SERVER['SERVER_SOFTWARE'] ) && 0 === strpos( $_SERVER['SERVER_SOFTWARE'], 'yorozu' );
 	}

@@ -25,7 +25,7 @@ final class Page {
 	/** @var int|null Seconds for which the nonces on the page are valid. */
 	private static $nonce_seconds = null;
 
-	/** Is this a request whose answer may be stored? */
+	/** Whether this request's answer may be stored. */
 	public static function is_asked_for(): bool {
 		$method = $_SERVER['REQUEST_METHOD'] ?? '';
 		return ! is_admin() && ! wp_doing_cron() && in_array( $method, array( 'GET', 'HEAD' ), true );

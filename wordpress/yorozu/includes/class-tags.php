@@ -371,7 +371,7 @@ final class Tags {
 		return $users;
 	}
 
-	/** It says how many posts each has, and leaves out who has none. */
+	/** It says how many posts each author has, and leaves out those without any. */
 	public static function of_author_list( $args ) {
 		self::add( 'list-post' );
 		return $args;

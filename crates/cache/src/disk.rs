@@ -21,7 +21,7 @@ use crate::folder::{Names, PendingRemoval};
 use crate::index::{Digest, Index, Known};
 use crate::levels::{Levels, parse_digest};
 use crate::pace::{Pace, Steps};
-use crate::purge_list::{Locked, Moment};
+use crate::purge_list::Locked;
 use crate::tiers::Tiers;
 use crate::{Key, StoreError};
 use std::fs;
@@ -76,7 +76,7 @@ impl Tiers {
         self.path_of(&key.digest())
     }
 
-    fn path_of(&self, digest: &Digest) -> PathBuf {
+    pub(crate) fn path_of(&self, digest: &Digest) -> PathBuf {
         self.options.levels.path(&self.options.path, digest)
     }
 
@@ -290,42 +290,9 @@ impl Tiers {
             || self.options.max_size.is_some_and(|max| bytes + pending_bytes + more_bytes > max)
     }
 
-    /// Takes the files of purged pages out of the accounts: which of the keys had one of before the purge at
-    /// `at`, and what is to be removed; `None` if the zone has no say in the folder.
-    pub(crate) fn take_purged(
-        &self,
-        keys: &[Key],
-        at: Moment,
-        may_take: bool,
-    ) -> Option<PurgedFiles> {
-        let mut names = self.folder.names();
-        if !(names.is_owner(self.zone) || (may_take && names.are_of(self.zone))) {
-            return None;
-        }
-        let number = self.purge_list().own_number(at);
-        let is_scanned = self.is_scanned();
-        let (mut had_file, mut pending) = (Vec::with_capacity(keys.len()), Vec::new());
-        for key in keys {
-            let digest = key.digest();
-            let unknown = || {
-                let is_unknown = !is_scanned && !self.index.holds(&digest);
-                let metadata = is_unknown.then(|| fs::metadata(self.path_of(&digest)).ok())?;
-                metadata.map(|metadata| metadata.len())
-            };
-            let bytes = self.index.forget_older(&digest, number).or_else(unknown);
-            had_file.push(bytes.is_some());
-            pending.extend(bytes.map(|bytes| PendingRemoval { digest, bytes }));
-            self.forget_unused(key);
-        }
-        // Those of an earlier purge may be in no journal: it could not be written.
-        let may_others_be = !is_scanned || !names.unsynced.is_empty() || !names.pending.is_empty();
-        pending.iter().for_each(|pending| names.remove_later(*pending));
-        Some(PurgedFiles { had_file, pending, may_others_be })
-    }
-
     /// Removes a file whose removal is pending, unless another file has its name now; `false` if
     /// it cannot be removed.
-    fn remove_one_pending(&self, names: &mut Names, pending: PendingRemoval) -> bool {
+    pub(crate) fn remove_one_pending(&self, names: &mut Names, pending: PendingRemoval) -> bool {
         let path = self.path_of(&pending.digest);
         if self.index.holds(&pending.digest) {
             names.spared(&pending);
@@ -333,21 +300,6 @@ impl Tiers {
         }
         let removed = self.unlink(names, &path);
         names.removed(&pending, removed)
-    }
-
-    /// Removes files that were just purged; `false` if any cannot be removed.
-    pub(crate) fn remove_purged(&self, files: &[PendingRemoval]) -> bool {
-        let mut all = true;
-        for pending in files {
-            let mut names = self.folder.names();
-            if !names.is_owner(self.zone) {
-                return false;
-            }
-            if let Some(pending) = names.take_pending(&pending.digest) {
-                all &= self.remove_one_pending(&mut names, pending);
-            }
-        }
-        all
     }
 
     /// Removes one file of a purged page, if there is one and none was `refused`; `false` if it cannot be
@@ -474,15 +426,6 @@ pub(crate) enum Taken {
     Purged,
     /// Its file has lost its name meanwhile.
     Replaced,
-}
-
-/// The files of a purge's pages.
-pub(crate) struct PurgedFiles {
-    /// Whether each key had a file.
-    pub(crate) had_file: Vec<bool>,
-    pub(crate) pending: Vec<PendingRemoval>,
-    /// Whether unknown files may exist, or come back.
-    pub(crate) may_others_be: bool,
 }
 
 fn heads_below(folder: &Path, wants_more: &mut impl FnMut(EntryHead) -> bool) -> bool {

@@ -189,7 +189,7 @@ impl Entry {
         other
     }
 
-    /// PurgeList a use; `inactive` counts from here.
+    /// Notes a use; `inactive` counts from here.
     pub fn touch(&self, now: i64) {
         // A load first: a hit must not take the cache line exclusively each time.
         if self.last_used.load(Ordering::Relaxed) != now {

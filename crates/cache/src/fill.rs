@@ -323,8 +323,7 @@ mod tests {
     use super::*;
     use crate::entry::{EntryBody, EntryHead};
     use crate::flow::{Broken, Filling, Piece};
-    use crate::purge::{Purge, PurgeMode};
-    use crate::purge_list::Left;
+    use crate::purge_list::{Left, Purge, PurgeMode};
     use crate::{Account, Held};
 
     fn fills() -> Arc<Fills> {

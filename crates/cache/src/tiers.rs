@@ -9,19 +9,16 @@
 use crate::Key;
 use crate::catalog::Catalog;
 use crate::disk::DiskOptions;
-use crate::entry::{Entry, EntryBody, EntryHead};
+use crate::entry::{Entry, EntryBody};
 use crate::entry_file;
 use crate::fill::Fills;
 use crate::folder::Folder;
 use crate::index::Index;
 use crate::lent::{Account, Share};
-use crate::purge::{Purge, PurgeMode};
 use crate::purge_list::{Locked, Moment, PurgeList};
 use crate::sync::AtomicBool;
-use crate::zone::Zone;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -117,14 +114,6 @@ const NAMES_OF_FILE: u64 = 512;
 /// They may take this share of the memory tier in any case: what is in memory has its names there whether it has a file
 /// or not.
 const NAMES_SHARE: u64 = 8;
-
-/// What purges found in one zone.
-pub(crate) struct Found {
-    /// Keys, with the place of the first purge that matches each.
-    pub(crate) keys: Vec<(usize, Key)>,
-    /// Those of them that were in memory.
-    pub(crate) in_memory: Vec<bool>,
-}
 
 impl Tiers {
     pub(crate) fn new(
@@ -302,55 +291,15 @@ impl Tiers {
         }
     }
 
-    /// Takes what purges at `at` match out of memory, and cancels its fills.
-    pub(crate) fn purge_memory(&self, purges: &[Purge], mode: PurgeMode, at: Moment) -> Found {
-        let mut seen = HashSet::new();
-        let mut keys = Vec::new();
-        for (place, purge) in purges.iter().enumerate() {
-            let mut found = match purge {
-                Purge::Page(page) => self.catalog.of_page(page),
-                Purge::Prefix(prefix) => self.catalog.with_prefix(prefix),
-                Purge::Tag(tag) => self.catalog.with_tag(tag),
-                Purge::All => self.catalog.with_prefix(b""),
-            };
-            if let (Purge::Page(page), true) = (purge, found.is_empty()) {
-                // Its file may not have been read yet.
-                found.push(page.clone());
-            }
-            found.retain(|key| purges.len() == 1 || seen.insert(key.clone()));
-            keys.extend(found.into_iter().map(|key| (place, key)));
-        }
-        self.fills.cancel(|key, tags, began| {
-            began.is_some_and(|began| self.purge_list().locked().is_older(began, at))
-                && purges.iter().any(|purge| purge.matches(key, tags))
-        });
-        let in_memory = keys.iter().map(|(_, key)| match mode {
-            PurgeMode::Hard => {
-                let locked = self.purge_list().locked();
-                let is_older = |kept: &InMemory| locked.is_older(kept.entry.head.began, at);
-                self.memory.remove_if(key, is_older).is_some()
-            }
-            PurgeMode::Soft => self.make_stale(key, at),
-        });
-        Found { in_memory: in_memory.collect(), keys }
+    /// Puts an entry into memory; under the lock of the purge list.
+    pub(crate) fn keep(&self, key: &Key, entry: Arc<Entry>) {
+        self.memory.insert(key.clone(), self.weighed(entry));
     }
 
-    /// PurgeList a page in memory stale, so that it is served once more while it is refreshed.
-    fn make_stale(&self, key: &Key, at: Moment) -> bool {
-        let locked = self.purge_list().locked();
-        let Some(kept) = self.memory.peek(key) else { return false };
-        if !locked.is_older(kept.entry.head.began, at) {
-            return false;
-        }
-        let EntryHead { tags, began, must_revalidate, .. } = &kept.entry.head;
-        // A hard purge that is being done beside this one may not find the copy.
-        if *must_revalidate || locked.is_hard_purged(key, tags, *began) {
-            return self.memory.remove(key).is_some();
-        }
-        let head = EntryHead { is_purged: true, ..kept.entry.head.clone() };
-        let stale = Zone::renewed(&kept.entry, head, kept.entry.last_used());
-        self.memory.insert(key.clone(), self.weighed(Arc::new(stale)));
-        true
+    /// Removes the key's entry from memory, if it began before `at`; whether there was one.
+    pub(crate) fn remove_older(&self, locked: &Locked<'_>, key: &Key, at: Moment) -> bool {
+        let is_older = |kept: &InMemory| locked.is_older(kept.entry.head.began, at);
+        self.memory.remove_if(key, is_older).is_some()
     }
 
     /// Takes out of memory all that was purged.

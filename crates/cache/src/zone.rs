@@ -7,7 +7,6 @@ use crate::fill::{Claim, Waiter};
 use crate::flow::Filling;
 use crate::folder::Folder;
 use crate::lent::{Account, Held};
-use crate::purge::{Purge, PurgeMode};
 use crate::purge_list::{Locked, Making};
 use crate::queue::{Place, Queue, Refused};
 use crate::spool::Spool;
@@ -53,7 +52,7 @@ pub struct Zone {
     /// Bytes of bodies that arrive.
     arriving: Account,
     queue: Queue,
-    tiers: Arc<Tiers>,
+    pub(crate) tiers: Arc<Tiers>,
 }
 
 /// What the housekeeping of a zone did.
@@ -81,8 +80,6 @@ pub const BODY_IN_MEMORY_MAX: u64 = 256 * 1024;
 const BODY_WHILE_HELD_MAX: u64 = 16 * 1024;
 /// That much may be held however small the memory tier is; chosen.
 const BEYOND_MIN: u64 = 4 * 1024 * 1024;
-/// Files that a purge removes before it answers; chosen: a millisecond's work.
-const REMOVED_AT_ONCE: usize = 32;
 /// Keys counted for `min_uses` at once.
 const USES_MAX: usize = 16 * 1024;
 
@@ -284,86 +281,6 @@ impl Zone {
         Spool::create(self.tiers.temporary_path())
     }
 
-    /// Purges: what began before is not served when this has returned, also after a crash or a power
-    /// failure. Blocks. How many stored responses each purge matched, variants counted; one that several
-    /// match counts for the first.
-    ///
-    /// # Errors
-    /// A file could not be removed, nor the note written that it shall be: what is said holds for this process, and
-    /// may not for the next one.
-    pub fn purge(&self, purges: &[Purge], mode: PurgeMode) -> Result<Vec<usize>, StoreError> {
-        self.purge_but(purges, mode, None)
-    }
-
-    /// As [`Zone::purge`], where the page of `spared` is purged because of the answer that it makes: that
-    /// may take the page's place, unless another purge applies to it already.
-    ///
-    /// # Errors
-    /// As [`Zone::purge`].
-    pub fn purge_but(
-        &self,
-        purges: &[Purge],
-        mode: PurgeMode,
-        spared: Option<&Making>,
-    ) -> Result<Vec<usize>, StoreError> {
-        let folder = &self.tiers.folder;
-        let _under_way = folder.begin_purge();
-        // First of all: it applies to what is stored from here on.
-        let at = folder.purge_list.note(purges, mode, spared);
-        let mut counts = vec![0; purges.len()];
-        let mut is_known = false;
-        let (mut pending, mut counted) = (Vec::new(), HashSet::new());
-        for tiers in folder.tiers() {
-            let in_zone = tiers.purge_memory(purges, mode, at);
-            let keys: Vec<Key> = in_zone.keys.iter().map(|(_, key)| key.clone()).collect();
-            let is_own = Arc::ptr_eq(&tiers, &self.tiers);
-            // With its file a page that answers once more would come back after a restart.
-            let on_disk = tiers.take_purged(&keys, at, is_own);
-            let had_file = |at: usize| on_disk.as_ref().is_some_and(|found| found.had_file[at]);
-            for (number, (place, key)) in in_zone.keys.into_iter().enumerate() {
-                let was_stored = in_zone.in_memory[number] || had_file(number);
-                counts[place] += usize::from(was_stored && counted.insert(key));
-            }
-            if let Some(found) = on_disk {
-                is_known = !found.may_others_be;
-                pending.push((tiers, found.pending));
-            }
-        }
-        let files: usize = pending.iter().map(|(_, files)| files.len()).sum();
-        let is_noted = match files == 0 && is_known {
-            true => Ok(()),
-            false => folder.journal.append(purges, at),
-        };
-        // Many files are removed later, by the manager; should it not come to that, the journal tells.
-        if is_noted.is_err() || files <= REMOVED_AT_ONCE {
-            let mut are_removed = is_known;
-            for (tiers, files) in &pending {
-                are_removed &= tiers.remove_purged(files);
-            }
-            if let (Err(why), false) = (is_noted, are_removed && self.sync_names().is_ok()) {
-                return Err(StoreError::Purge { why: Box::new(why) });
-            }
-        }
-        Ok(counts)
-    }
-
-    /// A request changed the page at its origin: a response to an earlier one, which is being made, is not
-    /// stored. `takes_all`: also one whose lifetime the operator said. Not the `spared` one, which is the
-    /// answer to that request. What is stored is to be purged after this.
-    pub fn changed(&self, key: &Key, takes_all: bool, spared: Option<&Making>) {
-        self.tiers.purge_list().changed(key, takes_all, spared);
-    }
-
-    /// Has names that files lost outlast a power failure.
-    fn sync_names(&self) -> Result<(), StoreError> {
-        let unsynced = self.tiers.folder.names().take_unsynced();
-        let synced = unsynced.sync(&self.options.disk.path);
-        if synced.is_err() {
-            self.tiers.folder.names().give_back(&unsynced);
-        }
-        synced
-    }
-
     /// Waits for the response with others, if it is being made, without ever becoming its maker.
     pub fn join(&self, key: &Key) -> Option<Waiter> {
         self.tiers.fills.join(key)
@@ -531,6 +448,7 @@ mod tests {
     use crate::entry_file::{Content, Opened};
     use crate::levels::Levels;
     use crate::pace::Pace;
+    use crate::purge_list::{Purge, PurgeMode};
     use std::fs;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};

@@ -40,7 +40,7 @@ impl Head {
     }
 }
 
-/// The head of the file of a name, if that is there and whole.
+/// The head of the file at a path, if it is there and whole.
 pub(crate) fn head_at(path: &Path) -> Option<EntryHead> {
     Opened::new(path).ok()?.head().ok()?.whole()
 }
@@ -179,7 +179,7 @@ pub(crate) fn write(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
     Ok(length)
 }
 
-/// The body of a page in the file of its name, if that is the page's and not another one's.
+/// The body of a page in its named file, if that file still holds this page.
 pub(crate) fn named_body(path: &Path, head: &EntryHead) -> Option<EntryBody> {
     let opened = Opened::new(path).ok()?;
     let found = opened.head().ok()?.whole()?;

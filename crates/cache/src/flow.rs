@@ -6,7 +6,7 @@
 //! | passed on ([`Filling::pass_on`]) | what some reader has not taken yet; the maker waits for its readers |
 //!
 //! # Invariants
-//! - Whatever is kept is kept once, however many read it.
+//! - What is kept is kept once for all readers.
 //! - It ends when its [`Filling`] does: dropped before its end, as broken.
 
 use crate::entry::EntryHead;

@@ -193,7 +193,7 @@ impl Journal {
         self.state().is_there
     }
 
-    /// Writes it again with what is left then, which is asked for under its lock: nothing is appended
+    /// Writes it again with what is left, which is determined under its lock: nothing is appended
     /// meanwhile.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ impl Lifecycle<Key, InMemory> for PushedOut {
 /// Open files of one zone: each weighs as much of the memory tier. Chosen far below the usual bound of a process.
 const FILES_OPEN_MAX: u64 = 256;
 
-/// Readers may hold so much beside a whole memory tier; chosen: what may wait for the disk as well.
+/// Readers may hold this much beside a full memory tier; chosen: what may wait for the disk as well.
 pub(crate) const BEYOND_MAX: u64 = 8 * 1024 * 1024;
 /// The tier has at least an eighth of its bound.
 const HALVED_MAX: u32 = 3;

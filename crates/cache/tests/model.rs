@@ -350,7 +350,7 @@ fn a_maker_breaks_off() {
             }
         }),
     ]);
-    assert!(!world.zone.is_claimed(&key()), "everybody has gone");
+    assert!(!world.zone.is_claimed(&key()), "all have gone");
 }
 
 /// A body that is not stored is let go as it is taken: a reader that began in time gets all of it, and

@@ -31,7 +31,7 @@ pub enum Decision {
 /// Which request renews an expired page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Renewal {
-    /// A request of the server's own.
+    /// A request that the server makes itself.
     Background,
     /// The first that asks for it.
     FirstAsking,

@@ -1,4 +1,4 @@
-//! From an answer to an entry: may it be stored, and what is stored of it.
+//! From an answer to an entry: whether it may be stored, and what is stored of it.
 
 use super::collector::Collector;
 use super::directives::IgnoreHeaders;

@@ -343,7 +343,7 @@ pub fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     if exchange.pass.slice.get().is_some() {
         return false;
     }
-    // From the end: that is beyond whatever comes first.
+    // From the end: that is always beyond what comes first.
     yorozu_conf::value::number(digits).is_none_or(|start| max.0 == 0 || start > max.0)
 }
 

@@ -9,7 +9,7 @@ use yorozu_kernel::exchange::cached::NotStored;
 /// What stands against storing the answer to a request.
 #[derive(Clone, Debug, Default)]
 pub struct Objections {
-    /// Whatever the answer says.
+    /// No answer can lift it.
     never: Option<NotStored>,
     /// Unless the answer says that it is for all.
     pub is_authorized: bool,

@@ -73,7 +73,7 @@ pub fn claim(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Claimed>
     })
 }
 
-/// The request that makes the page for everybody in the place of a barred one: a GET without credentials, content and
+/// The request that makes the page for all clients in place of a barred one: a GET without credentials, content and
 /// what the key does not hold. `None` if that is another page, or its answer is not stored either.
 pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
     let vary = known_vary(exchange);

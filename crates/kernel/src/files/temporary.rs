@@ -38,7 +38,7 @@ pub struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Without a name, so that nothing is left of it, whatever happens to us. Makes the folder.
+    /// Without a name, so that nothing is left of it, also after a crash. Makes the folder.
     ///
     /// # Errors
     /// As the system has it.

@@ -40,7 +40,7 @@ pub struct ConnectionHandle {
     pub ends_itself: Cell<bool>,
 }
 
-/// Serves a connection to its end, whatever it speaks.
+/// Serves a connection to its end, with any protocol.
 pub async fn serve(handle: Rc<ConnectionHandle>, client: Rc<Client>, worker: Rc<dyn Host>) {
     let io = Rc::clone(&handle.io);
     // Boxed, as everything rare: a connection is moved when it starts.

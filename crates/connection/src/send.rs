@@ -1,4 +1,4 @@
-//! What sending a response has in common, whatever the protocol.
+//! What sending a response has in common in all protocols.
 
 use bytes::Bytes;
 use std::fs::File;

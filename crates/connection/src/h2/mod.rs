@@ -331,7 +331,7 @@ impl Loop {
         self.sleep.as_mut().poll(context).map(|()| Event::Silent)
     }
 
-    /// Ready when the client has taken nothing for `send_timeout`, whatever it may still have asked for.
+    /// Ready when the client has taken nothing for `send_timeout`, even if it asked for more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(since) = self.streams.stall.since() else { return Poll::Pending };
         let Some(conf) = current_conf(&self.streams.client, &self.worker) else {

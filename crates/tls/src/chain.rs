@@ -7,7 +7,7 @@
 //! issuer, and what is checked here is checked of every issuer alike.
 //!
 //! # Invariants
-//! - Whatever signs on a path has been judged by the library and by [`Authorities::check_path`].
+//! - Every signer on a path has been checked by the library and by [`Authorities::check_path`].
 //! - A certificate that is trusted and shown itself needs no signer, and is compared as a whole.
 //! - Work is bounded: the certificates looked at, those of one name among them, and the library
 //!   bounds the rest.

@@ -401,7 +401,7 @@ impl Drop for Line<'_> {
 
 fn write(batch: &mut Pending) {
     match batch.gzip {
-        // Each write is a separate gzip member: the file can be read whatever its end.
+        // Each write is a separate gzip member: the file can be read up to its last whole write.
         Some(level) => batch.file.write(&compress(&batch.lines, Effort::gzip(level))),
         None => batch.file.write(&batch.lines),
     }

@@ -251,7 +251,7 @@ fn kept_beside_file(response: &mut Response, effort: Effort) -> Beside {
     Beside::Later
 }
 
-/// A form that is the holder's to make; dropped without [`Claim::keep`], it is the next one's.
+/// A form that its holder makes; dropped without [`Claim::keep`], it goes to the next request.
 struct Claim {
     stored: Option<StoredPage>,
     effort: Effort,

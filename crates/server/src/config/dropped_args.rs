@@ -1,5 +1,5 @@
-//! Findings about arguments that a cache key leaves out (`cache_drop_args`) and the application sees all the same: it
-//! may print one visitor's into a page for everybody.
+//! Findings about arguments that a cache key leaves out (`cache_drop_args`) and the application still sees: it
+//! may print one visitor's into a page for all.
 
 use super::findings::{Finding, Scope};
 use yorozu_conf::{Directive, Tree};

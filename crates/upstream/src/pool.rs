@@ -38,7 +38,7 @@ pub struct KeptFor<K> {
     pub key: K,
 }
 
-/// One worker's idle connections of one group, whatever they are for; least recently used goes first.
+/// One worker's idle connections of one group, for all keys; least recently used goes first.
 #[derive(Debug)]
 pub struct Pool<K> {
     idle: VecDeque<(KeptFor<K>, Instant, Kept)>,

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 pub struct Resolver {
     /// The name servers.
     pub servers: Vec<SocketAddr>,
-    /// How long an answer holds, whatever it says itself.
+    /// How long an answer holds, in place of its TTL.
     pub valid: Option<Duration>,
     /// Whether IPv4 addresses are asked for.
     pub ipv4: bool,

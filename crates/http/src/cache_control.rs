@@ -21,7 +21,7 @@ pub struct CacheControl {
     pub must_revalidate: bool,
     /// Not to be used stale by shared caches.
     pub proxy_revalidate: bool,
-    /// To be stored if the status is understood, whatever `no-store` says.
+    /// To be stored if the status is understood, even with `no-store`.
     pub must_understand: bool,
     /// `max-age`; 0 for one that cannot be read.
     pub max_age: Option<u64>,

@@ -22,7 +22,7 @@ BLOCK = bytes(range(256)) * 256
 
 class Origin(socketserver.ThreadingTCPServer):
     """Answers with as many bytes as the path says (`/200/name`), from the first quarter on when it is let go on if the name
-    begins with h; knows who got everything."""
+    begins with h; knows which clients got everything."""
     daemon_threads, request_queue_size, allow_reuse_address = True, 1024, True
 
     def __init__(self):
@@ -450,7 +450,7 @@ def test_storing_that_is_given_up_midway():
             with site.client(f'/{size}/big', window=4096) as client, \
                     site.client(f'/{size}/big', window=4096) as other:
                 first, second = read_head(client), read_head(other)
-                # Both get all of it, whoever is slower.
+                # Both get all of it, also the slower one.
                 results = []
                 threads = [threading.Thread(target=lambda pair=pair: results.append(read_body(pair[0], size, pair[1])))
                            for pair in ((client, first[1]), (other, second[1]))]

@@ -50,7 +50,7 @@ def test_publish_and_unpublish(site):
     after(site, 'publish again', again)
     after(site, 'trash', find + 'wp_trash_post($post->ID);', is_hard=True, more=['/post-five/'])
     equal(site.get('/post-five/').status, 404)
-    # What is in the trash is nobody's: deleting it changes nothing.
+    # What is in the trash is shown nowhere: deleting it changes nothing.
     warm(site, ['/'])
     site.php(find.replace('five', 'five__trashed') + 'wp_delete_post($post->ID, true);')
     equal(site.get('/').cache, 'HIT')

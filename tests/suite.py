@@ -40,7 +40,7 @@ class Part:
         env = os.environ | {'PATIENCE': str(PATIENCE * max(1, JOBS / CORES)), 'YOROZU': str(made.get('yorozu', ''))} | self.env
         if made.get('wordpress'):
             env['YOROZU_SITE'] = str(made['wordpress'])
-        # A session of its own: Ctrl-C reaches this program alone, which ends all of them.
+        # A new session: Ctrl-C reaches this program alone, which ends all of them.
         self.process = subprocess.Popen(
             [sys.executable, '-B', ROOT / 'tests/supervised.py', str(self.seconds), self.report, program, *words],
             cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=open(self.log, 'w'), stderr=self.errors(),
@@ -50,7 +50,7 @@ class Part:
         return subprocess.STDOUT
 
     def finish(self):
-        """Reads what became of it."""
+        """Reads its outcome."""
         self.took = time.monotonic() - self.begun
         report = json.loads(self.report.read_text()) if self.report.exists() else {}
         self.cpu = report.get('cpu', 0)
@@ -139,7 +139,7 @@ def rust_parts():
         folder = pathlib.Path(package['manifest_path']).parent
         for target in package['targets']:
             kind = target['kind'][0]
-            # What takes a feature has a part of its own.
+            # Tests with a feature are a separate part.
             if not target['test'] or target.get('required-features') or (kind != 'test' and not has_tests(folder / 'src')):
                 continue
             program, option = key(package['manifest_path'], target)

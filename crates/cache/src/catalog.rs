@@ -249,8 +249,7 @@ impl Lists {
     }
 }
 
-/// Is so little left in a table that its places are worth giving back? It is an eighth, so that this happens
-/// seldom.
+/// Whether a table is so empty that its room is worth giving back: an eighth, so that this happens seldom.
 fn is_sparse(len: usize, capacity: usize) -> bool {
     capacity > SMALL_TABLE && len < capacity / 8
 }

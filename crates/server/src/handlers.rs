@@ -1,4 +1,4 @@
-//! Who makes the response: the content phase, and the pages for errors and redirects.
+//! What makes the response: the content phase, and the pages for errors and redirects.
 
 use crate::phases::{self, Part};
 use std::future::Future;
@@ -36,7 +36,7 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
             Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
                 Some(next) => next,
                 None => {
-                    // As nginx: what goes on behind an `error_page` is told by its own status.
+                    // As nginx: what happens after an `error_page` is reported by its own status.
                     exchange.redirects.error_status = None;
                     return Progress::Ready(error_page::redirect(exchange, &response));
                 }

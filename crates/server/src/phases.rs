@@ -323,7 +323,7 @@ async fn authenticate(exchange: &mut Exchange, mut denied: Option<u16>) -> Optio
                 return None;
             }
             None => {}
-            // As nginx: that a password is wanted is said whatever else refused.
+            // As nginx: the challenge is sent also if another check refused.
             Some(401 | 403) if is_any && denied == Some(401) => {}
             Some(status @ (401 | 403)) if is_any => denied = Some(status),
             Some(status) => return Some(status),

@@ -24,7 +24,7 @@ fn id(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Who answers.
+/// The process that answers.
 fn answering(port: u16) -> i32 {
     String::from_utf8(get(port, "/").unwrap().body).unwrap().parse().unwrap()
 }
@@ -67,7 +67,7 @@ fn a_new_binary_takes_over_and_no_request_is_dropped() {
         until("an answer of it", || answering(server.port) == second);
         signal(&server, Signal::SIGUSR2);
         until("a refusal", || log(&folder).contains("the changing binary signal is ignored"));
-        // What the old one is told, as nginx's manual has it: its workers end, then itself.
+        // The signals to the old one, as nginx's manual has it: its workers end, then itself.
         signal(&server, Signal::SIGWINCH);
         until("the new one alone", || (0..20).all(|_| answering(server.port) == second));
         assert!(is_alive(first));

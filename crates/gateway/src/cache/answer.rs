@@ -59,7 +59,7 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
     (conf.intercept_errors && status >= 300 && has_page).then_some(status)
 }
 
-/// What of a stored head has a place of its own in a response.
+/// The fields of a stored head that a response keeps apart.
 fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
     let mut response = Response::new(head.status);
     response.content_type = head.content_type.clone();

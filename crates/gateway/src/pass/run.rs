@@ -84,7 +84,7 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     conclude(exchange, gateway, job.call.validates, result).await
 }
 
-/// Fetches; `None` if the client has gone meanwhile and nobody else wants the answer.
+/// Fetches; `None` if the client has gone meanwhile and the answer is not wanted otherwise.
 async fn fetch_for_client(
     exchange: &mut Exchange,
     conf: Settings<'_>,

@@ -149,7 +149,7 @@ pub struct WorkerConf {
     pub config: Arc<Config>,
     /// What this worker keeps going for it.
     pub tasks: Generation,
-    /// Told when nothing holds it any more.
+    /// Called when nothing holds it any more.
     released: fn(),
     /// Where this worker's last paths belong.
     pub locations_found: Memo,

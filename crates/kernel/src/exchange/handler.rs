@@ -35,12 +35,12 @@ pub trait Handler: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// Is the content another server's? Then a path without the slash of its location is redirected.
+    /// Whether the content is another server's: then a path without the slash of its location is redirected.
     fn is_gateway(&self) -> bool {
         false
     }
 
-    /// Does it bound request bodies itself, whatever `client_max_body_size` says?
+    /// Whether it bounds request bodies itself, whatever `client_max_body_size` says.
     fn bounds_bodies(&self) -> bool {
         false
     }

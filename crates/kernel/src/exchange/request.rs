@@ -126,7 +126,7 @@ pub struct Request {
     pub line: Span,
     pub method: Method,
     pub method_span: Span,
-    /// In place of the client's, after a redirect of our own.
+    /// In place of the client's, after a redirect made here.
     pub method_override: Option<&'static [u8]>,
     /// Path and query as sent.
     pub target_span: Span,
@@ -245,7 +245,7 @@ impl Request {
         }
     }
 
-    /// Has it content, as far as its head says?
+    /// Whether it has content, according to its head.
     pub fn has_content(&self) -> bool {
         self.is_chunked || self.content_length.is_some_and(|length| length > 0)
     }
@@ -300,7 +300,7 @@ impl Request {
         append_joined(self.values(b"cookie"), b"; ", out)
     }
 
-    /// May the connection stay open, going by version and `Connection`?
+    /// Whether the connection may stay open, going by version and `Connection`.
     pub fn wants_keep_alive(&self) -> bool {
         match self.known(self.known.connection) {
             Some(value) if yorozu_http::field::list_has(value, b"close") => false,

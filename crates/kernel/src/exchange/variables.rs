@@ -55,7 +55,7 @@ pub trait Computed: std::fmt::Debug + Send + Sync {
 }
 
 impl Variable {
-    /// Is it `$request_method`?
+    /// Whether it is `$request_method`.
     pub fn is_request_method(&self) -> bool {
         matches!(self, Self::RequestMethod)
     }

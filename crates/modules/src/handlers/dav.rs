@@ -68,13 +68,13 @@ settings! {
 }
 
 impl Conf {
-    /// May anybody change files?
+    /// Whether files may be changed.
     pub fn is_on(&self) -> bool {
         !self.dav_methods.0.is_empty()
     }
 }
 
-/// Does the request change files?
+/// Whether the request changes files.
 pub fn is_asked(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);
     let methods = &location.of::<Conf>().dav_methods.0;
@@ -195,7 +195,7 @@ async fn away<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Gives a file new content: nobody sees a part of it.
+/// Gives a file new content at once: readers never see a part of it.
 fn replace(
     path: &Path,
     mode: u32,

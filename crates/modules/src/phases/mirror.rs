@@ -43,13 +43,13 @@ settings! {
 }
 
 impl Conf {
-    /// Is anything mirrored?
+    /// Whether anything is mirrored.
     pub fn is_on(&self) -> bool {
         !self.mirror.0.is_empty()
     }
 }
 
-/// Must the request's body be read before it can be mirrored?
+/// Whether the request's body must be read before it can be mirrored.
 pub fn waits(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     !conf.mirror.0.is_empty()
@@ -67,7 +67,7 @@ pub async fn read_body(exchange: &mut Exchange) -> Option<Outcome> {
     read.err().map(|problem| body_failed(exchange, problem))
 }
 
-/// Makes the request a second time; nobody waits for it.
+/// Makes the request a second time, without waiting for it.
 ///
 /// # Source
 /// nginx, `ngx_http_mirror_module`.

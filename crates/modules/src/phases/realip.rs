@@ -92,7 +92,7 @@ pub fn apply(exchange: &mut Exchange, conf: &Conf) {
     }
 }
 
-/// Does the request come from a proxy that is believed?
+/// Whether the request comes from a trusted proxy.
 pub fn is_trusted(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     let peer = exchange.client.remote.ip();

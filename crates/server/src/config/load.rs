@@ -79,7 +79,7 @@ fn hostname() -> String {
     nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
-/// Reads and compiles a configuration, on a thread of its own: what a thread that has ended allocated goes back to the
+/// Reads and compiles a configuration, on a new thread: what a thread that has ended allocated goes back to the
 /// system as soon as it is freed, by whichever worker is the last to use it; that of one which only waits would stay.
 ///
 /// # Errors
@@ -229,7 +229,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// Has a server a certificate, and does it reject handshakes?
+    /// Whether a server has a certificate, and whether it rejects handshakes.
     fn certificate(&self, servers: &[ServerConf], id: ServerId) -> (bool, bool) {
         let place = servers[id.0 as usize].conf.0 as usize;
         let tls: &ServerTls = self.locations[place].as_ref().expect("every id is filled").of();
@@ -238,7 +238,7 @@ impl<'a> Compiler<'a> {
 
     fn server(&mut self, mut block: Block) -> Result<ServerConf, ConfError> {
         let at = block.at.clone().expect("server blocks have a place");
-        // Nobody shakes hands over the control socket: the certificates of http are not for it.
+        // The control socket has no TLS: the certificates of http are not for it.
         if block.listens.iter().all(|listen| listen.options.is_control) {
             drop(block.drafts.take::<TlsDraft>());
         }

@@ -1,4 +1,4 @@
-"""The pages of the plugin's tests, and what becomes of them when something changes."""
+"""The pages of the plugin's tests, and which of them are made again when something changes."""
 import concurrent.futures, contextlib, json, re, time
 from peers import until as waits_until
 

@@ -50,7 +50,7 @@ impl Part {
         Self::RandomIndex,
     ];
 
-    /// Does the exchange's location want it?
+    /// Whether the exchange's location has it.
     pub fn concerns(self, exchange: &Exchange) -> bool {
         exchange.conf.location(exchange.location).phases.has(self as u8)
     }

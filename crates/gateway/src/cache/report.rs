@@ -9,7 +9,7 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::response::Response;
 
-/// Does any answer of the location name this cache?
+/// Whether some answer of the location names this cache.
 pub fn is_on(location: &LocationConf, families: &[&Family]) -> bool {
     let all = families.iter().map(|family| settings::with_prefix(location, family));
     settings::of(location).into_iter().chain(all).any(|conf| conf.cache_status.0.is_some())

@@ -63,7 +63,7 @@ settings! {
 }
 
 impl Conf {
-    /// Is anybody believed?
+    /// Whether some proxy is trusted.
     pub fn is_on(&self) -> bool {
         !self.set_real_ip_from.is_empty()
     }

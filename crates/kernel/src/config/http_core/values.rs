@@ -70,7 +70,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Does `alias` name one file, whatever the path is? So it does with a regex.
+    /// Whether `alias` names one file for every path, as it does with a regex.
     pub fn is_alias_whole(&self) -> bool {
         self.is_alias && self.alias_bytes == usize::MAX
     }

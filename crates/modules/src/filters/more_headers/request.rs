@@ -5,7 +5,7 @@ use super::directives::Change;
 use yorozu_kernel::exchange::Exchange;
 
 impl Conf {
-    /// Is any field of a request changed?
+    /// Whether fields of requests are changed.
     pub fn changes_requests(&self) -> bool {
         !self.more_input_headers.0.is_empty()
     }

@@ -237,7 +237,7 @@ def entries_rows(caches, rounds, seconds):
 
 
 def purge(cache, **batch):
-    """A purge over the control socket; how many pages it met."""
+    """A purge over the control socket; how many pages it removed."""
     content = json.dumps(batch).encode()
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(str(cache.folder / 'pid.sock'))

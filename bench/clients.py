@@ -126,7 +126,7 @@ def upload_script(server):
 
 
 def fill_script(server):
-    """A page of its own for each request, in each coding, for wrk."""
+    """A different page for each request, in each coding, for wrk."""
     script = server.folder / 'fill.lua'
     script.write_text("""
         local codings, count = {"gzip", "br", "zstd", "identity"}, 0

@@ -34,7 +34,7 @@ def cpu_seconds(*roots):
 
 
 def resident_kilobytes(root):
-    """Resident memory of a process tree that is nobody else's: what processes share is counted once."""
+    """Resident memory that belongs to a process tree alone: what processes share is counted once."""
     total = 0
     for pid in process_tree(root):
         try:

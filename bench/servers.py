@@ -1,4 +1,4 @@
-"""The servers that are measured, each with a configuration of its own making, and what stands behind them."""
+"""The servers that are measured, each with its configuration, and what stands behind them."""
 import os, pathlib, re, shutil, signal, socket, subprocess, sys, time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -15,7 +15,7 @@ NGINX, YOROZU = '/usr/sbin/nginx', ROOT / 'target/release/yorozu'
 
 def start(core, *command, log=None):
     out = open(log, 'w') if log else subprocess.DEVNULL
-    # A session of its own: Apache ends its whole process group when it ends.
+    # A new session: Apache ends its whole process group when it ends.
     return subprocess.Popen(['taskset', '-c', str(core), *map(str, command)], stdout=out, stderr=out, start_new_session=True)
 
 
@@ -41,7 +41,7 @@ def certificate(folder, kind):
 
 
 class Server:
-    """One server on ports of its own, pinned to core 0."""
+    """One server on its own ports, pinned to core 0."""
 
     path = '/'
     process = behind = None
@@ -101,7 +101,7 @@ class Server:
 
 
 class Cached(Server):
-    """The published page cache; with TLS and HTTP/2 on ports of their own."""
+    """The published page cache; with TLS and HTTP/2 on other ports."""
 
     has_log = True
     listen_options = ''
@@ -297,7 +297,7 @@ class ApachePhp(Apache):
 
 
 class Caddy(Server):
-    """Files, a reverse proxy, PHP; it has no cache of its own."""
+    """Files, a reverse proxy, PHP; it has no cache."""
 
     path = '/proxy/page'
 

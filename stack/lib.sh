@@ -30,11 +30,11 @@ choose_folders() {
         db_user=$(id -un) php_user=$db_user
         sockets=${XDG_RUNTIME_DIR:-/tmp}/yorozu-$(id -u)-$id
     fi
-    # A site in another folder has sockets of its own, though the clone is the same.
+    # A site in another folder has its own sockets, though the clone is the same.
     [ -z "${YOROZU_DATA:-}" ] || sockets=$sockets-$(printf %s "$YOROZU_DATA" | cksum | cut -d ' ' -f 1)
     # Names of sockets may have 107 bytes at most, the clone's path may be longer: hence a folder apart.
     mkdir -p -m 755 "$data" "$sockets" || die "cannot make the folders $data and $sockets"
-    [ -O "$sockets" ] || die "$sockets belongs to somebody else"
+    [ -O "$sockets" ] || die "$sockets belongs to another user"
     mkdir -p "$data"/{conf,log,cache,tmp,written} || die "cannot make folders in $data"
     ! is_disk_full || die "the disk of $data is full"
 }
@@ -63,7 +63,7 @@ take_lock() {
     done
 }
 
-# Bound, not connected to: a port may be held by somebody who does not listen.
+# Bound, not connected to: a port may be held by a process that does not listen.
 free_port() { # first
     php -r 'for ($port = $argv[1]; $port <= min(65535, $argv[1] + 50); $port++)
         if (@stream_socket_server("tcp://127.0.0.1:$port")) { echo $port; exit; }
@@ -173,7 +173,7 @@ start_redis() {
     step "starting Redis"
     mkdir -p "$sockets/redis"
     is_root && chown $php_user "$sockets/redis"
-    # A cache: nothing is written to disk, the least used goes when it is full, nobody comes over TCP.
+    # A cache: nothing is written to disk, the least used goes when it is full, no TCP.
     start redis "$sockets/redis/redis.sock" $(command_as_php) redis-server --port 0 \
         --unixsocket "$sockets/redis/redis.sock" --unixsocketperm 700 --save '' --appendonly no \
         --dir "$sockets/redis" --daemonize no --maxmemory "${size_redis}mb" --maxmemory-policy allkeys-lru
@@ -292,7 +292,7 @@ start_yorozu() {
     wait_for yorozu 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$port/"
 }
 
-# Activating the plugin wanted a purge when there was nobody to ask: WP-Cron would ask again a minute later, and
+# Activating the plugin wanted a purge when there was no server to ask: WP-Cron would ask again a minute later, and
 # pages just looked at would be refreshed.
 purge_what_waits() {
     [ -z "${is_activated-}" ] ||

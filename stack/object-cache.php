@@ -3,8 +3,8 @@
  * WordPress's object cache: Redis, or APCu where Redis does not answer, or nothing but the request's own
  * memory. The site works whichever of them is there; copied to wp-content/ by stack/run.
  *
- * Keys are `salt:epoch:blog:group:key`. A flush begins another epoch, so that nobody else's keys in the
- * same Redis go with it; what is left behind is evicted (maxmemory-policy allkeys-lru).
+ * Keys are `salt:epoch:blog:group:key`. A flush begins another epoch, so that other programs' keys in the
+ * same Redis stay; what is left behind is evicted (maxmemory-policy allkeys-lru).
  */
 
 defined( 'ABSPATH' ) || exit;
@@ -42,7 +42,7 @@ final class Yorozu_Redis_Store implements Yorozu_Object_Store {
 	public function get( array $keys ): array {
 		$found = array();
 		foreach ( array_combine( $keys, $this->ask( fn() => $this->redis->mget( $keys ) ) ) as $key => $packed ) {
-			// Packed in an array, so that a stored false is told from a missing key.
+			// Packed in an array, so that a stored false differs from a missing key.
 			if ( is_array( $packed ) ) {
 				$found[ $key ] = $packed[0];
 			}
@@ -107,7 +107,7 @@ final class Yorozu_APCu_Store implements Yorozu_Object_Store {
 /**
  * The store that all requests share now, and a part of its keys: "redis 5f0c…" or "apcu 5f0c…".
  *
- * Stores do not hear of each other's changes. So nothing is taken over from one to the next: whoever
+ * Stores do not hear of each other's changes. So nothing is taken over from one to the next: a process that
  * changes the store begins another epoch, in which nothing is stored yet. It stands in a file, which PHP
  * on the command line sees as well, and which is replaced by a rename: it is read whole or not at all.
  */
@@ -196,7 +196,7 @@ class WP_Object_Cache {
 
 	private function leave_redis( RedisException $problem ): void {
 		$epoch = Yorozu_Epoch::read();
-		// Perhaps somebody else has left it already.
+		// Perhaps another process has left it already.
 		if ( '' === $epoch || Yorozu_Epoch::is_of_redis( $epoch ) ) {
 			error_log( 'object cache: Redis failed (' . $problem->getMessage() . '), going on without it' );
 			$epoch = Yorozu_Epoch::begin( 'apcu' );
@@ -233,7 +233,7 @@ class WP_Object_Cache {
 
 	/**
 	 * Changes what all requests share. If it did not reach what they read by now, then another epoch begins:
-	 * nobody keeps what should have been replaced.
+	 * no process keeps what should have been replaced.
 	 */
 	private function change( callable $use, $otherwise ) {
 		$result = $this->with_store( $use, $otherwise );

@@ -75,7 +75,7 @@ apt() { # status-file options...
 
 # In two steps, so that the build begins when its compiler is there.
 get_packages() ( # folder compiler's-packages others
-    # No service of theirs shall be started: the site has processes of its own.
+    # No service of theirs shall be started: the site has its own processes.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ]; then
         trap 'rm -f $policy' EXIT
@@ -205,7 +205,7 @@ do_jobs() { # is-to-be-built compiler's-packages other-packages
 }
 
 fail_jobs() { # words
-    # What they said stays for who reads the words.
+    # What they said stays for readers.
     work=
     end_jobs
     die "$1"

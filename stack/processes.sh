@@ -31,7 +31,7 @@ spawn() { # name
     # Last words are this process's.
     : >"$data/log/$name.out"
     [ -s "$data/log/$name.log" ] && mv "$data/log/$name.log" "$data/log/$name.log.old"
-    # A session of its own: Ctrl-C reaches this script alone, which ends them in order.
+    # A new session: Ctrl-C reaches this script alone, which ends them in order.
     eval "exec setsid ${commands[$name]}" >>"$data/log/$name.out" 2>&1 </dev/null 9>&- 8>&- &
     pids[$name]=$!
     born[$name]=$SECONDS
@@ -88,7 +88,7 @@ supervise() {
     terminal=8
     exec 8>&2 2>>"$data/log/run.out"
     exec {nothing}<> <(:)
-    # A reader of the lines who leaves (`make run | head`) does not end the site.
+    # A reader of the lines that leaves (`make run | head`) does not end the site.
     trap : PIPE
     # bash's `read -t` leaves a longer trap halfway.
     trap 'ending=130' INT

@@ -284,7 +284,7 @@ def test_hot_pages_are_made_anew_before_they_expire():
                 seen.add(site.get(path).headers['X-Cache'])
             if seen == {'HIT'}:
                 break
-        equal(seen, {'HIT'}, 'nobody waits')
+        equal(seen, {'HIT'}, 'no request waits')
         assert site.runs(path) >= 3, site.runs(path)
     both(check, more='CACHE_early_refresh on;')
 
@@ -403,7 +403,7 @@ def test_the_running_server_explains_itself():
         zone, state, status, _, key = out.strip().split('\t')
         equal((zone, state.split()[0], status, key), ('z', 'fresh', '200', 'httpGETsite.example/a'))
         out, _, _ = asks(site, 'stat')
-        assert out.startswith('z: memory 1 pages'), out
+        assert out.startswith('z: memory 1 pages') and '; names 1' in out, out
         for words, expected in ((['ls', 'none'], 'is unknown, expected one of: z'), (['explain', 'a'], 'expected http://'),
                                 (['flush'], 'expected stat, ls or explain')):
             out, error, status = asks(site, *words)
@@ -617,7 +617,7 @@ def test_a_soft_purge_answers_once_more():
         equal(purge(site, '--soft', '--tag', 'x')['purged'], 1)
         begun = time.monotonic()
         equal(state(site, path), 'STALE')
-        assert time.monotonic() - begun < 1.2, 'nobody waits'
+        assert time.monotonic() - begun < 1.2, 'no request waits'
         until('the refresh', lambda: state(site, path) == 'HIT')
         equal(site.runs(path), 2)
         purge(site, '--soft', '--tag', 'x')
@@ -664,7 +664,7 @@ def test_who_reads_along_with_a_purged_page_gets_all_of_it():
 
 
 def test_purged_pages_stay_purged_after_a_crash():
-    """Also those whose files nobody has read since the start."""
+    """Also those whose files were not read since the start."""
     pages = [tagged(f'/page{number}', f'tag-{number % 10}') for number in range(100)]
     slow = 'keys_zone=z:1m loader_files=1 loader_sleep=1s'
     with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h;', zone=slow) as site:
@@ -839,7 +839,7 @@ def test_kill_9_under_load_loses_and_tears_nothing():
 
 
 def test_kill_9_under_purges_brings_nothing_back():
-    """After a purge was acknowledged nobody gets a page of before it, however often the server is killed."""
+    """After a purge was acknowledged no older page is served, however often the server is killed."""
     pages = [(f'g{n % 5}', tagged(f'/page{n}', 'all', f'g{n % 5}') + '&time=1') for n in range(200)]
     purges = f'location = /.purge {{ cache_purge_api token={TOKEN}; }}'
     with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h;', in_server=purges) as site:

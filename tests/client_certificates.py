@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Certificates of clients: who is let in, and what variables say of them; Debian's nginx beside.
+"""Certificates of clients: which are let in, and what variables say of them; Debian's nginx beside.
 
   tests/client_certificates.py [NAME ...]     runs the tests whose names contain one of NAME
 """
@@ -30,7 +30,7 @@ class Case:
         if self.wider:
             return None if got == good else 'it is not taken'
         if self.stricter:
-            # Whoever asks for any certificate hears what is said of it, and lets it in.
+            # A server that takes any certificate reports what is wrong with it, and lets it in.
             is_refused = got.startswith('out FAILED:') or (asking == 'optional_no_ca' and got.startswith('in FAILED:'))
             return None if is_refused and got.endswith(self.word or '') else 'it is not refused so'
         if self.word:
@@ -88,7 +88,7 @@ def cases(folder):
     leaves('an authority itself, signed with another key', False, authority(), signer=key('other'))
     leaves('an authority itself, unknown critical extension', False, authority(), extension('1.2.3.4', b'\x05\0', critical=True))
     case('an authority itself, by an intermediate', [root], [leaf(c := middle(authority(0)), authority()), c], True)
-    case('an authority itself, nobody knows the signer', [root], [leaf(stranger, authority())], False)
+    case('an authority itself, the signer is unknown', [root], [leaf(stranger, authority())], False)
     leaves('netscape type client', True, netscape(0))
     leaves('netscape type server', False, netscape(1))
     leaves('unknown extension', True, extension('1.2.3.4', b'\x05\0'))
@@ -101,7 +101,7 @@ def cases(folder):
     case('version 1, signed with another key', [root], [plain(root, signer=key('other'))], False)
     case('version 1, signed with SHA-1', [root], [plain(root, digest='sha1')], False)
     case('version 1, by an intermediate', [root], [plain(c := middle()), c], True)
-    case('version 1, nobody knows the signer', [root], [plain(stranger)], False)
+    case('version 1, the signer is unknown', [root], [plain(stranger)], False)
     case('version 1, in a list', [root], [c := plain(root)], False, crl=revocations(root, c.serial))
     case('version 1, not in a list', [root], [plain(root)], True, crl=revocations(root))
     leaves('signed with SHA-1', False, digest='sha1')
@@ -193,8 +193,8 @@ def cases(folder):
     case('intermediate trusted beside the root', [root, one], [leaf(one)], True)
     case('intermediate trusted alone', [one], [leaf(one)], False)
     case('two roots', [stranger, root], [leaf(root)], True)
-    case('nobody knows the signer', [root], [leaf(stranger)], False)
-    case('nobody knows the root that is sent', [root], [leaf(stranger), stranger], False)
+    case('the signer is unknown', [root], [leaf(stranger)], False)
+    case('the root that is sent is unknown', [root], [leaf(stranger), stranger], False)
     renewed = new('CN=Root', key('root'), *ROOT, days=(-9, -1))
     case('expired root beside its renewed one', [renewed, root], [leaf(root)], True)
     same_name = new('CN=Root', key('other'), *ROOT)
@@ -297,7 +297,7 @@ def cases(folder):
          crl=revocations(root, days=(-9, -1)) + revocations(root, number=2))
     case('list: an older one without it', [root], [bad], False,
          crl=revocations(root, days=(-3, 9)) + revocations(root, bad.serial, number=2))
-    case('list: of somebody else', [root], [good], False, crl=revocations(stranger))
+    case('list: of another authority', [root], [good], False, crl=revocations(stranger))
     case('list: of the same name, another key', [root], [good], False, crl=revocations(same_name))
     case('list: with SHA-1', [new('CN=Root', key('rsa'), *ROOT)], [leaf(new('CN=Root', key('rsa'), *ROOT))], True,
          crl=revocations(new('CN=Root', key('rsa'), *ROOT), digest='sha1'), stricter='SHA-1')
@@ -332,7 +332,7 @@ def cases(folder):
 
 
 def asked(port, host, certificate):
-    """What a client with a certificate is told; the name of the failure without an answer."""
+    """The answer to a client with a certificate; the name of the failure without an answer."""
     used = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     used.check_hostname, used.verify_mode = False, ssl.CERT_NONE
     used.set_ciphers('DEFAULT:@SECLEVEL=0')

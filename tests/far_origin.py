@@ -221,7 +221,7 @@ def test_three_layouts():
                 print(f'\nfirst byte of a page nobody has asked for, {name}: {seconds * 1000:.0f} ms', end='')
             print('\n')
             assert first['yorozu'] < 1.5 * ROUND_TRIP, 'a miss over a ready connection costs one round trip'
-            assert fast(rates['yorozu', 'expired']), 'nobody waits at expiry'
+            assert fast(rates['yorozu', 'expired']), 'no request waits at expiry'
             assert rates['yorozu', 'cold']['slowest'] < rates['nginx', 'cold']['slowest'], 'cold'
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs one of cargo's test programs. Where it does not come to its end, each test that did not say what became of it is run
+"""Runs one of cargo's test programs. Where it does not come to its end, each test that did not report its outcome is run
 by itself.
 
   tests/libtest.py PROGRAM [NAME ...]     the tests whose names contain one of NAME

@@ -22,7 +22,7 @@ BLOCK = bytes(range(256)) * 256
 
 class Origin(socketserver.ThreadingTCPServer):
     """Answers with as many bytes as the path says (`/200/name`), from the first quarter on when it is let go on if the name
-    begins with h; knows who got everything."""
+    begins with h; knows which clients got everything."""
     daemon_threads, request_queue_size, allow_reuse_address = True, 1024, True
 
     def __init__(self):
@@ -49,6 +49,8 @@ class Answer(socketserver.StreamRequestHandler):
                 head += f'Vary: X-Kind\r\nSurrogate-Key: {name} all-{name[-1]}\r\n'
             elif name.startswith('u'):
                 head += f'Surrogate-Key: {" ".join(f"{name}-{tag}" for tag in range(1000))}\r\n'
+            elif name.startswith('f'):
+                head += ''.join(f'X-{field}: {field}\r\n' for field in range(900))
             self.wfile.write(head.encode() + b'Content-Type: text/plain\r\n\r\n')
             left, stop = int(size), int(size) * 3 // 4 if name.startswith('h') else -1
             while left > 0:
@@ -404,6 +406,30 @@ def test_long_keys():
         site.judge_rest()
 
 
+def test_long_keys_that_are_not_stored_yet():
+    with Site(4 * MB, keys='4m', more='proxy_cache_min_uses 2; large_client_header_buffers 4 16k;') as site:
+        def long_keys(client, number):
+            for page in range(number, 16000, 4):
+                get(client, f'/200/{page}?{"k" * 6000}', 200)
+        crowd(site, 4, long_keys)
+        site.judge('16,000 keys of 6,000 bytes, each asked for once')
+
+
+def test_many_small_fields():
+    with Site(16 * MB, path=many_files, more='proxy_buffer_size 32k; proxy_buffers 8 32k;') as site:
+        def fields(client, number):
+            for page in range(number, 2000, 4):
+                get(client, f'/200/f{page}', 200)
+        crowd(site, 4, fields)
+        assert site.origin.calls == 2000
+        with site.client('/200/f1999') as client:
+            head, rest = read_head(client)
+            assert b'X-Cache: HIT' in head and b'X-899: 899' in head, head
+            read_body(client, 200, rest)
+        site.judge('2,000 pages with 900 fields each')
+        site.judge_rest()
+
+
 def test_tags_that_no_other_page_has():
     with Site(16 * MB, path=many_files, keys='4m', more='proxy_buffer_size 32k; proxy_buffers 8 32k;') as site:
         def own_tags(client, number):
@@ -424,7 +450,7 @@ def test_storing_that_is_given_up_midway():
             with site.client(f'/{size}/big', window=4096) as client, \
                     site.client(f'/{size}/big', window=4096) as other:
                 first, second = read_head(client), read_head(other)
-                # Both get all of it, whoever is slower.
+                # Both get all of it, also the slower one.
                 results = []
                 threads = [threading.Thread(target=lambda pair=pair: results.append(read_body(pair[0], size, pair[1])))
                            for pair in ((client, first[1]), (other, second[1]))]

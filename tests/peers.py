@@ -11,7 +11,7 @@ PATIENCE = float(os.environ.get('PATIENCE', '1'))
 
 class Ports:
     """A block of ports that is this process's own as long as it holds the first of them. They are below those of
-    crates/testkit/src/server.rs, which are below those the system gives to whoever asks for any."""
+    crates/testkit/src/server.rs, which are below those the system gives out by itself."""
     FIRST, BLOCKS, SIZE = 10000, 50, 200
     mine = None
 
@@ -37,7 +37,7 @@ class Ports:
 
 
 def free_port():
-    """A port that nobody else is given, and nobody listens on."""
+    """A port that is given once, and on which nothing listens."""
     for port in Ports.of_this_process().numbers:
         with socket.socket() as probe:
             try:
@@ -259,7 +259,7 @@ http {{
 
 
 def tried(name, test, out):
-    """Runs a test in a process of its own, so that none can end or hold up the others; the child's id."""
+    """Runs a test in a new process, so that none can end or hold up the others; the child's id."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -300,7 +300,7 @@ def ended(pid, seconds):
 
 
 def told(name, seconds, status, output=''):
-    """Prints what became of a test, as tests/suite.py reads it; whether it passed."""
+    """Prints the outcome of a test, as tests/suite.py reads it; whether it passed."""
     print(f'{"ok    " if status == 0 else "FAILED"}  {name}  {seconds:.1f} s', flush=True)
     print(output, end='' if output.endswith('\n') or not output else '\n', flush=True)
     return status == 0

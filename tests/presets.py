@@ -156,7 +156,7 @@ def keeps_known_visitors_apart(name):
                 is_kept_apart(preset, f'{number}-{index}', f'{name}: {spelled(cookie)}', cookies=spelled(cookie))
         shared = preset.get('/shared/')
         for cookie in UNKNOWN:
-            equal(preset.get('/shared/', [cookie]).body, shared.body, f'{name}: {cookie} is nobody\'s')
+            equal(preset.get('/shared/', [cookie]).body, shared.body, f'{name}: {cookie} is no login')
 
 
 def keeps_other_requests_apart(name):

@@ -67,7 +67,7 @@ def test_what_is_left_behind_is_ended_and_said():
 
 
 def test_what_is_mounted_goes_with_who_mounted_it():
-    """Though it is killed; and nothing in it is in anybody's way meanwhile."""
+    """Though it is killed; and nothing in it disturbs others meanwhile."""
     with Folder() as folder:
         part = outcome(folder, f'mkdir {folder}/full && mount -t tmpfs tmpfs {folder}/full || echo may not mount; {GOOD}; kill -KILL $PPID $$')
         mounted = pathlib.Path('/proc/self/mounts').read_text()

@@ -55,7 +55,7 @@ def test_what_a_password_opens_is_not_shown_to_others(site):
         for _ in range(2):
             assert b'CONFIDENTIAL</p>' not in site.get(path).body, path
         equal(b'CONFIDENTIAL' in site.get(path, Cookie=reader).body, path in seen, 'the reader at ' + path)
-    # Lists that show it are stored for nobody: the other tests want them without it.
+    # Lists that show it are not stored: the other tests want them without it.
     site.php(f'wp_delete_post({post}, true);')
 
 
@@ -154,7 +154,7 @@ def test_a_stale_page_answers_while_php_is_away(site):
         equal(site.get('/brief.php?new').status, 502)
     finally:
         os.rename(away, socket_path)
-    # Nobody waits for the new one either.
+    # No request waits for the new one either.
     end = time.monotonic() + 60
     while (cache := site.get('/brief.php').cache) != 'HIT':
         assert cache in ('STALE', 'UPDATING') and time.monotonic() < end, cache
@@ -376,7 +376,7 @@ def test_each_process_that_dies_is_started_again(site):
         assert time.monotonic() - begun < int(line[1]) + 8 * PATIENCE, f'{name}: healed after {time.monotonic() - begun} s'
         assert site.pid(name) != before
         assert len(trickle.seen) > 10
-        # A server that is away answers nobody; then its pages are there.
+        # A server that is away does not answer; then its pages are there.
         unserved = [seen for seen in trickle.seen if seen != (200, 'HIT')]
         assert name == 'yorozu' or not unserved, (name, unserved)
         equal(site.get('/a-quiet-machine/').cache, 'HIT', name)
@@ -601,7 +601,7 @@ def test_changes_of_the_owner_are_kept(site):
         assert site.port != port and f':{site.port}/' in text and f':{port}/' not in text, 'what is new came, too'
         equal(wordpress.stat().st_mode & 0o777, 0o640)
         equal(site.get('/').status, 200)
-    # Both changed one line: nobody's guess is right.
+    # Both changed one line: no guess is right.
     wordpress.write_text(text.replace(f'127.0.0.1:{site.port}/.purge', '127.0.0.1:1/mine'))
     site.restart()
     assert '127.0.0.1:1/mine' in wordpress.read_text()

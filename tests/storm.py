@@ -18,7 +18,7 @@ ESTABLISHED = 1
 
 
 def is_open(writer):
-    """Has the other side not closed yet? What was not read does not matter."""
+    """Whether the other side has not closed yet. What was not read does not matter."""
     handle = writer.get_extra_info('socket')
     if writer.is_closing() or handle is None or handle.fileno() < 0:
         return False
@@ -70,7 +70,7 @@ class Origin:
             writer.close()
 
     async def exchange(self, reader, writer):
-        """One request; is another one to come?"""
+        """Sends one request; returns whether another one follows."""
         word, body = await self.request(reader)
         self.seen += 1
         self.under_way.add(writer)
@@ -97,7 +97,7 @@ class Origin:
                 writer.write(done)
                 await writer.drain()
             else:
-                # The end of the answer: whoever has it may send the next request at once.
+                # The end of the answer: a client that has it may send the next request at once.
                 self.under_way.discard(writer)
                 writer.write(done[0])
                 await writer.drain()
@@ -115,7 +115,7 @@ class Origin:
             'close': ['close'],
             'half-head': [head[:len(head) // 2], 'close'],
             'half-body': [head + half, 'close'],
-            'nonsense': [b'\x00\x01 nothing that anybody could read\r\n\r\n', 'close'],
+            'nonsense': [b'\x00\x01 nothing that a parser could read\r\n\r\n', 'close'],
             'bad-body': [self.bad_body(), 'close'],
             'reset': ['reset'],
             'reset-head': [head[:len(head) // 2], .01, 'reset'],
@@ -592,7 +592,7 @@ async def storm(workers):
                     if group != 'pages':
                         equal(origin.too_many, [], f'{group}: at most {origin.most}')
                     assert origin.seen, f'{group} was never asked'
-            # Those that nobody could connect to are well again, and served at once.
+            # Those to which no connection was possible are well again, and used at once.
             crowded = await Http(2).start(listener=weather.crowd.leave())
             for group, origins in [*weather.origins.items(), ('crowded', [crowded])]:
                 await capacity(server, group, origins)

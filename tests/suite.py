@@ -40,7 +40,7 @@ class Part:
         env = os.environ | {'PATIENCE': str(PATIENCE * max(1, JOBS / CORES)), 'YOROZU': str(made.get('yorozu', ''))} | self.env
         if made.get('wordpress'):
             env['YOROZU_SITE'] = str(made['wordpress'])
-        # A session of its own: Ctrl-C reaches this program alone, which ends all of them.
+        # A new session: Ctrl-C reaches this program alone, which ends all of them.
         self.process = subprocess.Popen(
             [sys.executable, '-B', ROOT / 'tests/supervised.py', str(self.seconds), self.report, program, *words],
             cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=open(self.log, 'w'), stderr=self.errors(),
@@ -50,7 +50,7 @@ class Part:
         return subprocess.STDOUT
 
     def finish(self):
-        """Reads what became of it."""
+        """Reads its outcome."""
         self.took = time.monotonic() - self.begun
         report = json.loads(self.report.read_text()) if self.report.exists() else {}
         self.cpu = report.get('cpu', 0)
@@ -95,7 +95,9 @@ class Part:
 
 PARTS = [
     Part('fuzzing', 'fuzzing', 'fuzz/run 8', (), 1200, is_slow=True, again='fuzz/run 8 {test}'),
-    Part('plugin', 'the WordPress plugin', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('plugin', 'the WordPress plugin: changes of posts', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('plugin-screens', 'the WordPress plugin: all else, and its screens', 'tests/plugin_screens.py', ('yorozu', 'wordpress'), 1200,
+         is_slow=True),
     Part('model', 'orders of steps in the cache', 'tests/model.py', ('everything',), 900),
     Part('site', 'the whole site in a browser', 'tests/site.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('memory', 'what memory= bounds', 'tests/memory.py'),
@@ -109,6 +111,7 @@ PARTS = [
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
+    Part('instructions', 'instructions of a request', 'tests/instructions.py'),
     Part('runner', 'the runner of the tests itself', 'tests/runner.py', ()),
     Part('published', 'the published configurations', 'tests/published.py'),
 ]
@@ -121,9 +124,9 @@ OUTSIDE = [
 NAMED = [Part('h2spec', 'h2spec over TLS', 'conformance/h2spec', is_slow=True, again='conformance/h2spec')]
 # What is begun last shall be short. What needs nothing builds for itself, beside the build for all; what waits much goes
 # with what computes much.
-LONGEST = ('fuzzing', 'plugin', 'yorozu-cases', 'model', 'site', 'nginx-tests', 'memory', 'cache', 'attacks', 'cache-tests',
-           'client-certificates', 'places', 'gateways', 'storm', 'yorozu-generations', 'far-origin', 'yorozu-slow_clients',
-           'yorozu-cache-lib')
+LONGEST = ('fuzzing', 'plugin', 'yorozu-cases', 'plugin-screens', 'model', 'site', 'nginx-tests', 'memory', 'cache', 'attacks',
+           'cache-tests', 'client-certificates', 'places', 'gateways', 'storm', 'yorozu-generations', 'far-origin',
+           'yorozu-slow_clients', 'yorozu-cache-lib')
 WORDPRESS = Part('wordpress', 'a WordPress, installed once for those that want one', f'tests/wordpress.py {LOGS}/wordpress.tar',
                  is_slow=True, again='tests/wordpress.py target/tests/wordpress.tar')
 
@@ -136,7 +139,7 @@ def rust_parts():
         folder = pathlib.Path(package['manifest_path']).parent
         for target in package['targets']:
             kind = target['kind'][0]
-            # What takes a feature has a part of its own.
+            # Tests with a feature are a separate part.
             if not target['test'] or target.get('required-features') or (kind != 'test' and not has_tests(folder / 'src')):
                 continue
             program, option = key(package['manifest_path'], target)

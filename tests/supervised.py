@@ -3,7 +3,7 @@
 
   tests/supervised.py SECONDS REPORT COMMAND ...
 
-REPORT gets, as JSON, what became of it: its status, whether it was late, the seconds of CPU of all its processes, and which
+REPORT gets, as JSON, its outcome: its status, whether it was late, the seconds of CPU of all its processes, and which
 of them it left behind. A signal ends the command, too. Its temporary files are in a folder that goes with it.
 """
 import ctypes, json, os, pathlib, resource, shutil, signal, subprocess, sys, tempfile, time
@@ -35,7 +35,7 @@ def below(root):
 
 
 def mount_for_itself():
-    """What this process and those it begins mount is nobody else's, and goes with the last of them, however they end. Who
+    """What this process and those it begins mount is seen by them alone, and goes with the last of them, however they end. Who
     may not have that may not mount either."""
     system = ctypes.CDLL(None)
     if system.unshare(CLONE_NEWNS) == 0:

@@ -206,7 +206,7 @@ def test_a_reload_reads_keys_that_are_root_s_alone():
             (folder / 'localhost.key').chmod(0o600)
             os.kill(server.pid, signal.SIGHUP)
             until('the new certificate', lambda: ask(server.port, context())[1] != old)
-            # Whoever serves may not read them.
+            # The workers may not read them.
             equal(curl(server.port, '/localhost.crt', '-o', '/dev/null', '-w', '%{http_code}'), '200')
             equal(curl(server.port, '/localhost.key', '-o', '/dev/null', '-w', '%{http_code}'), '403')
 
@@ -335,7 +335,7 @@ def test_the_state_of_a_certificate_is_asked_of_its_responder_and_sent_with_it()
             answering.wait_for(lambda: 'waiting for OCSP' in (folder / 'ocsp.out').read_text())
             with Server(folder, conf(), main='worker_processes 2;') as server:
                 until('the answer', lambda: 'Cert Status: good' in status(server))
-            # Whom the authority has not made for it is not believed.
+            # A responder that the authority has not authorized is not believed.
         responder[responder.index('-rsigner') + 1] = folder / 'localhost.crt'
         responder[responder.index('-rkey') + 1] = folder / 'localhost.key'
         with Process(responder, folder / 'ocsp.out') as answering:

@@ -6,14 +6,14 @@
 
 Cargo itself refuses what a crate does not name. Here the crates' dependencies are compared with the table in
 ARCHITECTURE.md, and circles of files are bounded: `CIRCLE` files at most, all in one folder. What breaks the second rule
-is counted in `CROSSING`. Both numbers may only fall, and whoever makes one fall writes the lower one here.
+is counted in `CROSSING`. Both numbers may only fall, and a change that makes one fall writes the lower one here.
 """
 import pathlib, re, sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CRATES = ROOT / 'crates'
 # Files in the largest circle; and circles that cross a folder.
-CIRCLE, CROSSING = 7, 0
+CIRCLE, CROSSING = 6, 0
 
 USE = re.compile(r'\buse\s+((?:crate|super|self)\b[^;]*);')
 PATH = re.compile(r'\b(?:crate|super)(?:::\w+)+')

@@ -1,4 +1,4 @@
-//! Certificates that clients send: whatever they hold, reading ends, and a name is written in printable characters
+//! Certificates that clients send: with any content, reading ends, and a name is written in printable characters
 //! with as many attributes as it has.
 #![no_main]
 // The server uses more of these than can be judged here.

@@ -1,5 +1,5 @@
 //! HTTP/1: every prefix of a head that is refused stays refused, chunked bodies are the same
-//! whatever the pieces, and targets are normalised to paths that need no further work.
+//! in all pieces, and targets are normalised to paths that need no further work.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

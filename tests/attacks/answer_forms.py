@@ -1,7 +1,7 @@
 """Answers of an upstream that two readers could understand differently. Each is a name, its bytes, and what is to become
 of it: `whole`, the content that a client must get; `failure`, 502; `either`, one of both, or a body that breaks off.
 
-Where `closes` is set the upstream closes behind it. %N is an answer that nobody asked for.
+Where `closes` is set the upstream closes behind it. %N is an answer without a request.
 """
 import dataclasses
 
@@ -106,7 +106,7 @@ def chunks():
             b'5' + data + b'0\r\n', b'5' + data + b'0', b'5\r\nhel', b'5\r\n', b'5', b'',
             b'5' + data + b'\r\n', b'5' + data + b'0\r\nX: ' + b'y' * 90000 + b'\r\n\r\n',
             b'5;' + b'a' * 90000 + data + last, closes=True)
-    # More than was announced: what is left over answers nobody.
+    # More than was announced: what is left over answers no request.
     chunked(EITHER, b'5' + data + last + UNASKED, b'5' + data + last + b'garbage', b'5' + data + last + last,
             b'5' + data + last + b'\r\n', b'5' + data + last + b'\0')
     return named('chunk', forms)

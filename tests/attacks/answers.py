@@ -1,6 +1,6 @@
-"""Answers of upstreams that two readers could understand differently, and what those get who come next.
+"""Answers of upstreams that two readers could understand differently, and what the next clients get.
 
-Each answer comes over a kept connection, to one client after the other. Whatever becomes of it, the next request on the
+Each answer comes over a kept connection, to one client after the other. Whatever its outcome, the next request on the
 client's connection and the next one on the upstream's get their own answers; and what is stored is what was sent.
 """
 import asyncio, fcntl, itertools, re, sys, termios
@@ -53,7 +53,7 @@ class Attack:
         return answered
 
     async def send_late(self, target, form):
-        """Over the connection of the first answer, until the server has it: else it raced who comes next, and had
+        """Over the connection of the first answer, until the server has it: else it raced the next request, and had
         a right to win."""
         writer = self.late.pop(target, None)
         if writer is None:
@@ -94,7 +94,7 @@ class Attack:
                 wanted = f'GET {own} 0\n'.encode()
                 is_own = not isinstance(got,
                                         Exception) and got is not None and got.status == 200 and got.body == wanted
-                self.tried.check(case, is_own, f'who came next got {shown(got)}')
+                self.tried.check(case, is_own, f'the next client got {shown(got)}')
         if client:
             client.close()
 
@@ -119,7 +119,7 @@ class Attack:
             is_torn = got is None or isinstance(got, ConnectionError) or re.search('bytes of|without end',
                 str(got))
             return check(form.kind in (EITHER, None) and is_torn, 'no answer')
-        check(not got.field('x-unasked'), 'an answer that nobody asked for')
+        check(not got.field('x-unasked'), 'an answer without a request')
         check('interim' not in (got.field('set-cookie') or ''), 'a field of an interim answer')
         check(got.status >= 200, 'an interim answer as the last one')
         if method == 'HEAD' or form.kind is None:
@@ -129,7 +129,7 @@ class Attack:
         check(form.kind != FAILURE, 'it was taken')
         if form.kind == WHOLE:
             return check(got.body == form.content, 'another content')
-        # Where the length is not told, or in a way that is not understood, the end of the connection tells it.
+        # Without a length, or with one that is not understood, the body ends with the connection.
         return check(got.body == form.content or got.body in form.data or got.status not in (200, 206),
                      'another content')
 

@@ -1,5 +1,5 @@
 """Ways to name another host, port, scheme, URL or method than those of the key: an application that believes them must not
-have its answer stored for everybody; and a page that redirects to itself is stored for nobody.
+have its answer stored for everybody; and a page that redirects to itself is not stored.
 
 The origin shows in its page whatever the request said. The next client must find nothing of it.
 """

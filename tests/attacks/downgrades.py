@@ -129,7 +129,7 @@ def lengths():
     yield 'in pieces', TAKEN, b'hello', said('5', b'he', b'', b'llo', b'')
     yield 'no length', TAKEN, b'hello', lambda target: post(1, request(target, 'POST'), b'hello')
     # An empty frame is not a chunk: as one it would be the last, and the next would begin another request.
-    yield 'no length, the end in a frame of its own', TAKEN, b'hello', lambda target: post(
+    yield 'no length, the end in a separate frame', TAKEN, b'hello', lambda target: post(
         1, request(target, 'POST'), b'hello', b'')
     yield 'no length, empty frames', TAKEN, b'hello', lambda target: post(
         1, request(target, 'POST'), b'', b'he', b'', b'', b'llo', b'')
@@ -279,7 +279,7 @@ class Attack:
     def judged(self, kind, place, target, got, behind, content):
         own = b'returned' if place == 'return' else f'GET {target}-behind 0\n'.encode()
         if behind != own:
-            yield f'who came next got {behind!r}'
+            yield f'the next client got {behind!r}'
         if kind == TAKEN and not got:
             yield 'not taken'
         if kind == REFUSED and got and place != 'return':

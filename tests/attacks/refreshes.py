@@ -1,8 +1,8 @@
-"""Stored pages that are refreshed, and requests that go on elsewhere: what one visitor sends or gets on the way is nobody else's.
+"""Stored pages that are refreshed, and requests that go on elsewhere: what one visitor sends or gets on the way reaches no other.
 
 Four kinds: 304s and refreshes that a visitor with things of his own sets off; refreshes and subrequests of requests with
 content, which may announce no content that they do not send; pages of uncached locations that a cached one leads to; and
-many who may not store, while one page expires.
+many that may not store, while one page expires.
 """
 import asyncio, contextlib, itertools, re
 from peers import Folder, Server
@@ -37,13 +37,13 @@ VISITORS = {
     'content, the new validator': ('GET', b'bob=1', {'If-None-Match': '"v2"'}),
     'a range': ('GET', b'', {'Range': 'bytes=0-1', 'If-Range': '"bob"'}),
 }
-# How an expired page is refreshed, and where the new version is told apart.
+# How an expired page is refreshed, and where the new version shows.
 MODES = ('plain', 'updating', 'swr', 'methodless')
 KINDS = ('proxy', 'fastcgi')
 
 
 class Versions:
-    """An origin whose pages have a version each, known to conditional requests; a 304 says who asked."""
+    """An origin whose pages have a version each, known to conditional requests; a 304 names the visitor."""
 
     def __init__(self):
         self.version = {}
@@ -251,9 +251,9 @@ class Site:
             try:
                 got = await self.ask(target)
                 self.tried.check(case, got and got.body == f'answer to {target}'.encode(),
-                                 f'who came next got {got!r}')
+                                 f'the next client got {got!r}')
             except (Broken, TimeoutError, ConnectionError) as problem:
-                self.tried.failed(case, f'who came next got {problem!r}')
+                self.tried.failed(case, f'the next client got {problem!r}')
         taken = [request.target for request in self.origin.seen[seen:] if b'HTTP/1.1' in request.body]
         self.tried.check(case, not taken, f'the upstream took a request for content of {taken}')
         self.tried.check(case, len(self.origin.broken) == broken,

@@ -1,7 +1,7 @@
 """Requests that two readers could understand differently. Each is a name, its bytes, what is to become of it and,
 where it is taken, the content that the upstream must see.
 
-%T is the request's target, %S the target of a request hidden in it, which nobody may ever see as one.
+%T is the request's target, %S the target of a request hidden in it, which must never be read as a request.
 """
 import dataclasses
 
@@ -96,7 +96,7 @@ def codings():
         for value in values:
             name = b'Transfer-Encoding:' + value
             forms.append((name, post(name, content=CHUNKED), kind, b'hello'))
-            # With a length: whoever reads that finds content where the other one finds a request.
+            # With a length: a reader of that finds content where another one finds a request.
             both = post(b'Content-Length: %H', name, content=b'0\r\n\r\n' + HIDDEN)
             forms.append((name + b'+length', both, REFUSED))
     return named('coding', forms)

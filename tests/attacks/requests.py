@@ -1,7 +1,7 @@
 """Requests that two readers could understand differently, to six kinds of locations, each beside Debian's nginx.
 
 Behind each follows a request of its own on the same connection. Nothing in them may be taken for a request that is none,
-whatever becomes of them; where the statuses are not nginx's, the reason stands here.
+whatever their outcome; where the statuses are not nginx's, the reason stands here.
 """
 import asyncio, collections, fnmatch, re
 from peers import NGINX, Folder, Server
@@ -33,7 +33,7 @@ LAXER = {
     'host-*-Host:_\\r\\n|http://*': 'the authority is that of the target (RFC 9112, section 3.2.2)',
     'length-*\\t*': 'a tab is white space around a value (RFC 9110, section 5.5)',
     'coding-*\\t*': 'a tab is white space around a value (RFC 9110, section 5.5)',
-    'chunk-*:return': 'content that nobody reads is judged after the answer; the connection ends then',
+    'chunk-*:return': 'content that is not read is judged after the answer; the connection ends then',
     'chunk-*-fffffff\\r*': 'a chunk beyond client_max_body_size is refused when it comes, not when it is announced',
     'name-*-HTTP/1.0_length:f*': 'an answer of FastCGI is sent with its length, so that HTTP/1.0 need not close',
 }

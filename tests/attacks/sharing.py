@@ -1,4 +1,4 @@
-"""Visitors who ask for one page at the same moment, some of them with things of their own: nobody gets what was made for
+"""Visitors who ask for one page at the same moment, some of them with things of their own: no visitor gets what was made for
 another one, unless the page may be everybody's."""
 import asyncio, dataclasses, re
 from peers import Folder, Server
@@ -22,7 +22,7 @@ VISITORS = {
 
 @dataclasses.dataclass
 class Kind:
-    """Of an answer: may it be shared, also if it was made for somebody with Authorization, and what does it vary on?"""
+    """Of an answer: whether it may be shared, also if it was made for a request with Authorization, and what it varies on."""
     name: str
     fields: dict
     status: str = '200 OK'
@@ -59,7 +59,7 @@ SPEEDS = ('fast', 'slow head', 'slow content')
 
 
 def may_share(kind, maker, reader):
-    """May the answer that was made for one visitor be another one's?"""
+    """Whether the answer that was made for one visitor may go to another."""
     if maker == reader:
         return True
     if reader in ('session', 'bypass') or maker in ('session', 'unstored', 'forwarded',
@@ -71,7 +71,7 @@ def may_share(kind, maker, reader):
 
 
 def page(visitor, target):
-    """Each line says for whom it was made, so that a mixture shows."""
+    """Each line names the visitor it was made for, so that a mixture shows."""
     return ''.join(f'{visitor} {target} {line}\n' for line in range(150)).encode()
 
 

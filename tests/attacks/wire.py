@@ -1,4 +1,4 @@
-"""Bytes of HTTP/1: a client that sends whatever it is told to, and answers read as strictly as RFC 9112 says."""
+"""Bytes of HTTP/1: a client that sends any bytes, and answers read as strictly as RFC 9112 says."""
 import asyncio, contextlib, dataclasses, re, socket
 import peers
 
@@ -39,7 +39,7 @@ async def connected(port, data=b''):
     near = socket.create_connection(('127.0.0.1', port))
     near.setblocking(False)
     sent = 0
-    # Whoever reads notices the end of a connection.
+    # A reader notices the end of a connection.
     with contextlib.suppress(ConnectionError):
         sent = near.send(data) if data else 0
     reader, writer = await asyncio.open_connection(sock=near, limit=1 << 22)
@@ -129,7 +129,7 @@ class Client:
             raise Broken('a chunked body without end') from None
 
     async def rest(self):
-        """Whatever comes until the connection ends."""
+        """All that comes until the connection ends."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self.reader.read(-1)
@@ -148,7 +148,7 @@ def head(target, method='GET', host='a.test', fields=(), version='1.1'):
 
 
 async def ask(port, target, method='GET', body=b'', host='a.test', fields=(), version='1.1', client=None):
-    """One request and its answer, on a connection of its own where none is given."""
+    """One request and its answer, on a new connection where none is given."""
     fields = list(dict(fields).items() if isinstance(fields, dict) else fields)
     if body and not any(name.lower() in ('content-length', 'transfer-encoding') for name, _ in fields):
         fields.append(('Content-Length', str(len(body))))

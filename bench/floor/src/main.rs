@@ -1,7 +1,7 @@
 //! The least that a server of pages can cost: epoll, one read and one write for each request, nothing
 //! looked at, nothing logged. What `bench/run` measures servers against.
 //!
-//! `yorozu-floor PORT FILE [close]` answers whatever comes on loopback with the bytes of the file, and with `close`
+//! `yorozu-floor PORT FILE [close]` answers everything that comes on loopback with the bytes of the file, and with `close`
 //! ends the connection then.
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -49,7 +49,7 @@ fn serve(listener: &TcpListener, response: &[u8], closes: bool) -> io::Result<()
     }
 }
 
-/// Does the connection go on?
+/// Whether the connection goes on.
 fn answer(client: &mut TcpStream, request: &mut [u8], response: &[u8]) -> bool {
     let Ok(count) = client.read(request) else { return false };
     count > 0 && client.write_all(response).is_ok()

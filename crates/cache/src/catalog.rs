@@ -125,9 +125,18 @@ impl Catalog {
 
     /// Notes a key with the tags it has now.
     pub(crate) fn add(&self, key: &Key, tags: &[Bytes]) {
+        let _ = self.add_within(u64::MAX, key, tags);
+    }
+
+    /// As [`Catalog::add`]; `false`: they are new, and other names take more than `bytes_max` already.
+    pub(crate) fn add_within(&self, bytes_max: u64, key: &Key, tags: &[Bytes]) -> bool {
         let mut lists = self.lists();
-        if lists.names.get(key.as_bytes()).is_some_and(|name| lists.is_tagged(name, tags)) {
-            return;
+        let old = lists.names.get(key.as_bytes());
+        if old.is_some_and(|name| lists.is_tagged(name, tags)) {
+            return true;
+        }
+        if (lists.bytes - old.map_or(0, Name::bytes)) as u64 > bytes_max {
+            return false;
         }
         lists.remove(key.as_bytes());
         let ids: Vec<TagId> = tags.iter().filter_map(|tag| lists.tag_id(tag)).collect();
@@ -139,6 +148,7 @@ impl Catalog {
         }
         lists.bytes += name.bytes();
         lists.names.insert(name);
+        true
     }
 
     /// Forgets a key.
@@ -239,8 +249,7 @@ impl Lists {
     }
 }
 
-/// Is so little left in a table that its places are worth giving back? It is an eighth, so that this happens
-/// seldom.
+/// Whether a table is so empty that its room is worth giving back: an eighth, so that this happens seldom.
 fn is_sparse(len: usize, capacity: usize) -> bool {
     capacity > SMALL_TABLE && len < capacity / 8
 }

@@ -4,12 +4,12 @@
 //!
 //! # Invariants
 //! - A file gets its name by `rename` after every byte was written to a temporary one.
-//! - A name is in one of three states: absent, stored (the index has it), or doomed (a purge met its file,
-//!   which is not removed yet). It goes from one to another under the lock of the names, in one with the
-//!   look at the marks that allows it: a store either is found by a purge or finds its mark.
-//! - While there are doomed files the marks that mean them are kept, and a file is served only if it still
-//!   has its name when the marks are looked at: none that a purge met is served, however long its reading
-//!   takes.
+//! - A name is in one of three states: absent, stored (the index has it), or pending removal (its page was
+//!   purged). It goes from one to another under the lock of the names, in one with the check of the purge
+//!   list that allows it: a store either is found by a purge or finds the purge in the list.
+//! - While removals are pending, the purges that apply to these files stay in the list, and a file is served
+//!   only if it still has its name when the list is checked: no purged file is served, however long its
+//!   reading takes.
 //! - The index is accounting for `max_size` and `inactive`, never the truth: a file it does not
 //!   know yet is found all the same.
 //! - A file that cannot be removed keeps nothing else from being done.
@@ -17,11 +17,11 @@
 use crate::entry::{Entry, EntryHead};
 use crate::entry_file::{self, Content, Opened};
 use crate::files;
-use crate::folder::{Doomed, Names};
+use crate::folder::{Names, PendingRemoval};
 use crate::index::{Digest, Index, Known};
 use crate::levels::{Levels, parse_digest};
-use crate::marks::{Locked, Moment};
 use crate::pace::{Pace, Steps};
+use crate::purge_list::Locked;
 use crate::tiers::Tiers;
 use crate::{Key, StoreError};
 use std::fs;
@@ -61,12 +61,12 @@ const REFUSED_MAX: usize = 8;
 const GONE_FOR_NAMES_MAX: usize = 64;
 
 impl Tiers {
-    /// Has every file been read since the start?
+    /// Whether every file has been read since the start.
     pub(crate) fn is_scanned(&self) -> bool {
         self.is_scanned.load(Ordering::Acquire)
     }
 
-    /// May the key's file exist? `false` is certain only once the first scan has ended.
+    /// Whether the key's file may exist; after the first scan `false` is certain.
     pub(crate) fn may_hold(&self, key: &Key) -> bool {
         !self.is_scanned() || self.index.holds(&key.digest())
     }
@@ -76,11 +76,11 @@ impl Tiers {
         self.path_of(&key.digest())
     }
 
-    fn path_of(&self, digest: &Digest) -> PathBuf {
+    pub(crate) fn path_of(&self, digest: &Digest) -> PathBuf {
         self.options.levels.path(&self.options.path, digest)
     }
 
-    /// A name of its own inside the cache's folder, so that `rename` never crosses file systems.
+    /// An unused name inside the cache's folder, so that `rename` never crosses file systems.
     pub(crate) fn temporary_path(&self) -> PathBuf {
         self.options.path.join(self.folder.temporary_name())
     }
@@ -112,7 +112,7 @@ impl Tiers {
                 Ok(Content::Entry(entry)) => {
                     match self.take_in(key, &path, &opened, &(*entry).into(), now) {
                         Taken::In(entry) => return Ok(Some(entry)),
-                        Taken::Met => return Ok(None),
+                        Taken::Purged => return Ok(None),
                         Taken::Replaced => {}
                     }
                 }
@@ -132,7 +132,7 @@ impl Tiers {
         Ok(None)
     }
 
-    /// An entry that was read: into memory and the accounts, unless a purge met it.
+    /// An entry that was read: into memory and the accounts, unless it was purged.
     pub(crate) fn take_in(
         &self,
         key: &Key,
@@ -144,15 +144,15 @@ impl Tiers {
         let (digest, began) = (key.digest(), entry.head.began);
         let mut names = self.folder.names();
         if !opened.is_at(path) {
-            // Had a purge removed it, its mark might be forgotten by now.
+            // If a purge removed it, the list may have forgotten that purge by now.
             return Taken::Replaced;
         }
         let is_owner = names.are_of(self.zone);
         let mut found = None;
-        self.marks().unless_met(key, &entry.head, |locked| {
+        self.purge_list().unless_purged(key, &entry.head, |locked| {
             let newer = self.in_memory(key).filter(|old| !locked.is_older(old.head.began, began));
             if newer.is_none() {
-                self.put(locked, key, entry);
+                self.put_read(locked, key, entry);
             }
             found = Some(newer.unwrap_or_else(|| Arc::clone(entry)));
             true
@@ -161,17 +161,17 @@ impl Tiers {
         match found {
             Some(found) => {
                 if is_unknown {
-                    let number = self.marks().own_number(began);
+                    let number = self.purge_list().own_number(began);
                     self.index.remember(digest, opened.bytes, number, now);
                 }
                 Taken::In(found)
             }
             None => {
-                // A purge that meets what the index holds is about to doom it.
+                // What the index holds, the purge itself is about to remove.
                 if is_unknown {
                     let _ = self.unlink(&mut names, path);
                 }
-                Taken::Met
+                Taken::Purged
             }
         }
     }
@@ -197,7 +197,7 @@ impl Tiers {
         }
     }
 
-    /// Writes an entry, unless a purge met it, there is a newer one, or it is not wanted once all is
+    /// Writes an entry, unless it was purged, there is a newer one, or it is not wanted once all is
     /// written; readers see the old file or the new one, never a mixture.
     pub(crate) fn write(
         &self,
@@ -216,7 +216,7 @@ impl Tiers {
             let path = self.path_of(&digest);
             let folder = path.parent().unwrap_or(&path);
             files::make_folder(folder).map_err(failed("mkdir()", folder))?;
-            self.folder.journal.tell_epoch(self.marks().epoch());
+            self.folder.journal.tell_epoch(self.purge_list().epoch());
             self.name(key, entry, &temporary, &path, (bytes, now), is_wanted)
         });
         if !matches!(written, Ok(true)) {
@@ -235,15 +235,16 @@ impl Tiers {
         (bytes, now): (u64, i64),
         is_wanted: impl FnOnce(&Locked<'_>) -> bool,
     ) -> Result<bool, StoreError> {
-        let (digest, number) = (key.digest(), self.marks().own_number(entry.head.began));
+        let (digest, number) = (key.digest(), self.purge_list().own_number(entry.head.began));
         let mut names = self.folder.names();
         if !names.are_of(self.zone) || self.index.has_newer(&digest, number) {
             return Ok(false);
         }
-        let is_named = self.marks().unless_met(key, &entry.head, |locked| {
+        let is_named = self.purge_list().unless_purged(key, &entry.head, |locked| {
             is_wanted(locked) && self.may_be_named(locked, key, entry)
         });
         if !is_named {
+            self.forget_unused(key);
             return Ok(false);
         }
         if let Err(problem) = files::rename(temporary, path) {
@@ -251,7 +252,7 @@ impl Tiers {
             return Err(failed("rename()", path)(problem));
         }
         let took_place = self.index.remember(digest, bytes, number, now);
-        if took_place || !self.is_scanned() || !names.doomed.is_empty() {
+        if took_place || !self.is_scanned() || !names.pending.is_empty() {
             // The file that had the name before would be back after a power failure.
             names.unsynced.note(path.parent().unwrap_or(path));
         }
@@ -270,11 +271,14 @@ impl Tiers {
                 || (tried < GONE_FOR_NAMES_MAX && self.are_names_above()))
         {
             tried += 1;
-            let is_removed = match self.remove_doomed(refused) {
+            let is_removed = match self.remove_next_pending(refused) {
                 Some(is_removed) => is_removed,
                 None => match self.index.oldest() {
                     Some(oldest) => self.remove_known(&oldest, now),
-                    None => break,
+                    None => {
+                        self.make_room_in_memory();
+                        break;
+                    }
                 },
             };
             refused += usize::from(!is_removed);
@@ -282,88 +286,46 @@ impl Tiers {
         true
     }
 
-    /// Would so much more be above the bounds?
+    /// Whether the bounds would be exceeded with this much more.
     fn is_above(&self, more_bytes: u64, is_one_more: bool) -> bool {
         let (files, bytes) = self.index.usage();
-        let (doomed_files, doomed_bytes) = self.folder.names().doomed_usage();
-        files + doomed_files + usize::from(is_one_more) > self.options.files_max
-            || self.options.max_size.is_some_and(|max| bytes + doomed_bytes + more_bytes > max)
+        let (pending_files, pending_bytes) = self.folder.names().pending_usage();
+        files + pending_files + usize::from(is_one_more) > self.options.files_max
+            || self.options.max_size.is_some_and(|max| bytes + pending_bytes + more_bytes > max)
     }
 
-    /// Takes the files of purged pages out of the accounts: which of the keys had one of before the purge at
-    /// `at`, and what is to be removed; `None` if the zone has no say in the folder.
-    pub(crate) fn condemn(&self, keys: &[Key], at: Moment, may_take: bool) -> Option<Condemned> {
-        let mut names = self.folder.names();
-        if !(names.is_owner(self.zone) || (may_take && names.are_of(self.zone))) {
-            return None;
-        }
-        let number = self.marks().own_number(at);
-        let is_scanned = self.is_scanned();
-        let (mut had_file, mut doomed) = (Vec::with_capacity(keys.len()), Vec::new());
-        for key in keys {
-            let digest = key.digest();
-            let unknown = || {
-                let is_unknown = !is_scanned && !self.index.holds(&digest);
-                let metadata = is_unknown.then(|| fs::metadata(self.path_of(&digest)).ok())?;
-                metadata.map(|metadata| metadata.len())
-            };
-            let bytes = self.index.forget_older(&digest, number).or_else(unknown);
-            had_file.push(bytes.is_some());
-            doomed.extend(bytes.map(|bytes| Doomed { digest, bytes }));
-            self.forget_unused(key);
-        }
-        // Those of an earlier purge may be in no journal: it could not be written.
-        let may_others_be = !is_scanned || !names.unsynced.is_empty() || !names.doomed.is_empty();
-        doomed.iter().for_each(|doomed| names.doom(*doomed));
-        Some(Condemned { had_file, doomed, may_others_be })
-    }
-
-    /// Removes a doomed file, unless its name is another one's now; `false` if it cannot be removed.
-    fn remove_one_doomed(&self, names: &mut Names, doomed: Doomed) -> bool {
-        let path = self.path_of(&doomed.digest);
-        if self.index.holds(&doomed.digest) {
-            names.spared(&doomed);
+    /// Removes a file whose removal is pending, unless another file has its name now; `false` if
+    /// it cannot be removed.
+    pub(crate) fn remove_one_pending(&self, names: &mut Names, pending: PendingRemoval) -> bool {
+        let path = self.path_of(&pending.digest);
+        if self.index.holds(&pending.digest) {
+            names.spared(&pending);
             return true;
         }
         let removed = self.unlink(names, &path);
-        names.removed(&doomed, removed)
-    }
-
-    /// Removes files that were just condemned; `false` if any cannot be.
-    pub(crate) fn remove_condemned(&self, condemned: &[Doomed]) -> bool {
-        let mut all = true;
-        for doomed in condemned {
-            let mut names = self.folder.names();
-            if !names.is_owner(self.zone) {
-                return false;
-            }
-            if let Some(doomed) = names.take_doomed(&doomed.digest) {
-                all &= self.remove_one_doomed(&mut names, doomed);
-            }
-        }
-        all
+        names.removed(&pending, removed)
     }
 
     /// Removes one file of a purged page, if there is one and none was `refused`; `false` if it cannot be
     /// removed.
-    fn remove_doomed(&self, refused: usize) -> Option<bool> {
+    fn remove_next_pending(&self, refused: usize) -> Option<bool> {
         let mut names = self.folder.names();
         if refused > 0 || !names.are_of(self.zone) {
             return None;
         }
-        let doomed = names.doomed.pop_front()?;
-        Some(self.remove_one_doomed(&mut names, doomed))
+        let pending = names.pending.pop_front()?;
+        Some(self.remove_one_pending(&mut names, pending))
     }
 
     /// Removes the files of purged pages at the manager's pace, while it `is_wanted`: each is tried once.
     pub(crate) fn sweep(&self, is_wanted: &dyn Fn() -> bool) {
         let mut steps = Steps::new(self.options.manager, is_wanted);
-        let mut left = self.folder.names().doomed.len();
-        while left > 0 && self.remove_doomed(0).is_some() && steps.next() {
+        let mut left = self.folder.names().pending.len();
+        while left > 0 && self.remove_next_pending(0).is_some() && steps.next() {
             left -= 1;
         }
         // A purge of all may have made it long.
-        self.folder.names().doomed.shrink_to_fit();
+        self.folder.names().pending.shrink_to_fit();
     }
 
     /// Removes a file known only by name; its head names the key. `false` if it is not
@@ -421,8 +383,13 @@ impl Tiers {
             }
         }
         let mut refused = 0;
-        while refused < REFUSED_MAX && (self.is_above(0, false) || self.is_disk_tight()) {
-            let Some(oldest) = self.index.oldest() else { break };
+        while refused < REFUSED_MAX
+            && (self.is_above(0, false) || self.are_names_above() || self.is_disk_tight())
+        {
+            let Some(oldest) = self.index.oldest() else {
+                self.make_room_in_memory();
+                break;
+            };
             let is_removed = self.remove_known(&oldest, now);
             removed += usize::from(is_removed);
             refused += usize::from(!is_removed);
@@ -433,7 +400,7 @@ impl Tiers {
         removed
     }
 
-    /// Makes the folder again if somebody removed it.
+    /// Makes the folder again if it was removed.
     ///
     /// # Errors
     /// It was removed, or cannot be made.
@@ -461,22 +428,13 @@ impl Tiers {
     }
 }
 
-/// What became of an entry that was read.
+/// The outcome for an entry that was read.
 pub(crate) enum Taken {
     In(Arc<Entry>),
-    /// A purge met it.
-    Met,
+    /// It was purged.
+    Purged,
     /// Its file has lost its name meanwhile.
     Replaced,
-}
-
-/// What a purge found on the disk.
-pub(crate) struct Condemned {
-    /// Whether each key had a file.
-    pub(crate) had_file: Vec<bool>,
-    pub(crate) doomed: Vec<Doomed>,
-    /// Whether files may exist, or come back, that nobody knows of.
-    pub(crate) may_others_be: bool,
 }
 
 fn heads_below(folder: &Path, wants_more: &mut impl FnMut(EntryHead) -> bool) -> bool {

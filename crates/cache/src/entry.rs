@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::key::VariantId;
 use crate::lent::Held;
-use crate::marks::Moment;
+use crate::purge_list::Moment;
 
 /// First bytes of an entry's file; the digit is the format's version.
 const MAGIC: &[u8; 8] = b"yorozu-4";
@@ -75,14 +75,14 @@ pub struct EntryHead {
     pub vary: Bytes,
     /// Which variant this is; zeros without `vary`.
     pub variant: VariantId,
-    /// Drawn for the first variant of a key and passed on to the others: variants of another family are
-    /// not found any more.
-    pub family: u64,
+    /// The variants of one key that belong together: drawn for the first one and passed on to the others.
+    /// Those of an older group are not found any more.
+    pub variant_group: u64,
     /// For a stored 206.
     pub part: Option<Part>,
     /// What it can be purged by (`Surrogate-Key` and its like).
     pub tags: Vec<Bytes>,
-    /// A soft purge met it: it answers once more while it is made again. Never in a file.
+    /// A soft purge applied to it: it answers once more while it is refreshed. Never in a file.
     pub is_purged: bool,
     /// Length of the body.
     pub body_bytes: u64,
@@ -126,7 +126,7 @@ impl Form {
         self.made.get()
     }
 
-    /// Is it the caller's to make? `true` once.
+    /// Whether the caller is to make it: `true` once.
     pub fn claim(&self) -> bool {
         !self.is_claimed.swap(true, Ordering::Relaxed)
     }
@@ -161,7 +161,7 @@ impl EntryHead {
         u64::try_from((now - self.born_at) / 1000).unwrap_or(0)
     }
 
-    /// Is it fresh at `now`, in milliseconds? One from the future is not: a clock was set back.
+    /// Whether it is fresh at `now`, in milliseconds. An entry from the future is not: a clock was set back.
     pub fn is_fresh(&self, now: i64) -> bool {
         now < self.fresh_until && !self.is_purged && now >= self.stored_at - CLOCK_SLACK
     }
@@ -189,7 +189,7 @@ impl Entry {
         other
     }
 
-    /// Marks a use; `inactive` counts from here.
+    /// Notes a use; `inactive` counts from here.
     pub fn touch(&self, now: i64) {
         // A load first: a hit must not take the cache line exclusively each time.
         if self.last_used.load(Ordering::Relaxed) != now {
@@ -265,7 +265,7 @@ pub(crate) fn decode_forms(input: &Held, entry: &Entry) -> Option<()> {
 }
 
 impl EntryHead {
-    /// The same, in one piece of memory of its own.
+    /// The same, copied into one piece of memory.
     fn owned(mut self) -> Self {
         let bytes = self.texts().map(|text| text.len()).sum();
         let mut all = BytesMut::with_capacity(bytes);
@@ -309,7 +309,7 @@ impl EntryHead {
         put_bytes(&mut out, &self.etag);
         put_bytes(&mut out, &self.vary);
         out.extend(self.variant);
-        out.extend(self.family.to_le_bytes());
+        out.extend(self.variant_group.to_le_bytes());
         out.push(u8::from(self.part.is_some()));
         if let Some(part) = &self.part {
             out.extend(part.first.to_le_bytes());
@@ -380,7 +380,7 @@ impl EntryHead {
             etag: take_bytes(&mut input)?,
             vary: take_bytes(&mut input)?,
             variant: take(&mut input)?,
-            family: u64::from_le_bytes(take(&mut input)?),
+            variant_group: u64::from_le_bytes(take(&mut input)?),
             part: if take_flag(&mut input)? { Some(take_part(&mut input)?) } else { None },
             tags: take_list(&mut input)?,
             is_purged: false,
@@ -466,7 +466,7 @@ mod tests {
             last_modified: Some(-3),
             etag: Bytes::from_static(b"\"e\""),
             must_revalidate: true,
-            family: 7,
+            variant_group: 7,
             tags: vec!["post-1".into(), "home".into()],
             part: Some(Part { first: 4, total: 9, is_to_end: true, asked: "bytes=-5".into() }),
             body_bytes: 4,

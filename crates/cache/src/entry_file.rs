@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(crate) enum Content {
     /// The key's entry.
     Entry(Box<Entry>),
-    /// Another key's, whose digest is the same.
+    /// It belongs to another key with the same digest.
     OtherKey,
     /// An entry of another version of the format.
     Outdated,
@@ -40,7 +40,7 @@ impl Head {
     }
 }
 
-/// The head of the file of a name, if that is there and whole.
+/// The head of the file at a path, if it is there and whole.
 pub(crate) fn head_at(path: &Path) -> Option<EntryHead> {
     Opened::new(path).ok()?.head().ok()?.whole()
 }
@@ -61,7 +61,7 @@ impl Opened {
         Ok(Self { file, identity, bytes })
     }
 
-    /// Does it still have the name?
+    /// Whether it still has the name.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         files::identity_at(path).is_ok_and(|found| found == Some(self.identity))
     }
@@ -179,7 +179,7 @@ pub(crate) fn write(path: &Path, entry: &Entry) -> Result<u64, StoreError> {
     Ok(length)
 }
 
-/// The body of a page in the file of its name, if that is the page's and not another one's.
+/// The body of a page in its named file, if that file still holds this page.
 pub(crate) fn named_body(path: &Path, head: &EntryHead) -> Option<EntryBody> {
     let opened = Opened::new(path).ok()?;
     let found = opened.head().ok()?.whole()?;

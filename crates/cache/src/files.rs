@@ -5,13 +5,13 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// `mkdir -p`, as nginx: what is stored is for nobody else on the machine.
+/// `mkdir -p`, as nginx: no other user of the machine may read what is stored.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     call("mkdir()")?;
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// A new file, to read and write, for nobody else.
+/// A new file, which only its owner may read and write.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     call("open()")?;
     File::options().read(true).write(true).create_new(true).mode(0o600).open(path)

@@ -1,4 +1,4 @@
-//! Fills: who is making the response for a key, and who waits for it.
+//! Fills: which request makes the response for a key, and which wait for it.
 //!
 //! | state | next |
 //! | --- | --- |
@@ -6,19 +6,19 @@
 //! | made, flowing | stored, or free if its maker ends without ([`FillGuard`] is dropped) |
 //! | free, with waiters | made by one of them, woken in their order; the others sleep on |
 //! | overdue (older than the caller's age) | made by the next caller; the old maker's end is ignored |
-//! | begun before a purge that meets it | as overdue, but readers get all of it |
+//! | begun before a purge of its page | as overdue, but readers get all of it |
 //!
-//! Nobody polls, and a maker that fails wakes one waiter, not all.
+//! Nothing polls, and a maker that fails wakes one waiter, not all.
 //!
 //! # Invariants
-//! - Whoever joins a fill, or is handed something by it, asks the marks first, while the fill holds its
-//!   maker's [`Making`]: the marks that mean it are there.
+//! - A request that joins a fill, or takes something from it, checks the purge list first, while the fill holds
+//!   its maker's [`Making`]: the purges that apply to it are still in the list.
 //! - What an older maker made is never handed to those who wait for a newer one.
 
 use crate::entry::Entry;
 use crate::flow::Flow;
 use crate::key::Key;
-use crate::marks::{Making, Marks, Moment};
+use crate::purge_list::{Making, Moment, PurgeList};
 use crate::sync::{Mutex, MutexGuard, Notify};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ enum Stage {
 struct State {
     since: Instant,
     stage: Stage,
-    /// Its maker's, once that has begun; kept as long as anybody may be handed anything.
+    /// Its maker's, once that has begun; kept as long as a waiter may still take something.
     making: Option<Arc<Making>>,
     waiters: usize,
 }
@@ -56,14 +56,14 @@ impl State {
         (Some(head.began), &head.tags)
     }
 
-    /// Did a purge meet what is being made, as far as that is known?
-    fn is_met(&self, key: &Key, marks: &Marks) -> bool {
+    /// Whether a purge applies to what is being made, as far as that is known.
+    fn is_purged(&self, key: &Key, purge_list: &PurgeList) -> bool {
         match &self.stage {
-            Stage::Flowing(flow) => marks.locked().meet_response(key, &flow.head),
-            Stage::Stored(entry) => marks.locked().meet_response(key, &entry.head),
+            Stage::Flowing(flow) => purge_list.locked().is_purged_or_changed(key, &flow.head),
+            Stage::Stored(entry) => purge_list.locked().is_purged_or_changed(key, &entry.head),
             Stage::Made | Stage::Free => {
                 let making = self.making.as_ref();
-                making.is_some_and(|making| marks.meet(key, &[], making.moment()))
+                making.is_some_and(|making| purge_list.is_purged(key, &[], making.moment()))
             }
         }
     }
@@ -95,7 +95,7 @@ impl Fill {
 /// The fills of one zone.
 #[derive(Debug)]
 pub(crate) struct Fills {
-    marks: Arc<Marks>,
+    purge_list: Arc<PurgeList>,
     under_way: Mutex<UnderWay>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Fills {
 pub enum Claim {
     /// The caller makes the response.
     Maker(FillGuard),
-    /// Somebody else does.
+    /// Another request does.
     Taken(Waiter),
 }
 
@@ -115,7 +115,7 @@ pub enum Woken {
     Flowing(Arc<Flow>),
     /// It is stored.
     Stored(Arc<Entry>),
-    /// Its maker ended without it, or a purge met it: claim it.
+    /// Its maker ended without it, or it was purged: claim it.
     Free,
 }
 
@@ -150,7 +150,7 @@ impl Waiter {
         match &state.stage {
             Stage::Made => None,
             Stage::Free => Some(Woken::Free),
-            _ if state.is_met(&self.key, &self.fills.marks) => Some(Woken::Free),
+            _ if state.is_purged(&self.key, &self.fills.purge_list) => Some(Woken::Free),
             Stage::Flowing(flow) => Some(Woken::Flowing(Arc::clone(flow))),
             Stage::Stored(entry) => Some(Woken::Stored(Arc::clone(entry))),
         }
@@ -195,7 +195,7 @@ impl FillGuard {
         self.fill.changed.notify_waiters();
     }
 
-    /// The response is whole and stored: everybody who waits has it.
+    /// The response is whole and stored: all waiters get it.
     pub fn stored(mut self, entry: Arc<Entry>) {
         let mut under_way = self.fills.lock();
         self.fill.state().stage = Stage::Stored(entry);
@@ -224,7 +224,7 @@ impl Drop for FillGuard {
         if is_current {
             self.fill.changed.notify_one();
         } else {
-            // Another maker took over: those who still wait here shall wait for that one.
+            // Another maker took over: those who still wait here shall wait for it.
             self.fill.changed.notify_waiters();
         }
     }
@@ -240,8 +240,8 @@ fn forget(under_way: &mut UnderWay, key: &Key, fill: &Arc<Fill>) {
 }
 
 impl Fills {
-    pub(crate) fn new(marks: Arc<Marks>) -> Self {
-        Self { marks, under_way: Mutex::default() }
+    pub(crate) fn new(purge_list: Arc<PurgeList>) -> Self {
+        Self { purge_list, under_way: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, UnderWay> {
@@ -249,13 +249,12 @@ impl Fills {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place among those who wait for the response, if somebody makes it; the caller will not make it
-    /// himself.
+    /// A place among the waiters for the response, if it is being made; the caller never becomes its maker.
     pub(crate) fn join(self: &Arc<Self>, key: &Key) -> Option<Waiter> {
         let under_way = self.lock();
         let fill = Arc::clone(under_way.get(key)?);
         let mut state = fill.state();
-        if matches!(state.stage, Stage::Free) || state.is_met(key, &self.marks) {
+        if matches!(state.stage, Stage::Free) || state.is_purged(key, &self.purge_list) {
             return None;
         }
         state.waiters += 1;
@@ -276,7 +275,7 @@ impl Fills {
                         drop(state);
                         Arc::clone(slot.get())
                     }
-                    _ if is_overdue || state.is_met(key, &self.marks) => {
+                    _ if is_overdue || state.is_purged(key, &self.purge_list) => {
                         drop(state);
                         slot.insert(Fill::new(now));
                         Arc::clone(slot.get())
@@ -294,14 +293,14 @@ impl Fills {
         Claim::Maker(FillGuard { fills, key: key.clone(), fill, is_stored: false })
     }
 
-    /// Those who wait for what `is_met`, by its key, its tags as far as they are known, and when its maker
-    /// began, have it made again at once.
-    pub(crate) fn cancel(&self, is_met: impl Fn(&Key, &[Bytes], Option<Moment>) -> bool) {
+    /// Cancels the fills that are `is_purged`, a function of the key, the tags as far as they are known, and
+    /// when the maker began: those who wait have the page made again at once.
+    pub(crate) fn cancel(&self, is_purged: impl Fn(&Key, &[Bytes], Option<Moment>) -> bool) {
         let mut cancelled = Vec::new();
         self.lock().retain(|key, fill| {
             let mut state = fill.state();
             let (began, tags) = state.made();
-            let is_kept = !is_met(key, tags, began);
+            let is_kept = !is_purged(key, tags, began);
             if !is_kept {
                 // The making stays: its maker may yet hand something to those who wait here.
                 state.stage = Stage::Free;
@@ -324,12 +323,11 @@ mod tests {
     use super::*;
     use crate::entry::{EntryBody, EntryHead};
     use crate::flow::{Broken, Filling, Piece};
-    use crate::marks::Left;
-    use crate::purge::{Purge, PurgeMode};
+    use crate::purge_list::{Left, Purge, PurgeMode};
     use crate::{Account, Held};
 
     fn fills() -> Arc<Fills> {
-        Arc::new(Fills::new(Marks::new(Left::default())))
+        Arc::new(Fills::new(PurgeList::new(Left::default())))
     }
 
     fn key() -> Key {
@@ -452,10 +450,10 @@ mod tests {
         for purge in [Purge::Tag("t".into()), Purge::Page(key()), Purge::Prefix("k".into())] {
             let fills = fills();
             let guard = maker(&fills);
-            let making = Arc::new(fills.marks.begin());
+            let making = Arc::new(fills.purge_list.begin());
             guard.started(&making);
             let early = waiter(&fills);
-            fills.marks.note(std::slice::from_ref(&purge), PurgeMode::Hard, None);
+            fills.purge_list.note(std::slice::from_ref(&purge), PurgeMode::Hard, None);
             // The tags are not known yet: those who come now wait, and learn it with the head.
             let later = matches!(purge, Purge::Tag(_)).then(|| waiter(&fills));
             let head = EntryHead {
@@ -471,7 +469,7 @@ mod tests {
             assert!(matches!(early.woken().await, Woken::Free));
             assert!(fills.join(&key()).is_none());
             let again = maker(&fills);
-            again.started(&Arc::new(fills.marks.begin()));
+            again.started(&Arc::new(fills.purge_list.begin()));
             let follower = waiter(&fills);
             // What the older maker made is not for those who wait for the newer one.
             guard.stored(entry());

@@ -3,10 +3,10 @@
 //! | mode | what is kept |
 //! | --- | --- |
 //! | stored | every piece: in memory, and from some length on in the maker's file |
-//! | passed on ([`Filling::pass_on`]) | what somebody who reads has not taken yet; the maker waits for them |
+//! | passed on ([`Filling::pass_on`]) | what some reader has not taken yet; the maker waits for its readers |
 //!
 //! # Invariants
-//! - Whatever is kept is kept once, however many read it.
+//! - What is kept is kept once for all readers.
 //! - It ends when its [`Filling`] does: dropped before its end, as broken.
 
 use crate::entry::EntryHead;
@@ -65,7 +65,7 @@ struct Arrived {
     bytes: u64,
     /// Bytes of `pieces` that are in memory.
     in_memory: Share,
-    /// How far each who reads has come.
+    /// How far each reader has come.
     readers: Slab<u64>,
     is_passed_on: bool,
     ended: Option<Result<(), Broken>>,
@@ -127,7 +127,7 @@ pub struct Flow {
     arrived: Mutex<Arrived>,
     /// More came, or the end.
     changed: Notify,
-    /// Somebody took something that is passed on, or left.
+    /// A reader took something that is passed on, or left.
     taken: Notify,
 }
 
@@ -226,17 +226,17 @@ impl Filling {
         self.flow.arrived().bytes
     }
 
-    /// Has everybody taken everything that is passed on?
+    /// Whether all readers have taken all that is passed on.
     pub fn is_taken(&self) -> bool {
         self.flow.arrived().pieces.is_empty()
     }
 
-    /// Does nobody read it?
+    /// Whether it has no reader.
     pub fn is_abandoned(&self) -> bool {
         self.flow.arrived().readers.is_empty()
     }
 
-    /// Returns when something that is passed on was taken, or somebody has left.
+    /// Returns when something that is passed on was taken, or a reader has left.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -261,7 +261,7 @@ impl Drop for Filling {
     }
 }
 
-/// One who reads a flow.
+/// A reader of a flow.
 #[derive(Debug)]
 pub struct Follower {
     flow: Arc<Flow>,
@@ -271,7 +271,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Would [`Follower::next`] have to wait?
+    /// Whether [`Follower::next`] would have to wait.
     pub fn is_waiting(&self) -> bool {
         let arrived = self.flow.arrived();
         arrived.bytes == self.at && arrived.ended.is_none()
@@ -384,7 +384,7 @@ mod tests {
         filling.push(&Bytes::from_static(b"abc"));
         assert_eq!(text(&mut fast).await.as_deref(), Some("abc"));
         filling.pass_on();
-        assert!(filling.flow().follow().is_none(), "who comes later may find nothing");
+        assert!(filling.flow().follow().is_none(), "a later reader may find nothing");
         filling.push(&Bytes::from_static(b"de"));
         assert_eq!(text(&mut fast).await.as_deref(), Some("de"));
         assert_eq!((filling.memory_bytes(), filling.is_taken()), (5, false));

@@ -2,7 +2,7 @@
 //!
 //! A reload that changes a zone opens another one on the same folder, while requests of the old
 //! configuration still use the old one. What must be one for both is here: the lock that keeps other
-//! processes away, the marks of purges, the names of the files, and whose these are.
+//! processes away, the list of purges, the names of the files, and which zone has these.
 //!
 //! # Invariants
 //! - While any zone of this process has the folder, the process has the lock, unless another one had it
@@ -17,7 +17,7 @@ use crate::disk::failed;
 use crate::files;
 use crate::index::Digest;
 use crate::journal::Journal;
-use crate::marks::{Left, Marks};
+use crate::purge_list::{Left, PurgeList};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tiers::Tiers;
 use nix::errno::Errno;
@@ -35,9 +35,9 @@ const LOCK_NAME: &str = "yorozu.lock";
 /// The folders of this process, by their real paths.
 static OPEN: sync::Mutex<BTreeMap<PathBuf, Weak<Folder>>> = sync::Mutex::new(BTreeMap::new());
 
-/// The file of a purged page: no page any more, and not removed yet.
+/// A file that holds no page any more and is to be removed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doomed {
+pub(crate) struct PendingRemoval {
     pub(crate) digest: Digest,
     pub(crate) bytes: u64,
 }
@@ -93,8 +93,9 @@ impl Unsynced {
 pub(crate) struct Names {
     /// The zone whose they are.
     owner: u64,
-    pub(crate) doomed: VecDeque<Doomed>,
-    pub(crate) doomed_bytes: u64,
+    /// Files whose removal is pending, and their bytes.
+    pub(crate) pending: VecDeque<PendingRemoval>,
+    pub(crate) pending_bytes: u64,
     /// Files that could not be removed, of which the log has a line.
     pub(crate) stuck: HashSet<Digest>,
     /// The first of those that are not reported yet, and how many more there are.
@@ -103,61 +104,66 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// May the zone give and take names? From here on no older one may.
+    /// Whether the zone may give and take names. From here on no older zone may.
     pub(crate) fn are_of(&mut self, zone: u64) -> bool {
         if zone > self.owner {
             // What the older one had not removed yet is found by the newer one's scan.
-            (self.owner, self.doomed, self.doomed_bytes) = (zone, VecDeque::new(), 0);
+            (self.owner, self.pending, self.pending_bytes) = (zone, VecDeque::new(), 0);
         }
         zone == self.owner
     }
 
-    /// May it, without taking them from an older one?
+    /// Whether it already may, without taking them from an older zone.
     pub(crate) fn is_owner(&self, zone: u64) -> bool {
         zone == self.owner
     }
 
-    pub(crate) fn doom(&mut self, doomed: Doomed) {
-        self.doomed_bytes += doomed.bytes;
-        self.doomed.push_back(doomed);
+    /// The file is removed by the manager.
+    pub(crate) fn remove_later(&mut self, pending: PendingRemoval) {
+        self.pending_bytes += pending.bytes;
+        self.pending.push_back(pending);
     }
 
-    /// Files that are doomed, and their bytes.
-    pub(crate) fn doomed_usage(&self) -> (usize, u64) {
-        (self.doomed.len(), self.doomed_bytes)
+    /// Files that are to be removed, and their bytes.
+    pub(crate) fn pending_usage(&self) -> (usize, u64) {
+        (self.pending.len(), self.pending_bytes)
     }
 
-    /// Takes a doomed file out of those that are removed later; `None` if it is none of them any more.
-    pub(crate) fn take_doomed(&mut self, digest: &Digest) -> Option<Doomed> {
+    /// Takes a file out of those that are removed later; `None` if it is none of them any more.
+    pub(crate) fn take_pending(&mut self, digest: &Digest) -> Option<PendingRemoval> {
         // It was put there just now.
-        let place = self.doomed.iter().rposition(|doomed| doomed.digest == *digest)?;
-        self.doomed.remove(place)
+        let place = self.pending.iter().rposition(|pending| pending.digest == *digest)?;
+        self.pending.remove(place)
     }
 
     /// The name of one that was taken out is another file's now.
-    pub(crate) fn spared(&mut self, doomed: &Doomed) {
-        self.doomed_bytes -= doomed.bytes;
-        self.stuck.remove(&doomed.digest);
+    pub(crate) fn spared(&mut self, pending: &PendingRemoval) {
+        self.pending_bytes -= pending.bytes;
+        self.stuck.remove(&pending.digest);
     }
 
     /// One that was taken out is gone, or comes behind the others again.
-    pub(crate) fn removed(&mut self, doomed: &Doomed, removed: Result<(), StoreError>) -> bool {
+    pub(crate) fn removed(
+        &mut self,
+        pending: &PendingRemoval,
+        removed: Result<(), StoreError>,
+    ) -> bool {
         match removed {
-            Ok(()) => self.spared(doomed),
+            Ok(()) => self.spared(pending),
             Err(problem) => {
-                self.doomed.push_back(*doomed);
-                self.is_stuck(&doomed.digest, problem);
+                self.pending.push_back(*pending);
+                self.is_stuck(&pending.digest, problem);
                 return false;
             }
         }
         true
     }
 
-    /// The doomed files, if each of them is one that cannot be removed.
+    /// The files whose removal is pending, if none of them can be removed.
     pub(crate) fn all_stuck(&self) -> Option<Vec<Digest>> {
-        let is_stuck = |doomed: &Doomed| self.stuck.contains(&doomed.digest);
-        let digests = || self.doomed.iter().map(|doomed| doomed.digest).collect();
-        self.doomed.iter().all(is_stuck).then(digests)
+        let is_stuck = |pending: &PendingRemoval| self.stuck.contains(&pending.digest);
+        let digests = || self.pending.iter().map(|pending| pending.digest).collect();
+        self.pending.iter().all(is_stuck).then(digests)
     }
 
     /// A file cannot be removed: that is said once.
@@ -195,15 +201,15 @@ impl Names {
 pub(crate) struct Folder {
     lock: Mutex<Option<Flock<File>>>,
     lock_path: PathBuf,
-    pub(crate) marks: Arc<Marks>,
+    pub(crate) purge_list: Arc<PurgeList>,
     pub(crate) journal: Journal,
     names: Mutex<Names>,
     /// How many purges are being done.
     purges: Mutex<usize>,
     zones: Mutex<Zones>,
     temporary: AtomicU64,
-    /// The processes whose temporary files lay there when it was first read as this one's alone: they have
-    /// ended.
+    /// The processes whose temporary files were there when this one first read the folder as its only user: they
+    /// have ended.
     ended: OnceLock<HashSet<String>>,
 }
 
@@ -265,7 +271,7 @@ impl Folder {
         Arc::new(Self {
             lock: Mutex::new(lock),
             lock_path: path.join(LOCK_NAME),
-            marks: Marks::new(left),
+            purge_list: PurgeList::new(left),
             journal,
             names: Mutex::default(),
             purges: Mutex::default(),
@@ -293,14 +299,14 @@ impl Folder {
     /// The name of a new temporary file.
     pub(crate) fn temporary_name(&self) -> String {
         let number = self.temporary.fetch_add(1, Ordering::Relaxed);
-        format!("{}{number}", temporary_prefix(self.marks.epoch()))
+        format!("{}{number}", temporary_prefix(self.purge_list.epoch()))
     }
 
     pub(crate) fn names(&self) -> MutexGuard<'_, Names> {
         locked(&self.names)
     }
 
-    /// Is it no other process's? One that had it may have ended since.
+    /// Whether no other process uses it; a process that did may have ended since.
     pub(crate) fn is_alone(&self) -> bool {
         let mut lock = locked(&self.lock);
         if lock.is_none() {
@@ -313,8 +319,8 @@ impl Folder {
         lock.is_some()
     }
 
-    /// The folder is about to be read: whose temporary files are there? A process that comes later, and shares
-    /// the folder for a while, may use its own.
+    /// Notes, before the folder is read, which processes left temporary files in it. A process that comes later,
+    /// and shares the folder for a while, may still use its files.
     pub(crate) fn note_ended(&self, path: &Path) {
         if self.ended.get().is_some() || !self.is_alone() {
             return;
@@ -325,16 +331,16 @@ impl Folder {
         }
     }
 
-    /// Was the temporary file left by a process that has ended?
+    /// Whether the temporary file was left by a process that has ended.
     pub(crate) fn has_ended(&self, name: &str) -> bool {
         let ended = self.ended.get();
         ended.is_some_and(|ended| process_of(name).is_some_and(|process| ended.contains(&process)))
     }
 
-    /// What the process purged whose folder it was until now.
+    /// Takes over the purges of the process that had the folder until now.
     fn adopt(&self) -> Result<(), StoreError> {
-        self.marks.adopt(self.journal.read(self.marks.epoch())?);
-        self.tiers().iter().for_each(|tier| tier.drop_met());
+        self.purge_list.adopt(self.journal.read(self.purge_list.epoch())?);
+        self.tiers().iter().for_each(|tier| tier.drop_purged());
         Ok(())
     }
 
@@ -362,7 +368,7 @@ pub(crate) fn is_foreign_temporary(name: &str, epoch: u64) -> bool {
     name.starts_with(TEMPORARY_PREFIX) && !name.starts_with(&temporary_prefix(epoch))
 }
 
-/// Whose temporary file has this name, in the format of any version.
+/// The process whose temporary file has this name, in the format of any version.
 fn process_of(name: &str) -> Option<String> {
     name.strip_prefix(TEMPORARY_PREFIX)?.split('.').next().map(str::to_owned)
 }

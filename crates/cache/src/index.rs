@@ -83,12 +83,12 @@ impl Index {
         }
     }
 
-    /// Was the file written by a later making than that of the `number`?
+    /// Whether the file was written by a later making than that of the `number`.
     pub(crate) fn has_newer(&self, digest: &Digest, number: u64) -> bool {
         self.part_of(digest).get(digest).is_some_and(|record| record.number > number)
     }
 
-    /// Notes a file; was another one known under its name?
+    /// Notes a file; returns whether another one was known under its name.
     pub(crate) fn remember(&self, digest: Digest, bytes: u64, number: u64, now: i64) -> bool {
         let record = Record { bytes, last_used: seconds(now), number };
         let old = self.part_of(&digest).insert(digest, record);
@@ -139,7 +139,7 @@ impl Index {
         unused.map(known).collect()
     }
 
-    /// Is that still what is known of the file? It may have been used, or written again, since.
+    /// Whether the file was neither used nor written again since.
     pub(crate) fn is_current(&self, file: &Known) -> bool {
         self.part_of(&file.digest).get(&file.digest).is_some_and(|record| {
             i64::from(record.last_used) == file.last_used && record.number == file.number

@@ -1,4 +1,4 @@
-//! The file of the marks, in the zone's folder: what the next process must know of purges whose files may
+//! The file of the purge list, in the zone's folder: what the next process must know of purges whose files may
 //! still be there.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //! file EPOCH NUMBER DIGEST CRC                          a purged file that could not be removed
 //! ```
 //! Epochs stand in the order of the openings. A line that is torn or not known is passed over. The file is
-//! appended to, one write and one `fdatasync` for a batch, and is written again, or removed, when marks are
+//! appended to, one write and one `fdatasync` for a batch, and is written again, or removed, when purges are
 //! forgotten.
 //!
 //! # Invariants
@@ -19,8 +19,7 @@ use crate::disk::failed;
 use crate::files;
 use crate::index::Digest;
 use crate::levels::parse_digest;
-use crate::marks::{Left, Moment};
-use crate::purge::Purge;
+use crate::purge_list::{Left, Moment, Purge};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Key, StoreError};
 use base16ct::lower;
@@ -137,7 +136,7 @@ impl Journal {
         Self { folder: folder.to_owned(), state }
     }
 
-    /// What it has, also of another process, whose folder it was until now; `epoch`: the own one.
+    /// What it holds, also of another process that had the folder until now; `epoch`: the own one.
     ///
     /// # Errors
     /// It is there and cannot be read.
@@ -178,8 +177,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Before the first file of this process: the marks of earlier ones do not mean it. Should that not be
-    /// possible, its files count as older than those marks after the next start.
+    /// Before the first file of this process: the purges of earlier ones do not apply to it. Should that not
+    /// be possible, its files count as older than those purges after the next start.
     pub(crate) fn tell_epoch(&self, epoch: u64) {
         let mut state = self.state();
         if state.is_there && !state.has_epoch {
@@ -189,12 +188,12 @@ impl Journal {
         }
     }
 
-    /// Is there anything in it?
+    /// Whether there is anything in it.
     pub(crate) fn is_there(&self) -> bool {
         self.state().is_there
     }
 
-    /// Writes it again with what is left then, which is asked for under its lock: nothing is appended
+    /// Writes it again with what is left, which is determined under its lock: nothing is appended
     /// meanwhile.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Bytes that are in memory for their readers, whatever becomes of the page.
+//! Bytes that are in memory for their readers, whether the page stays stored or not.
 
 use bytes::Bytes;
 use std::ops::{Deref, Range};
@@ -48,7 +48,7 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// A body in memory, or another coding of it: counted until the last one who reads it lets it go. A page has no others.
+/// A body in memory, or another coding of it: counted until its last reader lets it go. A page has no others.
 #[derive(Clone, Debug, Default)]
 pub struct Held(Bytes);
 
@@ -84,7 +84,7 @@ impl Account {
         Share { bytes, held: Arc::clone(&self.0) }
     }
 
-    /// Counts bytes as long as anybody has them.
+    /// Counts bytes as long as they are held.
     pub fn hold(&self, bytes: Bytes) -> Held {
         if bytes.is_empty() {
             return Held(bytes);

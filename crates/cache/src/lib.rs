@@ -5,7 +5,7 @@
 //!
 //! | life of an entry | where | who may read it |
 //! | --- | --- | --- |
-//! | being made | caller's buffers, key claimed by a [`FillGuard`] | nobody |
+//! | being made | caller's buffers, key claimed by a [`FillGuard`] | none |
 //! | in memory | memory tier, file not yet renamed | every worker |
 //! | stored | memory tier and disk tier | every worker, and the next process |
 //! | on disk | disk tier | every worker, after [`Zone::load`] verified it |
@@ -16,8 +16,8 @@
 //! - A file carries its final name only after every byte was written; it is served only if its
 //!   lengths and checksums fit.
 //! - Both tiers are bounded in bytes.
-//! - What began before a purge is not served to who asks after it, and never takes a newer entry's place;
-//!   what began when is told by numbers, not by clocks.
+//! - What began before a purge is not served to a request that comes after it, and never takes a newer entry's place;
+//!   the order is that of numbers, not of clocks.
 //! - Policy (freshness, bypass, what may be stored) is the caller's.
 
 mod catalog;
@@ -33,9 +33,9 @@ mod journal;
 mod key;
 mod lent;
 mod levels;
-mod marks;
 mod pace;
 mod purge;
+mod purge_list;
 mod queue;
 mod scan;
 mod spool;
@@ -52,9 +52,8 @@ pub use flow::{Broken, Filling, Flow, Follower, Piece};
 pub use key::{Key, VariantId};
 pub use lent::{Account, Held};
 pub use levels::Levels;
-pub use marks::{Making, Moment};
 pub use pace::Pace;
-pub use purge::{Purge, PurgeMode};
+pub use purge_list::{Making, Moment, Purge, PurgeMode};
 pub use queue::{Place, Refused, WAITING_BYTES_MAX};
 pub use spool::Spool;
 pub use zone::{BODY_IN_MEMORY_MAX, Housekeeping, Zone, ZoneOptions, ZoneUsage};

@@ -15,7 +15,7 @@ pub(crate) struct Queue(Arc<State>);
 struct State {
     bytes: AtomicU64,
     refused: AtomicU64,
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 /// A place of one entry, given up when it was written.
@@ -34,14 +34,14 @@ pub struct Refused {
 
 impl Queue {
     pub(crate) fn enter(&self, bytes: u64) -> Result<Place, Refused> {
-        let State { bytes: waiting, refused, is_told } = &*self.0;
+        let State { bytes: waiting, refused, is_reported } = &*self.0;
         let next =
             |waiting: u64| waiting.checked_add(bytes).filter(|all| *all <= WAITING_BYTES_MAX);
         if waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok() {
             return Ok(Place { state: Arc::clone(&self.0), bytes });
         }
         refused.fetch_add(1, Ordering::Relaxed);
-        Err(Refused { is_first: !is_told.swap(true, Ordering::Relaxed) })
+        Err(Refused { is_first: !is_reported.swap(true, Ordering::Relaxed) })
     }
 
     /// Bytes that wait, and entries that were refused.
@@ -53,8 +53,8 @@ impl Queue {
 impl Drop for Place {
     fn drop(&mut self) {
         let before = self.state.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        if before == self.bytes && self.state.is_told.load(Ordering::Relaxed) {
-            self.state.is_told.store(false, Ordering::Relaxed);
+        if before == self.bytes && self.state.is_reported.load(Ordering::Relaxed) {
+            self.state.is_reported.store(false, Ordering::Relaxed);
         }
     }
 }

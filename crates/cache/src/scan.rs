@@ -3,7 +3,7 @@
 use crate::Key;
 use crate::entry_file::{Head, Opened};
 use crate::files;
-use crate::folder::{Doomed, is_foreign_temporary};
+use crate::folder::{PendingRemoval, is_foreign_temporary};
 use crate::index::Digest;
 use crate::levels::parse_digest;
 use crate::pace::Steps;
@@ -21,7 +21,7 @@ struct Scan<'a> {
 
 impl Tiers {
     /// Walks the folder once, for the accounting, while it `is_wanted`. Removes temporary files that dead
-    /// processes left, and stored responses that a purge met.
+    /// processes left, and purged responses.
     pub(crate) fn scan(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
         // From here on no older zone of the process changes anything.
         let is_own = self.folder.names().are_of(self.zone);
@@ -39,8 +39,7 @@ impl Tiers {
     fn scan_folder(&self, folder: &Path, depth: usize, scan: &mut Scan<'_>) -> bool {
         let items = match files::read_folder(folder) {
             Ok(items) => items,
-            // A folder that vanishes under the scan has nothing to account for, nor has one that is nobody's
-            // to read.
+            // A folder that vanishes during the scan, or may not be read, has nothing to account for.
             Err(error) => return !is_passing(&error),
         };
         for item in items {
@@ -54,7 +53,7 @@ impl Tiers {
                 }
                 continue;
             }
-            if is_foreign_temporary(name, self.marks().epoch()) {
+            if is_foreign_temporary(name, self.purge_list().epoch()) {
                 // One that takes over while the folder is read has others.
                 if self.folder.has_ended(name) {
                     let _ = fs::remove_file(&path);
@@ -86,7 +85,7 @@ impl Tiers {
         if self.index.holds(&digest) || !names.are_of(self.zone) {
             return true;
         }
-        let doomed = Doomed { digest, bytes };
+        let pending = PendingRemoval { digest, bytes };
         let head = match found {
             Ok((opened, head)) if opened.is_at(path) => head,
             // It was removed, or replaced by one that is known.
@@ -94,15 +93,15 @@ impl Tiers {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
             Err(error) if is_passing(&error) => return false,
             Err(_) => {
-                // It may be readable one day, and nobody would know which purges meant it.
-                names.doom(doomed);
+                // It may become readable, when the purges that apply to it are forgotten.
+                names.remove_later(pending);
                 return true;
             }
         };
         let head = match head {
             Head::Whole(head) => *head,
             Head::Outdated => {
-                names.doom(doomed);
+                names.remove_later(pending);
                 return true;
             }
             Head::Damaged => {
@@ -112,21 +111,21 @@ impl Tiers {
             }
         };
         let key = Key::new(head.key.clone());
-        let is_kept = self.marks().unless_met(&key, &head, |_| {
+        let is_kept = self.purge_list().unless_purged(&key, &head, |_| {
             self.catalog.add(&key, &head.tags);
             true
         });
         if is_kept {
-            self.index.remember(digest, bytes, self.marks().own_number(head.began), now);
+            self.index.remember(digest, bytes, self.purge_list().own_number(head.began), now);
         } else {
-            // Purged, though nobody had read it yet.
-            names.doom(doomed);
+            // Purged before anything had read it.
+            names.remove_later(pending);
         }
         true
     }
 }
 
-/// Will it be otherwise before long? A process has a limit of open files, and of memory.
+/// Whether the error may pass: a process has a limit of open files, and of memory.
 fn is_passing(error: &io::Error) -> bool {
     use nix::libc::{EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM};
     error.raw_os_error().is_some_and(|code| [EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM].contains(&code))

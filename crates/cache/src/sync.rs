@@ -1,4 +1,4 @@
-//! The locks and wake-ups by whose order it is decided what is served: those of the standard library and
+//! The locks and wake-ups whose order decides what is served: those of the standard library and
 //! tokio. With the feature `model` shuttle's, which tries one order after the other (`tests/model.rs`).
 //!
 //! Those of the index, the catalog and the memory tier are not among them: each is held inside one call

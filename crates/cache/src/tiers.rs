@@ -1,24 +1,23 @@
 //! Both tiers of one zone, and what is known of them: the memory tier here, the disk tier in `disk.rs`.
 //!
 //! # Invariants
-//! - The locks are taken in this order: names of the folder, marks, then those of the catalog, the index and
-//!   the memory tier, which are held for one call each. Fills, each by itself, come before the marks as well.
+//! - The locks are taken in this order: names of the folder, purge list, then those of the catalog, the index and
+//!   the memory tier, which are held for one call each. Fills, each by itself, come before the purge list as well.
 //! - What is in memory is in the catalog; so is each known file whose key is known.
 //! - An older entry never takes the place of a newer one.
 
 use crate::Key;
 use crate::catalog::Catalog;
 use crate::disk::DiskOptions;
-use crate::entry::{Entry, EntryBody, EntryHead};
+use crate::entry::{Entry, EntryBody};
 use crate::entry_file;
 use crate::fill::Fills;
 use crate::folder::Folder;
 use crate::index::Index;
 use crate::lent::{Account, Share};
-use crate::marks::{Locked, Marks, Moment};
-use crate::purge::{Purge, PurgeMode};
+use crate::purge_list::{Locked, Moment, PurgeList};
 use crate::sync::AtomicBool;
-use crate::zone::Zone;
+use bytes::Bytes;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 use std::collections::HashSet;
@@ -45,7 +44,7 @@ struct InMemory {
 }
 
 impl Clone for InMemory {
-    /// For who looks: the one in the tier counts.
+    /// A copy for a look-up: the one in the tier counts.
     fn clone(&self) -> Self {
         Self { entry: Arc::clone(&self.entry), bytes: self.bytes, _kept: None }
     }
@@ -53,11 +52,17 @@ impl Clone for InMemory {
 
 /// Notes what is pushed out of memory: if it has no file its name goes, too.
 #[derive(Clone, Default)]
-struct PushedOut(Arc<Mutex<Vec<Key>>>);
+struct PushedOut(Arc<Mutex<HashSet<Key>>>);
 
 impl PushedOut {
-    fn take(&self) -> Vec<Key> {
+    fn take(&self) -> HashSet<Key> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, key: &Key) {
+        // A copy: the key may be a slice of all that the entry's head says.
+        let key = Key::new(Bytes::copy_from_slice(key.as_bytes()));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
     }
 }
 
@@ -67,14 +72,14 @@ impl Lifecycle<Key, InMemory> for PushedOut {
 
     fn on_evict(&self, freed: &mut Self::RequestState, key: Key, kept: InMemory) {
         freed.push(kept);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+        self.note(&key);
     }
 }
 
 /// Open files of one zone: each weighs as much of the memory tier. Chosen far below the usual bound of a process.
 const FILES_OPEN_MAX: u64 = 256;
 
-/// Readers may hold so much beside a whole memory tier; chosen: what may wait for the disk as well.
+/// Readers may hold this much beside a full memory tier; chosen: what may wait for the disk as well.
 pub(crate) const BEYOND_MAX: u64 = 8 * 1024 * 1024;
 /// The tier has at least an eighth of its bound.
 const HALVED_MAX: u32 = 3;
@@ -114,17 +119,12 @@ impl std::fmt::Debug for Tiers {
 /// Keys and tags of what is stored take so much memory for each file there may be; chosen: a key of a hundred bytes with
 /// some eight tags. What has longer ones takes the room of several.
 const NAMES_OF_FILE: u64 = 512;
+/// Until room is made they may be above their bound by this share of it; what comes then has to wait for it. Chosen: the
+/// names of what comes in while one page is written.
+const NAMES_ABOVE_SHARE: u64 = 4;
 /// They may take this share of the memory tier in any case: what is in memory has its names there whether it has a file
 /// or not.
 const NAMES_SHARE: u64 = 8;
-
-/// What purges met in one zone.
-pub(crate) struct Met {
-    /// Keys, with the place of the first purge that means each.
-    pub(crate) keys: Vec<(usize, Key)>,
-    /// Those of them that were in memory.
-    pub(crate) in_memory: Vec<bool>,
-}
 
 impl Tiers {
     pub(crate) fn new(
@@ -146,15 +146,15 @@ impl Tiers {
             pushed_out,
             open_file_bytes: memory_bytes / FILES_OPEN_MAX,
             catalog: Catalog::default(),
-            fills: Arc::new(Fills::new(Arc::clone(&folder.marks))),
+            fills: Arc::new(Fills::new(Arc::clone(&folder.purge_list))),
             index: Index::new(),
             is_scanned: AtomicBool::new(false),
             folder,
         }
     }
 
-    pub(crate) fn marks(&self) -> &Arc<Marks> {
-        &self.folder.marks
+    pub(crate) fn purge_list(&self) -> &Arc<PurgeList> {
+        &self.folder.purge_list
     }
 
     /// A hit of the memory tier; never blocks.
@@ -202,7 +202,7 @@ impl Tiers {
     /// in memory, is forgotten.
     pub(crate) fn move_to_name(&self, key: &Key, entry: &Arc<Entry>) {
         let named = entry_file::named_body(&self.path(key), &entry.head);
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         if !self.is_current(key, entry) {
             return;
         }
@@ -229,19 +229,42 @@ impl Tiers {
         self.memory.iter().map(|(key, kept)| (key, kept.entry))
     }
 
-    /// Puts an entry that no purge met into memory, unless that or the disk has a newer one.
-    pub(crate) fn put(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) -> bool {
-        let began = entry.head.began;
-        let is_older = self.index.has_newer(&key.digest(), self.marks().own_number(began))
-            || self.in_memory(key).is_some_and(|old| locked.is_older(began, old.head.began));
-        if !is_older {
+    /// Puts an entry that was read from its file and not purged into memory, unless that or the disk has a
+    /// newer one.
+    pub(crate) fn put_read(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) {
+        if !self.has_newer(locked, key, entry) {
+            // The file has its names in any case.
             self.catalog.add(key, &entry.head.tags);
             self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
         }
-        !is_older
     }
 
-    /// May the entry's file get its name, as far as the memory tier knows? From here on the catalog has it.
+    /// Puts an entry that was made and not purged into memory, if its names have room. `false`: memory or the
+    /// disk has a newer one.
+    pub(crate) fn put_made(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) -> bool {
+        let is_newest = !self.has_newer(locked, key, entry);
+        if is_newest && self.add_names(key, entry) {
+            self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
+        } else if is_newest && self.memory.remove(key).is_some() {
+            self.pushed_out.note(key);
+        }
+        is_newest
+    }
+
+    fn has_newer(&self, locked: &Locked<'_>, key: &Key, entry: &Entry) -> bool {
+        let began = entry.head.began;
+        self.index.has_newer(&key.digest(), self.purge_list().own_number(began))
+            || self.in_memory(key).is_some_and(|old| locked.is_older(began, old.head.began))
+    }
+
+    /// Notes key and tags of what is stored from here on; `false`: there is no room for them.
+    fn add_names(&self, key: &Key, entry: &Entry) -> bool {
+        let max = self.names_max();
+        self.catalog.add_within(max + max / NAMES_ABOVE_SHARE, key, &entry.head.tags)
+    }
+
+    /// Whether the entry's file may get its name, as far as the memory tier and the catalog's room go. If so, the
+    /// catalog has it from here on.
     pub(crate) fn may_be_named(&self, locked: &Locked<'_>, key: &Key, entry: &Entry) -> bool {
         let began = entry.head.began;
         let found = self.in_memory(key);
@@ -252,13 +275,12 @@ impl Tiers {
             // It came when this one had been pushed out of memory and was not written yet.
             self.memory.remove(key);
         }
-        self.catalog.add(key, &entry.head.tags);
-        true
+        self.add_names(key, entry)
     }
 
     /// Weighs an entry again.
     pub(crate) fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         if self.is_current(key, entry) {
             self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
         }
@@ -266,20 +288,25 @@ impl Tiers {
 
     /// Forgets the key's name if neither tier has it; under the lock of the names.
     pub(crate) fn forget_unused(&self, key: &Key) {
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         if self.memory.peek(key).is_none() && !self.index.holds(&key.digest()) {
             self.catalog.remove(key.as_bytes());
         }
     }
 
-    /// Do the keys and tags of what is stored take more memory than they may?
+    /// Whether the keys and tags of what is stored take more memory than they may.
     pub(crate) fn are_names_above(&self) -> bool {
+        self.catalog.bytes() > self.names_max()
+    }
+
+    /// What they may take, down to which room is made at each write.
+    pub(crate) fn names_max(&self) -> u64 {
         let of_files = self.options.files_max as u64 * NAMES_OF_FILE;
-        self.catalog.bytes() > of_files.max(self.memory_bytes / NAMES_SHARE)
+        of_files.max(self.memory_bytes / NAMES_SHARE)
     }
 
     pub(crate) fn drop_from_memory(&self, key: &Key) {
-        let _locked = self.marks().locked();
+        let _locked = self.purge_list().locked();
         self.memory.remove(key);
     }
 
@@ -293,6 +320,25 @@ impl Tiers {
         }
     }
 
+    /// Makes room for names where no file is left that could go for them: by what is in memory alone, the longest unused
+    /// first. Blocks.
+    pub(crate) fn make_room_in_memory(&self) {
+        if !self.are_names_above() {
+            return;
+        }
+        let has_file = |key: &Key| self.index.holds(&key.digest());
+        let mut alone: Vec<_> = self.all_in_memory().filter(|(key, _)| !has_file(key)).collect();
+        alone.sort_by_key(|(_, entry)| entry.last_used());
+        for (key, _) in alone {
+            if !self.are_names_above() {
+                break;
+            }
+            let _names = self.folder.names();
+            self.drop_from_memory(&key);
+            self.forget_unused(&key);
+        }
+    }
+
     /// Forgets what is not used any more from memory.
     pub(crate) fn remove_unused_since(&self, time: i64) {
         for (key, entry) in self.all_in_memory() {
@@ -302,62 +348,22 @@ impl Tiers {
         }
     }
 
-    /// Takes out of memory, and out of the makers' hands, what purges at `at` mean.
-    pub(crate) fn purge_memory(&self, purges: &[Purge], mode: PurgeMode, at: Moment) -> Met {
-        let mut seen = HashSet::new();
-        let mut keys = Vec::new();
-        for (place, purge) in purges.iter().enumerate() {
-            let mut found = match purge {
-                Purge::Page(page) => self.catalog.of_page(page),
-                Purge::Prefix(prefix) => self.catalog.with_prefix(prefix),
-                Purge::Tag(tag) => self.catalog.with_tag(tag),
-                Purge::All => self.catalog.with_prefix(b""),
-            };
-            if let (Purge::Page(page), true) = (purge, found.is_empty()) {
-                // Its file may not have been read yet.
-                found.push(page.clone());
-            }
-            found.retain(|key| purges.len() == 1 || seen.insert(key.clone()));
-            keys.extend(found.into_iter().map(|key| (place, key)));
-        }
-        self.fills.cancel(|key, tags, began| {
-            began.is_some_and(|began| self.marks().locked().is_older(began, at))
-                && purges.iter().any(|purge| purge.means(key, tags))
-        });
-        let in_memory = keys.iter().map(|(_, key)| match mode {
-            PurgeMode::Hard => {
-                let locked = self.marks().locked();
-                let is_older = |kept: &InMemory| locked.is_older(kept.entry.head.began, at);
-                self.memory.remove_if(key, is_older).is_some()
-            }
-            PurgeMode::Soft => self.make_stale(key, at),
-        });
-        Met { in_memory: in_memory.collect(), keys }
+    /// Puts an entry into memory; under the lock of the purge list.
+    pub(crate) fn keep(&self, key: &Key, entry: Arc<Entry>) {
+        self.memory.insert(key.clone(), self.weighed(entry));
     }
 
-    /// Marks a page in memory stale, so that it is served once more while it is refreshed.
-    fn make_stale(&self, key: &Key, at: Moment) -> bool {
-        let locked = self.marks().locked();
-        let Some(kept) = self.memory.peek(key) else { return false };
-        if !locked.is_older(kept.entry.head.began, at) {
-            return false;
-        }
-        let EntryHead { tags, began, must_revalidate, .. } = &kept.entry.head;
-        // A hard purge that is being done beside this one may not find the copy.
-        if *must_revalidate || locked.meet_hard(key, tags, *began) {
-            return self.memory.remove(key).is_some();
-        }
-        let head = EntryHead { is_purged: true, ..kept.entry.head.clone() };
-        let stale = Zone::renewed(&kept.entry, head, kept.entry.last_used());
-        self.memory.insert(key.clone(), self.weighed(Arc::new(stale)));
-        true
+    /// Removes the key's entry from memory, if it began before `at`; whether there was one.
+    pub(crate) fn remove_older(&self, locked: &Locked<'_>, key: &Key, at: Moment) -> bool {
+        let is_older = |kept: &InMemory| locked.is_older(kept.entry.head.began, at);
+        self.memory.remove_if(key, is_older).is_some()
     }
 
-    /// Takes out of memory whatever a purge met.
-    pub(crate) fn drop_met(&self) {
+    /// Takes out of memory all that was purged.
+    pub(crate) fn drop_purged(&self) {
         for (key, entry) in self.all_in_memory() {
-            let locked = self.marks().locked();
-            if locked.meet(&key, &entry.head.tags, entry.head.began) {
+            let locked = self.purge_list().locked();
+            if locked.is_purged(&key, &entry.head.tags, entry.head.began) {
                 self.memory.remove(&key);
             }
         }

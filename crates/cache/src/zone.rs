@@ -6,9 +6,9 @@ use crate::entry_file::body_bytes;
 use crate::fill::{Claim, Waiter};
 use crate::flow::Filling;
 use crate::folder::Folder;
+use crate::index::Digest;
 use crate::lent::{Account, Held};
-use crate::marks::{Locked, Making};
-use crate::purge::{Purge, PurgeMode};
+use crate::purge_list::{Locked, Making};
 use crate::queue::{Place, Queue, Refused};
 use crate::spool::Spool;
 use crate::tiers::{BEYOND_MAX, Tiers};
@@ -39,6 +39,10 @@ pub struct ZoneUsage {
     pub disk_files: usize,
     /// Bytes of those files.
     pub disk_bytes: u64,
+    /// Bytes that keys and tags of both tiers take.
+    pub names_bytes: u64,
+    /// Their bound.
+    pub names_bytes_max: u64,
     /// Bytes of entries that wait for the disk.
     pub waiting_bytes: u64,
     /// Entries that were not written since the start, as too many waited.
@@ -48,12 +52,13 @@ pub struct ZoneUsage {
 /// One `keys_zone`.
 pub struct Zone {
     options: ZoneOptions,
-    uses: Cache<Key, u64>,
+    /// By digest: a key may be as long as a request.
+    uses: Cache<Digest, u64>,
     lent: Account,
     /// Bytes of bodies that arrive.
     arriving: Account,
     queue: Queue,
-    tiers: Arc<Tiers>,
+    pub(crate) tiers: Arc<Tiers>,
 }
 
 /// What the housekeeping of a zone did.
@@ -81,8 +86,6 @@ pub const BODY_IN_MEMORY_MAX: u64 = 256 * 1024;
 const BODY_WHILE_HELD_MAX: u64 = 16 * 1024;
 /// That much may be held however small the memory tier is; chosen.
 const BEYOND_MIN: u64 = 4 * 1024 * 1024;
-/// Files that a purge removes before it answers; chosen: a millisecond's work.
-const REMOVED_AT_ONCE: usize = 32;
 /// Keys counted for `min_uses` at once.
 const USES_MAX: usize = 16 * 1024;
 
@@ -146,7 +149,7 @@ impl Zone {
         self.memory_body_max().min(self.max_beside(self.arriving.bytes()))
     }
 
-    /// Bytes of a page for the memory tier, counted as long as anybody has them.
+    /// Bytes of a page for the memory tier, counted as long as they are held.
     pub fn hold(&self, bytes: Bytes) -> Held {
         self.tiers.held.hold(bytes)
     }
@@ -174,13 +177,13 @@ impl Zone {
         }
     }
 
-    /// Could the disk tier hold the key? `false` spares a trip to a thread that may block.
+    /// Whether the disk tier may hold the key; `false` saves a trip to a thread that may block.
     pub fn may_be_on_disk(&self, key: &Key) -> bool {
         self.tiers.may_hold(key)
     }
 
-    /// The keys under which a page and its variants are stored; `None` while there may be others, which nobody
-    /// has read.
+    /// The keys under which a page and its variants are stored; `None` while there may be others, in files that
+    /// were not read yet.
     pub fn stored_of(&self, page: &Key) -> Option<Vec<Key>> {
         self.tiers.is_scanned().then(|| self.tiers.catalog.of_page(page))
     }
@@ -188,20 +191,20 @@ impl Zone {
     /// Begins the making of a response: to be held from right before its upstream is asked until it is
     /// stored or given up.
     pub fn begin(&self) -> Making {
-        self.tiers.marks().begin()
+        self.tiers.purge_list().begin()
     }
 
     /// As [`Zone::begin`], for one that builds on an entry found in memory. `None`: it is not there any more.
     pub fn begin_from(&self, key: &Key, entry: &Arc<Entry>) -> Option<Making> {
-        let mut locked = self.tiers.marks().locked();
+        let mut locked = self.tiers.purge_list().locked();
         let EntryHead { tags, began, is_purged, .. } = &entry.head;
-        let is_met = match is_purged {
-            // By a soft one, which lets it be renewed.
-            true => locked.meet_hard(key, tags, *began),
-            false => locked.meet(key, tags, *began),
+        let is_out = match is_purged {
+            // Softly: it may be renewed.
+            true => locked.is_hard_purged(key, tags, *began),
+            false => locked.is_purged(key, tags, *began),
         };
-        let is_good = !is_met && self.tiers.is_current(key, entry);
-        is_good.then(|| self.tiers.marks().begin_under(&mut locked))
+        let is_good = !is_out && self.tiers.is_current(key, entry);
+        is_good.then(|| self.tiers.purge_list().begin_under(&mut locked))
     }
 
     /// Looks into the disk tier and brings what it finds into memory. Blocks. The making is that of a
@@ -215,13 +218,14 @@ impl Zone {
         Ok(entry.map(|entry| (entry, making)))
     }
 
-    /// Puts an entry into the memory tier; from here on it is a hit. `false`: a purge met it since its
+    /// Puts an entry into the memory tier; from here on it is a hit. Where keys and tags of other pages take all their room
+    /// it is one only when it was written. `false`: it was purged since its
     /// `making` began, or there is a newer one.
     pub fn insert(&self, key: &Key, entry: &Arc<Entry>, making: &Making) -> bool {
-        let is_own = making.is_of(self.tiers.marks(), entry.head.began);
+        let is_own = making.is_of(self.tiers.purge_list(), entry.head.began);
         debug_assert!(is_own, "the making of another response");
-        let put = |locked: &Locked<'_>| self.tiers.put(locked, key, entry);
-        self.tiers.marks().unless_met(key, &entry.head, put)
+        let put = |locked: &Locked<'_>| self.tiers.put_made(locked, key, entry);
+        self.tiers.purge_list().unless_purged(key, &entry.head, put)
     }
 
     /// A place among those who wait for the disk, to be held until the entry is written.
@@ -254,7 +258,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Writes an entry to the disk tier, unless a purge met it since its `making` began, or a newer one took
+    /// Writes an entry to the disk tier, unless it was purged since its `making` began, or a newer one took
     /// its place. Blocks.
     ///
     /// # Errors
@@ -266,7 +270,7 @@ impl Zone {
         now: i64,
         making: &Making,
     ) -> Result<(), StoreError> {
-        let is_own = making.is_of(self.tiers.marks(), entry.head.began);
+        let is_own = making.is_of(self.tiers.purge_list(), entry.head.began);
         debug_assert!(is_own, "the making of another response");
         let written = self.tiers.write(key, entry, now, |_| true);
         if let EntryBody::File(..) = entry.body {
@@ -284,116 +288,37 @@ impl Zone {
         Spool::create(self.tiers.temporary_path())
     }
 
-    /// Purges: what began before is not served when this has returned, also after a crash or a power
-    /// failure. Blocks. How many stored responses each purge met, variants counted; one that several mean
-    /// counts for the first.
-    ///
-    /// # Errors
-    /// A file could not be removed, nor the note written that it shall be: what is said holds for this process, and
-    /// may not for the next one.
-    pub fn purge(&self, purges: &[Purge], mode: PurgeMode) -> Result<Vec<usize>, StoreError> {
-        self.purge_but(purges, mode, None)
-    }
-
-    /// As [`Zone::purge`], where the page of `spared` is purged because of the answer that it makes: that
-    /// may take the page's place, unless another purge met it already.
-    ///
-    /// # Errors
-    /// As [`Zone::purge`].
-    pub fn purge_but(
-        &self,
-        purges: &[Purge],
-        mode: PurgeMode,
-        spared: Option<&Making>,
-    ) -> Result<Vec<usize>, StoreError> {
-        let folder = &self.tiers.folder;
-        let _under_way = folder.begin_purge();
-        // First of all: what is stored from here on meets it.
-        let at = folder.marks.note(purges, mode, spared);
-        let mut counts = vec![0; purges.len()];
-        let mut is_known = false;
-        let (mut doomed, mut counted) = (Vec::new(), HashSet::new());
-        for tiers in folder.tiers() {
-            let met = tiers.purge_memory(purges, mode, at);
-            let keys: Vec<Key> = met.keys.iter().map(|(_, key)| key.clone()).collect();
-            let is_own = Arc::ptr_eq(&tiers, &self.tiers);
-            // With its file a page that answers once more would come back after a restart.
-            let condemned = tiers.condemn(&keys, at, is_own);
-            let had_file = |at: usize| condemned.as_ref().is_some_and(|found| found.had_file[at]);
-            for (number, (place, key)) in met.keys.into_iter().enumerate() {
-                let is_met = met.in_memory[number] || had_file(number);
-                counts[place] += usize::from(is_met && counted.insert(key));
-            }
-            if let Some(condemned) = condemned {
-                is_known = !condemned.may_others_be;
-                doomed.push((tiers, condemned.doomed));
-            }
-        }
-        let files: usize = doomed.iter().map(|(_, files)| files.len()).sum();
-        let is_noted = match files == 0 && is_known {
-            true => Ok(()),
-            false => folder.journal.append(purges, at),
-        };
-        // Many files are removed later, by the manager; should it not come to that, the journal tells.
-        if is_noted.is_err() || files <= REMOVED_AT_ONCE {
-            let mut are_removed = is_known;
-            for (tiers, files) in &doomed {
-                are_removed &= tiers.remove_condemned(files);
-            }
-            if let (Err(why), false) = (is_noted, are_removed && self.sync_names().is_ok()) {
-                return Err(StoreError::Purge { why: Box::new(why) });
-            }
-        }
-        Ok(counts)
-    }
-
-    /// A request changed the page at its origin: a response to an earlier one, which is being made, is not
-    /// stored. `takes_all`: also one whose lifetime the operator said. Not the `spared` one, which is the
-    /// answer to that request. What is stored is to be purged after this.
-    pub fn changed(&self, key: &Key, takes_all: bool, spared: Option<&Making>) {
-        self.tiers.marks().changed(key, takes_all, spared);
-    }
-
-    /// Has names that files lost outlast a power failure.
-    fn sync_names(&self) -> Result<(), StoreError> {
-        let unsynced = self.tiers.folder.names().take_unsynced();
-        let synced = unsynced.sync(&self.options.disk.path);
-        if synced.is_err() {
-            self.tiers.folder.names().give_back(&unsynced);
-        }
-        synced
-    }
-
-    /// Waits for the response with others, if somebody makes it, without ever being the one who does.
+    /// Waits for the response with others, if it is being made, without ever becoming its maker.
     pub fn join(&self, key: &Key) -> Option<Waiter> {
         self.tiers.fills.join(key)
     }
 
-    /// Claims the making of the response for `key`; an older claim than `age_max` is taken over, and one
-    /// that a purge met.
+    /// Claims the making of the response for `key`; an older claim than `age_max` is taken over, and
+    /// one that a purge applies to.
     pub fn claim(&self, key: &Key, now: Instant, age_max: Duration) -> Claim {
         self.tiers.fills.claim(key, now, age_max)
     }
 
-    /// Is a response for `key` being made?
+    /// Whether a response for `key` is being made.
     pub fn is_claimed(&self, key: &Key) -> bool {
         self.tiers.fills.is_claimed(key)
     }
 
     /// How many requests for a key that is not stored were counted.
     pub fn uses(&self, key: &Key) -> u64 {
-        self.uses.get(key).unwrap_or(0)
+        self.uses.get(&key.digest()).unwrap_or(0)
     }
 
     /// Counts one; the count so far, this one included.
     pub fn count_use(&self, key: &Key) -> u64 {
-        let uses = self.uses(key) + 1;
-        self.uses.insert(key.clone(), uses);
+        let digest = key.digest();
+        let uses = self.uses.get(&digest).unwrap_or(0) + 1;
+        self.uses.insert(digest, uses);
         uses
     }
 
-    /// Is the folder no other process's? Two that share one remove each other's files and keep pages the
-    /// other one removed; what they serve is whole all the same.
+    /// Whether no other process uses the folder. Two that share one remove each other's files and keep pages that
+    /// the other removed; what they serve is still whole.
     pub fn is_alone(&self) -> bool {
         self.tiers.folder.is_alone()
     }
@@ -414,7 +339,7 @@ impl Zone {
             return kept;
         }
         tiers.sweep(is_wanted);
-        kept.problems.extend(self.forget_marks().err());
+        kept.problems.extend(self.forget_purges().err());
         // Uses in memory are not written through; carry them over before judging the files.
         for (key, entry) in tiers.all_in_memory() {
             tiers.index.touch(&key.digest(), entry.last_used());
@@ -427,9 +352,9 @@ impl Zone {
         kept
     }
 
-    /// Forgets the marks of purges that nothing can meet any more: all files are known, those of purged
+    /// Forgets the purges that apply to nothing any more: all files are known, those of purged
     /// pages are removed for good, and no making from before them is outstanding.
-    fn forget_marks(&self) -> Result<(), StoreError> {
+    fn forget_purges(&self) -> Result<(), StoreError> {
         let (tiers, folder) = (&self.tiers, &self.tiers.folder);
         if !folder.is_alone() {
             return Ok(());
@@ -437,10 +362,10 @@ impl Zone {
         let is_there = folder.journal.is_there();
         let found = folder.between_purges(|| {
             let mut names = folder.names();
-            let (upto, stuck) = (folder.marks.now(), names.all_stuck()?);
+            let (upto, stuck) = (folder.purge_list.now(), names.all_stuck()?);
             let is_due = tiers.is_scanned()
                 && names.is_owner(tiers.zone)
-                && (is_there || !stuck.is_empty() || folder.marks.has_old(upto, &stuck));
+                && (is_there || !stuck.is_empty() || folder.purge_list.has_old(upto, &stuck));
             let is_in_journal = is_there || !stuck.is_empty();
             is_due.then(|| (upto, stuck, is_in_journal.then(|| names.take_unsynced())))
         });
@@ -450,11 +375,11 @@ impl Zone {
                 folder.names().give_back(&unsynced);
                 return Err(problem);
             }
-            if folder.marks.has_old(upto, &stuck) || stuck.is_empty() {
-                folder.journal.replace(|| folder.marks.after(upto, &stuck))?;
+            if folder.purge_list.has_old(upto, &stuck) || stuck.is_empty() {
+                folder.journal.replace(|| folder.purge_list.after(upto, &stuck))?;
             }
         }
-        folder.marks.forget(upto, &stuck);
+        folder.purge_list.forget(upto, &stuck);
         Ok(())
     }
 
@@ -500,7 +425,16 @@ impl Zone {
         let (disk_files, disk_bytes) = self.tiers.index.usage();
         let (memory_entries, memory_bytes) = self.tiers.memory_usage();
         let (waiting_bytes, unwritten) = self.queue.usage();
-        ZoneUsage { memory_entries, memory_bytes, disk_files, disk_bytes, waiting_bytes, unwritten }
+        ZoneUsage {
+            memory_entries,
+            memory_bytes,
+            disk_files,
+            disk_bytes,
+            names_bytes: self.tiers.catalog.bytes(),
+            names_bytes_max: self.tiers.names_max(),
+            waiting_bytes,
+            unwritten,
+        }
     }
 
     /// A copy of `entry` with another head: after a successful revalidation.
@@ -531,6 +465,7 @@ mod tests {
     use crate::entry_file::{Content, Opened};
     use crate::levels::Levels;
     use crate::pace::Pace;
+    use crate::purge_list::{Purge, PurgeMode};
     use std::fs;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -709,6 +644,70 @@ mod tests {
         assert!(read(&zone, "tagged").is_some() && zone.usage().disk_files > 1);
     }
 
+    fn tagged(zone: &Zone, number: usize, tags: usize) -> (Key, Making, Arc<Entry>) {
+        let making = zone.begin();
+        let key = key(&format!("k{number}"));
+        let head = EntryHead {
+            key: key.as_bytes().to_vec().into(),
+            began: making.moment(),
+            tags: (0..tags).map(|tag| format!("h\0tag-{number}-{tag}").into()).collect(),
+            ..EntryHead::default()
+        };
+        let entry = Arc::new(zone.seal(head, Bytes::from_static(b"page"), 0));
+        (key, making, entry)
+    }
+
+    #[test]
+    fn names_and_tags_are_bounded_though_the_disk_does_not_keep_up() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.files_max = 100;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        let (bound, of_a_page) = (128 * 1024, 100 * 470 + 100);
+        for number in 0..200 {
+            let (key, making, entry) = tagged(&zone, number, 100);
+            assert!(zone.insert(&key, &entry, &making));
+            let bytes = zone.usage().names_bytes;
+            assert!(bytes <= bound / 4 * 5 + of_a_page, "{bytes} after {number}");
+        }
+        assert_eq!((zone.usage().names_bytes_max, zone.usage().disk_files), (bound, 0));
+        // What is written gets its room from what is in memory alone, the longest unused of it.
+        let (key, making, entry) = tagged(&zone, 200, 100);
+        assert!(zone.insert(&key, &entry, &making));
+        assert!(zone.peek(&key).is_none());
+        zone.write(&key, &entry, 0, &making).unwrap();
+        assert!(zone.usage().names_bytes <= bound + of_a_page);
+        assert!(load(&zone, "k200").is_some() && zone.peek(&tagged(&zone, 0, 0).0).is_none());
+        // A page that is made again keeps its names, a new one has room.
+        for number in [200, 201] {
+            let (key, making, entry) = tagged(&zone, number, 10);
+            assert!(zone.insert(&key, &entry, &making));
+            assert!(zone.tiers.is_current(&key, &entry), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_page_whose_new_tags_have_no_room_is_not_answered_by_its_old_copy() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.files_max = 100;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        put(&zone, "k0", b"old");
+        (1..10).for_each(|number| {
+            let (key, making, entry) = tagged(&zone, number, 100);
+            zone.insert(&key, &entry, &making);
+        });
+        let (key, making, entry) = tagged(&zone, 0, 3);
+        assert!(zone.insert(&key, &entry, &making));
+        assert!(zone.peek(&key).is_none());
+        // Its own names are free for it.
+        zone.write(&key, &entry, 0, &making).unwrap();
+        assert!(load(&zone, "k0").is_some_and(|found| found.head.tags.len() == 3));
+        assert_eq!(purge(&zone, Purge::Tag("h\0tag-0-2".into()), PurgeMode::Hard), 1);
+    }
+
     #[test]
     fn a_damaged_file_is_a_miss_and_goes() {
         let folder = Folder::new();
@@ -799,7 +798,7 @@ mod tests {
         store(&zone, "k8", b"new");
         assert!(zone.evict(0, &|| true).problems.is_empty());
         assert_eq!((zone.usage().disk_files, folder.files().len()), (1, 1));
-        assert!(!folder.journal().exists() && zone.tiers.marks().is_empty());
+        assert!(!folder.journal().exists() && zone.tiers.purge_list().is_empty());
         assert_eq!(read(&zone, "k8").as_deref(), Some(&b"new"[..]));
     }
 
@@ -809,17 +808,17 @@ mod tests {
             (Folder::new(), [page("a"), all(), Purge::Prefix("a".into()), Purge::All]);
         let zone = folder.zone();
         zone.scan(0, &|| true);
-        for met in purges {
+        for one in purges {
             let (making, entry) = make(&zone, "a", b"old");
-            purge(&zone, met.clone(), PurgeMode::Hard);
+            purge(&zone, one.clone(), PurgeMode::Hard);
             zone.evict(0, &|| true);
-            assert!(!zone.tiers.marks().is_empty(), "{met:?}");
-            assert!(!zone.insert(&key("a"), &entry, &making), "{met:?}");
+            assert!(!zone.tiers.purge_list().is_empty(), "{one:?}");
+            assert!(!zone.insert(&key("a"), &entry, &making), "{one:?}");
             zone.write(&key("a"), &entry, 0, &making).unwrap();
-            assert_eq!(folder.files().len(), 0, "{met:?}");
+            assert_eq!(folder.files().len(), 0, "{one:?}");
             drop(making);
             zone.evict(0, &|| true);
-            assert!(zone.tiers.marks().is_empty(), "{met:?}");
+            assert!(zone.tiers.purge_list().is_empty(), "{one:?}");
             store(&zone, "a", b"new");
             assert_eq!(read(&zone, "a").as_deref(), Some(&b"new"[..]));
             purge(&zone, page("a"), PurgeMode::Hard);
@@ -913,7 +912,7 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         ["a", "b", "c"].iter().for_each(|text| drop(store(&zone, text, b"first")));
-        // Not scanned: the mark is in the journal.
+        // Not scanned: the purge is in the journal.
         purge(&zone, page("a"), PurgeMode::Hard);
         store(&zone, "a", b"second");
         drop(zone);
@@ -943,7 +942,7 @@ mod tests {
             zone.tiers
                 .folder
                 .journal
-                .append(&[purge], zone.tiers.marks().note(&[], PurgeMode::Hard, None))
+                .append(&[purge], zone.tiers.purge_list().note(&[], PurgeMode::Hard, None))
         };
         append(page("a")).unwrap();
         let mut torn = fs::read(folder.journal()).unwrap();
@@ -981,7 +980,7 @@ mod tests {
         let zone = folder.zone();
         write(&zone, "a", b"page", 0);
         let (path, digest) = (zone.path(&key("a")), key("a").digest());
-        // It is doomed when the scan comes to it, and removed when the scan opens it.
+        // It is pending removal when the scan comes to it, and removed when the scan opens it.
         let hidden = path.with_extension("hidden");
         fs::rename(&path, &hidden).unwrap();
         zone.tiers.index.forget(&digest);
@@ -1009,7 +1008,7 @@ mod tests {
         };
         purge(&zone, page("a"), PurgeMode::Hard);
         zone.evict(0, &|| true);
-        assert!(zone.tiers.marks().is_empty());
+        assert!(zone.tiers.purge_list().is_empty());
         let taken = zone.tiers.take_in(&key("a"), &path, &opened, &Arc::new(*read), 0);
         assert!(matches!(taken, Taken::Replaced) && zone.peek(&key("a")).is_none());
     }
@@ -1019,18 +1018,18 @@ mod tests {
         let folder = Folder::new();
         let zone = folder.zone();
         store(&zone, "a", b"old");
-        let (tiers, marks) = (&zone.tiers, zone.tiers.marks());
-        let hard = marks.note(&[page("a")], PurgeMode::Hard, None);
-        let soft = marks.note(&[page("a")], PurgeMode::Soft, None);
+        let (tiers, purge_list) = (&zone.tiers, zone.tiers.purge_list());
+        let hard = purge_list.note(&[page("a")], PurgeMode::Hard, None);
+        let soft = purge_list.note(&[page("a")], PurgeMode::Soft, None);
         tiers.purge_memory(&[page("a")], PurgeMode::Soft, soft);
         assert!(zone.peek(&key("a")).is_none());
         tiers.purge_memory(&[page("a")], PurgeMode::Hard, hard);
         // The other way round.
         store(&zone, "a", b"old");
-        let soft = marks.note(&[page("a")], PurgeMode::Soft, None);
+        let soft = purge_list.note(&[page("a")], PurgeMode::Soft, None);
         tiers.purge_memory(&[page("a")], PurgeMode::Soft, soft);
         assert!(zone.peek(&key("a")).is_some());
-        let hard = marks.note(&[page("a")], PurgeMode::Hard, None);
+        let hard = purge_list.note(&[page("a")], PurgeMode::Hard, None);
         tiers.purge_memory(&[page("a")], PurgeMode::Hard, hard);
         assert!(zone.peek(&key("a")).is_none());
     }
@@ -1050,10 +1049,10 @@ mod tests {
         fs::remove_file(&stuck).unwrap();
         fs::create_dir_all(stuck.join("in")).unwrap();
         assert_eq!(purge(&zone, page("k0"), PurgeMode::Hard), 1);
-        let told = zone.evict(1, &|| true).problems;
-        assert_eq!(told.len(), 1, "{told:?}");
+        let reported = zone.evict(1, &|| true).problems;
+        assert_eq!(reported.len(), 1, "{reported:?}");
         assert!(zone.evict(2, &|| true).problems.is_empty(), "it is said once");
-        // Neither a bound nor `inactive` waits for it, and its mark alone is kept.
+        // Neither a bound nor `inactive` waits for it, and its purge alone is kept.
         purge(&zone, page("k1"), PurgeMode::Hard);
         texts.iter().skip(1).for_each(|text| write(&zone, text, &[b'x'; 100], 3));
         assert!(zone.usage().disk_bytes <= 2000 && zone.usage().disk_files > 3);
@@ -1065,7 +1064,7 @@ mod tests {
         // It can be removed at last.
         fs::remove_dir_all(&stuck).unwrap();
         zone.evict(101, &|| true);
-        assert!(!folder.journal().exists() && zone.tiers.marks().is_empty());
+        assert!(!folder.journal().exists() && zone.tiers.purge_list().is_empty());
     }
 
     #[test]
@@ -1089,7 +1088,7 @@ mod tests {
         fs::remove_dir_all(&file).unwrap();
         assert_eq!(purge(&zone, page("a"), PurgeMode::Hard), 0);
         zone.evict(9, &|| true);
-        assert!(!folder.journal().exists() && zone.tiers.marks().is_empty());
+        assert!(!folder.journal().exists() && zone.tiers.purge_list().is_empty());
     }
 
     #[test]
@@ -1112,7 +1111,7 @@ mod tests {
         assert!(zone.insert(&key("a"), &entry, &making));
         zone.write(&key("a"), &entry, 0, &making).unwrap();
         assert_eq!(folder.files().len(), 1, "no temporary file is left");
-        // The file of its name is the one it is read from: the other one has none and is held by nobody else.
+        // The file of its name is the one it is read from: the other one has no name and no other holder.
         let moved = zone.peek(&key("a")).unwrap();
         let EntryBody::File(file, _) = &moved.body else { panic!("it is in memory") };
         let links =
@@ -1385,7 +1384,7 @@ mod tests {
     }
 
     /// Requests for `pages` pages whose popularity follows Zipf's law, and between them, a third of all,
-    /// requests for pages that nobody asks for again.
+    /// requests for pages that are asked for only once.
     fn trace(pages: u32, requests: u32) -> Vec<u32> {
         let mut sums = vec![0.0];
         for rank in 1..=pages {

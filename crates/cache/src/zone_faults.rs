@@ -1,5 +1,5 @@
-//! Fault injection: whatever call of the disk tier fails, and wherever the process ends, what a zone
-//! serves afterwards is whole.
+//! Fault injection: after any failed call of the disk tier, and after an end of the process at any point,
+//! a zone serves only whole pages.
 
 use crate::disk::DiskOptions;
 use crate::entry::{Entry, EntryHead};

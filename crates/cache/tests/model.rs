@@ -202,13 +202,13 @@ impl World {
         })
     }
 
-    /// Makes the page as one that nobody waits for.
+    /// Makes the page as one without waiters.
     fn make(&self) {
         let making = self.zone.begin();
         self.store(self.head(&making), b"page", &making);
     }
 
-    /// Makes it as one whom others wait for; `is_read_along`: while it arrives.
+    /// Makes it as one that others wait for; `is_read_along`: while it arrives.
     fn make_for_all(&self, guard: FillGuard, is_read_along: bool) {
         let making = Arc::new(self.zone.begin());
         guard.started(&making);
@@ -310,11 +310,11 @@ fn two_claimants_and_a_purge() {
     }
 }
 
-/// A maker breaks off while others read along: they are told, and one of those who wait makes it.
+/// A maker breaks off while others read along: they notice, and one of those who wait makes it.
 fn a_maker_breaks_off() {
     let world = World::new();
     let Claim::Maker(guard) = world.zone.claim(&key(), world.now(), Duration::MAX) else {
-        panic!("nobody else asks")
+        panic!("no other request asks")
     };
     let follower = |world: &World| {
         let Some(waiter) = world.zone.join(&key()) else { return world.request(true) };
@@ -350,10 +350,10 @@ fn a_maker_breaks_off() {
             }
         }),
     ]);
-    assert!(!world.zone.is_claimed(&key()), "everybody has gone");
+    assert!(!world.zone.is_claimed(&key()), "all have gone");
 }
 
-/// A body that is not stored is let go as it is taken: whoever began to read it in time gets all of it, and
+/// A body that is not stored is let go as it is taken: a reader that began in time gets all of it, and
 /// its maker waits for the slowest.
 fn a_body_is_passed_on() {
     let filling = Filling::new(EntryHead::default(), None, &Account::default());
@@ -382,7 +382,7 @@ fn a_body_is_passed_on() {
     client.join().unwrap();
 }
 
-/// A page is put into memory and written, while it is purged and marks are forgotten; then the process ends.
+/// A page is put into memory and written, while it is purged and purges are forgotten; then the process ends.
 fn insert_purge_write_and_the_next_start() {
     for mode in [PurgeMode::Hard, PurgeMode::Soft] {
         let world = World::new();
@@ -480,7 +480,7 @@ fn two_zones_and_a_purge() {
     next.look();
 }
 
-/// A file is read while its page is purged, the file removed and the mark forgotten.
+/// A file is read while its page is purged, the file removed and the purge forgotten.
 fn a_slow_reader() {
     let world = World::new();
     world.make();

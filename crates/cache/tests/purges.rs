@@ -1,4 +1,4 @@
-//! What began before an acknowledged purge is not served after it, whoever races whom: readers, makers,
+//! What began before an acknowledged purge is not served after it, in every race: readers, makers,
 //! fills, late writes, purges of every kind, the manager, reloads and restarts, on threads, for `SECONDS`
 //! (10) in rounds of about one. `SEED` is that of the first round; the threads' timing is not repeated with
 //! it.
@@ -161,7 +161,7 @@ impl Round {
     }
 
     fn any_page(&self, draw: &mut Draw) -> Page {
-        // A few pages are asked for often, so that somebody is always at them.
+        // A few pages are asked for often, so that there are always requests for them.
         let number =
             if draw.one_in(2) { draw.below(self.pages.min(4)) } else { draw.below(self.pages) };
         Page { section: draw.below(SECTIONS), number, variant: draw.below(VARIANTS) }
@@ -171,7 +171,7 @@ impl Round {
         self.wrong.lock().unwrap().push(what);
     }
 
-    /// What a request that began with these floors was given: may it be?
+    /// Checks what a request that began with these floors was given.
     fn check(&self, page: Page, head: &EntryHead, body: &[u8], floors: Floors, way: &str) {
         self.served.fetch_add(1, Ordering::Relaxed);
         let reading = u64::try_from(head.born_at).unwrap();
@@ -188,8 +188,8 @@ impl Round {
         }
     }
 
-    /// Is it a page of before a newer one that somebody had from the same zone before this request began? A
-    /// reload loses what is not written.
+    /// Checks that no newer page was served from the same zone before this request began. A reload loses what is
+    /// not written.
     fn check_order(&self, page: Page, head: &EntryHead, (seen, zone): (u64, u64), way: &str) {
         const BITS: u32 = 40;
         let reading = u64::try_from(head.born_at).unwrap();

@@ -105,7 +105,7 @@ pub enum ConfError {
         /// Where it was exceeded.
         at: Position,
     },
-    /// A directive nobody has registered.
+    /// A directive that no module has.
     #[error("unknown directive \"{name}\" in {at}")]
     UnknownDirective {
         /// The name as written.

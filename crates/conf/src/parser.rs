@@ -23,7 +23,7 @@ pub trait Source {
     /// The whole text of one file.
     ///
     /// # Errors
-    /// Whatever opening or reading the file gave.
+    /// Opening or reading the file failed.
     fn read(&self, path: &Path) -> io::Result<Bytes>;
 
     /// Files that match a shell pattern, sorted; nothing when there are none.

@@ -40,7 +40,7 @@ pub struct ConnectionHandle {
     pub ends_itself: Cell<bool>,
 }
 
-/// Serves a connection to its end, whatever it speaks.
+/// Serves a connection to its end, with any protocol.
 pub async fn serve(handle: Rc<ConnectionHandle>, client: Rc<Client>, worker: Rc<dyn Host>) {
     let io = Rc::clone(&handle.io);
     // Boxed, as everything rare: a connection is moved when it starts.
@@ -66,12 +66,12 @@ pub async fn serve(handle: Rc<ConnectionHandle>, client: Rc<Client>, worker: Rc<
     io.notify_close();
 }
 
-/// Does this socket expect a PROXY protocol header? (Also true if the socket is gone: the reader reports that.)
+/// Whether this socket expects a PROXY protocol header; also if the socket is gone: the reader reports that.
 fn is_proxied(client: &Client, worker: &Rc<dyn Host>) -> bool {
     current_conf(client, worker).is_none_or(|conf| conf.sockets[client.listen.get()].is_proxied)
 }
 
-/// May a client speak HTTP/2 without TLS?
+/// Whether a client may speak HTTP/2 without TLS.
 fn may_begin_h2(client: &Client, worker: &Rc<dyn Host>) -> bool {
     current_conf(client, worker).is_some_and(|conf| {
         let socket = &conf.sockets[client.listen.get()];
@@ -80,12 +80,12 @@ fn may_begin_h2(client: &Client, worker: &Rc<dyn Host>) -> bool {
     })
 }
 
-/// Does a client without TLS begin as HTTP/2 does? And what was read to know it.
+/// Whether a client without TLS begins with HTTP/2's preface; and the bytes read to find out.
 async fn begins_h2(io: &Transport, client: &Client, worker: &Rc<dyn Host>) -> (bool, BytesMut) {
     let mut early = BytesMut::new();
     let Some(conf) = current_conf(client, worker) else { return (false, early) };
     let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
-    // Whoever says nothing keeps no configuration.
+    // A silent client keeps no configuration alive.
     drop(conf);
     let read = async {
         while early.len() < h2::PREFACE.len() && h2::PREFACE.starts_with(&early) {

@@ -45,8 +45,8 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Is the address free? SO_REUSEPORT would let a second server slip in beside the first: without it a taken port
-/// is noticed.
+/// Checks that the address is free, without SO_REUSEPORT, with which a second server could bind beside the
+/// first unnoticed.
 ///
 /// # Errors
 /// It is taken, or not ours.
@@ -73,7 +73,7 @@ pub fn bind(
         ListenAddress::Unix(path) => {
             let listener = unix(path, options)
                 .or_else(|error| {
-                    // A socket nobody listens on is what a killed process leaves.
+                    // A killed process leaves a socket on which nothing listens.
                     let is_socket = std::fs::symlink_metadata(path)
                         .is_ok_and(|found| found.file_type().is_socket());
                     let is_dead = error.raw_os_error() == Some(Errno::EADDRINUSE as i32)
@@ -88,7 +88,7 @@ pub fn bind(
                 })
                 .map_err(failed("bind()"))?;
             if !options.is_control {
-                // As nginx: anybody may connect; the folder's rights protect it.
+                // As nginx: any user may connect; the folder's permissions protect it.
                 let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666));
             }
             let clones = (0..count).map(|_| listener.try_clone().map(Listener::Unix));
@@ -101,7 +101,7 @@ pub fn bind(
     }
 }
 
-/// A socket with a name. That of the control socket is for nobody else from its first moment on: the system takes the
+/// A socket with a name. That of the control socket is closed to other users from its first moment on: the system takes the
 /// mode of the socket, less the umask, for it (`unix_bind` of Linux), and follows no link.
 fn unix(path: &Path, options: &ListenOptions) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;

@@ -1,4 +1,4 @@
-//! From a request to its response: the part that no protocol has of its own.
+//! From a request to its response: the part that all protocols share.
 
 use crate::tls::client_auth::Verification;
 use crate::tls::server::ServerTls;
@@ -12,7 +12,7 @@ use yorozu_kernel::logging::error::{self, Level};
 /// How far a request came without waiting.
 pub(super) enum Begun {
     Done(Answer),
-    /// Somebody else makes the response: [`wait`] for it.
+    /// The response waits for something: [`wait`] for it.
     Waits(Pending),
 }
 
@@ -64,8 +64,8 @@ pub(super) fn log(exchange: &mut Exchange) {
     log(exchange);
 }
 
-/// Are slashes in the path merged? That is settled before the server is known, as nginx does it: a client that asks for another
-/// name must not have its path read in another way.
+/// Whether slashes in the path are merged. As in nginx this is decided before the server is known: the path must not be read in
+/// another way because the client asks for another name.
 fn merges_slashes(exchange: &Exchange) -> bool {
     let conf = &exchange.conf;
     let server = find_config::first_server(conf, &exchange.client);
@@ -105,7 +105,7 @@ fn phases(exchange: &mut Exchange) -> Progress {
     start(exchange)
 }
 
-/// Does what the handshake came to suffice for the request's server?
+/// Checks that what the handshake agreed on suffices for the request's server.
 fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
     let conf = &exchange.conf;
     let Some(session) = session::of(&exchange.client) else {

@@ -1,4 +1,4 @@
-//! What sending a response has in common, whatever the protocol.
+//! What sending a response has in common in all protocols.
 
 use bytes::Bytes;
 use std::fs::File;
@@ -73,7 +73,7 @@ pub(super) fn outcome(exchange: &Exchange, result: Result<(), Stop>) -> Sent {
     }
 }
 
-/// Has the response content? Sets its length if it is known.
+/// Whether the response has content. Sets its length if it is known.
 pub(super) fn set_content_length(exchange: &Exchange, response: &mut Response) -> bool {
     if !has_content(response.status) {
         if response.status != 304 {
@@ -90,7 +90,7 @@ pub(super) fn set_content_length(exchange: &Exchange, response: &mut Response) -
     true
 }
 
-/// The fields that have places of their own, in nginx's order, up to where the connection's stand.
+/// The fields that [`Response`] keeps apart, in nginx's order, up to where the connection's stand.
 pub(super) fn first_fields(
     response: &Response,
     has_length: bool,
@@ -172,7 +172,7 @@ impl Limit {
         Self { pace: rate(exchange, core).map(|(rate, after)| Pace::new(rate, after)) }
     }
 
-    /// Is there no limit?
+    /// Whether there is no limit.
     pub(super) fn is_free(&self) -> bool {
         self.pace.is_none()
     }
@@ -198,7 +198,7 @@ fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
     (rate > 0).then(|| (rate, size(&core.limit_rate_after.0, exchange)))
 }
 
-/// Notes what became of a body that came while it was sent.
+/// Notes the outcome of a body that came while it was sent.
 pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
     let totals = stream.totals();
     if let Some(attempt) = exchange.attempts.last_mut() {

@@ -17,7 +17,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Do the client's bytes go over its socket as they are?
+    /// Whether the client's bytes go over its socket as they are.
     pub fn is_plain(&self) -> bool {
         matches!(self, Self::Plain(_))
     }

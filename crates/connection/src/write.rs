@@ -298,7 +298,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// May the system send files by itself?
+    /// Whether the system may send files by itself.
     fn sends_files(&self, core: &Conf) -> bool {
         core.sendfile && self.connection.io.is_plain()
     }

@@ -21,7 +21,7 @@ pub struct CacheControl {
     pub must_revalidate: bool,
     /// Not to be used stale by shared caches.
     pub proxy_revalidate: bool,
-    /// To be stored if the status is understood, whatever `no-store` says.
+    /// To be stored if the status is understood, even with `no-store`.
     pub must_understand: bool,
     /// `max-age`; 0 for one that cannot be read.
     pub max_age: Option<u64>,
@@ -104,14 +104,14 @@ impl CacheControl {
         self.s_maxage.or(self.max_age)
     }
 
-    /// Does it forbid a shared cache to use the response stale? `s-maxage` does so too (RFC 9111,
+    /// Whether it forbids a shared cache to use the response stale, as `s-maxage` does too (RFC 9111,
     /// section 5.2.2.10).
     pub fn forbids_stale(&self) -> bool {
         self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage.is_some()
     }
 
-    /// Does it allow an answer to a request with `Authorization` to be shared (RFC 9111, section
-    /// 3.5)?
+    /// Whether it allows an answer to a request with `Authorization` to be shared (RFC 9111, section
+    /// 3.5).
     pub fn shares_authorized(&self) -> bool {
         self.public || self.must_revalidate || self.s_maxage.is_some()
     }

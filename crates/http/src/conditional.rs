@@ -7,7 +7,7 @@ fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// Does one tag of the list `field` match `etag`?
+/// Whether a tag of the list `field` matches `etag`.
 ///
 /// `weak`: compare as `If-None-Match` does (RFC 9110, section 8.8.3.2); otherwise both must be
 /// strong, as `If-Match` wants.

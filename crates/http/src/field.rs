@@ -25,7 +25,7 @@ pub fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|member| !member.is_empty())
 }
 
-/// Does the list hold `token`, compared without case?
+/// Whether the list holds `token`, compared without case.
 pub fn list_has(value: &[u8], token: &[u8]) -> bool {
     list(value).any(|member| member.eq_ignore_ascii_case(token))
 }

@@ -1,6 +1,6 @@
 //! Which content coding a client takes.
 
-/// Does `Accept-Encoding` accept `coding` with a weight above zero?
+/// Whether `Accept-Encoding` accepts `coding` with a weight above zero.
 ///
 /// As nginx, `*` does not stand for a coding, and only the exact token counts.
 ///

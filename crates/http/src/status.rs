@@ -49,13 +49,13 @@ pub fn reason(status: u16) -> &'static str {
     }
 }
 
-/// May a response with this status carry content?
+/// Whether a response with this status may carry content.
 pub fn has_content(status: u16) -> bool {
     !(status < 200 || status == 204 || status == 304)
 }
 
-/// Can it be sent as a reason phrase (RFC 9112, section 4)? Not if it is empty, or holds a line end or another control
-/// character.
+/// Whether it can be sent as a reason phrase (RFC 9112, section 4): not if it is empty, or holds a line end or another
+/// control character.
 pub fn is_reason(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control())
 }

@@ -48,10 +48,10 @@ fn language(member: &[u8]) -> (&[u8], u16) {
     (tag, quality(member))
 }
 
-/// Is `content_language` what `accept_language` likes best?
+/// Whether `content_language` is what `accept_language` prefers.
 ///
 /// # Source
-/// RFC 4647, section 3.3.1: `de` is met by `de-AT`.
+/// RFC 4647, section 3.3.1: `de` matches `de-AT`.
 pub fn is_preferred_language(accept_language: &[u8], content_language: &[u8]) -> bool {
     let languages = field::list(accept_language).map(language);
     // The first of those with the highest weight.

@@ -277,7 +277,7 @@ fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
     Ok(())
 }
 
-/// Is the value free of characters that any style escapes?
+/// Whether the value is free of characters that any style escapes.
 fn is_plain(value: &[u8]) -> bool {
     // Without a way out of the loop, so that it takes many bytes at once.
     value.iter().fold(true, |is_plain, byte| {
@@ -401,7 +401,7 @@ impl Drop for Line<'_> {
 
 fn write(batch: &mut Pending) {
     match batch.gzip {
-        // Each write is a member of its own: the file can be read whatever its end.
+        // Each write is a separate gzip member: the file can be read up to its last whole write.
         Some(level) => batch.file.write(&compress(&batch.lines, Effort::gzip(level))),
         None => batch.file.write(&batch.lines),
     }

@@ -21,7 +21,11 @@ const ORDER: [Filter; 16] = [
     more_headers::FILTER, // before `add_header`, as that module's filter lies
     Filter::always(headers::challenge), // before `add_header`, as nginx has it
     headers::FILTER, // sees the final status; `add_header` depends on it
-    Filter::always(|exchange, response| report::filter(exchange, response, &CACHED)), // beside what the location adds
+    // Beside what the location adds.
+    Filter::when(
+        |location| report::is_on(location, &CACHED),
+        |exchange, response| report::filter(exchange, response, &CACHED),
+    ),
     userid::FILTER,                   // behind `add_header`, as nginx has it
     compress::gunzip::FILTER,         // before what compresses: its content has no coding after it
     sub::FILTER,                      // before what adds: it replaces in the location's own content

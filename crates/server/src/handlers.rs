@@ -1,6 +1,6 @@
-//! Who makes the response: the content phase, and the pages for errors and redirects.
+//! What makes the response: the content phase, and the pages for errors and redirects.
 
-use crate::phases;
+use crate::phases::{self, Part};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,7 +13,6 @@ use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::{Exchange, error_page};
-use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_modules::handlers::{autoindex, dav, index, random_index, static_file};
 use yorozu_modules::phases::access;
@@ -37,7 +36,7 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
             Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
                 Some(next) => next,
                 None => {
-                    // As nginx: what goes on behind an `error_page` is told by its own status.
+                    // As nginx: what happens after an `error_page` is reported by its own status.
                     exchange.redirects.error_status = None;
                     return Progress::Ready(error_page::redirect(exchange, &response));
                 }
@@ -101,11 +100,15 @@ pub async fn content_again(exchange: &mut Exchange) -> Result<Box<Response>, u16
 
 /// The content phase.
 pub fn respond(exchange: &mut Exchange) -> Outcome {
-    if purge::is_asked(exchange, &CACHED) {
+    if is_purge(exchange) {
         return Outcome::Wait(Pending::Content);
     }
     let conf = Rc::clone(&exchange.conf);
     conf.location(exchange.location).handler.respond(exchange)
+}
+
+fn is_purge(exchange: &mut Exchange) -> bool {
+    Part::Purge.concerns(exchange) && purge::is_asked(exchange, &CACHED)
 }
 
 /// The part of a request that waits: between two phases, or for its content.
@@ -118,7 +121,7 @@ pub async fn run(exchange: &mut Exchange, pending: Pending) -> Outcome {
 
 async fn content(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
-    if purge::is_asked(exchange, &CACHED) {
+    if is_purge(exchange) {
         let has_rules = conf.location(exchange.location).of::<access::Conf>().is_set();
         return Box::pin(purge::run(exchange, &CACHED, has_rules)).await;
     }
@@ -131,7 +134,7 @@ pub struct Files;
 
 impl Handler for Files {
     fn respond(&self, exchange: &mut Exchange) -> Outcome {
-        match dav::is_asked(exchange) {
+        match Part::Dav.concerns(exchange) && dav::is_asked(exchange) {
             true => Outcome::Wait(Pending::Content),
             false => files(exchange),
         }
@@ -149,18 +152,16 @@ fn files(exchange: &mut Exchange) -> Outcome {
     let method = exchange.request.method;
     let root = &exchange.conf.location(exchange.location).http_core().root;
     let is_looked_up = method.is_get_or_head() || method == Method::Post;
-    if is_looked_up
-        && root.is_alias
-        && !path::is_alias_whole(exchange)
-        && !exchange.is_uri_in_location
-    {
+    if is_looked_up && root.is_alias && !root.is_alias_whole() && !exchange.is_uri_in_location {
         let text = "\"alias\" cannot be used in a location where the URI was rewritten";
         error::request(exchange, Level::Error, text);
         return Outcome::Status(500);
     }
     if exchange.uri.ends_with(b"/") && (method.is_get_or_head() || method == Method::Post) {
-        if let Some(outcome) = random_index::respond(exchange) {
-            return outcome;
+        if Part::RandomIndex.concerns(exchange) {
+            if let Some(outcome) = random_index::respond(exchange) {
+                return outcome;
+            }
         }
         if let Some(outcome) = index::respond(exchange) {
             return outcome;

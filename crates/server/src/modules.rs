@@ -84,7 +84,7 @@ const WITHOUT_EFFECT: &[WithoutEffect] = &[
     (
         "memcached_send_timeout",
         &[],
-        "requests are queued with others', which counts towards the read timeout",
+        "requests share a queue with those of other clients, which counts towards the read timeout",
     ),
     ("msie_refresh", &["on"], "redirects are sent as redirects"),
     ("proxy_busy_buffers_size", &[], "everything that has arrived may be sent"),

@@ -3,28 +3,94 @@
 //! post_read (realip) > server_rewrite > find_config > rewrite > preaccess (limit_req, limit_conn) > access (access,
 //! auth_basic, auth_request) > precontent (try_files, mirror) > content
 
-use crate::handlers;
+use crate::handlers::{self, CACHED};
 use bytes::Bytes;
 use std::rc::Rc;
+use yorozu_gateway::cache::purge;
 use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::config::servers::LocationId;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::handler::BoundPhases;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Step};
 use yorozu_kernel::exchange::{Exchange, Pass, Role};
 use yorozu_kernel::find_config::{self, Found};
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_modules::filters::more_headers;
-use yorozu_modules::handlers::static_file;
+use yorozu_modules::handlers::{dav, random_index, static_file};
 use yorozu_modules::phases::rewrite::Verdict;
 use yorozu_modules::phases::{
     access, auth_basic, auth_request, limit_conn, limit_req, mirror, realip, rewrite, try_files,
 };
+
+/// A part of the phases that most locations have nothing to do for: it is not looked at there.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    RealIp,
+    /// The script of a location.
+    Rewrite,
+    RequestFields,
+    Limits,
+    Access,
+    Mirror,
+    Purge,
+    Dav,
+    RandomIndex,
+}
+
+impl Part {
+    const ALL: [Self; 9] = [
+        Self::RealIp,
+        Self::Rewrite,
+        Self::RequestFields,
+        Self::Limits,
+        Self::Access,
+        Self::Mirror,
+        Self::Purge,
+        Self::Dav,
+        Self::RandomIndex,
+    ];
+
+    /// Whether the exchange's location has it.
+    pub fn concerns(self, exchange: &Exchange) -> bool {
+        exchange.conf.location(exchange.location).phases.has(self as u8)
+    }
+
+    fn is_on(self, location: &LocationConf) -> bool {
+        match self {
+            Self::RealIp => location.of::<realip::Conf>().is_on(),
+            Self::Rewrite => !location.of::<rewrite::Script>().is_empty(),
+            Self::RequestFields => location.of::<more_headers::Conf>().changes_requests(),
+            Self::Limits => {
+                !location.of::<limit_req::Conf>().limit_req.is_empty()
+                    || !location.of::<limit_conn::Conf>().limit_conn.is_empty()
+            }
+            Self::Access => {
+                location.of::<access::Conf>().is_set()
+                    || location.of::<auth_basic::Conf>().is_on()
+                    || location.of::<auth_request::Conf>().is_on()
+            }
+            Self::Mirror => location.of::<mirror::Conf>().is_on(),
+            Self::Purge => purge::is_possible(location, &CACHED),
+            Self::Dav => location.of::<dav::Conf>().is_on(),
+            Self::RandomIndex => location.of::<random_index::Conf>().random_index,
+        }
+    }
+}
+
+/// As many as [`BoundPhases`] has numbers for.
+const _: () = assert!(Part::ALL.len() <= 16);
+
+/// What the phases have to do in a location.
+pub fn bound(location: &LocationConf) -> BoundPhases {
+    Part::ALL.into_iter().filter(|part| part.is_on(location)).map(|part| part as u8).collect()
+}
 
 /// One pass from the server's script on.
 pub fn pass(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     exchange.pass = Pass::default();
     exchange.location = conf.server(exchange.server).conf;
-    realip::apply(exchange, conf.location(exchange.location).of::<realip::Conf>());
+    take_real_ip(exchange);
     if let Verdict::Done(outcome) = rewrite::in_server(exchange) {
         return outcome;
     }
@@ -61,6 +127,9 @@ fn choose_location(exchange: &mut Exchange) -> Option<Outcome> {
     loop {
         if let Some(outcome) = find_location(exchange) {
             return Some(outcome);
+        }
+        if !Part::Rewrite.concerns(exchange) {
+            return None;
         }
         match rewrite::in_location(exchange) {
             Verdict::Done(outcome) => return Some(outcome),
@@ -111,12 +180,13 @@ fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
     };
     enter(exchange, id);
     let location = conf.location(exchange.location);
-    if location.http_core().internal.0 && !exchange.is_internal {
+    let core = location.http_core();
+    if core.internal.0 && !exchange.is_internal {
         return Some(Outcome::Status(404));
     }
     let max = match location.handler.bounds_bodies() {
         true => 0,
-        false => location.http_core().client_max_body_size.0,
+        false => core.client_max_body_size.0,
     };
     if let Some(length) = exchange.request.content_length.filter(|length| max > 0 && *length > max)
     {
@@ -133,25 +203,39 @@ fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
 }
 
 fn after_rewrite(exchange: &mut Exchange) -> Outcome {
-    let conf = Rc::clone(&exchange.conf);
-    realip::apply(exchange, conf.location(exchange.location).of::<realip::Conf>());
-    more_headers::apply_to_request(exchange, conf.location(exchange.location).of());
+    take_real_ip(exchange);
+    if Part::RequestFields.concerns(exchange) {
+        let conf = Rc::clone(&exchange.conf);
+        more_headers::apply_to_request(exchange, conf.location(exchange.location).of());
+    }
     // A subrequest was let in with its parent.
     if exchange.role != Role::Request {
         return content(exchange);
     }
-    for phase in [limit_req::pass, limit_conn::pass] {
-        match phase(exchange) {
-            Step::Next => {}
-            Step::Done(outcome) => return outcome,
-            Step::Delay(time) => return Outcome::Wait(Pending::Delay(time)),
+    if Part::Limits.concerns(exchange) {
+        for phase in [limit_req::pass, limit_conn::pass] {
+            match phase(exchange) {
+                Step::Next => {}
+                Step::Done(outcome) => return outcome,
+                Step::Delay(time) => return Outcome::Wait(Pending::Delay(time)),
+            }
         }
     }
     access(exchange)
 }
 
+fn take_real_ip(exchange: &mut Exchange) {
+    if Part::RealIp.concerns(exchange) {
+        let conf = Rc::clone(&exchange.conf);
+        realip::apply(exchange, conf.location(exchange.location).of::<realip::Conf>());
+    }
+}
+
 /// The access phase, as far as it needs no waiting.
 fn access(exchange: &mut Exchange) -> Outcome {
+    if !Part::Access.concerns(exchange) {
+        return content(exchange);
+    }
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     let is_any = matches!(location.http_core().satisfy, Satisfy::Any);
@@ -180,10 +264,12 @@ fn content(exchange: &mut Exchange) -> Outcome {
     if let Some(outcome) = try_files::choose(exchange) {
         return outcome;
     }
-    if mirror::waits(exchange) {
-        return Outcome::Wait(Pending::Mirror);
+    if Part::Mirror.concerns(exchange) {
+        if mirror::waits(exchange) {
+            return Outcome::Wait(Pending::Mirror);
+        }
+        mirror::start(exchange);
     }
-    mirror::start(exchange);
     handlers::respond(exchange)
 }
 
@@ -237,7 +323,7 @@ async fn authenticate(exchange: &mut Exchange, mut denied: Option<u16>) -> Optio
                 return None;
             }
             None => {}
-            // As nginx: that a password is wanted is said whatever else refused.
+            // As nginx: the challenge is sent also if another check refused.
             Some(401 | 403) if is_any && denied == Some(401) => {}
             Some(status @ (401 | 403)) if is_any => denied = Some(status),
             Some(status) => return Some(status),

@@ -48,7 +48,7 @@
 //! it is.
 //!
 //! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that
-//! all but the first find it warm; with `cold` each has a server of its own. What HTTP/2 cannot say
+//! all but the first find it warm; with `cold` each has its own server. What HTTP/2 cannot say
 //! (a `raw` that is not one well-formed request of HTTP/1.1, `Upgrade`) is said over HTTP/1.1 there; a
 //! case that says nothing else is not run over HTTP/2.
 
@@ -69,7 +69,7 @@ pub struct Case {
     pub about: String,
     /// In which forms nginx is not an oracle for it: a word of `only`, or none for all.
     differs: Option<Option<String>>,
-    /// Whether every form gets a server of its own.
+    /// Whether every form gets its own server.
     is_cold: bool,
     /// Words of `only` lines.
     only: Vec<String>,
@@ -175,7 +175,7 @@ impl Case {
         if forms.is_empty() { Vec::new() } else { vec![forms] }
     }
 
-    /// Is nginx an oracle in this form?
+    /// Whether nginx is an oracle in this form.
     fn is_same_over(&self, form: &Form) -> bool {
         match &self.differs {
             None => true,

@@ -148,7 +148,7 @@ impl Client {
         is_in(&self.buffer)
     }
 
-    /// Is the server's certificate the one of that name? Without TLS it has none.
+    /// Whether the server's certificate is the one of that name; without TLS it has none.
     pub fn has_certificate(&self, name: &str) -> bool {
         match &self.stream {
             Stream::Plain(_) => true,
@@ -201,12 +201,12 @@ impl Client {
         false
     }
 
-    /// Did the server once neither send anything nor close, for as long as one waits?
+    /// Whether the server once neither sent anything nor closed for the whole timeout.
     pub fn is_silent(&self) -> bool {
         self.is_silent
     }
 
-    /// Has the server closed the connection, as far as is known now?
+    /// Whether the server has closed the connection, as far as is known now.
     pub fn is_over(&mut self) -> bool {
         if !self.buffer.is_empty() {
             return true;
@@ -300,7 +300,7 @@ impl Client {
         !self.buffer.is_empty() || self.fill()
     }
 
-    /// Has the server closed the connection, with nothing more to read?
+    /// Whether the server has closed the connection, with nothing more to read.
     pub fn is_closed(&mut self) -> bool {
         if !self.buffer.is_empty() {
             return false;

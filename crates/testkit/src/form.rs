@@ -25,7 +25,7 @@ pub const FORMS: [Form; 5] = [
 ];
 
 impl Form {
-    /// Does the word of an `only` line name it?
+    /// Whether the word of an `only` line names it.
     ///
     /// # Panics
     /// The word names no forms.
@@ -64,7 +64,7 @@ pub struct Ports {
     plain: Claim,
     /// TLS, with HTTP/1.1 or HTTP/2 as the client asks.
     tls: Claim,
-    /// HTTP/2 without TLS: on a port of its own, nginx knows no other way before 1.25.1.
+    /// HTTP/2 without TLS: on a separate port, nginx knows no other way before 1.25.1.
     h2c: Claim,
 }
 

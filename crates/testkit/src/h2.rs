@@ -35,7 +35,7 @@ impl Client {
     /// # Errors
     /// It does not speak HTTP/2.
     pub fn connect(port: u16, tls: Option<ClientConnection>) -> Result<Self, String> {
-        // A thread of its own: the connection goes on while the test does something else.
+        // A separate thread: the connection goes on while the test does something else.
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let (sender, driver) = runtime.block_on(async {
@@ -81,7 +81,7 @@ impl Client {
         })
     }
 
-    /// Has the server closed the connection, or will it after what is under way?
+    /// Whether the server has closed the connection, or will after what is under way.
     pub fn is_over(&self) -> bool {
         self.driver.is_finished()
     }

@@ -139,7 +139,7 @@ impl Origin {
         origin
     }
 
-    /// Serves every connection of a listener on a thread of its own.
+    /// Serves every connection of a listener on a new thread.
     fn listen(&self, listener: TcpListener, serve: fn(TcpStream, &Work)) {
         let work = self.work.clone();
         std::thread::spawn(move || {
@@ -328,10 +328,10 @@ fn peer(connection: &TcpStream, work: &Work) -> Vec<(String, String)> {
     known
 }
 
-/// Has the socket at `from`, connected to `to`, its timer for SO_KEEPALIVE running? As proc(5) has it.
+/// Whether the socket at `from`, connected to `to`, has its timer for SO_KEEPALIVE running, according to proc(5).
 fn is_kept_alive(from: u16, to: u16) -> bool {
     let (from, to) = (format!(":{from:04X}"), format!(":{to:04X}"));
-    // Bytes under way have a timer of their own, until they are acknowledged.
+    // Bytes under way have another timer, until they are acknowledged.
     for _ in 0..100 {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
         let timer = table.lines().filter(|line| line.contains(&from)).find_map(|line| {

@@ -48,7 +48,7 @@ impl Request {
         (request.bytes() == bytes && request.is_framed()).then_some(request)
     }
 
-    /// Is the content as long as the one field that says so, or is there neither?
+    /// Whether the content is as long as the one field that says so, or there is neither.
     fn is_framed(&self) -> bool {
         let said: Vec<_> = self
             .fields

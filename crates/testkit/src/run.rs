@@ -80,7 +80,7 @@ pub fn run_changed(
     Ok(())
 }
 
-/// What the server is told.
+/// The server's configuration.
 fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
     let mut http = format!(
         "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\nfastcgi_param REQUEST_METHOD $request_method; \
@@ -456,7 +456,7 @@ fn text(text: &str, form: &Form, ports: &Ports) -> String {
 }
 
 impl Open {
-    /// Has the server closed the connection in the place of an answer?
+    /// Whether the server has closed the connection in place of an answer.
     fn is_closed(&mut self) -> bool {
         match &mut self.connection {
             Connection::H1(client) => client.is_closed(),

@@ -1,4 +1,4 @@
-//! A server under test: yorozu, or nginx as the oracle, in a folder of its own.
+//! A server under test: yorozu, or nginx as the oracle, in its own folder.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -78,7 +78,7 @@ pub struct Server {
 }
 
 /// First and number of the ports that servers under test get: below those the system gives to
-/// whoever asks for any, so that nobody takes one between this probe and its use.
+/// programs that ask for any, so that none is taken between this probe and its use.
 const PORTS: (u32, u32) = (20_000, 12_000);
 
 /// A port that no test of any process gets as long as this lives: its number is taken for UDP.
@@ -90,7 +90,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// A port nobody listens on now, and that this process has not been given before.
+    /// A port on which nothing listens now, and that this process has not been given before.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (first, count) = PORTS;
@@ -112,7 +112,7 @@ impl Default for Claim {
     }
 }
 
-/// A port nobody listens on now, claimed as long as the process lives.
+/// A port on which nothing listens now, claimed as long as the process lives.
 pub fn free_port() -> u16 {
     let claim = Claim::new();
     let port = claim.port;
@@ -238,7 +238,7 @@ fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
         Kind::Yorozu(_) => "",
     };
     let Text { main, events, http } = text;
-    // A case that names a folder of its own has it in the place of these.
+    // A case may name its own folder in place of these.
     let folders: String = format!(
         "access_log off; client_body_temp_path $dir/body; fastcgi_temp_path $dir/fastcgi; {folders}"
     )
@@ -253,7 +253,7 @@ fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {
     .replace("$dir", &folder.display().to_string())
 }
 
-/// Does a directive stand in the text outside of any block?
+/// Whether a directive stands in the text outside of any block.
 fn has_at_top(text: &str, name: &str) -> bool {
     let mut depth = 0;
     for statement in text.split_inclusive([';', '{', '}']) {

@@ -117,7 +117,7 @@ fn chain(name: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(file).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// Is it the certificate of that name?
+/// Whether it is the certificate of that name.
 pub fn is_certificate(found: Option<&[CertificateDer<'_>]>, name: &str) -> bool {
     found.and_then(<[_]>::first) == chain(name).first()
 }

@@ -64,7 +64,7 @@ impl<'a> Certificate<'a> {
         let (issuer, validity, subject, key) = (sequence()?, sequence()?, sequence()?, sequence()?);
         let mut extensions = &[][..];
         while !content.is_empty() {
-            // Before them stand identifiers that nobody uses.
+            // Before them stand identifiers that are not used.
             let part = Element::take(&mut content)?;
             if part.tag == EXTENSIONS && content.is_empty() {
                 let list = Element::only(part.content, SEQUENCE)?;
@@ -89,7 +89,7 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// Is it of the first version of X.509?
+    /// Whether it is of the first version of X.509.
     pub(super) fn is_first_version(&self) -> bool {
         self.is_first_version
     }
@@ -120,12 +120,12 @@ impl<'a> Certificate<'a> {
         Some((validity.not_before.to_unix_duration(), validity.not_after.to_unix_duration()))
     }
 
-    /// Did it sign itself, going by its names?
+    /// Whether it signed itself, going by its names.
     pub(super) fn is_self_issued(&self) -> bool {
         self.subject == self.issuer
     }
 
-    /// May a client show it? What says nothing of its use is for any.
+    /// Whether a client may show it. What says nothing of its use is for any.
     pub(super) fn is_for_clients(&self) -> bool {
         self.has_any(&ID_CE_KEY_USAGE, DIGITAL_SIGNATURE | KEY_AGREEMENT)
             && self.has_any(&NETSCAPE_TYPE, NETSCAPE_CLIENT)
@@ -137,17 +137,17 @@ impl<'a> Certificate<'a> {
             })
     }
 
-    /// May its key sign certificates, as far as its keyUsage goes?
+    /// Whether its key may sign certificates, according to its keyUsage.
     pub(super) fn may_sign_certificates(&self) -> bool {
         self.has_any(&ID_CE_KEY_USAGE, KEY_CERT_SIGN)
     }
 
-    /// May its key sign lists of revoked certificates?
+    /// Whether its key may sign lists of revoked certificates.
     pub(super) fn may_sign_lists(&self) -> bool {
         self.has_any(&ID_CE_KEY_USAGE, CRL_SIGN)
     }
 
-    /// Has it alternative names of a kind defined elsewhere (otherName)? Also where they cannot
+    /// Whether it has alternative names of a kind defined elsewhere (otherName); also `true` where they cannot
     /// be read.
     pub(super) fn has_other_names(&self) -> bool {
         const OTHER_NAME: u8 = 0xa0;
@@ -161,7 +161,7 @@ impl<'a> Certificate<'a> {
         self.extension(&ID_CE_NAME_CONSTRAINTS).is_some()
     }
 
-    /// Is one of some bits set? Also where there are none; what cannot be read has none set.
+    /// Whether one of the `wanted` bits is set; also `true` without the extension. What cannot be read has none set.
     fn has_any(&self, extension: &ObjectIdentifier, wanted: u8) -> bool {
         self.extension(extension).is_none_or(|value| {
             // The first byte counts the bits unused in the last one.

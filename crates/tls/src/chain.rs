@@ -7,7 +7,7 @@
 //! issuer, and what is checked here is checked of every issuer alike.
 //!
 //! # Invariants
-//! - Whatever signs on a path has been judged by the library and by [`Authorities::check_path`].
+//! - Every signer on a path has been checked by the library and by [`Authorities::check_path`].
 //! - A certificate that is trusted and shown itself needs no signer, and is compared as a whole.
 //! - Work is bounded: the certificates looked at, those of one name among them, and the library
 //!   bounds the rest.
@@ -52,10 +52,10 @@ const WEAK_DIGEST: Refusal = (68, "CA signature digest algorithm too weak");
 /// Certificates of a client that are looked at; more are never needed.
 const SENT_MAX: usize = 16;
 /// Those of one name among them: one that was renewed, or signed by two authorities. With more,
-/// somebody who makes them up could have the library try ways without end.
+/// a chain made up for it could have the library try ways without end.
 const OF_ONE_NAME_MAX: usize = 2;
 
-/// Whom clients are verified by.
+/// The authorities that clients are verified by.
 #[derive(Debug)]
 pub struct Authorities {
     trusted: Vec<CertificateDer<'static>>,
@@ -84,7 +84,7 @@ impl Authorities {
         Ok(Self { anchors, own_signatures, trusted, revocation, depth })
     }
 
-    /// Trusted certificates that the library cannot read, and why: they sign nobody's.
+    /// Trusted certificates that the library cannot read, and why: they sign no other certificate.
     pub fn unreadable(&self) -> impl Iterator<Item = (&CertificateDer<'static>, Error)> {
         self.trusted.iter().filter_map(|der| Some((der, EndEntityCert::try_from(der).err()?)))
     }
@@ -122,7 +122,7 @@ impl Authorities {
         }
     }
 
-    /// Of a client's certificate that signed itself only this counts: is it trusted itself?
+    /// Checks that a client's certificate that signed itself is trusted itself; nothing else counts for it.
     fn check_self_issued(
         &self,
         own: &Certificate<'_>,
@@ -232,7 +232,7 @@ impl Authorities {
                 Some(true) => UNKNOWN_ISSUER,
             }
         };
-        // As OpenSSL: whose signer is unknown has no list either.
+        // As OpenSSL: a certificate with an unknown signer has no list either.
         if self.revocation.is_some() { UNKNOWN_CRL } else { why }
     }
 }

@@ -1,4 +1,4 @@
-//! Elements of DER with whatever tag: names hold kinds of text that libraries have no types for.
+//! Elements of DER with any tag: names hold kinds of text that libraries have no types for.
 
 use std::fmt::Write as _;
 

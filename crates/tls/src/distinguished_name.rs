@@ -1,5 +1,5 @@
 //! Names of subjects and issuers as OpenSSL writes them, which nginx shows in `$ssl_client_s_dn`
-//! and its kin. Maps decide by this text who may do what, so what a name holds never reads as
+//! and its kin. Maps grant rights by this text, so what a name holds never reads as
 //! another attribute.
 //!
 //! # Sources
@@ -52,12 +52,12 @@ fn attributes(name: &[u8]) -> Option<Vec<Attribute<'_>>> {
     Some(found)
 }
 
-/// Is a mail address among the attributes? Also where they cannot be read.
+/// Whether a mail address is among the attributes; also `true` where they cannot be read.
 pub(super) fn has_mail_address(name: &[u8]) -> bool {
     attributes(name).is_none_or(|found| found.iter().any(|found| found.id == EMAIL_ADDRESS))
 }
 
-/// Is there a `CN` with a dot, as in a host's name? Also where it cannot be read.
+/// Whether there is a `CN` with a dot, as in a host's name; also `true` where it cannot be read.
 pub(super) fn may_name_host(name: &[u8]) -> bool {
     let has_dot =
         |found: &Attribute<'_>| found.id == COMMON_NAME && found.value.content.contains(&b'.');

@@ -167,7 +167,7 @@ impl Setting for Curves {
     }
 }
 
-/// Does an item of a list (a suite, a group, or parts joined by `+`) stand for `suite`?
+/// Whether an item of a list (a suite, a group, or parts joined by `+`) stands for `suite`.
 fn admits(item: &str, suite: CipherSuite) -> bool {
     let Some((name, _)) = SUITES.iter().find(|(_, known)| *known == suite) else { return false };
     if item == *name || GROUPS.contains(&item) {

@@ -71,7 +71,7 @@ pub struct BasicOcspResponse {
 pub struct ResponseData {
     #[asn1(context_specific = "0", optional = "true", tag_mode = "EXPLICIT")]
     pub version: Option<u8>,
-    /// A name or a hash of a key; whose signature it is, we find by trying.
+    /// A name or a hash of a key; the signer is found by trying.
     pub responder_id: Any,
     pub produced_at: GeneralizedTime,
     pub responses: Vec<SingleResponse>,

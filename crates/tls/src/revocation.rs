@@ -62,7 +62,7 @@ impl Revocation {
         found.map_err(|problem| if problem == UNKNOWN_CRL { refusal } else { problem })
     }
 
-    /// Is a certificate that signed itself not in its own list?
+    /// Checks that a certificate that signed itself is not in its own list.
     pub(super) fn check_self_signed(
         &self,
         certificate: &Certificate<'_>,

@@ -5,7 +5,7 @@ use x509_cert::der::asn1::BitString;
 use x509_cert::der::{Decode as _, Encode as _, Header, Reader as _, SliceReader};
 use x509_cert::spki::{AlgorithmIdentifierOwned, SubjectPublicKeyInfoOwned};
 
-/// Is some content signed with a key?
+/// Whether the content is signed with the key.
 pub fn is_signed(
     content: &[u8],
     algorithm: &AlgorithmIdentifierOwned,

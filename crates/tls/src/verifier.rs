@@ -11,7 +11,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use std::sync::Arc;
 
-/// What both of rustls's traits ask for: does the peer hold the key of its certificate?
+/// What both of rustls's traits ask for: whether the peer holds the key of its certificate.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(

@@ -29,7 +29,7 @@ pub enum Balance {
 }
 
 impl Balance {
-    /// May the group have backup peers?
+    /// Whether the group may have backup peers.
     pub fn admits_backup(self) -> bool {
         matches!(self, Self::RoundRobin | Self::LeastConn)
     }
@@ -44,7 +44,7 @@ pub struct Selector {
     pub client: Option<IpAddr>,
 }
 
-/// How often a hash may meet an ineligible peer before round robin takes over; as nginx.
+/// How often a hash may hit an ineligible peer before round robin takes over; as nginx.
 pub(crate) const MISSES_MAX: u32 = 20;
 
 /// Where a hashing method stands within one request.

@@ -245,7 +245,7 @@ impl Connection {
         }
     }
 
-    /// Has the peer neither closed nor sent anything? An idle connection must be quiet.
+    /// Whether the peer has neither closed nor sent anything, as it must while the connection is idle.
     pub fn is_quiet(&self) -> bool {
         if let Self::Tls(tls) = self {
             return tls.is_quiet();

@@ -1,7 +1,7 @@
 //! One question to name servers, and its answer (RFC 1035, RFC 7766).
 //!
 //! # Invariants
-//! - An answer counts if it comes from whom it was asked of, to the port it was asked from, with the
+//! - An answer counts if it comes from the server that was asked, to the port it was asked from, with the
 //!   number and the question that were sent; port and number are drawn for each question.
 
 use crate::resolver::ResolveFault;
@@ -33,7 +33,7 @@ pub(crate) struct Found {
 
 type Packet = Message<Vec<u8>>;
 
-/// Asks for `host`'s addresses (`Rtype::A`, `Rtype::AAAA`) until somebody answers; the caller bounds the time.
+/// Asks for `host`'s addresses (`Rtype::A`, `Rtype::AAAA`) until a server answers; the caller bounds the time.
 ///
 /// # Errors
 /// [`ResolveFault`]
@@ -45,7 +45,7 @@ pub(crate) async fn ask(
     host: &str,
     rtype: Rtype,
 ) -> Result<Found, ResolveFault> {
-    // A name that nobody can be asked about is not found, as with nginx.
+    // Without a server to ask, a name is not found, as with nginx.
     let mut name: Name<Vec<u8>> = host.parse().map_err(|_| ResolveFault::NotFound)?;
     let mut found = Found::default();
     for _ in 0..ALIASES_MAX {
@@ -119,7 +119,7 @@ async fn ask_servers(servers: &[SocketAddr], question: &Packet) -> Result<Packet
                     }
                 }
             },
-            // Nobody is there: the next server at once, but each only once in a while.
+            // Nothing listens there: the next server at once, but each only once in a while.
             Ok(Err(_)) if (turn + 1) % servers.len() == 0 => sleep_until(until).await,
             Ok(Err(_)) | Err(_) => {}
         }

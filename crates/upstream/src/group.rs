@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! - A peer to send requests to is had by a [`Lease`] alone: nothing is sent uncounted.
-//! - A lease gives back what it took, once, whatever becomes of its request, also when the peer is no longer of the
+//! - A lease gives back what it took, once, however its request ends, also when the peer is no longer of the
 //!   group or the group of the configuration.
 
 use crate::balance::{self, Balance, HashState, MISSES_MAX, Selector};
@@ -108,7 +108,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whom it is for.
+    /// The peer it is for.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -278,7 +278,7 @@ impl Group {
         self.inner().slots.iter().filter(|slot| !slot.options.down).count()
     }
 
-    /// Has it no peer now?
+    /// Whether it has no peer now.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -481,7 +481,7 @@ impl Inner {
     }
 }
 
-/// A number nobody can foresee: keys that the standard library draws for hash tables.
+/// An unpredictable number: keys that the standard library draws for hash tables.
 fn seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     RandomState::new().build_hasher().finish()
@@ -726,7 +726,7 @@ mod tests {
         let c = bound(1, PeerOptions::new(PeerAddress::Unix("c".into())));
         let new = make("g", &[c, b.clone(), renamed], Balance::LeastConn);
         assert_eq!(taken(&new).iter().map(name).collect::<String>(), "c");
-        // A higher bound admits what is new in it; under a lower one nobody is until enough have ended.
+        // A higher bound admits what is new in it; under a lower one nothing is until enough have ended.
         let (more, fewer) = (bound(4, a.clone()), bound(1, b.clone()));
         let new = make("g", &[more, fewer], Balance::Hash);
         let held = taken(&new);

@@ -29,7 +29,7 @@ pub struct Kept {
     pub opened: Instant,
 }
 
-/// Whom a connection is for.
+/// What a connection is for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KeptFor<K> {
     /// As [`crate::Peer::text`] has it, which is compared faster than an address.
@@ -38,7 +38,7 @@ pub struct KeptFor<K> {
     pub key: K,
 }
 
-/// One worker's idle connections of one group, whatever they are for; least recently used goes first.
+/// One worker's idle connections of one group, for all keys; least recently used goes first.
 #[derive(Debug)]
 pub struct Pool<K> {
     idle: VecDeque<(KeptFor<K>, Instant, Kept)>,
@@ -101,7 +101,7 @@ impl<K: Eq> Pool<K> {
         self.idle.len()
     }
 
-    /// Is none idle?
+    /// Whether none is idle.
     pub fn is_empty(&self) -> bool {
         self.idle.is_empty()
     }

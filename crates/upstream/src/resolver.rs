@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 pub struct Resolver {
     /// The name servers.
     pub servers: Vec<SocketAddr>,
-    /// How long an answer holds, whatever it says itself.
+    /// How long an answer holds, in place of its TTL.
     pub valid: Option<Duration>,
     /// Whether IPv4 addresses are asked for.
     pub ipv4: bool,
@@ -48,7 +48,7 @@ pub enum ResolveFault {
 /// Answers each worker remembers, in names; chosen.
 const CACHED_NAMES_MAX: usize = 1024;
 
-/// What is known of a name; locked while it is asked for, so that nobody else asks meanwhile.
+/// What is known of a name; locked while it is asked for, so that it is asked for once.
 type Known = Rc<Mutex<Option<Answer>>>;
 
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Does it answer who wants to know since `asked`? What came while one waited does, also a fault.
+    /// Whether it answers a question asked at `asked`. What came while the question waited does, a fault too.
     fn holds(&self, asked: Instant, now: Instant) -> bool {
         let is_valid = self.said.as_ref().is_ok_and(|resolved| resolved.valid_until > now);
         is_valid || self.learned >= asked
@@ -148,7 +148,7 @@ impl Resolver {
     }
 }
 
-/// Forgets what no longer holds, or else the name that would be forgotten first. One that somebody asks for stays.
+/// Forgets what no longer holds, or else the name that would be forgotten first. One that is being asked for stays.
 fn make_room(names: &mut HashMap<(Resolver, String), Known>, now: Instant) {
     let valid_until = |known: &Known| -> Option<Instant> {
         let known = known.try_lock().ok()?;
@@ -283,11 +283,11 @@ mod tests {
     #[test]
     fn localhost_is_not_looked_up() {
         with_servers(async {
-            let nobody = resolver(&[]);
+            let without_server = resolver(&[]);
             for host in ["localhost", "LocalHost.", "a.localhost"] {
-                assert_eq!(last_byte(&nobody, host).await, Ok(1));
+                assert_eq!(last_byte(&without_server, host).await, Ok(1));
             }
-            let both = Resolver { ipv6: true, ..nobody };
+            let both = Resolver { ipv6: true, ..without_server };
             let found = both.addresses("localhost", MINUTE).await.unwrap();
             assert_eq!(found.addresses.len(), 2);
         });
@@ -329,8 +329,8 @@ mod tests {
             assert_eq!(last_byte(&resolver(&[refuses, helps, fails]), "a").await, Ok(1));
             let outcome = last_byte(&resolver(&[refuses, fails]), "a").await;
             assert_eq!(outcome, Err(ResolveFault::Failed));
-            let nobody = failing(Rcode::NXDOMAIN).await;
-            assert_eq!(last_byte(&resolver(&[nobody]), "a").await, Err(ResolveFault::NotFound));
+            let unknown = failing(Rcode::NXDOMAIN).await;
+            assert_eq!(last_byte(&resolver(&[unknown]), "a").await, Err(ResolveFault::NotFound));
             let empty = failing(Rcode::NOERROR).await;
             assert_eq!(last_byte(&resolver(&[empty]), "a").await, Err(ResolveFault::NotFound));
             let no_name = last_byte(&resolver(&[helps]), "a..b").await;

@@ -27,7 +27,7 @@ const READ_BYTES: usize = 17 * 1024;
 pub struct Tls {
     io: Connection,
     records: Records<ClientConnection>,
-    /// What was decrypted before somebody asked for it.
+    /// What was decrypted before it was asked for.
     early: RefCell<BytesMut>,
 }
 

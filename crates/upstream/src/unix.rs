@@ -90,7 +90,7 @@ impl UnixSocket {
         stream.write_vectored(slices)
     }
 
-    /// Waits for room: rare, so that a watch of its own is cheap.
+    /// Waits for room: so rarely that a separate watch is cheap.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         let watched = watch(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         watched.writable().await.map(|mut guard| guard.retain_ready())

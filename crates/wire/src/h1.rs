@@ -68,6 +68,7 @@ fn span(start: usize, end: usize) -> Span {
 }
 
 /// The bytes of a span.
+#[inline]
 pub fn slice<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {
     &bytes[span.start as usize..span.end as usize]
 }
@@ -78,8 +79,7 @@ pub fn slice<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {
 /// As soon as the bytes at hand cannot become a request line.
 ///
 /// # Source
-/// RFC 9112, section 3; nginx takes a bare LF as the line's end, several spaces between the parts,
-/// and no control byte inside the target.
+/// RFC 9112, section 3; as nginx: a bare LF ends it, several spaces part it, no target has control bytes.
 pub fn request_line(input: &[u8]) -> Result<Option<RequestLine>, WireError> {
     let start = input.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let method_bytes = input[start..].iter().take_while(|byte| is_method_byte(**byte)).count();
@@ -364,7 +364,7 @@ pub struct Chunked {
     state: ChunkedState,
     line_bytes: usize,
     lf: BareLf,
-    /// The trailer section, if somebody wants it.
+    /// The trailer section, if it is wanted.
     trailers: Option<Vec<u8>>,
 }
 
@@ -377,7 +377,7 @@ enum ChunkedState {
     Done,
 }
 
-/// May a line of the chunked framing end with LF alone?
+/// Whether a line of the chunked framing may end with LF alone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BareLf {
     /// From an upstream, as nginx.
@@ -416,7 +416,7 @@ impl Chunked {
         self.trailers.take().unwrap_or_default()
     }
 
-    /// Has the end been read?
+    /// Whether the end was read.
     pub fn is_done(&self) -> bool {
         self.state == ChunkedState::Done
     }
@@ -591,7 +591,7 @@ pub fn upstream_fields(
     let rules = FieldRules { underscores: true };
     fields(input, from, end, rules, &mut out).map_err(|_| WireError::UpstreamHead)?;
     for Field { value, .. } in &mut out {
-        // RFC 9112, section 5.1: tabs may stand there, and nobody reads this head but us.
+        // RFC 9112, section 5.1: tabs may stand there, and no other program reads this head.
         let inner = trimmed(slice(input, value), |byte| matches!(byte, b' ' | b'\t'));
         *value = span(value.start as usize + inner.start, value.start as usize + inner.end);
     }

@@ -21,7 +21,7 @@ const HOUR: i64 = 3600;
 
 static VERSIONS: [AtomicU64; PAGES] = [const { AtomicU64::new(1) }; PAGES];
 
-/// The program with a clock of its own.
+/// The program with its own clock.
 struct Program {
     child: Child,
     port: u16,

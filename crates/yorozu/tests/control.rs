@@ -1,4 +1,4 @@
-//! The control socket and the purge API: how much they are told at once, and who may ask.
+//! The control socket and the purge API: how much they take at once, and which clients may ask.
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 

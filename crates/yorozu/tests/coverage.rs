@@ -23,8 +23,8 @@ const WITHOUT_A_CASE: &[(&str, &str)] = &[
     ("control_api", "no case yet"),
     ("fastcgi_cache_complete_partial", "no case yet"),
     ("fastcgi_cache_early_refresh", "it is left to chance when"),
-    ("fastcgi_socket_rcvbuf", "a buffer of the own socket: nobody outside sees it"),
-    ("fastcgi_socket_sndbuf", "a buffer of the own socket: nobody outside sees it"),
+    ("fastcgi_socket_rcvbuf", "a buffer of the own socket: not visible from outside"),
+    ("fastcgi_socket_sndbuf", "a buffer of the own socket: not visible from outside"),
     ("gzip_comp_level", "compressors differ in how much shorter a level makes a content"),
     ("http2", "the runner uses `listen … http2`, which nginx 1.22 knows"),
     ("http2_body_preread_size", "no case looks at windows yet"),
@@ -35,8 +35,8 @@ const WITHOUT_A_CASE: &[(&str, &str)] = &[
     ("msie_refresh", "only off has an effect, and is the default"),
     ("proxy_cache_complete_partial", "no case yet"),
     ("proxy_cache_early_refresh", "it is left to chance when"),
-    ("proxy_socket_rcvbuf", "a buffer of the own socket: nobody outside sees it"),
-    ("proxy_socket_sndbuf", "a buffer of the own socket: nobody outside sees it"),
+    ("proxy_socket_rcvbuf", "a buffer of the own socket: not visible from outside"),
+    ("proxy_socket_sndbuf", "a buffer of the own socket: not visible from outside"),
     ("proxy_store_access", "no case looks at the rights of a file yet"),
     ("reset_timedout_connection", "crates/yorozu/tests/process.rs"),
     ("resolver", "tests/gateways.py has a name server"),
@@ -187,7 +187,7 @@ fn every_directive_is_missed() {
     }
 }
 
-/// Does the case fail in one of its forms without the directive?
+/// Whether the case fails in one of its forms without the directive.
 fn is_missed(case: &Case, name: &str) -> bool {
     let kind = Kind::Yorozu(env!("CARGO_BIN_EXE_yorozu").into());
     let change = |text: Text| Text {

@@ -1,4 +1,4 @@
-//! Who may read what the server leaves on disk.
+//! Which users may read what the server leaves on disk.
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 

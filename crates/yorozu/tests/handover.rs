@@ -71,7 +71,7 @@ fn a_new_binary_takes_over_and_no_request_is_dropped() {
         until("an answer of it", || answering(server.port) == second);
         signal(&server, Signal::SIGUSR2);
         until("a refusal", || log(&folder).contains("the changing binary signal is ignored"));
-        // What the old one is told, as nginx's manual has it: its workers end, then itself.
+        // The signals to the old one, as nginx's manual has it: its workers end, then itself.
         signal(&server, Signal::SIGWINCH);
         until("the new one alone", || (0..20).all(|_| answering(server.port) == second));
         assert!(is_alive(first));

@@ -382,7 +382,7 @@ fn a_small_file_is_served_as_it_is_now() {
     let old = |days: u64| std::time::SystemTime::now() - Duration::from_secs(86_400 * days);
     let write = |path: &std::path::Path, content: &str| {
         fs::write(path, content).unwrap();
-        // Only what has not changed for a while is kept; nobody waits here for that.
+        // Only what has not changed for a while is kept; this test does not wait for that.
         fs::File::options().write(true).open(path).unwrap().set_modified(old(9)).unwrap();
     };
     write(&path, "first");

@@ -16,7 +16,7 @@ use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
 use yorozu_testkit::server::{Folder, Kind, Server};
 
-/// The program, told where faults are asked for.
+/// The program, with the folder where faults are asked for.
 fn faulty(folder: &Folder) -> Kind {
     let faults = folder.path().join("faults");
     fs::create_dir(&faults).unwrap();
@@ -35,7 +35,7 @@ fn has_come(folder: &Folder, fault: &str) -> bool {
     !folder.path().join("faults").join(fault).exists()
 }
 
-/// What is in the log of the fault and of what became of it.
+/// Checks that the log has the fault and its outcome.
 fn told(folder: &Folder, fault: &str, what: &str) {
     let place = format!("a test asked for it: {fault}; this is a bug");
     until(what, || log(folder).contains(&place) && log(folder).contains(what));
@@ -119,7 +119,7 @@ fn a_panic_in_the_middle_of_a_body_tears_it_and_stores_nothing() {
         let page = long_page(request.param("REQUEST_URI"));
         format!("Content-Type: text/html\r\n\r\n{page}").into_bytes()
     });
-    // Kept as a file, too: whoever keeps it lets it go.
+    // Kept as a file, too: its holder lets it go.
     let stored = "fastcgi_cache_lock on; fastcgi_store $dir/kept$uri;";
     let http = SITE.replace("fastcgi_cache_lock on;", stored);
     let server = Server::start(&faulty(&folder), folder.path(), &http);

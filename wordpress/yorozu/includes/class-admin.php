@@ -17,7 +17,7 @@ final class Admin {
 		add_filter( 'plugin_action_links_yorozu/yorozu.php', array( self::class, 'links' ) );
 	}
 
-	/** Who may purge. */
+	/** Whether the current user may purge. */
 	private static function may_purge(): bool {
 		/**
 		 * Filters the capability that purging needs.

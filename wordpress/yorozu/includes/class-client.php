@@ -3,18 +3,18 @@ namespace Yorozu;
 
 defined( 'ABSPATH' ) || exit;
 
-/** Asks the server: one request, as fast as it goes, and no more than a line about it when nobody answers. */
+/** Asks the server: one request, as fast as it goes, and no more than a line about it when there is no answer. */
 final class Client {
 	/** Seconds to wait for a connection, and for the answer: a post is not saved later than that. */
 	const CONNECT_SECONDS = 0.5;
 	const ANSWER_SECONDS  = 3;
 
-	/** Is there an address to ask at? */
+	/** Whether there is an address to ask at. */
 	public static function is_configured(): bool {
 		return defined( 'YOROZU_URL' ) && defined( 'YOROZU_TOKEN' );
 	}
 
-	/** Did the server hand this request to PHP? */
+	/** Whether the server handed this request to PHP. */
 	public static function is_behind_server(): bool {
 		return isset( $_SERVER['SERVER_SOFTWARE'] ) && 0 === strpos( $_SERVER['SERVER_SOFTWARE'], 'yorozu' );
 	}
@@ -23,8 +23,8 @@ final class Client {
 	 * Purges.
 	 *
 	 * @param array $batches Each with `tags` and `urls`, lists of strings, and `soft`.
-	 * @return int Stored responses that were met.
-	 * @throws \RuntimeException Nobody answers, or refuses; the message is for the log, the code the status.
+	 * @return int Stored responses that were purged.
+	 * @throws \RuntimeException There is no answer, or a refusal; the message is for the log, the code the status.
 	 */
 	public static function purge( array $batches ): int {
 		$counts = array_column( self::ask( 'POST', wp_json_encode( $batches ) ), 'purged' );
@@ -35,7 +35,7 @@ final class Client {
 	 * How full the zones are.
 	 *
 	 * @return array Zones by name, each with `memory` and `disk`.
-	 * @throws \RuntimeException Nobody answers, or refuses.
+	 * @throws \RuntimeException There is no answer, or a refusal.
 	 */
 	public static function figures(): array {
 		$answer = self::ask( 'GET', '' );

@@ -72,7 +72,7 @@ final class Lists {
 		return $types ? array_values( $types ) : array( 'post' );
 	}
 
-	/** Does it put sticky posts first, or take or leave those alone? */
+	/** Whether it puts sticky posts first, or takes only them, or none of them. */
 	private static function is_by_stickiness( \WP_Query $query ): bool {
 		if ( $query->is_home && ! $query->get( 'ignore_sticky_posts' ) && (int) $query->get( 'paged' ) <= 1 ) {
 			return true;
@@ -87,7 +87,7 @@ final class Lists {
 		return ! array_diff( $sticky, $in ) || ! array_diff( $sticky, $out );
 	}
 
-	/** Is what it finds passed on to filters? */
+	/** Whether what it finds is passed on to filters. */
 	private static function is_seen( \WP_Query $query ): bool {
 		return ! $query->get( 'suppress_filters' ) && ! in_array( $query->get( 'fields' ), array( 'ids', 'id=>parent' ), true );
 	}

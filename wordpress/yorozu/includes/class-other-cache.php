@@ -30,7 +30,7 @@ final class Other_Cache {
 		return (bool) apply_filters( 'yorozu_is_other_cache', $is_active );
 	}
 
-	/** Is it known how to clear it? */
+	/** Whether it is known how to clear it. */
 	public static function is_known(): bool {
 		return array_filter( self::FUNCTIONS, 'function_exists' ) || array_filter( self::ACTIONS, 'has_action' )
 			|| has_action( 'yorozu_clear_other_cache' );

@@ -25,7 +25,7 @@ final class Page {
 	/** @var int|null Seconds for which the nonces on the page are valid. */
 	private static $nonce_seconds = null;
 
-	/** Is this a request whose answer may be stored? */
+	/** Whether this request's answer may be stored. */
 	public static function is_asked_for(): bool {
 		$method = $_SERVER['REQUEST_METHOD'] ?? '';
 		return ! is_admin() && ! wp_doing_cron() && in_array( $method, array( 'GET', 'HEAD' ), true );
@@ -55,7 +55,7 @@ final class Page {
 	}
 
 	/**
-	 * The buffer is full, or somebody flushes, drops or ends it.
+	 * The buffer is full, or it is flushed, dropped or ended.
 	 *
 	 * @return string|false False: as it is, and what follows is not held back any more.
 	 */

@@ -4,7 +4,7 @@ namespace Yorozu;
 defined( 'ABSPATH' ) || exit;
 
 /**
- * Keeps what is for one visitor alone from being stored: who is logged in, has given a post's password, has a cart.
+ * Keeps pages from being stored that are for one visitor: one that is logged in, has given a post's password, has a cart.
  * The server's configuration lets such visitors past the cache by their cookies; this holds also where it does not.
  */
 final class Personal {
@@ -40,7 +40,7 @@ final class Personal {
 		add_filter( 'rest_pre_dispatch', array( self::class, 'of_route' ), PHP_INT_MAX, 3 );
 	}
 
-	/** Did a cookie come that tells this visitor from others? */
+	/** Whether a cookie came that distinguishes this visitor from others. */
 	private static function is_known_visitor(): bool {
 		$names = defined( 'LOGGED_IN_COOKIE' ) ? array( LOGGED_IN_COOKIE ) : array();
 		/**
@@ -59,7 +59,7 @@ final class Personal {
 		return false;
 	}
 
-	/** Is the page for this visitor alone? Asked when it is whole. */
+	/** Whether the page is for this visitor alone; asked when it is whole. */
 	public static function is_page(): bool {
 		if ( self::is_known_visitor() ) {
 			return true;
@@ -76,14 +76,14 @@ final class Personal {
 		return false;
 	}
 
-	/** What a password opens is for whoever knows it. */
+	/** What a password opens is for those who know it. */
 	private static function of_protected( $post ): void {
 		if ( $post instanceof \WP_Post && '' !== (string) $post->post_password ) {
 			Page::veto();
 		}
 	}
 
-	/** Whoever prints a post's text asks this first: lists, feeds, blocks, the REST API, embeds. */
+	/** Code that prints a post's text asks this first: lists, feeds, blocks, the REST API, embeds. */
 	public static function of_password( $is_required, $post = null ) {
 		self::of_protected( $post );
 		return $is_required;

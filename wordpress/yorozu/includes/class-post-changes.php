@@ -13,7 +13,7 @@ defined( 'ABSPATH' ) || exit;
 final class Post_Changes {
 	/** Post types that are part of every page. */
 	const OF_ALL_PAGES = array( 'wp_template', 'wp_template_part', 'wp_global_styles', 'custom_css' );
-	/** Post types without pages of their own, shown in others' pages. */
+	/** Post types without pages, shown in other pages. */
 	const OF_SOME_PAGES = array( 'wp_block', 'wp_navigation' );
 	/** Meta that pages show. */
 	const META = array( '_thumbnail_id', '_wp_page_template', '_wp_attachment_image_alt', '_wp_attachment_metadata' );
@@ -110,7 +110,7 @@ final class Post_Changes {
 			return 'publish' === $post->post_status;
 		}
 		if ( in_array( $post->post_type, array( 'nav_menu_item', 'customize_changeset', 'revision' ), true ) ) {
-			// Menus and the customizer have hooks of their own.
+			// Menus and the customizer have their own hooks.
 			return false;
 		}
 		$status = 'attachment' === $post->post_type ? get_post_status( $post ) : $post->post_status;
@@ -164,7 +164,7 @@ final class Post_Changes {
 		$is_hard   = $differs( 'url' ) || $differs( 'password' );
 		$is_opened = ( '' === $was['password'] ) !== ( '' === $is['password'] );
 		$tags      = array( "meta-{$is['id']}", "bymodified-{$is['type']}", 'lastmodified' );
-		// Who wrote it is not printed everywhere, unlike what a save may have changed besides.
+		// The author is not printed everywhere, unlike what a save may have changed besides.
 		$is_same = ! $is_hard && ! array_filter( array( 'title', 'text', 'order', 'talk', 'date', 'terms' ), $differs );
 		if ( ! $is_same || ! $differs( 'author' ) || isset( self::$with_meta[ $is['id'] ] ) ) {
 			$tags[] = "post-{$is['id']}";

@@ -60,7 +60,7 @@ final class Queue {
 	 * Purges what was noted.
 	 *
 	 * @param mixed $by_hand True: whatever the settings say.
-	 * @return int|null How many stored responses were met; null: nothing could be purged, or nobody tells.
+	 * @return int|null How many stored responses were purged; null: unknown, or nothing could be purged.
 	 */
 	public static function flush( $by_hand = false ): ?int {
 		if ( ! self::$tags && ! self::$urls ) {

@@ -15,7 +15,7 @@ final class Settings {
 		return array_merge( self::DEFAULTS, is_array( $set ) ? $set : array() );
 	}
 
-	/** Is the cache purged when something changes? */
+	/** Whether the cache is purged when something changes. */
 	public static function is_on(): bool {
 		return (bool) self::all()['is_on'];
 	}

@@ -143,7 +143,7 @@ final class Site_Changes {
 		return array_filter( array_filter( is_array( $sidebars ) ? $sidebars : array(), 'is_array' ), $is_used, ARRAY_FILTER_USE_KEY );
 	}
 
-	/** Does a widget of the kind change that is in a sidebar? */
+	/** Whether a widget of the kind that changes is in a sidebar. */
 	private static function is_widget_shown( string $kind, $old, $new ): bool {
 		if ( ! is_array( $new ) || ! isset( $new['_multiwidget'] ) && ! isset( $old['_multiwidget'] ) ) {
 			return true;

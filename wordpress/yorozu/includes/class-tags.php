@@ -224,7 +224,7 @@ final class Tags {
 	}
 
 	/**
-	 * Posts without a page of their own, which whoever finds them prints; one that was looked for by its name.
+	 * Posts without a page, which the query that finds them prints; one that was looked for by its name.
 	 *
 	 * @param \WP_Post[] $posts Passed on.
 	 * @param \WP_Query  $query
@@ -371,7 +371,7 @@ final class Tags {
 		return $users;
 	}
 
-	/** It says how many posts each has, and leaves out who has none. */
+	/** It says how many posts each author has, and leaves out those without any. */
 	public static function of_author_list( $args ) {
 		self::add( 'list-post' );
 		return $args;

@@ -52,7 +52,7 @@ final class User_Changes {
 		Queue::tags( "user $id", array( 'users' ) );
 	}
 
-	/** @param int|null $heir Who gets the posts; nobody: they are deleted one by one. */
+	/** @param int|null $heir The user who gets the posts; null: they are deleted one by one. */
 	public static function leaving( $id, $heir = null ): void {
 		$reason = "user $id deleted";
 		Queue::tags( $reason, array( "author-$id", "authorlink-$id", 'users', 'sitemapusers', 'sitemap' ), true );

@@ -8,7 +8,7 @@ const HTTP_SERVER: Contexts = HTTP | SERVER;
 settings! {
     /// Whether clients may speak HTTP/2.
     http2: bool = "off", ONE, HTTP_SERVER;
-    /// How much of a request's body a client may send before somebody reads it.
+    /// How much of a request's body a client may send before it is read.
     http2_body_preread_size: Size = "64k", ONE, HTTP_SERVER;
     /// Longest piece of a response's body in one frame.
     http2_chunk_size: Size = "16k", ONE, HTTP_SERVER_LOCATION;

@@ -33,7 +33,7 @@ impl Stall {
         self.is_timed_out.get()
     }
 
-    /// Notes what became of an attempt to send.
+    /// Notes the outcome of an attempt to send.
     fn note<T>(&self, sent: Poll<T>) -> Poll<T> {
         if sent.is_ready() {
             self.since.set(None);

@@ -228,9 +228,9 @@ struct Loop {
     stalled: Option<Pin<Box<Sleep>>>,
     /// Since when there is no stream.
     quiet_since: Option<Instant>,
-    /// Whether the client was told that no further stream is answered.
+    /// Whether GOAWAY was sent: no further stream is answered.
     is_ending: bool,
-    /// Whether it was told so without an error.
+    /// Whether it was sent without an error.
     is_agreed: bool,
     opened: Instant,
 }
@@ -248,7 +248,7 @@ async fn linger(streams: &Streams, worker: &Rc<dyn Host>) {
             skipped.clear();
         }
     };
-    // Whoever has all of it closes: that is not a long wait.
+    // A client that has all of it closes: the wait is short.
     let _ = tokio::time::timeout(core.lingering_timeout, read).await;
 }
 
@@ -331,7 +331,7 @@ impl Loop {
         self.sleep.as_mut().poll(context).map(|()| Event::Silent)
     }
 
-    /// Ready when the client has taken nothing for `send_timeout`, whatever it may still have asked for.
+    /// Ready when the client has taken nothing for `send_timeout`, even if it asked for more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(since) = self.streams.stall.since() else { return Poll::Pending };
         let Some(conf) = current_conf(&self.streams.client, &self.worker) else {
@@ -494,7 +494,7 @@ impl Stream {
         log(&mut self.exchange);
         let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());
         if !body.is_finished() && !body.is_lent() {
-            // Kept for a moment: what is wrong with the rest of the request is still told, and a
+            // Kept for a moment: what is wrong with the rest of the request is still reported, and a
             // client that is about to end it is not cut short.
             tasks::of_request(async move {
                 tokio::time::sleep(limits::H2_LINGERING).await;

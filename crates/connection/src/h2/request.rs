@@ -10,7 +10,7 @@ use http::uri::Authority;
 use yorozu_kernel::exchange::request::Request;
 use yorozu_wire::h1::{RequestLine, Version};
 
-/// Does a head exceed `large_client_header_buffers`? As nginx counts: names and values.
+/// Whether a head exceeds `large_client_header_buffers`; counted as by nginx: names and values.
 pub(super) fn is_too_large(parts: &Parts, bounds: &Bounds) -> bool {
     let optional = |text: Option<&str>| text.map_or(0, str::len);
     let target = parts.uri.path_and_query().map_or(1, |target| target.as_str().len());

@@ -115,9 +115,9 @@ impl ClientAuth {
         }
     }
 
-    /// May a client that was judged so be answered?
+    /// Admits a client with this verification, or says the status it gets.
     pub fn admits(&self, verification: &Verification) -> Result<(), u16> {
-        // As nginx: whoever signed it, or whether its signer is known, does not count here.
+        // As nginx: it does not count here who signed it, nor whether the signer is known.
         const BY_SELF: [u16; 4] = [18, 19, 20, 21];
         match (verification, self.asking) {
             (Verification::None, Asking::Must) => Err(496),

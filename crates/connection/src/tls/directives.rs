@@ -64,7 +64,7 @@ word_enum! {
         Off = "off",
         On = "on",
         Optional = "optional",
-        /// Whoever signed it.
+        /// A certificate with any signer.
         OptionalNoCa = "optional_no_ca",
     }
 }

@@ -134,7 +134,7 @@ impl ServerTls {
         Ok(tls)
     }
 
-    /// Has it a certificate to show?
+    /// Whether it has a certificate to show.
     pub fn has_certificate(&self) -> bool {
         self.named.is_some() || (self.configs.is_some() && !self.rejects)
     }
@@ -234,7 +234,7 @@ fn client_auth(conf: &Conf, is_bare: bool, env: &Env) -> Result<Option<ClientAut
     let named = path(&conf.ssl_client_certificate);
     let trusted = path(&conf.ssl_trusted_certificate);
     let is_lacking = named.is_none() && trusted.is_none() && asking != Asking::MayBySelf;
-    // Without a certificate of its own a server is not shown any.
+    // A server without a certificate shows none.
     if is_lacking && !is_bare {
         return Err(ValueError::new("no ssl_client_certificate for ssl_verify_client"));
     }
@@ -253,7 +253,7 @@ fn client_auth(conf: &Conf, is_bare: bool, env: &Env) -> Result<Option<ClientAut
     Ok(Some(found))
 }
 
-/// What is to be asked about a certificate, if somebody can be asked.
+/// What is to be asked about a certificate, if it has a responder.
 fn question(
     conf: &Conf,
     stapled: &Stapled,
@@ -404,7 +404,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// Does the client offer a cipher that such a key can be used with? Those of TLS 1.3 take any.
+/// Whether the client offers a cipher that such a key can be used with; those of TLS 1.3 take any.
 fn has_suite_for(offered: &[CipherSuite], algorithm: SignatureAlgorithm) -> bool {
     provider().cipher_suites.iter().filter(|suite| offered.contains(&suite.suite())).any(|suite| {
         suite.version().version == ProtocolVersion::TLSv1_3

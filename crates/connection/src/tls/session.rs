@@ -120,17 +120,17 @@ impl Session {
         }
     }
 
-    /// Was HTTP/2 agreed on?
+    /// Whether HTTP/2 was agreed on.
     pub fn speaks_h2(&self) -> bool {
         self.alpn == "h2"
     }
 
-    /// What a server says of the client's certificate, whichever server the handshake was with; one
-    /// that asks for none shows what that one says.
+    /// What a server says of the client's certificate, whichever server the handshake was with; a
+    /// server that asks for none shows what that server says.
     pub fn verification(&self, auth: Option<&Arc<ClientAuth>>) -> Verification {
         let mut judged = self.judged.borrow_mut();
         let Some(auth) = auth else { return judged.first.clone().unwrap_or(Verification::None) };
-        // By address: a reload makes rules of its own, with other lists and authorities.
+        // By address: a reload makes new rules, with other lists and authorities.
         if let Some((_, known)) = judged.by.iter().find(|(by, _)| Arc::ptr_eq(by, auth)) {
             return known.clone();
         }
@@ -176,7 +176,7 @@ fn join<T: Copy>(items: &[T], name: fn(T) -> String) -> Option<String> {
     Some(items.iter().map(|item| name(*item)).collect::<Vec<_>>().join(":"))
 }
 
-/// Is it a value that clients send to keep servers from relying on the known ones (RFC 8701)?
+/// Whether it is a value that clients send to keep servers from relying on the known ones (RFC 8701).
 fn is_grease(number: u16) -> bool {
     let [high, low] = number.to_be_bytes();
     high == low && low & 0x0f == 0x0a

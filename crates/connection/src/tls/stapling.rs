@@ -72,7 +72,7 @@ impl Question {
     /// `url` is `ssl_stapling_responder`; else the certificate names its responder.
     ///
     /// # Errors
-    /// Why nobody can be asked, in nginx's words.
+    /// Why there is no responder to ask, in nginx's words.
     pub fn new(
         certificate: &Stapled,
         trusted: &[CertificateDer<'_>],
@@ -134,7 +134,7 @@ impl Question {
         next.checked_sub(now).ok_or_else(|| "the OCSP response has expired".to_owned())
     }
 
-    /// By the authority itself, or by whom it has made for it (RFC 6960, section 4.2.2.2).
+    /// By the authority itself, or by a responder that it has authorized (RFC 6960, section 4.2.2.2).
     fn check_signature(&self, basic: &BasicOcspResponse) -> Result<(), String> {
         let content = basic.tbs_response_data.to_der().map_err(|problem| problem.to_string())?;
         let is_by = |signer: &Certificate| {
@@ -151,7 +151,7 @@ impl Question {
         if signers.any(is_by) { Ok(()) } else { Err("OCSP_basic_verify() failed".to_owned()) }
     }
 
-    /// Is a certificate signed by the authority?
+    /// Whether the authority has signed a certificate.
     fn has_signed(&self, certificate: &Certificate) -> bool {
         let (content, algorithm) =
             (certificate.tbs_certificate(), certificate.signature_algorithm());
@@ -300,7 +300,7 @@ fn head_end(answer: &[u8]) -> Option<usize> {
     memchr::memmem::find(answer, b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// Is an answer there as far as it says how long it is? One that does not ends with its connection.
+/// Whether an answer has arrived up to the length it announces. An answer without one ends with its connection.
 fn is_whole(answer: &[u8]) -> bool {
     let Some(end) = head_end(answer) else { return false };
     let length = answer[..end].split(|byte| *byte == b'\n').find_map(|line| {

@@ -22,7 +22,7 @@ pub struct Tls {
     records: OnceCell<Records<ServerConnection>>,
     /// Decrypted, and not asked for yet.
     early: RefCell<BytesMut>,
-    /// The client does not speak TLS, and is told so.
+    /// The client does not speak TLS, and gets an answer that says so.
     is_plain: Cell<bool>,
     /// Nothing follows the next write.
     is_last: Cell<bool>,

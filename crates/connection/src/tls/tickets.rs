@@ -17,7 +17,7 @@ const NAME_BYTES: usize = 16;
 /// certificates, and how clients are verified.
 pub type Circle = [u8; 32];
 
-/// A digest of whatever makes up a circle.
+/// A digest of all that makes up a circle.
 pub fn circle<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Circle {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -203,7 +203,7 @@ impl Sessions {
         Arc::new(OfCircle { cache: Arc::clone(cache), circle, timeout })
     }
 
-    /// Tickets with keys of our own, changed once per `timeout` and forgotten after another.
+    /// Tickets with our own keys, changed once per `timeout` and forgotten after another.
     ///
     /// # Errors
     /// There is no randomness.

@@ -20,8 +20,13 @@ use yorozu_kernel::exchange::response::{Body, Response, Segment, StoredPage};
 use yorozu_kernel::exchange::stream::Stream;
 use yorozu_kernel::logging::error;
 
-/// A response made from an entry.
-pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) -> Outcome {
+/// A response made from an entry, as the location's `conf` says.
+pub fn answer(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    entry: &Arc<Entry>,
+    status: CacheStatus,
+) -> Outcome {
     let is_hit = matches!(status, CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Updating);
     let now = exchange.now_millis();
     exchange.cache_status = Some(status);
@@ -29,8 +34,6 @@ pub fn answer(exchange: &mut Exchange, entry: &Arc<Entry>, status: CacheStatus) 
     exchange.cache_report.ttl = Some(entry.head.fresh_until - now);
     entry.touch(exchange.now());
     let head = &entry.head;
-    let location = exchange.conf.location(exchange.location);
-    let Some(conf) = settings::of(location) else { unreachable!("a gateway's answer") };
     if let Some(status) = intercepted(exchange, conf, head.status) {
         exchange.keep_challenges(status, &head.fields);
         return Outcome::Status(status);
@@ -56,7 +59,7 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
     (conf.intercept_errors && status >= 300 && has_page).then_some(status)
 }
 
-/// What of a stored head has a place of its own in a response.
+/// The fields of a stored head that a response keeps apart.
 fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
     let mut response = Response::new(head.status);
     response.content_type = head.content_type.clone();
@@ -68,12 +71,21 @@ fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
 
 /// Acts on the stored fields that the server acts on.
 fn apply_fields(response: &mut Response, conf: &Conf) {
-    response.allow_ranges = conf.force_ranges
-        || response
-            .field(b"accept-ranges")
-            .is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
-    response.has_own_date = response.field(b"date").is_some();
-    response.has_own_server = response.field(b"server").is_some();
+    let (mut ranges, mut has_date, mut has_server) = (None, false, false);
+    for (name, value) in response.all_fields() {
+        // Few have one of these lengths: one look at the fields is enough for all three.
+        match name.len() {
+            4 => has_date |= name.eq_ignore_ascii_case(b"date"),
+            6 => has_server |= name.eq_ignore_ascii_case(b"server"),
+            13 if name.eq_ignore_ascii_case(b"accept-ranges") => {
+                ranges.get_or_insert(value.eq_ignore_ascii_case(b"bytes"));
+            }
+            _ => {}
+        }
+    }
+    response.allow_ranges = conf.force_ranges || ranges == Some(true);
+    response.has_own_date = has_date;
+    response.has_own_server = has_server;
 }
 
 fn body(entry: &Entry, range: Range<u64>) -> Body {
@@ -135,10 +147,11 @@ pub(super) fn covered(exchange: &Exchange, entry: &Entry) -> Option<Range<u64>> 
 /// A 206 made from a stored one.
 pub(super) fn answer_part(
     exchange: &mut Exchange,
+    conf: &Conf,
     entry: &Arc<Entry>,
     range: &Range<u64>,
 ) -> Outcome {
-    let Outcome::Respond(mut response) = answer(exchange, entry, CacheStatus::Hit) else {
+    let Outcome::Respond(mut response) = answer(exchange, conf, entry, CacheStatus::Hit) else {
         return Outcome::Status(500);
     };
     if let Some(part) = &entry.head.part {
@@ -163,7 +176,7 @@ pub fn answer_stale(exchange: &mut Exchange, conf: &Conf, failure: Failure) -> O
     let head = &entry.head;
     let is_within = !failure.is_status && exchange.now_millis() < head.stale_error_until;
     let is_allowed = conf.cache_use_stale.has(failure.condition) && !head.must_revalidate;
-    (is_allowed || is_within).then(|| answer(exchange, &entry, CacheStatus::Stale))
+    (is_allowed || is_within).then(|| answer(exchange, conf, &entry, CacheStatus::Stale))
 }
 
 /// What went wrong with the upstream.
@@ -240,7 +253,7 @@ pub fn revalidated(
         let made = collector::Made { entry: Arc::clone(&renewed), making, guard };
         collector::store(zone, made, now, context);
     }
-    Some(answer(exchange, &renewed, CacheStatus::Revalidated))
+    Some(answer(exchange, conf, &renewed, CacheStatus::Revalidated))
 }
 
 fn update_fields(conf: &Conf, update: Response, renewed: &mut EntryHead) {

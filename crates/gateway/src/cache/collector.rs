@@ -132,7 +132,7 @@ impl Collecting {
 
     /// It is not stored: those who wait for the page make it, readers have what is passed on to the flow.
     pub fn give_up(self) -> Filling {
-        // First of all, so that nobody else comes to read.
+        // First of all, so that no further reader joins.
         drop(self.collector.guard);
         self.filling.pass_on();
         self.filling

@@ -3,9 +3,9 @@
 //!
 //! | what is known | what is decided |
 //! | --- | --- |
-//! | what is stored, the time | [`Decision`]: does it answer? |
-//! | that it is expired and may go on answering, and what came of claiming it | [`Step`]: who renews it, who gets it |
-//! | that nothing is stored, how often that was asked for | [`Missing`]: who makes it? |
+//! | what is stored, the time | [`Decision`]: whether it answers |
+//! | that it is expired and may go on answering, and what came of claiming it | [`Step`]: which request renews it, which gets it stale |
+//! | that nothing is stored, how often that was asked for | [`Missing`]: which request makes it |
 
 use super::settings::Conf;
 use crate::protocol::fault::Conditions;
@@ -28,10 +28,10 @@ pub enum Decision {
     Expired(NoStale),
 }
 
-/// Who renews an expired page.
+/// Which request renews an expired page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Renewal {
-    /// A request of the server's own.
+    /// A request that the server makes itself.
     Background,
     /// The first that asks for it.
     FirstAsking,
@@ -52,7 +52,7 @@ pub struct AskedOfPart {
     /// Those bytes of it that answer the request, if it holds all that is asked for.
     pub covered: Option<Range<u64>>,
     pub wants_all: bool,
-    /// Is it short enough to be read into memory?
+    /// Whether it is short enough to be read into memory.
     pub is_short: bool,
 }
 
@@ -97,7 +97,7 @@ pub enum Claiming {
     Maker,
     /// Another one does.
     Taken,
-    /// Nobody does; the answer to this request will hardly be stored.
+    /// None does; the answer to this request is unlikely to be stored.
     Barred,
 }
 
@@ -128,14 +128,14 @@ impl Renewal {
     }
 }
 
-/// What becomes of a request for which nothing is stored, or a part that does not answer.
+/// What happens to a request for which nothing is stored, or a part that does not answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Missing {
     /// The page was not asked for often enough to be stored. As nginx: there is no status at all before it is.
     TooFewUses,
     /// It asks for a range that begins far in the page, which is not stored for it (`*_cache_max_range_offset`).
     RangeBeyond,
-    /// It makes the page, or waits for the one who does (`*_cache_lock`).
+    /// It makes the page, or waits for the request that does (`*_cache_lock`).
     InLine,
     /// It makes the page, beside others.
     Beside,

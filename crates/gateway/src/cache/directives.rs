@@ -100,7 +100,7 @@ impl Setting for CacheValid {
 }
 
 /// Statuses that say something about one request, not about its URL: `*_cache_valid any` does not mean
-/// them, or one client's broken request would be everybody's answer.
+/// them, or one client's broken request would make the answer for all.
 fn is_of_request(status: u16) -> bool {
     matches!(status, 400 | 401 | 407 | 408 | 411..=417 | 421 | 426 | 428 | 429 | 431 | 494..=499)
 }
@@ -111,7 +111,7 @@ word_enum! {
         /// None.
         Off = "off",
         /// Those whose own fields say how long they are fresh, as RFC 9111 has it. Where the operator or
-        /// the application said so in nginx's terms, anybody's POST would empty the cache against it.
+        /// the application said so in nginx's terms, any client's POST would empty the cache against it.
         Fields = "fields",
         /// All.
         On = "on",
@@ -131,7 +131,7 @@ pub enum PurgeRule {
     Flags(Vec<Template>),
 }
 
-/// `from`: who may purge.
+/// `from`: the addresses that may purge.
 #[derive(Clone, Debug)]
 pub enum From {
     All,

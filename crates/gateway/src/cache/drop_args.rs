@@ -58,7 +58,7 @@ impl Setting for Names {
 }
 
 impl Names {
-    /// Is the argument one of them? Names are compared as they are written, as `$arg_` variables are.
+    /// Whether the argument is one of them. Names are compared as they are written, as by `$arg_` variables.
     fn has(&self, argument: &[u8]) -> bool {
         let end = argument.iter().position(|byte| *byte == b'=').unwrap_or(argument.len());
         self.0.iter().any(|name| name.matches(&argument[..end]))

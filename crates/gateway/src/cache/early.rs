@@ -16,7 +16,7 @@ use yorozu_kernel::config::directive::*;
 pub struct EarlyRefresh(Option<f64>);
 
 impl EarlyRefresh {
-    /// Does this hit begin a refresh? `now` in milliseconds since 1970.
+    /// Whether this hit begins a refresh; `now` in milliseconds since 1970.
     pub fn is_due(self, entry: &Entry, now: i64) -> bool {
         self.is_due_with(entry, now, fastrand::f64)
     }

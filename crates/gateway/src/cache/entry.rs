@@ -1,4 +1,4 @@
-//! From an answer to an entry: may it be stored, and what is stored of it.
+//! From an answer to an entry: whether it may be stored, and what is stored of it.
 
 use super::collector::Collector;
 use super::directives::IgnoreHeaders;
@@ -42,7 +42,7 @@ pub fn collector(
     }
 }
 
-/// Is there nothing about request and answer that forbids to show it to others? Judged alike for answers that are
+/// Checks that nothing about request and answer forbids showing it to others; in the same way for answers that are
 /// stored and for those that renew what is stored. `true`: the answer must say itself that it is for all.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ fn entry_head(
         etag: response.etag.clone(),
         vary,
         variant,
-        family: first.map_or_else(|| fastrand::u64(..), |first| first.head.family),
+        variant_group: first.map_or_else(|| fastrand::u64(..), |first| first.head.variant_group),
         part,
         tags,
         ..EntryHead::default()

@@ -25,7 +25,7 @@ pub struct Freshness {
 /// the request had `Authorization` and the key does not tell such requests apart.
 ///
 /// `X-Accel-Expires`, then `CDN-Cache-Control`, `Cache-Control` and `Expires`, then `*_cache_valid`, then
-/// `*_cache_heuristic`; whatever of them it is, `X-Accel-Expires-Max` bounds it, in seconds.
+/// `*_cache_heuristic`; `X-Accel-Expires-Max` bounds each of them, in seconds.
 ///
 /// # Errors
 /// Why it must not be stored.

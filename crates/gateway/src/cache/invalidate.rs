@@ -30,7 +30,7 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
         let key = key::with_method(exchange, conf, method);
         let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, &zone));
         let takes_all = conf.cache_invalidate == Invalidate::On;
-        // First: what is stored from here on meets it, what was stored before is found.
+        // First: it applies to what is stored from here on; what was stored before is found.
         zone.changed(&key, takes_all, own.as_ref().map(|own| &*own.making));
         let stored = zone.stored_of(&key);
         if stored.as_ref().is_some_and(Vec::is_empty) {
@@ -50,8 +50,8 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
     }
 }
 
-/// Does the page say itself how long it is fresh, in any of its `stored` variants? One that is not found may, while
-/// its variants are not known. Blocks.
+/// Whether the page says itself how long it is fresh, in any of its `stored` variants. `true` for a page that is not
+/// found while its variants are unknown. Blocks.
 fn says_its_lifetime(zone: &Zone, page: &Key, stored: Option<Vec<Key>>, now: i64) -> bool {
     /// Variants that are looked at; chosen: all of a page have their lifetime from one place.
     const LOOKED_AT: usize = 16;
@@ -107,7 +107,7 @@ pub fn plan_for_get(exchange: &mut Exchange, conf: &Conf, head: &Head) {
     exchange.pass.put(Plan { making: Some(making), ..Plan::new(zone, key) });
 }
 
-/// Does `Content-Location` name the request's own URL?
+/// Whether `Content-Location` names the request's own URL.
 fn is_of_own_url(exchange: &Exchange, head: &Head) -> bool {
     let Some(location) = head.field(b"content-location") else { return false };
     let target = exchange.request.target();

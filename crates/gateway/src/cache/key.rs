@@ -112,8 +112,8 @@ pub(super) fn other_variant(
     Some(first.variant(&id))
 }
 
-/// With `*_cache_vary_language`: is the page in the language the request likes best, where nothing else
-/// tells variants apart?
+/// Whether the page is in the language the request prefers, with `*_cache_vary_language`, where nothing else
+/// distinguishes variants.
 fn is_in_language(exchange: &Exchange, conf: &Conf, head: &EntryHead) -> bool {
     let varies_by_language_alone = || head.vary.eq_ignore_ascii_case(b"accept-language");
     if !conf.cache_vary_language || !varies_by_language_alone() {

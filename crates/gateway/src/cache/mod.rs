@@ -1,9 +1,9 @@
-//! Page-cache policy: may a stored response answer, and may a fetched one be stored?
+//! Page-cache policy: whether a stored response may answer, and whether a fetched one may be stored.
 //!
 //! Way through: [`lookup`] (memory) -> [`prepare`] (disk, other makers) -> the gateway fetches ->
-//! [`entry`], [`freshness`] -> [`Collector`] -> stored; what a stored response is to a request says
-//! [`decision`]. The bytes belong to `yorozu-cache`; this module opens no file, and asks no upstream: who asks
-//! the cache is told what to do ([`Found`]).
+//! [`entry`], [`freshness`] -> [`Collector`] -> stored. What a stored response can do for a request
+//! is decided in [`decision`]. The bytes belong to `yorozu-cache`; this module opens no file and asks no upstream:
+//! it returns what the caller shall do ([`Found`]).
 //!
 //! # Invariants
 //! - A response that sets a cookie, or says no-store, no-cache, private or `Vary: *`, is stored only
@@ -69,7 +69,7 @@ const VARIABLES: &[Row] = &[
     ),
 ];
 
-/// May the upstream's answer be stored?
+/// Whether the upstream's answer may be stored.
 pub fn is_cacheable(exchange: &Exchange) -> bool {
     exchange.pass.of::<Plan>().is_some_and(|plan| plan.not_stored.is_none())
 }
@@ -138,7 +138,7 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     judge(exchange, conf, &entry?)
 }
 
-/// Does the upstream get a GET for a HEAD?
+/// Whether the upstream gets a GET for a HEAD.
 fn is_asked_as_get(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);
     protocol::of(location).is_some_and(|protocol| protocol.asks_head_as_get(location))
@@ -149,16 +149,16 @@ fn find_in_memory(exchange: &Exchange, conf: &Conf, plan: &mut Plan) -> Option<A
     match key::variant(exchange, conf, &plan.key, &entry) {
         None => Some(entry),
         Some(key) => {
-            let found = plan.zone.peek(&key).filter(|found| is_of_family(found, &entry));
+            let found = plan.zone.peek(&key).filter(|found| is_of_group(found, &entry));
             plan.first = Some(entry);
             found
         }
     }
 }
 
-/// Was it stored as a variant of `first`, and not of one that is gone?
-fn is_of_family(entry: &Entry, first: &Entry) -> bool {
-    entry.head.family == first.head.family
+/// Whether it was stored as a variant of `first`, and not of an older one that is gone.
+fn is_of_group(entry: &Entry, first: &Entry) -> bool {
+    entry.head.variant_group == first.head.variant_group
 }
 
 /// What a stored response is to the request that asked for it.
@@ -182,9 +182,9 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Fou
         Decision::Hit => {
             let is_due = conf.cache_early_refresh.is_due(entry, exchange.now_millis());
             let refresh = if is_due { refresh_early(exchange, conf, entry) } else { None };
-            Some(Found { outcome: answer(exchange, entry, CacheStatus::Hit), refresh })
+            Some(Found { outcome: answer(exchange, conf, entry, CacheStatus::Hit), refresh })
         }
-        Decision::Part(range) => Some(answer::answer_part(exchange, entry, &range).into()),
+        Decision::Part(range) => Some(answer::answer_part(exchange, conf, entry, &range).into()),
         Decision::Beyond { completes } => {
             exchange.cache_report.forward = Some(Forward::Partial);
             if completes {
@@ -203,7 +203,7 @@ fn judge(exchange: &mut Exchange, conf: &Conf, entry: &Arc<Entry>) -> Option<Fou
     }
 }
 
-/// The stored page is no answer by itself any more.
+/// Notes that the stored page is expired: it cannot answer by itself.
 fn expire(exchange: &mut Exchange, entry: &Arc<Entry>) {
     exchange.cache_status = Some(CacheStatus::Expired);
     exchange.cache_report.forward = Some(Forward::Stale);
@@ -240,7 +240,7 @@ fn renew(
         }
         Step::Alone => return None,
     };
-    Some(Found { outcome: answer(exchange, entry, status), refresh })
+    Some(Found { outcome: answer(exchange, conf, entry, status), refresh })
 }
 
 /// `*_cache_early_refresh`: has one request renew a page that is still fresh.
@@ -276,7 +276,7 @@ fn for_refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard)
 }
 
 /// Has a request renew the page that differs from the one under way in all that stands against storing its
-/// answer; `None` if there is no such request, `Some(None)` if somebody renews it.
+/// answer; `None` if there is no such request, `Some(None)` if it is already being renewed.
 fn refresh_clean(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Option<Box<Exchange>>> {
     let shadow = storing::clean(exchange, conf)?;
     let zone = &exchange.pass.of::<Plan>()?.zone;
@@ -330,8 +330,8 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     if missing == Missing::InLine { wait_for_maker(exchange, conf).await } else { None }
 }
 
-/// `cache_max_range_offset`: is a range asked for whose start lies so far in the page that the
-/// client should not wait for what comes before it?
+/// `cache_max_range_offset`: whether the range asked for starts so far in the page that the client should not
+/// wait for what comes before it.
 pub fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     let (Some(max), Some(range)) =
         (conf.cache_max_range_offset, exchange.request.known(exchange.request.known.range))
@@ -343,15 +343,15 @@ pub fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
     if exchange.pass.slice.get().is_some() {
         return false;
     }
-    // From the end: that is beyond whatever comes first.
+    // From the end: that is always beyond what comes first.
     yorozu_conf::value::number(digits).is_none_or(|start| max.0 == 0 || start > max.0)
 }
 
-/// With `cache_lock`: claims the page, or waits for the one who did, and reads along.
+/// With `cache_lock`: claims the page, or waits for the request that did, and reads along.
 async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
     let plan = exchange.pass.of::<Plan>()?;
-    // Of a page whose variants are known each has a maker of its own.
+    // When the variants of a page are known, each has its own maker.
     let first = plan.first.clone();
     let mut key = first.and_then(|first| key::variant(exchange, conf, &plan.key, &first));
     loop {
@@ -441,7 +441,7 @@ pub async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
         Some(entry) => Some(entry),
         None => load_key(exchange, key).await,
     };
-    let found = found.filter(|found| is_of_family(found, &entry));
+    let found = found.filter(|found| is_of_group(found, &entry));
     exchange.pass.of_mut::<Plan>()?.first = Some(entry);
     found
 }
@@ -467,8 +467,8 @@ async fn load_key(exchange: &mut Exchange, key: Key) -> Option<Arc<Entry>> {
     }
 }
 
-/// Is the client's field of this name for the stored page, and not for the one who makes it? In any
-/// case.
+/// Whether the client's field of this name, in any case, is meant for the stored page and not for the
+/// upstream.
 pub fn is_for_stored_page(name: &[u8]) -> bool {
     const CONDITIONS: [&[u8]; 6] = [
         b"if-modified-since",

@@ -9,7 +9,7 @@ use yorozu_kernel::exchange::cached::NotStored;
 /// What stands against storing the answer to a request.
 #[derive(Clone, Debug, Default)]
 pub struct Objections {
-    /// Whatever the answer says.
+    /// No answer can lift it.
     never: Option<NotStored>,
     /// Unless the answer says that it is for all.
     pub is_authorized: bool,
@@ -33,14 +33,14 @@ impl Objections {
         Self { never, is_authorized, unkeyed: unkeyed::unkeyed(exchange, conf) }
     }
 
-    /// Is there nothing against making the page of which this is the stored `Vary`, if any is?
+    /// Whether the page with this stored `Vary`, if one is stored, may be made by this request.
     pub fn admit(&self, vary: &[u8]) -> bool {
         self.never.is_none()
             && !self.is_authorized
             && self.unkeyed.iter().all(|suspect| suspect.is_varied_by(vary))
     }
 
-    /// Do they stand in spite of what the answer says?
+    /// Checks that the answer lifts them.
     ///
     /// # Errors
     /// The reason.
@@ -48,7 +48,7 @@ impl Objections {
         if let Some(why) = self.never {
             return Err(why);
         }
-        match self.unkeyed.iter().all(|suspect| suspect.is_told_by(conf, head)) {
+        match self.unkeyed.iter().all(|suspect| suspect.is_distinguished_by(conf, head)) {
             true => Ok(()),
             false => Err(NotStored::Unkeyed),
         }

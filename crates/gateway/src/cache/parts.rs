@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 use yorozu_cache::{Part, Zone};
 use yorozu_kernel::exchange::Exchange;
 
-/// Is `head` no rest of a page whose start is stored, or the rest that fits it?
+/// `false` if the start of the page is stored and `head` is not the rest that fits it.
 ///
 /// # Source
 /// RFC 9110, section 15.3.7.3: only parts with the same strong validator are joined.

@@ -26,7 +26,7 @@ pub struct Plan {
     pub not_stored: Option<NotStored>,
     /// What the request says against storing it, once that was asked.
     pub objections: Option<Objections>,
-    /// Is the page made for everybody, in the background?
+    /// Whether the page is refreshed in the background.
     pub is_refresh: bool,
     /// Held while this request makes the page.
     pub guard: Option<FillGuard>,
@@ -35,7 +35,7 @@ pub struct Plan {
     pub making: Option<Arc<Making>>,
     /// An entry that was read from its file, and a making from before that.
     pub(super) loaded: Option<(Arc<Entry>, Arc<Making>)>,
-    /// Is the stored page gone that the answer would have built on?
+    /// Whether the stored page that the answer would have built on is gone.
     pub(super) is_base_lost: bool,
 }
 
@@ -82,7 +82,7 @@ impl Plan {
         self.making = Some(making);
     }
 
-    /// What a request of its own needs to refresh the page; the claim goes with it.
+    /// What a background request needs to refresh the page; the claim goes with it.
     pub(super) fn for_refresh(&self, guard: FillGuard) -> Self {
         Self {
             first: self.first.clone(),
@@ -94,8 +94,8 @@ impl Plan {
         }
     }
 
-    /// Is the stored page over, now that its renewal got an answer of this status that may not be stored? A
-    /// page that answers only while it is renewed would answer for ever; an upstream in trouble ends none.
+    /// Whether the stored page ends, as its renewal got an answer of this status that may not be stored. A page
+    /// that is served only while it is renewed would be served for ever; an upstream's failure ends none.
     pub fn ends_with(&self, status: u16, why: NotStored) -> bool {
         let is_trouble = status >= 500 || matches!(status, 408 | 425 | 429);
         let vary = self.stale.as_ref().map_or(&b""[..], |stale| &stale.head.vary);
@@ -106,7 +106,7 @@ impl Plan {
         self.stale.as_ref().is_some_and(is_answering) && !is_trouble && !is_of_request
     }
 
-    /// Removes the stored page; who waits for its renewal is woken afterwards.
+    /// Removes the stored page; those who wait for its renewal are woken afterwards.
     pub fn end_stale(self, context: Context) {
         tasks::of_request(async move {
             let page = vec![Purge::Page(self.key.clone())];

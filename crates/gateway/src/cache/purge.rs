@@ -1,15 +1,15 @@
 //! `*_cache_purge`: requests that remove stored pages, in the syntax of nginx's commercial version and of the
 //! third-party module.
 //!
-//! | written | who purges | answer |
+//! | written | purged by | answer |
 //! | --- | --- | --- |
 //! | `ZONE KEY` in a location | every request to it | 200 and the key, 412 if nothing was stored |
 //! | `METHOD [purge_all] [from all \| ADDRESS ...]` | requests with this method (`on`: PURGE), for their own URL | the same |
 //! | `$flag ...` | requests for which a flag is neither empty nor 0, for their own URL | 204, 404 if nothing was stored |
 //!
 //! A `*` at the end of the key matches any ending. All variants and methods of a key go. Where
-//! neither `from` nor `allow` and `deny` of the location say who may purge, this machine may. What the disk does not take,
-//! so that it may not outlast the server, is answered with 500.
+//! neither `from` nor `allow` and `deny` of the location restrict purges, this machine may purge. A purge that could not be
+//! written to disk, so that it may not outlast the server, is answered with 500.
 
 use super::directives::{From, PurgeRule};
 use super::key;
@@ -28,13 +28,13 @@ use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::{self, Level};
 
-/// The settings of the gateway by whose rule the request is a purge.
+/// The settings of the gateway whose rule makes the request a purge.
 fn rule<'a>(
     exchange: &mut Exchange,
     location: &'a LocationConf,
     families: &[&Family],
 ) -> Option<&'a Conf> {
-    // A location of its own for purges has no gateway: all families are asked.
+    // A location only for purges has no gateway: all families are asked.
     let own = settings::of(location);
     let all = families.iter().map(|family| settings::with_prefix(location, family));
     let mut families = own.into_iter().chain(all);
@@ -49,15 +49,16 @@ fn rule<'a>(
     })
 }
 
-/// Is the request a purge? `families`: those whose pages may be stored.
+/// Whether a request to the location can be a purge; `families`: those whose pages may be stored.
+pub fn is_possible(location: &LocationConf, families: &[&Family]) -> bool {
+    let is_off = |conf: &Conf| matches!(conf.cache_purge, PurgeRule::Off);
+    !families.iter().all(|family| is_off(settings::with_prefix(location, family)))
+}
+
+/// Whether the request is a purge; `families`: as above.
 pub fn is_asked(exchange: &mut Exchange, families: &[&Family]) -> bool {
     let conf = Rc::clone(&exchange.conf);
-    let location = conf.location(exchange.location);
-    let is_off = |conf: &Conf| matches!(conf.cache_purge, PurgeRule::Off);
-    if families.iter().all(|family| is_off(settings::with_prefix(location, family))) {
-        return false;
-    }
-    rule(exchange, location, families).is_some()
+    rule(exchange, conf.location(exchange.location), families).is_some()
 }
 
 /// Purges what the request asks for. `has_rules`: `allow` and `deny` have let the client in.
@@ -154,7 +155,7 @@ pub fn of_key(key: &Key) -> Purge {
 /// A purge that the running server keeps to, and the next one may not know of: a line for the log, of level `crit`.
 pub struct NotDurable(pub String);
 
-/// Purges, all at once, on a thread that may block; how many stored responses each met.
+/// Purges, all at once, on a thread that may block; how many stored responses each matched.
 ///
 /// # Errors
 /// Neither could the files be removed nor the purge noted.

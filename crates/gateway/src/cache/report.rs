@@ -6,7 +6,14 @@ use crate::protocol::family::Family;
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::response::Response;
+
+/// Whether some answer of the location names this cache.
+pub fn is_on(location: &LocationConf, families: &[&Family]) -> bool {
+    let all = families.iter().map(|family| settings::with_prefix(location, family));
+    settings::of(location).into_iter().chain(all).any(|conf| conf.cache_status.0.is_some())
+}
 
 /// Adds `Cache-Status`, where the location names this cache; `families`: those whose pages may be stored.
 pub fn filter(exchange: &mut Exchange, response: &mut Response, families: &[&Family]) {

@@ -1,7 +1,7 @@
 //! Claims of pages, by those requests whose answers may be stored.
 //!
-//! A request whose answer will hardly be stored claims nothing: while it held the claim of an expired page, nobody
-//! would make that page. It is answered for itself alone, and where the stale page may answer, the page is made by a
+//! A request whose answer is unlikely to be stored claims nothing: while it held the claim of an expired page, no
+//! other would make that page. It is answered for itself alone, and where the stale page may answer, the page is made by a
 //! request without what stands against it ([`clean`]).
 
 use super::decision::Claiming;
@@ -30,9 +30,9 @@ pub fn objections<'e>(exchange: &'e mut Exchange, conf: &Conf) -> &'e Objections
 /// Answer to a claim of a page.
 pub enum Claimed {
     Maker(FillGuard),
-    /// Somebody else makes it.
+    /// Another request makes it.
     Taken(Waiter),
-    /// The answer to this request will hardly be stored, and nobody makes the page.
+    /// The answer to this request is unlikely to be stored, and none makes the page.
     Barred,
 }
 
@@ -43,7 +43,7 @@ fn known_vary(exchange: &Exchange) -> Bytes {
     stored.map_or_else(Bytes::new, |entry| entry.head.vary.clone())
 }
 
-/// Is the answer to the request one that will hardly be stored?
+/// Whether the answer to the request is unlikely to be stored.
 fn is_barred(exchange: &mut Exchange, conf: &Conf) -> bool {
     let vary = known_vary(exchange);
     !objections(exchange, conf).admit(&vary) || is_forbidden(exchange, conf)
@@ -73,7 +73,7 @@ pub fn claim(exchange: &mut Exchange, conf: &Conf, key: &Key) -> Option<Claimed>
     })
 }
 
-/// The request that makes the page for everybody in the place of a barred one: a GET without credentials, content and
+/// The request that makes the page for all clients in place of a barred one: a GET without credentials, content and
 /// what the key does not hold. `None` if that is another page, or its answer is not stored either.
 pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
     let vary = known_vary(exchange);
@@ -98,8 +98,8 @@ pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
     (is_same && !is_forbidden(&asked, conf)).then_some(asked)
 }
 
-/// Does `*_no_cache` hold for this request? Conditions that hold for one without any field, too, wait for the
-/// answer (`$upstream_http_...`): they say nothing yet.
+/// Whether `*_no_cache` holds for this request. Conditions that also hold for a request without any field wait
+/// for the answer (`$upstream_http_...`) and do not count yet.
 fn is_forbidden(exchange: &Exchange, conf: &Conf) -> bool {
     let holds = |asked: &mut Exchange| conf.no_cache.0.iter().any(|value| value.is_true(asked));
     if conf.no_cache.0.is_empty() || !holds(&mut exchange.shadow()) {

@@ -23,7 +23,7 @@ use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::{Client, Exchange, Role};
 use yorozu_kernel::find_config;
 
-/// Fields by which applications are told another URL or method, whatever they say; also all that begin with one of
+/// Fields that give applications another URL or method, with any value; also all that begin with one of
 /// [`OVERRIDE_PREFIXES`].
 const OVERRIDES: [&[u8]; 6] = [
     b"x-http-method",
@@ -34,7 +34,7 @@ const OVERRIDES: [&[u8]; 6] = [
     b"x-script-name",
 ];
 const OVERRIDE_PREFIXES: [&[u8]; 2] = [b"x-original-", b"x-rewrite-"];
-/// Fields by which they are told a host.
+/// Fields that give them a host.
 const HOSTS: [&[u8]; 9] = [
     b"x-backend-host",
     b"x-forward-host",
@@ -46,7 +46,7 @@ const HOSTS: [&[u8]; 9] = [
     b"x-original-host",
     b"x-real-host",
 ];
-/// Fields by which they are told a scheme, as a word or as a switch.
+/// Fields that give them a scheme, as a word or as a switch.
 const SCHEMES: [&[u8]; 6] = [
     b"cloudfront-forwarded-proto",
     b"x-forwarded-proto",
@@ -75,8 +75,8 @@ pub enum Suspect {
 }
 
 impl Suspect {
-    /// Does `Vary` tell such requests apart, or does the answer say that it is the same for all?
-    pub fn is_told_by(&self, conf: &Conf, head: &Head) -> bool {
+    /// Whether `Vary` distinguishes such requests, or the answer says that it is the same for all.
+    pub fn is_distinguished_by(&self, conf: &Conf, head: &Head) -> bool {
         let is_origin = matches!(self, Self::Field(name) if &name[..] == b"origin");
         let is_for_all = is_origin
             && head.field(b"access-control-allow-origin").is_some_and(|allowed| allowed == "*");
@@ -85,7 +85,7 @@ impl Suspect {
         is_for_all || varies
     }
 
-    /// Does a `Vary` name it?
+    /// Whether a `Vary` names it.
     pub fn is_varied_by(&self, vary: &[u8]) -> bool {
         let name: &[u8] = match self {
             Self::Field(name) => name,
@@ -164,7 +164,7 @@ impl Tried {
     }
 }
 
-/// The request of `client` after a `change`, as far as it comes without asking anybody; `None` if it does not come to
+/// The request of `client` after a `change`, as far as it comes without waiting for anything; `None` if it does not come to
 /// a gateway.
 pub fn tried(
     exchange: &Exchange,
@@ -249,7 +249,7 @@ impl<'e> Own<'e> {
         self.connected.contains(&Some(port)) || port == self.default_port()
     }
 
-    /// Is the authority the host, with no port or with the one that was connected to?
+    /// Whether the authority is the host, with no port or with the one that was connected to.
     fn is_written_plainly(&self, exchange: &Exchange) -> bool {
         let text = exchange.request.authority();
         if self.host.is_empty() {
@@ -272,7 +272,7 @@ impl<'e> Own<'e> {
             && port.is_none_or(|port| Some(port) == self.port || self.is_own_port(port))
     }
 
-    /// Is a field no one that says something about the URL, or does it say what is so?
+    /// Whether a field says nothing about the URL, or nothing wrong.
     fn agrees(&self, exchange: &Exchange, name: &[u8], value: &[u8]) -> bool {
         let is = |known: &&[u8]| *known == name;
         let all = |agrees: &dyn Fn(&[u8]) -> bool| field::list(value).all(agrees);
@@ -324,13 +324,13 @@ impl<'e> Own<'e> {
         name == b"x-forwarded-port" && all(&is_port)
     }
 
-    /// `Origin` (RFC 6454, section 7): is the page asked for by one of the same origin?
+    /// Whether `Origin` (RFC 6454, section 7) is the page's own origin.
     fn is_origin(&self, value: &[u8]) -> bool {
         let rest = value.strip_prefix(self.scheme).and_then(|rest| rest.strip_prefix(b"://"));
         rest.is_some_and(|authority| self.has_host(authority))
     }
 
-    /// `Forwarded` (RFC 7239): do its hosts and schemes agree?
+    /// Whether the hosts and schemes of `Forwarded` (RFC 7239) agree.
     fn agrees_forwarded(&self, value: &[u8]) -> bool {
         value.split(|byte| matches!(byte, b',' | b';')).all(|pair| {
             let pair = pair.trim_ascii();
@@ -351,7 +351,7 @@ impl<'e> Own<'e> {
     }
 }
 
-/// Does the answer redirect to the very page that its key stands for? Stored, it would be a loop for everybody. Hosts
+/// Whether the answer redirects to the page that its key stands for: stored, it would be a loop for all clients. Hosts
 /// are compared without port, and without the scheme if the key does not hold it.
 pub fn leads_to_itself(exchange: &Exchange, conf: &Conf, head: &Head) -> bool {
     if !matches!(head.status, 301 | 302 | 303 | 307 | 308) {
@@ -405,7 +405,7 @@ fn is_of_web(scheme: &[u8]) -> bool {
     scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")
 }
 
-/// Is `reference`, without its authority, the target it was found at (RFC 3986, section 5.2)?
+/// Whether `reference`, without its authority, resolves to the target it was found at (RFC 3986, section 5.2).
 fn same_target(own: &[u8], reference: &[u8]) -> bool {
     let path_bytes = own.iter().position(|byte| *byte == b'?').unwrap_or(own.len());
     let kept = match reference.first() {
@@ -424,7 +424,7 @@ fn same_target(own: &[u8], reference: &[u8]) -> bool {
     meant == own || normal(&meant).is_some_and(|meant| normal(own) == Some(meant))
 }
 
-/// Has the page another key over the other scheme?
+/// Whether the page has another key over the other scheme.
 fn holds_scheme(exchange: &Exchange, conf: &Conf) -> bool {
     let key = |is_tls: bool| {
         let client = Rc::new(exchange.client.over(is_tls));

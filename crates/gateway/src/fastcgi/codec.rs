@@ -181,7 +181,7 @@ impl Codec for FastcgiCodec {
         "upstream prematurely closed FastCGI stdout"
     }
 
-    fn told(&self, text: &[u8]) -> String {
+    fn in_nginx_words(&self, text: &[u8]) -> String {
         let text = String::from_utf8_lossy(text.trim_ascii_end()).into_owned();
         format!("FastCGI sent in stderr: \"{text}\" while reading response header from upstream")
     }

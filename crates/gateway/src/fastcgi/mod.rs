@@ -36,7 +36,7 @@ const VARIABLES: &[Row] = &[
     ("fastcgi_script_name", Variable::Builtin(script_name)),
 ];
 
-/// What its directives have in common with others'.
+/// What its directives have in common with those of other gateways.
 pub static FAMILY: Family = Family::new("fastcgi", "fastcgi_temp");
 
 /// What `fastcgi_pass` says.
@@ -50,10 +50,6 @@ impl Spoken for Fastcgi {
 }
 
 impl Protocol for Fastcgi {
-    fn family(&self) -> &'static Family {
-        &FAMILY
-    }
-
     fn target(&self) -> Option<&Target> {
         Some(&self.0)
     }

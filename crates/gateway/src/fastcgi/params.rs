@@ -177,7 +177,7 @@ fn own_conditions(exchange: &Exchange, location: &LocationConf, params: &mut Vec
     }
     let is_condition = |param: &Param| param.name.starts_with(b"HTTP_IF_");
     if conf.fastcgi_param.iter().any(is_condition) {
-        // The configuration puts conditions of its own.
+        // The configuration sets its own conditions.
         return false;
     }
     let (modified, etag) = cache::validators(exchange, with_prefix(location, &super::FAMILY));

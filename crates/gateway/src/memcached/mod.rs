@@ -73,7 +73,7 @@ pub fn rows() -> Vec<Directive> {
     rows
 }
 
-/// `memcached_next_upstream`, which has words of its own.
+/// `memcached_next_upstream`, which has its own words.
 fn next_upstream(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     const WORDS: [(&str, Conditions); 6] = [
         ("error", Conditions::ERROR),
@@ -110,10 +110,6 @@ impl Spoken for Memcached {
 }
 
 impl Protocol for Memcached {
-    fn family(&self) -> &'static Family {
-        &FAMILY
-    }
-
     fn target(&self) -> Option<&Target> {
         Some(&self.target)
     }

@@ -10,7 +10,7 @@
 //! A server answers in order: one key that it is slow with holds up those behind it. When the oldest question of a
 //! pipeline has waited for `PIPELINE_PATIENCE`, further ones, and those behind it, go to another pipeline.
 //!
-//! A connection that ends without an answer for its oldest question speaks against that one alone: the others are asked
+//! A connection that ends without an answer for its oldest question speaks against this question alone: the others are asked
 //! again, before it, until it has ended some. A server that ends many in a row and answers nothing is given up.
 //!
 //! # Invariants
@@ -32,7 +32,7 @@ use yorozu_kernel::base::{limits, tasks, turn};
 use yorozu_upstream::{Connection, PeerAddress, SocketOptions};
 use yorozu_wire::memcached::{self, Reply};
 
-/// Longest value that is read; memcached's own bound is 1 MB unless it is told otherwise.
+/// Longest value that is read; memcached's own bound is 1 MB unless configured otherwise.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
 /// How many pipelines may have a question because those before were slow; chosen, to spare a server that is.
 const ASKED_MAX: u8 = 3;
@@ -65,7 +65,7 @@ type Sender = oneshot::Sender<Result<Answer, LineFault>>;
 /// A question without an answer.
 struct Waiting {
     key: Bytes,
-    /// Who asked; `None` when the question went on to another pipeline, and the answer here is for nobody.
+    /// Where the answer goes; `None` if the question went on to another pipeline: the answer here is dropped.
     sender: Option<Sender>,
     /// How long the server may take for it.
     timeout: Duration,
@@ -96,7 +96,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Would a question wait behind a slow one?
+    /// Whether a question would wait behind a slow one.
     fn is_stalled(&self) -> bool {
         self.waits_since.get().is_some_and(|since| turn::since(since) >= limits::PIPELINE_PATIENCE)
     }
@@ -134,7 +134,7 @@ pub async fn get(
     }
 }
 
-/// A pipeline to a server where nobody waits too long, one more within bounds, or one that is stalled.
+/// A pipeline to a server that is not stalled, one more within bounds, or else a stalled one.
 fn pipeline(address: &PeerAddress, options: Options) -> Rc<Shared> {
     PIPELINES.with_borrow_mut(|pipelines| {
         if !pipelines.contains_key(address) {
@@ -201,8 +201,8 @@ impl Driver {
         }
     }
 
-    /// A connection is over: those who are to blame for it, or met the same, are told; the questions that a new
-    /// connection may answer. To ask twice changes nothing.
+    /// A connection is over: a question that has caused it too often fails, all if the server is not there; returns those that a new
+    /// connection may answer. Asking twice changes nothing.
     fn after(&mut self, fault: &LineFault) -> VecDeque<Waiting> {
         let is_barren = !self.has_served && self.input.is_empty();
         let mut left = std::mem::take(&mut self.asked);
@@ -214,7 +214,7 @@ impl Driver {
                 self.barren += u8::from(is_barren);
                 oldest.suspicion += if self.has_served { BEHIND_OTHERS } else { ALONE };
                 let is_bad = oldest.suspicion >= SUSPICION_MAX;
-                // Behind the others: what they get tells whose fault it is.
+                // Behind the others: their outcome shows which question is at fault.
                 if is_bad { &mut failed } else { &mut left }.push_back(oldest);
             }
             (_, oldest) => failed.extend(oldest),
@@ -304,7 +304,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Has those who wait behind the oldest question ask elsewhere; the answers that come here are for nobody.
+    /// Has those who wait behind the oldest question ask elsewhere; their answers here are dropped.
     fn pass_on(&mut self) {
         self.has_passed_on = true;
         for waiting in self.asked.iter_mut().skip(1).filter(|waiting| waiting.asked < ASKED_MAX) {
@@ -423,7 +423,7 @@ impl Driver {
     }
 }
 
-/// However it ends, nobody asks it any more, and those who wait for it are told by the end of their channels.
+/// However it ends, no question reaches it any more, and those who wait notice the end of their channels.
 impl Drop for Driver {
     fn drop(&mut self) {
         PIPELINES.with_borrow_mut(|pipelines| {

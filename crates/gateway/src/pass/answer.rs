@@ -139,7 +139,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
     Some(Outcome::Internal { uri: parts.path, args: Some(parts.args.unwrap_or_default()) })
 }
 
-/// The answer that a page of our own replaces: stored all the same, if it may be, so that the
+/// The answer that our error page replaces: stored all the same, if it may be, so that the
 /// upstream is not asked again for as long.
 async fn keep_intercepted(
     exchange: &mut Exchange,
@@ -192,7 +192,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Res
         content_type::add_charset(&mut response.content_type, charset);
     }
     response.allow_ranges |= conf.cache.force_ranges;
-    // As nginx: who passes the origin's own ones on adds none where it sent none.
+    // As nginx: if the origin's own ones are passed on, none is added where it sent none.
     let is_passed = |name: &[u8]| {
         protocol.hidden().contains(&name)
             && conf.pass_header.iter().any(|passed| passed.eq_ignore_ascii_case(name))

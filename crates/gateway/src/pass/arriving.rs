@@ -21,7 +21,7 @@ const GATHERED_BYTES_MAX: u64 = 64 * 1024;
 /// How long it is waited for. An application that flushes a part and works on is not held up.
 const GATHER_TIME: Duration = Duration::from_millis(2);
 
-/// Is its length known, and short?
+/// Whether its length is known, and short.
 fn is_short(response: &Response) -> bool {
     response.content_length.is_some_and(|length| length <= GATHERED_BYTES_MAX)
 }
@@ -92,7 +92,7 @@ impl ArrivingBody {
             let (connection, is_reusable) = source.into_connection(true);
             lease.release(connection, is_reusable);
         } else if has_no_content {
-            // Nobody wants the content; PHP may be cut short.
+            // The content is not wanted; PHP may be cut short.
             fetched.end();
         } else {
             let memory_bytes_max =

@@ -157,7 +157,7 @@ fn check(conf: &Conf, family: &Family, _is_used: bool, _env: &Env) -> Result<(),
 }
 
 impl Conf {
-    /// Are answers stored as files?
+    /// Whether answers are stored as files.
     pub fn stores(&self) -> bool {
         !matches!(self.store, Store::Off)
     }

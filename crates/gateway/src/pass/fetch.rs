@@ -37,7 +37,7 @@ const LINE_IDLE: Duration = Duration::from_secs(60);
 pub struct Job {
     pub conf: Rc<WorkerConf>,
     pub location: LocationId,
-    /// Whose prefix the settings have.
+    /// The protocol's family, whose prefix the settings have.
     pub family: &'static Family,
     pub upstream: Arc<Upstream>,
     /// What the choice of a peer depends on.
@@ -57,7 +57,7 @@ pub struct Job {
     pub context: Context,
     /// The client, if it shall get early hints.
     pub hinted: Option<Rc<dyn RequestSource>>,
-    /// What became of each peer asked.
+    /// The outcome of each peer asked.
     pub attempts: RefCell<Vec<UpstreamAttempt>>,
     /// When the last of them was chosen.
     pub begun: Cell<Instant>,
@@ -94,7 +94,7 @@ struct Answered {
     received: u64,
 }
 
-/// A failed conversation: whose fault, and how many bytes of an answer had come.
+/// A failed conversation: which side's fault, and how many bytes of an answer had come.
 type Failed = (Fault, usize);
 
 /// Asks peers until one answers acceptably.
@@ -173,7 +173,7 @@ impl Job {
         }
     }
 
-    /// Tells the exchange what became of the attempts.
+    /// Writes the outcomes of the attempts to the exchange.
     pub fn hand_over(&self, exchange: &mut Exchange) {
         let mut attempts = self.attempts.take();
         if exchange.attempts.is_empty() {
@@ -212,7 +212,7 @@ impl Job {
             && tries < self.upstream.group.tries_max()
     }
 
-    /// Did the conversation end because of what the client sent, or did not send?
+    /// Whether it ended because of what the client sent, or did not send.
     fn is_clients_fault(&self) -> bool {
         let fault = self.client_fault.take();
         let is_clients = fault.is_some();
@@ -448,7 +448,7 @@ impl Job {
         loop {
             let head = talk.codec.read_head(&mut talk.input);
             if let Some(text) = talk.codec.take_stderr() {
-                self.log(&talk.codec.told(&text), peer);
+                self.log(&talk.codec.in_nginx_words(&text), peer);
                 let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
                 if self.call.catch_stderr.iter().any(is_caught) {
                     return Err(Fault::InvalidHead);

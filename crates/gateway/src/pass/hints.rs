@@ -22,7 +22,7 @@ const OF_THE_ANSWER: [&[u8]; 9] = [
 /// The fields of early hints that the client gets.
 ///
 /// # Source
-/// RFC 8297, section 2: they are those that the final answer is likely to have; what that one hides is hidden here too.
+/// RFC 8297, section 2: they are those that the final answer is likely to have; what it hides is hidden here too.
 pub(super) fn shown(
     protocol: &dyn Protocol,
     conf: Settings<'_>,

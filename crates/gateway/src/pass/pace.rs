@@ -29,7 +29,7 @@ impl Paced {
         self.pace.due(self.passed).await
     }
 
-    /// Does something wait that was read?
+    /// Whether something that was read still waits.
     pub fn holds(&self) -> bool {
         !self.held.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Connections between requests: who holds one, and where it goes back to.
+//! Connections between requests: what holds one, and where it goes back to.
 //!
 //! Each worker has a pool for each group; its bound is that of `keepalive`. A connection in it is for one protocol and,
 //! with `keepalive … local` or TLS, for one location and peer name: it is never used for what it was not opened for.
@@ -85,7 +85,7 @@ thread_local! {
 /// How often idle connections are looked at.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Told whenever a connection of this worker is taken.
+/// Notified whenever a connection of this worker is taken.
 pub fn taken() -> Rc<Notify> {
     TAKEN.with(Rc::clone)
 }
@@ -99,7 +99,7 @@ pub fn take(key: &Rc<PoolKey>, peer: &Peer) -> Option<Kept> {
     })
 }
 
-/// Are fewer than `count` connections to `peer` idle, and is there room for one more?
+/// Whether fewer than `count` connections to `peer` are idle, and there is room for one more.
 pub fn lacks(key: &Rc<PoolKey>, peer: &Peer, count: usize) -> bool {
     POOLS.with_borrow(|pools| {
         pools.get(&key.group).is_none_or(|Entry { pool, keepalive, .. }| {

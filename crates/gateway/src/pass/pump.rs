@@ -65,7 +65,7 @@ impl Source {
                 read = connection.read(&mut self.input) => return read,
                 uploaded = upload => uploaded,
             };
-            // Whatever became of it: the answer has begun and decides.
+            // Its outcome does not matter: the answer has begun and decides.
             self.sending = Sending::of(&uploaded.result);
         }
         connection.read(&mut self.input).await
@@ -175,7 +175,7 @@ pub fn start_with(
 enum Outlet {
     /// To the one client.
     Queue,
-    /// To all who read along, and into the cache: nobody is waited for.
+    /// To all who read along, and into the cache, without waiting for any of them.
     Stored(Box<Collecting>),
     /// To all who read along; storing it was given up.
     Passed(Filling),
@@ -184,11 +184,11 @@ enum Outlet {
 /// What the source says; `None`: nothing in time.
 type Next = Option<Result<Option<Bytes>, CodecError>>;
 
-/// Is there room for a piece?
+/// Whether there is room for a piece.
 enum Room {
     Yes,
     No,
-    /// Nobody wants it.
+    /// It is not wanted any more.
     Unwanted,
 }
 
@@ -232,7 +232,7 @@ impl Pump {
         }
     }
 
-    /// `Ok(false)`: nobody wants the rest.
+    /// `Ok(false)`: the rest is not wanted.
     async fn transfer(&mut self, source: &mut Source, end: &mut PumpEnd) -> Result<bool, String> {
         self.spill_collected().await;
         loop {
@@ -254,7 +254,7 @@ impl Pump {
             };
             faults::point("pump");
             if let Some(text) = source.codec.take_stderr() {
-                let text = source.codec.told(&text);
+                let text = source.codec.in_nginx_words(&text);
                 end.context.upstream(Level::Error, &text, Some(&end.peer));
             }
             if let Some(saver) = &mut end.saver {
@@ -288,7 +288,7 @@ impl Pump {
         totals.body_bytes += bytes;
     }
 
-    /// The next piece when it is due; `None`: nobody wants it.
+    /// The next piece when it is due; `None`: it is not wanted any more.
     async fn next(&mut self, source: &mut Source, is_kept: bool) -> Option<Next> {
         let Some(mut pace) = self.ahead.pace.take() else {
             return self.unless_abandoned(is_kept, self.read(source)).await;
@@ -316,7 +316,7 @@ impl Pump {
         timer::within(self.ahead.read_timeout, source.next()).await
     }
 
-    /// What comes of waiting; `None` if meanwhile whoever wanted it has left, unless it is kept anyway.
+    /// The outcome of waiting; `None` if meanwhile all readers have left, unless it is kept anyway.
     async fn unless_abandoned<T>(
         &self,
         is_kept: bool,
@@ -345,7 +345,7 @@ impl Pump {
         }
     }
 
-    /// Returns when somebody took something, or left.
+    /// Returns when a reader took something, or left.
     async fn taken(&self) {
         match &self.outlet {
             Outlet::Queue | Outlet::Stored(_) => self.shared.writable.notified().await,
@@ -372,7 +372,7 @@ impl Pump {
         }
     }
 
-    /// Hands a piece on once there is room for it; `false` if nobody wants it.
+    /// Hands a piece on once there is room for it; `false` if it is not wanted.
     async fn queue(&mut self, piece: Bytes, context: &Context) -> bool {
         loop {
             match self.room(piece.len()) {

@@ -49,7 +49,7 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
             return body_failed(exchange, problem);
         }
     }
-    let job = match job(exchange, location, protocol, is_live).await {
+    let job = match job(exchange, location, protocol, gateway, is_live).await {
         Ok(job) => job,
         Err(status) => return Outcome::Status(status),
     };
@@ -59,7 +59,7 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
             // The rest does not fit the start that is stored: all of it is asked for.
             let plan = exchange.pass.of_mut::<Plan>().expect("has a start");
             plan.start = None;
-            let job = match self::job(exchange, location, protocol, false).await {
+            let job = match self::job(exchange, location, protocol, gateway, false).await {
                 Ok(job) => job,
                 Err(status) => return Outcome::Status(status),
             };
@@ -84,7 +84,7 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     conclude(exchange, gateway, job.call.validates, result).await
 }
 
-/// Fetches; `None` if the client has gone meanwhile and nobody else wants the answer.
+/// Fetches; `None` if the client has gone meanwhile and the answer is not wanted otherwise.
 async fn fetch_for_client(
     exchange: &mut Exchange,
     conf: Settings<'_>,
@@ -116,17 +116,17 @@ async fn job(
     exchange: &mut Exchange,
     location: &LocationConf,
     protocol: &dyn Protocol,
+    gateway: Settings<'_>,
     is_live: bool,
 ) -> Result<Box<Job>, u16> {
     match exchange.pass.of_mut::<Plan>() {
         Some(plan) => plan.begin(),
-        None => cache::invalidate::begin(exchange, settings(location, protocol).cache),
+        None => cache::invalidate::begin(exchange, gateway.cache),
     }
     let upstream = match protocol.target().and_then(Target::fixed) {
         Some(upstream) => Arc::clone(upstream),
         None => Box::pin(protocol.upstream(exchange)).await?,
     };
-    let gateway = settings(location, protocol);
     let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
     let from = from.and_then(|address| super::directives::bind_address(&address));
     let mut selector = Selector { client: exchange.remote.ip(), key: Vec::new() };
@@ -236,10 +236,10 @@ async fn refresh(exchange: &mut Exchange) {
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
     let Some(protocol) = protocol::of(location) else { return };
-    let Ok(job) = job(exchange, location, protocol, false).await else { return };
+    let gateway = settings(location, protocol);
+    let Ok(job) = job(exchange, location, protocol, gateway, false).await else { return };
     let result = fetch(&job).await;
     job.hand_over(exchange);
     // Dropping the response leaves its pump to finish the entry.
-    let gateway = settings(location, protocol);
     drop(conclude(exchange, gateway, job.call.validates, result).await);
 }

@@ -19,7 +19,7 @@ const HIDDEN: [&[u8]; 7] = [
 /// Fields about the connection to the upstream (RFC 9110, section 7.6.1).
 const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
 
-/// Does `Connection` name the field (RFC 9110, section 7.6.1)?
+/// Whether `Connection` names the field (RFC 9110, section 7.6.1).
 pub(super) fn is_of_connection(head: &Head, name: &[u8]) -> bool {
     // What tells where the message ends, and what was hidden before, is not its to name.
     const NOT_ITS: [&[u8]; 2] = [b"content-length", b"content-type"];

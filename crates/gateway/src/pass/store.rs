@@ -57,7 +57,7 @@ pub struct Saver {
 impl Saver {
     /// A saver for the exchange's answer, if the location stores answers.
     pub fn start(exchange: &mut Exchange, conf: &super::Conf, response: &Response) -> Option<Self> {
-        // The answer to a HEAD has no content, whatever it says: it would be an empty file for everybody.
+        // The answer to a HEAD has no content, whatever it says: it would be an empty file for all clients.
         if response.status != 200 || exchange.request.method == Method::Head {
             return None;
         }

@@ -15,7 +15,7 @@ pub struct Call {
     pub request: Bytes,
     /// How pieces of such a body are framed.
     pub framing: Framing,
-    /// Does it ask whether the stored page is still good, and put no other condition? Only then a 304 says so.
+    /// Whether it validates the stored page, with no other condition: only then a 304 renews it.
     pub validates: bool,
     /// The content that the request announces; in memory, it is a part of [`Call::request`].
     pub content: Content,
@@ -23,13 +23,13 @@ pub struct Call {
     pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
     /// Texts in the application's messages that make its answer a failure.
     pub catch_stderr: Vec<Bytes>,
-    /// May the connection be kept for another request?
+    /// Whether the connection may be kept for another request.
     pub may_keep: bool,
-    /// Is the connection encrypted, and how?
+    /// How the connection is encrypted, if it is.
     pub tls: Option<TlsOptions>,
     /// `fastcgi://`, for messages.
     pub scheme: &'static str,
-    /// Who sends the request in the place of a connection of its own.
+    /// The task that sends the request, instead of a connection for it alone.
     pub line: Option<Box<dyn Line>>,
     /// `/path` behind the peer's address in messages.
     pub uri: Vec<u8>,
@@ -40,7 +40,7 @@ pub struct Call {
 pub struct Framing {
     /// The longest piece that can be framed at once.
     pub piece_bytes_max: usize,
-    /// Does a frame hold all pieces that arrived together, and not one?
+    /// Whether a frame holds all pieces that arrived together, and not one.
     pub joins: bool,
     /// Writes what goes before a piece of this many bytes; returns what goes behind it.
     pub around: fn(usize, &mut Vec<u8>) -> &'static [u8],

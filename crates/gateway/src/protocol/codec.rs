@@ -50,18 +50,18 @@ pub trait Codec {
     /// What the peer did wrong.
     fn read_body(&mut self, input: &mut BytesMut) -> Result<BodyStep, CodecError>;
 
-    /// The peer closed: is the response whole?
+    /// Whether the response is whole when the peer closes.
     fn is_whole_at_close(&self) -> bool;
 
-    /// May the connection serve another request? Asked after the end of the body.
+    /// Whether the connection may serve another request; asked after the end of the body.
     fn is_reusable(&self) -> bool;
 
-    /// Does the connection leave the protocol behind this head, as the client asked for? Only what speaks HTTP does.
+    /// Whether the connection leaves the protocol after this head, as the client asked; only HTTP does.
     fn is_tunnel(&self) -> bool {
         false
     }
 
-    /// Does the application say that its answer is as it should be? Asked after the end of the body.
+    /// Whether the application reports success; asked after the end of the body.
     fn may_be_stored(&self) -> bool {
         true
     }
@@ -72,7 +72,7 @@ pub trait Codec {
     }
 
     /// nginx's words around such a text.
-    fn told(&self, text: &[u8]) -> String {
+    fn in_nginx_words(&self, text: &[u8]) -> String {
         String::from_utf8_lossy(text).into_owned()
     }
 

@@ -16,7 +16,7 @@ pub struct Family {
     pub prefix: &'static str,
     /// The default of its `*_temp_path`.
     pub temp_path: &'static str,
-    /// Has it a cache key of its own where `*_cache_key` says nothing?
+    /// Whether it has a default cache key, where `*_cache_key` is not set.
     pub has_default_key: bool,
     /// Where the settings with its prefix lie: the gateway's, and those of the cache in front.
     pub gateway: Place,
@@ -34,16 +34,28 @@ impl Family {
         }
     }
 
-    /// The same with a cache key of its own.
+    /// The same with a default cache key.
     #[must_use]
     pub const fn with_default_key(self) -> Self {
         Self { has_default_key: true, ..self }
     }
 }
 
-/// A protocol, as its directives know it: by its type.
+/// A protocol as its directives know it: by its type.
 pub trait Spoken: Protocol + Sized {
+    /// The prefix of its directives, and where the settings lie that have it.
     fn family() -> &'static Family;
+}
+
+/// [`Spoken::family`] of a protocol that is known by its value alone.
+pub trait HasFamily {
+    fn family(&self) -> &'static Family;
+}
+
+impl<P: Spoken> HasFamily for P {
+    fn family(&self) -> &'static Family {
+        <P as Spoken>::family()
+    }
 }
 
 /// A block's half of settings that are stamped.

@@ -1,6 +1,6 @@
 //! What a gateway asks of the protocol that it speaks.
 //!
-//! FastCGI, HTTP and memcached implement [`Protocol`], each in a folder of its own; the gateway and the cache know nothing
+//! FastCGI, HTTP and memcached implement [`Protocol`], each in its own folder; the gateway and the cache know nothing
 //! else of them. A protocol makes a [`Call`] of an exchange, reads the answer with a
 //! [`Codec`](codec::Codec), and has its own directives beside those that are stamped with its prefix
 //! ([`family`]).
@@ -14,7 +14,7 @@ pub mod target;
 use crate::upstream::Upstream;
 use bytes::Bytes;
 use call::Call;
-use family::Family;
+use family::HasFamily;
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -26,13 +26,10 @@ use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_upstream::TlsOptions;
 
-/// The protocol a location speaks, and to whom: what its `*_pass` says.
+/// The protocol a location speaks, and its target: what its `*_pass` says.
 ///
 /// What has a default here is what most protocols say.
-pub trait Protocol: Any + Debug + Send + Sync {
-    /// The prefix of its directives, and where the settings lie that have it.
-    fn family(&self) -> &'static Family;
-
+pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
     /// Where it goes, unless each request spells it.
     fn target(&self) -> Option<&Target>;
 
@@ -71,7 +68,7 @@ pub trait Protocol: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// May connections be kept for another request?
+    /// Whether connections may be kept for another request.
     fn may_keep(&self, location: &LocationConf) -> bool;
 
     /// How connections are encrypted, where no variable decides.
@@ -79,12 +76,12 @@ pub trait Protocol: Any + Debug + Send + Sync {
         None
     }
 
-    /// May a body of unknown length be sent on while it arrives?
+    /// Whether a body of unknown length may be sent on while it arrives.
     fn takes_chunked(&self, _location: &LocationConf) -> bool {
         false
     }
 
-    /// Are fields behind an answer the client's?
+    /// Whether the client gets an answer's trailers.
     fn passes_trailers(&self, _location: &LocationConf) -> bool {
         false
     }
@@ -104,12 +101,12 @@ pub trait Protocol: Any + Debug + Send + Sync {
         None
     }
 
-    /// Do answers say of what type they are? Else that follows from the path.
+    /// Whether answers say their type; else it follows from the path.
     fn says_type(&self) -> bool {
         true
     }
 
-    /// Is a GET sent for a HEAD, so that the page can be stored?
+    /// Whether a GET is sent for a HEAD, so that the page can be stored.
     fn asks_head_as_get(&self, _location: &LocationConf) -> bool {
         false
     }
@@ -118,7 +115,7 @@ pub trait Protocol: Any + Debug + Send + Sync {
     /// ([`Family::has_default_key`]).
     fn default_key(&self, _exchange: &mut Exchange, _location: &LocationConf, _key: &mut Vec<u8>) {}
 
-    /// Appends what of a request decides, beside its own bytes, what becomes of it: where it goes, and how its answer is
+    /// Appends what decides, beside the request's own bytes, how it is treated: where it goes, and how its answer is
     /// rewritten.
     fn append_decided(&self, exchange: &mut Exchange, _location: &LocationConf, out: &mut Vec<u8>) {
         if let Some(target) = self.target() {

@@ -360,10 +360,6 @@ impl Spoken for Pass {
 }
 
 impl Protocol for Pass {
-    fn family(&self) -> &'static Family {
-        &FAMILY
-    }
-
     fn target(&self) -> Option<&Target> {
         match self {
             Self::Fixed { target, .. } => Some(target),

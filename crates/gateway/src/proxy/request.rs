@@ -182,7 +182,7 @@ fn without_breaks(uri: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Is a HEAD sent on as GET, so that the whole page can be stored?
+/// Whether a HEAD is sent on as GET, so that the whole page can be stored.
 pub(super) fn is_converted_head(exchange: &Exchange, conf: &Conf) -> bool {
     conf.proxy_cache_convert_head
         && cache::is_cacheable(exchange)

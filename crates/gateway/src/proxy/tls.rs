@@ -102,7 +102,7 @@ impl ModuleConf for Conf {
     }
 }
 
-/// May the location speak TLS?
+/// Whether the location may speak TLS.
 fn is_used(at: &Compiling<'_>) -> bool {
     spoken_by::<Pass>(&**at.handler).is_some_and(|pass| pass.known_scheme() != Some(Scheme::Http))
 }
@@ -157,7 +157,7 @@ impl Conf {
         Ok(conf)
     }
 
-    /// Do variables name the certificate?
+    /// Whether variables name the certificate.
     pub(super) fn is_spelled(&self) -> bool {
         self.config.is_none()
     }

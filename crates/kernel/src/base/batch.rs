@@ -38,7 +38,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Writes it; whoever waits for that is woken.
+    /// Writes it, and wakes the task that waits for that.
     fn write(mut self) {
         faults::point("batch");
         let written = self.to.try_write(&self.head, &self.body);
@@ -48,7 +48,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // Lost by a panic: to whom it was going gets nothing, and that is known.
+        // Lost by a panic: its client gets nothing, and that is known.
         let lost = || (Vec::new(), Err(io::ErrorKind::ConnectionAborted.into()));
         self.sending.done.borrow_mut().get_or_insert_with(lost);
         if let Some(waker) = self.sending.waker.take() {
@@ -57,7 +57,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What became of it: the head's buffer to use again, and how much was sent.
+/// The outcome of a write: the head's buffer to use again, and how much was sent.
 #[derive(Default)]
 struct Sending {
     done: RefCell<Option<(Vec<u8>, io::Result<usize>)>>,
@@ -76,7 +76,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Counts a write; shall it wait for others?
+    /// Counts a write; returns whether it shall wait for others.
     fn waits(&mut self) -> bool {
         if self.turn != turn::number() {
             self.is_on = self.count >= limits::BATCH_MIN;
@@ -147,7 +147,7 @@ pub async fn run() {
             batch.sender = Some(context.waker().clone());
         });
         for waiting in work.drain(..) {
-            // A panic is in the log, and known to whom it concerns: the others are written all the same.
+            // A panic is in the log, and its writer knows of it: the others are written all the same.
             let _ = tasks::guard(|| waiting.write());
         }
         Poll::<()>::Pending

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Time between two beats of a worker's pulse; shorter than the usual timeouts of connections.
 pub const PULSE: Duration = Duration::from_secs(20);
-/// A piece of memory that has pages of its own in the allocator, in bytes; chosen.
+/// A piece of memory that gets whole pages from the allocator, in bytes; chosen.
 pub const LARGE_PIECE_BYTES: usize = 4 * 1024 * 1024;
 /// Largest window of flow control in HTTP/2, in bytes (RFC 9113, section 6.9.1).
 pub const H2_WINDOW_MAX: u32 = (1 << 31) - 1;

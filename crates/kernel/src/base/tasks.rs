@@ -1,4 +1,4 @@
-//! Tasks beside connections: whose they are, and what becomes of them after a panic.
+//! Tasks beside connections: whose they are, and what happens to them after a panic.
 //!
 //! A worker's own tasks live as long as the worker ([`of_worker`]). What keeps something going for a
 //! configuration - names resolved, connections ready, certificates stapled - hangs from the worker's hold on it
@@ -29,7 +29,7 @@ impl std::fmt::Display for Panicked {
 /// Runs `work` to its end, or to a panic.
 ///
 /// # Errors
-/// It panicked: what that interrupted is dropped and looked at by nobody.
+/// It panicked: what that interrupted is dropped without being looked at.
 pub async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     let mut work = pin!(work);
     std::future::poll_fn(|context| {
@@ -60,7 +60,8 @@ fn tell(text: &str) {
     }
 }
 
-/// Has every panic from here on told to `log`, with its place. What it ended is said by who started that.
+/// From here on every panic is reported to `log`, with its place. What it ended is reported by the code that
+/// started that.
 pub fn tell_panics(log: impl Fn(&str) + Send + Sync + 'static) {
     static HOOK: Once = Once::new();
     LOG.store(Some(Arc::new(Box::new(log))));
@@ -69,14 +70,14 @@ pub fn tell_panics(log: impl Fn(&str) + Send + Sync + 'static) {
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("unnamed");
-            tell(&format!("thread \"{name}\" panicked{}; this is a bug", told(panic)));
+            tell(&format!("thread \"{name}\" panicked{}; this is a bug", described(panic)));
             usual(panic);
         }));
     });
 }
 
 /// Where, and what it says.
-fn told(panic: &PanicHookInfo<'_>) -> String {
+fn described(panic: &PanicHookInfo<'_>) -> String {
     let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
     let payload = panic.payload();
     let message = payload.downcast_ref::<&str>().copied();
@@ -93,7 +94,7 @@ fn tell_restart(what: &str) {
 struct Restarts(Option<Instant>);
 
 impl Restarts {
-    /// Notes a panic; is there to be a pause?
+    /// Notes a panic; returns whether a pause is due.
     fn needs_pause(&mut self) -> bool {
         let now = Instant::now();
         let last = self.0.replace(now);
@@ -147,7 +148,7 @@ pub fn of_process(what: &'static str, work: impl Fn() + Send + 'static) -> std::
         while guard(&work).is_err() {
             tell_restart(what);
             if restarts.needs_pause() {
-                #[expect(clippy::disallowed_methods, reason = "a thread that serves nobody")]
+                #[expect(clippy::disallowed_methods, reason = "a thread that serves no clients")]
                 std::thread::sleep(limits::RESTART_INTERVAL);
             }
         }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 /// Bounds the waits of one connection, one at a time.
 pub struct Timer {
     sleep: Pin<Box<Sleep>>,
-    /// Whom it wakes.
+    /// The task it wakes.
     waker: Option<Waker>,
     /// Of the present wait.
     limit: Duration,
@@ -113,8 +113,8 @@ impl Drop for Lent {
     }
 }
 
-/// What `work` gives, or `None` if it takes longer than `limit`: as [`Timer::within`], for who has no timer
-/// of its own.
+/// What `work` gives, or `None` if it takes longer than `limit`: as [`Timer::within`], for callers without a
+/// timer.
 ///
 /// # Cancel safety
 /// As `work`.

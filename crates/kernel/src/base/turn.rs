@@ -26,11 +26,13 @@ thread_local! {
 }
 
 /// The number of the present turn of this worker.
+#[inline]
 pub fn number() -> u64 {
     TURN.get()
 }
 
 /// Milliseconds since 1970, read once a turn.
+#[inline]
 pub fn unix_millis() -> i64 {
     let (turn, millis) = MILLIS.get();
     if turn == number() && turn != NONE {
@@ -46,7 +48,8 @@ pub fn unix_seconds() -> i64 {
     unix_millis() / 1000
 }
 
-/// As [`unix_millis`], of the clock that nobody sets. As nginx, whose times are those of its event loop's rounds.
+/// As [`unix_millis`], of the monotonic clock. As nginx, whose times are those of its event loop's rounds.
+#[inline]
 pub fn instant() -> Instant {
     match INSTANT.get() {
         Some((turn, now)) if turn == number() && turn != NONE => now,
@@ -82,10 +85,10 @@ pub fn unix_seconds_of(time: SystemTime) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// Is any task ready that the last round of them left?
+/// Whether a task is still ready after the last round.
 struct Ready {
     is_any: AtomicBool,
-    /// Who polls the rounds.
+    /// Wakes the task that polls the rounds.
     outer: Mutex<Waker>,
 }
 

@@ -166,7 +166,7 @@ pub trait Setting: Sized + Clone {
         Err(args.duplicate())
     }
 
-    /// Of values that a directive collects: may this one not stand beside an earlier one?
+    /// Of values that a directive collects: whether this one may not stand beside an earlier one.
     fn repeats(&self, _earlier: &Self) -> bool {
         false
     }
@@ -233,7 +233,7 @@ impl<T: Setting> Inherit<T> {
 /// is nginx's notation or `none` (then the type's `Default`). The default's text is parsed by the
 /// type itself, so that what the manual says and what the server does cannot differ.
 ///
-/// In front of the lines may stand `in FIELD;`, for a draft that has a field of its own in the block; `written;`, where
+/// In front of the lines may stand `in FIELD;`, for a draft that has its own field in the block; `written;`, where
 /// the module says by hand what the draft is compiled to; or `inherit = FUNCTION, check = FUNCTION;` with what is done
 /// in place of the usual inheritance, and after the defaults are applied.
 #[macro_export]

@@ -35,7 +35,7 @@ impl Source for Files {
     }
 }
 
-/// Reads a regular file. Pipes and devices may have no end, or nobody at theirs.
+/// Reads a regular file. Pipes and devices may have no end, or no writer.
 ///
 /// # Errors
 /// What opening or reading it gave; it is not a regular file, or too large to be meant.
@@ -44,7 +44,7 @@ pub fn read_regular(path: &Path) -> io::Result<Bytes> {
 }
 
 fn read_regular_here(path: &Path) -> io::Result<Bytes> {
-    // Without waiting for whoever may write into a pipe.
+    // Without waiting for a writer, if it is a pipe.
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
     if metadata.is_dir() {
@@ -66,10 +66,10 @@ fn read_regular_here(path: &Path) -> io::Result<Bytes> {
     if text.len() as u64 > limits::NAMED_FILE_BYTES { Err(too_large()) } else { Ok(text.into()) }
 }
 
-/// Reads a regular file, or what somebody writes into a named pipe soon.
+/// Reads a regular file, or what is soon written into a named pipe.
 ///
 /// # Errors
-/// As [`read_regular`]; nobody writes.
+/// As [`read_regular`]; the pipe has no writer.
 ///
 /// # Source
 /// nginx, `ssl_password_file`: "a named pipe can also be used instead of a file".
@@ -125,7 +125,7 @@ fn wildcard(part: &str) -> Option<glob::Pattern> {
     if !part.contains(['*', '?', '[']) {
         return None;
     }
-    // Written so, `**` and `[^` have no meaning of their own here.
+    // Written so, `**` and `[^` have no special meaning here.
     let mut plain = part.replace("[^", "[!");
     while plain.contains("**") {
         plain = plain.replace("**", "*");
@@ -167,7 +167,7 @@ fn names(
 mod tests {
     use super::*;
 
-    /// A folder of its own, gone at the end.
+    /// A temporary folder, gone at the end.
     struct Folder(PathBuf);
 
     impl Folder {

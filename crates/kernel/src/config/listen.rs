@@ -225,7 +225,7 @@ pub fn check_certificates(
         if certificate(socket.default_server).0 {
             continue;
         }
-        // A default server that rejects whatever it is asked leaves the others to themselves.
+        // A default server that rejects handshakes has no certificate for the others: they need their own.
         let behind = listens.iter().filter(|(listen, ..)| listen.address == socket.address);
         let lacking = behind.filter(|(_, id, _)| certificate(*id) == (false, false));
         if let Some((.., at)) = lacking.into_iter().next() {

@@ -72,7 +72,7 @@ impl Loader<'_> {
     }
 }
 
-/// A name without a row: nginx's, or nobody's.
+/// The error about a name without a row: one of nginx's, or unknown to it as well.
 pub fn unknown(name: String, at: &Position) -> ConfError {
     match super::unsupported::module(&name) {
         Some(module) => ValueError(format!(

@@ -61,7 +61,7 @@ impl Modules {
     pub fn new(all: &'static [Module], without_effect: &'static [WithoutEffect]) -> Self {
         let mut by_name: HashMap<String, Vec<Directive>> = HashMap::new();
         for row in all.iter().flat_map(|module| (module.directives)()) {
-            // A context of none: the setting is filled by a row of its own elsewhere.
+            // A context of none: the setting is filled by another row.
             if row.contexts != 0 {
                 by_name.entry(row.name.clone().into_owned()).or_default().push(row);
             }

@@ -20,7 +20,7 @@ pub struct VariableNames {
     slots: HashMap<String, u16>,
     is_defined: Vec<bool>,
     names: Vec<String>,
-    /// Does anything speak of an answer's own fields?
+    /// Whether anything refers to an answer's own fields.
     pub has_sent: bool,
 }
 
@@ -60,7 +60,7 @@ impl VariableNames {
         slot
     }
 
-    /// Is it one the server computes, so that the configuration may not define it?
+    /// Whether the server computes it, so that the configuration may not define it.
     pub fn is_reserved(&self, name: &str) -> bool {
         self.of_modules(name).is_some()
     }

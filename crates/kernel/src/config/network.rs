@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Whom a rule concerns.
+/// The clients a rule is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Network {
     All,
@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// Is it among them? `None` comes from a Unix socket.
+    /// Whether it is among them; `None` is a client of a Unix socket.
     pub fn matches(self, peer: Option<IpAddr>) -> bool {
         match (self, peer) {
             (Self::All, _) | (Self::Unix, None) => true,

@@ -19,6 +19,7 @@ impl Place {
         Self(AtomicUsize::new(0))
     }
 
+    #[inline]
     pub fn number(&self) -> usize {
         match self.0.load(Ordering::Relaxed) {
             0 => self.draw(),
@@ -116,6 +117,16 @@ impl Compiled {
     pub fn at<C: Any>(&self, place: &Place) -> &C {
         let conf = self.0.get(place.number()).map(|conf| &**conf);
         conf.and_then(<dyn Any + Send + Sync>::downcast_ref)
+            .expect("every module has settings in every location")
+    }
+
+    /// A share of the settings at a place.
+    ///
+    /// # Panics
+    /// As [`Compiled::at`].
+    pub fn share<C: Any + Send + Sync>(&self, place: &Place) -> Arc<C> {
+        let conf = self.0.get(place.number()).map(Arc::clone);
+        conf.and_then(|conf| conf.downcast().ok())
             .expect("every module has settings in every location")
     }
 }

@@ -200,7 +200,7 @@ impl Regex {
         &self.inner.source
     }
 
-    /// Does it match?
+    /// Whether it matches.
     pub fn is_match(&self, subject: &[u8]) -> bool {
         if subject.len() > limits::REGEX_MEMO_BYTES {
             return self.inner.is_match(subject);

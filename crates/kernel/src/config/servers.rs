@@ -70,7 +70,7 @@ pub enum ServerName {
 }
 
 impl ServerName {
-    /// Can a client ask for it? `_` and the like only say that a server has no name.
+    /// Whether a client can ask for it: `_` and the like only say that a server has no name.
     pub fn is_real(&self) -> bool {
         match self {
             Self::Text(text) => text.bytes().any(|byte| byte.is_ascii_alphanumeric()),
@@ -85,14 +85,14 @@ pub struct Socket {
     pub address: ListenAddress,
     pub options: ListenOptions,
     pub default_server: ServerId,
-    /// Do its clients speak TLS?
+    /// Whether its clients speak TLS.
     pub is_tls: bool,
-    /// May they speak HTTP/2, whatever their server says?
+    /// Whether they may speak HTTP/2, whatever their server says.
     pub http2: bool,
-    /// Does each connection begin with the PROXY protocol?
+    /// Whether each connection begins with the PROXY protocol.
     pub is_proxied: bool,
     pub hosts: Hosts<ServerId>,
-    /// Do its servers differ in which names of fields they take?
+    /// Whether its servers differ in which names of fields they take.
     pub has_field_rules: bool,
 }
 

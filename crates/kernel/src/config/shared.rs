@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 /// Something that a module has once for a configuration.
 pub trait Shared: Any + Default + Send + Sync {
-    /// Is it for the load alone, and gone with it?
+    /// Whether it is only for the load, and gone with it.
     const IS_FOR_LOADING: bool = false;
-    /// Does the next configuration begin with it?
+    /// Whether the next configuration begins with it.
     const SURVIVES: bool = false;
 
     fn place() -> &'static Place;

@@ -38,12 +38,12 @@ impl Template {
         }
     }
 
-    /// Does it hold `$request_method`?
+    /// Whether it holds `$request_method`.
     pub fn has_request_method(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Variable(v) if v.is_request_method()))
     }
 
-    /// Does it hold `$http_name`? `name` with dashes, lower-case.
+    /// Whether it holds `$http_name`; `name` with dashes, lower-case.
     pub fn has_field(&self, name: &[u8]) -> bool {
         let is_it =
             |variable: &Variable| matches!(variable, Variable::RequestField(n) if **n == *name);

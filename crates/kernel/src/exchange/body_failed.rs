@@ -1,4 +1,4 @@
-//! What a request becomes whose body could not be read.
+//! The outcome of a request whose body could not be read.
 
 use super::Exchange;
 use super::outcome::Outcome;

@@ -20,7 +20,7 @@ pub enum NotStored {
     Authorization,
     /// `*_no_cache`
     Forbidden,
-    /// A part of a page that nobody asked for, or a page being validated.
+    /// A part of a page that was not asked for, or a page being validated.
     Partial,
     /// `*_cache_min_uses`
     MinUses,
@@ -141,7 +141,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Has a cache been asked?
+    /// Whether a cache has been asked.
     pub fn is_made(&self) -> bool {
         self.is_hit || self.forward.is_some()
     }

@@ -19,7 +19,7 @@ pub trait TlsSession: Any + Debug {
     fn server_name(&self) -> Option<&Bytes>;
 }
 
-/// Who asks, as far as known.
+/// The client, as far as known.
 #[derive(Debug)]
 pub struct Remote {
     /// `None` for a Unix socket; port 0 where it is not known.

@@ -5,7 +5,7 @@ use crate::config::place::{Compiled, ModuleConf, Place};
 use crate::config::servers::{LocationId, LocationSet, ServerConf, ServerId, Socket};
 use crate::config::shared::SharedSet;
 use crate::exchange::engine::Engine;
-use crate::exchange::handler::{BoundFilters, Handler};
+use crate::exchange::handler::{BoundFilters, BoundPhases, Handler};
 use crate::exchange::variables::Computed;
 use crate::find_config::memo::Memo;
 use crate::logging::error_log::ErrorLogs;
@@ -38,7 +38,10 @@ pub struct LocationConf {
     pub limit_except: Option<(Vec<Bytes>, LocationId)>,
     /// The modules' settings.
     pub settings: Compiled,
+    /// A share of those of nginx's core module once more, found without looking: most that is done asks for them.
+    pub core: Box<dyn Any + Send + Sync>,
     pub filters: BoundFilters,
+    pub phases: BoundPhases,
 }
 
 impl LocationConf {
@@ -119,10 +122,12 @@ impl Config {
         Arc::new(self)
     }
 
+    #[inline]
     pub fn server(&self, id: ServerId) -> &ServerConf {
         &self.servers[id.0 as usize]
     }
 
+    #[inline]
     pub fn location(&self, id: LocationId) -> &LocationConf {
         &self.locations[id.0 as usize]
     }
@@ -144,7 +149,7 @@ pub struct WorkerConf {
     pub config: Arc<Config>,
     /// What this worker keeps going for it.
     pub tasks: Generation,
-    /// Told when nothing holds it any more.
+    /// Called when nothing holds it any more.
     released: fn(),
     /// Where this worker's last paths belong.
     pub locations_found: Memo,
@@ -166,6 +171,7 @@ impl Drop for WorkerConf {
 impl Deref for WorkerConf {
     type Target = Config;
 
+    #[inline]
     fn deref(&self) -> &Config {
         &self.config
     }

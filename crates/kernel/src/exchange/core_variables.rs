@@ -112,7 +112,7 @@ pub const VARIABLES: &[Row] = &[
     (
         "status",
         Variable::Builtin(|ex, out| {
-            // An `error_page` has settled it, whatever its page would say.
+            // An `error_page` has decided it, not its page.
             let settled = ex.final_status().unwrap_or(ex.status);
             // By hand, as in `decimal`.
             let digit = |scale: u16| b'0' + u8::try_from(settled / scale % 10).unwrap_or(0);

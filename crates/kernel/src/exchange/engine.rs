@@ -60,7 +60,7 @@ pub trait Host: Debug {
     /// The configuration for the next request.
     fn conf(&self) -> Rc<WorkerConf>;
 
-    /// Are connections to end?
+    /// Whether connections are to end.
     fn is_stopping(&self) -> bool;
 
     /// Is ready when the worker stops or has another configuration.

@@ -88,7 +88,7 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
         exchange.keep_alive = false;
     }
     let shown = exchange.final_status().unwrap_or(status);
-    // nginx's statuses of its own are sent under 400.
+    // nginx's own statuses are sent under 400.
     let sent = if (494..=497).contains(&shown) { 400 } else { shown };
     if !yorozu_http::status::has_content(sent) || status < 300 {
         let mut response = Response::new(sent);

@@ -35,12 +35,12 @@ pub trait Handler: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// Is the content another server's? Then a path without the slash of its location is redirected.
+    /// Whether the content is another server's: then a path without the slash of its location is redirected.
     fn is_gateway(&self) -> bool {
         false
     }
 
-    /// Does it bound request bodies itself, whatever `client_max_body_size` says?
+    /// Whether it bounds request bodies itself, whatever `client_max_body_size` says.
     fn bounds_bodies(&self) -> bool {
         false
     }
@@ -82,4 +82,22 @@ pub struct BoundFilters {
     pub all: Box<[Shape]>,
     /// Those that the response to a subrequest passes: it becomes a part of another one.
     pub within: Box<[Shape]>,
+}
+
+/// Which parts of the phases have something to do in a location, by numbers below 16 that the list of phases gives them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoundPhases(u16);
+
+impl BoundPhases {
+    #[inline]
+    #[must_use]
+    pub fn has(self, part: u8) -> bool {
+        self.0 & (1 << part) != 0
+    }
+}
+
+impl FromIterator<u8> for BoundPhases {
+    fn from_iter<I: IntoIterator<Item = u8>>(parts: I) -> Self {
+        Self(parts.into_iter().fold(0, |all, part| all | 1 << part))
+    }
 }

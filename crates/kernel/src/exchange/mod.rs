@@ -174,7 +174,7 @@ pub struct Exchange {
     pub server: ServerId,
     pub location: LocationId,
     pub client: Rc<Client>,
-    /// The client of this request: the other end, or whom a trusted proxy names.
+    /// The client of this request: the other end, or the one that a trusted proxy names.
     pub remote: Rc<Remote>,
     pub request: Request,
     pub body: RequestBody,
@@ -219,7 +219,7 @@ pub struct Exchange {
     pub charset: Option<Bytes>,
     /// What it may still ask for itself.
     pub subrequests: Subrequests,
-    /// Challenges of authentications that failed on the way: fields of whatever becomes the answer.
+    /// Challenges of authentications that failed on the way: fields of the final answer.
     pub challenges: Vec<(Bytes, Bytes)>,
     /// What the cache did, and why.
     pub cache_report: cached::Report,
@@ -343,11 +343,13 @@ impl Exchange {
     }
 
     /// Seconds since 1970, now: as nginx, not when the request began, which may have waited since.
+    #[inline]
     pub fn now(&self) -> i64 {
         turn::unix_seconds()
     }
 
     /// Milliseconds since 1970, now: by what is fresh a request is answered that may have waited since it began.
+    #[inline]
     pub fn now_millis(&self) -> i64 {
         turn::unix_millis()
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub enum Outcome {
     /// The response is made.
     Respond(Box<Response>),
-    /// A redirect of our own; its location is completed and its page made later.
+    /// A redirect made here; its location is completed and its page made later.
     Redirect(Box<Response>),
     /// A status whose page is still to be chosen (`error_page`).
     Status(u16),
@@ -46,7 +46,7 @@ pub enum Pending {
     Authentication { denied: Option<u16> },
     /// `mirror` wants the request's body.
     Mirror,
-    /// The location's handler has to ask somebody, or to read something.
+    /// The location's handler has to ask another server, or to read something.
     Content,
 }
 

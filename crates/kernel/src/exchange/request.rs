@@ -126,7 +126,7 @@ pub struct Request {
     pub line: Span,
     pub method: Method,
     pub method_span: Span,
-    /// In place of the client's, after a redirect of our own.
+    /// In place of the client's, after a redirect made here.
     pub method_override: Option<&'static [u8]>,
     /// Path and query as sent.
     pub target_span: Span,
@@ -163,10 +163,12 @@ impl Request {
         }
     }
 
+    #[inline]
     pub fn span(&self, span: &Span) -> &[u8] {
         slice(&self.head, span)
     }
 
+    #[inline]
     pub fn method_text(&self) -> &[u8] {
         self.method_override.unwrap_or_else(|| self.span(&self.method_span))
     }
@@ -177,28 +179,34 @@ impl Request {
         self.method_override = Some(b"GET");
     }
 
+    #[inline]
     pub fn target(&self) -> &[u8] {
         self.span(&self.target_span)
     }
 
+    #[inline]
     pub fn line_text(&self) -> &[u8] {
         self.span(&self.line)
     }
 
+    #[inline]
     pub fn name(&self, field: &Field) -> &[u8] {
         slice(&self.head, &field.name)
     }
 
+    #[inline]
     pub fn value(&self, field: &Field) -> &[u8] {
         slice(&self.head, &field.value)
     }
 
     /// The value of a known field.
+    #[inline]
     pub fn known(&self, index: Option<u16>) -> Option<&[u8]> {
         index.map(|index| self.value(&self.fields[usize::from(index)]))
     }
 
     /// All values of `name`, in order.
+    #[inline]
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.fields
             .iter()
@@ -207,12 +215,14 @@ impl Request {
     }
 
     /// The first value of `name`.
+    #[inline]
     pub fn field<'a>(&'a self, name: &'a [u8]) -> Option<&'a [u8]> {
         self.values(name).next()
     }
 
     /// The host and port asked for, as written. It is what the target or `:authority` names, where one of
     /// them does: `Host` says nothing else (see `connection::head`).
+    #[inline]
     pub fn authority(&self) -> &[u8] {
         self.known(self.known.host).unwrap_or_default()
     }
@@ -235,7 +245,7 @@ impl Request {
         }
     }
 
-    /// Has it content, as far as its head says?
+    /// Whether it has content, according to its head.
     pub fn has_content(&self) -> bool {
         self.is_chunked || self.content_length.is_some_and(|length| length > 0)
     }
@@ -290,7 +300,7 @@ impl Request {
         append_joined(self.values(b"cookie"), b"; ", out)
     }
 
-    /// May the connection stay open, going by version and `Connection`?
+    /// Whether the connection may stay open, going by version and `Connection`.
     pub fn wants_keep_alive(&self) -> bool {
         match self.known(self.known.connection) {
             Some(value) if yorozu_http::field::list_has(value, b"close") => false,

@@ -1,4 +1,4 @@
-//! The body of a request: read when somebody wants it, into memory and then a file.
+//! The body of a request: read on demand, into memory and then a file.
 
 use super::content::Content;
 use super::source::{ByteStream, Frames, Interim, RequestSource, Reset};
@@ -44,7 +44,7 @@ enum Framing {
     Chunked(Chunked),
     /// The data frames of an HTTP/2 stream; their length if the client announced it.
     Frames(Option<u64>),
-    /// Somebody else reads it: nothing can come after it on this connection.
+    /// An upload or another owner reads it: nothing can come after it on this connection.
     Lent,
 }
 
@@ -77,7 +77,7 @@ pub struct BodyRules<'a> {
     pub buffer_bytes: usize,
     /// `client_max_body_size`; 0 for none.
     pub body_bytes_max: u64,
-    /// `client_body_in_file_only`: is the file a body lies in to have a name?
+    /// `client_body_in_file_only`: whether a body's file has a name.
     pub in_file: Name,
     /// `client_body_temp_path`
     pub folder: &'a Path,
@@ -143,7 +143,7 @@ impl RequestBody {
         Self { bytes: Some(bytes), unread, framing, wants_continue, ..Self::none() }
     }
 
-    /// The body of a request in a stream of its own, if it has one; `length` as the client announced it.
+    /// The body of an HTTP/2 stream's request, if it has one; `length` as the client announced it.
     pub fn of_stream(
         stream: Rc<dyn RequestSource>,
         frames: Option<Box<dyn Frames>>,
@@ -156,22 +156,22 @@ impl RequestBody {
         Self { stream: Some(stream), frames, framing, ..Self::none() }
     }
 
-    /// Was there never a body?
+    /// Whether there was never a body.
     pub fn is_empty(&self) -> bool {
         matches!((&self.framing, &self.stored), (Framing::Done, Stored::Nothing))
     }
 
-    /// Has all of it been read, or given up?
+    /// Whether all of it was read, or given up.
     pub fn is_finished(&self) -> bool {
         matches!(self.framing, Framing::Done)
     }
 
-    /// Does an upload still read it?
+    /// Whether an upload still reads it.
     pub fn is_lent(&self) -> bool {
         matches!(self.framing, Framing::Lent)
     }
 
-    /// Nobody will ask for it any more (an error page is made instead).
+    /// It will not be asked for any more (an error page is made instead).
     pub fn discard(&mut self) {
         self.is_discarded = true;
     }
@@ -221,7 +221,7 @@ impl RequestBody {
         }
     }
 
-    /// Was a part sent on that was not kept? Then it cannot be sent again.
+    /// Whether a part was sent on that was not kept: then it cannot be sent again.
     pub fn is_lost(&self) -> bool {
         self.is_lent() || (self.kept.is_none() && matches!(self.stored, Stored::Nothing))
     }
@@ -252,7 +252,7 @@ impl RequestBody {
         }
     }
 
-    /// Returns when the client has gone; a future of its own, so that work can go on beside it.
+    /// Returns when the client has gone; a separate future, so that work can go on beside it.
     pub fn client_closed(&self) -> impl Future<Output = ()> + use<> {
         let source = self.source();
         async move {
@@ -328,7 +328,7 @@ impl RequestBody {
         }
     }
 
-    /// Has a part of it arrived that nobody took yet?
+    /// Whether a part of it has arrived that was not taken yet.
     pub fn is_at_hand(&self) -> bool {
         !self.unread.is_empty()
     }
@@ -382,7 +382,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// May it be sent on while it arrives? One without known length only if `chunked` is taken.
+    /// Whether it may be sent on while it arrives; without a known length only if the peer takes `chunked`.
     pub fn may_be_sent_on(&self, chunked: bool) -> bool {
         let is_known = match self.framing {
             Framing::Length(_) => true,
@@ -393,7 +393,7 @@ impl RequestBody {
         is_known && self.received == 0 && matches!(self.stored, Stored::Nothing)
     }
 
-    /// Has all of it arrived behind the head? Then there is nothing to wait for.
+    /// Whether all of it has arrived behind the head: then there is nothing to wait for.
     pub fn is_whole_at_hand(&self) -> bool {
         match &self.framing {
             Framing::Done => true,
@@ -482,7 +482,7 @@ impl RequestBody {
             Framing::Done | Framing::Lent => Ok(None),
             Framing::Frames(_) => {
                 let Some(frames) = &mut self.frames else { return Ok(None) };
-                // Whoever waits for more asks again with a waker of its own.
+                // A task that waits for more polls again with its own waker.
                 match frames.poll_data(&mut Context::from_waker(Waker::noop())) {
                     Poll::Pending => Ok(None),
                     Poll::Ready(frame) => self.frame(frame),
@@ -544,7 +544,7 @@ impl RequestBody {
         tokio::time::timeout(whole, skip).await.map_err(|_| BodyError::Timeout)?
     }
 
-    /// Is the client waiting for leave to send the body? Then it will not come.
+    /// Whether the client still waits for `100 Continue`: then the body will not come.
     pub fn is_awaiting_continue(&self) -> bool {
         self.wants_continue && self.unread.is_empty()
     }

@@ -69,7 +69,7 @@ impl Body {
     }
 }
 
-/// A response; fields that filters act on have places of their own.
+/// A response; fields that filters act on are kept apart.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -104,7 +104,7 @@ pub struct Response {
     /// `Date` and `Server` come from the origin (`fastcgi_pass_header`).
     pub has_own_date: bool,
     pub has_own_server: bool,
-    /// A redirect of our own, relative to the request: the connection completes it.
+    /// A redirect made here, relative to the request: the connection completes it.
     pub location: Option<Bytes>,
 }
 
@@ -156,13 +156,15 @@ impl Response {
         self.fields.push((name.into(), value.into()));
     }
 
-    /// Every field line that is not in a place of its own.
+    /// Every field line that is not kept apart.
+    #[inline]
     pub fn all_fields(&self) -> impl Iterator<Item = &(Bytes, Bytes)> {
         let stored = self.stored.iter().flat_map(|entry| entry.head.fields.iter());
         stored.chain(self.fields.iter())
     }
 
     /// The first value of `name` among [`Response::all_fields`].
+    #[inline]
     pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
         self.all_fields()
             .find(|(found, _)| found.eq_ignore_ascii_case(name))
@@ -185,7 +187,7 @@ impl Response {
         }
     }
 
-    /// Is it a stream that is stored as a page while it arrives?
+    /// Whether it is a stream that is stored as a page while it arrives.
     pub fn is_collected(&self) -> bool {
         matches!(&self.body, Body::Stream(stream) if stream.is_collected)
     }

@@ -1,6 +1,6 @@
 //! Buffers for texts that are looked at and forgotten: a worker uses them again.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
 /// Buffers kept; chosen: few texts are needed at a time.
@@ -8,26 +8,45 @@ const KEPT_MAX: usize = 8;
 /// A buffer that grew beyond this is not kept.
 const BYTES_MAX: usize = 4096;
 
+struct Kept {
+    count: Cell<usize>,
+    /// The first `count` of them; the others are empty.
+    buffers: [Cell<Vec<u8>>; KEPT_MAX],
+}
+
 thread_local! {
-    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static KEPT: Kept = const {
+        Kept { count: Cell::new(0), buffers: [const { Cell::new(Vec::new()) }; KEPT_MAX] }
+    };
 }
 
 /// An empty buffer, given back when it is dropped.
 pub struct Scratch(Vec<u8>);
 
 impl Scratch {
+    #[inline]
     pub fn take() -> Self {
-        Self(KEPT.with_borrow_mut(Vec::pop).unwrap_or_default())
+        Self(KEPT.with(|kept| {
+            let Some(last) = kept.count.get().checked_sub(1) else { return Vec::new() };
+            kept.count.set(last);
+            kept.buffers[last].take()
+        }))
     }
 }
 
 impl Drop for Scratch {
+    #[inline]
     fn drop(&mut self) {
+        if self.0.capacity() > BYTES_MAX {
+            return;
+        }
         let mut buffer = std::mem::take(&mut self.0);
         buffer.clear();
-        KEPT.with_borrow_mut(|kept| {
-            if kept.len() < KEPT_MAX && buffer.capacity() <= BYTES_MAX {
-                kept.push(buffer);
+        KEPT.with(|kept| {
+            let count = kept.count.get();
+            if let Some(place) = kept.buffers.get(count) {
+                place.set(buffer);
+                kept.count.set(count + 1);
             }
         });
     }
@@ -35,12 +54,14 @@ impl Drop for Scratch {
 
 impl Deref for Scratch {
     type Target = Vec<u8>;
+    #[inline]
     fn deref(&self) -> &Vec<u8> {
         &self.0
     }
 }
 
 impl DerefMut for Scratch {
+    #[inline]
     fn deref_mut(&mut self) -> &mut Vec<u8> {
         &mut self.0
     }
@@ -63,6 +84,6 @@ mod tests {
         let mut large = Scratch::take();
         large.resize(BYTES_MAX + 1, 0);
         drop(large);
-        assert_eq!(KEPT.with_borrow(Vec::len), 0);
+        assert_eq!(KEPT.with(|kept| kept.count.get()), 0);
     }
 }

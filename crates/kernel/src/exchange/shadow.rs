@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 /// Exchanges like this one without its client, for work that outlives it or goes beside it.
 impl Exchange {
-    /// A request of this one's own for another location; `None`, and logged, if there were too many.
+    /// A subrequest of this request for another location; `None`, and logged, if there were too many.
     pub fn subrequest(&self, uri: &[u8]) -> Option<Self> {
         let refuse = |why| {
             let text = match why {
                 TooMany::Deep => "subrequests cycle",
                 TooMany::Made => "too many subrequests",
-                TooMany::Told => return,
+                TooMany::Reported => return,
             };
             let uri = String::from_utf8_lossy(uri);
             error::request(self, Level::Error, &format!("{text} while processing \"{uri}\""));

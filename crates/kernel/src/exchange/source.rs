@@ -81,12 +81,12 @@ impl dyn ByteStream + '_ {
     }
 }
 
-/// The data frames of a request in a stream of its own.
+/// The data frames of an HTTP/2 stream's request.
 pub trait Frames: Debug {
     /// The next one, whose room is given back to the client at once; `None` at the end.
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Reset>>>;
 
-    /// Has the client said that none follows?
+    /// Whether the client has said that none follows.
     fn is_end_stream(&self) -> bool;
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
 
-/// Has the file a name?
+/// Whether the file has a name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Name {
     None,

@@ -5,7 +5,11 @@ use std::cell::{RefCell, RefMut};
 
 /// The values. Few requests have any, and hardly one has more than two: they are looked through.
 #[derive(Default)]
-pub struct States(Vec<State>);
+pub struct States {
+    /// Has its place here: most have this one alone, if any.
+    first: Option<State>,
+    more: Vec<State>,
+}
 
 struct State {
     value: Box<dyn Any>,
@@ -17,11 +21,12 @@ type CopyState = fn(&dyn Any) -> Box<dyn Any>;
 
 impl States {
     pub fn of<T: Any>(&self) -> Option<&T> {
-        self.0.iter().find_map(|state| state.value.downcast_ref())
+        self.iter().find_map(|state| state.value.downcast_ref())
     }
 
     pub fn of_mut<T: Any>(&mut self) -> Option<&mut T> {
-        self.0.iter_mut().find_map(|state| state.value.downcast_mut())
+        let mut all = self.first.iter_mut().chain(&mut self.more);
+        all.find_map(|state| state.value.downcast_mut())
     }
 
     /// Puts a value in the place of the one before.
@@ -38,22 +43,27 @@ impl States {
     }
 
     fn replace<T: Any>(&mut self, state: State) -> &mut T {
-        let at = match self.place::<T>() {
-            Some(at) => {
-                self.0[at] = state;
-                at
-            }
-            None => {
-                self.0.push(state);
-                self.0.len() - 1
+        drop(self.take::<T>());
+        let place = match self.first {
+            None => self.first.insert(state),
+            Some(_) => {
+                self.more.push(state);
+                self.more.last_mut().expect("just pushed")
             }
         };
-        self.0[at].value.downcast_mut().expect("just put there")
+        place.value.downcast_mut().expect("just put there")
     }
 
     pub fn take<T: Any>(&mut self) -> Option<T> {
-        let at = self.place::<T>()?;
-        self.0.swap_remove(at).value.downcast().ok().map(|value| *value)
+        let is_wanted = |state: &mut State| state.value.is::<T>();
+        let state = match self.first.take_if(is_wanted) {
+            Some(first) => first,
+            None => {
+                let at = self.more.iter().position(|state| state.value.is::<T>())?;
+                self.more.swap_remove(at)
+            }
+        };
+        state.value.downcast().ok().map(|value| *value)
     }
 
     /// What a shadow of the request has of them.
@@ -63,11 +73,12 @@ impl States {
             let copy = state.copy?;
             Some(State { value: copy(&*state.value), copy: Some(copy) })
         };
-        Self(self.0.iter().filter_map(copy).collect())
+        let mut copies = self.iter().filter_map(copy);
+        Self { first: copies.next(), more: copies.collect() }
     }
 
-    fn place<T: Any>(&self) -> Option<usize> {
-        self.0.iter().position(|state| state.value.is::<T>())
+    fn iter(&self) -> impl Iterator<Item = &State> {
+        self.first.iter().chain(&self.more)
     }
 }
 

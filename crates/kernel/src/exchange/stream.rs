@@ -1,8 +1,8 @@
 //! A response body that arrives while it is sent.
 //!
-//! | who | ends when |
+//! | side | ends when |
 //! | --- | --- |
-//! | pump, or another task of the worker ([`Sink`]) | the body ended, failed, or nobody wants it any more |
+//! | pump, or another task of the worker ([`Sink`]) | the body ended, failed, or is not wanted any more |
 //! | [`Stream`] (the client's side) | everything queued was taken, or it is dropped |
 //!
 //! # Invariants
@@ -68,7 +68,7 @@ impl Shared {
     }
 }
 
-/// Held by the task that makes a body: whatever becomes of it, also a panic, its client does not wait for ever.
+/// Held by the task that makes a body: however that ends, also by a panic, its client does not wait for ever.
 #[derive(Debug)]
 pub struct Ending(pub Rc<Shared>);
 
@@ -104,7 +104,7 @@ pub struct Stream {
     feed: Feed,
     /// Set by a filter that changes the content.
     coder: Option<Box<dyn Recode>>,
-    /// Taken, and not read into memory yet: for who asks, and for the coder.
+    /// Taken, and not read into memory yet: for the client, and for the coder.
     reading: Option<Segment>,
     coding: Option<Segment>,
     /// Read and not coded yet.
@@ -114,9 +114,9 @@ pub struct Stream {
     /// The part of the body the client wants; all without.
     window: Option<Range<u64>>,
     slices: Option<Slices>,
-    /// The task that makes the body, for nobody else.
+    /// The task that makes the body, for this stream alone.
     maker: Option<AbortHandle>,
-    /// What is left of the length the client was told; `None` if it was told none.
+    /// What is left of the announced length; `None` if none was announced.
     pub announced: Option<u64>,
     /// Whether the body is stored as a page on its way.
     pub is_collected: bool,
@@ -154,7 +154,7 @@ impl Stream {
         Self::of_page(follower, None)
     }
 
-    /// A page that is stored while it arrives; `maker`: for the one who makes it.
+    /// A page that is stored while it arrives; `maker`: for the request that makes it.
     pub fn of_page(follower: Follower, maker: Option<Rc<Shared>>) -> Self {
         let mut stream = Self::of(Feed::Along(follower, maker));
         stream.is_collected = true;
@@ -310,7 +310,7 @@ impl Stream {
         }
     }
 
-    /// Would the next piece have to be waited for?
+    /// Whether the next piece would have to be waited for.
     pub fn is_waiting(&self) -> bool {
         match &self.feed {
             Feed::Queue(shared) => shared.state.borrow().queue.is_empty(),
@@ -400,8 +400,8 @@ impl Body {
     }
 }
 
-/// A body that `make` writes into the [`Sink`] it gets, as a task of the worker that ends when nobody reads any more, or
-/// the client is gone for whom it is made: it may ask others for long before there is something to send.
+/// A body that `make` writes into the [`Sink`] it gets, as a task of the worker that ends when it has no reader any more,
+/// or its client is gone: it may wait for others for long before there is something to send.
 pub fn made_by<F>(
     client_closed: impl Future<Output = ()> + 'static,
     make: impl FnOnce(Sink) -> F,
@@ -435,7 +435,7 @@ impl Sink {
     /// Waits until there is room, then queues `bytes`.
     ///
     /// # Errors
-    /// Nobody reads any more.
+    /// It has no reader any more.
     pub async fn put(&self, bytes: Bytes) -> Result<(), Torn> {
         if bytes.is_empty() {
             return Ok(());
@@ -460,7 +460,7 @@ impl Sink {
     /// Queues a body to its end.
     ///
     /// # Errors
-    /// It broke off, or nobody reads any more.
+    /// It broke off, or has no reader any more.
     pub async fn append(&self, stream: &mut Stream) -> Result<(), Torn> {
         while let Some(bytes) = stream.next_bytes().await? {
             self.put(bytes).await?;
@@ -519,7 +519,7 @@ mod tests {
             tokio::time::timeout(Duration::from_secs(10), stream.next_bytes()).await
         };
         let ended = LocalSet::new().run_until(make).await;
-        assert_eq!(ended.expect("the client is told"), Err(Torn));
+        assert_eq!(ended.expect("the client notices"), Err(Torn));
     }
 
     #[tokio::test(flavor = "current_thread")]

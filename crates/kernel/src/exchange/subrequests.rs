@@ -1,4 +1,4 @@
-//! How many requests of its own a request may make.
+//! How many subrequests a request may make.
 
 use crate::base::limits;
 use std::cell::{Cell, OnceCell};
@@ -9,26 +9,26 @@ use std::rc::Rc;
 pub struct Subrequests {
     /// How deep they may still make others.
     deep: u32,
-    /// What all of one answer share; there when somebody asks for it.
+    /// What all of one answer share; made when it is first asked for.
     answer: OnceCell<Rc<Answer>>,
 }
 
 #[derive(Debug)]
 struct Answer {
     left: Cell<u32>,
-    is_told: Cell<bool>,
+    is_reported: Cell<bool>,
     /// How many more may be made before it is their turn in the answer.
     ahead: Cell<u32>,
 }
 
-/// Why there is no further one; of one answer it is told once.
+/// Why there is no further one; reported once for each answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TooMany {
     Deep,
     /// For the whole answer.
     Made,
-    /// One of these, and told before.
-    Told,
+    /// One of these, and reported before.
+    Reported,
 }
 
 /// One that is made ahead, until it is made.
@@ -53,7 +53,7 @@ impl Subrequests {
         self.answer.get_or_init(|| {
             Rc::new(Answer {
                 left: Cell::new(limits::SUBREQUESTS_MAX),
-                is_told: Cell::new(false),
+                is_reported: Cell::new(false),
                 ahead: Cell::new(limits::SUBREQUESTS_AHEAD),
             })
         })
@@ -75,10 +75,10 @@ impl Subrequests {
             (None, _) => TooMany::Deep,
             (_, None) => TooMany::Made,
         };
-        Err(if answer.is_told.replace(true) { TooMany::Told } else { why })
+        Err(if answer.is_reported.replace(true) { TooMany::Reported } else { why })
     }
 
-    /// May the one that was counted last be made at once?
+    /// Whether the one that was counted last may be made at once.
     pub fn ahead(&self) -> Option<Ahead> {
         let answer = self.answer();
         let left = answer.ahead.get().checked_sub(1)?;
@@ -100,7 +100,7 @@ mod tests {
             (0..limits::SUBREQUESTS_MAX).map(|at| [&first, &copy][at as usize % 2].next());
         assert!(made.all(|next| next.is_ok()));
         assert_eq!(copy.next().err(), Some(TooMany::Made));
-        assert_eq!(first.next().err(), Some(TooMany::Told));
+        assert_eq!(first.next().err(), Some(TooMany::Reported));
         assert!(Subrequests::default().next().is_ok());
     }
 

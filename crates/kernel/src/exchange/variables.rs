@@ -55,17 +55,19 @@ pub trait Computed: std::fmt::Debug + Send + Sync {
 }
 
 impl Variable {
-    /// Is it `$request_method`?
+    /// Whether it is `$request_method`.
     pub fn is_request_method(&self) -> bool {
         matches!(self, Self::RequestMethod)
     }
 }
 
+#[inline]
 pub fn put(out: &mut Vec<u8>, value: &[u8]) -> bool {
     out.extend_from_slice(value);
     true
 }
 
+#[inline]
 pub fn put_number(out: &mut Vec<u8>, value: u64) -> bool {
     put(out, decimal(value, &mut [0; 20]))
 }

@@ -36,7 +36,7 @@ pub struct Identity {
     pub bytes: u64,
     /// Seconds since 1970, and nanoseconds.
     pub modified: (i64, i64),
-    /// As above; nobody can set this one.
+    /// As above; no call can set this one.
     pub changed: (i64, i64),
 }
 
@@ -145,7 +145,7 @@ pub fn refused_link(path: &[u8], trusted: usize, mode: Symlinks) -> Option<io::E
     None
 }
 
-/// Has anybody the right to execute it?
+/// Whether any user may execute it.
 pub fn is_executable(path: &[u8]) -> bool {
     metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o100 != 0)
 }
@@ -209,7 +209,7 @@ fn evict(files: &mut HashMap<Vec<u8>, Cached>, now: Instant, inactive: Duration)
 }
 
 fn open_now(path: &[u8]) -> io::Result<Opened> {
-    // Not to block on a FIFO that somebody put below the root.
+    // Not to block on a FIFO below the root.
     let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
     let file = File::options().read(true).custom_flags(flags).open(as_path(path))?;
     let metadata = file.metadata()?;

@@ -1,7 +1,7 @@
 //! Which file a request names, and of which type it is.
 
 use super::open::{self, Kind};
-use crate::config::http_core::Types;
+use crate::config::http_core::{Root, Types};
 use crate::exchange::conf::LocationConf;
 use crate::exchange::{Exchange, Role};
 use bytes::Bytes;
@@ -17,12 +17,6 @@ pub fn request_filename(exchange: &Exchange) -> Vec<u8> {
     file_of(exchange, &exchange.uri)
 }
 
-/// Does `alias` name one file, whatever the path is? So it does with a regex.
-pub fn is_alias_whole(exchange: &Exchange) -> bool {
-    let root = &exchange.conf.location(exchange.location).http_core().root;
-    root.is_alias && root.alias_bytes == usize::MAX
-}
-
 /// The file that `uri` names in the exchange's location.
 pub fn file_of(exchange: &Exchange, uri: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(PATH_BYTES);
@@ -35,8 +29,12 @@ const PATH_BYTES: usize = 128;
 
 /// As [`file_of`], behind what is in `out`.
 pub fn append_file_of(exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
-    append_document_root(exchange, out);
-    let root = &exchange.conf.location(exchange.location).http_core().root;
+    append_file_in(&exchange.conf.location(exchange.location).http_core().root, exchange, uri, out);
+}
+
+/// As [`append_file_of`], for who has the `root` of the exchange's location at hand.
+pub fn append_file_in(root: &Root, exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
+    root.path.append_peeked(exchange, out);
     let rest = match uri.get(root.alias_bytes..) {
         _ if !root.is_alias => uri,
         Some(rest) => rest,
@@ -47,6 +45,7 @@ pub fn append_file_of(exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
 }
 
 /// As [`open::kind`], for what decides where a request goes.
+#[inline]
 pub fn kind(exchange: &Exchange, path: &[u8]) -> Option<Kind> {
     let supposed =
         || exchange.role == (Role::Question { supposes_scripts: true }) && path.ends_with(b".php");

@@ -38,7 +38,7 @@ pub struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Without a name, so that nothing is left of it, whatever happens to us. Makes the folder.
+    /// Without a name, so that nothing is left of it, also after a crash. Makes the folder.
     ///
     /// # Errors
     /// As the system has it.
@@ -58,7 +58,7 @@ impl TemporaryFile {
         }
     }
 
-    /// Under a name that nobody knows before. Makes the folder.
+    /// Under an unpredictable name. Makes the folder.
     ///
     /// # Errors
     /// As the system has it.
@@ -104,7 +104,7 @@ impl TemporaryFile {
         self.is_kept = true;
     }
 
-    /// Gives a file with a name another one, on whatever file system; nobody sees a part of it under that. Its mode
+    /// Renames a file, also to another file system; readers of the new name never see a part of it. Its mode
     /// does not depend on the process's mask. `modified` is in seconds; a time before 1970 is left out.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ fn new_private_file() -> OpenOptions {
     options
 }
 
-/// Has a rename failed because its ends lie on different file systems?
+/// Whether a rename failed because its ends lie on different file systems.
 pub fn crosses_devices(problem: &io::Error) -> bool {
     problem.raw_os_error() == Some(Errno::EXDEV as i32)
 }

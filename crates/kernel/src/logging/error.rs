@@ -109,7 +109,7 @@ fn tail(exchange: &Exchange) -> String {
     text
 }
 
-/// Logs a message about a request; one that is only asked about happens to nobody.
+/// Logs a message about a request, unless it is only tried ([`Exchange::is_question`]).
 pub fn request(exchange: &Exchange, level: Level, text: &str) {
     let logs = &exchange.conf.location(exchange.location).error_log;
     if logs.takes(level) && !exchange.is_question() {

@@ -52,7 +52,7 @@ impl ErrorLogs {
         Self(vec![(sink, Level::Error)])
     }
 
-    /// Is any log interested in `level`?
+    /// Whether any log takes `level`.
     pub fn takes(&self, level: Level) -> bool {
         self.0.iter().any(|(_, least)| level <= *least)
     }
@@ -88,7 +88,7 @@ impl ErrorLogs {
 }
 
 /// Appends a text with its control characters as `\xXX`, as access logs have them: paths, names of users and
-/// messages of applications shall neither begin lines of their own nor talk to the reader's terminal.
+/// messages of applications shall neither begin new lines nor control the reader's terminal.
 fn push_safe(line: &mut String, text: &str) {
     for run in text.split_inclusive(char::is_control) {
         let Some(control) = run.chars().next_back().filter(|last| last.is_control()) else {

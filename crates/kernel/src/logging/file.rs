@@ -46,7 +46,7 @@ fn open(path: &Path, makes: bool) -> io::Result<File> {
     if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return options.open(path);
     }
-    // A pipe that nobody reads is a fault, not something to wait for; one that is read may be full for a while.
+    // A pipe without a reader is a fault, not something to wait for; one with a reader may be full for a while.
     let file = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
     Ok(file)

@@ -26,7 +26,7 @@ settings! {
 }
 
 impl Conf {
-    /// Is there anything to add?
+    /// Whether there is anything to add.
     fn is_any(&self) -> bool {
         self.add_before_body.is_some() || self.add_after_body.is_some()
     }

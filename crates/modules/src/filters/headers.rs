@@ -98,7 +98,7 @@ fn parse(word: &[u8], is_modified: bool) -> Option<Expires> {
 word_enum! {
     /// `add_header_inherit`
     AddInherit {
-        /// Taken over where a block adds nothing of its own.
+        /// Inherited where a block adds nothing.
         On = "on",
         /// Never taken over.
         Off = "off",
@@ -154,7 +154,7 @@ fn is_safe(status: u16) -> bool {
 }
 
 impl Conf {
-    /// Is there anything to add?
+    /// Whether there is anything to add.
     fn is_any(&self) -> bool {
         !self.add_header.is_empty()
             || !self.add_trailer.is_empty()
@@ -208,8 +208,8 @@ fn preview(exchange: &mut Exchange, response: &Response, value: &Template) {
     }
 }
 
-/// Puts the challenges of authentications into the answer. As nginx: whatever became of the 401 they were for, a page
-/// of its own or a failure behind it; other statuses may have them too (RFC 9110, section 11.6.1).
+/// Puts the challenges of authentications into the answer. As nginx, also when an error page or another failure took
+/// the place of their 401; other statuses may have them too (RFC 9110, section 11.6.1).
 pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
     let challenges = std::mem::take(&mut exchange.challenges);
     response.fields.splice(0..0, challenges);
@@ -217,8 +217,11 @@ pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
 
 /// Makes room for fields behind the content: it has to come in chunks or frames then.
 pub fn make_room_for_trailers(exchange: &mut Exchange, response: &mut Response) {
+    if !response.has_trailers {
+        return;
+    }
     let conf = exchange.conf.location(exchange.location).http_core();
-    response.has_trailers &= match exchange.request.version {
+    response.has_trailers = match exchange.request.version {
         Version::V11 => conf.chunked_transfer_encoding,
         version => version > Version::V11,
     };

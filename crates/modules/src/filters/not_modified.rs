@@ -56,7 +56,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     response.body = Body::empty();
 }
 
-/// Is the response's tag among `tags`? `*` is any, even that of a response without one.
+/// Whether the response's tag is among `tags`. `*` is any, even that of a response without one.
 fn is_named(tags: &[u8], response: &Response, weak: bool) -> bool {
     let has_tag = !response.etag.is_empty() || tags.trim_ascii() == b"*";
     has_tag && etag_matches(tags, &response.etag, weak)

@@ -77,12 +77,12 @@ fn segments(response: &Response) -> Option<Vec<Segment>> {
     }
 }
 
-/// Is it worth while to cut a body that still arrives?
+/// Whether it is worth while to cut a body that still arrives.
 fn may_be_cut(response: &Response) -> bool {
     response.is_collected() || matches!(&response.body, Body::Stream(stream) if stream.is_sliced())
 }
 
-/// `If-Range`: does the client's copy have the same validator?
+/// `If-Range`: whether the client's copy has the same validator.
 fn is_current(exchange: &Exchange, response: &Response) -> bool {
     let request = &exchange.request;
     match request.known(request.known.if_range) {

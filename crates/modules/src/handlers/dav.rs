@@ -67,11 +67,18 @@ settings! {
     min_delete_depth: u64 = "0", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Does the request change files?
+impl Conf {
+    /// Whether files may be changed.
+    pub fn is_on(&self) -> bool {
+        !self.dav_methods.0.is_empty()
+    }
+}
+
+/// Whether the request changes files.
 pub fn is_asked(exchange: &Exchange) -> bool {
     let location = exchange.conf.location(exchange.location);
     let methods = &location.of::<Conf>().dav_methods.0;
-    !methods.is_empty() && methods.iter().any(|method| method == exchange.request.method_text())
+    methods.iter().any(|method| method == exchange.request.method_text())
 }
 
 /// A status with the reason for the log, if it has one.
@@ -188,7 +195,7 @@ async fn away<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Gives a file new content: nobody sees a part of it.
+/// Gives a file new content at once: readers never see a part of it.
 fn replace(
     path: &Path,
     mode: u32,

@@ -51,7 +51,7 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     None
 }
 
-/// Is there the folder at all?
+/// What is answered if there is no such folder.
 fn folder(exchange: &mut Exchange) -> Option<Outcome> {
     let path = path::request_filename(exchange);
     match open::metadata(&path) {

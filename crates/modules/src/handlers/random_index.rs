@@ -8,7 +8,6 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
-use std::rc::Rc;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
@@ -25,12 +24,8 @@ settings! {
     random_index: bool = "off", ONE, LOCATION;
 }
 
-/// An internal redirect to a file of the folder; none if it is not on, or there is no file.
+/// An internal redirect to a file of the folder; none if there is no file.
 pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
-    let conf = Rc::clone(&exchange.conf);
-    if !conf.location(exchange.location).of::<Conf>().random_index {
-        return None;
-    }
     let path = path::request_filename(exchange);
     let entries = match std::fs::read_dir(Path::new(OsStr::from_bytes(&path))) {
         Ok(entries) => entries,

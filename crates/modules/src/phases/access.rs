@@ -1,4 +1,4 @@
-//! `allow` and `deny`: who may ask, by address.
+//! `allow` and `deny`: which clients may ask, by address.
 
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -81,13 +81,13 @@ pub const DIRECTIVES: &[Directive] = &[
 ];
 
 impl Conf {
-    /// Does it say anything?
+    /// Whether it says anything.
     pub fn is_set(&self) -> bool {
         !self.rules.is_empty()
     }
 }
 
-/// Does the first rule that matches the client admit it? `None`: none matches.
+/// Whether the first rule that matches the client admits it; `None`: none matches.
 pub fn allows(exchange: &Exchange, conf: &Conf) -> Option<bool> {
     let peer = exchange.remote.ip();
     conf.rules.iter().find(|rule| rule.network.matches(peer)).map(|rule| rule.is_allow)

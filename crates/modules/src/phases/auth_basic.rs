@@ -58,7 +58,7 @@ settings! {
 }
 
 impl Conf {
-    /// Is anything asked for?
+    /// Whether a password is asked for.
     pub fn is_on(&self) -> bool {
         self.auth_basic.0.is_some() && self.auth_basic_user_file.is_some()
     }
@@ -78,7 +78,7 @@ enum PasswordCheck {
 }
 
 thread_local! {
-    /// The worker's hashes under way; whoever sends passwords that nobody has gets no more than that.
+    /// The worker's hashes under way; a flood of wrong passwords gets no more than that.
     static HASHING: Arc<Semaphore> = Arc::new(Semaphore::new(limits::HASHES_MAX));
 }
 
@@ -192,7 +192,7 @@ fn look_up(path: &std::path::Path, user: &[u8]) -> Result<Vec<u8>, PasswordCheck
     Err(PasswordCheck::NoUser)
 }
 
-/// Does the password have this hash? `$apr1$`, `{PLAIN}`, `{SHA}`, `{SSHA}` as nginx has them, and those of
+/// Whether the password has this hash: `$apr1$`, `{PLAIN}`, `{SHA}`, `{SSHA}` as nginx has them, and those of
 /// crypt(3).
 fn is_password(password: &[u8], hash: &[u8]) -> bool {
     let same = |a: &[u8], b: &[u8]| aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok();

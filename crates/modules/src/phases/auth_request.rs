@@ -50,7 +50,7 @@ settings! {
 }
 
 impl Conf {
-    /// Is anything asked?
+    /// Whether requests need permission.
     pub fn is_on(&self) -> bool {
         self.auth_request.0.is_some()
     }

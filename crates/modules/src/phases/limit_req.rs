@@ -198,7 +198,7 @@ impl Verdict {
     }
 }
 
-/// Milliseconds on a clock that nobody sets.
+/// Milliseconds on the monotonic clock.
 fn millis() -> i64 {
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let passed = turn::instant().saturating_duration_since(*BEGUN).as_millis();
@@ -213,7 +213,7 @@ fn excess(bucket: &Bucket, now: i64, rate: i64, burst: i64) -> Result<i64, i64> 
     if excess > burst { Err(excess) } else { Ok(excess) }
 }
 
-/// The bucket of a key: one for all workers, whoever comes first.
+/// The bucket of a key: one for all workers, made by the first.
 fn bucket_of(states: &States, key: &Bytes) -> Option<Arc<Mutex<Bucket>>> {
     let fresh = || Ok::<_, ()>(Arc::new(Mutex::new(Bucket { excess: -REQUEST, last: 0 })));
     // A copy, so that the head that the key may be a part of is not kept.

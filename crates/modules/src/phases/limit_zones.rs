@@ -40,7 +40,7 @@ impl<L: Limited> Zones<L> {
     /// Adds a zone whose key is the first argument.
     ///
     /// # Errors
-    /// The name is another one's already.
+    /// Another zone has the name already.
     pub fn define(
         args: &Args<'_>,
         (name, bytes): (String, u64),
@@ -63,7 +63,7 @@ impl<L: Limited> Zones<L> {
         self.0.get(name)
     }
 
-    /// Are all of these zones defined?
+    /// Checks that all of these zones are defined.
     ///
     /// # Errors
     /// One is not.

@@ -42,7 +42,14 @@ settings! {
     mirror_request_body: bool = "on", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Must the request's body be read before it can be mirrored?
+impl Conf {
+    /// Whether anything is mirrored.
+    pub fn is_on(&self) -> bool {
+        !self.mirror.0.is_empty()
+    }
+}
+
+/// Whether the request's body must be read before it can be mirrored.
 pub fn waits(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     !conf.mirror.0.is_empty()
@@ -60,7 +67,7 @@ pub async fn read_body(exchange: &mut Exchange) -> Option<Outcome> {
     read.err().map(|problem| body_failed(exchange, problem))
 }
 
-/// Makes the request a second time; nobody waits for it.
+/// Makes the request a second time, without waiting for it.
 ///
 /// # Source
 /// nginx, `ngx_http_mirror_module`.

@@ -62,9 +62,16 @@ settings! {
     set_real_ip_from: Vec<Trusted> = none, ONE, HTTP_SERVER_LOCATION;
 }
 
+impl Conf {
+    /// Whether some proxy is trusted.
+    pub fn is_on(&self) -> bool {
+        !self.set_real_ip_from.is_empty()
+    }
+}
+
 /// Puts the client's own address in the place of the proxy's, once per request.
 pub fn apply(exchange: &mut Exchange, conf: &Conf) {
-    if conf.set_real_ip_from.is_empty() || !Rc::ptr_eq(&exchange.remote, &exchange.client.remote) {
+    if !Rc::ptr_eq(&exchange.remote, &exchange.client.remote) {
         return;
     }
     let networks = || conf.set_real_ip_from.iter().flat_map(|trusted| trusted.0.iter());
@@ -85,7 +92,7 @@ pub fn apply(exchange: &mut Exchange, conf: &Conf) {
     }
 }
 
-/// Does the request come from a proxy that is believed?
+/// Whether the request comes from a trusted proxy.
 pub fn is_trusted(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     let peer = exchange.client.remote.ip();

@@ -65,7 +65,7 @@ settings! {
     valid_referers: Option<Valid> = none, ONE_OR_MORE, SERVER | LOCATION;
 }
 
-/// `$invalid_referer`: is the request's `Referer` none of the valid ones?
+/// `$invalid_referer`: whether the request's `Referer` is none of the valid ones.
 ///
 /// # Source
 /// nginx, `ngx_http_referer_module`.
@@ -100,7 +100,7 @@ fn is_server(name: &ServerName, host: &[u8]) -> bool {
     }
 }
 
-/// Does a name, with a wildcard at one end, mean the host?
+/// Whether a name, with a wildcard at one end, matches the host.
 fn is_host(name: &[u8], host: &[u8]) -> bool {
     let mut one = Hosts::default();
     one.add(&String::from_utf8_lossy(name), ());

@@ -1,7 +1,7 @@
 //! `try_files`: the first file that exists, or the last argument.
 
 use std::rc::Rc;
-use yorozu_kernel::config::http_core::{TryFile, TryLast};
+use yorozu_kernel::config::http_core::{Root, TryFile, TryLast};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::scratch::Scratch;
@@ -11,11 +11,12 @@ use yorozu_kernel::files::{open, path};
 pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
-    let try_files = location.http_core().try_files.as_ref()?;
+    let core = location.http_core();
+    let try_files = core.try_files.as_ref()?;
     for file in &try_files.files {
-        if let Some(uri) = found(exchange, file) {
+        if let Some(uri) = found(exchange, &core.root, file) {
             exchange.set_uri(uri);
-            exchange.is_uri_below_alias = path::is_alias_whole(exchange);
+            exchange.is_uri_below_alias = core.root.is_alias_whole();
             return None;
         }
     }
@@ -32,11 +33,11 @@ pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
 }
 
 /// The path of the file as a URI, if it exists as wanted.
-fn found(exchange: &mut Exchange, file: &TryFile) -> Option<Vec<u8>> {
+fn found(exchange: &mut Exchange, root: &Root, file: &TryFile) -> Option<Vec<u8>> {
     let (mut uri, mut path) = (Scratch::take(), Scratch::take());
     file.path.append(exchange, &mut uri);
-    path::append_file_of(exchange, &uri, &mut path);
-    if path::is_alias_whole(exchange) {
+    path::append_file_in(root, exchange, &uri, &mut path);
+    if root.is_alias_whole() {
         // As nginx: the files to try lie below the alias of a regex.
         path.extend_from_slice(&uri);
     }

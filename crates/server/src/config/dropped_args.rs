@@ -1,5 +1,5 @@
-//! Findings about arguments that a cache key leaves out (`cache_drop_args`) and the application sees all the same: it
-//! may print one visitor's into a page for everybody.
+//! Findings about arguments that a cache key leaves out (`cache_drop_args`) and the application still sees: it
+//! may print one visitor's into a page for all.
 
 use super::findings::{Finding, Scope};
 use yorozu_conf::{Directive, Tree};
@@ -44,7 +44,7 @@ fn look(scope: &Scope<'_, '_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// Is a gateway asked here, whose pages are stored under a key without some arguments?
+/// Whether a gateway is asked here whose pages are stored under a key without some arguments.
 fn leaves_out(scope: &Scope<'_, '_>, family: &str) -> bool {
     let key = scope.find(&format!("{family}_cache_key"));
     !scope.own(&format!("{family}_pass")).is_empty()

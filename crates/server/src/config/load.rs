@@ -8,6 +8,7 @@ use crate::engine::ENGINE;
 use crate::filters;
 use crate::handlers::Files as FilesHandler;
 use crate::modules::MODULES;
+use crate::phases;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -31,7 +32,7 @@ use yorozu_kernel::config::shared::SharedSet;
 use yorozu_kernel::config::texts::{self, Texts};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
-use yorozu_kernel::exchange::handler::BoundFilters;
+use yorozu_kernel::exchange::handler::{BoundFilters, BoundPhases};
 use yorozu_kernel::logging::file::LogFiles;
 use yorozu_modules::phases::rewrite;
 use yorozu_upstream::{Loads, Resolver};
@@ -89,7 +90,7 @@ fn hostname() -> String {
     nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
-/// Reads and compiles a configuration, on a thread of its own: what a thread that has ended allocated goes back to the
+/// Reads and compiles a configuration, on a new thread: what a thread that has ended allocated goes back to the
 /// system as soon as it is freed, by whichever worker is the last to use it; that of one which only waits would stay.
 ///
 /// # Errors
@@ -262,7 +263,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// Has a server a certificate, and does it reject handshakes?
+    /// Whether a server has a certificate, and whether it rejects handshakes.
     fn certificate(&self, servers: &[ServerConf], id: ServerId) -> (bool, bool) {
         let place = servers[id.0 as usize].conf.0 as usize;
         let tls: &ServerTls = self.locations[place].as_ref().expect("every id is filled").of();
@@ -271,7 +272,7 @@ impl<'a> Compiler<'a> {
 
     fn server(&mut self, mut block: Block) -> Result<ServerConf, ConfError> {
         let at = block.at.clone().expect("server blocks have a place");
-        // Nobody shakes hands over the control socket: the certificates of http are not for it.
+        // The control socket has no TLS: the certificates of http are not for it.
         if block.listens.iter().all(|listen| listen.options.is_control) {
             drop(block.drafts.take::<TlsDraft>());
         }
@@ -345,6 +346,7 @@ impl<'a> Compiler<'a> {
         let settings = self.settings.compile(&block.drafts, &env.silent, &compiling);
         let mut settings = settings.map_err(fail)?;
         settings.put(rewrite::Steps::place(), Arc::new(script));
+        let core: Arc<http_core::Conf> = settings.share(http_core::Conf::place());
         let mut conf = LocationConf {
             id,
             at: at.clone(),
@@ -358,9 +360,12 @@ impl<'a> Compiler<'a> {
             error_log: block.error_log.clone().unwrap_or_default(),
             limit_except,
             settings,
+            core: Box::new(core),
             filters: BoundFilters::default(),
+            phases: BoundPhases::default(),
         };
         conf.filters = filters::bound(&conf);
+        conf.phases = phases::bound(&conf);
         self.locations[id.0 as usize] = Some(conf);
         Ok(id)
     }

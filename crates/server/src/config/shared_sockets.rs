@@ -1,5 +1,5 @@
 //! Findings about settings that hold before it is known which server a request is for: those of the socket's default
-//! server, whatever another server says.
+//! server, not of other servers.
 
 use super::findings::Finding;
 use std::collections::HashMap;

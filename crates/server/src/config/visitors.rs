@@ -71,8 +71,8 @@ pub fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
     found
 }
 
-/// Do a server's lines, the maps it uses, or its folder speak of WordPress? Its way to `index.php` is
-/// others', too: it tells if no cookie is looked at.
+/// Whether a server's lines, the maps it uses, or its folder show a WordPress. Other programs use `index.php` in the same
+/// way: that counts only if no cookie is looked at.
 fn is_wordpress(server: &[Directive], http: &[Directive]) -> bool {
     let is_folder = |line: &Directive| {
         let folder = String::from_utf8_lossy(line.args.first().map_or(&b""[..], |word| word));
@@ -127,7 +127,7 @@ fn any_word(lines: &[Directive], is_meant: &dyn Fn(&[u8]) -> bool) -> bool {
     any_line(lines, &|line| is_meant(&line.name) || line.args.iter().any(|word| is_meant(word)))
 }
 
-/// What becomes of a request at the gateway it comes to.
+/// What happens to a request at the gateway it comes to.
 struct Outcome {
     at: Position,
     family: &'static str,
@@ -143,7 +143,7 @@ struct Trial<'a> {
     server: ServerId,
 }
 
-/// A location that mixes pages, and whose.
+/// A location that mixes pages, and the visitors whose pages it mixes.
 struct Mixed {
     at: Position,
     family: &'static str,
@@ -161,7 +161,7 @@ impl Trial<'_> {
             for path in self.paths() {
                 let url = format!("{scheme}://{}{path}", self.host());
                 let Some(public) = self.ask(&url, "") else { continue };
-                // Nothing is stored for anybody: there is nothing to mix.
+                // Nothing is stored: there is nothing to mix.
                 if public.is_bypassed && public.is_refused {
                     continue;
                 }
@@ -174,7 +174,7 @@ impl Trial<'_> {
         found
     }
 
-    /// Those of the sockets that anybody can come by.
+    /// Those of the sockets that are public.
     fn schemes(&self) -> Vec<&'static str> {
         let has = |is_tls| self.conf.sockets.iter().any(|socket| socket.is_tls == is_tls);
         [("http", false), ("https", true)]
@@ -448,7 +448,7 @@ mod tests {
     fn what_is_wrong_is_reported_where_it_is() {
         let map = format!("map $http_cookie $own {{ default 0; \"~{ALL}\" 1; }}");
         for (http, server, part, line) in [
-            // Nobody is left out.
+            // No visitor is left out.
             (
                 "",
                 site("", "").replace("fastcgi_cache z", "\nfastcgi_cache z"),
@@ -486,7 +486,7 @@ mod tests {
                 "wordpress_logged_in_",
                 3,
             ),
-            // A proxy, as it stands in front of WordPress, and a folder of its own.
+            // A proxy, as it stands in front of WordPress, and a separate folder.
             (
                 "",
                 "location /blog/ {\nproxy_cache z; proxy_pass http://127.0.0.1:1/wp-content/; }"

@@ -1,4 +1,4 @@
-//! What `POST /cache/purge` and `cache_purge_api` are sent. It is read as it stands: whatever is wrong with it, no
+//! What `POST /cache/purge` and `cache_purge_api` are sent. It is read as it stands: even if it is invalid, no
 //! more is held than the purges that came before.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};

@@ -202,7 +202,7 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
 
 const BYPASSED: &str = "fetched from upstream (BYPASS)";
 
-/// What becomes of a request for which nothing is stored that answers it, and `why` that is; `is_partial`: a part is.
+/// What happens to a request that nothing stored can answer, and `why` that is; `is_partial`: a part is stored.
 fn of_missing(
     asked: &Exchange,
     conf: &Conf,
@@ -267,7 +267,7 @@ fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut Strin
     row(out, "codings", &forms);
 }
 
-/// What becomes of a request for which this is stored.
+/// What happens to a request for which this is stored.
 fn of_stored(asked: &mut Exchange, conf: &Conf, prefix: &str, entry: &Arc<Entry>) -> String {
     let text = match cache::decide(asked, conf, entry) {
         Decision::Hit => "the stored page (HIT)",

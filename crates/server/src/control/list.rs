@@ -13,7 +13,7 @@ use yorozu_kernel::exchange::conf::Config;
 /// Pages listed where no `limit` says.
 const LIMIT: usize = 1000;
 
-/// `ZONE memory ENTRIES BYTES of BYTES disk FILES BYTES of BYTES FOLDER`
+/// `ZONE memory ENTRIES BYTES of BYTES disk FILES BYTES of BYTES names BYTES of BYTES FOLDER`
 pub(super) fn stat(config: &Config) -> String {
     let mut out = String::new();
     for (name, zone) in &config.zones {
@@ -31,6 +31,11 @@ pub(super) fn stat(config: &Config) -> String {
         if let Some(max) = options.disk.max_size {
             let _ = write!(out, " of {}", size(max));
         }
+        let names = (size(usage.names_bytes), size(usage.names_bytes_max));
+        let _ = write!(out, "; names {} of {}", names.0, names.1);
+        if usage.unwritten > 0 {
+            let _ = write!(out, "; {} unwritten", usage.unwritten);
+        }
         let _ = writeln!(out, "; {}", options.disk.path.display());
     }
     out
@@ -43,12 +48,13 @@ pub(super) fn figures(config: &Config) -> Value {
         let memory = json!({
             "pages": usage.memory_entries, "bytes": usage.memory_bytes, "bytes_max": options.memory_bytes,
         });
+        let names = json!({ "bytes": usage.names_bytes, "bytes_max": usage.names_bytes_max });
         let disk = json!({
             "pages": usage.disk_files, "pages_max": options.disk.files_max,
             "bytes": usage.disk_bytes, "bytes_max": options.disk.max_size,
             "waiting_bytes": usage.waiting_bytes, "unwritten": usage.unwritten,
         });
-        (name.clone(), json!({ "memory": memory, "disk": disk }))
+        (name.clone(), json!({ "memory": memory, "names": names, "disk": disk }))
     });
     json!({ "server": "yorozu", "zones": zones.collect::<Map<_, _>>() })
 }

@@ -9,10 +9,10 @@
 //! | `GET /cache/stat` | a line of figures for each zone |
 //! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line for each stored page |
 //! | `POST /cache/purge`, content: JSON | what was purged, as JSON |
-//! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what would become of the request |
-//! | `POST /cache/warm`, content: the same | what became of it: `STATUS CACHE CODING BYTES`, with `?content` what was sent |
+//! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what the cache would do with the request |
+//! | `POST /cache/warm`, content: the same | its outcome: `STATUS CACHE CODING BYTES`, with `?content` what was sent |
 //!
-//! A request's content has a bound of its own, [`limits::CONTROL_BYTES_MAX`].
+//! A request's content is bounded by [`limits::CONTROL_BYTES_MAX`].
 
 mod batch;
 pub(crate) mod explain;
@@ -92,7 +92,7 @@ impl Handler for Control {
     }
 }
 
-/// Who may ask, and for what.
+/// Which clients may ask, and for what.
 #[derive(Clone, Debug)]
 pub enum Access {
     /// Everything.
@@ -246,7 +246,7 @@ async fn whole_content(exchange: &mut Exchange) -> Result<Bytes, BodyError> {
     match exchange.body.content(false) {
         Content::None | Content::Live { .. } => Ok(Bytes::new()),
         Content::Memory(bytes) => Ok(bytes),
-        // Somebody else had it read before, or it shall be in a file.
+        // It was read before, or shall be in a file.
         Content::File(file, bytes) => {
             let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= most);
             let read = read_file(&file, 0, bytes.ok_or(BodyError::TooLarge)?).await;

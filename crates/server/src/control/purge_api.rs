@@ -33,7 +33,7 @@ use yorozu_kernel::logging::error;
 const URLS_AT_ONCE: usize = 16;
 
 impl Batches {
-    /// Each batch, whatever becomes of the others; the worst of what went wrong.
+    /// Each batch, also if others fail; the worst of what went wrong.
     async fn perform(&self, exchange: &Exchange) -> Result<String, Problem> {
         let (mut answers, mut worst) = (Vec::new(), None);
         for batch in &self.0 {

@@ -30,11 +30,11 @@ fn zone(max_size: Option<u64>) -> Arc<Zone> {
     Arc::new(Zone::open(ZoneOptions { memory_bytes: 1 << 20, disk }).unwrap())
 }
 
-/// How many bytes of a page that arrives whole somebody gets who waits for it.
+/// How many bytes of a page that arrives whole a waiter gets.
 async fn read_along(zone: Arc<Zone>) -> Option<usize> {
     let key = Key::new(Bytes::from_static(b"key"));
     let claim = || zone.claim(&key, Instant::now(), Duration::from_secs(5));
-    let Claim::Maker(guard) = claim() else { panic!("nobody makes it") };
+    let Claim::Maker(guard) = claim() else { panic!("it is being made already") };
     let Claim::Taken(waiter) = claim() else { panic!("it is being made") };
     let conf = testing::config("http { server { listen 127.0.0.1:1; } }");
     let context = Context::of(&testing::exchange(conf, "GET / HTTP/1.0\r\n\r\n"));

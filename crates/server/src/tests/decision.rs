@@ -1,4 +1,4 @@
-//! What becomes of a request that the cache is asked for: the whole table of states.
+//! What the cache does with a request: the whole table of states.
 
 use bytes::Bytes;
 use yorozu_cache::{EntryHead, Part};

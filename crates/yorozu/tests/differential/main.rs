@@ -129,7 +129,7 @@ fn ask(port: u16, request: &[u8]) -> Option<Answer> {
     client.answer(request.starts_with(b"HEAD"))
 }
 
-/// An answer without what must differ: times, the server's name and port, boundaries, and how its end is told.
+/// An answer without what must differ: times, the server's name and port, boundaries, and how its end is marked.
 fn normal(answer: Option<Answer>, port: u16) -> String {
     let Some(answer) = answer else { return "closed".to_owned() };
     let own = |text: &str| {
@@ -197,7 +197,7 @@ fn reduce(
 /// The nodes without the one at place `at`, counted through; `None` if there are fewer.
 fn without(nodes: &[Node], at: &mut usize) -> Option<Vec<Node>> {
     for (place, node) in nodes.iter().enumerate() {
-        // Who listens, and where, is not to be removed.
+        // What listens, and where, is not to be removed.
         if node.text.starts_with("listen ") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What a request was given: may it be?
+//! Checks what a request was given.
 
 use super::origin::gzip;
 use super::site::{Floors, LANGUAGES, Page, Vary, version_of};

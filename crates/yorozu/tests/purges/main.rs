@@ -1,10 +1,10 @@
 //! After a purge has answered, no answer to a request that began later shows an older version of a page:
-//! tried on the running server, whoever races whom. Readers over HTTP/1.1 and HTTP/2 (plain, compressed,
+//! tried on the running server, in every race. Readers over HTTP/1.1 and HTTP/2 (plain, compressed,
 //! parts, conditions, HEAD), purges of every kind by every way, an origin that is slow, breaks off and fails,
 //! small tiers, jumps of the clock, reloads, kills, restarts and upgrades in the middle, for `SECONDS` (10)
 //! in rounds of five to ten.
 //!
-//! Whoever purges raises the versions of the pages at the origin first. Each body is made from its page,
+//! The purger raises the versions of the pages at the origin first. Each body is made from its page,
 //! version and variant alone, and is compared byte for byte. `SEED` is that of the first round; what is drawn
 //! comes again with it, the timing does not. `WORKERS` sets their number, `YOROZU` names another binary.
 
@@ -66,7 +66,7 @@ impl Round {
     }
 }
 
-/// What becomes of the server in the middle of a round.
+/// What happens to the server in the middle of a round.
 async fn live(round: &Round, draw: &mut fastrand::Rng, end: Instant) {
     while Instant::now() < end && !round.is_over() {
         let left = end.saturating_duration_since(Instant::now());

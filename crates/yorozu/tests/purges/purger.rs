@@ -90,7 +90,7 @@ impl Wanted<'_> {
     }
 }
 
-/// One request; has it done what it is for?
+/// Sends one request; returns whether it succeeded.
 async fn ask(
     round: &Round,
     method: &str,
@@ -146,7 +146,7 @@ pub(crate) async fn purge(round: Arc<Round>, mut draw: fastrand::Rng) {
     while !round.is_over() {
         tokio::time::sleep(Duration::from_millis(draw.u64(..100))).await;
         let wanted = any_wanted(&round, &mut draw);
-        // No process is told what another one purges while it takes over.
+        // No process learns what another one purges while it takes over.
         let _gate = round.server.gate.read().await;
         let versions: Vec<u64> = wanted.pages.iter().map(|page| page.raise()).collect();
         let before = round.server.disturbance();

@@ -1,4 +1,4 @@
-//! The server under test, and what becomes of it in the middle.
+//! The server under test, and what happens to it during the test.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -170,7 +170,7 @@ impl Server {
             assert!(ended.is_none(), "it does not start: {}", self.said());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        // Whoever the end of it concerns asks for its pid; it is taken from the table here.
+        // Its end is looked up by its pid; it is taken from the table here.
         std::thread::spawn(move || child.wait());
         self.disturb();
     }
@@ -297,7 +297,7 @@ impl Server {
         self.disturb();
     }
 
-    /// `yorozu purge`: was it done?
+    /// Runs `yorozu purge`; returns whether it succeeded.
     pub(crate) async fn command(&self, words: &[String]) -> bool {
         let mut command = Command::new(binary());
         command.args(self.words()).args(words).stdin(Stdio::null());

@@ -28,12 +28,12 @@ pub(crate) enum Validator {
     Nothing,
 }
 
-/// What may be served to who asks now: the least version, without and with a soft copy.
+/// What may be served to a request now: the least version, without and with a soft copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floors {
     pub(crate) hard: u64,
     pub(crate) any: u64,
-    /// The last purge behind which somebody asked and had a fresh hit: what it left has been renewed by then.
+    /// The last purge after which a request had a fresh hit: what it left has been renewed by then.
     pub(crate) renewed: u64,
 }
 
@@ -173,7 +173,7 @@ impl Page {
         self.bytes + 7 * usize::try_from(version % 13).unwrap()
     }
 
-    /// Its language for who asks in one.
+    /// Its language for requests that ask for one.
     pub(crate) fn language(&self, asked: usize) -> usize {
         if self.vary == Vary::Language { asked } else { 0 }
     }
@@ -234,7 +234,7 @@ impl Site {
         Self { pages: (0..count).map(|number| Page::new(number, draw)).collect() }
     }
 
-    /// A few pages are asked for often, so that somebody is always at them.
+    /// A few pages are asked for often, so that there are always requests for them.
     pub(crate) fn any(&self, draw: &mut fastrand::Rng) -> &Page {
         let few = self.pages.len().min(8);
         let end = if draw.bool() { few } else { self.pages.len() };

@@ -45,7 +45,7 @@ pub(crate) fn log(folder: &Folder) -> String {
     fs::read_to_string(folder.path().join("logs/error.log")).unwrap_or_default()
 }
 
-/// One answer over a connection of its own.
+/// One answer over a new connection.
 pub(crate) fn get(port: u16, path: &str) -> Option<Answer> {
     let mut client = Client::connect(port);
     client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes());

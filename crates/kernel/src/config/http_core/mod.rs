@@ -289,8 +289,10 @@ fn types(
 
 impl LocationConf {
     /// The settings of nginx's core module.
+    #[inline]
     pub fn http_core(&self) -> &Conf {
-        self.of()
+        let core: &Arc<Conf> = self.core.downcast_ref().expect("load puts it there");
+        core
     }
 }
 

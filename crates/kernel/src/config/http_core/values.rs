@@ -69,6 +69,13 @@ pub struct Root {
     pub alias_bytes: usize,
 }
 
+impl Root {
+    /// Whether `alias` names one file for every path, as it does with a regex.
+    pub fn is_alias_whole(&self) -> bool {
+        self.is_alias && self.alias_bytes == usize::MAX
+    }
+}
+
 impl Setting for Root {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let text = args.text(0);

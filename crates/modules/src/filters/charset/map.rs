@@ -21,7 +21,7 @@ impl Shared for Tables {
     }
 }
 
-/// What becomes of text in one encoding.
+/// How text in one encoding is converted.
 #[derive(Debug)]
 pub enum Table {
     /// Byte for byte.
@@ -33,7 +33,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// Do byte positions and the length stay what they were?
+    /// Whether byte positions and the length stay what they were.
     pub fn keeps_length(&self) -> bool {
         matches!(self, Self::Bytes(_))
     }

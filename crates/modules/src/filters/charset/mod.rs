@@ -125,7 +125,7 @@ pub fn convert(_: &mut Exchange, response: &mut Response) {
     response.apply_recoder();
 }
 
-/// Is there a table where the configuration wants a conversion?
+/// Checks that there is a table where the configuration wants a conversion.
 ///
 /// # Errors
 /// There is none.

@@ -52,7 +52,7 @@ impl Room {
             Coding::Gzip => limits::CODERS_BYTES,
             Coding::Brotli | Coding::Zstd => limits::CODERS_BYTES / 2,
         };
-        // One alone has its room, whatever its level takes.
+        // One alone always has its room, at any level.
         let fits = |taken: u64| (taken == 0 || taken + bytes <= max).then_some(taken + bytes);
         TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         Some(Self(bytes))

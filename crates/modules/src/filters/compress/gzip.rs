@@ -1,4 +1,4 @@
-//! The directives of gzip, and nginx's rules for who gets compressed answers.
+//! The directives of gzip, and nginx's rules for which clients get compressed answers.
 
 use super::put_ratio;
 use bitflags::bitflags;
@@ -151,7 +151,7 @@ settings! {
     gzip_vary: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Does nothing but `Accept-Encoding` keep the client from getting gzip?
+/// Whether nothing but `Accept-Encoding` keeps the client from getting gzip.
 pub(super) fn is_let(exchange: &Exchange, response: &Response, gzip: &Conf) -> bool {
     let request = &exchange.request;
     let known = &request.known;

@@ -66,7 +66,7 @@ impl Effort {
     }
 }
 
-/// Does the location want any coding?
+/// Whether the location wants any coding.
 fn is_on(location: &LocationConf) -> bool {
     location.of::<gzip::Conf>().gzip
         || location.of::<brotli::Conf>().brotli
@@ -251,14 +251,14 @@ fn kept_beside_file(response: &mut Response, effort: Effort) -> Beside {
     Beside::Later
 }
 
-/// A form that is the holder's to make; dropped without [`Claim::keep`], it is the next one's.
+/// A form that its holder makes; dropped without [`Claim::keep`], it goes to the next request.
 struct Claim {
     stored: Option<StoredPage>,
     effort: Effort,
 }
 
 impl Claim {
-    /// `None`: somebody else makes it.
+    /// `None`: another request makes it.
     fn of(stored: StoredPage, effort: Effort) -> Option<Self> {
         if !stored.entry.forms[effort.coding.place()].claim() {
             // No claim may be made here, not even to be dropped: that would give back the other's.
@@ -295,7 +295,7 @@ static UNDER_WAY: Gauge = Gauge::new();
 /// Gzip of a page up to here is made on the worker, in about a millisecond; chosen.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
 
-/// May it be compressed on the worker?
+/// Whether it may be compressed on the worker.
 fn is_quick(bytes: &Bytes, effort: Effort) -> bool {
     let cost = match effort.coding {
         Coding::Gzip => 1,

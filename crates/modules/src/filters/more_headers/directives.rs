@@ -5,7 +5,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::NamePattern;
 
-/// What becomes of a field.
+/// What is done to a field.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The value takes the place of all there are; an empty one leaves none.
@@ -39,7 +39,7 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Lines(pub Vec<Line>);
 
-/// What nobody may set or take away: how the message is carried and where its end is, and for requests also whom it is for.
+/// What may not be set or removed: how the message is carried and where its end is, and for requests also the host.
 const OF_RESPONSES: [&[u8]; 5] =
     [b"connection", b"content-length", b"keep-alive", b"transfer-encoding", b"upgrade"];
 const OF_REQUESTS: [&[u8]; 7] =
@@ -112,7 +112,7 @@ impl Line {
         }
     }
 
-    /// Is the line about content of this type?
+    /// Whether the line is about content of this type.
     pub fn admits_type(&self, content_type: &[u8]) -> bool {
         let end = content_type.iter().position(|byte| *byte == b';');
         let content_type = content_type[..end.unwrap_or(content_type.len())].trim_ascii();
@@ -157,7 +157,7 @@ impl Field {
         Ok(field)
     }
 
-    /// May it change the field `name`, which its `*` may stand for?
+    /// Whether it may change the field `name`, which its `*` may stand for.
     pub fn may_change(&self, name: &[u8], is_input: bool) -> bool {
         let kept: &[&[u8]] = if is_input { &OF_REQUESTS } else { &OF_RESPONSES };
         self.name.matches(name) && !kept.iter().any(|kept| kept.eq_ignore_ascii_case(name))
@@ -200,7 +200,7 @@ const CONTEXTS: Contexts = HTTP_SERVER_LOCATION | LOCATION_IF;
 
 settings! {
     inherit = inherit, check = nothing_to_check;
-    /// Fields of responses that are set, added (`-a`) or taken away, in order; rows of their own fill it.
+    /// Fields of responses that are set, added (`-a`) or taken away, in order; separate rows fill it.
     more_headers: Lines = none, ONE_OR_MORE, 0;
     /// Fields of requests, likewise.
     more_input_headers: Lines = none, ONE_OR_MORE, 0;

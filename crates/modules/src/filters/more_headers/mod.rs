@@ -1,8 +1,8 @@
 //! `more_set_headers`, `more_clear_headers`, `more_set_input_headers`, `more_clear_input_headers`: fields of responses
-//! and requests that are replaced or taken away, whoever made them.
+//! and requests that are replaced or removed, from every source.
 //!
 //! # Source
-//! `headers-more-nginx-module`. Unlike there: fields that say how a message is carried, or for whom it is, cannot be set.
+//! `headers-more-nginx-module`. Unlike there: fields that say how a message is carried, or its host, cannot be set.
 
 pub mod directives;
 mod request;

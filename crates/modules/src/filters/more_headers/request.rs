@@ -4,6 +4,13 @@ use super::Conf;
 use super::directives::Change;
 use yorozu_kernel::exchange::Exchange;
 
+impl Conf {
+    /// Whether fields of requests are changed.
+    pub fn changes_requests(&self) -> bool {
+        !self.more_input_headers.0.is_empty()
+    }
+}
+
 /// Changes the fields of the request as the location says.
 pub fn apply(exchange: &mut Exchange, conf: &Conf) {
     for line in &conf.more_input_headers.0 {

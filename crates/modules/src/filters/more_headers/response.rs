@@ -42,7 +42,7 @@ fn is_meant(line: &Line, response: &Response) -> bool {
 
 type Empty = fn(&mut Response);
 
-/// Fields that have places of their own in a response, with what empties them.
+/// Fields that a response keeps apart, with what empties them.
 const OWN: [(&[u8], Empty); 7] = [
     (b"age", |response| response.age = None),
     (b"content-type", |response| response.content_type = Bytes::new()),

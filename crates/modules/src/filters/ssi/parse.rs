@@ -171,11 +171,11 @@ fn lower(word: &[u8]) -> String {
 /// What an `if` compares.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Condition<'t> {
-    /// Is the text, with its variables, not empty?
+    /// Whether the text, with its variables, is not empty.
     Some(&'t [u8]),
-    /// Are two texts the same, or are they not?
+    /// Whether two texts are the same, or with `false` are not.
     Equal(&'t [u8], &'t [u8], bool),
-    /// Does a regex match a text, or does it not?
+    /// Whether a regex matches a text, or with `false` does not.
     Match(&'t [u8], &'t [u8], bool),
 }
 

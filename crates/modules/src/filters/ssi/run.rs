@@ -147,7 +147,7 @@ impl Page {
     /// Carries out the commands of `content` to its end.
     ///
     /// # Errors
-    /// It broke off, or nobody reads any more.
+    /// It broke off, or has no reader any more.
     pub async fn run(mut self, mut content: Stream, sink: Sink) -> Result<(), Torn> {
         let mut tokens = Vec::new();
         while let Some(bytes) = content.next_bytes().await? {

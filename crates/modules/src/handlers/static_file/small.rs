@@ -1,8 +1,8 @@
 //! Contents of small files, kept in memory as long as the file is what it was.
 //!
 //! A file is looked at for each turn of the event loop, and not opened and read for each request. Its
-//! content is taken for the same while device, inode, length and both times are: whoever writes to a
-//! file or replaces it changes one of them. Times are as coarse as the system's clock, so that a file
+//! content is taken for the same while device, inode, length and both times are: every write to a
+//! file, or its replacement, changes one of them. Times are as coarse as the system's clock, so that a file
 //! is only kept when its last change is older than that (git has the same rule for its index).
 
 use bytes::Bytes;

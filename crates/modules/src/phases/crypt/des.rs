@@ -85,7 +85,7 @@ pub(super) fn extended(password: &[u8], salt: u32, count: u32) -> u64 {
     Cipher::new(whole, salt).repeat(count)
 }
 
-/// Seven bits of each of eight characters; the eighth is for parity, which nobody looks at.
+/// Seven bits of each of eight characters; the eighth is for parity, which is ignored.
 fn key(password: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     for (byte, character) in bytes.iter_mut().zip(password) {

@@ -10,7 +10,7 @@ use blowfish::Blowfish;
 use md5::{Digest as _, Md5};
 use yescrypt::PasswordVerifier as _;
 
-/// Does the password have this hash? A hash that crypt(3) refuses is nobody's.
+/// Whether the password has this hash. A hash that crypt(3) refuses matches none.
 pub(super) fn verify(password: &[u8], hash: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(hash) else { return false };
     if text.starts_with("$y$") {

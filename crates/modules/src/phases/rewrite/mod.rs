@@ -511,8 +511,10 @@ fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Byte
 impl Rewrite {
     fn log(&self, exchange: &Exchange, is_match: bool) {
         let verdict = if is_match { "matches" } else { "does not match" };
-        let uri = String::from_utf8_lossy(&exchange.uri);
-        note(exchange, || format!("\"{}\" {verdict} \"{uri}\"", self.regex.source()));
+        note(exchange, || {
+            let uri = String::from_utf8_lossy(&exchange.uri);
+            format!("\"{}\" {verdict} \"{uri}\"", self.regex.source())
+        });
     }
 
     fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {

@@ -13,6 +13,12 @@ pub struct Steps(pub Vec<InstructionDraft>);
 #[derive(Debug, Default)]
 pub struct Script(pub Vec<Instruction>);
 
+impl Script {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl ModuleDraft for Steps {
     type Conf = Script;
 

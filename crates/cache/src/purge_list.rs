@@ -1,25 +1,63 @@
-//! Which purges may still meet something, and who may still come with something from before them.
+//! The purges that may still apply to something, as Varnish's list of bans, and the responses that are being made.
 //!
-//! Time has no part in it. Each beginning of a making ([`Making`]) and each purge draws the next number of
-//! its folder; what has a smaller number than a purge began before it. Numbers of earlier processes are told
-//! apart by their epoch: a random number of each opening of the folder, whose order the journal has.
+//! No clock is used. Each response that begins to be made ([`Making`]) and each purge draws the next number of
+//! its folder; what has a smaller number than a purge began before it. Numbers of earlier processes are
+//! distinguished by their epoch: a random number of each opening of the folder, whose order the journal has.
 //!
 //! # Invariants
-//! - A mark is forgotten only when no making that began before it is outstanding, no file of before it is
-//!   left, and its purge is done: nothing it means can come any more.
-//! - What changes the memory tier or the catalog does so under the lock of the marks ([`Marks::locked`]), so
-//!   that a look at the marks and the change are one.
+//! - A purge is forgotten only when it is done, no making that began before it is outstanding, and no older
+//!   file is left: nothing that it applies to can come any more.
+//! - The memory tier and the catalog are changed under the lock of the list ([`PurgeList::locked`]), so that
+//!   the check of the list and the change are one step.
 //! - What has no number, or one of an unknown epoch, began before every purge.
 
 use crate::Key;
 use crate::catalog::host_end;
 use crate::entry::EntryHead;
 use crate::index::Digest;
-use crate::purge::{Purge, PurgeMode};
 use crate::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
+
+/// What is purged.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Purge {
+    /// A page with all its variants.
+    Page(Key),
+    /// Every key that begins so.
+    Prefix(Bytes),
+    /// Every page with this tag. A tag may belong to a host, `HOST NUL TAG`; without the host before the
+    /// NUL it means that of every host.
+    Tag(Bytes),
+    /// Everything.
+    All,
+}
+
+/// What happens to a purged page.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PurgeMode {
+    /// It is gone.
+    #[default]
+    Hard,
+    /// It is served stale once more while it is refreshed, if it is in memory; else it is gone.
+    Soft,
+}
+
+impl Purge {
+    /// Whether the purge matches the page.
+    pub(crate) fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
+        match self {
+            Self::Page(page) => key == page || key.page() == *page,
+            Self::Prefix(prefix) => key.as_bytes().starts_with(prefix),
+            Self::Tag(wanted) => tags.iter().any(|tag| {
+                let of_every_host = host_end(tag).map(|at| &tag[at..]);
+                tag == wanted || of_every_host == Some(&wanted[..])
+            }),
+            Self::All => true,
+        }
+    }
+}
 
 /// When something began: the epoch of its process, and a number in it. The default began before everything.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -37,10 +75,10 @@ pub(crate) struct At {
 }
 
 /// A response is being made or read: held from right before its upstream is asked, or its file is read,
-/// until it is stored or given up. Purges in between meet it.
+/// until it is stored or given up. Purges in between apply to it.
 #[derive(Debug)]
 pub struct Making {
-    marks: Arc<Marks>,
+    purge_list: Arc<PurgeList>,
     moment: Moment,
 }
 
@@ -50,27 +88,27 @@ impl Making {
         self.moment
     }
 
-    /// Is it of a folder's marks, and that of the response whose head says `began`?
-    pub(crate) fn is_of(&self, marks: &Arc<Marks>, began: Moment) -> bool {
-        Arc::ptr_eq(&self.marks, marks) && self.moment == began
+    /// Whether it belongs to this list, and to the response whose head says `began`.
+    pub(crate) fn is_of(&self, purge_list: &Arc<PurgeList>, began: Moment) -> bool {
+        Arc::ptr_eq(&self.purge_list, purge_list) && self.moment == began
     }
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
-        self.marks.state().outstanding.remove(&self.moment.number);
+        self.purge_list.state().outstanding.remove(&self.moment.number);
     }
 }
 
-/// A page's mark, and the making that it does not mean.
+/// A purge of one page, and the making that it spares.
 #[derive(Clone, Copy, Debug)]
-struct PageMark {
+struct PagePurge {
     at: At,
     except: Option<u64>,
 }
 
-impl PageMark {
-    fn meets(&self, began: At) -> bool {
+impl PagePurge {
+    fn applies_to(&self, began: At) -> bool {
         began < self.at && self.except != Some(began.number)
     }
 }
@@ -80,36 +118,36 @@ impl PageMark {
 #[derive(Debug, Default)]
 struct Changed {
     /// With `true` also those whose lifetime the operator said.
-    pages: HashMap<Key, (PageMark, bool)>,
+    pages: HashMap<Key, (PagePurge, bool)>,
     /// Before it any page may have been changed.
     all: Option<At>,
 }
 
 impl Changed {
-    fn note(&mut self, key: &Key, mark: PageMark, takes_all: bool) {
-        /// Pages that are told apart; chosen: anybody may bring them.
+    fn note(&mut self, key: &Key, purge: PagePurge, takes_all: bool) {
+        /// Pages noted one by one; chosen: any client can add one.
         const PAGES_MAX: usize = 1024;
         if self.pages.len() >= PAGES_MAX {
-            let last = self.pages.drain().map(|(_, (mark, _))| mark.at).max();
+            let last = self.pages.drain().map(|(_, (purge, _))| purge.at).max();
             self.all = last.max(self.all);
         }
-        let (last, has_all) = self.pages.entry(key.clone()).or_insert((mark, takes_all));
-        (*last, *has_all) = (mark, *has_all || takes_all);
+        let (last, has_all) = self.pages.entry(key.clone()).or_insert((purge, takes_all));
+        (*last, *has_all) = (purge, *has_all || takes_all);
     }
 
-    fn meet(&self, key: &Key, is_by_operator: bool, began: At) -> bool {
-        let is_met = |key: &Key| {
+    fn applies_to(&self, key: &Key, is_by_operator: bool, began: At) -> bool {
+        let is_changed = |key: &Key| {
             let found = self.pages.get(key);
-            found.is_some_and(|(mark, takes_all)| {
-                (*takes_all || !is_by_operator) && mark.meets(began)
+            found.is_some_and(|(purge, takes_all)| {
+                (*takes_all || !is_by_operator) && purge.applies_to(began)
             })
         };
-        let is_met_with_all = !is_by_operator && self.all.is_some_and(|all| began < all);
-        is_met_with_all || is_met(key) || is_met(&key.page())
+        let is_any_changed = !is_by_operator && self.all.is_some_and(|all| began < all);
+        is_any_changed || is_changed(key) || is_changed(&key.page())
     }
 
     fn forget(&mut self, is_kept: impl Fn(At) -> bool) {
-        self.pages.retain(|_, (mark, _)| is_kept(mark.at));
+        self.pages.retain(|_, (purge, _)| is_kept(purge.at));
         self.all = self.all.filter(|at| is_kept(*at));
     }
 }
@@ -117,11 +155,11 @@ impl Changed {
 /// The last purge of each kind and name.
 #[derive(Debug, Default)]
 pub(crate) struct Last {
-    pages: HashMap<Key, PageMark>,
+    pages: HashMap<Key, PagePurge>,
     prefixes: HashMap<Bytes, At>,
     tags: HashMap<Bytes, At>,
     all: Option<At>,
-    /// Files that a purge met and that could not be removed yet.
+    /// Files of purged pages that could not be removed yet.
     files: HashMap<Digest, At>,
 }
 
@@ -129,10 +167,10 @@ impl Last {
     fn note(&mut self, purge: &Purge, at: At, except: Option<u64>) {
         let last = match purge {
             Purge::Page(key) => {
-                let mark = PageMark { at, except };
-                let last = self.pages.entry(key.clone()).or_insert(mark);
+                let purge = PagePurge { at, except };
+                let last = self.pages.entry(key.clone()).or_insert(purge);
                 if at >= last.at {
-                    *last = mark;
+                    *last = purge;
                 }
                 return;
             }
@@ -142,44 +180,44 @@ impl Last {
         };
         *last = at.max(*last);
         if *purge == Purge::All {
-            // It means whatever an earlier one means.
-            self.forget(|mark| mark >= at);
+            // It includes every earlier one.
+            self.forget(|earlier| earlier >= at);
         }
     }
 
-    /// Was a purge that means the page after it began?
-    fn meet(&self, key: &Key, tags: &[Bytes], began: At) -> bool {
-        let is_met = |mark: Option<&At>| mark.is_some_and(|mark| began < *mark);
-        let is_page_met = |key: &Key| self.pages.get(key).is_some_and(|mark| mark.meets(began));
-        is_met(self.all.as_ref())
-            || is_page_met(key)
-            || is_page_met(&key.page())
+    /// Whether a purge that matches the page came after it began.
+    fn applies_to(&self, key: &Key, tags: &[Bytes], began: At) -> bool {
+        let is_later = |purge: Option<&At>| purge.is_some_and(|at| began < *at);
+        let is_page = |key: &Key| self.pages.get(key).is_some_and(|purge| purge.applies_to(began));
+        is_later(self.all.as_ref())
+            || is_page(key)
+            || is_page(&key.page())
             || tags.iter().any(|tag| {
                 let of_every_host = host_end(tag).and_then(|at| self.tags.get(&tag[at..]));
-                is_met(self.tags.get(tag)) || is_met(of_every_host)
+                is_later(self.tags.get(tag)) || is_later(of_every_host)
             })
             || self
                 .prefixes
                 .iter()
-                .any(|(prefix, mark)| began < *mark && key.as_bytes().starts_with(prefix))
-            || (!self.files.is_empty() && is_met(self.files.get(&key.digest())))
+                .any(|(prefix, at)| began < *at && key.as_bytes().starts_with(prefix))
+            || (!self.files.is_empty() && is_later(self.files.get(&key.digest())))
     }
 
     /// Forgets the purges, not the files, that are not kept.
     fn forget(&mut self, is_kept: impl Fn(At) -> bool) {
-        self.pages.retain(|_, mark| is_kept(mark.at));
+        self.pages.retain(|_, purge| is_kept(purge.at));
         self.prefixes.retain(|_, at| is_kept(*at));
         self.tags.retain(|_, at| is_kept(*at));
         self.all = self.all.filter(|at| is_kept(*at));
     }
 
-    /// Every mark after `at`.
+    /// Every purge after `at`.
     fn after(&self, at: At) -> impl Iterator<Item = (Purge, At)> + '_ {
-        let pages = self.pages.iter().map(|(key, mark)| (Purge::Page(key.clone()), mark.at));
+        let pages = self.pages.iter().map(|(key, purge)| (Purge::Page(key.clone()), purge.at));
         let prefixes = self.prefixes.iter().map(|(p, at)| (Purge::Prefix(p.clone()), *at));
         let tags = self.tags.iter().map(|(tag, at)| (Purge::Tag(tag.clone()), *at));
         let all = self.all.iter().map(|at| (Purge::All, *at));
-        pages.chain(prefixes).chain(tags).chain(all).filter(move |(_, mark)| *mark > at)
+        pages.chain(prefixes).chain(tags).chain(all).filter(move |(_, later)| *later > at)
     }
 }
 
@@ -191,7 +229,7 @@ struct State {
     number: u64,
     outstanding: BTreeSet<u64>,
     hard: Last,
-    /// Pages that a soft purge met are told apart from others, not from those that a hard one met as well.
+    /// Apart from `hard`: a page purged softly may be renewed, unless a hard purge applies to it as well.
     soft: Last,
     changed: Changed,
 }
@@ -211,14 +249,14 @@ impl State {
         At { rank, number: moment.number }
     }
 
-    /// The number of the making that a purge of its page spares: none that another one met.
+    /// The number of the making that a purge of its page spares; `None` if another purge applies to it.
     fn spares(&self, own: u64, key: &Key, spared: Option<&Making>) -> Option<u64> {
         let moment = spared?.moment;
         let began = self.at(own, moment);
-        let is_met = self.hard.meet(key, &[], began)
-            || self.soft.meet(key, &[], began)
-            || self.changed.meet(key, false, began);
-        (!is_met).then_some(moment.number)
+        let is_purged = self.hard.applies_to(key, &[], began)
+            || self.soft.applies_to(key, &[], began)
+            || self.changed.applies_to(key, false, began);
+        (!is_purged).then_some(moment.number)
     }
 
     fn adopt(&mut self, own: u64, left: Left) {
@@ -238,9 +276,9 @@ impl State {
     }
 }
 
-/// The purges of a folder.
+/// The purges of a folder that may still apply to something.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct PurgeList {
     epoch: u64,
     state: Mutex<State>,
 }
@@ -254,7 +292,7 @@ pub(crate) struct Left {
     pub(crate) files: Vec<(Digest, Moment)>,
 }
 
-/// Asks and changes under the lock of the marks.
+/// The list under its lock: for questions, and changes that depend on the answer.
 pub(crate) struct Locked<'a> {
     epoch: u64,
     state: MutexGuard<'a, State>,
@@ -265,31 +303,31 @@ impl Locked<'_> {
         self.state.at(self.epoch, moment)
     }
 
-    /// Did a purge meet what began then?
-    pub(crate) fn meet(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
+    /// Whether a purge applies to what began then.
+    pub(crate) fn is_purged(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
         let began = self.at(began);
-        self.state.hard.meet(key, tags, began) || self.state.soft.meet(key, tags, began)
+        self.state.hard.applies_to(key, tags, began) || self.state.soft.applies_to(key, tags, began)
     }
 
-    /// Did a purge, or a change of the page at its origin, meet the response with this head?
-    pub(crate) fn meet_response(&self, key: &Key, head: &EntryHead) -> bool {
+    /// Whether a purge, or a change of the page at its origin, applies to the response with this head.
+    pub(crate) fn is_purged_or_changed(&self, key: &Key, head: &EntryHead) -> bool {
         let changed = &self.state.changed;
-        self.meet(key, &head.tags, head.began)
-            || changed.meet(key, head.is_by_operator, self.at(head.began))
+        self.is_purged(key, &head.tags, head.began)
+            || changed.applies_to(key, head.is_by_operator, self.at(head.began))
     }
 
-    /// Did a hard purge?
-    pub(crate) fn meet_hard(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
-        self.state.hard.meet(key, tags, self.at(began))
+    /// As [`Locked::is_purged`], by hard purges alone.
+    pub(crate) fn is_hard_purged(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
+        self.state.hard.applies_to(key, tags, self.at(began))
     }
 
-    /// Did `one` begin before the `other`?
+    /// Whether `one` began before the `other`.
     pub(crate) fn is_older(&self, one: Moment, other: Moment) -> bool {
         self.at(one) < self.at(other)
     }
 }
 
-impl Marks {
+impl PurgeList {
     /// Takes over what earlier processes left.
     pub(crate) fn new(left: Left) -> Arc<Self> {
         let mut state = State::default();
@@ -323,11 +361,11 @@ impl Marks {
         self.begin_under(&mut self.locked())
     }
 
-    /// As [`Marks::begin`], in one with what else is done under the lock.
+    /// As [`PurgeList::begin`], in one with what else is done under the lock.
     pub(crate) fn begin_under(self: &Arc<Self>, locked: &mut Locked<'_>) -> Making {
         let number = locked.state.draw();
         locked.state.outstanding.insert(number);
-        Making { marks: Arc::clone(self), moment: Moment { epoch: self.epoch, number } }
+        Making { purge_list: Arc::clone(self), moment: Moment { epoch: self.epoch, number } }
     }
 
     /// Notes purges: what began before is not stored from here on, but for the `spared` one where a page is
@@ -363,23 +401,23 @@ impl Marks {
         let except = state.spares(self.epoch, key, spared);
         let moment = Moment { epoch: self.epoch, number: state.draw() };
         let at = state.at(self.epoch, moment);
-        state.changed.note(key, PageMark { at, except }, takes_all);
+        state.changed.note(key, PagePurge { at, except }, takes_all);
     }
 
-    /// Does `store`, unless a purge met the response: one that follows finds it stored.
-    pub(crate) fn unless_met(
+    /// Calls `store`, unless the response was purged or its page changed: a later purge finds it stored.
+    pub(crate) fn unless_purged(
         &self,
         key: &Key,
         head: &EntryHead,
         store: impl FnOnce(&Locked<'_>) -> bool,
     ) -> bool {
         let locked = self.locked();
-        !locked.meet_response(key, head) && store(&locked)
+        !locked.is_purged_or_changed(key, head) && store(&locked)
     }
 
-    /// Did a purge meet what began then?
-    pub(crate) fn meet(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
-        self.locked().meet(key, tags, began)
+    /// Whether a purge applies to what began then.
+    pub(crate) fn is_purged(&self, key: &Key, tags: &[Bytes], began: Moment) -> bool {
+        self.locked().is_purged(key, tags, began)
     }
 
     /// The number of what began in this process; 0 of anything else.
@@ -387,7 +425,7 @@ impl Marks {
         if moment.epoch == self.epoch { moment.number } else { 0 }
     }
 
-    /// Is there a purge up to `upto`, or another file than the `stuck` ones?
+    /// Whether there is a purge up to `upto`, or another file than the `stuck` ones.
     pub(crate) fn has_old(&self, upto: Moment, stuck: &[Digest]) -> bool {
         let state = self.state();
         let at = state.at(self.epoch, upto);
@@ -412,8 +450,8 @@ impl Marks {
         let state = self.state();
         let at = state.at(self.epoch, upto);
         let own = |at: At| Moment { epoch: self.epoch, number: at.number };
-        let marks = state.hard.after(at).chain(state.soft.after(at));
-        let purges: Vec<_> = marks.map(|(purge, at)| (purge, own(at))).collect();
+        let purges = state.hard.after(at).chain(state.soft.after(at));
+        let purges: Vec<_> = purges.map(|(purge, at)| (purge, own(at))).collect();
         let files: Vec<_> = stuck.iter().map(|digest| (*digest, upto)).collect();
         let is_empty = purges.is_empty() && files.is_empty();
         (!is_empty).then(|| Left { epochs: vec![self.epoch], purges, files })
@@ -425,9 +463,9 @@ impl Marks {
         let mut state = self.state();
         let upto = state.at(self.epoch, upto);
         let first = state.outstanding.first().copied();
-        let is_kept = |mark| {
-            let is_awaited = first.is_some_and(|first| At { number: first, ..upto } < mark);
-            mark > upto || is_awaited
+        let is_kept = |at| {
+            let is_awaited = first.is_some_and(|first| At { number: first, ..upto } < at);
+            at > upto || is_awaited
         };
         state.hard.forget(is_kept);
         state.soft.forget(is_kept);
@@ -435,7 +473,7 @@ impl Marks {
         state.hard.files = stuck.iter().map(|digest| (*digest, upto)).collect();
     }
 
-    /// Is there no mark?
+    /// Whether it has no purge.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state();
@@ -465,53 +503,53 @@ mod tests {
                 Purge::Prefix(Bytes::from_static(b"site/")),
                 Purge::All,
             ] {
-                let marks = Marks::new(Left::default());
-                let before = marks.begin();
-                marks.note(std::slice::from_ref(&purge), mode, None);
-                let after = marks.begin();
+                let purge_list = PurgeList::new(Left::default());
+                let before = purge_list.begin();
+                purge_list.note(std::slice::from_ref(&purge), mode, None);
+                let after = purge_list.begin();
                 for key in [key(), key().variant(&[1; 16])] {
-                    assert!(marks.meet(&key, &tags, before.moment()), "{purge:?}");
-                    assert!(marks.meet(&key, &tags, Moment::default()), "{purge:?}");
-                    assert!(!marks.meet(&key, &tags, after.moment()), "{purge:?}");
+                    assert!(purge_list.is_purged(&key, &tags, before.moment()), "{purge:?}");
+                    assert!(purge_list.is_purged(&key, &tags, Moment::default()), "{purge:?}");
+                    assert!(!purge_list.is_purged(&key, &tags, after.moment()), "{purge:?}");
                 }
                 let other = Key::new(Bytes::from_static(b"sit"));
-                assert_eq!(marks.meet(&other, &[], before.moment()), purge == Purge::All);
+                assert_eq!(purge_list.is_purged(&other, &[], before.moment()), purge == Purge::All);
             }
         }
     }
 
     #[test]
-    fn a_change_of_a_page_meets_what_is_being_made_of_it() {
-        let marks = Marks::new(Left::default());
-        marks.changed(&key(), true, None);
-        assert!(marks.is_empty(), "nothing is being made");
-        let (before, own) = (marks.begin(), marks.begin());
+    fn a_change_of_a_page_applies_to_what_is_being_made_of_it() {
+        let purge_list = PurgeList::new(Left::default());
+        purge_list.changed(&key(), true, None);
+        assert!(purge_list.is_empty(), "nothing is being made");
+        let (before, own) = (purge_list.begin(), purge_list.begin());
         let head = |making: &Making, is_by_operator| EntryHead {
             began: making.moment(),
             is_by_operator,
             ..EntryHead::default()
         };
-        let is_met = |key: &Key, making: &Making, is_by_operator| {
-            marks.locked().meet_response(key, &head(making, is_by_operator))
+        let is_changed = |key: &Key, making: &Making, is_by_operator| {
+            purge_list.locked().is_purged_or_changed(key, &head(making, is_by_operator))
         };
         let other = Key::new(Bytes::from_static(b"site/b"));
-        marks.changed(&key(), false, Some(&own));
+        purge_list.changed(&key(), false, Some(&own));
         for key in [key(), key().variant(&[1; 16])] {
-            assert!(is_met(&key, &before, false) && !is_met(&key, &before, true));
-            assert!(!is_met(&key, &own, false), "it made the change");
+            assert!(is_changed(&key, &before, false) && !is_changed(&key, &before, true));
+            assert!(!is_changed(&key, &own, false), "it made the change");
         }
-        assert!(!is_met(&other, &before, false));
-        marks.changed(&key(), true, Some(&own));
-        assert!(is_met(&key(), &before, true) && !is_met(&key(), &own, true));
-        assert!(!is_met(&key(), &marks.begin(), false), "it came later");
+        assert!(!is_changed(&other, &before, false));
+        purge_list.changed(&key(), true, Some(&own));
+        assert!(is_changed(&key(), &before, true) && !is_changed(&key(), &own, true));
+        assert!(!is_changed(&key(), &purge_list.begin(), false), "it came later");
         for number in 0..3000_u32 {
-            marks.changed(&Key::new(number.to_be_bytes().to_vec().into()), false, None);
+            purge_list.changed(&Key::new(number.to_be_bytes().to_vec().into()), false, None);
         }
-        assert!(is_met(&other, &before, false) && !is_met(&other, &before, true));
-        assert!(marks.has_old(marks.now(), &[]));
+        assert!(is_changed(&other, &before, false) && !is_changed(&other, &before, true));
+        assert!(purge_list.has_old(purge_list.now(), &[]));
         drop((before, own));
-        marks.forget(marks.now(), &[]);
-        assert!(marks.is_empty() && !marks.has_old(marks.now(), &[]));
+        purge_list.forget(purge_list.now(), &[]);
+        assert!(purge_list.is_empty() && !purge_list.has_old(purge_list.now(), &[]));
     }
 
     #[test]
@@ -522,37 +560,37 @@ mod tests {
             purges: vec![(Purge::Page(key()), at(5, 10))],
             files: vec![(key().digest(), at(5, 4))],
         };
-        let marks = Marks::new(left);
-        for (moment, is_met) in [
+        let purge_list = PurgeList::new(left);
+        for (moment, is_purged) in [
             (at(1, 99), true),
             (at(7, 99), true),
             (at(5, 9), true),
             (at(5, 10), false),
             (at(9, 1), false),
-            (marks.begin().moment(), false),
+            (purge_list.begin().moment(), false),
         ] {
-            assert_eq!(marks.meet(&key(), &[], moment), is_met, "{moment:?}");
+            assert_eq!(purge_list.is_purged(&key(), &[], moment), is_purged, "{moment:?}");
         }
     }
 
     #[test]
-    fn a_mark_waits_for_the_oldest_making_and_for_purges_that_follow() {
-        let marks = Marks::new(Left::default());
-        let (first, page) = (marks.begin(), [Purge::Page(key())]);
-        marks.note(&page, PurgeMode::Hard, None);
-        let second = marks.begin();
-        let upto = marks.now();
-        marks.note(&[Purge::All], PurgeMode::Soft, None);
-        marks.forget(upto, &[]);
-        assert!(marks.locked().meet_hard(&key(), &[], first.moment()));
+    fn a_purge_is_kept_for_the_oldest_making_and_for_purges_that_follow() {
+        let purge_list = PurgeList::new(Left::default());
+        let (first, page) = (purge_list.begin(), [Purge::Page(key())]);
+        purge_list.note(&page, PurgeMode::Hard, None);
+        let second = purge_list.begin();
+        let upto = purge_list.now();
+        purge_list.note(&[Purge::All], PurgeMode::Soft, None);
+        purge_list.forget(upto, &[]);
+        assert!(purge_list.locked().is_hard_purged(&key(), &[], first.moment()));
         drop(first);
-        marks.forget(upto, &[]);
-        assert!(!marks.locked().meet_hard(&key(), &[], Moment::default()));
-        assert!(marks.meet(&key(), &[], second.moment()));
-        marks.forget(marks.now(), &[]);
-        assert!(!marks.is_empty(), "one from before is outstanding");
+        purge_list.forget(upto, &[]);
+        assert!(!purge_list.locked().is_hard_purged(&key(), &[], Moment::default()));
+        assert!(purge_list.is_purged(&key(), &[], second.moment()));
+        purge_list.forget(purge_list.now(), &[]);
+        assert!(!purge_list.is_empty(), "one from before is outstanding");
         drop(second);
-        marks.forget(marks.now(), &[]);
-        assert!(marks.is_empty());
+        purge_list.forget(purge_list.now(), &[]);
+        assert!(purge_list.is_empty());
     }
 }

@@ -1,0 +1,161 @@
+"""The pages of the plugin's tests, and which of them are made again when something changes."""
+import concurrent.futures, contextlib, json, re, time
+from peers import until as waits_until
+
+# What the site has, made once: two authors, nested categories, a menu, pages, comments.
+CONTENT = """
+switch_theme('twentytwentyone');
+$ann = wp_insert_user(array('user_login' => 'ann', 'user_pass' => wp_generate_password(), 'role' => 'author',
+    'display_name' => 'Ann', 'user_email' => 'ann@example.invalid'));
+$sea = wp_insert_term('Sea', 'category')['term_id'];
+$bay = wp_insert_term('Bay', 'category', array('parent' => $sea))['term_id'];
+$hill = wp_insert_term('Hill', 'category')['term_id'];
+$posts = array();
+foreach (array('one' => $sea, 'two' => $bay, 'three' => $hill, 'four' => $hill) as $name => $term) {
+    $posts[$name] = wp_insert_post(array('post_title' => "Post $name", 'post_name' => "post-$name",
+        'post_content' => "<p>The text of $name.</p>", 'post_status' => 'publish', 'post_category' => array($term),
+        'post_author' => $name === 'one' ? $ann : 1, 'tags_input' => $name === 'four' ? array('blue') : array(),
+        'post_date' => gmdate('Y-m-d H:i:s', strtotime('2026-0' . (count($posts) + 1) . '-15 12:00'))));
+}
+$about = wp_insert_post(array('post_title' => 'About', 'post_type' => 'page', 'post_status' => 'publish',
+    'post_content' => '<p>About us.</p>'));
+wp_insert_post(array('post_title' => 'Team', 'post_type' => 'page', 'post_status' => 'publish',
+    'post_content' => '<p>The team.</p>', 'post_parent' => $about));
+$menu = wp_create_nav_menu('Main');
+wp_update_nav_menu_item($menu, 0, array('menu-item-object' => 'page', 'menu-item-object-id' => $about,
+    'menu-item-type' => 'post_type', 'menu-item-status' => 'publish'));
+set_theme_mod('nav_menu_locations', array('primary' => $menu));
+update_option('sidebars_widgets', array('sidebar-1' => array()));
+echo json_encode(compact('ann', 'sea', 'bay', 'hill', 'about', 'menu') + $posts);
+"""
+
+PATHS = ['/', '/?s=text', '/post-one/', '/post-two/', '/post-three/', '/post-four/', '/about/', '/about/team/',
+         '/category/sea/', '/category/sea/bay/', '/category/hill/', '/tag/blue/', '/author/ann/', '/author/admin/',
+         '/2026/', '/2026/03/', '/feed/', '/comments/feed/', '/post-one/feed/', '/category/hill/feed/',
+         '/wp-json/wp/v2/posts', '/wp-json/wp/v2/categories', '/wp-json/wp/v2/users', '/wp-json/wp/v2/comments',
+         '/wp-json/wp/v2/search?search=text', '/wp-sitemap.xml', '/wp-sitemap-posts-post-1.xml', '/wp-sitemap-posts-page-1.xml',
+         '/wp-sitemap-taxonomies-category-1.xml', '/wp-sitemap-taxonomies-post_tag-1.xml', '/wp-sitemap-users-1.xml',
+         '/wp-json/oembed/1.0/embed?url=@/post-one/', '/post-three/embed/', '/a-quiet-machine/']
+# Whether a search finds a post is not known without searching.
+SEARCHES = ['/?s=text', '/wp-json/wp/v2/search?search=text']
+
+# Pages that name the author Ann; that show the third post.
+AUTHORS_PAGES = ['/', '/post-one/', '/author/ann/', '/feed/', '/2026/', '/category/sea/', '/wp-json/wp/v2/posts', '/?s=text', '/post-one/feed/',
+                 '/wp-json/oembed/1.0/embed?url=@/post-one/', '/wp-sitemap-users-1.xml']
+SHOW_THREE = ['/', '/post-three/', '/feed/', '/2026/', '/2026/03/', '/category/hill/', '/category/hill/feed/', '/author/admin/', '/post-three/embed/']
+
+PAST = {'Cookie': 'wordpress_logged_in_none=1'}  # Past the cache; WordPress takes it for nobody's.
+
+
+def content(site):
+    if not hasattr(site, 'ids'):
+        # What WordPress does once, with the first page and the first round of wp-cron, purges as well: it is waited for.
+        site.php("ob_start(); require ABSPATH . 'wp-cron.php'; ob_end_clean();")
+        runs = site.php_runs()
+        fresh(site, '/')
+        waits_until('the first page', lambda: site.php_runs() > runs)
+        site.ids = json.loads(site.php(CONTENT))
+        # So is what that left to wp-cron, and a purge that a busy server did not answer in time.
+        left = """if (get_option('yorozu_pending')) do_action('yorozu_retry');
+            ob_start(); require ABSPATH . 'wp-cron.php'; ob_end_clean(); echo json_encode(get_option('yorozu_pending'));"""
+        waits_until('the purges of new posts', lambda: site.php(left) in ('false', '[]'))
+    for paths in (PATHS, AUTHORS_PAGES):
+        paths[:] = [path.replace('@', site.url) for path in paths]
+    return site.ids
+
+
+def text(answer):
+    # An embedded page has words by which it and the one around it know each other: others each time.
+    body = re.sub(rb'(secret=(?:\\?"|&quot;)?)\w{10}\b', rb'\1', answer.body)
+    return re.sub(rb'(wp-embed-share-[a-z-]+\d+-)\d+', rb'\1', body)
+
+
+def fresh(site, path):
+    answer = site.get(path, **PAST)
+    assert answer.cache == 'BYPASS', answer.cache
+    return answer.status, answer.fields.get('location'), text(answer)
+
+
+def is_hit(site, path):
+    return site.get(path).cache == 'HIT'
+
+
+def until(condition, what):
+    waits_until(what, condition)
+
+
+def warm(site, paths):
+    for path in paths:
+        until(lambda: is_hit(site, path), f'{path} to be stored')
+
+
+def stored(site, path):
+    """A page as it is stored; none if it is not a page, for that is not stored."""
+    answers = []
+    until(lambda: answers.append(site.get(path)) or answers[-1].cache == 'HIT' or answers[-1].status != 200,
+          f'{path} to be stored')
+    answer = answers[-1]
+    return (200, answer.fields.get('location'), text(answer)) if answer.status == 200 else None
+
+
+def all_of(read, site, paths):
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        return dict(zip(paths, pool.map(lambda path: read(site, path), paths)))
+
+
+def change_of(site, change, more=()):
+    """Makes a change. The pages there were, as they are now past the cache, and those of them that changed."""
+    before = {path: page for path, page in all_of(stored, site, PATHS + list(more)).items() if page}
+    # What an earlier change left to a visit may have purged the first of them again.
+    until(lambda: all([is_hit(site, path) for path in before]), 'all pages to be stored at one time')
+    site.php(change)
+    fresh(site, '/')  # Some changes are completed by the next visitor.
+    now = all_of(fresh, site, list(before))
+    return now, {path for path in before if before[path] != now[path]}
+
+
+def after(site, what, change, is_hard=False, more=(), touched=()):
+    """Makes a change and compares every page with what it is past the cache; pages in `touched` may be refreshed
+    though they stay as they were. The pages that changed."""
+    now, changed = change_of(site, change, more)
+    assert changed, f'{what}: nothing changed'
+    what += ' (' + site.php("echo get_option('yorozu_log')[0]['reason'];") + ')'
+    for path in now:
+        first = site.get(path)
+        same = (first.status, first.fields.get('location'), text(first))
+        if path not in changed:
+            is_spared = first.cache == 'HIT' or path in touched or path in SEARCHES
+            assert is_spared, f'{what}: {path} was refreshed ({first.cache}); purges: {purges(site)}'
+        elif is_hard and path != '/wp-json/wp/v2/categories':  # where posts are counted
+            assert same == now[path], f'{what}: {path} is stale ({first.cache})'
+        else:
+            # The old page once more is what a soft purge is.
+            until(lambda: is_now(site, path, now[path]), f'{what}: {path} to be refreshed')
+    return changed
+
+
+def purges(site):
+    return site.php("echo json_encode(array_slice(get_option('yorozu_log'), 0, 8)), json_encode(get_option('yorozu_pending'));")
+
+
+def is_now(site, path, wanted):
+    answer = site.get(path)
+    # What is not a page any more is not stored.
+    return (answer.status, text(answer)) == (wanted[0], wanted[2]) or answer.status == wanted[0] == 404
+
+
+@contextlib.contextmanager
+def mu_plugin(site, code):
+    """A plugin of the site's own."""
+    folder = site.folder / 'www/wp-content/mu-plugins'
+    folder.mkdir(exist_ok=True)
+    file = folder / 'test.php'
+    mark = f'mark{time.monotonic_ns()}'
+    has_mark = lambda: site.get('/?mark', **PAST).fields.get('x-mark') == mark
+    file.write_text(f"<?php if (isset($_GET['mark'])) header('X-Mark: {mark}'); {code}")
+    until(has_mark, 'PHP to see the plugin')  # It looks at files once in two seconds.
+    try:
+        yield
+    finally:
+        file.write_text('<?php')
+        until(lambda: not has_mark(), 'PHP to see that the plugin is gone')

@@ -653,7 +653,9 @@ mod tests {
             tags: (0..tags).map(|tag| format!("h\0tag-{number}-{tag}").into()).collect(),
             ..EntryHead::default()
         };
-        let entry = Arc::new(zone.seal(head, Bytes::from_static(b"page"), 0));
+        // Used in the order of their numbers.
+        let used = i64::try_from(number).unwrap();
+        let entry = Arc::new(zone.seal(head, Bytes::from_static(b"page"), used));
         (key, making, entry)
     }
 

@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "opened at a start and by `reopen`")]
 
+use crate::files::is_of_user;
 use arc_swap::ArcSwap;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::{AccessFlags, access};
@@ -164,9 +165,11 @@ impl LogFiles {
     }
 
     /// Gives every file to `user`, as nginx does when it opens logs again: rotation tools find them as they expect.
+    /// Not in folders of that user's, where the name could be a link to anything.
     pub fn give_to(&self, user: nix::unistd::Uid) {
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
-        for path in by_path.keys() {
+        let is_safe = |path: &&PathBuf| !path.parent().is_some_and(|it| is_of_user(it, user));
+        for path in by_path.keys().filter(is_safe) {
             let _ = nix::unistd::chown(path, Some(user), None);
         }
     }

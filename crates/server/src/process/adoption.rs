@@ -4,6 +4,8 @@
 //! its master is gone. A master that starts looks for such a server before it opens anything: it gets the sockets, and
 //! the server a configuration like at any reload; no connection is lost, and no page in memory.
 
+#![expect(clippy::disallowed_methods, reason = "the master process's, which serves no one")]
+
 use super::channel::Channel;
 use super::message::{self, Answer};
 use super::server::Told;
@@ -28,7 +30,7 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where the server waits: the path of the pid file with `.server` appended.
-pub(super) fn path_of(pid: &Path) -> PathBuf {
+fn path_of(pid: &Path) -> PathBuf {
     let mut path = OsString::from(pid);
     path.push(".server");
     path.into()
@@ -38,11 +40,38 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Opens the socket where a server without a master will wait; what another one left there goes.
-///
-/// # Errors
-/// As the system has it.
-pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
+/// Where a server without a master would wait.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    pub socket: OwnedFd,
+}
+
+impl Place {
+    /// Opens it beside the pid file; what another one left there goes.
+    ///
+    /// # Errors
+    /// As the system has it.
+    pub(super) fn open(pid: &Path) -> io::Result<Self> {
+        let path = path_of(pid);
+        Ok(Self { socket: open(&path)?, path })
+    }
+
+    /// It goes with the pid file.
+    pub(super) fn follow(&mut self, pid: &Path) {
+        let path = path_of(pid);
+        // Without it a server that loses its master stays alone.
+        let _ = fs::rename(&self.path, &path);
+        self.path = path;
+    }
+
+    /// Removes its name.
+    pub(super) fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
     let _ = fs::remove_file(path);
     let socket = socket()?;
     // The system takes the mode of the socket for that of its name: it is for no other user from its first moment on.
@@ -63,10 +92,10 @@ pub(super) struct Orphan {
     pub is_same: bool,
 }
 
-/// The server that waits at `path`.
-pub(super) fn find(path: &Path) -> Option<Orphan> {
+/// The server that waits beside the pid file.
+pub(super) fn find(pid: &Path) -> Option<Orphan> {
     let socket = socket().ok()?;
-    connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    connect(&socket, &SocketAddrUnix::new(path_of(pid)).ok()?).ok()?;
     let channel = Channel::from(socket);
     // Its end names who listens: the master that opened the socket.
     if channel.peer().is_ok_and(is_alive) {

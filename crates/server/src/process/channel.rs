@@ -90,6 +90,12 @@ impl Channel {
         Ok(peer.pid.as_raw_nonzero().get().unsigned_abs())
     }
 
+    /// Ends it for both sides, whoever still reads from it.
+    pub(super) fn shut(&self) {
+        // It may have ended already.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+
     /// Bounds how long [`Channel::receive`] waits.
     ///
     /// # Errors

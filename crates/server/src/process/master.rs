@@ -2,21 +2,17 @@
 //! It serves no byte of any client.
 
 use super::adoption::{self, Orphan};
-use super::channel::Channel;
 use super::handover::{self, Inherited};
 use super::message::{self, Answer, Passed};
 use super::pid::PidFile;
 use super::plan::Plan;
+use super::server_process::{Said, ServerProcess, pause};
 use super::signals::{Signals, Word};
 use super::sockets::{self, Sockets, bind_all};
-use super::{server, start};
+use super::start;
 use crate::config::load::{Kept, Request};
 use sd_notify::NotifyState;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus};
-use std::sync::Arc;
+use std::process::Child;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -34,6 +30,8 @@ struct Master {
     /// Every socket: they stay open while a server is replaced.
     sockets: Sockets,
     server: Option<ServerProcess>,
+    /// How many there were.
+    serial: u64,
     /// Told what servers say.
     tell: mpsc::UnboundedSender<Said>,
     /// A configuration that the server was given and has not answered.
@@ -50,7 +48,7 @@ struct Master {
     is_resting: bool,
     is_ending: bool,
     pid: PidFile,
-    adoption: Option<Adoption>,
+    adoption: Option<adoption::Place>,
 }
 
 /// A configuration on its way to the server.
@@ -58,31 +56,6 @@ struct Asked {
     plan: Plan,
     opened: Sockets,
 }
-
-/// Where a server without a master would wait.
-struct Adoption {
-    path: PathBuf,
-    socket: OwnedFd,
-}
-
-/// A server process, or the thread that stands for one.
-struct ServerProcess {
-    serial: u64,
-    id: u32,
-    channel: Arc<Channel>,
-    body: Body,
-    started: Instant,
-}
-
-enum Body {
-    Child(Child),
-    Thread(std::thread::JoinHandle<Result<(), String>>),
-    /// The child of a master that is gone.
-    Adopted,
-}
-
-/// What the server of a serial number said; `None`: it is gone.
-struct Said(u64, Option<Answer>);
 
 /// Runs the server until it is told to end. `detach` goes into the background, if the configuration wants that: it is
 /// called once that was read, and returns whether this process is the one that stays.
@@ -121,7 +94,7 @@ pub fn run(
     if master.successor.is_none() && !handover::has_predecessor() {
         listen::remove(master.plan.sockets.iter().map(|socket| socket.address.clone()));
         if let Some(adoption) = &master.adoption {
-            let _ = std::fs::remove_file(&adoption.path);
+            adoption.remove();
         }
     }
     Ok(())
@@ -141,9 +114,8 @@ impl Master {
         inherited: Inherited,
         tell: mpsc::UnboundedSender<Said>,
     ) -> Result<Self, String> {
-        let place = adoption::path_of(&plan.pid);
         let mut inherited = inherited;
-        let mut orphan = find_orphan(&plan, &place);
+        let mut orphan = find_orphan(&plan);
         if let Some(orphan) = &mut orphan {
             let sockets = std::mem::take(&mut orphan.sockets).into_iter();
             let sockets = sockets.filter_map(|socket| handover::of_descriptor(socket).ok());
@@ -154,13 +126,14 @@ impl Master {
         drop(inherited);
         let pid = PidFile::write(&plan.pid)?;
         plan.prepare_folders();
-        let adoption = open_adoption(&plan, place);
+        let adoption = open_adoption(&plan);
         let mut master = Self {
             request,
             kept,
             plan,
             sockets,
             server: None,
+            serial: 0,
             tell,
             asked: None,
             reads_again: false,
@@ -192,63 +165,37 @@ impl Master {
 
     /// Starts a server process, and gives it the configuration.
     fn start_server(&mut self) -> Result<(), String> {
-        let (ours, theirs) = Channel::pair()
-            .map_err(|problem| format!("socketpair() failed ({})", os_error(&problem)))?;
-        let (id, body) = if self.plan.is_apart {
-            let child = start::start(&self.plan, theirs)?;
-            (child.id(), Body::Child(child))
-        } else {
-            let request = self.request.clone();
-            let thread = std::thread::Builder::new().name("server".to_owned());
-            let thread = thread.spawn(move || server::serve(request, theirs, false));
-            let thread = thread.map_err(|problem| os_error(&problem))?;
-            (std::process::id(), Body::Thread(thread))
-        };
-        self.employ(ours, id, body)?;
+        self.serial += 1;
+        let begun = ServerProcess::start(&self.plan, &self.request, self.serial, &self.tell)?;
+        self.server = Some(begun);
         self.configure(&self.plan, &self.sockets)
     }
 
     /// Takes over a server whose master is gone.
-    fn adopt(&mut self, Orphan { channel, id, .. }: Orphan) -> Result<(), String> {
-        self.log(Level::Notice, &format!("the server process {id} has no master: taken over"));
-        self.employ(channel, id, Body::Adopted)?;
+    fn adopt(&mut self, orphan: Orphan) -> Result<(), String> {
+        let text = format!("the server process {} has no master: taken over", orphan.id);
+        self.log(Level::Notice, &text);
+        self.serial += 1;
+        self.server = Some(ServerProcess::adopt(orphan, self.serial, &self.tell)?);
         self.configure(&self.plan, &self.sockets)
-    }
-
-    /// Listens to a server on a thread of its own.
-    fn employ(&mut self, channel: Channel, id: u32, body: Body) -> Result<(), String> {
-        let channel = Arc::new(channel);
-        let serial = self.server.as_ref().map_or(0, |server| server.serial + 1);
-        let (hears, tell) = (Arc::clone(&channel), self.tell.clone());
-        let listen = move || {
-            loop {
-                // A word of another version is no better than none.
-                let answer = message::next_answer(&hears).unwrap_or(None);
-                let is_gone = answer.is_none();
-                if tell.send(Said(serial, answer)).is_err() || is_gone {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("listens to server".to_owned());
-        thread.spawn(listen).map_err(|problem| os_error(&problem))?;
-        self.server = Some(ServerProcess { serial, id, channel, body, started: Instant::now() });
-        Ok(())
     }
 
     /// Gives the server a configuration.
     fn configure(&self, plan: &Plan, sockets: &Sockets) -> Result<(), String> {
         let Some(server) = &self.server else { return Ok(()) };
         let logs = self.kept.logs.copies();
-        let passed = Passed {
+        server.configure(Passed {
             texts: &plan.texts,
             logs: logs.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))?,
             sockets: sockets::copies(sockets)?,
             adoption: self.adoption.as_ref().map(|adoption| &adoption.socket),
             has_predecessor: handover::has_predecessor(),
-        };
-        message::configure(&server.channel, passed)
-            .map_err(|problem| format!("sendmsg() failed ({})", os_error(&problem)))
+        })
+    }
+
+    /// How the server ended, in nginx's words; it is none any more.
+    fn bury(&mut self) -> String {
+        self.server.take().map_or_else(|| "ended".to_owned(), ServerProcess::end)
     }
 
     /// Waits until the first server serves.
@@ -264,24 +211,6 @@ impl Master {
                 Err(why)
             }
             _ => Err(format!("the server process {}", self.bury())),
-        }
-    }
-
-    /// How the server ended, in nginx's words; it is none any more.
-    fn bury(&mut self) -> String {
-        let Some(server) = self.server.take() else { return "ended".to_owned() };
-        let id = server.id;
-        match server.body {
-            Body::Child(mut child) => match child.wait() {
-                Ok(status) => format!("{id} {}", end_of(status)),
-                Err(problem) => format!("{id} ended ({})", os_error(&problem)),
-            },
-            Body::Thread(thread) => match thread.join() {
-                Ok(Ok(())) => "thread ended".to_owned(),
-                Ok(Err(why)) => format!("thread ended: {why}"),
-                Err(_) => "thread ended by a panic".to_owned(),
-            },
-            Body::Adopted => format!("{id} ended"),
         }
     }
 
@@ -494,7 +423,7 @@ impl Master {
             let text = format!("rename() of the pid file failed ({})", os_error(&problem));
             self.log(Level::Warn, &text);
         }
-        self.move_adoption();
+        self.adoption.iter_mut().for_each(|place| place.follow(self.pid.path()));
         match handover::start(&self.sockets) {
             Ok(successor) => {
                 let id = successor.id();
@@ -515,16 +444,7 @@ impl Master {
             let text = format!("rename() of the pid file failed ({})", os_error(&problem));
             self.log(Level::Alert, &text);
         }
-        self.move_adoption();
-    }
-
-    /// The place where a server waits for a master goes with the pid file.
-    fn move_adoption(&mut self) {
-        let Some(adoption) = &mut self.adoption else { return };
-        let path = adoption::path_of(self.pid.path());
-        // Without it a server that loses its master stays alone.
-        let _ = std::fs::rename(&adoption.path, &path);
-        adoption.path = path;
+        self.adoption.iter_mut().for_each(|place| place.follow(self.pid.path()));
     }
 
     /// Looks whether the new binary has ended; then this one goes on alone.
@@ -572,40 +492,23 @@ impl Master {
     }
 }
 
-/// How long the next server process is waited with, after so many that ended soon after their start.
-fn pause(early_deaths: u32) -> Duration {
-    /// So many are replaced at once; chosen.
-    const AT_ONCE: u32 = 3;
-    match early_deaths.checked_sub(AT_ONCE + 1) {
-        None => Duration::ZERO,
-        Some(more) => {
-            let factor = 2_u32.saturating_pow(more);
-            limits::RESTART_PAUSE.saturating_mul(factor).min(limits::RESTART_PAUSE_MAX)
-        }
-    }
-}
-
 /// A server process without a master, if there is one where this configuration's would be.
-fn find_orphan(plan: &Plan, place: &Path) -> Option<Orphan> {
-    if plan.is_apart && !handover::is_upgrade() { adoption::find(place) } else { None }
+fn find_orphan(plan: &Plan) -> Option<Orphan> {
+    if plan.is_apart && !handover::is_upgrade() { adoption::find(&plan.pid) } else { None }
 }
 
-fn open_adoption(plan: &Plan, path: PathBuf) -> Option<Adoption> {
+fn open_adoption(plan: &Plan) -> Option<adoption::Place> {
     if !plan.is_apart {
         return None;
     }
-    match adoption::open(&path) {
-        Ok(socket) => Some(Adoption { path, socket }),
-        Err(problem) => {
-            let text = format!(
-                "bind() to unix:{} failed ({}): should this process die, no other one can take its server over",
-                path.display(),
-                os_error(&problem)
-            );
-            plan.error_log.process(Level::Warn, &text);
-            None
-        }
-    }
+    let opened = adoption::Place::open(&plan.pid).inspect_err(|problem| {
+        let text = format!(
+            "no socket beside the pid file ({}): should this process die, no other one can take its server over",
+            os_error(problem)
+        );
+        plan.error_log.process(Level::Warn, &text);
+    });
+    opened.ok()
 }
 
 /// The control socket is for the server's user and root.
@@ -623,24 +526,4 @@ fn copy_of(sockets: &Sockets) -> Result<Sockets, String> {
     let copies = sockets.iter().map(|(address, it)| Ok((address.clone(), it.try_clone()?)));
     let copies: std::io::Result<_> = copies.collect();
     copies.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))
-}
-
-/// nginx's words for the end of a process.
-fn end_of(status: ExitStatus) -> String {
-    let core = if status.core_dumped() { " (core dumped)" } else { "" };
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("exited on signal {signal}{core}"),
-        (None, code) => format!("exited with code {}", code.unwrap_or_default()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pause_grows_and_has_an_end() {
-        let pauses = [0, 1, 3, 4, 5, 6, 10, 11, 100].map(|deaths| pause(deaths).as_millis());
-        assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 6400, 10_000, 10_000]);
-    }
 }

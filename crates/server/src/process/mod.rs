@@ -15,6 +15,7 @@ pub mod pid;
 mod plan;
 mod rights;
 mod server;
+mod server_process;
 mod signals;
 mod sockets;
 mod start;

@@ -8,10 +8,10 @@ use caps::{CapSet, Capability, CapsHashSet};
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::ffi::CString;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use yorozu_gateway::pass;
 use yorozu_kernel::exchange::conf::Config;
+use yorozu_kernel::files::is_of_user;
 use yorozu_kernel::files::temporary::private_folder;
 
 /// nginx's default user where the configuration names none.
@@ -143,11 +143,21 @@ pub(super) fn folders(config: &Config) -> Vec<PathBuf> {
     folders
 }
 
-/// As nginx at each reading of its configuration: makes a folder for `identity` alone, and gives it what others made.
+/// As nginx at each reading of its configuration: makes a folder for `identity` alone, and gives it one that another user
+/// made. So are those above it that are missing, which nginx does not make.
 /// Failing here shows later, with a message that says which file.
 pub(super) fn give_folder(path: &Path, identity: &Identity) {
-    let _ = private_folder(path);
-    if std::fs::metadata(path).is_ok_and(|found| found.uid() != identity.uid.as_raw()) {
+    // What that user made there could be a link to anything: it is not touched with root's rights.
+    let existing = path.ancestors().skip(1).find(|folder| folder.exists());
+    if existing.is_some_and(|folder| is_of_user(folder, identity.uid)) {
+        return;
+    }
+    let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
+    for folder in missing.into_iter().rev() {
+        let _ = private_folder(folder);
+        let _ = nix::unistd::chown(folder, Some(identity.uid), None);
+    }
+    if !is_of_user(path, identity.uid) {
         let _ = nix::unistd::chown(path, Some(identity.uid), None);
     }
 }

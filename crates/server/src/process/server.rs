@@ -94,7 +94,9 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
         .map_err(|problem| format!("cannot start a thread ({})", error::os_error(&problem)))?;
     // A master that is gone by now is noticed by who listens to it.
     let _ = message::answer(&master, Answer::Ready);
-    runtime.block_on(server.run(told, signals))
+    let ended = runtime.block_on(server.run(told, signals));
+    server.master.shut();
+    ended
 }
 
 /// Has panics, of whatever thread, written to the log of `config`.

@@ -23,7 +23,7 @@ pub(super) fn wanted(config: &Config) -> Vec<Wanted> {
     let sockets = config.sockets.iter();
     let wanted = |address: &ListenAddress, options: &ListenOptions| Wanted {
         address: address.clone(),
-        options: options.clone(),
+        options: *options,
     };
     sockets.map(|socket| wanted(&socket.address, &socket.options)).collect()
 }
@@ -102,7 +102,7 @@ pub(super) fn distribute(
         let of_it: Vec<_> = sockets.iter().filter(|(at, _)| at == address).collect();
         for place in 0..of_it.len().max(count) {
             let (_, listener) = of_it[place % of_it.len()];
-            let copy = listener.try_clone().map_err(no_descriptor)?;
+            let copy = listener.try_clone().map_err(|problem| no_descriptor(&problem))?;
             per_worker[place % count].push((address.clone(), copy));
         }
     }
@@ -118,9 +118,9 @@ pub(super) fn copies(sockets: &[(ListenAddress, Listener)]) -> Result<Vec<OwnedF
         Listener::Tcp(listener) => Ok(listener.into()),
         Listener::Unix(listener) => Ok(listener.into()),
     });
-    copies.collect::<Result<_, _>>().map_err(no_descriptor)
+    copies.collect::<Result<_, _>>().map_err(|problem| no_descriptor(&problem))
 }
 
-fn no_descriptor(problem: std::io::Error) -> String {
-    format!("dup() failed ({})", error::os_error(&problem))
+fn no_descriptor(problem: &std::io::Error) -> String {
+    format!("dup() failed ({})", error::os_error(problem))
 }

@@ -1,5 +1,7 @@
 //! Starting the server process: this program again, as another user, with one end of a channel as its standard input.
 
+#![expect(clippy::disallowed_methods, reason = "before workers serve, and by the master process")]
+
 use super::channel::Channel;
 use super::handover::{LISTEN_VARIABLES, MARK as SUCCESSOR};
 use super::plan::Plan;

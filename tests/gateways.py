@@ -400,7 +400,7 @@ def test_uploads_reach_php_whole():
 def test_a_large_upload_never_touches_the_disk():
     with Folder() as folder, UploadSite(folder) as site:
         before = site.server.resident_bytes()
-        io = lambda: int(pathlib.Path(f'/proc/{site.server.pid}/io').read_text()
+        io = lambda: int(pathlib.Path(f'/proc/{site.server.serving_pid}/io').read_text()
                          .split('write_bytes: ')[1].split()[0])
         written = io()
         upload(site.server.port, '/', {b'large': random.Random(1).randbytes(200_000_000)})
@@ -626,7 +626,7 @@ def test_compressed_forms_are_made_once_and_survive_a_kill():
                 equal(body, plain, coding)
                 assert f'Content-Encoding: {coding}' in head and 'W/"e"' in head and 'Content-Length' in head, head
             until('the forms on disk', lambda: forms() == 3)
-            os.kill(server.pid, signal.SIGKILL)
+            server.kill()
         fpm.stop()
         with Server(folder, conf) as server:
             for coding in ('zstd', 'br', 'gzip'):

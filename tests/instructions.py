@@ -172,7 +172,7 @@ class Counted(Server):
         names = dict(WEB=Web().port, PHP=Php().port, TLS=self.tls_port, H2=self.h2_port, DIR=folder,
                      PARAMS=ROOT / 'presets/fastcgi_params')
         http = re.sub('@([A-Z0-9]+)@', lambda name: str(names[name[1]]), CONFIGURATION)
-        super().__init__(folder, http, main='worker_processes 1;', prefix=[
+        super().__init__(folder, http, main='worker_processes 1; master_process off;', prefix=[
             # An instruction that copies thousands of bytes would count as thousands.
             'env', 'GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=268435456',
             'valgrind', '--tool=callgrind', f'--callgrind-out-file={self.counts}', f'--vgdb-prefix={folder}/vgdb'])

@@ -249,8 +249,15 @@ http {{
         return [path for sub in ('body', 'tmp') for path in (self.folder / sub).rglob('*')
                 if path.is_file()]
 
+    @property
+    def serving_pid(self):
+        """The process that serves: the master's child."""
+        children = pathlib.Path(f'/proc/{self.pid}/task/{self.pid}/children')
+        until('a process that serves', children.read_text)
+        return int(children.read_text().split()[0])
+
     def resident_bytes(self, kind='VmRSS'):
-        status = pathlib.Path(f'/proc/{self.pid}/status').read_text()
+        status = pathlib.Path(f'/proc/{self.serving_pid}/status').read_text()
         return int(status.split(f'{kind}:')[1].split()[0]) * 1024
 
     def allocated_bytes(self):

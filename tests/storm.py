@@ -516,10 +516,10 @@ async def gauges(server):
 def descriptors(server):
     """Files and sockets that are open, each once: a worker that has just begun holds some twice. Long pages that are
     stored keep their files open, up to a bound."""
-    found = set()
-    for number in os.listdir(f'/proc/{server.pid}/fd'):
+    found, folder = set(), f'/proc/{server.serving_pid}/fd'
+    for number in os.listdir(folder):
         try:
-            found.add(os.readlink(f'/proc/{server.pid}/fd/{number}'))
+            found.add(os.readlink(f'{folder}/{number}'))
         except OSError:
             pass
     stored = lambda name: name.startswith(f'{server.folder}/cache/') and not name.endswith('(deleted)')

@@ -294,7 +294,7 @@ impl Debian {
 }
 
 const LOGGED: &str =
-    "access_log $dir/logs/a.log; server { listen 127.0.0.1:$port; return 200 ok; } #later
+    "access_log $dir/logs/unused.log; server { listen 127.0.0.1:$port; access_log $dir/logs/a.log; return 200 ok; } #later
 ";
 
 #[test]

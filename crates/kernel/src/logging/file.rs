@@ -26,6 +26,8 @@ pub struct LogFile {
 pub struct LogFiles {
     /// Closed with the last configuration that names them.
     by_path: Mutex<BTreeMap<PathBuf, Weak<LogFile>>>,
+    /// Those that were asked for since [`LogFiles::named`] was called last: a configuration may name one and not use it.
+    named: Mutex<Vec<Arc<LogFile>>>,
     origin: Origin,
 }
 
@@ -96,6 +98,7 @@ impl LogFiles {
     pub fn get(&self, path: &Path) -> io::Result<Arc<LogFile>> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(log) = by_path.get(path).and_then(Weak::upgrade) {
+            self.note(&log);
             return Ok(log);
         }
         by_path.retain(|_, log| log.strong_count() > 0);
@@ -109,7 +112,15 @@ impl LogFiles {
         };
         let log = Arc::new(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(file) });
         by_path.insert(path.to_owned(), Arc::downgrade(&log));
+        self.note(&log);
         Ok(log)
+    }
+
+    fn note(&self, log: &Arc<LogFile>) {
+        // The server process needs those alone that are used.
+        if matches!(self.origin, Origin::Opened) {
+            self.named.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(log));
+        }
     }
 
     /// Opens every file again, for log rotation; one that cannot be opened keeps its old file.
@@ -126,10 +137,9 @@ impl LogFiles {
         failed
     }
 
-    /// All logs in use: what keeps them open.
-    pub fn in_use(&self) -> Vec<Arc<LogFile>> {
-        let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
-        by_path.values().filter_map(Weak::upgrade).collect()
+    /// The logs that were asked for since this was called last: what keeps them open.
+    pub fn named(&self) -> Vec<Arc<LogFile>> {
+        std::mem::take(&mut *self.named.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Handles on all files in use, for the server process.

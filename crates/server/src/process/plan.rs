@@ -44,6 +44,8 @@ impl Plan {
     /// # Errors
     /// The first fault, as one line for the operator.
     pub(super) fn read(request: &Request, kept: &Kept) -> Result<Self, String> {
+        // Those of a configuration that was refused are closed.
+        drop(kept.logs.named());
         let loaded = load_and_keep_texts(request, kept).map_err(|problem| problem.to_string())?;
         let (config, texts) = (loaded.0.config, loaded.1);
         let identity = match rights::wish(&config)? {
@@ -71,7 +73,7 @@ impl Plan {
             goes_into_background: config.main().daemon,
             is_apart: config.main().master_process,
             folders: rights::folders(&config),
-            _logs: kept.logs.in_use(),
+            _logs: kept.logs.named(),
             error_log: config.error_log,
         })
     }

@@ -17,3 +17,23 @@ pub fn point(name: &str) {
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn point(_: &str) {}
+
+/// Stands still for as long as a file of this name is in that folder.
+#[cfg(debug_assertions)]
+#[expect(clippy::disallowed_methods, reason = "a debug build's")]
+pub fn stand(name: &str) {
+    use std::path::PathBuf;
+    use std::sync::LazyLock;
+    static FILE: LazyLock<Option<PathBuf>> =
+        LazyLock::new(|| std::env::var_os("YOROZU_FAULTS").map(PathBuf::from));
+    if let Some(folder) = &*FILE {
+        while folder.join(name).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+/// Nothing.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub fn stand(_: &str) {}

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod batch;
+pub mod beat;
 pub mod counters;
 pub mod faults;
 pub mod limits;

@@ -4,6 +4,7 @@
 //! the turn began, so what one of them learned during it - the time, whether a file exists - is not
 //! older than any of them; and what those of one round of it have to say to a log is said with one call.
 
+use crate::base::beat::Beat;
 use crate::base::{faults, limits};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -22,6 +23,7 @@ thread_local! {
     static TURN: Cell<u64> = const { Cell::new(NONE) };
     static MILLIS: Cell<(u64, i64)> = const { Cell::new((u64::MAX, 0)) };
     static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
+    static BEAT: RefCell<Option<Arc<Beat>>> = const { RefCell::new(None) };
     static KEPT: RefCell<Vec<Rc<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -64,6 +66,18 @@ pub fn instant() -> Instant {
 /// How long ago `begun`, a time of [`instant`], was.
 pub fn since(begun: Instant) -> Duration {
     instant().saturating_duration_since(begun)
+}
+
+/// Has the turns of this thread noted there.
+pub fn note_in(beat: Arc<Beat>) {
+    beat.begin();
+    BEAT.set(Some(beat));
+}
+
+/// Notes that this thread works on a connection from here on.
+#[inline]
+pub fn works_on(connection: u64) {
+    BEAT.with_borrow(|beat| beat.iter().for_each(|beat| beat.works_on(connection)));
 }
 
 /// Keeps a connection that ended open until the round's lines are in the logs. As nginx: a client that has read to the
@@ -114,6 +128,7 @@ pub async fn run<T>(tasks: impl Future<Output = T>, mut round_ended: impl FnMut(
     let waker = Waker::from(Arc::clone(&ready));
     std::future::poll_fn(|context| {
         TURN.set(number() + 1);
+        BEAT.with_borrow(|beat| beat.iter().for_each(|beat| beat.turn(instant())));
         let mut outer = ready.outer.lock().unwrap_or_else(PoisonError::into_inner);
         outer.clone_from(context.waker());
         drop(outer);
@@ -128,6 +143,7 @@ pub async fn run<T>(tasks: impl Future<Output = T>, mut round_ended: impl FnMut(
                 break;
             }
         }
+        BEAT.with_borrow(|beat| beat.iter().for_each(|beat| beat.rest()));
         poll
     })
     .await

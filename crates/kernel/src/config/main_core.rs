@@ -108,6 +108,10 @@ settings! {
     worker_rlimit_nofile: Option<u64> = none, ONE, MAIN;
     /// Limit of a core file (RLIMIT_CORE).
     worker_rlimit_core: Option<Offset> = none, ONE, MAIN;
+    /// Limit of the server process's address space (RLIMIT_AS): what needs more ends it, and the master starts another one.
+    worker_rlimit_as: Option<Offset> = none, ONE, MAIN;
+    /// A worker whose event loop has stood for so long is reported; 0: never.
+    worker_watchdog: Duration = "30s", ONE, MAIN;
     /// How long a graceful stop waits for connections before it closes them.
     worker_shutdown_timeout: Option<Duration> = none, ONE, MAIN;
     /// Nice value of the process, from -20 to 20.

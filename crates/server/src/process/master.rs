@@ -296,6 +296,7 @@ impl Master {
                 self.log(Level::Emerg, &why);
                 tell_systemd(&[NotifyState::Ready]);
             }
+            Some(Answer::Alive) => return tell_systemd(&[NotifyState::Watchdog]),
             Some(Answer::Here { .. }) => {}
             None => return self.replace_server(),
         }

@@ -6,6 +6,7 @@
 //! | master | `Reopen` | write to these files from now on |
 //! | master | `Quit`, `Stop` | end: when requests are answered, or now |
 //! | server | `Ready` | it serves by what it was given last |
+//! | server | `Alive` | each worker turns |
 //! | server | `Refused` | it cannot, and why; it goes on as before |
 //! | server | `Here` | to a new master: its version, its process id, and the sockets it listens on |
 
@@ -48,6 +49,7 @@ pub(super) struct Given {
 #[derive(Debug)]
 pub(super) enum Answer {
     Ready,
+    Alive,
     Refused(String),
     Here { version: String, id: u32, sockets: Vec<OwnedFd> },
 }
@@ -59,6 +61,7 @@ const STOP: u8 = 4;
 const READY: u8 = 5;
 const REFUSED: u8 = 6;
 const HERE: u8 = 7;
+const ALIVE: u8 = 8;
 
 fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a message of this version")
@@ -256,6 +259,7 @@ pub(super) fn next_order(channel: &Channel) -> io::Result<Option<Order>> {
 pub(super) fn answer(channel: &Channel, answer: Answer) -> io::Result<()> {
     let (kind, text, files) = match answer {
         Answer::Ready => (READY, Vec::new(), Vec::new()),
+        Answer::Alive => (ALIVE, Vec::new(), Vec::new()),
         Answer::Refused(why) => (REFUSED, why.into_bytes(), Vec::new()),
         Answer::Here { version, id, sockets } => {
             (HERE, format!("{id} {version}").into_bytes(), sockets)
@@ -273,6 +277,7 @@ pub(super) fn next_answer(channel: &Channel) -> io::Result<Option<Answer>> {
     let text = String::from_utf8_lossy(&text).into_owned();
     Ok(Some(match kind {
         READY => Answer::Ready,
+        ALIVE => Answer::Alive,
         REFUSED => Answer::Refused(text),
         HERE => {
             let (id, version) = text.split_once(' ').ok_or_else(broken)?;

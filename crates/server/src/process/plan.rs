@@ -103,5 +103,6 @@ fn limits(config: &Config) -> Vec<(Resource, &'static str, u64)> {
     let main = config.main();
     let files = main.worker_rlimit_nofile.map(|files| (Resource::Nofile, "RLIMIT_NOFILE", files));
     let core = main.worker_rlimit_core.map(|bytes| (Resource::Core, "RLIMIT_CORE", bytes.0));
-    files.into_iter().chain(core).collect()
+    let space = main.worker_rlimit_as.map(|bytes| (Resource::As, "RLIMIT_AS", bytes.0));
+    files.into_iter().chain(core).chain(space).collect()
 }

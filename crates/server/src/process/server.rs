@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use yorozu_kernel::base::beat::{Beat, Busy};
 use yorozu_kernel::base::{faults, limits, tasks};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::{self, Level};
@@ -35,6 +36,15 @@ struct Server {
     /// How many of those ended soon after their start, one after the other.
     early_deaths: u32,
     manager: CacheManager,
+    watchdog: Watchdog,
+}
+
+/// How its workers are watched.
+struct Watchdog {
+    /// systemd's `WatchdogSec`.
+    interval: Option<Duration>,
+    /// Turns that were reported, by worker, and that go on.
+    reported: Vec<(usize, Busy)>,
 }
 
 struct WorkerHandle {
@@ -43,6 +53,7 @@ struct WorkerHandle {
     commands: mpsc::UnboundedSender<Command>,
     thread: std::thread::JoinHandle<()>,
     started: Instant,
+    beat: Arc<Beat>,
 }
 
 /// What the main thread is told.
@@ -140,6 +151,7 @@ impl Server {
             is_ending: false,
             deaths,
             early_deaths: 0,
+            watchdog: Watchdog::new(),
         };
         server.manager.watch(&server.config, given.has_predecessor);
         server.start_workers()?;
@@ -156,10 +168,15 @@ impl Server {
         // A thread's end has no event of its own.
         let mut look = tokio::time::interval(Duration::from_millis(20));
         while !self.is_ending || !self.is_ended() {
+            let pause = self.watchdog_pause();
             let told = tokio::select! {
                 Some(told) = told.recv() => told,
                 word = next_word(&mut signals) => Told::Signal(word),
                 _ = look.tick(), if self.is_ending => continue,
+                () = sleep_or_never(pause) => {
+                    self.watch_workers();
+                    continue;
+                }
             };
             if let Told::Death { thread, why } = told {
                 let replaced = self.replace(thread, &why).await;
@@ -276,10 +293,12 @@ impl Server {
             reason = "the main thread's words to a worker: one for each signal"
         )]
         let (commands, receiver) = mpsc::unbounded_channel();
+        let beat = Arc::new(Beat::default());
+        let noted = Arc::clone(&beat);
         // Not for longer than the worker uses it.
         let (config, deaths) = (Arc::clone(&self.config), self.deaths.clone());
         let work = move || {
-            let run = || worker::run(config, listeners, receiver);
+            let run = || worker::run(config, noted, listeners, receiver);
             if let Err(why) = tasks::guard(run).unwrap_or_else(|panicked| Err(panicked.to_string()))
             {
                 // Nobody listens any more when the process ends.
@@ -290,7 +309,7 @@ impl Server {
         let thread = thread.spawn(work).map_err(|problem| {
             format!("cannot start a worker thread ({})", error::os_error(&problem))
         })?;
-        Ok(WorkerHandle { index, commands, thread, started: Instant::now() })
+        Ok(WorkerHandle { index, commands, thread, started: Instant::now(), beat })
     }
 
     /// Starts a worker in the place of one that died.
@@ -323,6 +342,43 @@ impl Server {
         Ok(())
     }
 
+    /// How long the workers are not looked at.
+    fn watchdog_pause(&self) -> Option<Duration> {
+        let limit = self.config.main().worker_watchdog;
+        let limit = (!limit.is_zero()).then(|| limit / 4);
+        let interval = self.watchdog.interval.map(|interval| interval / 4);
+        limit.into_iter().chain(interval).min()
+    }
+
+    /// Reports workers that stand, and tells systemd while none does.
+    fn watch_workers(&mut self) {
+        let limit = self.config.main().worker_watchdog;
+        let log = |text: &str| error::process(&self.config, Level::Alert, text);
+        for worker in &self.workers {
+            let index = worker.index;
+            let busy = worker.beat.busy(limit).filter(|_| !limit.is_zero());
+            let place = self.watchdog.reported.iter().position(|(of, _)| *of == index);
+            let before = place.map(|place| self.watchdog.reported[place].1);
+            if before.map(|before| before.began) == busy.map(|busy| busy.began) {
+                continue;
+            }
+            if let Some(place) = place {
+                self.watchdog.reported.swap_remove(place);
+                log(&format!("worker {index} turns again"));
+            }
+            if let Some(busy) = busy {
+                self.watchdog.reported.push((index, busy));
+                log(&format!("worker {index} has stood for {} s {}", busy.time.as_secs(), place_of(busy)));
+            }
+        }
+        let Some(interval) = self.watchdog.interval else { return };
+        let stands = |worker: &WorkerHandle| worker.beat.busy(interval / 2).is_some();
+        if !self.workers.iter().any(stands) {
+            // A master that is gone by now is noticed by who listens to it.
+            let _ = message::answer(&self.master, Answer::Alive);
+        }
+    }
+
     /// No connection is taken any more.
     fn end(&mut self, command: impl Fn() -> Command) {
         self.is_ending = true;
@@ -339,6 +395,33 @@ impl Server {
 
     fn is_ended(&self) -> bool {
         self.workers.iter().all(|worker| worker.thread.is_finished())
+    }
+}
+
+impl Watchdog {
+    fn new() -> Self {
+        // Set for the master: it is its child that stands or turns.
+        let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
+        Self { interval: micros.map(Duration::from_micros), reported: Vec::new() }
+    }
+}
+
+/// What a worker that stands is at: its connection's number in the logs, and how the system has its thread.
+fn place_of(busy: Busy) -> String {
+    #[expect(clippy::disallowed_methods, reason = "of the kernel's files, once for a worker that stands")]
+    let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", busy.thread));
+    let status = status.unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("").trim();
+    match busy.connection {
+        0 => format!("in work of its own (thread {}, state {state})", busy.thread),
+        number => format!("at connection *{number} (thread {}, state {state})", busy.thread),
+    }
+}
+
+async fn sleep_or_never(pause: Option<Duration>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause).await,
+        None => std::future::pending().await,
     }
 }
 

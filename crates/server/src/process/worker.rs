@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::future::Future as _;
 use std::io;
 use std::net::Shutdown;
 use std::rc::{Rc, Weak};
@@ -20,6 +21,7 @@ use yorozu_connection::tls::stream::Tls;
 use yorozu_connection::transport::Transport;
 use yorozu_gateway::pass::ready;
 use yorozu_gateway::upstream;
+use yorozu_kernel::base::beat::Beat;
 use yorozu_kernel::base::counters::{COUNTERS, Counted};
 use yorozu_kernel::base::tasks::{self, guarded};
 use yorozu_kernel::base::{batch, faults, limits, turn};
@@ -116,12 +118,13 @@ impl Worker {
     }
 }
 
-/// Runs a worker until it is told to end.
+/// Runs a worker until it is told to end; its turns are noted in `beat`.
 ///
 /// # Errors
 /// Why it ended before.
 pub fn run(
     config: Arc<Config>,
+    beat: Arc<Beat>,
     listeners: Vec<(ListenAddress, Listener)>,
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), String> {
@@ -132,6 +135,7 @@ pub fn run(
         .max_blocking_threads(limits::BLOCKING_THREADS_MAX)
         .build()
         .map_err(|problem| os_error(&problem))?;
+    turn::note_in(beat);
     let local = LocalSet::new();
     let worker = Rc::new(Worker {
         conf: RefCell::new(Rc::new(WorkerConf::new(config, access_log::flush_all))),
@@ -372,6 +376,12 @@ fn begin(
     // Boxed: a task is moved several times before it runs.
     let work =
         Box::pin(yorozu_connection::serve(handle, client, Rc::clone(&worker) as Rc<dyn Host>));
+    let mut work = work;
+    let work = std::future::poll_fn(move |context| {
+        turn::works_on(number);
+        faults::stand("connection");
+        work.as_mut().poll(context)
+    });
     tasks::of_request(async move {
         let _guard = guard;
         if guarded(work).await.is_err() {

@@ -97,8 +97,10 @@ class Process:
         return self.process.pid
 
     def kill(self):
+        """All its processes, at once; what is no child of ours is waited for as well."""
         os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
+        until('the end of all processes', lambda: not in_group(self.pid))
 
     def stop(self):
         if self.process.poll() is None:
@@ -239,7 +241,8 @@ http {{
         super().__init__([*prefix, program, '-p', f'{self.folder}/', '-c', self.folder / 'nginx.conf',
                           '-e', self.folder / 'logs/error.log'], self.folder / 'out')
         if wait:
-            self.wait_for(lambda: listens(self.port))
+            # The master listens before the server process serves, which says so.
+            self.wait_for(lambda: listens(self.port) and (name == 'nginx' or 'start worker threads' in self.log()))
 
     def log(self):
         return (self.folder / 'logs/error.log').read_text()
@@ -263,6 +266,19 @@ http {{
     def allocated_bytes(self):
         """Without the parts of the program's file that were used so far."""
         return self.resident_bytes('RssAnon')
+
+
+def in_group(group):
+    """The processes of a group that run."""
+    found = []
+    for process in pathlib.Path('/proc').glob('[0-9]*'):
+        try:
+            state, _, its_group = (process / 'stat').read_text().rpartition(')')[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state not in 'ZX':
+            found.append(int(process.name))
+    return found
 
 
 def tried(name, test, out):

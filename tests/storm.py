@@ -575,8 +575,7 @@ async def storm(workers):
             await listens(server)
 
             async def has_begun():
-                # What stays open as long as the process, and is opened last.
-                return any(name.endswith('/pid') for name in descriptors(server)) or 'no pid file'
+                return 'start worker threads' in server.log() or 'no worker threads'
             await until('the end of the start', has_begun)
             before = descriptors(server)
             count = await blow(server, weather, SECONDS)

@@ -28,6 +28,7 @@ mod files;
 mod fill;
 mod flow;
 mod folder;
+mod hottest;
 mod index;
 mod journal;
 mod key;

@@ -6,6 +6,7 @@ use crate::entry_file::body_bytes;
 use crate::fill::{Claim, Waiter};
 use crate::flow::Filling;
 use crate::folder::Folder;
+use crate::hottest::{self, Hottest};
 use crate::index::Digest;
 use crate::lent::{Account, Held};
 use crate::purge_list::{Locked, Making};
@@ -58,6 +59,7 @@ pub struct Zone {
     /// Bytes of bodies that arrive.
     arriving: Account,
     queue: Queue,
+    hottest: Hottest,
     pub(crate) tiers: Arc<Tiers>,
 }
 
@@ -117,6 +119,7 @@ impl Zone {
             lent: Account::default(),
             arriving: Account::default(),
             queue: Queue::default(),
+            hottest: Hottest::default(),
             tiers,
             options,
         }
@@ -324,9 +327,27 @@ impl Zone {
     }
 
     /// Reads the folder for the accounting, while it `is_wanted`, unless that was done. What an earlier call
-    /// read before it ended is passed over. Blocks, for long in a large folder.
+    /// read before it ended is passed over. Before that the pages that memory had when the zone was open last are
+    /// brought there. Blocks, for long in a large folder.
     pub fn scan(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
+        if !self.tiers.is_scanned() {
+            self.warm_up(now, is_wanted);
+        }
         self.tiers.scan(now, is_wanted);
+    }
+
+    fn warm_up(&self, now: i64, is_wanted: &dyn Fn() -> bool) {
+        for key in hottest::read(&self.tiers) {
+            let usage = self.usage();
+            // The rest is for what visitors ask for meanwhile.
+            if !is_wanted() || usage.memory_bytes > self.options.memory_bytes / 10 * 9 {
+                return;
+            }
+            if self.peek(&key).is_none() {
+                // One that cannot be read is a miss when it is asked for, and told then.
+                let _ = self.tiers.load(&key, self.memory_body_max(), now);
+            }
+        }
     }
 
     /// Keeps the zone within `inactive`, `max_size` and `min_free`, while it `is_wanted`, and removes the
@@ -348,6 +369,7 @@ impl Zone {
         tiers.forget_pushed_out();
         self.prune();
         kept.removed = tiers.trim(now, is_wanted);
+        kept.problems.extend(self.hottest.write(tiers).err());
         kept.problems.extend(tiers.folder.names().take_problem());
         kept
     }
@@ -880,6 +902,28 @@ mod tests {
             assert!(!zone.insert(&key("a"), &late, &other));
             assert_eq!(zone.insert(&key("a"), &answer, &making), !is_purged_before);
         }
+    }
+
+    #[test]
+    fn what_memory_had_is_there_first_after_a_start() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        for name in ["a", "b", "c"] {
+            store(&zone, name, b"page");
+        }
+        zone.evict(0, &|| true);
+        assert_eq!(purge(&zone, page("b"), PurgeMode::Hard), 1);
+        drop(zone);
+        let zone = Zone::open(folder.options()).unwrap();
+        assert!(zone.peek(&key("a")).is_none());
+        zone.scan(0, &|| true);
+        let there = ["a", "b", "c"].map(|name| zone.peek(&key(name)).is_some());
+        assert_eq!(there, [true, false, true], "a purged page is a hint to nothing");
+        drop(zone);
+        std::fs::write(folder.options().disk.path.join("yorozu.hottest"), [7; 70]).unwrap();
+        let zone = Zone::open(folder.options()).unwrap();
+        zone.scan(0, &|| true);
+        assert!(zone.peek(&key("a")).is_none() && load(&zone, "a").is_some());
     }
 
     #[test]

@@ -158,6 +158,48 @@ fn activate(folder: &Folder, http: &str, sockets: Vec<FdMapping>, messages: &Pat
 }
 
 #[test]
+fn systemd_hears_that_the_workers_turn_for_as_long_as_they_do() {
+    let folder = Folder::new();
+    let messages = folder.path().join("notify");
+    let told = UnixDatagram::bind(&messages).unwrap();
+    let hears = |time: u64| {
+        told.set_read_timeout(Some(Duration::from_secs(time))).unwrap();
+        let mut text = [0; 256];
+        let count = told.recv(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text[..count]).into_owned())
+    };
+    let faults = folder.path().join("faults");
+    fs::create_dir(&faults).unwrap();
+    let (port, file) = (free_port(), folder.path().join("nginx.conf"));
+    let dir = folder.path().display();
+    let text = format!(
+        "daemon off; user root; pid {dir}/pid; error_log {dir}/logs/error.log info; worker_watchdog 0;
+         events {{}} http {{ access_log off; server {{ listen 127.0.0.1:{port}; return 200 ok; }} }}"
+    );
+    fs::write(&file, text).unwrap();
+    let mut server = Command::new(BINARY)
+        .args(["-c".as_ref(), file.as_os_str()])
+        .env("NOTIFY_SOCKET", &messages)
+        .env("WATCHDOG_USEC", "400000")
+        .env("YOROZU_FAULTS", &faults)
+        .spawn()
+        .unwrap();
+    assert!(hears(60).unwrap().contains("READY=1"));
+    for _ in 0..3 {
+        assert!(hears(60).unwrap().contains("WATCHDOG=1"));
+    }
+    fs::write(faults.join("connection"), "").unwrap();
+    let stands = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // Those that were on their way come still.
+    until("silence", || hears(2).is_none());
+    fs::remove_file(faults.join("connection")).unwrap();
+    assert!(hears(60).unwrap().contains("WATCHDOG=1"));
+    drop(stands);
+    kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), Signal::SIGTERM).unwrap();
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
 fn systemd_opens_the_sockets_and_is_told_how_it_goes() {
     let folder = Folder::new();
     let messages = folder.path().join("notify");

@@ -254,8 +254,9 @@ fn debian(kind: &Kind, http: &str) -> Option<Debian> {
     let folder = Folder::new();
     fs::remove_dir(folder.path().join("cache")).unwrap();
     let port = free_port();
+    let space = if matches!(kind, Kind::Nginx) { "" } else { "worker_rlimit_as 64g;" };
     let text = Text {
-        main: "user www-data; worker_processes 1;".to_owned(),
+        main: format!("user www-data; worker_processes 1; worker_rlimit_nofile 3000; {space}"),
         http: http.replace("$port", &port.to_string()),
         ..Text::default()
     };
@@ -345,6 +346,11 @@ fn a_reload_opens_what_only_root_may() {
     let status = fs::read_to_string(format!("/proc/{first}/status")).unwrap();
     for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
         assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+    }
+    let limits = fs::read_to_string(format!("/proc/{first}/limits")).unwrap();
+    for (name, value) in [("Max address space", "68719476736"), ("Max open files", "3000")] {
+        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line.contains(value), "{line}");
     }
     let secret = dir.join("secret");
     fs::create_dir(&secret).unwrap();

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
-use yorozu_testkit::server::{Folder, Kind, Server};
+use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port};
 
 /// The program, with the folder where faults are asked for.
 fn faulty(folder: &Folder) -> Kind {
@@ -287,6 +287,31 @@ fn pages_are_kept_within_bounds_after_a_panic_of_their_keeper() {
         std::thread::sleep(Duration::from_millis(50));
         files(&cache).is_empty()
     });
+}
+
+#[test]
+fn a_worker_that_stands_is_reported_with_what_it_is_at() {
+    let folder = Folder::new();
+    let port = free_port();
+    let text = Text {
+        main: "worker_processes 1; worker_watchdog 200ms;".to_owned(),
+        http: format!(
+            "server {{ listen 127.0.0.1:{port}; location / {{ return 200 $connection; }} }}"
+        ),
+        ..Text::default()
+    };
+    let _server = Server::try_start(&faulty(&folder), folder.path(), &[port], &text).unwrap();
+    let before: u64 = String::from_utf8(get(port, "/").unwrap().body).unwrap().parse().unwrap();
+    ask(&folder, "connection");
+    let mut client = Client::connect(port);
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let text = format!("worker 0 has stood for 0 s at connection *{} (thread ", before + 1);
+    until("the report", || log(&folder).contains(&text));
+    assert!(log(&folder).contains("state S (sleeping)"), "as this test has it stand");
+    fs::remove_file(folder.path().join("faults/connection")).unwrap();
+    assert_eq!(client.answer(false).unwrap().status, 200);
+    until("the end of it", || log(&folder).contains("worker 0 turns again"));
+    assert_eq!(log(&folder).matches("has stood").count(), 1);
 }
 
 #[test]

@@ -3,13 +3,13 @@
 
 use super::adoption::{self, Orphan};
 use super::handover::{self, Inherited};
+use super::limits as process_limits;
 use super::message::{self, Answer, Passed};
 use super::pid::PidFile;
 use super::plan::Plan;
 use super::server_process::{Said, ServerProcess, pause};
 use super::signals::{Signals, Word};
 use super::sockets::{self, Sockets, bind_all};
-use super::start;
 use crate::config::load::{Kept, Request};
 use sd_notify::NotifyState;
 use std::process::Child;
@@ -385,7 +385,7 @@ impl Master {
         self.sockets.extend(opened);
         self.sockets.retain(|(address, _)| stays(address));
         if let Some(server) = &self.server {
-            start::limit(&plan, server.id);
+            process_limits::set(&plan.limits, server.id);
         }
         self.plan.replace(plan);
         let log = self.plan.error_log.clone();

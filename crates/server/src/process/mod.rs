@@ -9,6 +9,7 @@ mod cache_manager;
 mod channel;
 pub mod daemon;
 pub mod handover;
+mod limits;
 mod master;
 mod message;
 pub mod pid;

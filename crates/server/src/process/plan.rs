@@ -1,11 +1,11 @@
 //! What the master process keeps of a configuration; the rest is the server's.
 
+use super::limits::{self, Limit};
 use super::message;
 use super::rights::{self, Identity, Wish};
 use super::sockets::{self, Wanted};
 use super::{handover, pid};
 use crate::config::load::{Kept, Request, load_and_keep_texts};
-use rustix::process::Resource;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,8 +26,7 @@ pub(super) struct Plan {
     pub workers: usize,
     /// The server's user, if it is another one.
     pub identity: Option<Identity>,
-    /// With the names that people know.
-    pub limits: Vec<(Resource, &'static str, u64)>,
+    pub limits: Vec<Limit>,
     pub pid: PathBuf,
     /// `daemon`
     pub goes_into_background: bool,
@@ -68,7 +67,7 @@ impl Plan {
             sockets: sockets::wanted(&config),
             workers: worker_count(&config),
             identity,
-            limits: limits(&config),
+            limits: limits::of(&config),
             pid: pid::path(&config),
             goes_into_background: config.main().daemon,
             is_apart: config.main().master_process,
@@ -96,13 +95,4 @@ pub(super) fn worker_count(config: &Config) -> usize {
         Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
         Workers::Count(count) => usize::try_from(count).unwrap_or(1),
     }
-}
-
-/// The limits of the server process.
-fn limits(config: &Config) -> Vec<(Resource, &'static str, u64)> {
-    let main = config.main();
-    let files = main.worker_rlimit_nofile.map(|files| (Resource::Nofile, "RLIMIT_NOFILE", files));
-    let core = main.worker_rlimit_core.map(|bytes| (Resource::Core, "RLIMIT_CORE", bytes.0));
-    let space = main.worker_rlimit_as.map(|bytes| (Resource::As, "RLIMIT_AS", bytes.0));
-    files.into_iter().chain(core).chain(space).collect()
 }

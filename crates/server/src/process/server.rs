@@ -2,6 +2,7 @@
 
 use super::cache_manager::CacheManager;
 use super::channel::Channel;
+use super::limits as process_limits;
 use super::message::{self, Answer, Given, Order};
 use super::plan::worker_count;
 use super::signals::{Signals, Word};
@@ -127,6 +128,7 @@ impl Server {
         kept.logs.take(given.logs);
         let loaded = load_from_texts(&request, &kept, &given.texts);
         let config = loaded.map_err(|problem| problem.to_string())?.config.put_to_use();
+        process_limits::set_own(&config);
         log_panics(&config);
         kept.zones.clone_from(&config.zones);
         kept.shared = config.shared.survivors();
@@ -272,6 +274,7 @@ impl Server {
         self.kept.zones.clone_from(&config.zones);
         self.kept.shared = config.shared.survivors();
         self.manager.watch(&config, given.has_predecessor);
+        process_limits::set_own(&config);
         log_panics(&config);
         self.config = config;
         error::process(&self.config, Level::Notice, "reconfigured");
@@ -368,7 +371,11 @@ impl Server {
             }
             if let Some(busy) = busy {
                 self.watchdog.reported.push((index, busy));
-                log(&format!("worker {index} has stood for {} s {}", busy.time.as_secs(), place_of(busy)));
+                log(&format!(
+                    "worker {index} has stood for {} s {}",
+                    busy.time.as_secs(),
+                    place_of(busy)
+                ));
             }
         }
         let Some(interval) = self.watchdog.interval else { return };
@@ -408,7 +415,10 @@ impl Watchdog {
 
 /// What a worker that stands is at: its connection's number in the logs, and how the system has its thread.
 fn place_of(busy: Busy) -> String {
-    #[expect(clippy::disallowed_methods, reason = "of the kernel's files, once for a worker that stands")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "of the kernel's files, once for a worker that stands"
+    )]
     let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", busy.thread));
     let status = status.unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("").trim();

@@ -5,9 +5,8 @@
 use super::channel::Channel;
 use super::handover::{LISTEN_VARIABLES, MARK as SUCCESSOR};
 use super::plan::Plan;
-use super::{daemon, rights, server};
+use super::{daemon, limits, rights, server};
 use crate::config::load::Request;
-use rustix::process::{Pid, Rlimit, prlimit};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -57,19 +56,6 @@ pub(super) fn start(plan: &Plan, channel: Channel) -> Result<Child, String> {
     let child = rights::as_user(plan.identity.as_ref(), move || {
         command.spawn().map_err(|problem| format!("cannot start the server process ({problem})"))
     })?;
-    limit(plan, child.id());
+    limits::set(&plan.limits, child.id());
     Ok(child)
-}
-
-/// Sets the limits of a server process; it serves without those that the system refuses.
-pub(super) fn limit(plan: &Plan, id: u32) {
-    let id = i32::try_from(id).ok().and_then(Pid::from_raw);
-    for (resource, name, value) in &plan.limits {
-        let limit = Rlimit { current: Some(*value), maximum: Some(*value) };
-        if let Err(problem) = prlimit(id, *resource, limit) {
-            let number = problem.raw_os_error();
-            let text = format!("setrlimit({name}, {value}) failed ({number}: {problem})");
-            plan.error_log.process(yorozu_kernel::logging::error::Level::Alert, &text);
-        }
-    }
 }

@@ -63,7 +63,7 @@ fn number(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap())
 }
 
-/// What became of a request, in a word.
+/// The outcome of a request, in a word.
 fn outcome(port: u16) -> &'static str {
     let ask = || -> std::io::Result<Vec<u8>> {
         let mut client = TcpStream::connect(("127.0.0.1", port))?;

@@ -131,9 +131,9 @@ fn end_of(status: ExitStatus) -> String {
     }
 }
 
-/// How long the next server process is waited with, after so many that ended soon after their start.
+/// The pause before the next server process is started, after this many in a row that ended soon after their start.
 pub(super) fn pause(early_deaths: u32) -> Duration {
-    /// So many are replaced at once; chosen.
+    /// This many are replaced at once; chosen.
     const AT_ONCE: u32 = 3;
     match early_deaths.checked_sub(AT_ONCE + 1) {
         None => Duration::ZERO,

@@ -42,7 +42,7 @@ pub(crate) struct Warm {
     has_codings: bool,
 }
 
-/// What became of a page.
+/// The outcome for a page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Became {
     /// It was missing or stale, and is stored now.

@@ -40,7 +40,7 @@ impl Shared {
         (watched.generation, watched.zones.clone())
     }
 
-    /// Is it still a zone of the configuration?
+    /// Whether it is still a zone of the configuration.
     fn watches(&self, zone: &Arc<Zone>) -> bool {
         let zone = Arc::downgrade(zone);
         self.watched().zones.iter().any(|(_, other)| other.ptr_eq(&zone))

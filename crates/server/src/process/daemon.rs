@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 /// Set for the detached process; its standard output is the pipe it reports to.
 pub const MARK: &str = "YOROZU_DETACHED";
 
-/// Is this the detached process?
+/// Whether this is the detached process.
 pub fn is_detached() -> bool {
     std::env::var_os(MARK).is_some()
 }

@@ -26,12 +26,12 @@ const FIRST: usize = 3;
 /// The server before this one, if it started this process.
 static PREDECESSOR: OnceLock<nix::unistd::Pid> = OnceLock::new();
 
-/// Was this process started by the server it shall replace?
+/// Whether the server that this process shall replace started it.
 pub fn is_upgrade() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Does the server before this one still run?
+/// Whether the server before this one still runs.
 pub(super) fn has_predecessor() -> bool {
     PREDECESSOR.get().is_some_and(|predecessor| nix::unistd::getppid() == *predecessor)
 }

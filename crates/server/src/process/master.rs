@@ -102,7 +102,7 @@ pub fn run(
 
 /// Tells systemd how the service stands, if it wants to know (`Type=notify`).
 fn tell_systemd(state: &[NotifyState<'_>]) {
-    // There is nobody to report a failure to.
+    // A failure could be reported only the same way.
     let _ = sd_notify::notify(state);
 }
 

@@ -1,4 +1,4 @@
-//! The processes: a master that keeps root and serves nobody, and a server that serves and has no rights.
+//! The processes: a master that keeps root and serves no client, and a server that serves and has no rights.
 //!
 //! Way through: the master loads the configuration, binds, writes the pid file, opens logs, makes folders, and starts the
 //! server process as `user`; that one is given the texts, logs and sockets over a [`channel`], loads the very same

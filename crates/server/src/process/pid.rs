@@ -1,6 +1,6 @@
 //! The pid file.
 
-#![expect(clippy::disallowed_methods, reason = "the main process's, which serves nobody")]
+#![expect(clippy::disallowed_methods, reason = "the master process's, which serves no client")]
 
 use std::fs;
 use std::io::{self, Seek as _, Write as _};
@@ -88,7 +88,7 @@ impl Drop for PidFile {
             return;
         }
         if fs::remove_file(&self.path).is_err() {
-            // The folder belongs to root, which we were when we made it: at least it names nobody.
+            // The folder belongs to root, which we were when we made it: at least it names no process.
             let _ = self.file.set_len(0);
         }
     }

@@ -15,7 +15,7 @@ use yorozu_kernel::files::is_of_user;
 use yorozu_kernel::files::temporary::private_folder;
 
 /// nginx's default user where the configuration names none.
-const NOBODY: &str = "nobody";
+const DEFAULT_USER: &str = "nobody";
 
 /// The user of the server process, where it is another one than the master's.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub(super) fn wish(config: &Config) -> Result<Wish, String> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(if wanted.is_some() { Wish::Ignored } else { Wish::Same });
     }
-    let name = wanted.map_or(NOBODY, |user| &user.user);
+    let name = wanted.map_or(DEFAULT_USER, |user| &user.user);
     if name == "root" || !main.master_process {
         return Ok(Wish::Same);
     }

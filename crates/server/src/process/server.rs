@@ -32,7 +32,7 @@ struct Server {
     master: Arc<Channel>,
     /// Whether no worker is to be started any more.
     is_ending: bool,
-    /// Told by workers that end though nobody told them to.
+    /// For the ends of workers that were not told to end.
     deaths: mpsc::UnboundedSender<Told>,
     /// How many of those ended soon after their start, one after the other.
     early_deaths: u32,
@@ -64,7 +64,7 @@ pub(super) enum Told {
     Orphaned,
     /// Another one is there.
     Adopted(Arc<Channel>),
-    /// The end of a worker that nobody asked for.
+    /// The end of a worker that was not told to end.
     Death {
         thread: std::thread::ThreadId,
         why: String,
@@ -304,7 +304,7 @@ impl Server {
             let run = || worker::run(config, noted, listeners, receiver);
             if let Err(why) = tasks::guard(run).unwrap_or_else(|panicked| Err(panicked.to_string()))
             {
-                // Nobody listens any more when the process ends.
+                // When the process ends the other side is gone.
                 let _ = deaths.send(Told::Death { thread: std::thread::current().id(), why });
             }
         };

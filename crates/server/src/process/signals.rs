@@ -17,7 +17,7 @@ pub(super) enum Word {
     Stop(&'static str),
 }
 
-/// The handlers. Installed before anybody can know the process: a signal that comes while it
+/// The handlers. Installed before the process can be found: a signal that comes while it
 /// starts is served as soon as it runs, instead of ending it.
 pub(super) struct Signals([(Signal, Word); 7]);
 

@@ -69,12 +69,12 @@ pub(super) fn bind_all(
     Ok(opened)
 }
 
-/// Does it stand for all addresses of the machine?
+/// Whether it stands for all addresses of the machine.
 fn is_general(address: &ListenAddress) -> bool {
     matches!(address, ListenAddress::Tcp(address) if address.ip().is_unspecified())
 }
 
-/// Has one of `others` the same port on all addresses, or is this such a one?
+/// Whether one of `others` has the same port on all addresses, or this one has theirs.
 fn overlaps(address: &ListenAddress, others: &[ListenAddress]) -> bool {
     let ListenAddress::Tcp(address) = address else { return false };
     others.iter().any(|other| match other {

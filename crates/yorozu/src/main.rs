@@ -82,7 +82,11 @@ fn read(request: &Request, kept: &Kept) -> Result<Loaded, String> {
 fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     let request = options.request();
     let file = request.file.display();
-    let loaded = read(&request, &Kept::for_test()).inspect_err(|problem| {
+    let loaded = read(&request, &Kept::for_test()).and_then(|loaded| {
+        pid::look(&pid::path(&loaded.config))?;
+        Ok(loaded)
+    });
+    let loaded = loaded.inspect_err(|problem| {
         eprintln!("yorozu: [emerg] {problem}");
         eprintln!("yorozu: configuration file {file} test failed");
     });

@@ -178,6 +178,11 @@ fn what_does_not_serve_makes_nothing() {
         let (is_fine, told) = run(&["-t"]);
         assert!(!is_fine && told.contains(&said.replace("$dir", &dir_text)), "{told}");
     }
+    let none = dir.join("none/pid").display().to_string();
+    fs::write(&file, text.replace(&format!("pid {}/pid;", dir.display()), &format!("pid {none};")))
+        .unwrap();
+    let (is_fine, told) = run(&["-t"]);
+    assert!(!is_fine && told.contains(&format!("open() \"{none}\" failed (2: ")), "{told}");
     // A purge reads no keys, and takes no notice of what else is wrong.
     fs::write(&file, text.replace("access_log", "ssl_certificate_key /none; access_log")).unwrap();
     let (_, told) = run(&["cache", "stat"]);

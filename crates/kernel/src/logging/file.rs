@@ -55,8 +55,11 @@ fn open(path: &Path, makes: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file that stands for one which can be opened, or made.
-fn look(path: &Path) -> io::Result<File> {
+/// Looks whether a file can be written, or made, and does neither.
+///
+/// # Errors
+/// As opening it would give.
+pub fn look(path: &Path) -> io::Result<()> {
     match open(path, false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -65,7 +68,7 @@ fn look(path: &Path) -> io::Result<File> {
         }
         found => drop(found?),
     }
-    File::options().append(true).open("/dev/null")
+    Ok(())
 }
 
 impl LogFile {
@@ -104,7 +107,10 @@ impl LogFiles {
         by_path.retain(|_, log| log.strong_count() > 0);
         let file = match &self.origin {
             Origin::Opened => open(path, true)?,
-            Origin::LookedAt => look(path)?,
+            Origin::LookedAt => {
+                look(path)?;
+                File::options().append(true).open("/dev/null")?
+            }
             Origin::Given(files) => {
                 let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
                 files.remove(path).ok_or(io::ErrorKind::NotFound)?

@@ -98,6 +98,15 @@ fn line() -> String {
     format!("{}\n", std::process::id())
 }
 
+/// Looks whether the file can be written, and does not: for a configuration that is only tested.
+///
+/// # Errors
+/// One line for the operator.
+pub fn look(path: &Path) -> Result<(), String> {
+    yorozu_kernel::logging::file::look(path)
+        .map_err(|problem| format!("open() \"{}\" failed ({})", path.display(), os_error(&problem)))
+}
+
 /// Reads the id of the running server.
 ///
 /// # Errors

@@ -286,7 +286,7 @@ fn a_change_of_user_is_for_the_next_start() {
     let Some(debian) = debian(&yorozu(), LOGGED) else { return };
     let owner = |name: &str| fs::metadata(debian.folder.path().join(name)).unwrap().uid();
     let before = owner("body");
-    debian.reload("user www-data;", "user nobody;");
+    debian.reload("user www-data;", "user games;");
     until("the reload", || log(&debian.folder).contains("reconfigured"));
     assert!(log(&debian.folder).contains("a change of \"user\" takes effect at the next start"));
     assert_eq!(owner("body"), before);

@@ -137,7 +137,7 @@ impl ServerProcess {
         })
     }
 
-    /// Tells it to end; one that takes no orders is told by a signal.
+    /// Tells it to end; a server process that takes no orders is sent a signal.
     pub(super) fn tell_end(&self, is_graceful: bool) {
         if message::end(&self.channel, is_graceful).is_err() {
             self.signal(if is_graceful { Signal::QUIT } else { Signal::TERM });

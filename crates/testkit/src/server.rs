@@ -178,18 +178,9 @@ impl Server {
         self.child.id()
     }
 
-    /// The id of the process that serves: the master's child.
+    /// The id of the process that serves.
     pub fn serving_id(&self) -> u32 {
-        let path = format!("/proc/{0}/task/{0}/children", self.id());
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
-            let children = fs::read_to_string(&path).unwrap_or_default();
-            match children.split_whitespace().next() {
-                Some(child) => return child.parse().unwrap(),
-                None => assert!(Instant::now() < end, "no process serves"),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        serving_id(self.id())
     }
 
     /// Waits for the process to end by itself.
@@ -213,6 +204,20 @@ impl Server {
 pub fn kill_group(group: u32) {
     let group = format!("-{group}");
     let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+}
+
+/// The id of the process that serves for a master: its child.
+pub fn serving_id(master: u32) -> u32 {
+    let path = format!("/proc/{master}/task/{master}/children");
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let children = fs::read_to_string(&path).unwrap_or_default();
+        match children.split_whitespace().next() {
+            Some(child) => return child.parse().unwrap(),
+            None => assert!(Instant::now() < end, "no process serves"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Whether a process of the group runs. One whose first thread is a zombie does for as long as another thread

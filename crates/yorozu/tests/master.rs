@@ -1,5 +1,5 @@
 //! The master process and the server process: either is killed, and the site goes on; root's files stay root's.
-//! `KILLS`: how often the server is killed under load.
+//! `KILLS`: how often the server is killed under load; `SECONDS`: how long it is reloaded, upgraded and killed in turn.
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
@@ -13,14 +13,14 @@ use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
-use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port, kill_group};
+use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port, kill_group, serving_id};
 
 const PLAIN: &str = "server { listen 127.0.0.1:$port; return 200 \"$pid\"; }";
 
@@ -445,6 +445,42 @@ fn files_have_the_modes_and_owners_that_nginx_gives_them() {
 }
 
 #[test]
+fn logs_are_rotated_by_debians_own_file() {
+    let Some(debian) = debian(&yorozu(), LOGGED) else { return };
+    let (dir, port) = (debian.folder.path(), debian.server.port);
+    let logs = dir.join("logs");
+    // logrotate refuses folders that others may write to.
+    for folder in [dir, &logs] {
+        fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    }
+    let text = fs::read_to_string("/etc/logrotate.d/nginx").unwrap();
+    // What the init script behind invoke-rc.d does, with a process id of this place.
+    let signal = format!("kill -USR1 $(cat {}/pid)", dir.display());
+    let text = text
+        .replace("/var/log/nginx", &logs.display().to_string())
+        .replace("invoke-rc.d nginx rotate", &signal);
+    let rules = dir.join("logrotate.conf");
+    fs::write(&rules, text).unwrap();
+    fs::set_permissions(&rules, Permissions::from_mode(0o644)).unwrap();
+    let lines =
+        |name: &str| fs::read_to_string(logs.join(name)).unwrap_or_default().lines().count();
+    for round in 1..=3 {
+        assert!(get(port, "/").is_some());
+        until("the line", || lines("a.log") == 1);
+        let mut rotate = Command::new("/usr/sbin/logrotate");
+        rotate.arg("-f").arg("-s").arg(dir.join("state")).arg(&rules);
+        assert!(rotate.status().unwrap().success());
+        assert!(logs.join("a.log.1").exists());
+        assert_eq!(logs.join("a.log.2.gz").exists(), round > 1);
+        let metadata = fs::metadata(logs.join("a.log")).unwrap();
+        assert_eq!(metadata.mode() & 0o777, 0o640);
+        // The signal is obeyed when a new line is in the new file.
+        until("a line in the new log", || get(port, "/").is_some() && lines("a.log") > 0);
+        fs::write(logs.join("a.log"), "").unwrap();
+    }
+}
+
+#[test]
 fn a_reload_opens_what_only_root_may() {
     let Some(debian) = debian(&yorozu(), LOGGED) else { return };
     let (dir, logs) = (debian.folder.path(), debian.folder.path().join("logs"));
@@ -522,12 +558,40 @@ fn nothing_stays_behind_in_folders_of_root() {
     assert!(names(&run).is_empty(), "{:?}", names(&run));
 }
 
+/// The process id in a file.
+fn id_in(file: &Path) -> Option<u32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The binary is started beside the master `first` and takes over, as nginx's manual has it.
+fn upgrade(folder: &Path, first: u32) {
+    send(first, Signal::SIGUSR2);
+    until("the new master", || id_in(&folder.join("pid")).is_some_and(|id| id != first));
+    send(first, Signal::SIGQUIT);
+    until("the end of the old one", || !folder.join("pid.oldbin").exists());
+}
+
+/// The master that wrote the process id last; it ends with this.
+struct Last(PathBuf);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let Some(id) = id_in(&self.0) {
+            send(id, Signal::SIGTERM);
+            until("its end", || !self.0.exists());
+        }
+    }
+}
+
 #[test]
-fn reloads_rotations_and_kills_in_turn_lose_only_requests_under_way() {
+fn reloads_rotations_upgrades_and_kills_in_turn_lose_only_requests_under_way() {
     const CLIENTS: usize = 4;
     let seconds = Duration::from_secs(number("SECONDS", 6) as u64);
     let folder = Folder::new();
     let server = Server::start(&yorozu(), folder.path(), PLAIN);
+    let pid = folder.path().join("pid");
+    until("the process id", || id_in(&pid).is_some());
+    let _last = Last(pid.clone());
     let (is_over, outcomes, kills) =
         (AtomicBool::new(false), Mutex::new(BTreeMap::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -545,13 +609,15 @@ fn reloads_rotations_and_kills_in_turn_lose_only_requests_under_way() {
             if begun.elapsed() > seconds {
                 break;
             }
+            let master = id_in(&pid).unwrap();
             match step % 20 {
-                7 => signal(&server, Signal::SIGUSR1),
+                7 => send(master, Signal::SIGUSR1),
+                13 => upgrade(folder.path(), master),
                 19 => {
-                    send(server.serving_id(), Signal::SIGKILL);
+                    send(serving_id(master), Signal::SIGKILL);
                     kills.fetch_add(1, Ordering::Relaxed);
                 }
-                _ => signal(&server, Signal::SIGHUP),
+                _ => send(master, Signal::SIGHUP),
             }
         }
         is_over.store(true, Ordering::Relaxed);

@@ -10,6 +10,7 @@ use super::channel::{Channel, Sender};
 use super::message;
 use super::server::Told;
 use rustix::io::ioctl_fionbio;
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
@@ -106,6 +107,8 @@ pub(super) fn find(pid: &Path) -> Option<Orphan> {
         return None;
     }
     let socket = socket().ok()?;
+    // Before anything can arrive: what was sent earlier does not say who sent it.
+    set_socket_passcred(&socket, true).ok()?;
     // While a master lives no one takes connections: those of others that looked may stand there, so none is waited for.
     ioctl_fionbio(&socket, true).ok()?;
     connect(&socket, &SocketAddrUnix::new(&path).ok()?).ok()?;
@@ -115,7 +118,6 @@ pub(super) fn find(pid: &Path) -> Option<Orphan> {
     if listener.user != user.as_raw() || is_alive(listener.id) {
         return None;
     }
-    channel.ask_for_senders().ok()?;
     // Between the end of its master and this moment the server may not have noticed yet.
     channel.set_timeout(Some(PATIENCE)).ok()?;
     let (version, sockets, sender) = message::first_answer(&channel).ok()?;

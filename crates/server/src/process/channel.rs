@@ -106,14 +106,6 @@ impl Channel {
         Ok(Sender { id, user: peer.uid.as_raw() })
     }
 
-    /// Has messages say who sent them.
-    ///
-    /// # Errors
-    /// As the system has it.
-    pub(super) fn ask_for_senders(&self) -> io::Result<()> {
-        Ok(rustix::net::sockopt::set_socket_passcred(&self.0, true)?)
-    }
-
     /// Ends it for both sides, whoever still reads from it.
     pub(super) fn shut(&self) {
         // It may have ended already.

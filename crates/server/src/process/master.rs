@@ -156,7 +156,11 @@ impl Master {
                 master.adopt(orphan)?;
             }
             Some(orphan) => {
-                // Of another version or user: it answers what it has, and ends.
+                let text = format!(
+                    "the server process {} has no master, and is of another version or user: it finishes, and another one begins",
+                    orphan.sender.id
+                );
+                master.log(Level::Notice, &text);
                 master.start_server()?;
                 let _ = message::end(&orphan.channel, true);
             }

@@ -174,6 +174,13 @@ impl Response {
     /// Moves the stored entry's lines to `fields`, so that they can be changed.
     pub fn own_fields(&mut self) {
         if let Some(entry) = self.stored.take() {
+    /// The values of `name` among [`Response::all_fields`], in order.
+    pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a Bytes> {
+        self.all_fields()
+            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
             let mut fields = entry.head.fields.clone();
             fields.append(&mut self.fields);
             self.fields = fields;

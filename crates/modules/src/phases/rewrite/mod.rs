@@ -440,8 +440,9 @@ impl Condition {
 impl FileTest {
     fn holds(self, exchange: &Exchange, path: &[u8]) -> bool {
         use yorozu_kernel::files::open;
-        use yorozu_kernel::files::path::kind;
+        use yorozu_kernel::files::path::{kind, refused_link};
         match self {
+            _ if refused_link(exchange, path).is_some() => false,
             Self::File => kind(exchange, path) == Some(open::Kind::File),
             Self::Folder => kind(exchange, path) == Some(open::Kind::Folder),
             Self::Exists => kind(exchange, path).is_some(),

@@ -122,6 +122,7 @@ fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> O
         }
         let content = Segment::File(opened.file, 0..opened.bytes);
         let mut response = of_file(exchange, location, content, opened.modified);
+        response.allow_ranges = true;
         let token = Bytes::from_static(candidate.coding.token());
         response.add(Bytes::from_static(b"Content-Encoding"), token);
         response.vary_encoding = location.of::<gzip::Conf>().gzip_vary && differs;

@@ -95,6 +95,8 @@ pub struct Response {
     pub upstream_validates: bool,
     /// Whether the range filter may cut it.
     pub allow_ranges: bool,
+    /// Whether it may cut what arrives and is not stored, too.
+    pub forces_ranges: bool,
     /// The stored page it is, with which compressed forms can be kept.
     pub stored_page: Option<StoredPage>,
     /// Changes the encoding byte for byte, when it is known which bytes are sent.
@@ -132,6 +134,7 @@ impl Response {
             body: Body::empty(),
             upstream_validates: false,
             allow_ranges: false,
+            forces_ranges: false,
             stored_page: None,
             recoder: None,
             vary_encoding: false,
@@ -171,9 +174,6 @@ impl Response {
             .map(|(_, value)| value)
     }
 
-    /// Moves the stored entry's lines to `fields`, so that they can be changed.
-    pub fn own_fields(&mut self) {
-        if let Some(entry) = self.stored.take() {
     /// The values of `name` among [`Response::all_fields`], in order.
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a Bytes> {
         self.all_fields()
@@ -181,6 +181,9 @@ impl Response {
             .map(|(_, value)| value)
     }
 
+    /// Moves the stored entry's lines to `fields`, so that they can be changed.
+    pub fn own_fields(&mut self) {
+        if let Some(entry) = self.stored.take() {
             let mut fields = entry.head.fields.clone();
             fields.append(&mut self.fields);
             self.fields = fields;

@@ -593,5 +593,5 @@ fn nothing_of_before_a_purge_is_served_after_it() {
         seed += 1;
     }
     println!("{rounds} rounds, {served} answers, {purges} purges");
-    assert!(served > 1000 && purges > 10, "{served} answers, {purges} purges");
+    assert!(served > 100 && purges > 10, "{served} answers, {purges} purges");
 }

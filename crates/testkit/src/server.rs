@@ -215,15 +215,20 @@ pub fn kill_group(group: u32) {
     let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
 }
 
-/// Whether a process of the group runs.
+/// Whether a process of the group runs. One whose first thread is a zombie does for as long as another thread
+/// ends: until then its sockets listen.
 pub fn has_processes(group: u32) -> bool {
-    fs::read_dir("/proc").unwrap().flatten().any(|process| {
-        let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    let runs = |thread: &Path| {
+        let stat = fs::read_to_string(thread.join("stat")).unwrap_or_default();
         // proc(5): state, parent, group.
         let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
         let mut fields = rest.split(' ');
         !matches!(fields.next(), Some("Z" | "X")) && fields.nth(1) == Some(&group.to_string())
-    })
+    };
+    entries(Path::new("/proc"))
+        .flat_map(|process| entries(&process.path().join("task")))
+        .any(|thread| runs(&thread.path()))
 }
 
 fn configuration(kind: &Kind, folder: &Path, text: &Text) -> String {

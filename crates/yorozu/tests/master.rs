@@ -210,11 +210,122 @@ fn a_second_master_leaves_a_server_that_has_one_alone() {
     assert!(!done.status.success() && said.contains("98: Address already in use"), "{said}");
     assert!(begun.elapsed() < Duration::from_secs(4), "it waits for nothing");
     assert_eq!(answering(server.port), first);
-    // A stale connection of a master that looked is no master.
-    drop(std::os::unix::net::UnixStream::connect(folder.path().join("pid.server")));
     signal(&server, Signal::SIGHUP);
     until("the reload", || log(&folder).contains("reconfigured"));
     assert_eq!(answering(server.port), first);
+}
+
+#[test]
+fn masters_that_look_while_one_lives_do_not_wait_for_it() {
+    let folder = Folder::new();
+    let server = Server::start(&yorozu(), folder.path(), PLAIN);
+    let begun = Instant::now();
+    for _ in 0..20 {
+        let mut other = Master::start(&folder);
+        assert!(!other.0.wait().unwrap().success());
+        std::mem::forget(other);
+    }
+    println!("20 starts in {:?}", begun.elapsed());
+    assert_eq!(log(&folder).matches("98: Address already in use").count(), 20);
+    // Their connections are no masters to a server that has lost its own.
+    let serving = server.serving_id();
+    send(server.id(), Signal::SIGKILL);
+    until("the server's word", || log(&folder).contains("the master process is gone"));
+    let _next = Master::start(&folder);
+    until("its word", || {
+        log(&folder).contains(&format!("the server process {serving} has no master: taken over"))
+    });
+    assert_eq!(answering(server.port), serving);
+}
+
+#[test]
+fn a_server_that_stands_holds_up_no_end() {
+    let folder = Folder::new();
+    let mut server = Server::start(&yorozu(), folder.path(), PLAIN);
+    let serving = answering(server.port);
+    send(serving, Signal::SIGSTOP);
+    let begun = Instant::now();
+    for _ in 0..3 {
+        signal(&server, Signal::SIGUSR1);
+        signal(&server, Signal::SIGHUP);
+    }
+    signal(&server, Signal::SIGTERM);
+    assert!(server.wait());
+    println!("{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    until("its end", || kill(Pid::from_raw(i32::try_from(serving).unwrap()), None).is_err());
+    assert!(names(folder.path()).iter().all(|name| !name.starts_with("pid")));
+}
+
+#[test]
+fn a_reload_that_the_server_did_not_survive_is_reported() {
+    let folder = Folder::new();
+    let port = free_port();
+    let http = format!("{PLAIN} #later server {{ listen 127.0.0.1:{port}; return 200 later; }}\n");
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    let first = answering(server.port);
+    send(first, Signal::SIGSTOP);
+    let file = folder.path().join("nginx.conf");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("#later", "")).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("the signal", || log(&folder).contains("signal 1 (SIGHUP) received"));
+    until("the socket", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    send(first, Signal::SIGKILL);
+    until("the report", || {
+        log(&folder).contains("ended while it took the new configuration: the old one stays in use")
+    });
+    assert_ne!(answering(server.port), first);
+    signal(&server, Signal::SIGHUP);
+    until("the reload", || log(&folder).contains("reconfigured"));
+    assert_eq!(get(port, "/").unwrap().body, b"later");
+}
+
+#[test]
+fn a_change_of_user_is_for_the_next_start() {
+    let Some(debian) = debian(&yorozu(), LOGGED) else { return };
+    let owner = |name: &str| fs::metadata(debian.folder.path().join(name)).unwrap().uid();
+    let before = owner("body");
+    debian.reload("user www-data;", "user games;");
+    until("the reload", || log(&debian.folder).contains("reconfigured"));
+    assert!(log(&debian.folder).contains("a change of \"user\" takes effect at the next start"));
+    assert_eq!(owner("body"), before);
+    // A new master of another user has a server of its own.
+    let first = debian.server.serving_id();
+    send(debian.server.id(), Signal::SIGKILL);
+    until("the server's word", || log(&debian.folder).contains("the master process is gone"));
+    let next = Master::start(&debian.folder);
+    until("the end of the first", || !Path::new(&format!("/proc/{first}")).exists());
+    assert!(get(debian.server.port, "/").is_some());
+    assert_ne!(owner("body"), before);
+    drop(next);
+}
+
+#[test]
+fn what_a_user_may_write_is_not_given_with_roots_rights() {
+    let Some(debian) = debian(&yorozu(), LOGGED) else { return };
+    let (dir, user) =
+        (debian.folder.path(), fs::metadata(debian.folder.path().join("body")).unwrap().uid());
+    // In a folder of the user's a cache's place is a link to one of root's.
+    let (theirs, roots) = (dir.join("theirs"), dir.join("roots"));
+    for folder in [&theirs, &roots] {
+        fs::create_dir(folder).unwrap();
+    }
+    std::os::unix::fs::chown(&theirs, Some(user), None).unwrap();
+    std::os::unix::fs::symlink(&roots, theirs.join("cache")).unwrap();
+    debian.reload("#later", "proxy_cache_path $dir/theirs/cache keys_zone=n:1m; #");
+    until("the signal", || log(&debian.folder).contains("signal 1 (SIGHUP) received"));
+    until("the answer", || {
+        log(&debian.folder).contains("[emerg]") || log(&debian.folder).contains("reconfigured")
+    });
+    assert_eq!(fs::metadata(&roots).unwrap().uid(), 0);
+    // What another process of that user's sees of the server: no memory, no descriptors.
+    let serving = debian.server.serving_id();
+    for what in ["mem", "environ", "fd"] {
+        assert_eq!(fs::metadata(format!("/proc/{serving}/{what}")).unwrap().uid(), 0, "{what}");
+    }
+    let status = fs::read_to_string(format!("/proc/{serving}/status")).unwrap();
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
 }
 
 #[test]

@@ -73,6 +73,8 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 pub const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a worker is started again in the place of one that ended soon after its start; chosen.
 pub const RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// How long a server process that was told to stop may take, until it is ended; chosen. nginx gives workers a second.
+pub const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Longest pause before a server process is started in the place of one that ended; each that ends within
 /// [`RESTART_INTERVAL`] doubles it; chosen.
 pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);

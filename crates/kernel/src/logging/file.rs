@@ -3,10 +3,10 @@
 
 #![expect(clippy::disallowed_methods, reason = "opened at a start and by `reopen`")]
 
-use crate::files::is_of_user;
+use crate::files::is_own_folder;
 use arc_swap::ArcSwap;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::unistd::{AccessFlags, access};
+use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl};
+use nix::unistd::{AccessFlags, access, fchownat};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -181,12 +181,12 @@ impl LogFiles {
     }
 
     /// Gives every file to `user`, as nginx does when it opens logs again: rotation tools find them as they expect.
-    /// Not in folders of that user's, where the name could be a link to anything.
+    /// Not in folders where another user could have put something else in its place.
     pub fn give_to(&self, user: nix::unistd::Uid) {
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_safe = |path: &&PathBuf| !path.parent().is_some_and(|it| is_of_user(it, user));
+        let is_safe = |path: &&PathBuf| path.parent().is_some_and(is_own_folder);
         for path in by_path.keys().filter(is_safe) {
-            let _ = nix::unistd::chown(path, Some(user), None);
+            let _ = fchownat(AT_FDCWD, path, Some(user), None, AtFlags::AT_SYMLINK_NOFOLLOW);
         }
     }
 }

@@ -6,18 +6,20 @@
 
 #![expect(clippy::disallowed_methods, reason = "the master process's, which serves no one")]
 
-use super::channel::Channel;
-use super::message::{self, Answer};
+use super::channel::{Channel, Sender};
+use super::message;
 use super::server::Told;
+use rustix::io::ioctl_fionbio;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
+use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,6 +30,9 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// How long a server may take to answer a new master; chosen.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Masters that may look there while one lives; chosen.
+const WAITING_MAX: i32 = 16;
 
 /// Where the server waits: the path of the pid file with `.server` appended.
 fn path_of(pid: &Path) -> PathBuf {
@@ -77,37 +82,45 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
     // The system takes the mode of the socket for that of its name: it is for no other user from its first moment on.
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listen(&socket, 1)?;
+    listen(&socket, WAITING_MAX)?;
     Ok(socket)
 }
 
 /// A server whose master is gone.
 pub(super) struct Orphan {
     pub channel: Channel,
-    pub id: u32,
+    /// Its process and user, by the kernel's word.
+    pub sender: Sender,
     /// What it listens on.
     pub sockets: Vec<OwnedFd>,
     /// Whether it is of this version.
     pub is_same: bool,
 }
 
-/// The server that waits beside the pid file.
+/// The server that waits beside the pid file. One is given keys and sockets: the place must have been opened by a master
+/// of the same user, whatever lies there.
 pub(super) fn find(pid: &Path) -> Option<Orphan> {
-    let socket = socket().ok()?;
-    connect(&socket, &SocketAddrUnix::new(path_of(pid)).ok()?).ok()?;
-    let channel = Channel::from(socket);
-    // Its end names who listens: the master that opened the socket.
-    if channel.peer().is_ok_and(is_alive) {
+    let (path, user) = (path_of(pid), geteuid());
+    let found = fs::symlink_metadata(&path).ok()?;
+    if !found.file_type().is_socket() || found.uid() != user.as_raw() {
         return None;
     }
+    let socket = socket().ok()?;
+    // While a master lives no one takes connections: those of others that looked may stand there, so none is waited for.
+    ioctl_fionbio(&socket, true).ok()?;
+    connect(&socket, &SocketAddrUnix::new(&path).ok()?).ok()?;
+    ioctl_fionbio(&socket, false).ok()?;
+    let channel = Channel::from(socket);
+    let listener = channel.listener().ok()?;
+    if listener.user != user.as_raw() || is_alive(listener.id) {
+        return None;
+    }
+    channel.ask_for_senders().ok()?;
     // Between the end of its master and this moment the server may not have noticed yet.
     channel.set_timeout(Some(PATIENCE)).ok()?;
-    let Ok(Some(Answer::Here { version, id, sockets })) = message::next_answer(&channel) else {
-        return None;
-    };
+    let (version, sockets, sender) = message::first_answer(&channel).ok()?;
     channel.set_timeout(None).ok()?;
-    Some(Orphan { channel, id, sockets, is_same: version == VERSION })
+    Some(Orphan { channel, sender, sockets, is_same: version == VERSION })
 }
 
 /// Whether a process runs; one that ended and that its parent did not ask about yet does not.

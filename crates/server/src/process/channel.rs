@@ -1,9 +1,13 @@
 //! The socket between the master process and the server process: messages with open files.
 //!
 //! A message is a packet of the kernel's (`SOCK_SEQPACKET`): its kind, a text, and files (`SCM_RIGHTS`). A long text
-//! goes as a file of its own; files that are too many for one packet follow in others.
+//! goes as a file of its own; files that are too many for one packet follow in others. What a server sends is taken by
+//! other rules than what the master sends: who has taken over a server must not be able to fill, stop or end the master.
 
-use rustix::fs::{MemfdFlags, memfd_create};
+#![expect(clippy::disallowed_methods, reason = "of threads that serve no client")]
+
+use rustix::fs::{MemfdFlags, SealFlags, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -13,11 +17,18 @@ use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
 /// Most files of a packet; the kernel takes 253 (`SCM_MAX_FD`).
 const FILES_MAX: usize = 250;
 /// Longest text that a packet holds, in bytes; chosen far below the kernel's bound of a packet.
 const TEXT_MAX: usize = 16 * 1024;
+/// Longest text of a server's message, in bytes: why it refused a configuration. What is longer is cut; chosen.
+const SHORT_MAX: usize = 4096;
+/// Most files of a server's first message to a new master; chosen above any number of listening sockets.
+const FIRST_FILES_MAX: usize = 4096;
+/// How long a message may take to be sent, where the other end is busy or stands; chosen.
+const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Before the text: the kind, whether the text is the first file, how many files there are (little endian).
 const HEAD_BYTES: usize = 6;
 /// The kind of a packet that only brings more files.
@@ -41,8 +52,12 @@ pub(super) struct Packet {
 /// # Errors
 /// No descriptor or memory is left.
 pub(super) fn text_file(text: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = File::from(memfd_create("yorozu", MemfdFlags::CLOEXEC)?);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(memfd_create("yorozu", flags)?);
     file.write_all(text)?;
+    // Whoever gets it can read it, and no more.
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
     Ok(file.into())
 }
 
@@ -81,13 +96,22 @@ impl Channel {
         Ok((Self(one), Self(other)))
     }
 
-    /// The process at the other end; of a connection, the one that listened.
+    /// The process that listened at the other end of a connection, and its user.
     ///
     /// # Errors
     /// As the system has it.
-    pub(super) fn peer(&self) -> io::Result<u32> {
+    pub(super) fn listener(&self) -> io::Result<Sender> {
         let peer = rustix::net::sockopt::socket_peercred(&self.0)?;
-        Ok(peer.pid.as_raw_nonzero().get().unsigned_abs())
+        let id = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        Ok(Sender { id, user: peer.uid.as_raw() })
+    }
+
+    /// Has messages say who sent them.
+    ///
+    /// # Errors
+    /// As the system has it.
+    pub(super) fn ask_for_senders(&self) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_passcred(&self.0, true)?)
     }
 
     /// Ends it for both sides, whoever still reads from it.
@@ -105,10 +129,10 @@ impl Channel {
         Ok(rustix::net::sockopt::set_socket_timeout(&self.0, which, timeout)?)
     }
 
-    /// Sends a message; waits while the other end has no room for it.
+    /// Sends a message, if the other end has room for it within [`SEND_PATIENCE`].
     ///
     /// # Errors
-    /// The other end is gone, or a file cannot be passed.
+    /// The other end is gone or takes nothing, or a file cannot be passed.
     pub(super) fn send(&self, packet: &Packet) -> io::Result<()> {
         let long = match packet.text.len() > TEXT_MAX {
             true => Some(text_file(&packet.text)?),
@@ -122,70 +146,154 @@ impl Channel {
         if long.is_none() {
             bytes.extend(&packet.text);
         }
+        let end = Instant::now() + SEND_PATIENCE;
         let mut parts = files.chunks(FILES_MAX);
-        self.send_part(&bytes, parts.next().unwrap_or_default())?;
-        parts.try_for_each(|part| self.send_part(&[MORE], part))
+        self.send_part(&bytes, parts.next().unwrap_or_default(), end)?;
+        parts.try_for_each(|part| self.send_part(&[MORE], part, end))
     }
 
-    fn send_part(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send_part(&self, bytes: &[u8], files: &[BorrowedFd<'_>], end: Instant) -> io::Result<()> {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let bytes = [IoSlice::new(bytes)];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         loop {
-            match sendmsg(&self.0, &bytes, &mut control, SendFlags::NOSIGNAL) {
-                Err(rustix::io::Errno::INTR) => {}
+            match sendmsg(&self.0, &bytes, &mut control, flags) {
+                Err(Errno::INTR) => {}
+                // Files that are on their way count as well: the other end has to take some first.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 sent => return sent.map(|_| ()).map_err(io::Error::from),
             }
         }
     }
 
-    /// The next message; `None` if the other end is gone.
+    /// The next message of the master's; `None` if the other end is gone.
     ///
     /// # Errors
     /// As the system has it; what came is no message.
     pub(super) fn receive(&self) -> io::Result<Option<Packet>> {
-        let mut files = Vec::new();
-        let Some(bytes) = self.receive_part(&mut files)? else { return Ok(None) };
-        let broken = || io::Error::from(io::ErrorKind::InvalidData);
-        let (head, text) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or_else(broken)?;
-        let [kind, is_long, a, b, c, d] = *head;
-        while files.len() < u32::from_le_bytes([a, b, c, d]) as usize {
-            if self.receive_part(&mut files)?.as_deref() != Some(&[MORE]) {
-                return Err(broken());
-            }
-        }
+        let mut received = Received::default();
+        let Some(bytes) = self.receive_part(&mut received)? else { return Ok(None) };
+        let ([kind, is_long, a, b, c, d], text) = head_of(&bytes)?;
+        self.receive_files(u32::from_le_bytes([a, b, c, d]) as usize, &mut received)?;
         let mut text = text.to_vec();
         if is_long != 0 {
-            if files.is_empty() {
+            if received.files.is_empty() {
                 return Err(broken());
             }
-            text = text_of(files.remove(0))?;
+            text = text_of(received.files.remove(0))?;
         }
-        Ok(Some(Packet { kind, text, files }))
+        Ok(Some(Packet { kind, text, files: received.files }))
     }
 
-    fn receive_part(&self, files: &mut Vec<OwnedFd>) -> io::Result<Option<Vec<u8>>> {
+    /// The next message of a server's, which is not trusted: a short text, and no file, whatever it sends along.
+    ///
+    /// # Errors
+    /// As the system has it; what came is no message.
+    pub(super) fn receive_short(&self) -> io::Result<Option<(u8, Vec<u8>)>> {
+        let mut bytes = vec![0; HEAD_BYTES + SHORT_MAX];
+        let received = loop {
+            let mut into = [IoSliceMut::new(&mut bytes)];
+            // Without room for files the kernel drops them.
+            let mut none = RecvAncillaryBuffer::default();
+            match recvmsg(&self.0, &mut into, &mut none, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                received => break received?,
+            }
+        };
+        bytes.truncate(received.bytes);
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let ([kind, is_long, files @ ..], text) = head_of(&bytes)?;
+        if is_long != 0 || files != [0; 4] {
+            return Err(broken());
+        }
+        Ok(Some((kind, text.to_vec())))
+    }
+
+    /// The first message of a server that has no master, with its files and who sent it.
+    ///
+    /// # Errors
+    /// As the system has it; what came is no message, or too much.
+    pub(super) fn receive_first(&self) -> io::Result<Option<(Packet, Sender)>> {
+        let mut received = Received::default();
+        let Some(bytes) = self.receive_part(&mut received)? else { return Ok(None) };
+        let ([kind, is_long, a, b, c, d], text) = head_of(&bytes)?;
+        let count = u32::from_le_bytes([a, b, c, d]) as usize;
+        if is_long != 0 || count > FIRST_FILES_MAX {
+            return Err(broken());
+        }
+        self.receive_files(count, &mut received)?;
+        let sender = received.sender.ok_or_else(broken)?;
+        Ok(Some((Packet { kind, text: text.to_vec(), files: received.files }, sender)))
+    }
+
+    fn receive_files(&self, count: usize, received: &mut Received) -> io::Result<()> {
+        while received.files.len() < count {
+            let before = received.files.len();
+            let part = self.receive_part(received)?;
+            if part.as_deref() != Some(&[MORE]) || received.files.len() == before {
+                return Err(broken());
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_part(&self, found: &mut Received) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; HEAD_BYTES + TEXT_MAX];
-        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+        let space = rustix::cmsg_space!(ScmRights(FILES_MAX), ScmCredentials(1));
+        let mut space = vec![MaybeUninit::uninit(); space];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut into = [IoSliceMut::new(&mut bytes)];
             match recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 received => break received?,
             }
         };
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(given) = message {
-                files.extend(given);
+            match message {
+                RecvAncillaryMessage::ScmRights(given) => found.files.extend(given),
+                RecvAncillaryMessage::ScmCredentials(of) => {
+                    let id = of.pid.as_raw_nonzero().get().unsigned_abs();
+                    found.sender = Some(Sender { id, user: of.uid.as_raw() });
+                }
+                _ => {}
             }
         }
         bytes.truncate(received.bytes);
         Ok((received.bytes > 0).then_some(bytes))
     }
+}
+
+/// What came beside the bytes.
+#[derive(Default)]
+struct Received {
+    files: Vec<OwnedFd>,
+    sender: Option<Sender>,
+}
+
+/// Who sent a message, by the kernel's word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Sender {
+    /// The process.
+    pub id: u32,
+    pub user: u32,
+}
+
+fn broken() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+fn head_of(bytes: &[u8]) -> io::Result<([u8; HEAD_BYTES], &[u8])> {
+    let (head, text) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or_else(broken)?;
+    Ok((*head, text))
 }
 
 #[cfg(test)]
@@ -211,5 +319,46 @@ mod tests {
         }
         drop(one);
         assert!(other.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_a_server_sends_is_short_and_brings_no_files() {
+        let (master, server) = Channel::pair().unwrap();
+        let send = |text: &[u8], count: u32| {
+            let files = (0..count).map(|_| text_file(b"").unwrap()).collect();
+            server.send(&Packet { kind: 7, text: text.to_vec(), files }).unwrap();
+        };
+        send(b"text", 0);
+        assert_eq!(master.receive_short().unwrap(), Some((7, b"text".to_vec())));
+        send(&[b'x'; SHORT_MAX + 9], 0);
+        assert_eq!(master.receive_short().unwrap().unwrap().1.len(), SHORT_MAX);
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        send(b"", 9);
+        let before = open();
+        master.receive_short().unwrap_err();
+        assert!(open() <= before, "no file was taken");
+        send(&[b'x'; TEXT_MAX + 1], 0);
+        master.receive_short().unwrap_err();
+        server.send_part(b"x", &[], Instant::now()).unwrap();
+        master.receive_short().unwrap_err();
+        drop(server);
+        assert_eq!(master.receive_short().unwrap(), None);
+    }
+
+    #[test]
+    fn a_text_that_was_passed_cannot_be_changed() {
+        let file = File::from(text_file(b"text").unwrap());
+        assert!(file.write_at(b"x", 0).is_err() && file.set_len(0).is_err());
+        assert!(file.set_len(9).is_err());
+        assert_eq!(text_of(file.into()).unwrap(), b"text");
+    }
+
+    #[test]
+    fn one_that_takes_nothing_holds_the_other_up_for_a_moment_only() {
+        let (master, _server) = Channel::pair().unwrap();
+        let begun = Instant::now();
+        let packet = || Packet { kind: 7, text: vec![b'x'; TEXT_MAX], files: Vec::new() };
+        while master.send(&packet()).is_ok() {}
+        assert!(begun.elapsed() < SEND_PATIENCE * 3);
     }
 }

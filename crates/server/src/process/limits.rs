@@ -1,5 +1,6 @@
 //! Limits of the server process: `worker_rlimit_*`.
 
+use super::rights;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::{self, Level};
@@ -31,6 +32,9 @@ pub(super) fn set(limits: &[Limit], id: u32) {
 
 /// Sets those of this process that the master could not set.
 pub(super) fn set_own(config: &Config) {
+    if config.main().worker_rlimit_core.is_some_and(|bytes| bytes.0 > 0) {
+        rights::allow_core_files();
+    }
     for (resource, name, value) in of(config) {
         if getrlimit(resource) == both(value) {
             continue;

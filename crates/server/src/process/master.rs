@@ -7,14 +7,14 @@ use super::limits as process_limits;
 use super::message::{self, Answer, Passed};
 use super::pid::PidFile;
 use super::plan::Plan;
-use super::server_process::{Said, ServerProcess, pause};
-use super::signals::{Signals, Word};
+use super::rights;
+use super::server_process::{Said, ServerProcess, WORDS_MAX, Word, pause};
+use super::signals::{self, Signals};
 use super::sockets::{self, Sockets, bind_all};
 use crate::config::load::{Kept, Request};
 use sd_notify::NotifyState;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use yorozu_connection::listen;
 use yorozu_kernel::base::{faults, limits, tasks};
@@ -33,11 +33,17 @@ struct Master {
     /// How many there were.
     serial: u64,
     /// Told what servers say.
-    tell: mpsc::UnboundedSender<Said>,
+    tell: mpsc::Sender<Said>,
     /// A configuration that the server was given and has not answered.
     asked: Option<Asked>,
     /// Whether the configuration is to be read once more, after that answer.
     reads_again: bool,
+    /// What signals said before the first server was ready.
+    early_words: Vec<signals::Word>,
+    /// Whether the server refused what it was started with.
+    has_refused: bool,
+    /// When a server that was told to stop is ended.
+    kills_at: Option<Instant>,
     /// When a server is started in the place of one that ended.
     restarts_at: Option<Instant>,
     /// How many ended soon after their start, one after the other.
@@ -79,25 +85,22 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(|problem| os_error(&problem))?;
-    let signals = Signals::install(&runtime)
+    let mut signals = Signals::install(&runtime)
         .map_err(|problem| format!("sigaction() failed ({})", os_error(&problem)))?;
-    #[expect(clippy::disallowed_methods, reason = "a word for each configuration")]
-    let (tell, mut said) = mpsc::unbounded_channel();
+    let (tell, mut said) = mpsc::channel(WORDS_MAX);
     let log = plan.error_log.clone();
     let mut master = Master::begin(request, kept, plan, inherited, tell)
         .inspect_err(|problem| log.process(Level::Emerg, problem))?;
-    master.wait_for_first(&runtime, &mut said)?;
-    on_ready();
-    tell_systemd(&[NotifyState::Ready]);
-    runtime.block_on(master.serve(signals, said));
-    // As nginx: another process that has the sockets goes on with them.
-    if master.successor.is_none() && !handover::has_predecessor() {
-        listen::remove(master.plan.sockets.iter().map(|socket| socket.address.clone()));
-        if let Some(adoption) = &master.adoption {
-            adoption.remove();
-        }
+    let begun = runtime.block_on(master.wait_for_first(&mut signals, &mut said));
+    if let Err(why) = &begun {
+        master.log(Level::Emerg, why);
+    } else {
+        on_ready();
+        tell_systemd(&[NotifyState::Ready]);
+        runtime.block_on(master.serve(signals, said));
     }
-    Ok(())
+    master.clear_up();
+    begun
 }
 
 /// Tells systemd how the service stands, if it wants to know (`Type=notify`).
@@ -112,7 +115,7 @@ impl Master {
         kept: Kept,
         plan: Plan,
         inherited: Inherited,
-        tell: mpsc::UnboundedSender<Said>,
+        tell: mpsc::Sender<Said>,
     ) -> Result<Self, String> {
         let mut inherited = inherited;
         let mut orphan = find_orphan(&plan);
@@ -137,6 +140,9 @@ impl Master {
             tell,
             asked: None,
             reads_again: false,
+            early_words: Vec::new(),
+            has_refused: false,
+            kills_at: None,
             restarts_at: None,
             early_deaths: 0,
             successor: None,
@@ -146,9 +152,11 @@ impl Master {
             adoption,
         };
         match orphan {
-            Some(orphan) if orphan.is_same => master.adopt(orphan)?,
+            Some(orphan) if orphan.is_same && orphan.sender.user == master.plan.user() => {
+                master.adopt(orphan)?;
+            }
             Some(orphan) => {
-                // Of another version: it answers what it has, and ends.
+                // Of another version or user: it answers what it has, and ends.
                 master.start_server()?;
                 let _ = message::end(&orphan.channel, true);
             }
@@ -166,6 +174,7 @@ impl Master {
     /// Starts a server process, and gives it the configuration.
     fn start_server(&mut self) -> Result<(), String> {
         self.serial += 1;
+        self.has_refused = false;
         let begun = ServerProcess::start(&self.plan, &self.request, self.serial, &self.tell)?;
         self.server = Some(begun);
         self.configure(&self.plan, &self.sockets)
@@ -173,7 +182,7 @@ impl Master {
 
     /// Takes over a server whose master is gone.
     fn adopt(&mut self, orphan: Orphan) -> Result<(), String> {
-        let text = format!("the server process {} has no master: taken over", orphan.id);
+        let text = format!("the server process {} has no master: taken over", orphan.sender.id);
         self.log(Level::Notice, &text);
         self.serial += 1;
         self.server = Some(ServerProcess::adopt(orphan, self.serial, &self.tell)?);
@@ -193,36 +202,46 @@ impl Master {
         })
     }
 
-    /// How the server ended, in nginx's words; it is none any more.
-    fn bury(&mut self) -> String {
-        self.server.take().map_or_else(|| "ended".to_owned(), ServerProcess::end)
-    }
-
-    /// Waits until the first server serves.
-    fn wait_for_first(
+    /// Waits until the first server serves; what signals say meanwhile is obeyed then, but for an end, which is one.
+    async fn wait_for_first(
         &mut self,
-        runtime: &Runtime,
-        said: &mut mpsc::UnboundedReceiver<Said>,
+        signals: &mut Signals,
+        said: &mut mpsc::Receiver<Said>,
     ) -> Result<(), String> {
-        match runtime.block_on(said.recv()) {
-            Some(Said(_, Some(Answer::Ready))) => Ok(()),
-            Some(Said(_, Some(Answer::Refused(why)))) => {
-                self.log(Level::Emerg, &why);
-                Err(why)
+        loop {
+            tokio::select! {
+                word = signals.next() => match word {
+                    signals::Word::Quit | signals::Word::Stop(_) => {
+                        self.obey(word);
+                        return Ok(());
+                    }
+                    word => self.early_words.push(word),
+                },
+                Some(Said(_, word)) = said.recv() => match word {
+                    Word::Answer(Answer::Ready) => return Ok(()),
+                    Word::Answer(Answer::Refused(why)) => return Err(why),
+                    Word::Answer(_) => {}
+                    Word::Ended(how) => return Err(format!("the server process {how}")),
+                },
             }
-            _ => Err(format!("the server process {}", self.bury())),
         }
     }
 
-    /// The server is gone: another one is started, unless none is to run.
-    fn replace_server(&mut self) {
-        let lived = self.server.as_ref().map(|server| server.started.elapsed());
-        let end = self.bury();
-        self.asked = None;
+    /// The server has ended: another one is started, unless none is to run.
+    fn replace_server(&mut self, how: &str) {
+        let lived = self.server.take().map(|server| server.started.elapsed());
         if self.is_ending || self.is_resting {
-            return self.log(Level::Notice, &format!("server process {end}"));
+            return self.log(Level::Notice, &format!("server process {how}"));
         }
-        self.log(Level::Alert, &format!("server process {end}"));
+        self.log(Level::Alert, &format!("server process {how}"));
+        // The next one is started by what is read now.
+        if std::mem::take(&mut self.reads_again) {
+            self.asked = None;
+            self.reload();
+        } else if self.asked.take().is_some() {
+            let text = "the server process ended while it took the new configuration: the old one stays in use";
+            self.log(Level::Emerg, text);
+        }
         let is_early = lived.is_none_or(|lived| lived < limits::RESTART_INTERVAL);
         self.early_deaths = if is_early { self.early_deaths.saturating_add(1) } else { 0 };
         let pause = pause(self.early_deaths);
@@ -253,59 +272,79 @@ impl Master {
         }
     }
 
+    /// Removes what has a name.
+    fn clear_up(&self) {
+        // As nginx: another process that has the sockets goes on with them.
+        if self.successor.is_none() && !handover::has_predecessor() {
+            listen::remove(self.addresses());
+        }
+        self.adoption.iter().for_each(adoption::Place::remove);
+    }
+
     // --- what is said ----------------------------------------------------------------------------
 
-    async fn serve(&mut self, mut signals: Signals, mut said: mpsc::UnboundedReceiver<Said>) {
+    async fn serve(&mut self, mut signals: Signals, mut said: mpsc::Receiver<Said>) {
+        for word in std::mem::take(&mut self.early_words) {
+            self.obey(word);
+        }
         // A child's end has no event of its own.
         let mut look = tokio::time::interval(Duration::from_millis(20));
         while self.is_resting || !self.is_ending || self.server.is_some() {
-            let restarts_at = self.restarts_at;
-            let restart = async {
-                match restarts_at {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let (restart, kill) = (at(self.restarts_at), at(self.kills_at));
             tokio::select! {
                 word = signals.next() => {
                     if tasks::guard(|| self.obey(word)).is_err() {
                         self.log(Level::Alert, "a signal's handling ended by a panic");
                     }
                 }
-                Some(Said(serial, answer)) = said.recv() => {
-                    if self.server.as_ref().is_some_and(|server| server.serial == serial) {
-                        self.hear(answer);
+                Some(Said(serial, word)) = said.recv() => {
+                    match word {
+                        _ if self.server.as_ref().is_none_or(|server| server.serial != serial) => {}
+                        Word::Answer(answer) => self.hear(answer),
+                        Word::Ended(how) => self.replace_server(&how),
                     }
                 }
                 () = restart => self.restart(),
+                () = kill => {
+                    self.kills_at = None;
+                    self.server.iter().for_each(ServerProcess::kill);
+                }
                 _ = look.tick(), if self.successor.is_some() => self.look_after_successor(),
             }
         }
         self.log(Level::Notice, "exit");
     }
 
-    fn hear(&mut self, answer: Option<Answer>) {
-        match answer {
-            Some(Answer::Ready) => match self.asked.take() {
-                Some(asked) => self.take_over(asked),
-                // One that was started again: what it was given is the present plan.
-                None => tell_systemd(&[NotifyState::Ready]),
-            },
-            Some(Answer::Refused(why)) => {
-                self.asked = None;
-                self.log(Level::Emerg, &why);
-                tell_systemd(&[NotifyState::Ready]);
+    fn hear(&mut self, answer: Answer) {
+        match (answer, self.asked.take()) {
+            (Answer::Alive, asked) => {
+                self.asked = asked;
+                return tell_systemd(&[NotifyState::Watchdog]);
             }
-            Some(Answer::Alive) => return tell_systemd(&[NotifyState::Watchdog]),
-            Some(Answer::Here { .. }) => {}
-            None => return self.replace_server(),
+            (Answer::Ready, Some(asked)) => self.take_over(asked),
+            (Answer::Refused(why), Some(_)) => self.log(Level::Emerg, &why),
+            // Of one that was started again: what it was given is the present plan.
+            (Answer::Ready | Answer::Here { .. }, None) => return,
+            // It ends, and another one is started.
+            (Answer::Refused(why), None) => {
+                if !std::mem::replace(&mut self.has_refused, true) {
+                    self.log(Level::Emerg, &why);
+                }
+                return;
+            }
+            (Answer::Here { .. }, asked) => {
+                self.asked = asked;
+                return;
+            }
         }
+        tell_systemd(&[NotifyState::Ready]);
         if std::mem::take(&mut self.reads_again) {
             self.reload();
         }
     }
 
-    fn obey(&mut self, word: Word) {
+    fn obey(&mut self, word: signals::Word) {
+        use signals::Word;
         faults::point("signal");
         match word {
             // As nginx: a process that rests behind a new binary takes up work as it was.
@@ -351,7 +390,11 @@ impl Master {
 
     /// Opens what a configuration that was read again needs, and gives it to the server.
     fn ask(&mut self) -> Result<(), String> {
-        let plan = Plan::read(&self.request, &self.kept)?;
+        let mut plan = Plan::read(&self.request, &self.kept)?;
+        if plan.identity != self.plan.identity {
+            self.log(Level::Warn, "a change of \"user\" takes effect at the next start");
+            plan.identity.clone_from(&self.plan.identity);
+        }
         let old: Vec<_> = self.addresses().collect();
         let mut none = Inherited::default();
         let workers = self.plan.workers;
@@ -362,15 +405,14 @@ impl Master {
         if self.server.is_none() {
             // The next one is started by it.
             self.take_over(Asked { plan, opened: all });
+            tell_systemd(&[NotifyState::Ready]);
             return Ok(());
         }
         let count = all.len();
         all.extend(copy_of(&self.sockets)?);
-        let sent = self.configure(&plan, &all);
+        self.configure(&plan, &all)?;
         all.truncate(count);
         self.asked = Some(Asked { plan, opened: all });
-        // A server that is gone says so itself.
-        let _ = sent;
         Ok(())
     }
 
@@ -384,13 +426,13 @@ impl Master {
         listen::remove(self.addresses().filter(|address| !stays(address)));
         self.sockets.extend(opened);
         self.sockets.retain(|(address, _)| stays(address));
-        if let Some(server) = &self.server {
+        // One that was taken over sets its own.
+        if let Some(server) = self.server.as_ref().filter(|server| !server.is_adopted) {
             process_limits::set(&plan.limits, server.id);
         }
         self.plan.replace(plan);
         let log = self.plan.error_log.clone();
         tasks::tell_panics(move |text| log.process(Level::Alert, text));
-        tell_systemd(&[NotifyState::Ready]);
     }
 
     /// Opens the logs again, as root, and gives them to the server.
@@ -404,10 +446,10 @@ impl Master {
             self.kept.logs.give_to(identity.uid);
         }
         let Some(server) = &self.server else { return };
-        let sent = self.kept.logs.copies().and_then(|logs| message::reopen(&server.channel, logs));
-        if let Err(problem) = sent {
-            let text = format!("the server process got no logs ({})", os_error(&problem));
-            self.log(Level::Alert, &text);
+        let copies = self.kept.logs.copies();
+        let copies = copies.map_err(|problem| format!("dup() failed ({})", os_error(&problem)));
+        if let Err(problem) = copies.and_then(|logs| server.reopen(logs)) {
+            self.log(Level::Alert, &problem);
         }
     }
 
@@ -485,11 +527,17 @@ impl Master {
         self.tell_end(is_graceful);
     }
 
-    fn tell_end(&self, is_graceful: bool) {
-        if let Some(server) = &self.server {
-            // One that is gone says so itself.
-            let _ = message::end(&server.channel, is_graceful);
-        }
+    fn tell_end(&mut self, is_graceful: bool) {
+        self.server.iter().for_each(|server| server.tell_end(is_graceful));
+        self.kills_at = (!is_graceful).then(|| Instant::now() + limits::STOP_PATIENCE);
+    }
+}
+
+/// Returns at a time, or never.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -518,7 +566,7 @@ fn give_control_sockets(plan: &Plan, opened: &Sockets) {
     for socket in plan.sockets.iter().filter(|socket| socket.options.is_control) {
         let is_new = opened.iter().any(|(address, _)| *address == socket.address);
         if let (true, ListenAddress::Unix(path)) = (is_new, &socket.address) {
-            let _ = nix::unistd::chown(path, Some(identity.uid), None);
+            rights::give(path, identity);
         }
     }
 }

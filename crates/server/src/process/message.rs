@@ -8,9 +8,9 @@
 //! | server | `Ready` | it serves by what it was given last |
 //! | server | `Alive` | each worker turns |
 //! | server | `Refused` | it cannot, and why; it goes on as before |
-//! | server | `Here` | to a new master: its version, its process id, and the sockets it listens on |
+//! | server | `Here` | to a new master: its version, and the sockets it listens on |
 
-use super::channel::{Channel, Packet, text_file, text_of};
+use super::channel::{Channel, Packet, Sender, text_file, text_of};
 use bytes::Bytes;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -51,7 +51,7 @@ pub(super) enum Answer {
     Ready,
     Alive,
     Refused(String),
-    Here { version: String, id: u32, sockets: Vec<OwnedFd> },
+    Here { version: String, sockets: Vec<OwnedFd> },
 }
 
 const CONFIGURE: u8 = 1;
@@ -261,9 +261,7 @@ pub(super) fn answer(channel: &Channel, answer: Answer) -> io::Result<()> {
         Answer::Ready => (READY, Vec::new(), Vec::new()),
         Answer::Alive => (ALIVE, Vec::new(), Vec::new()),
         Answer::Refused(why) => (REFUSED, why.into_bytes(), Vec::new()),
-        Answer::Here { version, id, sockets } => {
-            (HERE, format!("{id} {version}").into_bytes(), sockets)
-        }
+        Answer::Here { version, sockets } => (HERE, version.into_bytes(), sockets),
     };
     channel.send(&Packet { kind, text, files })
 }
@@ -273,19 +271,25 @@ pub(super) fn answer(channel: &Channel, answer: Answer) -> io::Result<()> {
 /// # Errors
 /// It is of another version.
 pub(super) fn next_answer(channel: &Channel) -> io::Result<Option<Answer>> {
-    let Some(Packet { kind, text, files }) = channel.receive()? else { return Ok(None) };
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let Some((kind, text)) = channel.receive_short()? else { return Ok(None) };
     Ok(Some(match kind {
         READY => Answer::Ready,
         ALIVE => Answer::Alive,
-        REFUSED => Answer::Refused(text),
-        HERE => {
-            let (id, version) = text.split_once(' ').ok_or_else(broken)?;
-            let id = id.parse().map_err(|_| broken())?;
-            Answer::Here { version: version.to_owned(), id, sockets: files }
-        }
+        REFUSED => Answer::Refused(String::from_utf8_lossy(&text).into_owned()),
         _ => return Err(broken()),
     }))
+}
+
+/// A server's first word to a new master: its version and sockets; and whose word it is.
+///
+/// # Errors
+/// It is another word, or too much.
+pub(super) fn first_answer(channel: &Channel) -> io::Result<(String, Vec<OwnedFd>, Sender)> {
+    let (Packet { kind, text, files }, sender) = channel.receive_first()?.ok_or_else(broken)?;
+    match kind {
+        HERE => Ok((String::from_utf8_lossy(&text).into_owned(), files, sender)),
+        _ => Err(broken()),
+    }
 }
 
 #[cfg(test)]

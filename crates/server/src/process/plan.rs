@@ -77,6 +77,12 @@ impl Plan {
         })
     }
 
+    /// The user that the server runs as.
+    pub(super) fn user(&self) -> u32 {
+        let uid = self.identity.as_ref().map_or_else(nix::unistd::geteuid, |identity| identity.uid);
+        uid.as_raw()
+    }
+
     /// Makes `next` the present one; the number of workers is the running server's.
     pub(super) fn replace(&mut self, next: Self) {
         *self = Self { workers: self.workers, ..next };

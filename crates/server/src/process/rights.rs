@@ -1,24 +1,29 @@
 //! The user that the server process runs as, and what the master process, as root, gets ready for it.
 //!
-//! The server process begins with nothing of root's: the thread that starts it gives up everything first, and a process
-//! begins with the rights of the thread that starts it. The master's other threads keep theirs.
+//! The server process gives up everything before it reads a word, while it has one thread and nothing in its memory. Not a
+//! thread of the master: as long as one is `user`, that user may send it signals, which end the whole process.
 
 use crate::handlers::CACHED;
 use caps::{CapSet, Capability, CapsHashSet};
-use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{Gid, Group, Uid, User, fchownat, getgrouplist, setgroups, setresgid, setresuid};
+use rustix::process::DumpableBehavior;
 use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
 use yorozu_gateway::pass;
 use yorozu_kernel::exchange::conf::Config;
-use yorozu_kernel::files::is_of_user;
 use yorozu_kernel::files::temporary::private_folder;
+use yorozu_kernel::files::{is_of_user, is_own_folder};
 
+/// Set for a server process that is to become another user.
+pub(super) const USER: &str = "YOROZU_USER";
 /// nginx's default user where the configuration names none.
 const DEFAULT_USER: &str = "nobody";
 
 /// The user of the server process, where it is another one than the master's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Identity {
     pub uid: Uid,
     gid: Gid,
@@ -69,30 +74,40 @@ pub(super) fn wish(config: &Config) -> Result<Wish, String> {
 }
 
 impl Identity {
-    /// Becomes this user, on the present thread alone.
+    /// As a server process is told it, in its environment: ids of user and group, whether one right stays, ids of groups.
+    pub(super) fn told(&self) -> String {
+        let groups = self.groups.iter().map(|group| format!(" {group}")).collect::<String>();
+        format!("{} {} {}{groups}", self.uid, self.gid, u8::from(self.is_transparent))
+    }
+
+    /// What [`Identity::told`] said.
+    fn heard(text: &str) -> Option<Self> {
+        let mut numbers = text.split(' ').map(|number| number.parse::<u32>().ok());
+        let (uid, gid) = (numbers.next()??, numbers.next()??);
+        let is_transparent = numbers.next()?? != 0;
+        let groups = numbers.map(|group| group.map(Gid::from_raw)).collect::<Option<_>>()?;
+        Some(Self { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid), groups, is_transparent })
+    }
+
+    /// Has this process, which has one thread, become this user for good.
     ///
     /// # Errors
     /// The system refuses it: with the call's name.
     fn take_on(&self) -> Result<(), String> {
-        use rustix::thread;
-        let failed = |call: &str| {
-            let call = call.to_owned();
-            move |problem: rustix::io::Errno| {
-                format!("{call} failed ({}: {problem})", problem.raw_os_error())
-            }
+        let failed = |call: String| {
+            move |problem: Errno| format!("{call} failed ({}: {})", problem as i32, problem.desc())
         };
-        let (uid, gid) = (self.uid.as_raw(), self.gid.as_raw());
-        let groups: Vec<_> =
-            self.groups.iter().map(|group| thread::Gid::from_raw(group.as_raw())).collect();
+        let Self { uid, gid, .. } = self;
         if self.is_transparent {
-            thread::set_keep_capabilities(true).map_err(failed("prctl(PR_SET_KEEPCAPS)"))?;
+            let kept = caps::securebits::set_keepcaps(true);
+            kept.map_err(|problem| format!("prctl(PR_SET_KEEPCAPS) failed ({problem})"))?;
         }
-        thread::set_thread_groups(&groups).map_err(failed("initgroups()"))?;
-        let group = thread::Gid::from_raw(gid);
-        thread::set_thread_res_gid(group, group, group)
-            .map_err(failed(&format!("setgid({gid})")))?;
-        let user = thread::Uid::from_raw(uid);
-        thread::set_thread_res_uid(user, user, user).map_err(failed(&format!("setuid({uid})")))?;
+        // No program it might start gets more; where the system grants no change of that, it has nothing to give either.
+        let _ = caps::clear(None, CapSet::Bounding);
+        let _ = rustix::thread::set_no_new_privs(true);
+        setgroups(&self.groups).map_err(failed("initgroups()".to_owned()))?;
+        setresgid(*gid, *gid, *gid).map_err(failed(format!("setgid({gid})")))?;
+        setresuid(*uid, *uid, *uid).map_err(failed(format!("setuid({uid})")))?;
         if self.is_transparent {
             keep_raw_sockets().map_err(|problem| format!("capset() failed ({problem})"))?;
         }
@@ -103,30 +118,27 @@ impl Identity {
 /// As nginx with `*_bind … transparent`: the right to bind to foreign addresses, and no other, stays.
 fn keep_raw_sockets() -> Result<(), caps::errors::CapsError> {
     let only: CapsHashSet = [Capability::CAP_NET_RAW].into();
-    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable, CapSet::Ambient] {
+    for set in [CapSet::Effective, CapSet::Permitted] {
         caps::set(None, set, &only)?;
     }
     Ok(())
 }
 
-/// Runs `work` as this user, on a thread of its own; `None` is the present user.
+/// Gives up what the server process is not to have: the first thing that it does, before it reads a word.
 ///
 /// # Errors
-/// As `work`; the user cannot be taken on.
-pub(super) fn as_user<T: Send>(
-    identity: Option<&Identity>,
-    work: impl FnOnce() -> Result<T, String> + Send,
-) -> Result<T, String> {
-    let Some(identity) = identity else { return work() };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("becomes another user".to_owned());
-        let begun = thread.spawn_scoped(scope, || {
-            identity.take_on()?;
-            work()
-        });
-        let thread = begun.map_err(|problem| problem.to_string())?;
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+/// The system refuses it.
+pub(super) fn give_up() -> Result<(), String> {
+    let Ok(text) = std::env::var(USER) else { return Ok(()) };
+    Identity::heard(&text).ok_or_else(|| format!("{USER} is \"{text}\""))?.take_on()?;
+    // Another process of this user's, such as PHP, shall read neither its memory nor its descriptors.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|problem| format!("prctl(PR_SET_DUMPABLE) failed ({problem})"))
+}
+
+/// Has the kernel write a core file of this process, which it does not of one that gave up rights.
+pub(super) fn allow_core_files() {
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
 }
 
 /// The folders that the server process writes to: of caches, and for temporary files.
@@ -147,17 +159,40 @@ pub(super) fn folders(config: &Config) -> Vec<PathBuf> {
 /// made. So are those above it that are missing, which nginx does not make.
 /// Failing here shows later, with a message that says which file.
 pub(super) fn give_folder(path: &Path, identity: &Identity) {
-    // What that user made there could be a link to anything: it is not touched with root's rights.
-    let existing = path.ancestors().skip(1).find(|folder| folder.exists());
-    if existing.is_some_and(|folder| is_of_user(folder, identity.uid)) {
+    let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
+    let first = missing.last().copied().unwrap_or(path);
+    if !first.parent().is_some_and(is_own_folder) {
         return;
     }
-    let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
     for folder in missing.into_iter().rev() {
         let _ = private_folder(folder);
-        let _ = nix::unistd::chown(folder, Some(identity.uid), None);
+        give(folder, identity);
     }
     if !is_of_user(path, identity.uid) {
-        let _ = nix::unistd::chown(path, Some(identity.uid), None);
+        give(path, identity);
+    }
+}
+
+/// Gives what a name stands for, which no link may be.
+pub(super) fn give(path: &Path, identity: &Identity) {
+    let uid = Some(identity.uid);
+    let _ = fchownat(AT_FDCWD, path, uid, None, AtFlags::AT_SYMLINK_NOFOLLOW);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_arrives_as_it_was_told() {
+        for (groups, is_transparent) in [(vec![], false), (vec![33, 4], true)] {
+            let groups = groups.into_iter().map(Gid::from_raw).collect();
+            let told =
+                Identity { uid: Uid::from_raw(33), gid: Gid::from_raw(34), groups, is_transparent };
+            assert_eq!(Identity::heard(&told.told()), Some(told));
+        }
+        for text in ["", "33", "33 34", "33 34 0 x", "-1 34 0", "33  34 0"] {
+            assert_eq!(Identity::heard(text), None, "{text}");
+        }
     }
 }

@@ -111,6 +111,13 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
     ended
 }
 
+/// Tells the master why this process cannot serve.
+pub(super) fn refuse(master: &Channel, why: &str) {
+    // A configuration is on its way: the answer is to that.
+    let _ = message::next_order(master);
+    let _ = message::answer(master, Answer::Refused(why.to_owned()));
+}
+
 /// Has panics, of whatever thread, written to the log of `config`.
 fn log_panics(config: &Config) {
     let log = config.error_log.clone();
@@ -223,7 +230,7 @@ impl Server {
                 self.master = master;
                 let version = adoption::VERSION.to_owned();
                 let sockets = sockets::copies(&self.sockets).unwrap_or_default();
-                let answer = Answer::Here { version, id: std::process::id(), sockets };
+                let answer = Answer::Here { version, sockets };
                 let _ = message::answer(&self.master, answer);
             }
             Told::Death { .. } => {}
@@ -245,6 +252,10 @@ impl Server {
 
     fn replace_config(&mut self, given: Given) -> Result<(), String> {
         faults::point("reload");
+        if let Some(adoption) = given.adoption {
+            // Also if the configuration is refused: the place of the one before has no name any more.
+            *self.adoption.lock().unwrap_or_else(PoisonError::into_inner) = Some(adoption);
+        }
         self.kept.logs.take(given.logs);
         let loaded = load_from_texts(&self.request, &self.kept, &given.texts);
         self.kept.logs.forget_unused();
@@ -268,9 +279,6 @@ impl Server {
         }
         self.sockets.extend(opened);
         self.sockets.retain(|(address, _)| config.sockets.iter().any(|s| s.address == *address));
-        if let Some(adoption) = given.adoption {
-            *self.adoption.lock().unwrap_or_else(PoisonError::into_inner) = Some(adoption);
-        }
         self.kept.zones.clone_from(&config.zones);
         self.kept.shared = config.shared.survivors();
         self.manager.watch(&config, given.has_predecessor);

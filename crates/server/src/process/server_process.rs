@@ -1,37 +1,56 @@
 //! The server process as the master has it.
 
+#![expect(clippy::disallowed_methods, reason = "of a thread that serves no client")]
+
 use super::adoption::Orphan;
 use super::channel::Channel;
-use super::message::{self, Answer, Passed};
+use super::message::{self, Answer, Logs, Passed};
 use super::plan::Plan;
 use super::{server, start};
 use crate::config::load::Request;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::logging::error::os_error;
 
-/// A server process, or the thread that stands for one.
+/// A server process, or the thread that stands for one. A thread of the master's listens to it until it has ended.
 pub(super) struct ServerProcess {
     pub serial: u64,
     pub id: u32,
-    pub channel: Arc<Channel>,
-    body: Body,
     pub started: Instant,
+    pub is_adopted: bool,
+    channel: Arc<Channel>,
+    /// To end it by; `None` for a thread, and where the kernel has none (before Linux 5.3).
+    process: Option<Arc<OwnedFd>>,
 }
 
 enum Body {
     Child(Child),
-    Thread(std::thread::JoinHandle<Result<(), String>>),
+    Thread(JoinHandle<Result<(), String>>),
     /// The child of a master that is gone.
     Adopted,
 }
 
-/// What the server of a serial number said; `None`: it is gone.
-pub(super) struct Said(pub u64, pub Option<Answer>);
+/// What the server of a serial number said.
+pub(super) struct Said(pub u64, pub Word);
+
+pub(super) enum Word {
+    Answer(Answer),
+    /// It has ended: how, in nginx's words.
+    Ended(String),
+}
+
+/// Words that may wait: a server that says more waits itself.
+pub(super) const WORDS_MAX: usize = 16;
+/// How long a server may live that has closed its channel; chosen.
+const ENDING: Duration = Duration::from_secs(1);
 
 impl ServerProcess {
     /// Starts one of a plan, or a thread in its place.
@@ -42,7 +61,7 @@ impl ServerProcess {
         plan: &Plan,
         request: &Request,
         serial: u64,
-        tell: &mpsc::UnboundedSender<Said>,
+        tell: &mpsc::Sender<Said>,
     ) -> Result<Self, String> {
         let (ours, theirs) = Channel::pair()
             .map_err(|problem| format!("socketpair() failed ({})", os_error(&problem)))?;
@@ -63,63 +82,124 @@ impl ServerProcess {
     /// # Errors
     /// As the system refuses it.
     pub(super) fn adopt(
-        Orphan { channel, id, .. }: Orphan,
+        Orphan { channel, sender, .. }: Orphan,
         serial: u64,
-        tell: &mpsc::UnboundedSender<Said>,
+        tell: &mpsc::Sender<Said>,
     ) -> Result<Self, String> {
-        Self::new(channel, id, Body::Adopted, serial, tell)
+        Self::new(channel, sender.id, Body::Adopted, serial, tell)
     }
 
-    /// Listens to it on a thread of its own.
     fn new(
         channel: Channel,
         id: u32,
         body: Body,
         serial: u64,
-        tell: &mpsc::UnboundedSender<Said>,
+        tell: &mpsc::Sender<Said>,
     ) -> Result<Self, String> {
         let channel = Arc::new(channel);
-        let (hears, tell) = (Arc::clone(&channel), tell.clone());
+        let is_process = !matches!(body, Body::Thread(_));
+        let process = if is_process { pidfd(id).map(Arc::new) } else { None };
+        let is_adopted = matches!(body, Body::Adopted);
+        let (hears, tell, of_it) = (Arc::clone(&channel), tell.clone(), process.clone());
         let listen = move || {
-            loop {
-                // A word of another version is no better than none.
-                let answer = message::next_answer(&hears).unwrap_or(None);
-                let is_gone = answer.is_none();
-                if tell.send(Said(serial, answer)).is_err() || is_gone {
-                    return;
+            // A word of another version is no better than none.
+            while let Ok(Some(answer)) = message::next_answer(&hears) {
+                if tell.blocking_send(Said(serial, Word::Answer(answer))).is_err() {
+                    break;
                 }
             }
+            hears.shut();
+            let how = end_of_body(body, id, of_it.as_deref());
+            let _ = tell.blocking_send(Said(serial, Word::Ended(how)));
         };
         let thread = std::thread::Builder::new().name("listens to server".to_owned());
         thread.spawn(listen).map_err(|problem| os_error(&problem))?;
-        Ok(Self { serial, id, channel, body, started: Instant::now() })
+        Ok(Self { serial, id, channel, process, is_adopted, started: Instant::now() })
     }
 
     /// Gives it a configuration.
     ///
     /// # Errors
-    /// It is gone, or no descriptor is left.
+    /// It is gone or takes nothing, or no descriptor is left.
     pub(super) fn configure(&self, passed: Passed<'_>) -> Result<(), String> {
-        message::configure(&self.channel, passed)
-            .map_err(|problem| format!("sendmsg() failed ({})", os_error(&problem)))
+        message::configure(&self.channel, passed).map_err(|problem| {
+            format!("the server process takes no orders ({})", os_error(&problem))
+        })
     }
 
-    /// How it ended, in nginx's words; waits for that.
-    pub(super) fn end(self) -> String {
-        let id = self.id;
-        match self.body {
-            Body::Child(mut child) => match child.wait() {
-                Ok(status) => format!("{id} {}", end_of(status)),
-                Err(problem) => format!("{id} ended ({})", os_error(&problem)),
-            },
-            Body::Thread(thread) => match thread.join() {
-                Ok(Ok(())) => "thread ended".to_owned(),
-                Ok(Err(why)) => format!("thread ended: {why}"),
-                Err(_) => "thread ended by a panic".to_owned(),
-            },
-            Body::Adopted => format!("{id} ended"),
+    /// Has it write to other logs.
+    ///
+    /// # Errors
+    /// As [`ServerProcess::configure`].
+    pub(super) fn reopen(&self, logs: Logs) -> Result<(), String> {
+        message::reopen(&self.channel, logs).map_err(|problem| {
+            format!("the server process takes no orders ({})", os_error(&problem))
+        })
+    }
+
+    /// Tells it to end; a server process that takes no orders is sent a signal.
+    pub(super) fn tell_end(&self, is_graceful: bool) {
+        if message::end(&self.channel, is_graceful).is_err() {
+            self.signal(if is_graceful { Signal::QUIT } else { Signal::TERM });
         }
     }
+
+    /// Ends it at once.
+    pub(super) fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            // One that is gone says so.
+            let _ = pidfd_send_signal(&**process, signal);
+        }
+    }
+}
+
+fn pidfd(id: u32) -> Option<OwnedFd> {
+    let id = Pid::from_raw(i32::try_from(id).ok()?)?;
+    pidfd_open(id, PidfdFlags::empty()).ok()
+}
+
+/// Waits for the end of what closed its channel, and brings it about if that takes long; how it ended, in nginx's words.
+fn end_of_body(body: Body, id: u32, process: Option<&OwnedFd>) -> String {
+    let end = Instant::now() + ENDING;
+    let is_late = || {
+        std::thread::sleep(Duration::from_millis(1));
+        Instant::now() > end
+    };
+    match body {
+        Body::Child(mut child) => {
+            while matches!(child.try_wait(), Ok(None)) && !is_late() {}
+            // It may have ended: then nothing is done.
+            let _ = child.kill();
+            match child.wait() {
+                Ok(status) => format!("{id} {}", end_of(status)),
+                Err(problem) => format!("{id} ended ({})", os_error(&problem)),
+            }
+        }
+        Body::Thread(thread) => match thread.join() {
+            Ok(Ok(())) => "thread ended".to_owned(),
+            Ok(Err(why)) => format!("thread ended: {why}"),
+            Err(_) => "thread ended by a panic".to_owned(),
+        },
+        Body::Adopted => {
+            let Some(process) = process else { return format!("{id} ended") };
+            let runs = || pidfd_has_not_ended(process);
+            while runs() && !is_late() {}
+            if runs() {
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+            format!("{id} ended")
+        }
+    }
+}
+
+/// Whether the process of a descriptor runs: the descriptor can be read from once it has ended.
+fn pidfd_has_not_ended(process: &OwnedFd) -> bool {
+    let mut wanted = [PollFd::new(process, PollFlags::IN)];
+    matches!(poll(&mut wanted, Some(&Timespec::default())), Ok(0))
 }
 
 /// nginx's words for the end of a process.

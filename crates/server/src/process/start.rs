@@ -1,4 +1,4 @@
-//! Starting the server process: this program again, as another user, with one end of a channel as its standard input.
+//! Starting the server process: this program again, which becomes another user, with one end of a channel as its standard input.
 
 #![expect(clippy::disallowed_methods, reason = "before workers serve, and by the master process")]
 
@@ -29,9 +29,14 @@ pub fn is_server() -> bool {
 /// One line for the operator, unless the master was told.
 pub fn run_server(request: Request) -> Result<(), String> {
     let failed = |problem: io::Error| format!("no channel to the master process ({problem})");
+    let is_changed = rights::give_up();
     let channel: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
     nix::unistd::dup2_stdin(&null).map_err(|problem| failed(problem.into()))?;
+    if let Err(why) = is_changed {
+        server::refuse(&Channel::from(channel), &why);
+        return Err(String::new());
+    }
     // It is there to be told apart in a list of processes.
     let _ = rustix::thread::set_name(c"yorozu: server");
     // What went wrong was said to the master, which says it to the operator, or is in the log.
@@ -53,9 +58,12 @@ pub(super) fn start(plan: &Plan, channel: Channel) -> Result<Child, String> {
     if daemon::is_detached() {
         command.stdout(Stdio::null()).stderr(Stdio::null());
     }
-    let child = rights::as_user(plan.identity.as_ref(), move || {
-        command.spawn().map_err(|problem| format!("cannot start the server process ({problem})"))
-    })?;
+    match &plan.identity {
+        Some(identity) => command.env(rights::USER, identity.told()),
+        None => command.env_remove(rights::USER),
+    };
+    let child = command.spawn();
+    let child = child.map_err(|problem| format!("cannot start the server process ({problem})"))?;
     limits::set(&plan.limits, child.id());
     Ok(child)
 }

@@ -221,13 +221,27 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// How much may be sent now. A client that closes while it has to wait is gone, which nothing else would tell.
+    async fn allowance(&self) -> Result<usize, Stop> {
+        if self.limit.is_free() {
+            return Ok(usize::MAX);
+        }
+        tokio::select! {
+            biased;
+            allowed = self.limit.allowance(self.sent) => Ok(allowed),
+            () = self.connection.io.closed() => {
+                Err(Stop::Failed(io::ErrorKind::ConnectionAborted.into()))
+            }
+        }
+    }
+
     /// Writes slices, all of them, within `send_timeout` per progress.
     async fn slices(&mut self, slices: &[&[u8]]) -> Result<(), Stop> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut done = 0;
         while done < total {
             let mut skip = done;
-            let mut left = self.limit.allowance(self.sent).await;
+            let mut left = self.allowance().await?;
             let mut parts = [IoSlice::new(b""); 4];
             let mut count = 0;
             for slice in slices {
@@ -311,9 +325,7 @@ impl Writer<'_> {
         core: &Conf,
     ) -> Result<(), Stop> {
         while at < end {
-            let left = usize::try_from(end - at)
-                .unwrap_or(usize::MAX)
-                .min(self.limit.allowance(self.sent).await);
+            let left = usize::try_from(end - at).unwrap_or(usize::MAX).min(self.allowance().await?);
             if self.sends_files(core) {
                 let count = left.min(match core.sendfile_max_chunk.bytes() {
                     0 => usize::MAX,

@@ -192,6 +192,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Res
         content_type::add_charset(&mut response.content_type, charset);
     }
     response.allow_ranges |= conf.cache.force_ranges;
+    response.forces_ranges = conf.cache.force_ranges;
     // As nginx: if the origin's own ones are passed on, none is added where it sent none.
     let is_passed = |name: &[u8]| {
         protocol.hidden().contains(&name)

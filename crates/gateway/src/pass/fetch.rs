@@ -459,7 +459,15 @@ impl Job {
                     Box::pin(self.pass_hints(&head)).await;
                     continue;
                 }
-                Ok(Some(head)) => return Ok(head),
+                Ok(Some(mut head)) => {
+                    for (name, value) in head.drop_repeated() {
+                        let text = String::from_utf8_lossy;
+                        let line = format!("{}: {}", text(&name), text(&value));
+                        let why = "upstream sent duplicate header line";
+                        self.log_at(Level::Warn, &format!("{why}: \"{line}\", ignored"), peer);
+                    }
+                    return Ok(head);
+                }
                 Ok(None) => {}
                 Err(problem) => {
                     self.log(&problem.to_string(), peer);

@@ -28,6 +28,48 @@ impl Head {
     }
 }
 
+impl Head {
+    /// Drops all but the first of the fields that an answer has once; those dropped.
+    pub fn drop_repeated(&mut self) -> Vec<(Bytes, Bytes)> {
+        let mut known = 0;
+        if !self.fields.iter().any(|(name, _)| is_again(name, &mut known)) {
+            return Vec::new();
+        }
+        let (mut known, mut dropped) = (0, Vec::new());
+        Rc::make_mut(&mut self.fields).retain(|field| {
+            let is_again = is_again(&field.0, &mut known);
+            if is_again {
+                dropped.push(field.clone());
+            }
+            !is_again
+        });
+        dropped
+    }
+}
+
+/// Whether `name` is one that an answer has once, and among the `known` already. Not among them is
+/// `Content-Encoding`, which nginx counts here: each of its lines names a coding of the content.
+fn is_again(name: &[u8], known: &mut u16) -> bool {
+    let is = |once: &[u8]| once.eq_ignore_ascii_case(name);
+    // By length first: most names are none of these.
+    let bit = match name.len() {
+        4 if is(b"date") => 1,
+        4 if is(b"etag") => 1 << 1,
+        6 if is(b"server") => 1 << 2,
+        7 if is(b"expires") => 1 << 3,
+        7 if is(b"refresh") => 1 << 4,
+        8 if is(b"location") => 1 << 5,
+        12 if is(b"content-type") => 1 << 6,
+        13 if is(b"last-modified") => 1 << 7,
+        13 if is(b"accept-ranges") => 1 << 8,
+        13 if is(b"content-range") => 1 << 9,
+        _ => return false,
+    };
+    let was_known = *known & bit != 0;
+    *known |= bit;
+    was_known
+}
+
 /// Progress within a response body.
 #[derive(Debug)]
 pub enum BodyStep {

@@ -1,6 +1,6 @@
 //! The directives of `proxy_pass` that are the module's own.
 
-use super::rewrite::{CookieFlags, Redirects, Rules};
+use super::rewrite::{CookieFlags, Domains, Redirects, Rules};
 use super::{HttpVersion, SetHeader};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
@@ -10,7 +10,7 @@ settings! {
     /// Whether a HEAD is sent on as GET, so that the page can be stored.
     proxy_cache_convert_head: bool = "on", ONE, HTTP_SERVER_LOCATION;
     /// Changes the domain of the upstream's cookies.
-    proxy_cookie_domain: Rules = none, ONE_OR_TWO, HTTP_SERVER_LOCATION;
+    proxy_cookie_domain: Domains = none, ONE_OR_TWO, HTTP_SERVER_LOCATION;
     /// Sets or removes secure, httponly and samesite of the upstream's cookies.
     proxy_cookie_flags: CookieFlags = none, ONE_TO_FOUR, HTTP_SERVER_LOCATION;
     /// Changes the path of the upstream's cookies.

@@ -450,8 +450,7 @@ impl Protocol for Pass {
             out.extend_from_slice(&destination.address);
             out.extend_from_slice(destination.scheme.text().as_bytes());
         }
-        let cookies = [&conf.proxy_cookie_domain, &conf.proxy_cookie_path];
-        let of_cookies = cookies.into_iter().flat_map(|rules| &rules.0);
+        let of_cookies = conf.proxy_cookie_domain.0.iter().chain(&conf.proxy_cookie_path.0);
         conf.redirects.iter().chain(of_cookies).for_each(|rule| rule.append(exchange, out));
     }
 

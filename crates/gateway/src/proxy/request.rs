@@ -18,6 +18,8 @@ use yorozu_kernel::exchange::request::{Method, append_joined};
 pub struct Fields {
     /// Lines in order.
     lines: Vec<(Bytes, Template)>,
+    /// The default of `Host`.
+    host: Template,
     /// Names of the client's fields that do not go on.
     replaced: Vec<Bytes>,
     /// What is said of `Content-Length`: no line, see [`sent`].
@@ -42,7 +44,7 @@ impl Fields {
     pub fn new(written: &[super::SetHeader], host: Template) -> Self {
         let is_written =
             |name: &str| written.iter().any(|w| w.name.eq_ignore_ascii_case(name.as_bytes()));
-        let mut fields = Self::default();
+        let mut fields = Self { host: host.clone(), ..Self::default() };
         if !is_written("Host") {
             fields.lines.push((Bytes::from_static(b"Host"), host));
         }
@@ -227,12 +229,17 @@ pub(super) fn uri(
 }
 
 fn own_fields(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
+    // Its requests must have a Host (RFC 9112, section 3.2).
+    let is_http11 = conf.proxy_http_version == HttpVersion::V11;
     for (name, value) in &conf.fields.lines {
         let start = out.len();
         out.extend_from_slice(name);
         out.extend_from_slice(b": ");
         let value_start = out.len();
         value.append(exchange, out);
+        if out.len() == value_start && is_http11 && name.eq_ignore_ascii_case(b"Host") {
+            conf.fields.host.append(exchange, out);
+        }
         if out.len() == value_start {
             // As nginx: an empty value takes the field away.
             out.truncate(start);

@@ -45,7 +45,7 @@ impl Rule {
 
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         if args.words.len() != 2 {
-            return Err(ValueError(format!("invalid number of arguments in \"{}\"", args.name)));
+            return Err(wrong_number(args));
         }
         let pattern = Pattern::compile(args.word(0), args)?;
         Ok(Self { pattern, replacement: Template::compile(args.word(1), args.env)? })
@@ -59,6 +59,18 @@ impl Rule {
         out.push(b' ');
         self.replacement.append(exchange, out);
         out.push(b'\n');
+    }
+
+    /// As nginx: an expression for domains has no case, and of two texts the leading dots do not count.
+    fn of_domains(args: &Args<'_>) -> Result<Self, ValueError> {
+        let [domain, replacement] = args.words else { return Err(wrong_number(args)) };
+        if let Some(regex) = domain.strip_prefix(b"~") {
+            let pattern = Pattern::Regex(Regex::compile(regex, true, args.env)?);
+            return Ok(Self { pattern, replacement: Template::compile(replacement, args.env)? });
+        }
+        let undotted =
+            |word: &Bytes| Template::compile(word.strip_prefix(b".").unwrap_or(word), args.env);
+        Ok(Self { pattern: Pattern::Text(undotted(domain)?), replacement: undotted(replacement)? })
     }
 
     /// The value with its beginning replaced, if that matches.
@@ -82,21 +94,21 @@ impl Rule {
         Some(out)
     }
 
-    /// The replacement, if the whole of `domain` matches; its leading dot aside, which stays.
+    /// The replacement, if the whole of `domain` matches. The dot before what a text matches stays.
     fn of_domain(&self, exchange: &mut Exchange, domain: &[u8]) -> Option<Vec<u8>> {
-        let (dot, domain) = match domain.strip_prefix(b".") {
-            Some(rest) => (&b"."[..], rest),
-            None => (&b""[..], domain),
-        };
-        let is_match = match &self.pattern {
+        let (dot, is_match) = match &self.pattern {
             Pattern::Text(text) => {
-                let text = text.value(exchange);
-                text.strip_prefix(b".").unwrap_or(&text).eq_ignore_ascii_case(domain)
+                let (dot, bare) = domain.split_at(usize::from(domain.starts_with(b".")));
+                (dot, text.value(exchange).eq_ignore_ascii_case(bare))
             }
-            Pattern::Regex(regex) => regex.matches(domain, exchange),
+            Pattern::Regex(regex) => (&b""[..], regex.matches(domain, exchange)),
         };
         is_match.then(|| [dot, &self.replacement.value(exchange)].concat())
     }
+}
+
+fn wrong_number(args: &Args<'_>) -> ValueError {
+    ValueError(format!("invalid number of arguments in \"{}\"", args.name))
 }
 
 /// `proxy_redirect`: the rules, and whether the default is among them.
@@ -129,7 +141,25 @@ impl Setting for Redirects {
     }
 }
 
-/// `proxy_cookie_domain` and `proxy_cookie_path`.
+/// `proxy_cookie_domain`
+#[derive(Clone, Debug, Default)]
+pub struct Domains(pub(super) Vec<Rule>);
+
+impl Setting for Domains {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match (args.words.len(), args.word(0)) {
+            (1, b"off") => Ok(Self::default()),
+            _ => Ok(Self(vec![Rule::of_domains(args)?])),
+        }
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0.push(Rule::of_domains(args)?);
+        Ok(())
+    }
+}
+
+/// `proxy_cookie_path`
 #[derive(Clone, Debug, Default)]
 pub struct Rules(pub(super) Vec<Rule>);
 
@@ -185,7 +215,12 @@ impl Setting for CookieFlags {
             }
             flags.push(flag);
         }
-        self.0.push(FlagRule { cookie: Pattern::compile(args.word(0), args)?, flags });
+        let cookie = match args.word(0).strip_prefix(b"~") {
+            // As nginx: without case.
+            Some(regex) => Pattern::Regex(Regex::compile(regex, true, args.env)?),
+            None => Pattern::Text(Template::compile(args.word(0), args.env)?),
+        };
+        self.0.push(FlagRule { cookie, flags });
         Ok(())
     }
 }
@@ -221,7 +256,7 @@ pub(super) fn refresh(rules: &[Rule], exchange: &mut Exchange, value: &[u8]) -> 
 /// The three kinds of rules for cookies.
 #[derive(Clone, Copy)]
 pub(super) struct CookieRules<'a> {
-    pub(super) domain: &'a Rules,
+    pub(super) domain: &'a Domains,
     pub(super) path: &'a Rules,
     pub(super) flags: &'a CookieFlags,
 }

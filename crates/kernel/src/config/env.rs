@@ -6,6 +6,7 @@ use super::module::Modules;
 use super::settings::AnyDraft;
 use super::shared::{Collected, Shared, SharedSet};
 use crate::config::names::{Definition, VariableNames};
+use crate::exchange::variables::Variable;
 use crate::logging::file::LogFiles;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell, RefMut};
@@ -110,13 +111,40 @@ pub fn join(base: &Path, path: &str) -> PathBuf {
     base.join(path)
 }
 
+/// The variable that `set` or its like gives a value: a slot that `define` has for its name, or one of the server's that can be
+/// changed.
+///
+/// # Errors
+/// It is no variable, or one that cannot be changed.
+pub fn target(
+    word: &Bytes,
+    env: &Env,
+    define: fn(&mut VariableNames, &str) -> u16,
+) -> Result<Variable, ValueError> {
+    let name = name(word)?.to_ascii_lowercase();
+    if matches!(&*name, "args" | "limit_rate") {
+        return Ok(env.variables.borrow_mut().resolve(&name));
+    }
+    not_reserved(&name, env)?;
+    Ok(Variable::Slot(define(&mut env.variables.borrow_mut(), &name)))
+}
+
 /// The slot of `$name`, which the configuration is about to define.
 pub fn define(word: &Bytes, env: &Env) -> Result<u16, ValueError> {
-    let text = String::from_utf8_lossy(word).into_owned();
-    let name = text.strip_prefix('$').filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| ValueError(format!("invalid variable name \"{text}\"")))?;
+    let name = name(word)?;
+    not_reserved(&name, env)?;
+    Ok(env.variables.borrow_mut().define(&name))
+}
+
+fn name(word: &Bytes) -> Result<String, ValueError> {
+    let text = String::from_utf8_lossy(word);
+    let name = text.strip_prefix('$').filter(|name| !name.is_empty()).map(str::to_owned);
+    name.ok_or_else(|| ValueError(format!("invalid variable name \"{text}\"")))
+}
+
+fn not_reserved(name: &str, env: &Env) -> Result<(), ValueError> {
     if env.variables.borrow().is_reserved(name) {
         return Err(ValueError(format!("the duplicate \"{name}\" variable")));
     }
-    Ok(env.variables.borrow_mut().define(name))
+    Ok(())
 }

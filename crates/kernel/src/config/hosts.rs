@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
 /// A table from host names to values.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Hosts<T> {
     exact: HashMap<Bytes, T, RandomState>,
     /// `.example.com` for `*.example.com`.

@@ -19,6 +19,8 @@ pub struct VariableNames {
     computed: Box<KnownVariables>,
     slots: HashMap<String, u16>,
     is_defined: Vec<bool>,
+    /// What a slot stands for where nothing filled it: `$http_…` and their like under `set`.
+    own: Vec<Option<Variable>>,
     names: Vec<String>,
     /// Whether anything refers to an answer's own fields.
     pub has_sent: bool,
@@ -27,7 +29,7 @@ pub struct VariableNames {
 impl VariableNames {
     pub fn new(computed: Box<KnownVariables>) -> Self {
         let (slots, is_defined, names) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { computed, slots, is_defined, names, has_sent: false }
+        Self { computed, slots, is_defined, own: Vec::new(), names, has_sent: false }
     }
 
     /// The variable a name stands for; an unknown name gets a slot, to be defined later.
@@ -50,14 +52,43 @@ impl VariableNames {
         self.slots.insert(name.to_owned(), slot);
         self.names.push(name.to_owned());
         self.is_defined.push(false);
+        self.own.push(None);
         slot
     }
 
-    /// The slot of a variable that `set`, `map` or a named capture fills.
+    /// The slot of a variable that `map`, `auth_request_set` or a named capture fills.
     pub fn define(&mut self, name: &str) -> u16 {
         let slot = self.slot(&name.to_ascii_lowercase());
         self.is_defined[usize::from(slot)] = true;
+        self.own[usize::from(slot)] = None;
         slot
+    }
+
+    /// The slot of a variable that `set` fills. One of a family (`$http_…`) has its own value where no `set` ran,
+    /// unless something else defines it.
+    pub fn define_by_set(&mut self, name: &str) -> u16 {
+        let name = name.to_ascii_lowercase();
+        let slot = self.slot(&name);
+        let place = usize::from(slot);
+        if !self.is_defined[place] {
+            self.is_defined[place] = true;
+            self.own[place] = prefixed(&name);
+            self.has_sent |= matches!(self.own[place], Some(Variable::SentField(_)));
+        }
+        slot
+    }
+
+    /// Gives slots to the families' variables that a `set` names below `lines`: what uses them may be read before it.
+    pub fn note_sets(&mut self, lines: &[yorozu_conf::Directive]) {
+        for line in lines {
+            self.note_sets(line.block.as_deref().unwrap_or_default());
+            let name = line.args.first().filter(|_| &line.name[..] == b"set");
+            let name = name.and_then(|word| std::str::from_utf8(word.strip_prefix(b"$")?).ok());
+            let Some(name) = name.map(str::to_ascii_lowercase) else { continue };
+            if !self.is_reserved(&name) && prefixed(&name).is_some() {
+                self.define_by_set(&name);
+            }
+        }
     }
 
     /// Whether the server computes it, so that the configuration may not define it.
@@ -74,7 +105,8 @@ impl VariableNames {
         self.is_defined.iter().position(|defined| !defined).map(|slot| &*self.names[slot])
     }
 
-    pub fn take_names(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.names)
+    /// By slot, its name and what it stands for where nothing filled it.
+    pub fn take(&mut self) -> (Vec<String>, Vec<Option<Variable>>) {
+        (std::mem::take(&mut self.names), std::mem::take(&mut self.own))
     }
 }

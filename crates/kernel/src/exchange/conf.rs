@@ -6,7 +6,7 @@ use crate::config::servers::{LocationId, LocationSet, ServerConf, ServerId, Sock
 use crate::config::shared::SharedSet;
 use crate::exchange::engine::Engine;
 use crate::exchange::handler::{BoundFilters, BoundPhases, Handler};
-use crate::exchange::variables::Computed;
+use crate::exchange::variables::{Computed, Variable};
 use crate::find_config::memo::Memo;
 use crate::logging::error_log::ErrorLogs;
 use crate::logging::level::Level;
@@ -77,6 +77,8 @@ pub struct Config {
     pub locations: Vec<LocationConf>,
     /// By slot of the variable.
     pub computed: Vec<Option<Box<dyn Computed>>>,
+    /// By slot, what it stands for where nothing filled it.
+    pub own_values: Vec<Option<Variable>>,
     pub variable_names: Vec<String>,
     /// Whether anything refers to a response's own fields (`$sent_http_*`).
     pub has_sent: bool,

@@ -176,6 +176,22 @@ impl Variable {
     }
 }
 
+impl Variable {
+    /// Gives the variable a value, if it is one that can have another.
+    pub fn assign(&self, exchange: &mut Exchange, value: Bytes) {
+        match self {
+            Self::Args => {
+                exchange.args = value.to_vec();
+                // What the client sent is not what gateways are to send on.
+                exchange.is_uri_as_sent = false;
+            }
+            Self::LimitRate => exchange.limit_rate = yorozu_conf::value::size(&value),
+            Self::Slot(slot) => exchange.variables.set(*slot, Some(value)),
+            _ => unreachable!("`config::env::target` admits only these"),
+        }
+    }
+}
+
 /// Appends the value of a slot, which is computed if need be; `false` if there is none.
 fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
     if let Some(value) = exchange.variables.get(slot) {
@@ -185,7 +201,8 @@ fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
     let conf = Rc::clone(&exchange.conf);
     let config: &Config = &conf;
     let Some(source) = config.computed.get(usize::from(slot)).and_then(Option::as_ref) else {
-        return false;
+        let own = config.own_values.get(usize::from(slot)).and_then(Option::as_ref);
+        return own.is_some_and(|variable| variable.append(exchange, out));
     };
     let name = config.variable_names.get(usize::from(slot)).map(String::as_str);
     if !begin(exchange, slot.into(), name) {

@@ -95,6 +95,8 @@ pub struct Response {
     pub upstream_validates: bool,
     /// Whether the range filter may cut it.
     pub allow_ranges: bool,
+    /// Whether it may cut what arrives and is not stored, too.
+    pub forces_ranges: bool,
     /// The stored page it is, with which compressed forms can be kept.
     pub stored_page: Option<StoredPage>,
     /// Changes the encoding byte for byte, when it is known which bytes are sent.
@@ -132,6 +134,7 @@ impl Response {
             body: Body::empty(),
             upstream_validates: false,
             allow_ranges: false,
+            forces_ranges: false,
             stored_page: None,
             recoder: None,
             vary_encoding: false,
@@ -168,6 +171,13 @@ impl Response {
     pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
         self.all_fields()
             .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// The values of `name` among [`Response::all_fields`], in order.
+    pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a Bytes> {
+        self.all_fields()
+            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
 

@@ -240,7 +240,15 @@ pub fn make_room_for_trailers(exchange: &mut Exchange, response: &mut Response) 
 /// As nginx: these three replace what the origin said; others are added.
 fn add(response: &mut Response, name: &Bytes, value: Bytes) {
     match &name.to_ascii_lowercase()[..] {
-        b"last-modified" => response.last_modified = date::parse(&value),
+        b"last-modified" => {
+            response.remove(name);
+            // Of other statuses the time of a file is not told, but this is.
+            let is_time = matches!(response.status, 200 | 206 | 304);
+            response.last_modified = date::parse(&value).filter(|_| is_time);
+            if response.last_modified.is_none() && !value.is_empty() {
+                response.add(name.clone(), value);
+            }
+        }
         b"etag" => response.etag = value,
         b"cache-control" => {
             if !value.is_empty() {

@@ -52,12 +52,16 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             response.own_fields();
             page.fields = std::mem::take(&mut response.fields);
             page.remove(b"accept-ranges");
+            page.remove(b"content-range");
             page.add(Bytes::from_static(b"Content-Range"), content_range);
             *response = page;
         }
         Wanted::Parts(parts) => {
             response.status = 206;
+            // What the origin said of its own answer.
+            response.reason = None;
             response.remove(b"accept-ranges");
+            response.remove(b"content-range");
             match (&parts[..], whole) {
                 ([part], Some(whole)) => single(response, &whole, part, length),
                 (parts, Some(whole)) => multiple(exchange, response, &whole, parts, length),
@@ -79,7 +83,9 @@ fn segments(response: &Response) -> Option<Vec<Segment>> {
 
 /// Whether it is worth while to cut a body that still arrives.
 fn may_be_cut(response: &Response) -> bool {
-    response.is_collected() || matches!(&response.body, Body::Stream(stream) if stream.is_sliced())
+    response.forces_ranges
+        || response.is_collected()
+        || matches!(&response.body, Body::Stream(stream) if stream.is_sliced())
 }
 
 /// `If-Range`: whether the client's copy has the same validator.

@@ -3,12 +3,14 @@
 use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::env::define;
+use yorozu_kernel::config::env::target;
 use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::names::VariableNames;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::exchange::variables::Variable;
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The module.
@@ -31,14 +33,14 @@ impl Setting for Asked {
 /// `auth_request_set $variable value`
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    slot: u16,
+    target: Variable,
     value: Template,
 }
 
 impl Setting for Assignment {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let slot = define(&args.words[0], args.env)?;
-        Ok(Self { slot, value: Template::compile(args.word(1), args.env)? })
+        let target = target(&args.words[0], args.env, VariableNames::define)?;
+        Ok(Self { target, value: Template::compile(args.word(1), args.env)? })
     }
 }
 
@@ -77,7 +79,11 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
     };
     for assignment in &conf.auth_request_set {
         let value = assignment.value.value(&mut asked);
-        asked.variables.set(assignment.slot, Some(value));
+        match &assignment.target {
+            Variable::Slot(slot) => asked.variables.set(*slot, Some(value)),
+            // Of the request itself: the one that asked has its own.
+            other => other.assign(exchange, value),
+        }
     }
     // Variables are of both, as nginx has it.
     exchange.variables = std::mem::take(&mut asked.variables);

@@ -26,7 +26,7 @@ pub struct Valid {
     blocked: bool,
     server_names: bool,
     /// Hosts, each with the path that must follow it.
-    hosts: Vec<(Bytes, Bytes)>,
+    hosts: Hosts<Bytes>,
     regexes: Vec<Regex>,
 }
 
@@ -43,18 +43,29 @@ impl Setting for Valid {
                 b"none" => self.none = true,
                 b"blocked" => self.blocked = true,
                 b"server_names" => self.server_names = true,
-                [b'~', pattern @ ..] if !pattern.is_empty() => {
+                b"" => return Err(ValueError::new("invalid referer \"\"")),
+                b"~" => return Err(ValueError::new("empty regex in \"~\"")),
+                [b'~', pattern @ ..] => {
                     self.regexes.push(Regex::compile(pattern, true, args.env)?);
                 }
-                text => {
-                    let text = text.to_ascii_lowercase();
-                    let text = text.strip_prefix(b"http://").unwrap_or(&text);
-                    let at = text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
-                    let (host, path) = text.split_at(at);
-                    let host = Bytes::copy_from_slice(host);
-                    self.hosts.push((host, Bytes::copy_from_slice(path)));
-                }
+                text => self.add(text)?,
             }
+        }
+        Ok(())
+    }
+}
+
+impl Valid {
+    fn add(&mut self, text: &[u8]) -> Result<(), ValueError> {
+        let at = text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
+        let (host, path) = text.split_at(at);
+        let host = String::from_utf8_lossy(host).to_ascii_lowercase();
+        let bare = host.strip_prefix("*.").or_else(|| host.strip_suffix(".*")).unwrap_or(&host);
+        if bare.contains('*') || host.contains("..") {
+            return Err(ValueError(format!("invalid hostname or wildcard \"{host}\"")));
+        }
+        if !self.hosts.add(&host, Bytes::copy_from_slice(path)) {
+            return Err(ValueError(format!("conflicting parameter \"{host}\"")));
         }
         Ok(())
     }
@@ -65,6 +76,9 @@ settings! {
     valid_referers: Option<Valid> = none, ONE_OR_MORE, SERVER | LOCATION;
 }
 
+/// What nginx compares of a host; longer ones are none of a list.
+const HOST_BYTES_MAX: usize = 256;
+
 /// `$invalid_referer`: whether the request's `Referer` is none of the valid ones.
 ///
 /// # Source
@@ -73,36 +87,47 @@ pub fn is_invalid(exchange: &Exchange) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     let Some(valid) = &conf.valid_referers else { return false };
     let Some(referer) = exchange.request.field(b"referer") else { return !valid.none };
-    let lower = referer.to_ascii_lowercase();
-    let rest = [&b"http://"[..], b"https://"].iter().find_map(|start| lower.strip_prefix(*start));
-    let Some(rest) = rest else { return !valid.blocked };
-    let at = rest.iter().position(|byte| b"/:?".contains(byte)).unwrap_or(rest.len());
+    let Some(rest) = without_scheme(referer) else { return !valid.blocked };
+    let at = rest.iter().position(|byte| b"/:".contains(byte)).unwrap_or(rest.len());
     let (host, behind) = rest.split_at(at);
-    let path_at = behind.iter().position(|byte| *byte == b'/').unwrap_or(behind.len());
-    let path = &behind[path_at..];
-    let is_listed = valid
-        .hosts
-        .iter()
-        .any(|(name, start)| (start.is_empty() || path.starts_with(start)) && is_host(name, host));
-    let is_named = || {
-        let names = &exchange.conf.server(exchange.server).names;
-        valid.server_names && names.iter().any(|name| is_server(name, host))
-    };
+    if host.len() > HOST_BYTES_MAX {
+        return true;
+    }
+    let host = host.to_ascii_lowercase();
+    let names = &exchange.conf.server(exchange.server).names;
+    let is_named = valid.server_names && names.iter().any(|name| is_text(name, &host));
+    // A path that is not there refuses a host that is listed, whatever regular expressions say.
+    if let Some(start) = valid.hosts.find(&host) {
+        let path_at = behind.iter().position(|byte| *byte == b'/').unwrap_or(behind.len());
+        return !(is_named || behind[path_at..].starts_with(start));
+    }
+    let is_matched = || valid.server_names && names.iter().any(|name| is_regex(name, &host));
     // Regular expressions begin behind the scheme.
     let matches = || valid.regexes.iter().any(|regex| regex.is_match(rest));
-    !(is_listed || is_named() || matches())
+    !(is_named || is_matched() || matches())
 }
 
-fn is_server(name: &ServerName, host: &[u8]) -> bool {
-    match name {
-        ServerName::Text(name) => is_host(name.to_ascii_lowercase().as_bytes(), host),
-        ServerName::Regex(regex, _) => regex.is_match(host),
+/// What follows `http://` or `https://`; `None` for what is no URL of a page.
+fn without_scheme(referer: &[u8]) -> Option<&[u8]> {
+    // As nginx: a shorter one holds no host.
+    if referer.len() < b"http://i.ru".len() {
+        return None;
     }
+    let behind = |scheme: &[u8]| {
+        let (start, rest) = referer.split_at(scheme.len());
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    };
+    behind(b"http://").or_else(|| behind(b"https://"))
+}
+
+fn is_regex(name: &ServerName, host: &[u8]) -> bool {
+    matches!(name, ServerName::Regex(regex, _) if regex.is_match(host))
 }
 
 /// Whether a name, with a wildcard at one end, matches the host.
-fn is_host(name: &[u8], host: &[u8]) -> bool {
+fn is_text(name: &ServerName, host: &[u8]) -> bool {
+    let ServerName::Text(name) = name else { return false };
     let mut one = Hosts::default();
-    one.add(&String::from_utf8_lossy(name), ());
-    name == host || one.find(host).is_some()
+    one.add(&name.to_ascii_lowercase(), ());
+    name.as_bytes() == host || one.find(host).is_some()
 }

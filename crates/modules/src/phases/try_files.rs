@@ -45,7 +45,8 @@ fn found(exchange: &mut Exchange, root: &Root, file: &TryFile) -> Option<Vec<u8>
         path.push(b'/');
     }
     let wanted = if file.is_folder { open::Kind::Folder } else { open::Kind::File };
-    if path::kind(exchange, &path) != Some(wanted) {
+    let is_there = path::kind(exchange, &path) == Some(wanted);
+    if !is_there || path::refused_link(exchange, &path).is_some() {
         return None;
     }
     // As nginx: the slash that asks for a folder is not the path's. A folder without its own is redirected to.

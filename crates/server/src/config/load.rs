@@ -136,6 +136,7 @@ fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
         loader.walk(&mut main, &yorozu_conf::parse_global(&source, global)?)?;
     }
     let tree = yorozu_conf::parse(&source, &request.file)?;
+    env.variables.borrow_mut().note_sets(&tree.directives);
     loader.walk(&mut main, &tree.directives)?;
     crate::control::add(&mut loader, &mut main, &source)?;
     let config = Compiler::new(&env).config(main, request, kept)?;
@@ -236,7 +237,7 @@ impl<'a> Compiler<'a> {
         }
         drop(names);
         let has_sent = env.variables.borrow().has_sent;
-        let variable_names = env.variables.borrow_mut().take_names();
+        let (variable_names, own_values) = env.variables.borrow_mut().take();
         let mut computed: Vec<_> = variable_names.iter().map(|_| None).collect();
         for definition in env.definitions.borrow_mut().drain(..) {
             computed[usize::from(definition.slot)] = Some(definition.source);
@@ -251,6 +252,7 @@ impl<'a> Compiler<'a> {
             servers,
             locations: self.locations.into_iter().map(|l| l.expect("every id is filled")).collect(),
             computed,
+            own_values,
             variable_names,
             has_sent,
             zones: zones(env, kept)?,

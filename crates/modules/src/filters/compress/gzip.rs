@@ -3,7 +3,6 @@
 use super::put_ratio;
 use bitflags::bitflags;
 use bytes::Bytes;
-use yorozu_http::cache_control::CacheControl;
 use yorozu_http::{date, field};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -187,15 +186,27 @@ fn is_proxied_accepted(exchange: &Exchange, response: &Response, proxied: Proxie
         if !has(Proxied::EXPIRED) {
             return false;
         }
-        return date::parse(expires).is_some_and(|until| until < exchange.now());
+        let date = match response.field(b"date") {
+            Some(date) => date::parse(date),
+            None => Some(exchange.now()),
+        };
+        return date::parse(expires).zip(date).is_some_and(|(until, date)| until < date);
     }
-    if let Some(control) = response.field(b"cache-control") {
-        let word = |name: &[u8], flag| has(flag) && field::list_has(control, name);
+    if response.field(b"cache-control").is_some() {
+        let word = |name: &[u8], flag| {
+            let mut values = response.values(b"cache-control");
+            has(flag) && values.any(|value| field::list_has(value, name))
+        };
         return word(b"no-cache", Proxied::NO_CACHE)
             || word(b"no-store", Proxied::NO_STORE)
-            || word(b"private", Proxied::PRIVATE)
-            || (has(Proxied::EXPIRED) && CacheControl::parse([&control[..]]).max_age == Some(0));
+            || word(b"private", Proxied::PRIVATE);
     }
-    (has(Proxied::NO_LAST_MODIFIED) && response.last_modified.is_none())
-        || (has(Proxied::NO_ETAG) && response.etag.is_empty())
+    // As nginx: what says nothing about its lifetime is compressed, unless a validator speaks against it. The time of
+    // a file of ours is none.
+    let is_of_upstream = response.stored.is_some() || !exchange.upstream_fields.is_empty();
+    let has_time = response.field(b"last-modified").is_some()
+        || (response.last_modified.is_some() && is_of_upstream);
+    let is_refused = (has(Proxied::NO_LAST_MODIFIED) && has_time)
+        || (has(Proxied::NO_ETAG) && !response.etag.is_empty());
+    !is_refused
 }

@@ -8,12 +8,10 @@ use precompressed::Static;
 use std::io;
 use std::rc::Rc;
 use yorozu_http::uri::{Escape, escape_into};
-use yorozu_kernel::config::http_core::Symlinks;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
-use yorozu_kernel::exchange::scratch::Scratch;
 use yorozu_kernel::files::{open, path};
 use yorozu_kernel::logging::error::{self, Level};
 
@@ -33,7 +31,7 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     if let Some(response) = precompressed(exchange, location, &path) {
         return Outcome::Respond(Box::new(response));
     }
-    if let Some(problem) = refused_link(exchange, location, &path) {
+    if let Some(problem) = path::refused_link(exchange, &path) {
         return not_opened(exchange, location, &path, &problem);
     }
     if let Some((content, modified)) = small::known(&path) {
@@ -115,7 +113,7 @@ fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> O
     let (candidates, differs) = precompressed::candidates(exchange);
     for candidate in candidates {
         let path = [path, candidate.suffix].concat();
-        if refused_link(exchange, location, &path).is_some() {
+        if path::refused_link(exchange, &path).is_some() {
             continue;
         }
         let Ok(opened) = open::open(&path, location.http_core()) else { continue };
@@ -124,26 +122,13 @@ fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> O
         }
         let content = Segment::File(opened.file, 0..opened.bytes);
         let mut response = of_file(exchange, location, content, opened.modified);
+        response.allow_ranges = true;
         let token = Bytes::from_static(candidate.coding.token());
         response.add(Bytes::from_static(b"Content-Encoding"), token);
         response.vary_encoding = location.of::<gzip::Conf>().gzip_vary && differs;
         return Some(response);
     }
     None
-}
-
-/// `disable_symlinks`
-fn refused_link(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Option<io::Error> {
-    let setting = &location.http_core().disable_symlinks;
-    if setting.mode == Symlinks::Allowed {
-        return None;
-    }
-    let mut trusted = Scratch::take();
-    if let Some(from) = &setting.from {
-        from.append_peeked(exchange, &mut trusted);
-    }
-    let trusted = if path.starts_with(&trusted) { trusted.len() } else { 0 };
-    open::refused_link(path, trusted, setting.mode)
 }
 
 fn forbidden_listing(exchange: &mut Exchange) -> Outcome {

@@ -10,8 +10,10 @@ use yorozu_conf::{ConfError, Directive as Line, value};
 use yorozu_http::uri::{Escape, escape_into, unescape_redirect};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::target;
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
+use yorozu_kernel::config::names::VariableNames;
 use yorozu_kernel::config::regex::{Captures, Regex};
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::config::settings::silent;
@@ -183,17 +185,8 @@ pub const OTHERS: &[Directive] = &[
 ];
 
 fn set(args: &Args<'_>) -> Result<Instruction, ValueError> {
-    let name = args.text(0);
-    let Some(name) = name.strip_prefix('$') else {
-        return Err(ValueError(format!("invalid variable name \"{name}\"")));
-    };
-    let name = name.to_ascii_lowercase();
-    let value = Template::compile(args.word(1), args.env)?;
-    let target = match &*name {
-        "args" | "limit_rate" => args.env.variables.borrow_mut().resolve(&name),
-        _ => Variable::Slot(yorozu_kernel::config::env::define(&args.words[0], args.env)?),
-    };
-    Ok(Instruction::Set { target, value })
+    let target = target(&args.words[0], args.env, VariableNames::define_by_set)?;
+    Ok(Instruction::Set { target, value: Template::compile(args.word(1), args.env)? })
 }
 
 impl Return {
@@ -390,7 +383,8 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
                 Step::Stop
             }
             Instruction::Set { target, value } => {
-                assign(exchange, target, value);
+                let value = value.value(exchange);
+                target.assign(exchange, value);
                 Step::Next
             }
             Instruction::If { condition, then, location } => {
@@ -411,20 +405,6 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
         }
     }
     Step::Next
-}
-
-fn assign(exchange: &mut Exchange, target: &Variable, value: &Template) {
-    let value = value.value(exchange);
-    match target {
-        Variable::Args => {
-            exchange.args = value.to_vec();
-            // What the client sent is not what gateways are to send on.
-            exchange.is_uri_as_sent = false;
-        }
-        Variable::LimitRate => exchange.limit_rate = value::size(&value),
-        Variable::Slot(slot) => exchange.variables.set(*slot, Some(value)),
-        _ => unreachable!("the setter admits only these"),
-    }
 }
 
 impl Condition {
@@ -460,8 +440,9 @@ impl Condition {
 impl FileTest {
     fn holds(self, exchange: &Exchange, path: &[u8]) -> bool {
         use yorozu_kernel::files::open;
-        use yorozu_kernel::files::path::kind;
+        use yorozu_kernel::files::path::{kind, refused_link};
         match self {
+            _ if refused_link(exchange, path).is_some() => false,
             Self::File => kind(exchange, path) == Some(open::Kind::File),
             Self::Folder => kind(exchange, path) == Some(open::Kind::Folder),
             Self::Exists => kind(exchange, path).is_some(),

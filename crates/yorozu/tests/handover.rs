@@ -7,7 +7,7 @@ mod shared;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shared::{BINARY, get, log, signal, until, yorozu};
+use shared::{BINARY, PLAIN, get, log, signal, until, yorozu};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use yorozu_testkit::client::Client;
 use yorozu_testkit::server::{Folder, Server, free_port};
-
-const PLAIN: &str = "server { listen 127.0.0.1:$port; return 200 \"$pid\"; }";
 
 fn id(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()

@@ -7,10 +7,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::{Answer, Client};
 use yorozu_testkit::origin::Seen;
-use yorozu_testkit::server::{Folder, Kind, Server};
+use yorozu_testkit::server::{Folder, Kind, Server, kill_group};
 
 /// The program under test.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_yorozu");
@@ -67,9 +68,9 @@ pub(crate) fn yorozu() -> Kind {
     Kind::Yorozu(BINARY.into())
 }
 
-/// Sends a signal.
+/// Sends a signal to the master.
 pub(crate) fn signal(server: &Server, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), signal).unwrap();
+    send(server.id(), signal);
 }
 
 /// Every cache file below a folder.
@@ -83,4 +84,44 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// A site that says which process answers.
+pub(crate) const PLAIN: &str = "server { listen 127.0.0.1:$port; return 200 \"$pid\"; }";
+
+/// Sends a signal to a process.
+pub(crate) fn send(id: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(id).unwrap()), signal).unwrap();
+}
+
+/// The process that answers.
+pub(crate) fn answering(port: u16) -> u32 {
+    String::from_utf8(get(port, "/").unwrap().body).unwrap().parse().unwrap()
+}
+
+/// Another master for the same folder.
+pub(crate) struct Master(pub(crate) Child);
+
+impl Master {
+    /// Starts it.
+    pub(crate) fn start(folder: &Folder) -> Self {
+        use std::os::unix::process::CommandExt as _;
+        let path = folder.path();
+        let child = Command::new(BINARY)
+            .args(["-p".as_ref(), path.as_os_str()])
+            .args(["-c".as_ref(), path.join("nginx.conf").as_os_str()])
+            .args(["-e".as_ref(), path.join("logs/error.log").as_os_str()])
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        send(self.0.id(), Signal::SIGTERM);
+        self.0.wait().unwrap();
+        kill_group(self.0.id());
+    }
 }

@@ -12,6 +12,7 @@
 
 pub mod fastcgi;
 pub mod h1;
+pub mod h2;
 pub mod memcached;
 pub mod proxy_protocol;
 

@@ -1,0 +1,441 @@
+//! Header fields in blocks (RFC 7541): a decoder with its dynamic table, and an encoder without one, as nginx's.
+
+use super::huffman;
+use std::collections::VecDeque;
+
+/// Bytes of the dynamic table that a client may have us keep: the protocol's default (RFC 9113, section 6.5.2).
+pub const TABLE_BYTES: usize = 4096;
+/// What an entry counts beside its bytes (section 4.1).
+const ENTRY_BYTES: usize = 32;
+/// What the first block of an encoder begins with: its dynamic table stays empty (section 6.3).
+pub const NO_TABLE: u8 = 0x20;
+
+/// Appendix A; the first has number 1.
+const STATIC: [(&[u8], &[u8]); 61] = [
+    (b":authority", b""),
+    (b":method", b"GET"),
+    (b":method", b"POST"),
+    (b":path", b"/"),
+    (b":path", b"/index.html"),
+    (b":scheme", b"http"),
+    (b":scheme", b"https"),
+    (b":status", b"200"),
+    (b":status", b"204"),
+    (b":status", b"206"),
+    (b":status", b"304"),
+    (b":status", b"400"),
+    (b":status", b"404"),
+    (b":status", b"500"),
+    (b"accept-charset", b""),
+    (b"accept-encoding", b"gzip, deflate"),
+    (b"accept-language", b""),
+    (b"accept-ranges", b""),
+    (b"accept", b""),
+    (b"access-control-allow-origin", b""),
+    (b"age", b""),
+    (b"allow", b""),
+    (b"authorization", b""),
+    (b"cache-control", b""),
+    (b"content-disposition", b""),
+    (b"content-encoding", b""),
+    (b"content-language", b""),
+    (b"content-length", b""),
+    (b"content-location", b""),
+    (b"content-range", b""),
+    (b"content-type", b""),
+    (b"cookie", b""),
+    (b"date", b""),
+    (b"etag", b""),
+    (b"expect", b""),
+    (b"expires", b""),
+    (b"from", b""),
+    (b"host", b""),
+    (b"if-match", b""),
+    (b"if-modified-since", b""),
+    (b"if-none-match", b""),
+    (b"if-range", b""),
+    (b"if-unmodified-since", b""),
+    (b"last-modified", b""),
+    (b"link", b""),
+    (b"location", b""),
+    (b"max-forwards", b""),
+    (b"proxy-authenticate", b""),
+    (b"proxy-authorization", b""),
+    (b"range", b""),
+    (b"referer", b""),
+    (b"refresh", b""),
+    (b"retry-after", b""),
+    (b"server", b""),
+    (b"set-cookie", b""),
+    (b"strict-transport-security", b""),
+    (b"transfer-encoding", b""),
+    (b"user-agent", b""),
+    (b"vary", b""),
+    (b"via", b""),
+    (b"www-authenticate", b""),
+];
+
+/// Why a block was not decoded to its end: the decoder cannot be used any more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stop {
+    /// It breaks the rules: COMPRESSION_ERROR.
+    Broken,
+    /// Who takes the fields wants no more of them.
+    Enough,
+}
+
+impl From<huffman::Broken> for Stop {
+    fn from(_: huffman::Broken) -> Self {
+        Self::Broken
+    }
+}
+
+/// A field of the dynamic table: the name, and the value behind it.
+#[derive(Debug)]
+struct Entry {
+    text: Box<[u8]>,
+    name_bytes: usize,
+}
+
+impl Entry {
+    fn field(&self) -> (&[u8], &[u8]) {
+        self.text.split_at(self.name_bytes)
+    }
+
+    fn counts(&self) -> usize {
+        self.text.len() + ENTRY_BYTES
+    }
+}
+
+/// The way of a client's fields.
+#[derive(Debug)]
+pub struct Decoder {
+    /// The newest first.
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    bytes_max: usize,
+    /// What was coded, decoded; kept for its allocation.
+    scratch: Vec<u8>,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            bytes: 0,
+            bytes_max: TABLE_BYTES,
+            scratch: Vec::new(),
+        }
+    }
+}
+
+impl Decoder {
+    /// Gives each field of a block to `put`, in order: name and value. It says whether it wants more.
+    ///
+    /// # Errors
+    /// [`Stop`]
+    pub fn decode(
+        &mut self,
+        block: &[u8],
+        mut put: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Stop> {
+        let mut block = Block(block);
+        let mut may_resize = true;
+        while let Some(first) = block.0.first().copied() {
+            let is_wanted = match first {
+                0x80.. => {
+                    let (name, value) = self.field(block.integer(7)?)?;
+                    put(name, value)
+                }
+                0x20..0x40 => {
+                    let size = block.integer(5)?;
+                    if !may_resize || size > TABLE_BYTES {
+                        return Err(Stop::Broken);
+                    }
+                    self.bytes_max = size;
+                    self.shrink(0);
+                    continue;
+                }
+                _ => self.literal(first, &mut block, &mut put)?,
+            };
+            if !is_wanted {
+                return Err(Stop::Enough);
+            }
+            may_resize = false;
+        }
+        Ok(())
+    }
+
+    /// A field of which at least the value is written out; with the first bits 01 the table takes it.
+    fn literal(
+        &mut self,
+        first: u8,
+        block: &mut Block<'_>,
+        put: &mut impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<bool, Stop> {
+        let is_kept = first >= 0x40;
+        let number = block.integer(if is_kept { 6 } else { 4 })?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        match number {
+            0 => block.string(&mut scratch)?,
+            _ => scratch.extend_from_slice(self.field(number)?.0),
+        }
+        let name_bytes = scratch.len();
+        block.string(&mut scratch)?;
+        let (name, value) = scratch.split_at(name_bytes);
+        let is_wanted = put(name, value);
+        if is_kept {
+            self.insert(&scratch, name_bytes);
+        }
+        self.scratch = scratch;
+        Ok(is_wanted)
+    }
+
+    fn field(&self, number: usize) -> Result<(&[u8], &[u8]), Stop> {
+        let index = number.checked_sub(1).ok_or(Stop::Broken)?;
+        if let Some(field) = STATIC.get(index) {
+            return Ok(*field);
+        }
+        self.entries.get(index - STATIC.len()).map(Entry::field).ok_or(Stop::Broken)
+    }
+
+    fn insert(&mut self, text: &[u8], name_bytes: usize) {
+        let counts = text.len() + ENTRY_BYTES;
+        self.shrink(counts);
+        // One that is larger than the table empties it (section 4.4).
+        if counts <= self.bytes_max {
+            self.bytes += counts;
+            self.entries.push_front(Entry { text: text.into(), name_bytes });
+        }
+    }
+
+    /// Makes room.
+    fn shrink(&mut self, wanted: usize) {
+        while self.bytes + wanted > self.bytes_max {
+            let Some(oldest) = self.entries.pop_back() else { return };
+            self.bytes -= oldest.counts();
+        }
+    }
+}
+
+/// The rest of a block.
+struct Block<'a>(&'a [u8]);
+
+impl<'a> Block<'a> {
+    fn byte(&mut self) -> Result<u8, Stop> {
+        let (first, rest) = self.0.split_first().ok_or(Stop::Broken)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    /// An integer in the last `bits` of a byte and those behind it (section 5.1).
+    fn integer(&mut self, bits: u32) -> Result<usize, Stop> {
+        let mask = u8::MAX >> (8 - bits);
+        let first = self.byte()? & mask;
+        if first < mask {
+            return Ok(usize::from(first));
+        }
+        let mut value = usize::from(mask);
+        // No length or number here needs more than three bytes; a fourth is for those who pad.
+        for shift in [0, 7, 14, 21] {
+            let byte = self.byte()?;
+            value += usize::from(byte & 127) << shift;
+            if byte < 128 {
+                return Ok(value);
+            }
+        }
+        Err(Stop::Broken)
+    }
+
+    /// Appends a string (section 5.2).
+    fn string(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let is_coded = self.0.first().is_some_and(|first| *first >= 0x80);
+        let length = self.integer(7)?;
+        let (text, rest): (&'a [u8], _) = self.0.split_at_checked(length).ok_or(Stop::Broken)?;
+        self.0 = rest;
+        if is_coded {
+            huffman::decode(text, out)?;
+        } else {
+            out.extend_from_slice(text);
+        }
+        Ok(())
+    }
+}
+
+/// Appends the status of a response, which comes first.
+pub fn put_status(out: &mut Vec<u8>, status: u16) {
+    const STATUS_200: u8 = 8;
+    let known = match status {
+        200 => 0,
+        204 => 1,
+        206 => 2,
+        304 => 3,
+        400 => 4,
+        404 => 5,
+        500 => 6,
+        _ => {
+            out.push(STATUS_200);
+            let digits = [status / 100 % 10, status / 10 % 10, status % 10];
+            #[expect(clippy::cast_possible_truncation, reason = "a digit")]
+            return put_string(out, &digits.map(|digit| b'0' + digit as u8), false);
+        }
+    };
+    out.push(0x80 | (STATUS_200 + known));
+}
+
+/// Appends a field; its name in small letters.
+pub fn put_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    match number_of(name) {
+        Some(number) => put_integer(out, 0, 4, number),
+        None => {
+            out.push(0);
+            put_string(out, name, true);
+        }
+    }
+    put_string(out, value, false);
+}
+
+/// The static table's first field of a name, whatever its letters' case.
+fn number_of(name: &[u8]) -> Option<usize> {
+    // Responses have none of those before.
+    const FIRST: usize = 17;
+    let is = |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name);
+    let index = STATIC[FIRST..].iter().position(is)?;
+    Some(index + FIRST + 1)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "seven bits each")]
+fn put_integer(out: &mut Vec<u8>, flags: u8, bits: u32, mut value: usize) {
+    let mask = usize::from(u8::MAX >> (8 - bits));
+    if value < mask {
+        return out.push(flags | value as u8);
+    }
+    out.push(flags | mask as u8);
+    value -= mask;
+    while value >= 128 {
+        out.push(128 | value as u8);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// A string, coded if that makes it shorter.
+fn put_string(out: &mut Vec<u8>, text: &[u8], is_name: bool) {
+    let bytes = || text.iter().map(|byte| if is_name { byte.to_ascii_lowercase() } else { *byte });
+    let coded = huffman::coded_bytes(bytes());
+    if coded < text.len() {
+        put_integer(out, 0x80, 7, coded);
+        huffman::encode(bytes(), out);
+    } else {
+        put_integer(out, 0, 7, text.len());
+        out.extend(bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Fields = Vec<(String, String)>;
+
+    fn decoded(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, Stop> {
+        let (mut fields, text) = (Vec::new(), |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned());
+        decoder.decode(block, |name, value| {
+            fields.push((text(name), text(value)));
+            true
+        })?;
+        Ok(fields)
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.as_chunks().0.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn requests_are_decoded_as_the_rfc_has_them() {
+        // Appendix C.4: three requests of one connection, coded.
+        let blocks = [
+            "8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff",
+            "8286 84be 5886 a8eb 1064 9cbf",
+            "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
+        ];
+        let mut decoder = Decoder::default();
+        let mut last = Vec::new();
+        for block in blocks {
+            last = decoded(&mut decoder, &bytes(block)).unwrap();
+        }
+        let expected = [
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":path", "/index.html"),
+            (":authority", "www.example.com"),
+            ("custom-key", "custom-value"),
+        ];
+        let last: Vec<_> = last.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        assert_eq!(last, expected);
+        assert_eq!(decoder.bytes, 164);
+    }
+
+    #[test]
+    fn the_table_has_a_bound() {
+        let mut decoder = Decoder::default();
+        // Section 6.3: to 256 bytes.
+        decoded(&mut decoder, &[0x3f, 0xe1, 0x01]).unwrap();
+        for round in 0..10u8 {
+            decoded(&mut decoder, &[0x40, 1, b'a' + round, 60].into_iter().chain([b'v'; 60]).collect::<Vec<_>>()).unwrap();
+        }
+        assert_eq!((decoder.entries.len(), decoder.bytes), (2, 186));
+        assert_eq!(decoded(&mut decoder, &[0xbe]).unwrap()[0].0, "j");
+        let long = [&[0x40, 1, b'z', 127, 101 + 27][..], &[1], &[b'v'; 255]].concat();
+        assert_eq!(decoded(&mut decoder, &long).unwrap()[0].0, "z");
+        assert_eq!((decoder.entries.len(), decoder.bytes), (0, 0), "it is larger than the table");
+    }
+
+    #[test]
+    fn broken_blocks_are_refused() {
+        let broken: [&[u8]; 10] = [
+            &[0x80],
+            &[0xbe],
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+            &[0x00, 0x01],
+            &[0x00, 0x05, b'a'],
+            &[0x3f, 0xe2, 0x1f],
+            &[0x82, 0x20],
+            &[0x00, 0x81, 0x18, 0x00],
+            &[0x7f],
+            &[0x00, 0x84, 0xff, 0xff, 0xff, 0xff, 0x00],
+        ];
+        for block in broken {
+            assert_eq!(decoded(&mut Decoder::default(), block), Err(Stop::Broken), "{block:x?}");
+        }
+        let stopped = Decoder::default().decode(&[0x82, 0x84], |name, _| name == b":path");
+        assert_eq!(stopped, Err(Stop::Enough));
+    }
+
+    #[test]
+    fn what_is_encoded_comes_back() {
+        let long = "x".repeat(400);
+        let mut block = vec![NO_TABLE];
+        put_status(&mut block, 200);
+        put_status(&mut block, 418);
+        let fields = [
+            ("Content-Type", "text/html"),
+            ("X-Long", &long),
+            ("x-codes-badly", "\u{1}\u{2}{}~\\"),
+            ("Set-Cookie", ""),
+            ("date", "Mon, 21 Oct 2013 20:13:21 GMT"),
+        ];
+        for (name, value) in fields {
+            put_field(&mut block, name.as_bytes(), value.as_bytes());
+        }
+        let found = decoded(&mut Decoder::default(), &block).unwrap();
+        let expected = [(":status", "200"), (":status", "418")]
+            .into_iter()
+            .chain(fields)
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+        assert_eq!(found, expected.collect::<Vec<_>>());
+    }
+}

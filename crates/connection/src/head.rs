@@ -169,7 +169,7 @@ fn bad(buffer: &mut BytesMut, line: Option<&RequestLine>, status: u16, text: Str
     Received::Bad { status, text, request }
 }
 
-fn fill_line(request: &mut Request, line: &RequestLine) {
+pub(super) fn fill_line(request: &mut Request, line: &RequestLine) {
     request.line = line.start..line.end;
     request.method_span = line.method.clone();
     request.method = Method::parse(slice(&request.head, &line.method));

@@ -1,22 +1,32 @@
-//! One HTTP/2 connection: streams in, responses out, many at a time. The protocol is the `h2`
-//! crate's; here are the server's bounds on it, and the way between a stream and an exchange.
+//! One HTTP/2 connection: streams in, responses out, many at a time.
+//!
+//! | file | what it has |
+//! | --- | --- |
+//! | `incoming.rs` | the client's frames |
+//! | `streams.rs` | states and windows of streams |
+//! | `out.rs` | frames that wait to be sent |
+//! | `request.rs` | from a head to a request |
+//! | `write.rs` | from a response to frames |
+//!
+//! Frames and fields themselves are `yorozu_wire::h2`'s.
 
 mod directives;
-mod io;
+mod incoming;
+mod out;
 mod request;
+mod streams;
 mod write;
 
 pub use directives::{Conf, DIRECTIVES, Draft, OTHERS};
+pub use yorozu_wire::h2::frame::PREFACE;
 
 use super::head::{Bounds, Refusal};
 use super::respond::{self, Answer, Begun, log};
 use super::send::Sent;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
-use bytes::{Bytes, BytesMut};
-use h2::server::{Builder, Connection, SendResponse};
-use h2::{Reason, RecvStream};
-use http::HeaderMap;
-use std::cell::{Cell, RefCell};
+use bytes::BytesMut;
+use incoming::{Block, Incoming};
+use request::FieldList;
 use std::future::poll_fn;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -24,6 +34,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use streams::{Handle, Known, Streams};
 use tokio::time::{Instant, Sleep};
 use yorozu_kernel::base::counters::{COUNTERS, Counted};
 use yorozu_kernel::base::{limits, tasks};
@@ -32,40 +43,27 @@ use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::exchange::request_body::RequestBody;
-use yorozu_kernel::exchange::source::{Ended, Frames, Interim, RequestSource, Reset};
+use yorozu_kernel::exchange::source::{Ended, Frames, Interim, RequestSource};
 use yorozu_kernel::exchange::{Client, Exchange};
 use yorozu_kernel::logging::error::Level;
 use yorozu_upstream::Gauge;
+use yorozu_wire::h2::frame::{Code, WINDOW_BYTES, WINDOW_MAX};
+use yorozu_wire::h2::hpack::Stop;
 
 /// The module.
 pub const MODULE: Module =
     Module::new("http_v2", || [DIRECTIVES, OTHERS].concat()).with(&[silent::<Draft>]);
 
-/// What a client begins with that speaks HTTP/2 without being asked (RFC 9113, section 3.4).
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// A stream's way back, before its response begins.
-pub struct ResponseHandle {
-    respond: RefCell<SendResponse<Bytes>>,
-    /// Whether the response has begun: then its sender notices that the client gives up.
-    is_begun: Cell<bool>,
+/// A stream's client.
+#[derive(Debug)]
+struct Asker {
+    streams: Rc<Streams>,
+    id: u32,
 }
 
-impl std::fmt::Debug for ResponseHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ResponseHandle").field(&self.respond.borrow().stream_id()).finish()
-    }
-}
-
-impl RequestSource for ResponseHandle {
+impl RequestSource for Asker {
     fn closed(&self) -> Ended<'_> {
-        Box::pin(poll_fn(|context| {
-            // The library takes the question for an error later.
-            if self.is_begun.get() {
-                return Poll::Pending;
-            }
-            self.respond.borrow_mut().poll_reset(context).map(|_| ())
-        }))
+        Box::pin(poll_fn(|context| self.streams.poll_reset(self.id, context)))
     }
 
     fn interim<'a>(
@@ -73,75 +71,14 @@ impl RequestSource for ResponseHandle {
         what: Interim<'a>,
         _timeout: Duration,
     ) -> Pin<Box<dyn Future<Output = std::io::Result<()>> + 'a>> {
-        // The library queues it.
+        // It waits with all else that does.
         if let Interim::EarlyHints(fields) = what {
-            let mut response = http::Response::new(());
-            *response.status_mut() = http::StatusCode::EARLY_HINTS;
-            write::put_all(response.headers_mut(), fields);
-            let _ = self.respond.borrow_mut().send_informational(response);
+            // A client that is gone is noticed by who answers it.
+            let _ = self.streams.send_fields(self.id, Some(103), false, |block| {
+                fields.iter().for_each(|(name, value)| block.put(name, value));
+            });
         }
         Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-/// The body of a request, as the library hands it out.
-#[derive(Debug)]
-struct DataFrames(RecvStream);
-
-impl Frames for DataFrames {
-    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Reset>>> {
-        self.0.poll_data(context).map(|frame| {
-            frame.map(|frame| {
-                let piece = frame.map_err(|_| Reset)?;
-                let _ = self.0.flow_control().release_capacity(piece.len());
-                Ok(piece)
-            })
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-}
-
-/// What the streams of a connection share.
-struct Streams {
-    client: Rc<Client>,
-    handle: Rc<ConnectionHandle>,
-    stall: Rc<io::Stall>,
-    /// Streams whose response is not over.
-    active: Cell<usize>,
-    /// While there is one.
-    counted: Cell<Option<Counted>>,
-    /// Streams the client gave up.
-    resets: Cell<u64>,
-}
-
-/// Counts a stream while it lives.
-struct Active {
-    streams: Rc<Streams>,
-    _counted: Counted,
-}
-
-impl Active {
-    fn new(streams: &Rc<Streams>) -> Self {
-        let before = streams.active.get();
-        streams.active.set(before + 1);
-        if before == 0 {
-            streams.counted.set(Some(Gauge::take(&COUNTERS.with_streams)));
-        }
-        streams.handle.is_idle.set(false);
-        Self { streams: Rc::clone(streams), _counted: Gauge::take(&COUNTERS.streams) }
-    }
-}
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        let left = self.streams.active.get() - 1;
-        self.streams.active.set(left);
-        if left == 0 {
-            self.streams.counted.set(None);
-        }
     }
 }
 
@@ -153,94 +90,93 @@ pub async fn serve(
     early: BytesMut,
 ) {
     let Some(conf) = current_conf(&client, &worker) else { return };
-    let listen = client.listen.get();
-    let core = default_core(&conf, listen);
-    let (timeout, keepalive_timeout) = (core.client_header_timeout, core.keepalive_timeout.timeout);
-    let builder = builder(&conf, &client);
+    let (streams, incoming) = begin(&conf, &client, early);
     // Each request takes its own.
     drop(conf);
-    let stall = Rc::new(io::Stall::default());
-    let io = io::Stream::new(Rc::clone(&handle.io), early, Rc::clone(&stall));
-    let shaken = tokio::time::timeout(timeout, builder.handshake(io)).await;
-    let Ok(Ok(connection)) = shaken else { return };
-    let (active, counted, resets) = (Cell::new(0), Cell::new(None), Cell::new(0));
-    let streams = Rc::new(Streams { client, handle, stall, active, counted, resets });
     let loop_ = Loop {
-        connection,
+        incoming,
         streams,
+        client,
+        handle,
         worker,
-        sleep: Box::pin(tokio::time::sleep(keepalive_timeout)),
+        fields: FieldList::default(),
+        sleep: None,
         stalled: None,
         quiet_since: None,
-        is_ending: false,
-        is_agreed: false,
+        end: End::Open,
         opened: Instant::now(),
     };
     loop_.run().await;
 }
 
-/// The library's bounds, by the default server of the socket.
-fn builder(conf: &WorkerConf, client: &Client) -> Builder {
+/// Both sides of a connection, with the bounds of the socket's default server.
+fn begin(conf: &WorkerConf, client: &Client, early: BytesMut) -> (Rc<Streams>, Incoming) {
     let server = match client.tls.get() {
         Some(session) => session.server(),
         None => conf.sockets[client.listen.get()].default_server,
     };
-    let server = conf.server(server);
-    let settings = conf.location(server.conf);
-    let bounds = Bounds::of_h2(settings.http_core());
-    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-    let window =
-        number(settings.of::<Conf>().http2_body_preread_size.bytes()).min(limits::H2_WINDOW_MAX);
-    let mut builder = Builder::new();
-    builder
-        .initial_window_size(window)
-        .initial_connection_window_size(limits::H2_WINDOW_MAX)
-        .max_concurrent_streams(
-            u32::try_from(settings.of::<Conf>().http2_max_concurrent_streams).unwrap_or(u32::MAX),
-        )
-        // The library counts 32 bytes more for each field; the bound itself is ours.
-        .max_header_list_size(number(bounds.head_bytes_max).saturating_mul(2))
-        .max_send_buffer_size(limits::H2_SEND_BYTES);
-    builder
+    let settings = conf.location(conf.server(server).conf);
+    let own = settings.of::<Conf>();
+    let room = i64::try_from(own.http2_body_preread_size.bytes()).unwrap_or(WINDOW_MAX);
+    let streams_max = u32::try_from(own.http2_max_concurrent_streams).unwrap_or(u32::MAX);
+    let streams = Rc::new(Streams::new(room.min(WINDOW_MAX), streams_max));
+    let block_bytes_max = Bounds::of_h2(settings.http_core()).head_bytes_max;
+    let incoming = Incoming::new(early, Rc::clone(&streams), block_bytes_max);
+    (streams, incoming)
 }
 
 /// What happens next on a connection.
 enum Event {
-    Request(Box<(http::Request<RecvStream>, SendResponse<Bytes>)>),
+    Fields(Block),
+    /// The client broke the protocol.
+    Broken(Code, &'static str),
     /// The client was silent for `keepalive_timeout`.
     Silent,
     /// The server stops, or has another configuration.
     Drain,
     /// The client took nothing for `send_timeout`.
     Stalled,
-    /// It is over.
-    End,
-    /// It is over as it was agreed: the client may not have read all of it.
+    /// The client is gone.
+    Gone,
+    /// All is said: the client may not have read all of it.
     Drained,
 }
 
+/// How far the end of a connection is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    Open,
+    /// GOAWAY was sent: no further stream is answered.
+    Agreed,
+    /// It was sent for an error: nothing is read any more.
+    Over,
+}
+
 struct Loop {
-    connection: Connection<io::Stream, Bytes>,
+    incoming: Incoming,
     streams: Rc<Streams>,
+    client: Rc<Client>,
+    handle: Rc<ConnectionHandle>,
     worker: Rc<dyn Host>,
-    sleep: Pin<Box<Sleep>>,
+    /// Those of the head that is read; kept for its allocation.
+    fields: FieldList,
+    /// Bounds how long there may be no stream.
+    sleep: Option<Pin<Box<Sleep>>>,
     /// Bounds how long the client may take nothing; most never need it.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Since when there is no stream.
     quiet_since: Option<Instant>,
-    /// Whether GOAWAY was sent: no further stream is answered.
-    is_ending: bool,
-    /// Whether it was sent without an error.
-    is_agreed: bool,
+    end: End,
     opened: Instant,
 }
 
 /// Reads on for a while after the last frame, as over HTTP/1: what the client sends meanwhile, as the room that
 /// the last answers took, would reset the connection and could take their end from it.
-async fn linger(streams: &Streams, worker: &Rc<dyn Host>) {
-    let Some(conf) = current_conf(&streams.client, worker) else { return };
-    let core = default_core(&conf, streams.client.listen.get());
-    let io = &streams.handle.io;
+async fn linger(handle: &ConnectionHandle, client: &Client, worker: &Rc<dyn Host>) {
+    let Some(conf) = current_conf(client, worker) else { return };
+    let timeout = default_core(&conf, client.listen.get()).lingering_timeout;
+    drop(conf);
+    let io = &handle.io;
     io.shutdown(Shutdown::Write);
     let mut skipped = BytesMut::new();
     let read = async {
@@ -249,7 +185,13 @@ async fn linger(streams: &Streams, worker: &Rc<dyn Host>) {
         }
     };
     // A client that has all of it closes: the wait is short.
-    let _ = tokio::time::timeout(core.lingering_timeout, read).await;
+    let _ = tokio::time::timeout(timeout, read).await;
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.streams.close();
+    }
 }
 
 impl Loop {
@@ -259,29 +201,30 @@ impl Loop {
         loop {
             let event = poll_fn(|context| {
                 if let Poll::Ready(event) = self.poll(context) {
+                    self.streams.unregister();
                     return Poll::Ready(event);
                 }
-                if !self.is_ending && changed.as_mut().poll(context).is_ready() {
+                if self.end == End::Open && changed.as_mut().poll(context).is_ready() {
                     return Poll::Ready(Event::Drain);
                 }
                 Poll::Pending
             });
             match event.await {
-                Event::Request(stream) => {
-                    let (request, respond) = *stream;
-                    if !self.begin(request, respond) {
+                Event::Fields(block) => {
+                    if !self.fields(&block) {
                         return;
                     }
                 }
-                Event::Silent if self.is_ending => return,
+                Event::Broken(code, text) => self.refuse(code, text),
+                Event::Silent if self.end != End::Open => return,
                 Event::Silent | Event::Drain => self.end(),
                 Event::Stalled => return self.give_up(),
-                Event::End => return,
+                Event::Gone => return,
                 Event::Drained => {
-                    let (streams, worker) = (Rc::clone(&self.streams), Rc::clone(&self.worker));
-                    // What the library still holds of the connection goes first.
+                    let (handle, client) = (Rc::clone(&self.handle), Rc::clone(&self.client));
+                    let worker = Rc::clone(&self.worker);
                     drop(self);
-                    return Box::pin(linger(&streams, &worker)).await;
+                    return Box::pin(linger(&handle, &client, &worker)).await;
                 }
             }
         }
@@ -289,55 +232,88 @@ impl Loop {
 
     /// Tells the client to go; what has begun is finished.
     fn end(&mut self) {
-        if !std::mem::replace(&mut self.is_ending, true) {
-            (self.is_agreed, self.quiet_since) = (true, None);
-            self.connection.graceful_shutdown();
+        if self.end == End::Open {
+            (self.end, self.quiet_since) = (End::Agreed, None);
+            self.streams.go_away(Code::NO_ERROR);
         }
     }
 
-    /// Ends the connection of a client that asks too much.
-    fn refuse(&mut self) {
-        (self.is_agreed, self.is_ending) = (false, true);
-        self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+    /// Ends the connection of a client that breaks the protocol, or asks too much.
+    fn refuse(&mut self, code: Code, text: &str) {
+        if let Some(conf) = current_conf(&self.client, &self.worker) {
+            let text = format!("{text} while processing HTTP/2 connection");
+            conf.error_log.connection(Level::Info, &self.client, &text);
+        }
+        if self.end != End::Over {
+            self.end = End::Over;
+            self.streams.go_away(code);
+            self.streams.close();
+        }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        match self.connection.poll_accept(context) {
-            Poll::Ready(Some(Ok((request, respond)))) => {
-                return Poll::Ready(Event::Request(Box::new((request, respond))));
+        self.streams.register(context);
+        loop {
+            if self.end != End::Over {
+                match self.incoming.next() {
+                    Ok(Some(block)) => return Poll::Ready(Event::Fields(block)),
+                    Ok(None) => {}
+                    Err((code, text)) => return Poll::Ready(Event::Broken(code, text)),
+                }
             }
-            Poll::Ready(Some(Err(problem))) => {
-                self.note(&problem);
-                return Poll::Ready(Event::End);
+            let sent = self.streams.poll_send(context, &self.handle.io);
+            if matches!(sent, Poll::Ready(Err(_))) {
+                return Poll::Ready(Event::Gone);
             }
-            Poll::Ready(None) if self.is_agreed => return Poll::Ready(Event::Drained),
-            Poll::Ready(None) => return Poll::Ready(Event::End),
-            Poll::Pending => {}
+            let has_ended = self.end == End::Agreed && self.streams.count() == 0;
+            if sent.is_ready() && (has_ended || self.end == End::Over) {
+                return Poll::Ready(Event::Drained);
+            }
+            if self.end == End::Over || self.streams.is_full() {
+                break;
+            }
+            match self.handle.io.poll_read_at_most(context, self.incoming.buffer(), usize::MAX) {
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(_) => return Poll::Ready(Event::Gone),
+                Poll::Pending => break,
+            }
         }
+        self.poll_times(context)
+    }
+
+    fn poll_times(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         if self.poll_stalled(context).is_ready() {
             return Poll::Ready(Event::Stalled);
         }
-        if self.streams.active.get() > 0 {
+        if self.streams.count() > 0 {
             self.quiet_since = None;
+            self.handle.is_idle.set(false);
             return Poll::Pending;
         }
         if self.quiet_since.is_none() {
-            let Some(timeout) = self.idle_timeout() else { return Poll::Ready(Event::End) };
+            let Some(timeout) = self.idle_timeout() else { return Poll::Ready(Event::Gone) };
             let now = Instant::now();
             self.quiet_since = Some(now);
-            self.streams.handle.is_idle.set(!self.is_ending);
-            self.sleep.as_mut().reset(now + timeout);
+            self.handle.is_idle.set(self.end == End::Open);
+            self.incoming.rest();
+            self.streams.rest();
+            let end = now + timeout;
+            match &mut self.sleep {
+                Some(sleep) => sleep.as_mut().reset(end),
+                none => *none = Some(Box::pin(tokio::time::sleep_until(end))),
+            }
         }
-        self.sleep.as_mut().poll(context).map(|()| Event::Silent)
+        let sleep = self.sleep.as_mut().expect("set with the moment");
+        sleep.as_mut().poll(context).map(|()| Event::Silent)
     }
 
     /// Ready when the client has taken nothing for `send_timeout`, even if it asked for more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(since) = self.streams.stall.since() else { return Poll::Pending };
-        let Some(conf) = current_conf(&self.streams.client, &self.worker) else {
+        let Some(since) = self.streams.stalled() else { return Poll::Pending };
+        let Some(conf) = current_conf(&self.client, &self.worker) else {
             return Poll::Ready(());
         };
-        let timeout = default_core(&conf, self.streams.client.listen.get()).send_timeout;
+        let timeout = default_core(&conf, self.client.listen.get()).send_timeout;
         let end = since + timeout;
         let sleep = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
         if sleep.deadline() != end {
@@ -348,88 +324,122 @@ impl Loop {
 
     /// Ends the connection with all its streams: what waits for the client goes with them.
     fn give_up(self) {
-        self.streams.stall.time_out();
-        let client = &self.streams.client;
+        self.streams.time_out();
+        let client = &self.client;
         let Some(conf) = current_conf(client, &self.worker) else { return };
         let text =
             "client timed out (110: Connection timed out) while processing HTTP/2 connection";
         conf.error_log.connection(Level::Info, client, text);
         if default_core(&conf, client.listen.get()).reset_timedout_connection {
-            self.streams.handle.io.reset_on_close();
+            self.handle.io.reset_on_close();
         }
     }
 
     /// How long the client may have no stream; `None` without a configuration for its socket.
     fn idle_timeout(&self) -> Option<Duration> {
-        let conf = current_conf(&self.streams.client, &self.worker)?;
-        let core = default_core(&conf, self.streams.client.listen.get());
-        Some(if self.is_ending {
-            core.lingering_timeout
-        } else if self.streams.client.requests.get() == 0 {
-            core.client_header_timeout
-        } else {
-            core.keepalive_timeout.timeout
+        let conf = current_conf(&self.client, &self.worker)?;
+        let core = default_core(&conf, self.client.listen.get());
+        Some(match self.client.requests.get() {
+            0 => core.client_header_timeout,
+            _ => core.keepalive_timeout.timeout,
         })
     }
 
-    fn note(&self, problem: &h2::Error) {
-        // A client that is gone is not worth a line.
-        if problem.is_io() {
-            return;
+    /// Takes a block of fields: a head, or what is behind a body. `false` if the connection is over.
+    fn fields(&mut self, block: &Block) -> bool {
+        let Some(conf) = current_conf(&self.client, &self.worker) else { return false };
+        let bounds = Bounds::of_h2(first_core(&conf, &self.client));
+        let id = block.stream;
+        let known = self.streams.known(id);
+        if known == Known::New && self.end == End::Open {
+            self.streams.use_number(id);
         }
-        if let Some(conf) = current_conf(&self.streams.client, &self.worker) {
-            let text = format!("client sent invalid HTTP/2 frames ({problem})");
-            conf.error_log.connection(Level::Info, &self.streams.client, &text);
-        }
-    }
-
-    /// Begins to answer a request; `false` if the connection is over.
-    fn begin(&mut self, request: http::Request<RecvStream>, respond: SendResponse<Bytes>) -> bool {
-        let client = Rc::clone(&self.streams.client);
-        let Some(conf) = current_conf(&client, &self.worker) else { return false };
-        client.requests.set(client.requests.get() + 1);
-        self.bound(&conf);
-        let active = Active::new(&self.streams);
-        let core = first_core(&conf, &client);
-        let (parts, frames) = request.into_parts();
-        let bounds = Bounds::of_h2(core);
-        if request::is_too_large(&parts, &bounds) {
-            let text = "client exceeded \"large_client_header_buffers\" limit";
-            conf.error_log.connection(Level::Info, &client, text);
-            self.refuse();
+        let (incoming, list) = (&mut self.incoming, &mut self.fields);
+        list.clear();
+        let read = incoming.fields(block, |name, value| list.put(name, value, &bounds));
+        if let Err(stop) = read {
+            let (code, text) = match stop {
+                Stop::Broken => (Code::COMPRESSION_ERROR, "client sent invalid header block"),
+                Stop::Short => {
+                    (Code::FRAME_SIZE_ERROR, "client sent header block with incorrect length")
+                }
+                Stop::Enough => (
+                    Code::ENHANCE_YOUR_CALM,
+                    "client exceeded \"large_client_header_buffers\" limit",
+                ),
+            };
+            self.refuse(code, text);
             return true;
         }
-        let (mut request, mut refusal) = request::read(&parts, &bounds);
-        if let Some(bounds) = rules::of_server(&conf, &client, &request, &bounds) {
-            (request, refusal) = request::read(&parts, &bounds);
-        }
-        request.is_chunked = request.content_length.is_none() && !frames.is_end_stream();
-        let back =
-            Rc::new(ResponseHandle { respond: RefCell::new(respond), is_begun: Cell::new(false) });
-        let frames =
-            (!frames.is_end_stream()).then(|| Box::new(DataFrames(frames)) as Box<dyn Frames>);
-        let source = Rc::clone(&back) as Rc<dyn RequestSource>;
-        let body = RequestBody::of_stream(source, frames, request.content_length);
-        COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
-        let exchange = Exchange::new(conf, client, request, body);
-        let stream = Stream { exchange, back, active, _writing: Gauge::take(&COUNTERS.writing) };
-        // A panic ends the one stream, as it does in its own task.
-        if let Ok(Some(rest)) = tasks::guard(|| stream.start(refusal)) {
-            tasks::of_request(rest);
+        match known {
+            Known::New if id.is_multiple_of(2) => {
+                self.refuse(Code::PROTOCOL_ERROR, "client began a stream of an even number");
+            }
+            Known::Skipped => {
+                self.refuse(Code::PROTOCOL_ERROR, "client began a stream of a lower number");
+            }
+            Known::Closed => {
+                self.refuse(Code::STREAM_CLOSED, "client sent HEADERS frame for a closed stream");
+            }
+            Known::Ignored => {}
+            Known::Receiving => {
+                let is_end = block.is_last && !self.fields.has_pseudo();
+                if !is_end || self.streams.end(id).is_err() {
+                    self.streams.break_off(id, Code::PROTOCOL_ERROR);
+                }
+            }
+            // The client was told that it will not be answered.
+            Known::New if self.end != End::Open => {}
+            Known::New => self.request(conf, block, &bounds),
         }
         true
     }
 
+    /// Begins to answer a request.
+    fn request(&mut self, conf: Rc<WorkerConf>, block: &Block, bounds: &Bounds) {
+        let (id, client) = (block.stream, Rc::clone(&self.client));
+        let own = conf.location(conf.server(conf.sockets[client.listen.get()].default_server).conf);
+        let own = own.of::<Conf>();
+        let is_early = !self.incoming.is_settled
+            && !block.is_last
+            && (own.http2_body_preread_size.bytes() as u64) < WINDOW_BYTES.unsigned_abs();
+        if self.streams.count() as u64 >= own.http2_max_concurrent_streams || is_early {
+            return self.streams.refuse(id);
+        }
+        client.requests.set(client.requests.get() + 1);
+        self.bound(&conf);
+        let mut read = request::read(&self.fields, bounds);
+        if let Some(bounds) = rules::of_server(&conf, &client, &read.request, bounds) {
+            read = request::read(&self.fields, &bounds);
+        }
+        let request::Read { mut request, refusal, is_malformed } = read;
+        let length = request.content_length;
+        request.is_chunked = length.is_none() && !block.is_last;
+        request.sent_bytes = block.length() as u64;
+        let handle = Rc::new(self.streams.begin(id, block.is_last, length));
+        if block.is_last && self.streams.end(id).is_err() && !is_malformed {
+            return self.streams.break_off(id, Code::PROTOCOL_ERROR);
+        }
+        let frames = (!block.is_last)
+            .then(|| Box::new(streams::Body(Rc::clone(&handle))) as Box<dyn Frames>);
+        let source = Rc::new(Asker { streams: Rc::clone(&self.streams), id });
+        let body = RequestBody::of_stream(source as Rc<dyn RequestSource>, frames, length);
+        COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
+        let exchange = Exchange::new(conf, client, request, body);
+        let _writing = Gauge::take(&COUNTERS.writing);
+        let stream = Stream { exchange, handle, is_malformed, _writing };
+        // A panic ends the one stream, as it does in its own task.
+        if let Ok(Some(rest)) = tasks::guard(|| stream.start(refusal)) {
+            tasks::of_request(rest);
+        }
+    }
+
     /// Ends a connection that has had its share, or floods.
     fn bound(&mut self, conf: &WorkerConf) {
-        let client = &self.streams.client;
-        let core = default_core(conf, client.listen.get());
-        let requests = client.requests.get();
-        let resets = self.streams.resets.get();
+        let core = default_core(conf, self.client.listen.get());
+        let (requests, resets) = (self.client.requests.get(), self.streams.resets());
         if resets > limits::H2_RESETS_MIN && resets > requests / 2 {
-            let text = "client sent too many RST_STREAM frames";
-            conf.error_log.connection(Level::Info, client, text);
-            self.refuse();
+            self.refuse(Code::ENHANCE_YOUR_CALM, "client sent too many RST_STREAM frames");
         } else if requests >= core.keepalive_requests
             || self.opened.elapsed() >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()
@@ -442,14 +452,18 @@ impl Loop {
 /// One request and its response.
 struct Stream {
     exchange: Exchange,
-    back: Rc<ResponseHandle>,
-    active: Active,
+    handle: Rc<Handle>,
+    /// Whether the request is an error of the stream's, beside its answer (RFC 9113, section 8.1.1).
+    is_malformed: bool,
     _writing: Counted,
 }
 
+/// What is left of an answer.
+type Work = Pin<Box<dyn Future<Output = ()>>>;
+
 impl Stream {
     /// Answers at once if nothing has to be waited for; else the rest of the work.
-    fn start(mut self, refusal: Option<Refusal>) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    fn start(mut self, refusal: Option<Refusal>) -> Option<Work> {
         match respond::begin(&mut self.exchange, refusal) {
             Begun::Waits(pending) => Some(Box::pin(async move {
                 let answer = respond::wait(&mut self.exchange, pending).await;
@@ -461,37 +475,34 @@ impl Stream {
         }
     }
 
-    fn send(mut self, answer: Answer) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    fn send(mut self, answer: Answer) -> Option<Work> {
         let response = match answer {
             Ok(response) => *response,
             Err(status) => {
                 self.exchange.status = status;
-                self.back.respond.borrow_mut().send_reset(Reason::CANCEL);
-                self.finish(Sent::Failed);
+                self.handle.streams.send_reset(self.handle.id, Code::CANCEL);
+                self.finish();
                 return None;
             }
         };
-        let stall = &self.active.streams.stall;
-        self.back.is_begun.set(true);
-        match write::begin(&mut self.exchange, &self.back.respond, response, stall) {
+        match write::begin(&mut self.exchange, &self.handle, response) {
             write::Begun::Done(sent) => {
-                self.finish(sent);
+                self.exchange.is_complete = sent == Sent::Whole;
+                self.finish();
                 None
             }
             write::Begun::Waits(rest) => Some(Box::pin(async move {
-                let sent = rest.run(&mut self.exchange).await;
-                self.finish(sent);
+                self.exchange.is_complete = rest.run(&mut self.exchange).await == Sent::Whole;
+                self.finish();
             })),
         }
     }
 
-    fn finish(mut self, sent: Sent) {
-        self.exchange.is_complete = sent == Sent::Whole;
-        if sent == Sent::Failed {
-            let resets = &self.active.streams.resets;
-            resets.set(resets.get() + 1);
-        }
+    fn finish(mut self) {
         log(&mut self.exchange);
+        if self.is_malformed {
+            self.handle.streams.break_off(self.handle.id, Code::PROTOCOL_ERROR);
+        }
         let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());
         if !body.is_finished() && !body.is_lent() {
             // Kept for a moment: what is wrong with the rest of the request is still reported, and a
@@ -503,13 +514,3 @@ impl Stream {
         }
     }
 }
-
-/// Fields of a map that HTTP/2 forbids are left out (RFC 9113, section 8.2.2).
-fn is_of_connection(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 5] =
-        [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
-}
-
-/// Fields of a request or response.
-type Fields = HeaderMap;

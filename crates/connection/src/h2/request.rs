@@ -1,51 +1,178 @@
 //! From a stream's head to a request as the rest of the server knows it.
 
-use super::Fields;
 use crate::head::{Bounds, Received, Refusal, interpret};
 use bytes::Bytes;
-use http::Method;
-use http::header::{COOKIE, HOST};
-use http::request::Parts;
-use http::uri::Authority;
+use std::ops::Range;
 use yorozu_kernel::exchange::request::Request;
 use yorozu_wire::h1::{RequestLine, Version};
 
-/// Whether a head exceeds `large_client_header_buffers`; counted as by nginx: names and values.
-pub(super) fn is_too_large(parts: &Parts, bounds: &Bounds) -> bool {
-    let optional = |text: Option<&str>| text.map_or(0, str::len);
-    let target = parts.uri.path_and_query().map_or(1, |target| target.as_str().len());
-    let pseudo = [
-        (":method", parts.method.as_str().len()),
-        (":scheme", optional(parts.uri.scheme_str())),
-        (":authority", optional(parts.uri.authority().map(Authority::as_str))),
-        (":path", target),
-    ];
-    let pseudo = pseudo.into_iter().map(|(name, value)| (name.len(), value));
-    let fields = parts.headers.iter().map(|(name, value)| (name.as_str().len(), value.len()));
-    let mut whole = 0;
-    for (name, value) in pseudo.chain(fields) {
-        whole += name + value;
-        if name.max(value) > bounds.line_bytes_max || whole > bounds.head_bytes_max {
-            return true;
-        }
-    }
-    false
+/// The fields of a head.
+#[derive(Debug, Default)]
+pub(super) struct FieldList {
+    text: Vec<u8>,
+    /// Where each name and its value end.
+    ends: Vec<(usize, usize)>,
 }
 
-/// The request, as if it had come as lines, and why it is refused if it is.
-pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>) {
-    let mut text = Text(Vec::with_capacity(512));
-    let method = text.put(parts.method.as_str().as_bytes());
+impl FieldList {
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+    }
+
+    /// Appends a field, within the bounds; they count names and values, as nginx's. Whether it was within them.
+    pub(super) fn put(&mut self, name: &[u8], value: &[u8], bounds: &Bounds) -> bool {
+        self.text.extend_from_slice(name);
+        let name_end = self.text.len();
+        self.text.extend_from_slice(value);
+        self.ends.push((name_end, self.text.len()));
+        name.len().max(value.len()) <= bounds.line_bytes_max
+            && self.text.len() <= bounds.head_bytes_max
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut at = 0;
+        self.ends.iter().map(move |(name_end, value_end)| {
+            let field = (&self.text[at..*name_end], &self.text[*name_end..*value_end]);
+            at = *value_end;
+            field
+        })
+    }
+
+    /// Whether one of them belongs to a head alone.
+    pub(super) fn has_pseudo(&self) -> bool {
+        self.iter().any(|(name, _)| name.starts_with(b":"))
+    }
+}
+
+/// A head that is malformed (RFC 9113, section 8.1.1), in the words of the log.
+type Malformed = &'static str;
+
+/// What a head says of its request's line.
+#[derive(Default)]
+struct Line<'a> {
+    method: Option<&'a [u8]>,
+    scheme: Option<&'a [u8]>,
+    path: Option<&'a [u8]>,
+    authority: Option<&'a [u8]>,
+    host: Option<&'a [u8]>,
+}
+
+impl<'a> Line<'a> {
+    fn of(list: &'a FieldList) -> (Self, Option<Malformed>) {
+        let (mut line, mut problem, mut has_fields) = (Self::default(), None, false);
+        for (name, value) in list.iter() {
+            let found = if name.starts_with(b":") {
+                match has_fields {
+                    true => Err("client sent a pseudo-header field behind others"),
+                    false => line.pseudo(name, value),
+                }
+            } else {
+                has_fields = true;
+                if name == b"host" {
+                    line.host = Some(value);
+                }
+                judge(name, value)
+            };
+            problem = problem.or(found.err());
+        }
+        (line, problem)
+    }
+
+    fn pseudo(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Malformed> {
+        let place = match name {
+            b":method" => &mut self.method,
+            b":scheme" => &mut self.scheme,
+            b":path" => &mut self.path,
+            b":authority" => &mut self.authority,
+            _ => return Err("client sent unknown pseudo-header field"),
+        };
+        match place.replace(value) {
+            None => Ok(()),
+            Some(_) => Err("client sent duplicate pseudo-header field"),
+        }
+    }
+
+    fn is_connect(&self) -> bool {
+        self.method == Some(b"CONNECT")
+    }
+
+    fn judge(&self) -> Result<(), Malformed> {
+        // As nginx: what is visible; the rest of the server reads more closely.
+        let is_visible = |text: &[u8]| text.iter().all(|byte| *byte > b' ' && *byte != 127);
+        let is_scheme = |text: &[u8]| {
+            !text.is_empty()
+                && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
+        };
+        match self.method {
+            None => return Err("client sent no :method header"),
+            Some(b"") => return Err("client sent empty :method header"),
+            Some(_) => {}
+        }
+        if self.authority.is_some_and(|authority| !is_visible(authority)) {
+            return Err("client sent invalid :authority header");
+        }
+        if self.is_connect() {
+            return Ok(());
+        }
+        match self.scheme {
+            None => return Err("client sent no :scheme header"),
+            Some(scheme) if !is_scheme(scheme) => return Err("client sent invalid :scheme header"),
+            Some(_) => {}
+        }
+        match self.path {
+            None => Err("client sent no :path header"),
+            Some(b"") => Err("client sent empty :path header"),
+            Some(b"*") if self.method == Some(b"OPTIONS") => Ok(()),
+            Some(path) if path.starts_with(b"/") && is_visible(path) => Ok(()),
+            Some(_) => Err("client sent invalid :path header"),
+        }
+    }
+}
+
+/// Judges a field that is not the line's (RFC 9113, sections 8.2.1 and 8.2.2); names as nginx does.
+fn judge(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    let is_invalid =
+        |byte: &u8| *byte <= b' ' || matches!(byte, b':' | 127) || byte.is_ascii_uppercase();
+    if name.is_empty() || name.iter().any(is_invalid) {
+        return Err("client sent invalid header name");
+    }
+    if value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n')) {
+        return Err("client sent header with invalid value");
+    }
+    match name {
+        b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
+            Err("client sent header field of HTTP/1")
+        }
+        b"te" if value != b"trailers" => Err("client sent invalid \"TE\" header"),
+        _ => Ok(()),
+    }
+}
+
+/// A head that was read.
+pub(super) struct Read {
+    /// As if it had come as lines.
+    pub(super) request: Request,
+    /// Why it is refused, if it is.
+    pub(super) refusal: Option<Refusal>,
+    /// Whether its stream ends with an error for it.
+    pub(super) is_malformed: bool,
+}
+
+/// Reads a head.
+pub(super) fn read(list: &FieldList, bounds: &Bounds) -> Read {
+    let (line, problem) = Line::of(list);
+    let problem = problem.or(line.judge().err());
+    let mut text = Text(Vec::with_capacity(list.text.len() + 64 + 4 * list.ends.len()));
+    let is_plain = |text: &&[u8]| text.iter().all(|byte| *byte > b' ' && *byte != 127);
+    let method = text.put(line.method.filter(is_plain).unwrap_or(b"-"));
     text.0.push(b' ');
-    let target = parts.uri.path_and_query().map_or("*", |target| target.as_str());
-    let path_and_query = text.put(target.as_bytes());
+    let path_and_query = text.put(line.path.filter(is_plain).unwrap_or(b"*"));
     text.0.extend_from_slice(b" HTTP/2.0");
     let end = text.at();
     text.0.extend_from_slice(b"\r\n");
     let consumed = text.at();
-    let differs = fields(parts, &mut text);
-    text.0.extend_from_slice(b"\r\n");
-    let line = RequestLine {
+    let request_line = RequestLine {
         method,
         target: path_and_query.clone(),
         authority: None,
@@ -55,19 +182,17 @@ pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>)
         end,
         consumed,
     };
-    // As in HTTP/1: upstreams may read others differently.
-    let is_method = |byte: u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
-    let refusal = if !parts.method.as_str().bytes().all(is_method) {
-        Some((400, format!("client sent invalid method: \"{}\"", parts.method)))
-    } else if parts.method == Method::CONNECT {
-        Some((405, "client sent CONNECT method".to_owned()))
-    } else if differs {
-        let text = "client sent \":authority\" and \"Host\" headers with different values";
-        Some((400, text.to_owned()))
-    } else {
-        None
-    };
-    match interpret(Bytes::from(text.0), &line, bounds) {
+    if let Some(problem) = problem {
+        // Its line is enough for the log.
+        text.0.extend_from_slice(b"\r\n");
+        let mut request = Request::unread(Bytes::from(text.0));
+        crate::head::fill_line(&mut request, &request_line);
+        return Read { request, refusal: Some((400, problem.to_owned())), is_malformed: true };
+    }
+    fields(list, &line, &mut text);
+    text.0.extend_from_slice(b"\r\n");
+    let refusal = refused(&line);
+    let (request, refusal) = match interpret(Bytes::from(text.0), &request_line, bounds) {
         Received::Request(request) => (request, refusal),
         Received::Bad { status, text, request } => {
             (request, Some(refusal.unwrap_or((status, text))))
@@ -75,36 +200,53 @@ pub(super) fn read(parts: &Parts, bounds: &Bounds) -> (Request, Option<Refusal>)
         Received::Closed | Received::TimedOut => {
             unreachable!("a head that is whole is read or refused")
         }
+    };
+    Read { request, refusal, is_malformed: false }
+}
+
+/// What is well formed, and not answered.
+fn refused(line: &Line<'_>) -> Option<Refusal> {
+    let method = line.method.unwrap_or_default();
+    // As in HTTP/1: upstreams may read others differently.
+    let is_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
+    if !method.iter().all(is_method) {
+        let method = String::from_utf8_lossy(method);
+        return Some((400, format!("client sent invalid method: \"{method}\"")));
+    }
+    if line.is_connect() {
+        return Some((405, "client sent CONNECT method".to_owned()));
+    }
+    match (line.host, line.authority) {
+        (Some(host), Some(authority)) if host != authority => {
+            let text = "client sent \":authority\" and \"Host\" headers with different values";
+            Some((400, text.to_owned()))
+        }
+        _ => None,
     }
 }
 
-/// Writes the field lines; `true` if the two ways to name the host differ.
-fn fields(parts: &Parts, text: &mut Text) -> bool {
-    let host = parts.headers.get(HOST).map(|host| host.as_bytes());
-    let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
-    if let Some(authority) = authority {
+/// Writes the field lines.
+fn fields(list: &FieldList, line: &Line<'_>, text: &mut Text) {
+    if let Some(authority) = line.authority {
         text.line(b"host", authority);
     }
-    for (name, value) in &parts.headers {
-        // Clients may split cookies over fields (RFC 9113, section 8.2.3).
-        if name != COOKIE && !(name == HOST && authority.is_some()) {
-            text.line(name.as_str().as_bytes(), value.as_bytes());
+    let mut cookies = 0;
+    for (name, value) in list.iter().filter(|(name, _)| !name.starts_with(b":")) {
+        if name == b"cookie" {
+            cookies += 1;
+        } else if name != b"host" || line.authority.is_none() {
+            text.line(name, value);
         }
     }
-    cookies(&parts.headers, text);
-    matches!((host, authority), (Some(host), Some(authority)) if host != authority)
-}
-
-fn cookies(fields: &Fields, text: &mut Text) {
-    let mut cookies = fields.get_all(COOKIE).iter();
-    let Some(first) = cookies.next() else { return };
-    text.0.extend_from_slice(b"cookie: ");
-    text.0.extend_from_slice(first.as_bytes());
-    for cookie in cookies {
-        text.0.extend_from_slice(b"; ");
-        text.0.extend_from_slice(cookie.as_bytes());
+    if cookies > 0 {
+        // Clients may split them over fields (RFC 9113, section 8.2.3).
+        text.0.extend_from_slice(b"cookie: ");
+        for (_, value) in list.iter().filter(|(name, _)| *name == b"cookie") {
+            text.0.extend_from_slice(value);
+            cookies -= 1;
+            text.0.extend_from_slice(if cookies > 0 { b"; " } else { b"\r\n" });
+        }
     }
-    text.0.extend_from_slice(b"\r\n");
 }
 
 /// A head under construction.
@@ -115,7 +257,7 @@ impl Text {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    fn put(&mut self, bytes: &[u8]) -> std::ops::Range<u32> {
+    fn put(&mut self, bytes: &[u8]) -> Range<u32> {
         let start = self.at();
         self.0.extend_from_slice(bytes);
         start..self.at()

@@ -1,16 +1,11 @@
 //! Sends a response as frames.
 
-use super::io::Stall;
-use super::{Fields, is_of_connection};
+use super::streams::{Gone, Handle};
 use crate::send::{
     Limit, Sent, Stop, first_fields, keep_sent, last_fields, note_stream, outcome, read_file,
     set_content_length,
 };
 use bytes::{Bytes, BytesMut};
-use h2::server::SendResponse;
-use h2::{Reason, SendStream};
-use http::{HeaderName, HeaderValue, StatusCode};
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
@@ -20,9 +15,7 @@ use std::time::Duration;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
 use yorozu_kernel::exchange::{Exchange, stream};
-
-/// Bytes of a frame's head (RFC 9113, section 4.1).
-const FRAME_HEAD_BYTES: u64 = 9;
+use yorozu_wire::h2::frame::{Code, HEAD_BYTES};
 
 /// How far the sending came without waiting.
 pub(super) enum Begun {
@@ -35,43 +28,38 @@ pub(super) struct Rest {
     body: Body,
     sender: Sender,
     limit: Limit,
-    stall: Rc<Stall>,
 }
 
 struct Sender {
-    stream: SendStream<Bytes>,
+    stream: Rc<Handle>,
     send_timeout: Duration,
     chunk_bytes: usize,
 }
 
+impl From<Gone> for Stop {
+    fn from(Gone: Gone) -> Self {
+        Self::Failed(io::ErrorKind::ConnectionReset.into())
+    }
+}
+
 /// Sends the head, and the body if the client takes all of it now.
-pub(super) fn begin(
-    exchange: &mut Exchange,
-    back: &RefCell<SendResponse<Bytes>>,
-    mut response: Response,
-    stall: &Rc<Stall>,
-) -> Begun {
+pub(super) fn begin(exchange: &mut Exchange, stream: &Rc<Handle>, mut response: Response) -> Begun {
     let conf = Rc::clone(&exchange.conf);
     let core = conf.location(exchange.location).http_core();
     let has_content = set_content_length(exchange, &mut response);
-    let mut head = http::Response::new(());
-    *head.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::OK);
-    let fields = head.headers_mut();
-    fields.reserve(16);
-    first_fields(&response, true, core, |name, value| put(fields, name, value));
-    last_fields(exchange, &response, |name, value| put(fields, name, value));
-    let head_bytes: usize =
-        fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    let is_empty = !has_content || matches!(response.body.length(), Some(0));
+    let streams = &stream.streams;
+    let sent = streams.send_fields(stream.id, Some(response.status), is_empty, |fields| {
+        first_fields(&response, true, core, |name, value| fields.put(name, value));
+        last_fields(exchange, &response, |name, value| fields.put(name, value));
+    });
     let body = std::mem::replace(&mut response.body, Body::empty());
     keep_sent(exchange, response, false);
     exchange.keep_alive = true;
-    let is_empty = !has_content || matches!(body.length(), Some(0));
-    exchange.bytes_sent = head_bytes as u64 + FRAME_HEAD_BYTES;
-    let sent = back.borrow_mut().send_response(head, is_empty);
-    let mut stream = match sent {
-        Ok(stream) => stream,
-        Err(problem) => return Begun::Done(outcome(exchange, Err(failed(problem)))),
-    };
+    match sent {
+        Ok(bytes) => exchange.bytes_sent = (bytes + HEAD_BYTES) as u64,
+        Err(gone) => return Begun::Done(outcome(exchange, Err(gone.into()))),
+    }
     if is_empty {
         return Begun::Done(Sent::Whole);
     }
@@ -79,53 +67,29 @@ pub(super) fn begin(
     let chunk_bytes =
         conf.location(exchange.location).of::<super::Conf>().http2_chunk_size.bytes().max(1);
     if let Body::Memory(bytes) = &body {
-        let length = bytes.len();
-        if limit.is_free() && chunk_bytes >= limits::H2_FRAME_BYTES {
-            stream.reserve_capacity(length);
-            if stream.capacity() >= length {
-                let sent = stream.send_data(bytes.clone(), true).map_err(failed);
-                count(exchange, length);
-                return Begun::Done(outcome(exchange, sent));
-            }
+        if limit.is_free() && streams.room(stream.id) >= bytes.len() {
+            let sent = send(exchange, stream, bytes.clone(), chunk_bytes, true);
+            return Begun::Done(outcome(exchange, sent));
         }
     }
+    let stream = Rc::clone(stream);
     let sender = Sender { stream, send_timeout: core.send_timeout, chunk_bytes };
-    Begun::Waits(Rest { body, sender, limit, stall: Rc::clone(stall) })
+    Begun::Waits(Rest { body, sender, limit })
 }
 
-/// One field; those of the connection are HTTP/1's.
-fn put(fields: &mut Fields, name: &[u8], value: &[u8]) {
-    if is_of_connection(name) {
-        return;
-    }
-    let Ok(name) = HeaderName::from_bytes(name) else { return };
-    let value = HeaderValue::from_bytes(value).or_else(|_| {
-        // What variables brought in: never a second line.
-        let plain: Vec<u8> = value
-            .iter()
-            .map(|byte| if matches!(byte, 0..=8 | 10..=31 | 127) { b' ' } else { *byte })
-            .collect();
-        HeaderValue::from_bytes(&plain)
-    });
-    if let Ok(value) = value {
-        fields.append(name, value);
-    }
-}
-
-/// All fields of a list.
-pub(super) fn put_all(fields: &mut Fields, list: &[(Bytes, Bytes)]) {
-    for (name, value) in list {
-        put(fields, name, value);
-    }
-}
-
-fn failed(problem: h2::Error) -> Stop {
-    Stop::Failed(io::Error::other(problem))
-}
-
-fn count(exchange: &mut Exchange, bytes: usize) {
-    exchange.body_bytes_sent += bytes as u64;
-    exchange.bytes_sent += bytes as u64 + FRAME_HEAD_BYTES;
+/// Sends bytes for which there is room.
+fn send(
+    exchange: &mut Exchange,
+    stream: &Handle,
+    bytes: Bytes,
+    frame_bytes: usize,
+    is_last: bool,
+) -> Result<(), Stop> {
+    let length = bytes.len();
+    let frames = stream.streams.send_data(stream.id, bytes, frame_bytes, is_last)?;
+    exchange.body_bytes_sent += length as u64;
+    exchange.bytes_sent += (length + frames * HEAD_BYTES) as u64;
+    Ok(())
 }
 
 impl Rest {
@@ -137,15 +101,16 @@ impl Rest {
             Body::Stream(stream) => self.stream(exchange, *stream).await,
             Body::Tunnel(_) => unreachable!("HTTP/2 has no upgrades"),
         };
+        let stream = &self.sender.stream;
         let result = match result {
             // The connection was ended for that.
-            Err(Stop::Failed(_)) if self.stall.is_timed_out() => Err(Stop::TimedOut),
+            Err(Stop::Failed(_)) if stream.streams.is_timed_out() => Err(Stop::TimedOut),
             other => other,
         };
         match &result {
             Ok(()) => {}
-            Err(Stop::Torn) => self.sender.stream.send_reset(Reason::INTERNAL_ERROR),
-            Err(_) => self.sender.stream.send_reset(Reason::CANCEL),
+            Err(Stop::Torn) => stream.streams.send_reset(stream.id, Code::INTERNAL_ERROR),
+            Err(_) => stream.streams.send_reset(stream.id, Code::CANCEL),
         }
         outcome(exchange, result)
     }
@@ -176,7 +141,7 @@ impl Rest {
                     let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
                     // What the client has no room for is not read: one that takes nothing holds none of it.
                     let wanted = left.min(limits::FILE_CHUNK_BYTES);
-                    let room = self.sender.room(wanted).await?.min(wanted);
+                    let room = self.sender.room().await?.min(wanted);
                     let bytes = read_file(&file, at, room).await?;
                     at += bytes.len() as u64;
                     self.bytes(exchange, bytes, is_last && at == range.end).await?;
@@ -195,12 +160,15 @@ impl Rest {
         let result = self.pieces(exchange, &mut stream).await;
         note_stream(exchange, &mut stream);
         result?;
+        let stream = &self.sender.stream;
         if exchange.sent.trailers.is_empty() {
-            return self.sender.stream.send_data(Bytes::new(), true).map_err(failed);
+            stream.streams.send_data(stream.id, Bytes::new(), 1, true)?;
+        } else {
+            stream.streams.send_fields(stream.id, None, true, |fields| {
+                exchange.sent.trailers.iter().for_each(|(name, value)| fields.put(name, value));
+            })?;
         }
-        let mut trailers = Fields::new();
-        put_all(&mut trailers, &exchange.sent.trailers);
-        self.sender.stream.send_trailers(trailers).map_err(failed)
+        Ok(())
     }
 
     async fn pieces(
@@ -242,11 +210,10 @@ impl Rest {
         while !bytes.is_empty() {
             let allowed = self.limit.allowance(exchange.body_bytes_sent).await;
             let wanted = bytes.len().min(allowed).min(self.sender.chunk_bytes);
-            let count_ = self.sender.room(wanted).await?.min(wanted);
-            let piece = bytes.split_to(count_);
+            let count = self.sender.room().await?.min(wanted);
+            let piece = bytes.split_to(count);
             let is_end = is_last && bytes.is_empty();
-            self.sender.stream.send_data(piece, is_end).map_err(failed)?;
-            count(exchange, count_);
+            send(exchange, &self.sender.stream, piece, self.sender.chunk_bytes, is_end)?;
         }
         Ok(())
     }
@@ -280,21 +247,21 @@ async fn gather(
 
 impl Sender {
     /// Returns when the client has given the stream up.
-    async fn reset(&mut self) {
-        let _ = poll_fn(|context| self.stream.poll_reset(context)).await;
+    async fn reset(&self) {
+        poll_fn(|context| self.stream.streams.poll_reset(self.stream.id, context)).await;
     }
 
-    /// Waits for room for some of `wanted` bytes.
-    async fn room(&mut self, wanted: usize) -> Result<usize, Stop> {
-        self.stream.reserve_capacity(wanted);
-        if self.stream.capacity() > 0 {
-            return Ok(self.stream.capacity());
+    /// Waits for room: how much there is.
+    async fn room(&self) -> Result<usize, Stop> {
+        let streams = &self.stream.streams;
+        match streams.room(self.stream.id) {
+            0 => {}
+            room => return Ok(room),
         }
-        let room = poll_fn(|context| self.stream.poll_capacity(context));
+        let room = poll_fn(|context| streams.poll_room(self.stream.id, context));
         match tokio::time::timeout(self.send_timeout, room).await {
             Err(_) => Err(Stop::TimedOut),
-            Ok(None) => Err(Stop::Failed(io::ErrorKind::ConnectionReset.into())),
-            Ok(Some(room)) => room.map_err(failed),
+            Ok(room) => Ok(room?),
         }
     }
 }

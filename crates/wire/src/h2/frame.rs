@@ -171,8 +171,11 @@ pub fn read<'a>(head: &Head, payload: &'a [u8]) -> Result<Frame<'a>, Broken> {
         }
         kind::PRIORITY => {
             for_stream("PRIORITY frame without a stream")?;
-            let is_other = Broken::Stream(Code::FRAME_SIZE_ERROR, "PRIORITY frame of incorrect length");
-            depends(head, payload.try_into().map_err(|_| is_other)?)?;
+            let is_other =
+                Broken::Stream(Code::FRAME_SIZE_ERROR, "PRIORITY frame of incorrect length");
+            if depends_on_itself(head, payload.try_into().map_err(|_| is_other)?) {
+                return Err(Broken::Stream(Code::PROTOCOL_ERROR, ON_ITSELF));
+            }
             Frame::Other
         }
         kind::RST_STREAM => {
@@ -240,17 +243,18 @@ fn without_priority<'a>(head: &Head, payload: &'a [u8]) -> Result<&'a [u8], Brok
     let text = "HEADERS frame of incorrect length";
     let short = Broken::Connection(Code::FRAME_SIZE_ERROR, text);
     let (priority, rest) = payload.split_first_chunk().ok_or(short)?;
-    depends(head, *priority)?;
-    Ok(rest)
+    match depends_on_itself(head, *priority) {
+        // Not the stream's alone: its fields are not decoded, and those behind them may need them.
+        true => Err(Broken::Connection(Code::PROTOCOL_ERROR, ON_ITSELF)),
+        false => Ok(rest),
+    }
 }
 
-/// Priorities have no effect; a stream that depends on itself is an error all the same.
-fn depends(head: &Head, priority: [u8; 5]) -> Result<(), Broken> {
-    let [a, b, c, d, _] = priority;
-    match u32::from_be_bytes([a & 127, b, c, d]) == head.stream {
-        true => Err(Broken::Stream(Code::PROTOCOL_ERROR, "stream that depends on itself")),
-        false => Ok(()),
-    }
+const ON_ITSELF: &str = "stream that depends on itself";
+
+/// Priorities have no effect; this is an error all the same.
+fn depends_on_itself(head: &Head, [a, b, c, d, _]: [u8; 5]) -> bool {
+    u32::from_be_bytes([a & 127, b, c, d]) == head.stream
 }
 
 /// The pairs of a SETTINGS frame: one of [`setting`] or another, and its value.
@@ -300,7 +304,10 @@ mod tests {
         assert_eq!(of(kind::DATA, flag::PADDED, 1, b"\x02abPP"), Ok(Frame::Data(b"ab")));
         assert_eq!(of(kind::DATA, flag::PADDED, 1, b"\x02PP"), Ok(Frame::Data(b"")));
         let priority = flag::PADDED | flag::PRIORITY;
-        assert_eq!(of(kind::HEADERS, priority, 3, b"\x01\0\0\0\x01\x10hP"), Ok(Frame::Headers(b"h")));
+        assert_eq!(
+            of(kind::HEADERS, priority, 3, b"\x01\0\0\0\x01\x10hP"),
+            Ok(Frame::Headers(b"h"))
+        );
         assert_eq!(of(kind::WINDOW_UPDATE, 0, 0, &[128, 0, 0, 9]), Ok(Frame::WindowUpdate(9)));
         assert_eq!(of(kind::PING, flag::ACK, 0, b"12345678"), Ok(Frame::Other));
         assert_eq!(of(200, 255, 7, b"anything"), Ok(Frame::Other));

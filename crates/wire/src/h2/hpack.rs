@@ -78,8 +78,10 @@ const STATIC: [(&[u8], &[u8]); 61] = [
 /// Why a block was not decoded to its end: the decoder cannot be used any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Stop {
-    /// It breaks the rules: COMPRESSION_ERROR.
+    /// It breaks the rules.
     Broken,
+    /// It ends in the middle of a field.
+    Short,
     /// Who takes the fields wants no more of them.
     Enough,
 }
@@ -120,12 +122,7 @@ pub struct Decoder {
 
 impl Default for Decoder {
     fn default() -> Self {
-        Self {
-            entries: VecDeque::new(),
-            bytes: 0,
-            bytes_max: TABLE_BYTES,
-            scratch: Vec::new(),
-        }
+        Self { entries: VecDeque::new(), bytes: 0, bytes_max: TABLE_BYTES, scratch: Vec::new() }
     }
 }
 
@@ -224,7 +221,7 @@ struct Block<'a>(&'a [u8]);
 
 impl<'a> Block<'a> {
     fn byte(&mut self) -> Result<u8, Stop> {
-        let (first, rest) = self.0.split_first().ok_or(Stop::Broken)?;
+        let (first, rest) = self.0.split_first().ok_or(Stop::Short)?;
         self.0 = rest;
         Ok(*first)
     }
@@ -252,7 +249,7 @@ impl<'a> Block<'a> {
     fn string(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         let is_coded = self.0.first().is_some_and(|first| *first >= 0x80);
         let length = self.integer(7)?;
-        let (text, rest): (&'a [u8], _) = self.0.split_at_checked(length).ok_or(Stop::Broken)?;
+        let (text, rest): (&'a [u8], _) = self.0.split_at_checked(length).ok_or(Stop::Short)?;
         self.0 = rest;
         if is_coded {
             huffman::decode(text, out)?;
@@ -340,7 +337,8 @@ mod tests {
     type Fields = Vec<(String, String)>;
 
     fn decoded(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, Stop> {
-        let (mut fields, text) = (Vec::new(), |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned());
+        let (mut fields, text) =
+            (Vec::new(), |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned());
         decoder.decode(block, |name, value| {
             fields.push((text(name), text(value)));
             true
@@ -350,7 +348,8 @@ mod tests {
 
     fn bytes(hex: &str) -> Vec<u8> {
         let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
-        let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let pair =
+            |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
         digits.as_chunks().0.iter().map(pair).collect()
     }
 
@@ -385,7 +384,11 @@ mod tests {
         // Section 6.3: to 256 bytes.
         decoded(&mut decoder, &[0x3f, 0xe1, 0x01]).unwrap();
         for round in 0..10u8 {
-            decoded(&mut decoder, &[0x40, 1, b'a' + round, 60].into_iter().chain([b'v'; 60]).collect::<Vec<_>>()).unwrap();
+            decoded(
+                &mut decoder,
+                &[0x40, 1, b'a' + round, 60].into_iter().chain([b'v'; 60]).collect::<Vec<_>>(),
+            )
+            .unwrap();
         }
         assert_eq!((decoder.entries.len(), decoder.bytes), (2, 186));
         assert_eq!(decoded(&mut decoder, &[0xbe]).unwrap()[0].0, "j");
@@ -396,16 +399,16 @@ mod tests {
 
     #[test]
     fn broken_blocks_are_refused() {
-        let broken: [&[u8]; 10] = [
+        for block in [&[0x00, 0x01][..], &[0x00, 0x05, b'a'], &[0xff], &[0x42, 0xff]] {
+            assert_eq!(decoded(&mut Decoder::default(), block), Err(Stop::Short), "{block:x?}");
+        }
+        let broken: [&[u8]; 7] = [
             &[0x80],
             &[0xbe],
             &[0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
-            &[0x00, 0x01],
-            &[0x00, 0x05, b'a'],
             &[0x3f, 0xe2, 0x1f],
             &[0x82, 0x20],
             &[0x00, 0x81, 0x18, 0x00],
-            &[0x7f],
             &[0x00, 0x84, 0xff, 0xff, 0xff, 0xff, 0x00],
         ];
         for block in broken {

@@ -1,0 +1,747 @@
+//! The streams of a connection: their states, their windows, and what waits to be sent (RFC 9113, section 5).
+//!
+//! The connection's task reads and writes; what answers a stream asks for room here, and puts frames here.
+
+use super::out::{Fields, Out};
+use crate::transport::Transport;
+use bytes::{Bytes, BytesMut};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use tokio::time::Instant;
+use yorozu_kernel::base::counters::{COUNTERS, Counted};
+use yorozu_kernel::base::limits;
+use yorozu_kernel::exchange::source::{Frames, Reset};
+use yorozu_upstream::Gauge;
+use yorozu_wire::h2::frame::{self, Broken, Code, WINDOW_BYTES, WINDOW_MAX, flag, kind, setting};
+
+/// Streams that ended and are still told from those that never were; chosen.
+const RECENT_MAX: usize = 256;
+/// What a client may send of a body that is read, in bytes; chosen, as the default of `http2_body_preread_size`.
+const READING_BYTES: i64 = 64 * 1024;
+
+/// What happened to a stream that is not open any more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ended {
+    /// Both sides have sent all.
+    Whole,
+    ByClient,
+    /// What the client had sent before it knew is no error.
+    ByServer,
+}
+
+/// One stream, from its request's head until what answers it is gone.
+#[derive(Debug)]
+struct Entry {
+    id: u32,
+    /// What may be sent of its response, in bytes; less than nothing after a change of settings.
+    window: i64,
+    /// What the client may send of its body.
+    room: i64,
+    /// What was taken of it, and the client was not told yet.
+    due: i64,
+    received: BytesMut,
+    /// What is to come, if the client said it.
+    announced: Option<u64>,
+    is_received: bool,
+    is_sent: bool,
+    reset: Option<Ended>,
+    /// Who waits for the body.
+    reader: Option<Waker>,
+    /// Who waits for room.
+    writer: Option<Waker>,
+    /// Who waits for the client to give up.
+    closers: Vec<Waker>,
+    _counted: Counted,
+}
+
+impl Entry {
+    fn wake_all(&mut self) {
+        let waiting = self.reader.take().into_iter().chain(self.writer.take());
+        waiting.chain(self.closers.drain(..)).for_each(Waker::wake);
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    out: Out,
+    /// By number.
+    entries: Vec<Entry>,
+    recent: VecDeque<(u32, Ended)>,
+    /// What may be sent on the connection.
+    window: i64,
+    /// The window that a stream begins with.
+    window_at_first: i64,
+    /// What the client may send on the connection.
+    room: i64,
+    /// What it may send on a stream before that is read.
+    room_at_first: i64,
+    /// Streams that wait for what they share, in order.
+    waiting: VecDeque<u32>,
+    /// The highest stream that was begun.
+    last: u32,
+    /// Streams that the client gave up or broke.
+    resets: u64,
+    is_gone: bool,
+    /// Whether TLS may hold what it took.
+    is_unflushed: bool,
+    /// Since when the client has taken nothing of what waits for it.
+    stalled: Option<Instant>,
+    /// Whether that was too long.
+    is_timed_out: bool,
+    /// While there is a stream.
+    counted: Option<Counted>,
+    connection: Option<Waker>,
+}
+
+/// The client does not want the stream any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gone;
+
+/// The streams of one connection.
+#[derive(Debug)]
+pub(super) struct Streams(RefCell<State>);
+
+/// A stream lives as long as this does.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) streams: Rc<Streams>,
+    pub(super) id: u32,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.streams.release(self.id);
+    }
+}
+
+impl State {
+    fn entry(&mut self, id: u32) -> Option<&mut Entry> {
+        let index = self.entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
+        Some(&mut self.entries[index])
+    }
+
+    /// A stream that may be sent on.
+    fn open(&mut self, id: u32) -> Result<&mut Entry, Gone> {
+        let is_gone = self.is_gone;
+        self.entry(id)
+            .filter(|entry| !is_gone && entry.reset.is_none() && !entry.is_sent)
+            .ok_or(Gone)
+    }
+
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        io: &Transport,
+    ) -> Poll<std::io::Result<()>> {
+        if self.out.is_empty() && !self.is_unflushed {
+            return Poll::Ready(Ok(()));
+        }
+        self.is_unflushed = true;
+        while !self.out.is_empty() {
+            let mut slices = [IoSlice::new(b""); 32];
+            let count = self.out.slices(&mut slices);
+            match ready!(io.poll_write(context, &slices[..count]))? {
+                0 => return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
+                sent => self.out.advance(sent),
+            }
+            self.stalled = None;
+            self.wake_first();
+        }
+        ready!(io.poll_flush(context))?;
+        self.is_unflushed = false;
+        Poll::Ready(Ok(()))
+    }
+
+    fn wake_connection(&mut self) {
+        if let Some(waker) = self.connection.take() {
+            waker.wake();
+        }
+    }
+
+    /// What streams share: the connection's window, and memory.
+    fn shared_room(&self) -> i64 {
+        let memory = limits::H2_SEND_BYTES.saturating_sub(self.out.waiting());
+        self.window.min(i64::try_from(memory).unwrap_or(i64::MAX))
+    }
+
+    /// Whoever waits longest for what they share goes on.
+    fn wake_first(&mut self) {
+        if self.shared_room() <= 0 {
+            return;
+        }
+        if let Some(first) = self.waiting.front().copied() {
+            match self.entry(first) {
+                Some(entry) => entry.writer.take().into_iter().for_each(Waker::wake),
+                None => _ = self.waiting.pop_front(),
+            }
+        }
+    }
+
+    fn leave_queue(&mut self, id: u32) {
+        if let Some(place) = self.waiting.iter().position(|waiting| *waiting == id) {
+            self.waiting.remove(place);
+            self.wake_first();
+        }
+    }
+
+    /// The frame's stream ends.
+    fn reset(&mut self, id: u32, code: Code, by: Ended) {
+        if by == Ended::ByServer {
+            self.out.reset(id, code);
+            self.wake_connection();
+        }
+        self.leave_queue(id);
+        if let Some(entry) = self.entry(id) {
+            entry.received = BytesMut::new();
+            entry.reset.get_or_insert(by);
+            entry.wake_all();
+        }
+    }
+
+    /// What a frame means for a stream that is not there.
+    fn absent(&self, id: u32) -> Option<Ended> {
+        let ended = self.recent.iter().rev().find(|(recent, _)| *recent == id);
+        ended.map(|(_, ended)| *ended)
+    }
+
+    fn add_window(&mut self, id: u32, more: i64) -> Result<(), Broken> {
+        if id == 0 {
+            self.window += more;
+            if self.window > WINDOW_MAX {
+                return Err(too_large_window());
+            }
+            self.wake_first();
+        } else if let Some(entry) = self.entry(id).filter(|entry| entry.reset.is_none()) {
+            entry.window += more;
+            if entry.window > WINDOW_MAX {
+                return Err(Broken::Stream(Code::FLOW_CONTROL_ERROR, TOO_LARGE_WINDOW));
+            }
+            if entry.window > 0 {
+                entry.writer.take().into_iter().for_each(Waker::wake);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a stream that a frame is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Known {
+    /// It may begin with this frame.
+    New,
+    /// Its request is not over.
+    Receiving,
+    /// What it still receives counts for nothing.
+    Ignored,
+    /// The client had ended it.
+    Closed,
+    /// There was a later one before it.
+    Skipped,
+}
+
+// --- What the connection's task does -------------------------------------------------------------
+
+impl Streams {
+    /// Begins, with what is said to the client first.
+    pub(super) fn new(room_at_first: i64, streams_max: u32) -> Self {
+        let mut out = Out::default();
+        let setting =
+            |name: u16, value: u32| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
+        let window = u32::try_from(room_at_first).unwrap_or(u32::MAX);
+        let settings = [
+            setting(setting::MAX_CONCURRENT_STREAMS, streams_max),
+            setting(setting::INITIAL_WINDOW_SIZE, window),
+        ];
+        out.frame(kind::SETTINGS, 0, 0, &settings.concat());
+        out.window(0, WINDOW_MAX - WINDOW_BYTES);
+        Self(RefCell::new(State {
+            out,
+            entries: Vec::new(),
+            recent: VecDeque::new(),
+            window: WINDOW_BYTES,
+            window_at_first: WINDOW_BYTES,
+            room: WINDOW_MAX,
+            room_at_first,
+            waiting: VecDeque::new(),
+            last: 0,
+            resets: 0,
+            is_gone: false,
+            is_unflushed: false,
+            stalled: None,
+            is_timed_out: false,
+            counted: None,
+            connection: None,
+        }))
+    }
+
+    /// Streams that are being answered.
+    pub(super) fn count(&self) -> usize {
+        self.0.borrow().entries.len()
+    }
+
+    /// Streams that the client gave up or broke.
+    pub(super) fn resets(&self) -> u64 {
+        self.0.borrow().resets
+    }
+
+    /// Whether the client has to take something before it is read from again.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.borrow().out.waiting() > 2 * limits::H2_SEND_BYTES
+    }
+
+    /// Wakes this task when there is something to send, or a stream has ended.
+    pub(super) fn register(&self, context: &Context<'_>) {
+        let mut state = self.0.borrow_mut();
+        match &mut state.connection {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+    }
+
+    /// Wakes no one: the connection's task is at work.
+    pub(super) fn unregister(&self) {
+        self.0.borrow_mut().connection = None;
+    }
+
+    /// Sends what waits, as far as the client takes it; `Ready` when nothing waits.
+    pub(super) fn poll_send(
+        &self,
+        context: &mut Context<'_>,
+        io: &Transport,
+    ) -> Poll<std::io::Result<()>> {
+        let mut state = self.0.borrow_mut();
+        let sent = state.poll_send(context, io);
+        if sent.is_ready() {
+            state.stalled = None;
+        } else if state.stalled.is_none() {
+            state.stalled = Some(Instant::now());
+        }
+        sent
+    }
+
+    /// Since when the client has taken nothing of what waits for it.
+    pub(super) fn stalled(&self) -> Option<Instant> {
+        self.0.borrow().stalled
+    }
+
+    /// The client has taken nothing for too long.
+    pub(super) fn time_out(&self) {
+        self.0.borrow_mut().is_timed_out = true;
+    }
+
+    pub(super) fn is_timed_out(&self) -> bool {
+        self.0.borrow().is_timed_out
+    }
+
+    /// Gives memory back while nothing happens.
+    pub(super) fn rest(&self) {
+        self.0.borrow_mut().out.rest();
+    }
+
+    /// What is known of the stream of a HEADERS frame.
+    pub(super) fn known(&self, id: u32) -> Known {
+        let mut state = self.0.borrow_mut();
+        let last = state.last;
+        match state.entry(id) {
+            Some(entry) => match entry.reset {
+                Some(Ended::ByServer) => Known::Ignored,
+                Some(_) => Known::Closed,
+                None if entry.is_received => Known::Closed,
+                None => Known::Receiving,
+            },
+            None if id > last => Known::New,
+            None => match state.absent(id) {
+                Some(Ended::ByServer) => Known::Ignored,
+                Some(_) => Known::Closed,
+                None => Known::Skipped,
+            },
+        }
+    }
+
+    /// A number that is used; its stream may not be answered.
+    pub(super) fn use_number(&self, id: u32) {
+        self.0.borrow_mut().last = id;
+    }
+
+    /// Begins a stream whose request has a head; `announced`: the length of its body.
+    pub(super) fn begin(
+        self: &Rc<Self>,
+        id: u32,
+        is_received: bool,
+        announced: Option<u64>,
+    ) -> Handle {
+        let mut state = self.0.borrow_mut();
+        let (window, room) = (state.window_at_first, state.room_at_first);
+        if state.entries.is_empty() {
+            state.counted = Some(Gauge::take(&COUNTERS.with_streams));
+        }
+        state.entries.push(Entry {
+            id,
+            window,
+            room,
+            due: 0,
+            received: BytesMut::new(),
+            announced,
+            is_received,
+            is_sent: false,
+            reset: None,
+            reader: None,
+            writer: None,
+            closers: Vec::new(),
+            _counted: Gauge::take(&COUNTERS.streams),
+        });
+        Handle { streams: Rc::clone(self), id }
+    }
+
+    fn release(&self, id: u32) {
+        let mut state = self.0.borrow_mut();
+        let Ok(index) = state.entries.binary_search_by_key(&id, |entry| entry.id) else { return };
+        let entry = state.entries.remove(index);
+        let ended = match entry.reset {
+            Some(ended) => ended,
+            None if entry.is_sent && entry.is_received => Ended::Whole,
+            None => {
+                let code = if entry.is_sent { Code::NO_ERROR } else { Code::INTERNAL_ERROR };
+                state.out.reset(id, code);
+                Ended::ByServer
+            }
+        };
+        state.leave_queue(id);
+        if state.recent.len() >= RECENT_MAX {
+            state.recent.pop_front();
+        }
+        state.recent.push_back((id, ended));
+        if state.entries.is_empty() {
+            state.counted = None;
+        }
+        state.wake_connection();
+    }
+
+    /// A piece of a body; `bytes`: what it counts, with its padding.
+    ///
+    /// # Errors
+    /// [`Broken`]
+    pub(super) fn data(
+        &self,
+        id: u32,
+        content: &[u8],
+        bytes: usize,
+        is_last: bool,
+    ) -> Result<(), Broken> {
+        let mut state = self.0.borrow_mut();
+        let text = "client violated flow control: too much data";
+        let counts = i64::try_from(bytes).unwrap_or(i64::MAX);
+        state.room -= counts;
+        if state.room < 0 {
+            return Err(Broken::Connection(Code::FLOW_CONTROL_ERROR, text));
+        }
+        if state.room < WINDOW_MAX / 2 {
+            let more = WINDOW_MAX - state.room;
+            state.out.window(0, more);
+            state.room = WINDOW_MAX;
+        }
+        let last = state.last;
+        let Some(entry) = state.entry(id) else {
+            return match state.absent(id) {
+                _ if id > last => Err(idle("DATA")),
+                Some(Ended::ByServer) => Ok(()),
+                _ => Err(Broken::Stream(Code::STREAM_CLOSED, "DATA frame for a closed stream")),
+            };
+        };
+        match entry.reset {
+            Some(Ended::ByServer) => return Ok(()),
+            None if !entry.is_received => {}
+            _ => return Err(Broken::Stream(Code::STREAM_CLOSED, "DATA frame for a closed stream")),
+        }
+        entry.room -= counts;
+        if entry.room < 0 {
+            return Err(Broken::Stream(Code::FLOW_CONTROL_ERROR, text));
+        }
+        entry.due += counts - i64::try_from(content.len()).unwrap_or(0);
+        entry.received.extend_from_slice(content);
+        if let Some(left) = &mut entry.announced {
+            let Some(rest) = left.checked_sub(content.len() as u64) else {
+                return Err(other_length());
+            };
+            *left = rest;
+        }
+        if is_last {
+            return ended(entry);
+        }
+        if let Some(reader) = entry.reader.take() {
+            reader.wake();
+        }
+        Ok(())
+    }
+
+    /// The request is over, with fields behind its body.
+    ///
+    /// # Errors
+    /// [`Broken`], if the body is shorter than it should be.
+    pub(super) fn end(&self, id: u32) -> Result<(), Broken> {
+        self.0.borrow_mut().entry(id).map_or(Ok(()), ended)
+    }
+
+    /// The client gives a stream up.
+    ///
+    /// # Errors
+    /// [`Broken`], if there never was one.
+    pub(super) fn give_up(&self, id: u32, code: Code) -> Result<(), Broken> {
+        let mut state = self.0.borrow_mut();
+        if id > state.last {
+            return Err(idle("RST_STREAM"));
+        }
+        if state.entry(id).is_some_and(|entry| entry.reset.is_none()) {
+            state.resets += 1;
+            state.reset(id, code, Ended::ByClient);
+        }
+        Ok(())
+    }
+
+    /// Ends a stream that breaks the rules.
+    pub(super) fn break_off(&self, id: u32, code: Code) {
+        let mut state = self.0.borrow_mut();
+        state.resets += 1;
+        state.reset(id, code, Ended::ByServer);
+    }
+
+    /// A stream is not answered now.
+    pub(super) fn refuse(&self, id: u32) {
+        let mut state = self.0.borrow_mut();
+        state.out.reset(id, Code::REFUSED_STREAM);
+        state.recent.push_back((id, Ended::ByServer));
+    }
+
+    /// The client takes more.
+    ///
+    /// # Errors
+    /// [`Broken`]
+    pub(super) fn widen(&self, id: u32, more: u32) -> Result<(), Broken> {
+        let mut state = self.0.borrow_mut();
+        if id > state.last {
+            return Err(idle("WINDOW_UPDATE"));
+        }
+        state.add_window(id, i64::from(more))
+    }
+
+    /// Takes the client's settings over, and says so.
+    ///
+    /// # Errors
+    /// [`Broken`]
+    pub(super) fn set(&self, payload: &[u8]) -> Result<(), Broken> {
+        let mut state = self.0.borrow_mut();
+        for pair in frame::settings(payload) {
+            // Frames are no longer than what everyone takes, and nothing is kept of fields that were sent.
+            let (setting::INITIAL_WINDOW_SIZE, value) = pair? else { continue };
+            let more = i64::from(value) - state.window_at_first;
+            state.window_at_first = i64::from(value);
+            let all: Vec<u32> = state.entries.iter().map(|entry| entry.id).collect();
+            for id in all {
+                state.add_window(id, more).map_err(|_| too_large_window())?;
+            }
+        }
+        state.out.frame(kind::SETTINGS, flag::ACK, 0, b"");
+        Ok(())
+    }
+
+    pub(super) fn pong(&self, content: [u8; 8]) {
+        self.0.borrow_mut().out.frame(kind::PING, flag::ACK, 0, &content);
+    }
+
+    /// Says that no stream above the last one will be answered.
+    pub(super) fn go_away(&self, code: Code) {
+        let mut state = self.0.borrow_mut();
+        let last = state.last;
+        state.out.go_away(last, code);
+    }
+
+    /// The connection is over: so is everything that waits for it.
+    pub(super) fn close(&self) {
+        let mut state = self.0.borrow_mut();
+        state.is_gone = true;
+        for entry in &mut state.entries {
+            entry.reset.get_or_insert(Ended::ByClient);
+            entry.wake_all();
+        }
+    }
+}
+
+const TOO_LARGE_WINDOW: &str = "client violated flow control: too large window";
+
+fn too_large_window() -> Broken {
+    Broken::Connection(Code::FLOW_CONTROL_ERROR, TOO_LARGE_WINDOW)
+}
+
+fn idle(what: &'static str) -> Broken {
+    let text = match what {
+        "DATA" => "DATA frame for a stream that was not begun",
+        "RST_STREAM" => "RST_STREAM frame for a stream that was not begun",
+        _ => "WINDOW_UPDATE frame for a stream that was not begun",
+    };
+    Broken::Connection(Code::PROTOCOL_ERROR, text)
+}
+
+fn other_length() -> Broken {
+    Broken::Stream(Code::PROTOCOL_ERROR, "body of another length than the client said")
+}
+
+fn ended(entry: &mut Entry) -> Result<(), Broken> {
+    entry.is_received = true;
+    if entry.announced.is_some_and(|left| left > 0) {
+        return Err(other_length());
+    }
+    if let Some(reader) = entry.reader.take() {
+        reader.wake();
+    }
+    Ok(())
+}
+
+// --- What answers a stream ------------------------------------------------------------------------
+
+impl Streams {
+    /// Sends a block of fields; the bytes of its names and values.
+    ///
+    /// # Errors
+    /// [`Gone`]
+    pub(super) fn send_fields(
+        &self,
+        id: u32,
+        status: Option<u16>,
+        is_last: bool,
+        write: impl FnOnce(&mut Fields<'_>),
+    ) -> Result<usize, Gone> {
+        let mut state = self.0.borrow_mut();
+        state.open(id)?.is_sent = is_last;
+        let bytes = state.out.fields(id, status, is_last, frame::PAYLOAD_BYTES, write);
+        state.wake_connection();
+        Ok(bytes)
+    }
+
+    /// How much of a body may be sent without waiting.
+    pub(super) fn room(&self, id: u32) -> usize {
+        let mut state = self.0.borrow_mut();
+        let shared = if state.waiting.is_empty() { state.shared_room() } else { 0 };
+        let own = state.open(id).map_or(0, |entry| entry.window);
+        usize::try_from(own.min(shared)).unwrap_or(0)
+    }
+
+    /// Waits for room; those that wait for the same are served in turn.
+    ///
+    /// # Errors
+    /// [`Gone`]
+    pub(super) fn poll_room(&self, id: u32, context: &Context<'_>) -> Poll<Result<usize, Gone>> {
+        let mut state = self.0.borrow_mut();
+        let shared = state.shared_room();
+        let own = match state.open(id) {
+            Ok(entry) => entry.window,
+            Err(gone) => return Poll::Ready(Err(gone)),
+        };
+        let is_next = state.waiting.front().is_none_or(|first| *first == id);
+        if own > 0 && shared > 0 && is_next {
+            state.waiting.pop_front();
+            // The next one, when this one has taken its part.
+            state.wake_first();
+            return Poll::Ready(Ok(usize::try_from(own.min(shared)).unwrap_or(0)));
+        }
+        if own <= 0 {
+            state.leave_queue(id);
+        } else if !state.waiting.contains(&id) {
+            state.waiting.push_back(id);
+            state.wake_first();
+        }
+        if let Some(entry) = state.entry(id) {
+            entry.writer = Some(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Sends a piece of a body, no longer than there is room, in as many frames as it needs.
+    ///
+    /// # Errors
+    /// [`Gone`]
+    pub(super) fn send_data(
+        &self,
+        id: u32,
+        mut bytes: Bytes,
+        frame_bytes: usize,
+        is_last: bool,
+    ) -> Result<usize, Gone> {
+        let mut state = self.0.borrow_mut();
+        let counts = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+        let frame_bytes = frame_bytes.min(frame::PAYLOAD_BYTES);
+        let entry = state.open(id)?;
+        (entry.window, entry.is_sent) = (entry.window - counts, is_last);
+        state.window -= counts;
+        let mut frames = 0;
+        while frames == 0 || !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(frame_bytes));
+            state.out.data(id, piece, is_last && bytes.is_empty());
+            frames += 1;
+        }
+        state.wake_connection();
+        Ok(frames)
+    }
+
+    /// Ends a stream before its end.
+    pub(super) fn send_reset(&self, id: u32, code: Code) {
+        let mut state = self.0.borrow_mut();
+        if state.entry(id).is_some_and(|entry| entry.reset.is_none()) {
+            state.reset(id, code, Ended::ByServer);
+        }
+    }
+
+    /// Ready when the stream is over without its response.
+    pub(super) fn poll_reset(&self, id: u32, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.0.borrow_mut();
+        let Some(entry) = state.entry(id).filter(|entry| entry.reset.is_none()) else {
+            return Poll::Ready(());
+        };
+        if !entry.closers.iter().any(|waker| waker.will_wake(context.waker())) {
+            entry.closers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// The body of a stream's request.
+#[derive(Debug)]
+pub(super) struct Body(pub(super) Rc<Handle>);
+
+impl Frames for Body {
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Reset>>> {
+        let mut state = self.0.streams.0.borrow_mut();
+        let wanted = state.room_at_first.max(READING_BYTES);
+        let id = self.0.id;
+        let Some(entry) = state.entry(id).filter(|entry| entry.reset.is_none()) else {
+            return Poll::Ready(Some(Err(Reset)));
+        };
+        let piece = entry.received.split().freeze();
+        entry.due += i64::try_from(piece.len()).unwrap_or(0);
+        if !entry.is_received {
+            // One that was not read from before may have been given less.
+            let more = entry.due.max(wanted - entry.room);
+            if more >= wanted / 2 {
+                (entry.room, entry.due) = (entry.room + more, 0);
+                state.out.window(id, more);
+                state.wake_connection();
+            }
+        }
+        let entry = state.entry(id).expect("just found");
+        if !piece.is_empty() {
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        if entry.is_received {
+            return Poll::Ready(None);
+        }
+        entry.reader = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let mut state = self.0.streams.0.borrow_mut();
+        state.entry(self.0.id).is_none_or(|entry| entry.is_received)
+    }
+}

@@ -133,7 +133,7 @@ impl<'a> Line<'a> {
 /// Judges a field that is not the line's (RFC 9113, sections 8.2.1 and 8.2.2); names as nginx does.
 fn judge(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     let is_invalid =
-        |byte: &u8| *byte <= b' ' || matches!(byte, b':' | 127) || byte.is_ascii_uppercase();
+        |byte: &u8| *byte <= b' ' || matches!(byte, b':' | 127..) || byte.is_ascii_uppercase();
     if name.is_empty() || name.iter().any(is_invalid) {
         return Err("client sent invalid header name");
     }

@@ -1,4 +1,4 @@
-//! Bytes on the wire: HTTP/1 heads and chunked bodies, FastCGI records, memcached's text protocol, the
+//! Bytes on the wire: HTTP/1 heads and chunked bodies, HTTP/2 frames and fields, FastCGI records, memcached's text protocol, the
 //! PROXY protocol.
 //!
 //! # Invariants
@@ -7,7 +7,7 @@
 //! - What two readers could understand differently is refused, never repaired (request smuggling).
 //!
 //! # Sources
-//! RFC 9112; FastCGI specification 1.0; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
+//! RFC 9112; RFC 9113; RFC 7541; FastCGI specification 1.0; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
 //! outside, noted where it differs from the RFC.
 
 pub mod fastcgi;

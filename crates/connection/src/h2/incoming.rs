@@ -6,7 +6,7 @@ use std::rc::Rc;
 use yorozu_wire::h2::frame::{self, Broken, Code, Frame, Head, PREFACE, flag, kind};
 use yorozu_wire::h2::hpack::{Decoder, Stop};
 
-/// Frames of one block of fields at most; chosen: nobody needs more than one or two.
+/// Frames of one block of fields at most; chosen: clients need one or two.
 const FRAMES_MAX: usize = 64;
 /// What a client may send that is neither fields nor content, in bytes, whatever else it sends; as nginx.
 const IDLE_TALK_BYTES: u64 = 1024 * 1024;

@@ -3,7 +3,7 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `incoming.rs` | the client's frames |
-//! | `streams.rs` | states and windows of streams |
+//! | `streams/` | states and windows of streams |
 //! | `out.rs` | frames that wait to be sent |
 //! | `request.rs` | from a head to a request |
 //! | `write.rs` | from a response to frames |

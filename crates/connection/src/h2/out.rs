@@ -170,7 +170,7 @@ impl Out {
         count
     }
 
-    /// So many bytes are sent.
+    /// This many bytes were sent.
     pub(super) fn advance(&mut self, mut count: usize) {
         self.waiting -= count;
         while count > 0 {

@@ -136,7 +136,7 @@ pub enum Frame<'a> {
     SettingsAck,
     /// To be sent back.
     Ping([u8; 8]),
-    /// Room for so many bytes more.
+    /// Room for this many bytes more.
     WindowUpdate(u32),
     /// Says nothing to a server: priorities, the client's own farewell, answers to our pings, kinds that are not known.
     Other,
@@ -207,23 +207,22 @@ pub fn read<'a>(head: &Head, payload: &'a [u8]) -> Result<Frame<'a>, Broken> {
             }
             Frame::Other
         }
-        kind::WINDOW_UPDATE => {
-            let is_other = size("WINDOW_UPDATE frame of incorrect length");
-            let room = u32::from_be_bytes(payload.try_into().map_err(|_| is_other)?) & 0x7fff_ffff;
-            match (room, head.stream) {
-                (0, 0) => {
-                    let text = "WINDOW_UPDATE frame without room";
-                    return Err(Broken::Connection(Code::PROTOCOL_ERROR, text));
-                }
-                (0, _) => {
-                    let text = "WINDOW_UPDATE frame without room";
-                    return Err(Broken::Stream(Code::PROTOCOL_ERROR, text));
-                }
-                _ => Frame::WindowUpdate(room),
-            }
-        }
+        kind::WINDOW_UPDATE => Frame::WindowUpdate(room(head, payload)?),
         _ => Frame::Other,
     })
+}
+
+/// How much more may be sent.
+fn room(head: &Head, payload: &[u8]) -> Result<u32, Broken> {
+    let text = "WINDOW_UPDATE frame of incorrect length";
+    let is_other = Broken::Connection(Code::FRAME_SIZE_ERROR, text);
+    let room = u32::from_be_bytes(payload.try_into().map_err(|_| is_other)?) & 0x7fff_ffff;
+    let text = "WINDOW_UPDATE frame without room";
+    match (room, head.stream) {
+        (0, 0) => Err(Broken::Connection(Code::PROTOCOL_ERROR, text)),
+        (0, _) => Err(Broken::Stream(Code::PROTOCOL_ERROR, text)),
+        _ => Ok(room),
+    }
 }
 
 fn unpadded<'a>(head: &Head, payload: &'a [u8]) -> Result<&'a [u8], Broken> {
@@ -262,9 +261,10 @@ fn depends_on_itself(head: &Head, [a, b, c, d, _]: [u8; 5]) -> bool {
 /// # Errors
 /// [`Broken`], for values that are not allowed.
 pub fn settings(payload: &[u8]) -> impl Iterator<Item = Result<(u16, u32), Broken>> {
-    let (pairs, _) = payload.as_chunks::<6>();
-    pairs.iter().map(|[a, b, c, d, e, f]| {
-        let (name, value) = (u16::from_be_bytes([*a, *b]), u32::from_be_bytes([*c, *d, *e, *f]));
+    payload.chunks_exact(6).map(|pair| {
+        let (name, value) = pair.split_at(2);
+        let name = u16::from_be_bytes(name.try_into().expect("two of six"));
+        let value = u32::from_be_bytes(value.try_into().expect("four of six"));
         let wrong = |code, text| Err(Broken::Connection(code, text));
         match name {
             setting::ENABLE_PUSH if value > 1 => {

@@ -347,10 +347,9 @@ mod tests {
     }
 
     fn bytes(hex: &str) -> Vec<u8> {
-        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
-        let pair =
-            |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-        digits.as_chunks().0.iter().map(pair).collect()
+        let digits: String = hex.chars().filter(char::is_ascii_hexdigit).collect();
+        let pairs = (0..digits.len()).step_by(2);
+        pairs.map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
     }
 
     #[test]

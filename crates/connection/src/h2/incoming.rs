@@ -116,8 +116,9 @@ impl Incoming {
         if self.buffer.len() < length {
             return Ok(None);
         }
-        let whole = self.buffer.split_to(length);
-        let payload = &whole[frame::HEAD_BYTES..];
+        // Out of the way while the frame is obeyed.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let payload = &buffer[frame::HEAD_BYTES..length];
         self.bytes += length as u64;
         if matches!(head.kind, kind::DATA | kind::HEADERS | kind::CONTINUATION) {
             self.useful += head.length as u64;
@@ -126,6 +127,8 @@ impl Incoming {
             return Err(Broken::Connection(Code::ENHANCE_YOUR_CALM, "http2 flood detected"));
         }
         let done = frame::read(&head, payload).and_then(|read| self.obey(&head, &read));
+        buffer.advance(length);
+        self.buffer = buffer;
         Ok(Some((head.stream, done)))
     }
 

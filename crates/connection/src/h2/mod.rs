@@ -54,6 +54,9 @@ use yorozu_wire::h2::hpack::Stop;
 pub const MODULE: Module =
     Module::new("http_v2", || [DIRECTIVES, OTHERS].concat()).with(&[silent::<Draft>]);
 
+/// Heads and reads of one connection in a row; chosen: all streams of a usual client.
+const STEPS_MAX: u32 = 128;
+
 /// A stream's client.
 #[derive(Debug)]
 struct Asker {
@@ -104,6 +107,7 @@ pub async fn serve(
         stalled: None,
         quiet_since: None,
         end: End::Open,
+        steps: 0,
         opened: Instant::now(),
     };
     loop_.run().await;
@@ -167,6 +171,8 @@ struct Loop {
     /// Since when there is no stream.
     quiet_since: Option<Instant>,
     end: End,
+    /// What was done since others had their turn.
+    steps: u32,
     opened: Instant,
 }
 
@@ -254,9 +260,16 @@ impl Loop {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         self.streams.register(context);
         loop {
-            if self.end != End::Over {
+            if self.end != End::Over && self.has_steps() {
                 match self.incoming.next() {
-                    Ok(Some(block)) => return Poll::Ready(Event::Fields(block)),
+                    Ok(_) if self.is_flooding() => {
+                        let text = "client sent too many RST_STREAM frames";
+                        return Poll::Ready(Event::Broken(Code::ENHANCE_YOUR_CALM, text));
+                    }
+                    Ok(Some(block)) => {
+                        self.steps += 1;
+                        return Poll::Ready(Event::Fields(block));
+                    }
                     Ok(None) => {}
                     Err((code, text)) => return Poll::Ready(Event::Broken(code, text)),
                 }
@@ -272,13 +285,27 @@ impl Loop {
             if self.end == End::Over || self.streams.is_full() {
                 break;
             }
+            if !self.has_steps() {
+                // Others' turn.
+                self.steps = 0;
+                context.waker().wake_by_ref();
+                break;
+            }
             match self.handle.io.poll_read_at_most(context, self.incoming.buffer(), usize::MAX) {
-                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(Ok(count)) if count > 0 => self.steps += 1,
                 Poll::Ready(_) => return Poll::Ready(Event::Gone),
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.steps = 0;
+                    break;
+                }
             }
         }
         self.poll_times(context)
+    }
+
+    /// Whether it may go on: a client that is never done must not hold up others. Counts heads and reads.
+    fn has_steps(&self) -> bool {
+        self.steps < STEPS_MAX
     }
 
     fn poll_times(&mut self, context: &mut Context<'_>) -> Poll<Event> {
@@ -352,7 +379,7 @@ impl Loop {
         let id = block.stream;
         let known = self.streams.known(id);
         if known == Known::New && self.end == End::Open {
-            self.streams.use_number(id);
+            self.streams.note(id);
         }
         let (incoming, list) = (&mut self.incoming, &mut self.fields);
         list.clear();
@@ -389,7 +416,7 @@ impl Loop {
                 }
             }
             // The client was told that it will not be answered.
-            Known::New if self.end != End::Open => {}
+            Known::New if self.end != End::Open => self.streams.ignore(id),
             Known::New => self.request(conf, block, &bounds),
         }
         true
@@ -434,13 +461,17 @@ impl Loop {
         }
     }
 
-    /// Ends a connection that has had its share, or floods.
+    /// Whether the client gives up or breaks more than every second stream.
+    fn is_flooding(&self) -> bool {
+        let resets = self.streams.resets();
+        resets > limits::H2_RESETS_MIN && resets > self.client.requests.get() / 2
+    }
+
+    /// Ends a connection that has had its share.
     fn bound(&mut self, conf: &WorkerConf) {
         let core = default_core(conf, self.client.listen.get());
-        let (requests, resets) = (self.client.requests.get(), self.streams.resets());
-        if resets > limits::H2_RESETS_MIN && resets > requests / 2 {
-            self.refuse(Code::ENHANCE_YOUR_CALM, "client sent too many RST_STREAM frames");
-        } else if requests >= core.keepalive_requests
+        let requests = self.client.requests.get();
+        if requests >= core.keepalive_requests
             || self.opened.elapsed() >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()
         {

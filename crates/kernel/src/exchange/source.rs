@@ -86,7 +86,7 @@ pub trait Frames: Debug {
     /// The next one, whose room is given back to the client at once; `None` at the end.
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Reset>>>;
 
-    /// Whether the client has said that none follows.
+    /// Whether none follows, and none waits.
     fn is_end_stream(&self) -> bool;
 }
 

@@ -156,6 +156,6 @@ impl Frames for Body {
 
     fn is_end_stream(&self) -> bool {
         let mut state = self.0.streams.0.borrow_mut();
-        state.entry(self.0.id).is_none_or(|entry| entry.is_received)
+        state.entry(self.0.id).is_none_or(|entry| entry.is_received && entry.received.is_empty())
     }
 }

@@ -82,6 +82,8 @@ struct State {
     /// Streams that wait for what they share, in order.
     waiting: VecDeque<u32>,
     /// The highest stream that was begun.
+    highest: u32,
+    /// The highest one that was not ignored.
     last: u32,
     /// Streams that the client gave up or broke.
     resets: u64,
@@ -202,6 +204,13 @@ impl State {
         }
     }
 
+    fn remember(&mut self, id: u32, ended: Ended) {
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((id, ended));
+    }
+
     /// What a frame means for a stream that is not there.
     fn absent(&self, id: u32) -> Option<Ended> {
         let ended = self.recent.iter().rev().find(|(recent, _)| *recent == id);
@@ -266,6 +275,7 @@ impl Streams {
             room: WINDOW_MAX,
             room_at_first,
             waiting: VecDeque::new(),
+            highest: 0,
             last: 0,
             resets: 0,
             is_gone: false,
@@ -344,7 +354,7 @@ impl Streams {
     /// What is known of the stream of a HEADERS frame.
     pub(super) fn known(&self, id: u32) -> Known {
         let mut state = self.0.borrow_mut();
-        let last = state.last;
+        let highest = state.highest;
         match state.entry(id) {
             Some(entry) => match entry.reset {
                 Some(Ended::ByServer) => Known::Ignored,
@@ -352,7 +362,7 @@ impl Streams {
                 None if entry.is_received => Known::Closed,
                 None => Known::Receiving,
             },
-            None if id > last => Known::New,
+            None if id > highest => Known::New,
             None => match state.absent(id) {
                 Some(Ended::ByServer) => Known::Ignored,
                 Some(_) => Known::Closed,
@@ -361,9 +371,17 @@ impl Streams {
         }
     }
 
-    /// A number that is used; its stream may not be answered.
-    pub(super) fn use_number(&self, id: u32) {
-        self.0.borrow_mut().last = id;
+    /// A stream is begun, and may be answered.
+    pub(super) fn note(&self, id: u32) {
+        let mut state = self.0.borrow_mut();
+        (state.highest, state.last) = (id, id);
+    }
+
+    /// A stream is begun that the client was told will not be answered: what belongs to it counts for nothing.
+    pub(super) fn ignore(&self, id: u32) {
+        let mut state = self.0.borrow_mut();
+        state.highest = id;
+        state.remember(id, Ended::ByServer);
     }
 
     /// Begins a stream whose request has a head; `announced`: the length of its body.
@@ -410,10 +428,7 @@ impl Streams {
             }
         };
         state.leave_queue(id);
-        if state.recent.len() >= RECENT_MAX {
-            state.recent.pop_front();
-        }
-        state.recent.push_back((id, ended));
+        state.remember(id, ended);
         if state.entries.is_empty() {
             state.counted = None;
         }
@@ -443,10 +458,10 @@ impl Streams {
             state.out.window(0, more);
             state.room = WINDOW_MAX;
         }
-        let last = state.last;
+        let highest = state.highest;
         let Some(entry) = state.entry(id) else {
             return match state.absent(id) {
-                _ if id > last => Err(idle("DATA")),
+                _ if id > highest => Err(idle("DATA")),
                 Some(Ended::ByServer) => Ok(()),
                 _ => Err(Broken::Stream(Code::STREAM_CLOSED, "DATA frame for a closed stream")),
             };
@@ -491,7 +506,7 @@ impl Streams {
     /// [`Broken`], if there never was one.
     pub(super) fn give_up(&self, id: u32, code: Code) -> Result<(), Broken> {
         let mut state = self.0.borrow_mut();
-        if id > state.last {
+        if id > state.highest {
             return Err(idle("RST_STREAM"));
         }
         if state.entry(id).is_some_and(|entry| entry.reset.is_none()) {
@@ -512,7 +527,7 @@ impl Streams {
     pub(super) fn refuse(&self, id: u32) {
         let mut state = self.0.borrow_mut();
         state.out.reset(id, Code::REFUSED_STREAM);
-        state.recent.push_back((id, Ended::ByServer));
+        state.remember(id, Ended::ByServer);
     }
 
     /// The client takes more.
@@ -521,7 +536,7 @@ impl Streams {
     /// [`Broken`]
     pub(super) fn widen(&self, id: u32, more: u32) -> Result<(), Broken> {
         let mut state = self.0.borrow_mut();
-        if id > state.last {
+        if id > state.highest {
             return Err(idle("WINDOW_UPDATE"));
         }
         state.add_window(id, i64::from(more))

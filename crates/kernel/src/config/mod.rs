@@ -18,6 +18,7 @@ pub mod regex;
 pub mod servers;
 pub mod settings;
 pub mod shared;
+pub mod spans;
 pub mod template;
 pub mod texts;
 pub mod types;

@@ -198,8 +198,7 @@ impl Trial<'_> {
 
     /// The addresses of locations, and one below each.
     fn paths_of(&self, locations: &LocationSet, paths: &mut Vec<String>) {
-        let prefixes = locations.prefixes.iter().map(|(_, id)| id);
-        for id in locations.exact.values().chain(prefixes) {
+        for id in locations.exact.values().chain(locations.prefixes.values()) {
             let location = self.conf.location(*id);
             let path = String::from_utf8_lossy(&location.name).into_owned();
             if path.starts_with('/') && paths.len() < LOCATIONS_MAX {

@@ -245,11 +245,14 @@ fn bound_depth(depth: usize, at: &Position) -> Result<(), ConfError> {
 }
 
 fn directive(words: Vec<Word>, block: Option<Vec<Directive>>, file: &Arc<Path>) -> Directive {
+    // Not in the place of the words: a directive would keep room for more than it has.
+    let mut args = Vec::with_capacity(words.len().saturating_sub(1));
     let mut words = words.into_iter();
     let first = words.next().expect("the lexer gives statements of at least one word");
+    args.extend(words.map(|word| word.text));
     Directive {
         name: first.text,
-        args: words.map(|word| word.text).collect(),
+        args,
         block,
         at: Position { file: Arc::clone(file), line: first.line },
     }

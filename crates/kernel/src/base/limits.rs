@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const PULSE: Duration = Duration::from_secs(20);
 /// A piece of memory that gets whole pages from the allocator, in bytes; chosen.
 pub const LARGE_PIECE_BYTES: usize = 4 * 1024 * 1024;
+/// What has been free for so long the allocator gives back; a little more than mimalloc's `purge_delay`.
+pub const UNUSED_AFTER: Duration = Duration::from_millis(1100);
 /// Largest window of flow control in HTTP/2, in bytes (RFC 9113, section 6.9.1).
 pub const H2_WINDOW_MAX: u32 = (1 << 31) - 1;
 /// Largest frame every HTTP/2 client takes, in bytes (RFC 9113, section 4.2).

@@ -6,6 +6,7 @@ pub mod beat;
 pub mod counters;
 pub mod faults;
 pub mod limits;
+pub mod memory;
 pub mod pace;
 pub mod tasks;
 pub mod timer;

@@ -7,6 +7,8 @@ use crate::config::servers::{Listen, ServerName};
 use crate::exchange::handler::Handler;
 use crate::logging::error_log::ErrorLogs;
 use bytes::Bytes;
+use std::collections::HashSet;
+use std::mem::Discriminant;
 use std::sync::Arc;
 use yorozu_conf::Position;
 
@@ -52,6 +54,8 @@ pub struct Block {
     /// `limit_except`: the methods it does not concern, and its block.
     pub limit_except: Option<Box<(Vec<Bytes>, Block)>>,
     pub locations: Vec<Block>,
+    /// Of each kind, the names that only one of them may have.
+    pub location_names: HashSet<(Discriminant<LocationName>, Bytes)>,
 
     pub server_names: Vec<ServerName>,
     pub listens: Vec<Listen>,
@@ -69,6 +73,7 @@ impl Block {
             name: LocationName::Unnamed,
             limit_except: None,
             locations: Vec::new(),
+            location_names: HashSet::new(),
             server_names: Vec::new(),
             listens: Vec::new(),
             servers: Vec::new(),

@@ -3,6 +3,7 @@
 
 use super::directive::ValueError;
 use super::module::Modules;
+use super::regex::Regex;
 use super::settings::AnyDraft;
 use super::shared::{Collected, Shared, SharedSet};
 use crate::config::names::{Definition, VariableNames};
@@ -10,7 +11,7 @@ use crate::exchange::variables::Variable;
 use crate::logging::file::LogFiles;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub struct Env {
     pub variables: RefCell<VariableNames>,
     /// What defines them: `map`, `set`, named captures.
     pub definitions: RefCell<Vec<Definition>>,
+    /// Regular expressions by their text and whether case does not count.
+    pub regexes: RefCell<HashMap<(Bytes, bool), Regex>>,
     /// Log files by path; survives a reload.
     pub logs: Arc<LogFiles>,
     /// Cache zones by name.
@@ -70,6 +73,7 @@ impl Env {
             conf_prefix,
             variables: RefCell::new(VariableNames::new(Box::new(|name| modules.variable(name)))),
             definitions: RefCell::default(),
+            regexes: RefCell::default(),
             logs,
             zones: RefCell::default(),
             warnings: RefCell::default(),

@@ -4,14 +4,22 @@ use super::env::Env;
 use super::regex::Regex;
 use super::template::{Part, Template};
 use super::value_error::ValueError;
+use bytes::Bytes;
 
 impl Regex {
-    /// Compiles `source`; named groups become variables.
+    /// Compiles `source`; named groups become variables. What stands in several places is one expression.
     ///
     /// # Errors
     /// As [`Regex::naming`].
     pub fn compile(source: &[u8], caseless: bool, env: &Env) -> Result<Self, ValueError> {
-        Self::naming(source, caseless, |name| env.variables.borrow_mut().define(name))
+        let key = (Bytes::copy_from_slice(source), caseless);
+        if let Some(known) = env.regexes.borrow().get(&key) {
+            return Ok(known.clone());
+        }
+        let define = |name: &str| env.variables.borrow_mut().define(name);
+        let regex = Self::naming(source, caseless, define)?;
+        env.regexes.borrow_mut().insert(key, regex.clone());
+        Ok(regex)
     }
 }
 
@@ -40,6 +48,7 @@ impl Template {
         if !plain.is_empty() {
             parts.push(Part::Text(plain.into()));
         }
+        parts.shrink_to_fit();
         Ok(Self { parts })
     }
 }

@@ -1,9 +1,11 @@
 //! Host names with wildcards: exact, longest `*.name`, longest `name.*`, then regexes in order.
 
 use crate::config::regex::Regex;
+use crate::config::regex_set::RegexSet;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 /// A table from host names to values.
 #[derive(Clone, Debug)]
@@ -14,6 +16,8 @@ pub struct Hosts<T> {
     /// `mail.` for `mail.*`.
     prefixes: HashMap<Bytes, T, RandomState>,
     regexes: Vec<(Regex, T)>,
+    /// Made when the last of them is there.
+    regex_set: OnceLock<RegexSet>,
 }
 
 impl<T> Default for Hosts<T> {
@@ -23,6 +27,7 @@ impl<T> Default for Hosts<T> {
             suffixes: HashMap::default(),
             prefixes: HashMap::default(),
             regexes: Vec::new(),
+            regex_set: OnceLock::new(),
         }
     }
 }
@@ -52,6 +57,7 @@ impl<T: Clone> Hosts<T> {
 
     pub fn add_regex(&mut self, regex: Regex, value: T) {
         self.regexes.push((regex, value));
+        self.regex_set = OnceLock::new();
     }
 
     /// The value of a name, regexes not considered.
@@ -72,6 +78,17 @@ impl<T: Clone> Hosts<T> {
         dots.find_map(|(at, _)| self.prefixes.get(&host[..=at]))
     }
 
+    /// The regexes that may match a name, in order.
+    pub fn regexes_for(&self, host: &[u8]) -> impl Iterator<Item = (&Regex, &T)> {
+        let make = || RegexSet::new(self.regexes.iter().map(|(regex, _)| regex));
+        let candidates = self.regex_set.get_or_init(make).candidates(host);
+        (0..candidates.len()).map(move |at| {
+            let (regex, value) = &self.regexes[candidates[at] as usize];
+            (regex, value)
+        })
+    }
+
+    /// All regexes, in order.
     pub fn regexes(&self) -> impl Iterator<Item = (&Regex, &T)> {
         self.regexes.iter().map(|(regex, value)| (regex, value))
     }

@@ -114,13 +114,13 @@ pub fn server(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result
 pub fn location(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
     let name = location_name(loader.env, &line.args).map_err(|error| error.at(&line.at))?;
     check_nesting(block, &name, line)?;
-    let is_same = |other: &Block| match (&other.name, &name) {
-        (LocationName::Exact(a), LocationName::Exact(b))
-        | (LocationName::Named(a), LocationName::Named(b))
-        | (LocationName::Prefix { path: a, .. }, LocationName::Prefix { path: b, .. }) => a == b,
-        _ => false,
+    let key = match &name {
+        LocationName::Exact(path)
+        | LocationName::Named(path)
+        | LocationName::Prefix { path, .. } => Some((std::mem::discriminant(&name), path.clone())),
+        LocationName::Regex(_) | LocationName::Unnamed => None,
     };
-    if block.locations.iter().any(is_same) {
+    if key.is_some_and(|key| !block.location_names.insert(key)) {
         let text = String::from_utf8_lossy(line.args.last().expect("one argument at least"));
         return Err(ValueError(format!("duplicate location \"{text}\"")).at(&line.at));
     }

@@ -44,6 +44,24 @@ impl Network {
         }
     }
 
+    /// The addresses of a network of IPv4, from the first to the last.
+    pub fn v4_bounds(self) -> Option<(u32, u32)> {
+        match self {
+            Self::All => Some((0, u32::MAX)),
+            Self::V4 { bits, mask } => Some((bits, bits | !mask)),
+            Self::Unix | Self::V6 { .. } => None,
+        }
+    }
+
+    /// The addresses of a network of IPv6, from the first to the last.
+    pub fn v6_bounds(self) -> Option<(u128, u128)> {
+        match self {
+            Self::All => Some((0, u128::MAX)),
+            Self::V6 { bits, mask } => Some((bits, bits | !mask)),
+            Self::Unix | Self::V4 { .. } => None,
+        }
+    }
+
     /// Whether it is among them; `None` is a client of a Unix socket.
     pub fn matches(self, peer: Option<IpAddr>) -> bool {
         match (self, peer) {

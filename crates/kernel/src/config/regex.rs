@@ -9,8 +9,8 @@ use std::fmt;
 use std::hash::BuildHasher as _;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A compiled expression; clones share it.
 #[derive(Clone)]
@@ -22,45 +22,72 @@ struct Inner {
     /// Unlike any other's of the process, and not 0.
     number: u64,
     source: String,
-    regex: pcre2::bytes::Regex,
+    is_caseless: bool,
+    /// Made for its first search: of many expressions most are never tried.
+    compiled: OnceLock<Option<pcre2::bytes::Regex>>,
     /// How many groups it captures, the whole match not counted.
     groups: usize,
+    /// The groups with names.
+    names: Box<[(usize, String)]>,
     /// Slots of variables that take the named groups.
-    named: Vec<(usize, u16)>,
+    named: Box<[(usize, u16)]>,
 }
 
 impl Inner {
-    fn compile(source: &[u8], caseless: bool) -> Result<Self, ValueError> {
+    /// `is_kept`: searched by at once.
+    fn new(source: &[u8], is_caseless: bool, is_kept: bool) -> Result<Self, ValueError> {
         let text = std::str::from_utf8(source).map_err(|_| {
             ValueError(format!("regex \"{}\" is not UTF-8", String::from_utf8_lossy(source)))
         })?;
-        let regex = pcre2::bytes::RegexBuilder::new()
-            .caseless(caseless)
-            .jit_if_available(true)
-            .build(text)
-            .map_err(|error| {
-                let at = error.offset().map_or_else(String::new, |at| {
-                    format!(" at \"{}\"", text.get(at..).unwrap_or_default())
-                });
-                ValueError(format!("pcre2_compile() failed: {error} in \"{text}\"{at}"))
-            })?;
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let groups = regex.captures_len() - 1;
-        Ok(Self { number, source: text.to_owned(), regex, groups, named: Vec::new() })
+        let compiled = compile(text, is_caseless, is_kept).map_err(|error| {
+            let at = error.offset().map_or_else(String::new, |at| {
+                format!(" at \"{}\"", text.get(at..).unwrap_or_default())
+            });
+            ValueError(format!("pcre2_compile() failed: {error} in \"{text}\"{at}"))
+        })?;
+        let names = compiled.capture_names().iter().cloned().enumerate();
+        let names = names.filter_map(|(group, name)| Some((group, name?))).collect();
+        let groups = compiled.captures_len() - 1;
+        Ok(Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            source: text.to_owned(),
+            is_caseless,
+            compiled: if is_kept { OnceLock::from(Some(compiled)) } else { OnceLock::new() },
+            groups,
+            names,
+            named: Box::default(),
+        })
+    }
+
+    /// To search by; what was compiled before is compiled again.
+    fn compiled(&self) -> Option<&pcre2::bytes::Regex> {
+        let make = || compile(&self.source, self.is_caseless, true).ok();
+        self.compiled.get_or_init(make).as_ref()
     }
 
     fn is_match(&self, subject: &[u8]) -> bool {
         // A failure inside PCRE (a limit) counts as no match.
-        self.regex.is_match(subject).unwrap_or(false)
+        self.compiled().is_some_and(|regex| regex.is_match(subject).unwrap_or(false))
     }
 
     /// The groups of a match, the whole of it first.
     fn spans(&self, subject: &[u8]) -> Option<Spans> {
-        let mut locations = self.regex.capture_locations();
-        self.regex.captures_read(&mut locations, subject).ok()??;
+        let regex = self.compiled()?;
+        let mut locations = regex.capture_locations();
+        regex.captures_read(&mut locations, subject).ok()??;
         let span = |group| locations.get(group).map(|(start, end)| start..end);
         Some((0..locations.len()).map(span).collect())
     }
+}
+
+/// `is_fast`: with machine code, which takes longer to make.
+fn compile(
+    source: &str,
+    is_caseless: bool,
+    is_fast: bool,
+) -> Result<pcre2::bytes::Regex, pcre2::Error> {
+    let mut builder = pcre2::bytes::RegexBuilder::new();
+    builder.caseless(is_caseless).jit_if_available(is_fast).build(source)
 }
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -165,11 +192,9 @@ impl Regex {
         caseless: bool,
         mut define: impl FnMut(&str) -> u16,
     ) -> Result<Self, ValueError> {
-        let mut compiled = Inner::compile(source, caseless)?;
-        let names = compiled.regex.capture_names().iter().enumerate();
-        let named = names.filter_map(|(group, name)| Some((group, define(name.as_ref()?))));
-        compiled.named = named.collect();
-        Ok(Self { inner: Arc::new(compiled) })
+        let mut inner = Inner::new(source, caseless, false)?;
+        inner.named = inner.names.iter().map(|(group, name)| (*group, define(name))).collect();
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Compiles what is not part of the configuration.
@@ -177,12 +202,12 @@ impl Regex {
     /// # Errors
     /// As [`Regex::naming`].
     pub fn plain(source: &[u8]) -> Result<Self, ValueError> {
-        Ok(Self { inner: Arc::new(Inner::compile(source, false)?) })
+        Ok(Self { inner: Arc::new(Inner::new(source, false, true)?) })
     }
 
-    /// The names of its groups.
-    pub fn names(&self) -> &[Option<String>] {
-        self.inner.regex.capture_names()
+    /// The groups with names.
+    pub fn names(&self) -> &[(usize, String)] {
+        &self.inner.names
     }
 
     /// How many groups it captures, the whole match not counted.

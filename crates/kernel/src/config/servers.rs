@@ -1,7 +1,9 @@
 //! Which sockets, servers and locations a configuration has.
 
 use super::hosts::Hosts;
+use super::prefixes::Prefixes;
 use super::regex::Regex;
+use super::regex_set::RegexSet;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -120,9 +122,9 @@ impl ServerConf {
 #[derive(Debug, Default)]
 pub struct LocationSet {
     pub exact: HashMap<Bytes, LocationId>,
-    /// Longest first.
-    pub prefixes: Vec<(Bytes, LocationId)>,
+    pub prefixes: Prefixes<LocationId>,
     /// In the order written.
     pub regexes: Vec<(Regex, LocationId)>,
+    pub regex_set: RegexSet,
     pub named: HashMap<Bytes, LocationId>,
 }

@@ -26,7 +26,7 @@ pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Option<ServerId> {
     if let Some(id) = hosts.find(host) {
         return Some(*id);
     }
-    hosts.regexes().find(|(regex, _)| regex.matches(host, exchange)).map(|(_, id)| *id)
+    hosts.regexes_for(host).find(|(regex, _)| regex.matches(host, exchange)).map(|(_, id)| *id)
 }
 
 /// Chooses the server and normalises the path, of a request that no client waits for.
@@ -59,7 +59,7 @@ pub fn first_server(conf: &WorkerConf, client: &Client) -> ServerId {
 
 /// The server of a lower-cased name on a socket, if one has it.
 pub fn named(socket: &Socket, name: &[u8]) -> Option<ServerId> {
-    let by_regex = || socket.hosts.regexes().find(|(regex, _)| regex.is_match(name));
+    let by_regex = || socket.hosts.regexes_for(name).find(|(regex, _)| regex.is_match(name));
     socket.hosts.find(name).or_else(|| by_regex().map(|(_, id)| id)).copied()
 }
 
@@ -93,7 +93,7 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], matched: &mut Vec<Regex>
     if let Some(id) = lacking_slash(conf, set, uri) {
         return Some(Found::LacksSlash(id));
     }
-    let prefix = set.prefixes.iter().find(|(path, _)| uri.starts_with(path)).map(|(_, id)| *id);
+    let prefix = set.prefixes.longest(uri).copied();
     let mut best = prefix;
     if let Some(id) = prefix {
         let location = conf.location(id);
@@ -113,7 +113,8 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], matched: &mut Vec<Regex>
             return best.map(Found::Location);
         }
     }
-    for (regex, id) in &set.regexes {
+    for place in &*set.regex_set.candidates(uri) {
+        let (regex, id) = &set.regexes[*place as usize];
         if regex.is_match(uri) {
             matched.push(regex.clone());
             let nested = in_set(conf, &conf.location(*id).locations, uri, matched);
@@ -124,10 +125,7 @@ fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], matched: &mut Vec<Regex>
 }
 
 fn lacking_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> Option<LocationId> {
-    let found = set.prefixes.iter().find(|(path, id)| {
-        path.strip_suffix(b"/") == Some(uri) && conf.location(*id).handler.is_gateway()
-    });
-    // Looked for only then: most requests lack no slash.
-    let has_own = || set.prefixes.iter().any(|(path, _)| path == uri);
-    found.filter(|_| !has_own()).map(|(_, id)| *id)
+    let found = *set.prefixes.get_with_slash(uri)?;
+    let is_lacking = conf.location(found).handler.is_gateway() && set.prefixes.get(uri).is_none();
+    is_lacking.then_some(found)
 }

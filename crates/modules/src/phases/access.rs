@@ -1,10 +1,12 @@
 //! `allow` and `deny`: which clients may ask, by address.
 
+use std::net::IpAddr;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::network::Network;
 use yorozu_kernel::config::place::{ModuleConf, Place, place};
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft, silent};
+use yorozu_kernel::config::spans::{Address, Range, Spans};
 use yorozu_kernel::exchange::Exchange;
 
 /// The module.
@@ -36,7 +38,53 @@ pub struct Draft {
 /// The rules of one location.
 #[derive(Clone, Debug)]
 pub struct Conf {
-    rules: Vec<Rule>,
+    is_set: bool,
+    /// The first rule of each address, as [`number`] has it.
+    v4: Spans<u32>,
+    v6: Spans<u128>,
+    /// What the first rule for clients of Unix sockets says.
+    unix: Option<bool>,
+}
+
+/// The rule at a place of the list: a smaller number stands before a greater one, an odd one admits.
+fn number(at: usize, is_allow: bool) -> u32 {
+    u32::try_from(at * 2).expect("fewer lines than that are read") | u32::from(is_allow)
+}
+
+impl Conf {
+    fn new(rules: &[Rule]) -> Self {
+        let for_unix = |rule: &&Rule| rule.network.matches(None);
+        Self {
+            is_set: !rules.is_empty(),
+            v4: first_rules(rules, Network::v4_bounds),
+            v6: first_rules(rules, Network::v6_bounds),
+            unix: rules.iter().find(for_unix).map(|rule| rule.is_allow),
+        }
+    }
+
+    /// Whether the first rule that matches a client admits it; `None` as `peer` is a client of a Unix socket.
+    fn allows(&self, peer: Option<IpAddr>) -> Option<bool> {
+        let first = match peer {
+            None => return self.unix,
+            Some(IpAddr::V4(ip)) => self.v4.find(ip.to_bits()),
+            Some(IpAddr::V6(ip)) => {
+                // Rules of both families are about such an address.
+                let mapped = ip.to_ipv4_mapped().and_then(|ip| self.v4.find(ip.to_bits()));
+                mapped.into_iter().chain(self.v6.find(ip.to_bits())).min()
+            }
+        };
+        first.map(|number| number & 1 == 1)
+    }
+}
+
+/// The first rule of each address of a family, of which `bounds` has the addresses of a network.
+fn first_rules<A: Address>(rules: &[Rule], bounds: fn(Network) -> Option<(A, A)>) -> Spans<A> {
+    let range = |(at, rule): (usize, &Rule)| {
+        let (first, last) = bounds(rule.network)?;
+        Some(Range { first, last, value: number(at, rule.is_allow) })
+    };
+    let ranges: Vec<_> = rules.iter().enumerate().filter_map(range).collect();
+    Spans::first_counts(&ranges)
 }
 
 impl ModuleDraft for Draft {
@@ -51,7 +99,7 @@ impl ModuleDraft for Draft {
     }
 
     fn compile(&self, _at: &Compiling<'_>) -> Result<Conf, ValueError> {
-        Ok(Conf { rules: self.rules.or_default() })
+        Ok(Conf::new(self.rules.written().map_or(&[], Vec::as_slice)))
     }
 }
 
@@ -83,12 +131,57 @@ pub const DIRECTIVES: &[Directive] = &[
 impl Conf {
     /// Whether it says anything.
     pub fn is_set(&self) -> bool {
-        !self.rules.is_empty()
+        self.is_set
     }
 }
 
 /// Whether the first rule that matches the client admits it; `None`: none matches.
 pub fn allows(exchange: &Exchange, conf: &Conf) -> Option<bool> {
-    let peer = exchange.remote.ip();
-    conf.rules.iter().find(|rule| rule.network.matches(peer)).map(|rule| rule.is_allow)
+    conf.allows(exchange.remote.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network() -> String {
+        let small = || fastrand::u8(..3);
+        match fastrand::u32(..12) {
+            0 => "all".to_owned(),
+            1 => "unix:".to_owned(),
+            2..=4 => format!("2001:db8:{}::{}/{}", small(), small(), fastrand::u8(..=128)),
+            5 => format!("::ffff:10.{}.0.{}/{}", small(), small(), fastrand::u8(90..=128)),
+            _ => format!("10.{}.0.{}/{}", small(), small(), fastrand::u8(..=32)),
+        }
+    }
+
+    fn peer() -> Option<IpAddr> {
+        let small = || fastrand::u8(..3);
+        let text = match fastrand::u32(..8) {
+            0 => return None,
+            1..=3 => format!("10.{}.0.{}", small(), small()),
+            4 => format!("{}.9.9.9", fastrand::u8(..)),
+            5 | 6 => format!("::ffff:10.{}.0.{}", small(), small()),
+            _ => format!("2001:db8:{}::{}", small(), small()),
+        };
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn the_first_rule_counts_however_they_overlap() {
+        for _ in 0..3000 {
+            let rule = |_| Rule {
+                network: Network::parse(&network()).unwrap(),
+                is_allow: fastrand::bool(),
+            };
+            let rules: Vec<Rule> = (0..fastrand::usize(..10)).map(rule).collect();
+            let conf = Conf::new(&rules);
+            for _ in 0..20 {
+                let peer = peer();
+                let first = rules.iter().find(|rule| rule.network.matches(peer));
+                let naive = first.map(|rule| rule.is_allow);
+                assert_eq!(conf.allows(peer), naive, "{peer:?} by {rules:?}");
+            }
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! `geo`: a variable whose value depends on an address.
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use yorozu_conf::{ConfError, Directive as Line};
@@ -11,6 +13,7 @@ use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
 use yorozu_kernel::config::network::Network;
+use yorozu_kernel::config::spans::{Address, Range, Spans};
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::variables::Computed;
 use yorozu_kernel::exchange::{Exchange, forwarded};
@@ -18,29 +21,46 @@ use yorozu_kernel::exchange::{Exchange, forwarded};
 /// The module.
 pub const MODULE: Module = Module::new("http_geo", || DIRECTIVES.to_vec());
 
-/// Networks of one family by the length of their prefix; the longest that matches counts.
-#[derive(Debug, Default)]
-struct Networks(BTreeMap<u128, HashMap<u128, Bytes>>);
-
-impl Networks {
-    fn find(&self, bits: u128) -> Option<&Bytes> {
-        self.0.iter().rev().find_map(|(mask, networks)| networks.get(&(bits & mask)))
-    }
-}
-
 /// A compiled `geo` block.
 #[derive(Debug)]
 struct Geo {
     /// The address that is looked at; the client's without it.
     source: Option<Template>,
     default: Bytes,
-    v4: Networks,
-    v6: Networks,
-    /// `ranges`: the first address of each, with the last and the value.
-    ranges: BTreeMap<u32, (u32, Bytes)>,
+    /// Each value once; the spans have their places.
+    values: Box<[Bytes]>,
+    ranges: Spans<u32>,
+    v4: Spans<u32>,
+    v6: Spans<u128>,
     proxies: Vec<Network>,
     is_proxy_recursive: bool,
     is_volatile: bool,
+}
+
+/// What the lines of a `geo` block say.
+#[derive(Default)]
+struct Draft {
+    default: Bytes,
+    values: HashMap<Bytes, u32, RandomState>,
+    /// `ranges`: the first address of each, with the last and the value; they do not overlap.
+    ranges: BTreeMap<u32, (u32, u32)>,
+    v4: Networks<u32>,
+    v6: Networks<u128>,
+    proxies: Vec<Network>,
+    has_ranges: bool,
+    is_proxy_recursive: bool,
+    is_volatile: bool,
+}
+
+/// Values of networks by their first and their last address.
+type Networks<A> = HashMap<(A, A), u32, RandomState>;
+
+/// The longest prefix that matches counts.
+fn longest_first<A: Address>(networks: Networks<A>, length: fn(A, A) -> u32) -> Spans<A> {
+    let range = |((first, last), value)| Range { first, last, value };
+    let mut ranges: Vec<Range<A>> = networks.into_iter().map(range).collect();
+    ranges.sort_unstable_by_key(|range| Reverse(length(range.first, range.last)));
+    Spans::first_counts(&ranges)
 }
 
 pub const DIRECTIVES: &[Directive] = &[Directive::row(
@@ -83,33 +103,72 @@ impl Geo {
             IpAddr::V4(ip) => Some(ip),
             IpAddr::V6(ip) => ip.to_ipv4_mapped(),
         };
-        if let Some(ip) = v4 {
-            let range = self.ranges.range(..=ip.to_bits()).next_back();
-            let range = range.filter(|(_, (last, _))| ip.to_bits() <= *last);
-            return range
-                .map(|(_, (_, value))| value)
-                .or_else(|| self.v4.find(ip.to_bits().into()));
+        let value = match (v4, address) {
+            (Some(ip), _) => {
+                let ip = ip.to_bits();
+                self.ranges.find(ip).or_else(|| self.v4.find(ip))
+            }
+            (None, IpAddr::V6(ip)) => self.v6.find(ip.to_bits()),
+            (None, IpAddr::V4(_)) => None,
+        };
+        Some(&self.values[value? as usize])
+    }
+}
+
+impl Draft {
+    /// The place of a value, which is kept once.
+    fn value(&mut self, value: &Bytes) -> u32 {
+        if let Some(place) = self.values.get(value) {
+            return *place;
         }
-        match address {
-            IpAddr::V6(ip) => self.v6.find(ip.to_bits()),
-            IpAddr::V4(_) => None,
-        }
+        let place = u32::try_from(self.values.len()).expect("fewer lines than that are read");
+        self.values.insert(value.clone(), place);
+        place
     }
 
-    fn add_network(&mut self, text: &str, value: Bytes) -> Result<(), ValueError> {
-        let invalid = || ValueError(format!("invalid network \"{text}\""));
-        let (networks, mask, bits) = match Network::parse(text).ok_or_else(invalid)? {
-            Network::V4 { bits, mask } => (&mut self.v4, mask.into(), bits.into()),
-            Network::V6 { bits, mask } => (&mut self.v6, mask, bits),
-            Network::All | Network::Unix => return Err(invalid()),
-        };
-        networks.0.entry(mask).or_default().insert(bits, value);
+    /// One line: `name value`.
+    fn line(&mut self, name: &str, value: &Bytes) -> Result<(), ValueError> {
+        match (name, self.has_ranges) {
+            ("default", _) => self.default = value.clone(),
+            ("proxy", _) => {
+                let text = String::from_utf8_lossy(value);
+                let proxy = Network::parse(&text).ok_or_else(|| invalid("network", &text))?;
+                self.proxies.push(proxy);
+            }
+            ("delete", true) => self.range(&String::from_utf8_lossy(value), None)?,
+            ("delete", false) => self.delete_network(&String::from_utf8_lossy(value)),
+            (range, true) => {
+                let value = self.value(value);
+                self.range(range, Some(value))?;
+            }
+            (network, false) => {
+                let value = self.value(value);
+                self.network(network, value)?;
+            }
+        }
         Ok(())
     }
 
+    fn network(&mut self, text: &str, value: u32) -> Result<(), ValueError> {
+        match Network::parse(text) {
+            Some(Network::V4 { bits, mask }) => self.v4.insert((bits, bits | !mask), value),
+            Some(Network::V6 { bits, mask }) => self.v6.insert((bits, bits | !mask), value),
+            Some(Network::All | Network::Unix) | None => return Err(invalid("network", text)),
+        };
+        Ok(())
+    }
+
+    fn delete_network(&mut self, text: &str) {
+        match Network::parse(text) {
+            Some(Network::V4 { bits, mask }) => self.v4.remove(&(bits, bits | !mask)),
+            Some(Network::V6 { bits, mask }) => self.v6.remove(&(bits, bits | !mask)),
+            _ => None,
+        };
+    }
+
     /// A later range takes the place of what it covers of earlier ones.
-    fn add_range(&mut self, text: &str, value: Option<Bytes>) -> Result<(), ValueError> {
-        let invalid = || ValueError(format!("invalid range \"{text}\""));
+    fn range(&mut self, text: &str, value: Option<u32>) -> Result<(), ValueError> {
+        let invalid = || invalid("range", text);
         let (first, last) = text.split_once('-').ok_or_else(invalid)?;
         let bits = |text: &str| text.parse::<std::net::Ipv4Addr>().ok().map(|ip| ip.to_bits());
         let (first, last) = (bits(first).ok_or_else(invalid)?, bits(last).ok_or_else(invalid)?);
@@ -123,7 +182,7 @@ impl Geo {
         for start in touched {
             let Some((end, value)) = self.ranges.remove(&start) else { continue };
             if start < first {
-                self.ranges.insert(start, (first - 1, value.clone()));
+                self.ranges.insert(start, (first - 1, value));
             }
             if end > last {
                 self.ranges.insert(last + 1, (end, value));
@@ -134,6 +193,30 @@ impl Geo {
         }
         Ok(())
     }
+
+    fn compile(self, source: Option<Template>) -> Geo {
+        let range = |(first, (last, value))| Range { first, last, value };
+        let ranges: Vec<_> = self.ranges.into_iter().map(range).collect();
+        let mut values = vec![Bytes::new(); self.values.len()];
+        for (value, place) in self.values {
+            values[place as usize] = value;
+        }
+        Geo {
+            source,
+            default: self.default,
+            values: values.into(),
+            ranges: Spans::first_counts(&ranges),
+            v4: longest_first(self.v4, |first, last| (first ^ last).leading_zeros()),
+            v6: longest_first(self.v6, |first, last| (first ^ last).leading_zeros()),
+            proxies: self.proxies,
+            is_proxy_recursive: self.is_proxy_recursive,
+            is_volatile: self.is_volatile,
+        }
+    }
+}
+
+fn invalid(what: &str, text: &str) -> ValueError {
+    ValueError(format!("invalid {what} \"{text}\""))
 }
 
 fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfError> {
@@ -144,67 +227,87 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         _ => (None, &line.args[0]),
     };
     let slot = define(name, env).map_err(at)?;
-    let mut geo = Geo {
-        source,
-        default: Bytes::new(),
-        v4: Networks::default(),
-        v6: Networks::default(),
-        ranges: BTreeMap::new(),
-        proxies: Vec::new(),
-        is_proxy_recursive: false,
-        is_volatile: false,
-    };
-    let mut has_ranges = false;
+    let mut draft = Draft::default();
     for row in line.block.as_deref().unwrap_or_default() {
-        let name = row.name_text();
-        let one = match &row.args[..] {
-            [] if name == "ranges" => {
-                has_ranges = true;
-                continue;
-            }
-            [] if name == "proxy_recursive" => {
-                geo.is_proxy_recursive = true;
-                continue;
-            }
-            [] if name == "volatile" => {
-                geo.is_volatile = true;
-                continue;
-            }
-            [one] => one.clone(),
+        let name = String::from_utf8_lossy(&row.name);
+        match (&*name, &row.args[..]) {
+            ("ranges", []) => draft.has_ranges = true,
+            ("proxy_recursive", []) => draft.is_proxy_recursive = true,
+            ("volatile", []) => draft.is_volatile = true,
+            (name, [value]) => draft.line(name, value).map_err(|error| error.at(&row.at))?,
             _ => return Err(ValueError::new("invalid number of the geo parameters").at(&row.at)),
-        };
-        let text = String::from_utf8_lossy(&one).into_owned();
-        let done = match (&*name, has_ranges) {
-            ("default", _) => {
-                geo.default = one;
-                Ok(())
-            }
-            ("proxy", _) => match Network::parse(&text) {
-                Some(network) => {
-                    geo.proxies.push(network);
-                    Ok(())
-                }
-                None => Err(ValueError(format!("invalid network \"{text}\""))),
-            },
-            ("delete", true) => geo.add_range(&text, None),
-            ("delete", false) => {
-                let mask_of = Network::parse(&text);
-                match mask_of {
-                    Some(Network::V4 { bits, mask }) => {
-                        geo.v4.0.entry(mask.into()).or_default().remove(&bits.into());
-                    }
-                    Some(Network::V6 { bits, mask }) => {
-                        geo.v6.0.entry(mask).or_default().remove(&bits);
-                    }
-                    _ => {}
-                }
-                Ok(())
-            }
-            (range, true) => geo.add_range(range, Some(one)),
-            (network, false) => geo.add_network(network, one),
-        };
-        done.map_err(|error| error.at(&row.at))?;
+        }
     }
-    env.definitions.borrow_mut().push(Definition { slot, source: Box::new(geo) });
+    let source = Box::new(draft.compile(source));
+    env.definitions.borrow_mut().push(Definition { slot, source });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> std::net::Ipv4Addr {
+        u32::from_be_bytes([10, 0, fastrand::u8(..2), fastrand::u8(..16)]).into()
+    }
+
+    #[test]
+    fn the_longest_network_counts() {
+        for _ in 0..1000 {
+            let mut draft = Draft::default();
+            let mut networks: Vec<(Network, String)> = Vec::new();
+            for number in 0..fastrand::u32(..12) {
+                let (text, value) =
+                    (format!("{}/{}", address(), fastrand::u8(20..=32)), number % 4);
+                let network = Network::parse(&text).unwrap();
+                networks.retain(|(earlier, _)| *earlier != network);
+                if fastrand::u8(..5) == 0 {
+                    draft.line("delete", &text.into()).unwrap();
+                } else {
+                    draft.line(&text, &value.to_string().into()).unwrap();
+                    networks.push((network, value.to_string()));
+                }
+            }
+            let geo = draft.compile(None);
+            for _ in 0..20 {
+                let address = IpAddr::V4(address());
+                let matching =
+                    networks.iter().filter(|(network, _)| network.matches(Some(address)));
+                let bounds = |network: &Network| network.v4_bounds().unwrap();
+                let longest =
+                    matching.min_by_key(|(network, _)| bounds(network).1 - bounds(network).0);
+                let naive = longest.map(|(_, value)| value.as_bytes());
+                assert_eq!(geo.find(address).map(|found| &found[..]), naive, "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_range_counts() {
+        for _ in 0..1000 {
+            let mut draft = Draft { has_ranges: true, ..Draft::default() };
+            let mut ranges = Vec::new();
+            for number in 0..fastrand::u32(..12) {
+                let (a, b) = (address(), address());
+                let (first, last, value) = (a.min(b), a.max(b), (number % 4).to_string());
+                let text = format!("{first}-{last}");
+                if fastrand::u8(..5) == 0 {
+                    draft.line("delete", &text.into()).unwrap();
+                    ranges.push((first, last, None));
+                } else {
+                    draft.line(&text, &value.clone().into()).unwrap();
+                    ranges.push((first, last, Some(value)));
+                }
+            }
+            let geo = draft.compile(None);
+            for _ in 0..20 {
+                let address = address();
+                let covers = |(first, last, _): &&(_, _, _)| (*first..=*last).contains(&address);
+                let naive =
+                    ranges.iter().rev().find(covers).and_then(|(_, _, value)| value.clone());
+                let found = geo.find(address.into()).map(|found| found.to_vec());
+                assert_eq!(found, naive.map(String::into_bytes), "{address}");
+            }
+        }
+    }
 }

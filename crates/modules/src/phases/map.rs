@@ -12,6 +12,7 @@ use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
 use yorozu_kernel::config::regex::Regex;
+use yorozu_kernel::config::regex_set::RegexSet;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::variables::Computed;
@@ -27,6 +28,7 @@ pub struct Map {
     exact: HashMap<Bytes, Template, RandomState>,
     hosts: Hosts<Template>,
     regexes: Vec<(Regex, Template)>,
+    regex_set: RegexSet,
     default: Template,
     /// Names of hosts: a dot at the end does not count.
     has_hostnames: bool,
@@ -48,7 +50,8 @@ impl Computed for Map {
         let host = lower.strip_suffix(b".").filter(|_| self.has_hostnames).unwrap_or(&lower);
         let found = self.exact.get(host).or_else(|| self.hosts.find(host));
         let found = found.or_else(|| {
-            let mut regexes = self.regexes.iter();
+            let candidates = self.regex_set.candidates(&subject);
+            let mut regexes = candidates.iter().map(|place| &self.regexes[*place as usize]);
             regexes.find(|(regex, _)| regex.matches(&subject, exchange)).map(|(_, value)| value)
         });
         found.unwrap_or(&self.default).value(exchange)
@@ -68,6 +71,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         exact: HashMap::default(),
         hosts: Hosts::default(),
         regexes: Vec::new(),
+        regex_set: RegexSet::default(),
         default: Template::default(),
         has_hostnames: false,
         is_volatile: false,
@@ -94,6 +98,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             _ => return Err(at(ValueError::new("invalid number of the map parameters"))),
         }
     }
+    map.regex_set = RegexSet::new(map.regexes.iter().map(|(regex, _)| regex));
     env.definitions.borrow_mut().push(Definition { slot, source: Box::new(map) });
     Ok(())
 }

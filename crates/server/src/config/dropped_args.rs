@@ -7,7 +7,7 @@ use yorozu_conf::{Directive, Tree};
 /// Where that may be.
 pub(super) fn of(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    look(&Scope { outer: None, lines: &tree.directives }, &mut found);
+    look(&Scope::new(None, &tree.directives), &mut found);
     found
 }
 
@@ -39,7 +39,7 @@ fn look(scope: &Scope<'_, '_>, found: &mut Vec<Finding>) {
     }
     for line in scope.lines {
         if let Some(block) = &line.block {
-            look(&Scope { outer: Some(scope), lines: block }, found);
+            look(&Scope::new(Some(scope), block), found);
         }
     }
 }

@@ -2,7 +2,8 @@
 //! `-t`, as warnings. A comment `# yorozu: intended` on the line silences them.
 
 use bytes::Bytes;
-use std::collections::HashSet;
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use yorozu_conf::{Directive, Position, Tree, value};
 
@@ -12,6 +13,8 @@ const SILENCER: &[u8] = b"yorozu: intended";
 const ANY_VALID_MAX: Duration = Duration::from_secs(5 * 60);
 /// nginx's default of `inactive`.
 const INACTIVE: Duration = Duration::from_secs(10 * 60);
+/// As many lines of a block are looked up by their names; chosen.
+const LINES_MANY: usize = 100;
 /// Extensions before which a dot is meant as one.
 const EXTENSIONS: [&[u8]; 14] = [
     b"php", b"html", b"htm", b"xml", b"json", b"js", b"css", b"txt", b"jpg", b"jpeg", b"png",
@@ -35,7 +38,7 @@ impl std::fmt::Display for Finding {
 pub fn of(tree: &Tree) -> Vec<Finding> {
     let personal = depending(&tree.directives, &mentions_cookies);
     let mut search = Search { tree, found: Vec::new(), personal };
-    search.block(&Scope { outer: None, lines: &tree.directives });
+    search.block(&Scope::new(None, &tree.directives));
     search.zones_of_several_names();
     let mut found = search.found;
     found.append(&mut super::cycles::of(tree));
@@ -57,11 +60,27 @@ pub(super) fn is_silenced(tree: &Tree, at: &Position) -> bool {
 pub(super) struct Scope<'a, 'o> {
     pub outer: Option<&'o Scope<'a, 'o>>,
     pub lines: &'a [Directive],
+    /// They are asked for by each block inside, of which there may be thousands.
+    by_name: OnceCell<HashMap<&'a [u8], Vec<&'a Directive>>>,
 }
 
-impl<'a> Scope<'a, '_> {
+impl<'a, 'o> Scope<'a, 'o> {
+    pub(super) fn new(outer: Option<&'o Scope<'a, 'o>>, lines: &'a [Directive]) -> Self {
+        Self { outer, lines, by_name: OnceCell::new() }
+    }
+
     pub(super) fn own(&self, name: &str) -> Vec<&'a Directive> {
-        self.lines.iter().filter(|line| line.name == name.as_bytes()).collect()
+        if self.lines.len() < LINES_MANY {
+            return self.lines.iter().filter(|line| line.name == name.as_bytes()).collect();
+        }
+        let sorted = || {
+            let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
+            for line in self.lines {
+                by_name.entry(&line.name[..]).or_default().push(line);
+            }
+            by_name
+        };
+        self.by_name.get_or_init(sorted).get(name.as_bytes()).cloned().unwrap_or_default()
     }
 
     /// What holds here: the block's own lines, else those of the next block around it that has any.
@@ -158,7 +177,7 @@ impl<'a> Search<'a> {
                         self.dots(row, &row.name);
                     }
                 } else {
-                    self.block(&Scope { outer: Some(scope), lines: block });
+                    self.block(&Scope::new(Some(scope), block));
                 }
             }
         }
@@ -351,13 +370,12 @@ impl<'a> Search<'a> {
         let tree = self.tree;
         let hosts = depending(&tree.directives, &mentions_host);
         let mut uses = Vec::new();
-        let root = Scope { outer: None, lines: &tree.directives };
+        let root = Scope::new(None, &tree.directives);
         for http in root.own("http") {
-            let outer =
-                Scope { outer: Some(&root), lines: http.block.as_deref().unwrap_or_default() };
+            let outer = Scope::new(Some(&root), http.block.as_deref().unwrap_or_default());
             for (number, server) in outer.own("server").into_iter().enumerate() {
                 let lines = server.block.as_deref().unwrap_or_default();
-                keys_below(&Scope { outer: Some(&outer), lines }, number, &mut uses);
+                keys_below(&Scope::new(Some(&outer), lines), number, &mut uses);
             }
         }
         for Use { zone, server, has_names, key: line } in &uses {
@@ -413,7 +431,7 @@ fn keys_below<'a>(scope: &Scope<'a, '_>, server: usize, uses: &mut Vec<Use<'a>>)
     }
     for line in scope.lines {
         if let Some(block) = &line.block {
-            keys_below(&Scope { outer: Some(scope), lines: block }, server, uses);
+            keys_below(&Scope::new(Some(scope), block), server, uses);
         }
     }
 }

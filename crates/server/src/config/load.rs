@@ -26,6 +26,8 @@ use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::files::Files;
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::place::{AnyConf, Compiled, ModuleConf};
+use yorozu_kernel::config::prefixes::Prefixes;
+use yorozu_kernel::config::regex_set::RegexSet;
 use yorozu_kernel::config::servers::*;
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft, SettingsCompiler};
 use yorozu_kernel::config::shared::SharedSet;
@@ -292,6 +294,7 @@ impl<'a> Compiler<'a> {
     /// Compiles a level of locations.
     fn set(&mut self, blocks: Vec<Block>, outer: &Block) -> Result<LocationSet, ConfError> {
         let mut set = LocationSet::default();
+        let mut prefixes = Vec::new();
         for mut block in blocks {
             block.inherit(outer);
             let at = block.at.clone().expect("locations have a place");
@@ -301,7 +304,7 @@ impl<'a> Compiler<'a> {
                 LocationName::Exact(path) => {
                     set.exact.insert(path, id);
                 }
-                LocationName::Prefix { path, .. } => set.prefixes.push((path, id)),
+                LocationName::Prefix { path, .. } => prefixes.push((path, id)),
                 LocationName::Regex(regex) => set.regexes.push((regex, id)),
                 LocationName::Named(name) => {
                     set.named.insert(name, id);
@@ -309,7 +312,8 @@ impl<'a> Compiler<'a> {
                 LocationName::Unnamed => {}
             }
         }
-        set.prefixes.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+        set.prefixes = Prefixes::new(prefixes);
+        set.regex_set = RegexSet::new(set.regexes.iter().map(|(regex, _)| regex));
         Ok(set)
     }
 
@@ -399,7 +403,7 @@ impl<'a> Compiler<'a> {
                 }
             });
         }
-        Ok(rewrite::Script(script))
+        Ok(rewrite::Script(rewrite::Rewrites::gather(script)))
     }
 }
 

@@ -51,17 +51,17 @@ const LOCATIONS_MAX: usize = 200;
 /// The findings about what a configuration does, beside those about its text.
 pub fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
     let conf = Rc::new(WorkerConf::new(Arc::clone(config), || {}));
-    let root = Scope { outer: None, lines: &tree.directives };
+    let root = Scope::new(None, &tree.directives);
     let mut found = Vec::new();
     for http in root.own("http") {
-        let http = Scope { outer: Some(&root), lines: http.block.as_deref().unwrap_or_default() };
+        let http = Scope::new(Some(&root), http.block.as_deref().unwrap_or_default());
         for (number, server) in http.own("server").into_iter().enumerate() {
             let lines = server.block.as_deref().unwrap_or_default();
             if !is_wordpress(lines, http.lines) {
                 continue;
             }
             let id = ServerId(u32::try_from(number).expect("few servers"));
-            let scope = Scope { outer: Some(&http), lines };
+            let scope = Scope::new(Some(&http), lines);
             for mixed in (Trial { conf: &conf, server: id }).mixed() {
                 mixed.tell(&scope, &mut found);
             }
@@ -198,8 +198,7 @@ impl Trial<'_> {
 
     /// The addresses of locations, and one below each.
     fn paths_of(&self, locations: &LocationSet, paths: &mut Vec<String>) {
-        let prefixes = locations.prefixes.iter().map(|(_, id)| id);
-        for id in locations.exact.values().chain(prefixes) {
+        for id in locations.exact.values().chain(locations.prefixes.values()) {
             let location = self.conf.location(*id);
             let path = String::from_utf8_lossy(&location.name).into_owned();
             if path.starts_with('/') && paths.len() < LOCATIONS_MAX {
@@ -326,15 +325,15 @@ fn listed(cookies: &[&str]) -> String {
 
 /// Looks, from the block that begins at `at`, outwards: of several on one line, from one that asks a
 /// gateway.
-fn within<T>(
-    scope: &Scope<'_, '_>,
+fn within<'a, T>(
+    scope: &Scope<'a, '_>,
     at: &Position,
     family: &str,
-    look: &dyn Fn(&Scope<'_, '_>) -> T,
+    look: &dyn Fn(&Scope<'a, '_>) -> T,
 ) -> Option<T> {
     let pass = format!("{family}_pass");
-    let inner = |line: &'_ Directive| -> Option<T> {
-        let inner = Scope { outer: Some(scope), lines: line.block.as_deref()? };
+    let inner = |line: &'a Directive| -> Option<T> {
+        let inner = Scope::new(Some(scope), line.block.as_deref()?);
         if line.at == *at && !inner.own(&pass).is_empty() {
             return Some(look(&inner));
         }

@@ -17,7 +17,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use yorozu_connection::listen;
-use yorozu_kernel::base::{faults, limits, tasks};
+use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::logging::error::Level;
 use yorozu_kernel::logging::error::os_error;
@@ -79,6 +79,7 @@ pub fn run(
     if !detach(plan.goes_into_background)? {
         return Ok(());
     }
+    memory::give_back_soon();
     let log = plan.error_log.clone();
     tasks::tell_panics(move |text| log.process(Level::Alert, text));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -394,7 +395,9 @@ impl Master {
 
     /// Opens what a configuration that was read again needs, and gives it to the server.
     fn ask(&mut self) -> Result<(), String> {
-        let mut plan = Plan::read(&self.request, &self.kept)?;
+        let plan = Plan::read(&self.request, &self.kept);
+        memory::give_back_soon();
+        let mut plan = plan?;
         if plan.identity != self.plan.identity {
             self.log(Level::Warn, "a change of \"user\" takes effect at the next start");
             plan.identity.clone_from(&self.plan.identity);

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use yorozu_kernel::base::beat::{Beat, Busy};
-use yorozu_kernel::base::{faults, limits, tasks};
+use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::{self, Level};
 
@@ -135,6 +135,7 @@ impl Server {
         kept.logs.take(given.logs);
         let loaded = load_from_texts(&request, &kept, &given.texts);
         let config = loaded.map_err(|problem| problem.to_string())?.config.put_to_use();
+        memory::give_back_soon();
         process_limits::set_own(&config);
         log_panics(&config);
         kept.zones.clone_from(&config.zones);
@@ -258,6 +259,7 @@ impl Server {
         }
         self.kept.logs.take(given.logs);
         let loaded = load_from_texts(&self.request, &self.kept, &given.texts);
+        memory::give_back_soon();
         self.kept.logs.forget_unused();
         let Loaded { config, .. } = loaded.map_err(|problem| problem.to_string())?;
         let config = config.put_to_use();

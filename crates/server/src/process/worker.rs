@@ -24,7 +24,7 @@ use yorozu_gateway::upstream;
 use yorozu_kernel::base::beat::Beat;
 use yorozu_kernel::base::counters::{COUNTERS, Counted};
 use yorozu_kernel::base::tasks::{self, guarded};
-use yorozu_kernel::base::{batch, faults, limits, turn};
+use yorozu_kernel::base::{batch, faults, limits, memory, turn};
 use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::conf::{Config, WorkerConf};
 use yorozu_kernel::exchange::engine::{Host, Later};
@@ -210,10 +210,7 @@ async fn pulse() {
     loop {
         faults::point("pulse");
         tokio::time::sleep(limits::PULSE).await;
-        // It does so when a large piece goes, after a while in which nothing was asked for: without, on an idle server, never.
-        let mut piece = Vec::<u8>::new();
-        let _ = piece.try_reserve_exact(limits::LARGE_PIECE_BYTES);
-        drop(std::hint::black_box(piece));
+        memory::give_back();
     }
 }
 

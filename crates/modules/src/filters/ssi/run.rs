@@ -309,10 +309,9 @@ impl Page {
                 let captures = regex.captures(&subject);
                 let is_match = captures.is_some();
                 if let Some(captures) = captures {
-                    for (group, name) in regex.names().iter().enumerate() {
-                        if let Some(name) = name.as_ref().map(|name| name.to_ascii_lowercase()) {
-                            self.keep(|shared| &mut shared.variables, name, captures.group(group))?;
-                        }
+                    for (group, name) in regex.names() {
+                        let (name, value) = (name.to_ascii_lowercase(), captures.group(*group));
+                        self.keep(|shared| &mut shared.variables, name, value)?;
                     }
                     self.exchange.captures = captures;
                 }

@@ -1,7 +1,9 @@
 //! `set`, `if`, `rewrite`, `return`, `break`: the small program a server or location runs first.
 
+mod many;
 mod steps;
 
+pub use many::Rewrites;
 pub use steps::{Script, Steps, server_script};
 
 use bytes::Bytes;
@@ -53,6 +55,8 @@ pub enum Instruction {
     },
     Return(Return),
     Rewrite(Box<Rewrite>),
+    /// Many of them in a row.
+    Rewrites(Box<Rewrites>),
     Set {
         target: Variable,
         value: Template,
@@ -210,8 +214,12 @@ impl Return {
 }
 
 /// `rewrite_log`
+fn is_logged(exchange: &Exchange) -> bool {
+    exchange.conf.location(exchange.location).of::<Conf>().rewrite_log
+}
+
 fn note(exchange: &Exchange, text: impl FnOnce() -> String) {
-    if exchange.conf.location(exchange.location).of::<Conf>().rewrite_log {
+    if is_logged(exchange) {
         error::request(exchange, Level::Notice, &text());
     }
 }
@@ -398,7 +406,10 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
                 }
             }
             Instruction::Return(text) => Step::Done(text.outcome(exchange)),
-            Instruction::Rewrite(rewrite) => rewrite.apply(exchange, is_changed),
+            Instruction::Rewrite(rewrite) => {
+                rewrite.apply(exchange, is_changed).unwrap_or(Step::Next)
+            }
+            Instruction::Rewrites(rewrites) => rewrites.apply(exchange, is_changed),
         };
         if !matches!(step, Step::Next) {
             return step;
@@ -498,15 +509,21 @@ impl Rewrite {
         });
     }
 
-    fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {
+    /// `None`: it does not match.
+    fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Option<Step> {
         let uri = std::mem::take(&mut exchange.uri);
         let is_match = self.regex.matches(&uri, exchange);
         exchange.uri = uri;
         self.log(exchange, is_match);
         if !is_match {
             exchange.captures = Captures::default();
-            return Step::Next;
+            return None;
         }
+        Some(self.rewrite(exchange, is_changed))
+    }
+
+    /// What follows from a match.
+    fn rewrite(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {
         let is_redirect = matches!(self.flag, Flag::Redirect(_));
         let path = value(exchange, &self.path, is_redirect);
         let mut args = self.args.as_ref().map(|args| value(exchange, args, true).to_vec());

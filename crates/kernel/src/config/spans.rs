@@ -1,0 +1,122 @@
+//! Values of ranges of addresses, found by bisection: many ranges cost hardly more than few.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// An address as a number.
+pub trait Address: Copy + Ord {
+    /// The one behind it; `None` behind the last.
+    fn next(self) -> Option<Self>;
+}
+
+impl Address for u32 {
+    fn next(self) -> Option<Self> {
+        self.checked_add(1)
+    }
+}
+
+impl Address for u128 {
+    fn next(self) -> Option<Self> {
+        self.checked_add(1)
+    }
+}
+
+/// A value for a range of addresses, both ends included.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Range<A> {
+    pub first: A,
+    pub last: A,
+    /// Below [`Spans::NOTHING`].
+    pub value: u32,
+}
+
+/// Ranges that do not overlap, each with a value.
+#[derive(Clone, Debug)]
+pub struct Spans<A> {
+    /// Where each begins; it ends before the next one.
+    starts: Box<[A]>,
+    values: Box<[u32]>,
+}
+
+impl<A> Default for Spans<A> {
+    fn default() -> Self {
+        Self { starts: Box::default(), values: Box::default() }
+    }
+}
+
+impl<A: Address> Spans<A> {
+    /// The value of what no range covers.
+    pub const NOTHING: u32 = u32::MAX;
+
+    /// Where ranges overlap, the first of them counts.
+    pub fn first_counts(ranges: &[Range<A>]) -> Self {
+        let ends = ranges.iter().filter_map(|range| range.last.next());
+        let mut bounds: Vec<A> = ranges.iter().map(|range| range.first).chain(ends).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let mut by_start: Vec<usize> = (0..ranges.len()).collect();
+        by_start.sort_unstable_by_key(|at| ranges[*at].first);
+        let mut coming = by_start.into_iter().peekable();
+        // Those that have begun, the first of the list on top; what has ended is taken off when it gets there.
+        let mut begun = BinaryHeap::new();
+        let (mut starts, mut values) = (Vec::new(), Vec::new());
+        for bound in bounds {
+            while let Some(at) = coming.next_if(|at| ranges[*at].first <= bound) {
+                begun.push(Reverse(at));
+            }
+            while begun.peek().is_some_and(|Reverse(at)| ranges[*at].last < bound) {
+                begun.pop();
+            }
+            let value = begun.peek().map_or(Self::NOTHING, |Reverse(at)| ranges[*at].value);
+            if values.last().copied().unwrap_or(Self::NOTHING) != value {
+                starts.push(bound);
+                values.push(value);
+            }
+        }
+        Self { starts: starts.into(), values: values.into() }
+    }
+
+    /// The value of an address, if a range covers it.
+    pub fn find(&self, address: A) -> Option<u32> {
+        let behind = self.starts.partition_point(|start| *start <= address);
+        let value = self.values[behind.checked_sub(1)?];
+        (value != Self::NOTHING).then_some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compare(ranges: &[Range<u32>], addresses: impl Iterator<Item = u32>) {
+        let spans = Spans::first_counts(ranges);
+        for address in addresses {
+            let covers = |range: &&Range<u32>| (range.first..=range.last).contains(&address);
+            let naive = ranges.iter().find(covers).map(|range| range.value);
+            assert_eq!(spans.find(address), naive, "{address} in {ranges:?}");
+        }
+    }
+
+    #[test]
+    fn any_ranges_are_found_as_one_after_the_other_would_be() {
+        for _ in 0..3000 {
+            let range = |_| {
+                let (a, b) = (fastrand::u32(..40), fastrand::u32(..40));
+                Range { first: a.min(b), last: a.max(b), value: fastrand::u32(..4) }
+            };
+            let ranges: Vec<_> = (0..fastrand::usize(..12)).map(range).collect();
+            compare(&ranges, 0..42);
+        }
+    }
+
+    #[test]
+    fn the_last_address_is_one_like_others() {
+        let last = u32::MAX;
+        let one = |first, last, value| Range { first, last, value };
+        let ranges = [one(last, last, 1), one(5, last - 1, 2), one(0, last, 3)];
+        compare(&ranges, [0, 4, 5, last - 2, last - 1, last].into_iter());
+        assert_eq!(Spans::<u32>::default().find(7), None);
+        let all = [Range { first: 0, last: u128::MAX, value: 7 }];
+        assert_eq!(Spans::first_counts(&all).find(u128::MAX), Some(7));
+    }
+}

@@ -3,7 +3,7 @@
 use crate::control;
 use std::sync::LazyLock;
 use yorozu_connection::{h2, tls};
-use yorozu_gateway::{cache, fastcgi, memcached, proxy, upstream};
+use yorozu_gateway::{cache, fastcgi, memcached, proxy, scgi, upstream, uwsgi};
 use yorozu_kernel::config::module::{Module, Modules, WithoutEffect};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::core_variables::VARIABLES;
@@ -49,6 +49,8 @@ const ALL: &[Module] = &[
     proxy::MODULE,
     memcached::MODULE,
     fastcgi::MODULE,
+    uwsgi::MODULE,
+    scgi::MODULE,
     sub::MODULE,
     addition::MODULE,
     ssi::MODULE,
@@ -90,9 +92,13 @@ const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ("proxy_busy_buffers_size", &[], "everything that has arrived may be sent"),
     ("proxy_send_lowat", &[], "the kernel decides"),
     ("proxy_temp_file_write_size", &[], "pieces are written as they arrive"),
+    ("scgi_busy_buffers_size", &[], "everything that has arrived may be sent"),
+    ("scgi_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("ssi_min_file_chunk", &[], "pages are read"),
     ("tcp_nodelay", &["off"], "small writes are never delayed"),
     ("tcp_nopush", &["on"], "head and content always share a packet"),
+    ("uwsgi_busy_buffers_size", &[], "everything that has arrived may be sent"),
+    ("uwsgi_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("zstd_buffers", &[], "memory is taken as needed"),
     ("worker_priority", &[], "the process keeps the priority it was started with"),
 ];

@@ -37,8 +37,8 @@ const BROKEN: &[(&str, &str)] = &[
         "\"proxy_http_version 2\" is not supported, it must be \"1.0\" or \"1.1\" in conf:1",
     ),
     (
-        "http { server { location / { uwsgi_pass a; } } }",
-        "\"uwsgi_pass\" is not supported by this version (nginx's module http_uwsgi) in conf:1",
+        "http { server { location / { grpc_pass a; } } }",
+        "\"grpc_pass\" is not supported by this version (nginx's module http_grpc) in conf:1",
     ),
     ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
     ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),

@@ -30,6 +30,7 @@ mod own {
     use bytes::Bytes;
     use yorozu_kernel::config::template::Template;
     use yorozu_kernel::config::types::ConfPath;
+    use yorozu_tls::commands::Commands;
     use yorozu_tls::names::Protocols;
 
     family_settings! {
@@ -40,6 +41,8 @@ mod own {
         ssl_certificate_key: Option<Template> = none, ONE;
         /// Ciphers for TLS 1.2, in OpenSSL's notation.
         ssl_ciphers: Bytes = "DEFAULT", ONE;
+        /// OpenSSL's own commands: CipherString, Ciphersuites, Groups, MinProtocol, MaxProtocol, Protocol, Options.
+        ssl_conf_command: Commands = none, TWO;
         /// Revoked certificates.
         ssl_crl: Option<ConfPath> = none, ONE;
         /// Name that is asked for and verified.
@@ -127,6 +130,7 @@ impl Conf {
         let settings = ClientSettings {
             protocols: own.ssl_protocols.0.clone(),
             ciphers: String::from_utf8_lossy(&own.ssl_ciphers).into_owned(),
+            commands: own.ssl_conf_command.clone(),
             sends_name: own.ssl_server_name,
             reuses_sessions: own.ssl_session_reuse,
             verify,

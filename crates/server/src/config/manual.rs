@@ -72,6 +72,10 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["proxy_ssl_verify", "proxy_ssl_name"], "only subject alternative names are compared"),
     (&["proxy_ssl_verify_depth"], "counts the certificates that are sent"),
     (&["ssl_ecdh_curve"], "X25519, prime256v1, secp384r1, X25519MLKEM768"),
+    (
+        &["proxy_ssl_conf_command", "ssl_conf_command", "uwsgi_ssl_conf_command"],
+        "what rustls can do; other commands and options have no effect or are refused",
+    ),
     (&["ssl_stapling"], "requested at the start, always verified"),
     (&["http2_chunk_size"], "16k by default"),
 ];

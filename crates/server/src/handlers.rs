@@ -148,7 +148,8 @@ impl Handler for Files {
     }
 }
 
-fn files(exchange: &mut Exchange) -> Outcome {
+/// The same without `dav_methods`.
+pub fn files(exchange: &mut Exchange) -> Outcome {
     let method = exchange.request.method;
     let root = &exchange.conf.location(exchange.location).http_core().root;
     let is_looked_up = method.is_get_or_head() || method == Method::Post;

@@ -10,7 +10,7 @@ use yorozu_kernel::exchange::core_variables::VARIABLES;
 use yorozu_modules::access_log;
 use yorozu_modules::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use yorozu_modules::filters::{addition, charset, headers, more_headers, slice, ssi, sub, userid};
-use yorozu_modules::handlers::{autoindex, dav, empty_gif, index, random_index, stub_status};
+use yorozu_modules::handlers::{autoindex, dav, empty_gif, flv, index, random_index, stub_status};
 use yorozu_modules::phases::{
     access, auth_basic, auth_request, browser, geo, limit_conn, limit_req, map, mirror, realip,
     referer, rewrite, secure_link, split_clients,
@@ -37,6 +37,7 @@ const ALL: &[Module] = &[
     referer::MODULE,
     secure_link::MODULE,
     empty_gif::MODULE,
+    flv::MODULE,
     random_index::MODULE,
     dav::MODULE,
     index::MODULE,

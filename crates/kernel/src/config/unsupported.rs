@@ -46,7 +46,6 @@ const MISSING: &[(&str, &[&str])] = &[
         "http_fastcgi",
         &["fastcgi_allow_upstream", "fastcgi_bind_dynamic", "fastcgi_request_dynamic"],
     ),
-    ("http_flv", &["flv"]),
     (
         "http_geoip",
         &["geoip_country", "geoip_city", "geoip_org", "geoip_proxy", "geoip_proxy_recursive"],

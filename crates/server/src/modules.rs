@@ -12,8 +12,8 @@ use yorozu_modules::filters::compress::{brotli, gunzip, gzip, precompressed, zst
 use yorozu_modules::filters::{addition, charset, headers, more_headers, slice, ssi, sub, userid};
 use yorozu_modules::handlers::{autoindex, dav, empty_gif, flv, index, random_index, stub_status};
 use yorozu_modules::phases::{
-    access, auth_basic, auth_request, browser, geo, limit_conn, limit_req, map, mirror, realip,
-    referer, rewrite, secure_link, split_clients,
+    access, auth_basic, auth_request, browser, geo, geoip2, limit_conn, limit_req, map, mirror,
+    realip, referer, rewrite, secure_link, split_clients,
 };
 
 /// The modules.
@@ -26,6 +26,7 @@ const ALL: &[Module] = &[
     map::MODULE,
     rewrite::MODULE,
     geo::MODULE,
+    geoip2::MODULE,
     split_clients::MODULE,
     limit_req::MODULE,
     limit_conn::MODULE,

@@ -92,7 +92,7 @@ fn is_own(name: &str) -> bool {
         "_cache_status",
         "_cache_vary_language",
     ];
-    ["brotli", "zstd", "control", "more_"].iter().any(|prefix| name.starts_with(prefix))
+    ["brotli", "zstd", "control", "more_", "geoip2"].iter().any(|prefix| name.starts_with(prefix))
         || matches!(name, "cache_drop_args" | "cache_purge_api" | "keepalive_ready")
         || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }

@@ -105,6 +105,7 @@ PARTS = [
     Part('cache', 'the page cache with PHP-FPM and Apache', 'tests/cache.py'),
     Part('attacks', 'attacks on the server and its cache', 'tests/attacks.py'),
     Part('gateways', 'gateways with memcached, PHP-FPM and Apache', 'tests/gateways.py'),
+    Part('applications', 'applications behind uwsgi and SCGI', 'tests/applications.py'),
     Part('storm', 'clients that leave and upstreams that fail', 'tests/storm.py'),
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),

@@ -4,16 +4,20 @@
 //! | --- | --- |
 //! | [`cache`] | what may be stored and answered from the store, under which key, for how long |
 //! | [`protocol`] | what a protocol is: its calls, the codec of its answers, the family of its directives |
-//! | [`fastcgi`], [`proxy`], [`memcached`] | the protocols |
+//! | [`fastcgi`], [`uwsgi`], [`scgi`], [`proxy`], [`memcached`] | the protocols |
+//! | [`cgi`] | what the first three have in common |
 //! | [`upstream`] | groups of servers |
 //! | [`pass`] | a request on its way to an upstream, and the answer on its way back |
 
 #![expect(missing_docs, reason = "public for the server's crates alone; fields say what they are")]
 
 pub mod cache;
+pub mod cgi;
 pub mod fastcgi;
 pub mod memcached;
 pub mod pass;
 pub mod protocol;
 pub mod proxy;
+pub mod scgi;
 pub mod upstream;
+pub mod uwsgi;

@@ -13,6 +13,7 @@ pub(crate) static ENGINE: Engine = Engine {
     start: handlers::start,
     resume: handlers::resume,
     run: |exchange, pending| Box::pin(handlers::run(exchange, pending)),
+    files: handlers::files,
     whole: |exchange| Box::pin(handlers::whole(exchange)),
     content_again: |exchange| Box::pin(handlers::content_again(exchange)),
     content: |exchange| Box::pin(filters::content(exchange)),

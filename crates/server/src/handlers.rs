@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use yorozu_gateway::cache::purge;
 use yorozu_gateway::protocol::family::Family;
-use yorozu_gateway::{fastcgi, proxy};
+use yorozu_gateway::{fastcgi, proxy, scgi, uwsgi};
 use yorozu_kernel::base::faults;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
@@ -18,7 +18,7 @@ use yorozu_modules::handlers::{autoindex, dav, index, random_index, static_file}
 use yorozu_modules::phases::access;
 
 /// The protocols whose pages may be stored.
-pub static CACHED: [&Family; 2] = [&proxy::FAMILY, &fastcgi::FAMILY];
+pub static CACHED: [&Family; 4] = [&proxy::FAMILY, &fastcgi::FAMILY, &uwsgi::FAMILY, &scgi::FAMILY];
 
 /// Runs the phases until there is a response or something to wait for.
 pub fn start(exchange: &mut Exchange) -> Progress {
@@ -148,7 +148,8 @@ impl Handler for Files {
     }
 }
 
-fn files(exchange: &mut Exchange) -> Outcome {
+/// The same without `dav_methods`.
+pub fn files(exchange: &mut Exchange) -> Outcome {
     let method = exchange.request.method;
     let root = &exchange.conf.location(exchange.location).http_core().root;
     let is_looked_up = method.is_get_or_head() || method == Method::Post;

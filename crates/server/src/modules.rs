@@ -3,17 +3,17 @@
 use crate::control;
 use std::sync::LazyLock;
 use yorozu_connection::{h2, tls};
-use yorozu_gateway::{cache, fastcgi, memcached, proxy, upstream};
+use yorozu_gateway::{cache, fastcgi, memcached, proxy, scgi, upstream, uwsgi};
 use yorozu_kernel::config::module::{Module, Modules, WithoutEffect};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::core_variables::VARIABLES;
 use yorozu_modules::access_log;
 use yorozu_modules::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use yorozu_modules::filters::{addition, charset, headers, more_headers, slice, ssi, sub, userid};
-use yorozu_modules::handlers::{autoindex, dav, empty_gif, index, random_index, stub_status};
+use yorozu_modules::handlers::{autoindex, dav, empty_gif, flv, index, random_index, stub_status};
 use yorozu_modules::phases::{
-    access, auth_basic, auth_request, browser, geo, limit_conn, limit_req, map, mirror, realip,
-    referer, rewrite, secure_link, split_clients,
+    access, auth_basic, auth_request, browser, geo, geoip2, limit_conn, limit_req, map, mirror,
+    realip, referer, rewrite, secure_link, split_clients,
 };
 
 /// The modules.
@@ -26,6 +26,7 @@ const ALL: &[Module] = &[
     map::MODULE,
     rewrite::MODULE,
     geo::MODULE,
+    geoip2::MODULE,
     split_clients::MODULE,
     limit_req::MODULE,
     limit_conn::MODULE,
@@ -37,6 +38,7 @@ const ALL: &[Module] = &[
     referer::MODULE,
     secure_link::MODULE,
     empty_gif::MODULE,
+    flv::MODULE,
     random_index::MODULE,
     dav::MODULE,
     index::MODULE,
@@ -49,6 +51,8 @@ const ALL: &[Module] = &[
     proxy::MODULE,
     memcached::MODULE,
     fastcgi::MODULE,
+    uwsgi::MODULE,
+    scgi::MODULE,
     sub::MODULE,
     addition::MODULE,
     ssi::MODULE,
@@ -90,9 +94,13 @@ const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ("proxy_busy_buffers_size", &[], "everything that has arrived may be sent"),
     ("proxy_send_lowat", &[], "the kernel decides"),
     ("proxy_temp_file_write_size", &[], "pieces are written as they arrive"),
+    ("scgi_busy_buffers_size", &[], "everything that has arrived may be sent"),
+    ("scgi_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("ssi_min_file_chunk", &[], "pages are read"),
     ("tcp_nodelay", &["off"], "small writes are never delayed"),
     ("tcp_nopush", &["on"], "head and content always share a packet"),
+    ("uwsgi_busy_buffers_size", &[], "everything that has arrived may be sent"),
+    ("uwsgi_temp_file_write_size", &[], "pieces are written as they arrive"),
     ("zstd_buffers", &[], "memory is taken as needed"),
     ("worker_priority", &[], "the process keeps the priority it was started with"),
 ];

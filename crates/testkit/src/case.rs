@@ -8,7 +8,8 @@
 //! events  directives inside events {}
 //! http    directives inside http {}             ($dir, $port, $certs are replaced; $origin speaks FastCGI,
 //!         $web HTTP/1.1, $keys memcached's protocol; $tls_server, $tls_revoked, $tls_deep and $tls_other
-//!         are $web behind TLS with that certificate of `tls::certificates`; $php speaks FastCGI over TCP;
+//!         are $web behind TLS with that certificate of `tls::certificates`; $php speaks FastCGI over TCP, $scgi and
+//!         $uwsgi their protocols, $tls_uwsgi the latter behind TLS;
 //!         answers and counts are shared. $deaf takes connections and reads nothing, $full takes none)
 //! conf    directives inside server {}
 //! file    html/a.txt "text"
@@ -196,6 +197,8 @@ pub fn parse_all(text: &str) -> Vec<Case> {
         let (scheme, address) = match name {
             "fastcgi" => ("", "$php"),
             "proxy" => ("http://", "$web"),
+            "scgi" => ("", "$scgi"),
+            "uwsgi" => ("", "$uwsgi"),
             "memcached" => ("", "$keys"),
             _ => panic!("no gateway is called \"{name}\""),
         };

@@ -80,14 +80,28 @@ pub fn run_changed(
     Ok(())
 }
 
+/// What every application is told.
+const PARAMS: [(&str, &str); 3] = [
+    ("REQUEST_METHOD", "$request_method"),
+    ("REQUEST_URI", "$request_uri"),
+    ("CONTENT_LENGTH", "$content_length"),
+];
+
 /// The server's configuration.
 fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
     let mut http = format!(
-        "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\nfastcgi_param REQUEST_METHOD $request_method; \
-         fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length;\n{}\n}}",
-        case.http, case.conf
+        "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\n{}{}\n}}",
+        case.http,
+        PARAMS
+            .map(|(name, variable)| {
+                ["fastcgi", "uwsgi", "scgi"]
+                    .map(|gateway| format!("{gateway}_param {name} {variable};\n"))
+                    .concat()
+            })
+            .concat(),
+        case.conf
     );
-    if !http.replace("proxy_ssl_certificate", "").contains("ssl_certificate ") {
+    if !http.replace("_ssl_certificate", "").contains("ssl_certificate ") {
         http.insert_str(
             0,
             "ssl_certificate $certs/server.pem; ssl_certificate_key $certs/server.key;\n",
@@ -104,6 +118,15 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
     }
     if all.contains("$full") {
         places.push(("$full", full()));
+    }
+    if all.contains("$uwsgi") {
+        places.push(("$uwsgi", origin.listen_uwsgi()));
+    }
+    if all.contains("$tls_uwsgi") {
+        places.push(("$tls_uwsgi", origin.listen_tls_uwsgi("server")));
+    }
+    if all.contains("$scgi") {
+        places.push(("$scgi", origin.listen_scgi()));
     }
     if all.contains("$keys") {
         places.push(("$keys", origin.listen_memcached()));

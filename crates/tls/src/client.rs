@@ -1,8 +1,7 @@
 //! TLS towards upstreams.
 
-use super::names::cipher_suites;
+use super::commands::Commands;
 use super::pem::PemFiles;
-use super::provider;
 use super::verifier::ServerVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
@@ -17,6 +16,7 @@ pub struct ClientSettings {
     pub protocols: Vec<&'static SupportedProtocolVersion>,
     /// In OpenSSL's notation.
     pub ciphers: String,
+    pub commands: Commands,
     /// Whether the peer's name is sent (SNI).
     pub sends_name: bool,
     pub reuses_sessions: bool,
@@ -51,14 +51,11 @@ impl ClientSettings {
         identity: Option<&Identity>,
         files: &PemFiles,
     ) -> Result<Arc<ClientConfig>, ValueError> {
-        let provider = Arc::new(CryptoProvider {
-            cipher_suites: cipher_suites(&self.ciphers, provider())?,
-            ..CryptoProvider::clone(provider())
-        });
+        let provider = self.commands.provider(&self.ciphers, None)?;
         let chain =
             self.verify.as_ref().map(|verify| verify.chain(&provider, files)).transpose()?;
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&self.protocols)
+            .with_protocol_versions(&self.commands.protocols(&self.protocols)?)
             .map_err(|problem| ValueError(problem.to_string()))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(ServerVerifier { chain }));

@@ -4,7 +4,9 @@
 
 mod certificate;
 pub mod chain;
+pub mod ciphers;
 pub mod client;
+pub mod commands;
 mod der;
 mod distinguished_name;
 pub mod names;

@@ -1,5 +1,5 @@
-//! Bytes on the wire: HTTP/1 heads and chunked bodies, HTTP/2 frames and fields, FastCGI records, memcached's text protocol, the
-//! PROXY protocol.
+//! Bytes on the wire: HTTP/1 heads and chunked bodies, HTTP/2 frames and fields, FastCGI records, the heads of SCGI and
+//! uwsgi, memcached's text protocol, the PROXY protocol.
 //!
 //! # Invariants
 //! - Pure: slices in, values with offsets out; no allocation that a peer can grow without bound.
@@ -7,7 +7,7 @@
 //! - What two readers could understand differently is refused, never repaired (request smuggling).
 //!
 //! # Sources
-//! RFC 9112; RFC 9113; RFC 7541; FastCGI specification 1.0; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
+//! RFC 9112; RFC 9113; RFC 7541; FastCGI specification 1.0; SCGI's and uWSGI's; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
 //! outside, noted where it differs from the RFC.
 
 pub mod fastcgi;
@@ -15,6 +15,8 @@ pub mod h1;
 pub mod h2;
 pub mod memcached;
 pub mod proxy_protocol;
+pub mod scgi;
+pub mod uwsgi;
 
 /// Why bytes of a peer cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

@@ -6,6 +6,7 @@ use yorozu_conf::value;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::{ConfPath, Size, word_enum};
+use yorozu_tls::commands::Commands;
 use yorozu_tls::names::{Curves, Protocols};
 
 const HTTP_SERVER: Contexts = HTTP | SERVER;
@@ -24,6 +25,8 @@ settings! {
     ssl_ciphers: Bytes = "HIGH:!aNULL:!MD5", ONE, HTTP_SERVER;
     /// Authorities whose certificates are asked of clients by name.
     ssl_client_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// OpenSSL's own commands: CipherString, Ciphersuites, Groups, MinProtocol, MaxProtocol, Protocol, Options.
+    ssl_conf_command: Commands = none, TWO, HTTP_SERVER;
     /// Revoked certificates of clients.
     ssl_crl: Option<ConfPath> = none, ONE, HTTP_SERVER;
     /// Groups for the exchange of keys.
@@ -191,13 +194,6 @@ pub const OTHERS: &[Directive] = &[
         Arity::ONE,
         Action::Ignored("data that could be replayed is not taken"),
         "Whether requests are taken before the handshake is over.",
-    ),
-    Directive::row(
-        "ssl_conf_command",
-        HTTP_SERVER,
-        Arity::TWO,
-        Action::Refused("it configures OpenSSL, and the TLS library is rustls"),
-        "OpenSSL's own commands.",
     ),
     Directive::row(
         "ssl_stapling_verify",

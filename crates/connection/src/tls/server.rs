@@ -5,7 +5,6 @@ use crate::tls::directives::{Conf, Draft, SessionCache, VerifyClient};
 use crate::tls::stapling::{Question, Stapled};
 use crate::tls::tickets::{self, Circle};
 use arc_swap::ArcSwap;
-use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, ProtocolVersion, ServerConfig, SignatureAlgorithm};
@@ -19,7 +18,6 @@ use yorozu_kernel::config::place::{ModuleConf, Place, place};
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft};
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
-use yorozu_tls::names::cipher_suites;
 use yorozu_tls::pem::{self, PemFiles};
 use yorozu_tls::{provider, x509};
 
@@ -317,21 +315,18 @@ fn configs(
     env: &Env,
 ) -> Result<[Arc<ServerConfig>; 2], ValueError> {
     let ciphers = String::from_utf8_lossy(&conf.ssl_ciphers);
-    let provider = Arc::new(CryptoProvider {
-        cipher_suites: cipher_suites(&ciphers, provider())?,
-        kx_groups: conf.ssl_ecdh_curve.groups(provider()),
-        ..CryptoProvider::clone(provider())
-    });
+    let commands = &conf.ssl_conf_command;
+    let provider = commands.provider(&ciphers, Some(&conf.ssl_ecdh_curve))?;
     let whole = |problem: rustls::Error| ValueError(problem.to_string());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&conf.ssl_protocols.0)
+        .with_protocol_versions(&commands.protocols(&conf.ssl_protocols.0)?)
         .map_err(whole)?;
     let builder = match &tls.client_auth {
         Some(auth) => builder.with_client_cert_verifier(auth.handshake_verifier()),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(certificates);
-    config.ignore_client_order = conf.ssl_prefer_server_ciphers;
+    config.ignore_client_order = commands.prefers_server(conf.ssl_prefer_server_ciphers);
     config.max_fragment_size =
         Some(conf.ssl_buffer_size.bytes().clamp(32, CONTENT_BYTES_MAX) + RECORD_OVERHEAD);
     resumption(conf, &mut config, circle, env)?;
@@ -361,7 +356,7 @@ fn resumption(
             config.session_storage = sessions.store(name, *count, circle, timeout);
         }
     }
-    if !conf.ssl_session_tickets {
+    if !conf.ssl_conf_command.has_tickets(conf.ssl_session_tickets) {
         if conf.ssl_session_cache == SessionCache::None {
             config.send_tls13_tickets = 0;
         }

@@ -14,7 +14,7 @@ use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::client::{Client, TlsSession};
 use yorozu_kernel::exchange::variables::{Row, Variable};
-use yorozu_tls::{names, x509};
+use yorozu_tls::{ciphers, names, x509};
 
 /// What a session is known by: the library does not tell its own, so it carries this one.
 #[derive(Clone, Copy, Debug)]
@@ -185,7 +185,7 @@ fn is_grease(number: u16) -> bool {
 fn ciphers(session: &Session) -> Option<String> {
     let known = session.offered.suites.iter().copied();
     let known: Vec<_> = known.filter(|suite| !is_grease(u16::from(*suite))).collect();
-    join(&known, names::cipher)
+    join(&known, ciphers::cipher)
 }
 
 fn curves(session: &Session) -> Option<String> {
@@ -232,7 +232,7 @@ fn escaped(text: &str) -> String {
 /// The variables `$ssl_*`.
 pub const VARIABLES: &[Row] = &[
     ("ssl_protocol", Variable::Builtin(|ex, out| with(ex, out, version))),
-    ("ssl_cipher", Variable::Builtin(|ex, out| with(ex, out, |s| s.suite.map(names::cipher)))),
+    ("ssl_cipher", Variable::Builtin(|ex, out| with(ex, out, |s| s.suite.map(ciphers::cipher)))),
     ("ssl_ciphers", Variable::Builtin(|ex, out| with(ex, out, ciphers))),
     ("ssl_curve", Variable::Builtin(|ex, out| with(ex, out, |s| s.group.map(names::curve)))),
     ("ssl_curves", Variable::Builtin(|ex, out| with(ex, out, curves))),

@@ -1,10 +1,10 @@
 //! Reads a FastCGI response: records, the CGI head inside them, the body.
 
+use crate::cgi::head::{content_length, head};
 use crate::protocol::codec::{BodyStep, Codec, CodecError, Head};
 use bytes::{Buf as _, Bytes, BytesMut};
-use std::rc::Rc;
 use yorozu_wire::fastcgi::{HEAD_BYTES, RecordHead, RecordKind, decode_head};
-use yorozu_wire::h1::{slice, upstream_fields};
+use yorozu_wire::h1::upstream_fields;
 
 /// Longest text kept of an application's standard error per request; nginx logs 2048 bytes.
 const STDERR_BYTES_MAX: usize = 2048;
@@ -190,40 +190,6 @@ impl Codec for FastcgiCodec {
         let text = std::mem::take(&mut self.stderr);
         (!text.is_empty()).then(|| text.into())
     }
-}
-
-fn content_length(head: &Head) -> Option<u64> {
-    let field = head.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"content-length"));
-    field.and_then(|(_, value)| yorozu_conf::value::number(value))
-}
-
-fn head(text: &Bytes, fields: &[yorozu_wire::h1::Field]) -> Result<Head, CodecError> {
-    let part = |span: &yorozu_wire::h1::Span| text.slice_ref(slice(text, span));
-    let fields: Vec<(Bytes, Bytes)> =
-        fields.iter().map(|field| (part(&field.name), part(&field.value))).collect();
-    let find = |name: &[u8]| {
-        fields.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    };
-    let (status, reason) = match find(b"status") {
-        Some(line) => status_line(line)?,
-        None if find(b"location").is_some() => (302, None),
-        None => (200, None),
-    };
-    Ok(Head { status, reason, fields: Rc::new(fields) })
-}
-
-/// `404 Not Found`. Unlike nginx: no interim status, for an application has one answer (RFC 3875, section 6.3.3), and what
-/// follows a `101` would be a client's own records; no more than three digits.
-fn status_line(line: &Bytes) -> Result<(u16, Option<Bytes>), CodecError> {
-    let broken = CodecError::Wire(yorozu_wire::WireError::UpstreamHead);
-    let (digits, rest) = line.split_at_checked(3).unwrap_or_default();
-    let status = yorozu_conf::value::number(digits).and_then(|status| u16::try_from(status).ok());
-    let is_ended = matches!(rest.first(), None | Some(b' ' | b'\t'));
-    let Some(status) = status.filter(|status| *status >= 200 && is_ended) else {
-        return Err(broken);
-    };
-    let reason = Some(rest.trim_ascii()).filter(|reason| yorozu_http::status::is_reason(reason));
-    Ok((status, reason.map(|reason| line.slice_ref(reason))))
 }
 
 #[cfg(test)]

@@ -1,17 +1,18 @@
 //! FastCGI: the mapping from an exchange to the protocol, and its own directives.
 
 mod codec;
-mod params;
 
+use super::cgi::Param;
+use super::cgi::params::{Own, Pairs, put};
 use super::pass::{self, Shared};
 use super::protocol::Protocol;
 use super::protocol::call::{Call, Framing};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
 use crate::cache::settings;
+use crate::cgi::REQUEST_BYTES;
 use bytes::Bytes;
 use codec::codec;
-use params::request;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -22,7 +23,9 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::variables::{Row, Variable};
-use yorozu_wire::fastcgi::{CONTENT_BYTES_MAX, stdin_head};
+use yorozu_wire::fastcgi::{
+    CONTENT_BYTES_MAX, RecordKind, begin_request, pair_with, stdin_head, stream, stream_with,
+};
 
 /// The module.
 pub const MODULE: Module =
@@ -102,27 +105,38 @@ const STDIN: Framing = Framing {
     },
 };
 
-/// `fastcgi_param name value [if_not_empty]`
-#[derive(Clone, Debug)]
-pub struct Param {
-    pub name: Bytes,
-    pub value: Template,
-    pub is_if_not_empty: bool,
+/// The name-value pairs of a stream.
+struct Params<'a>(&'a mut Vec<u8>);
+
+impl Pairs for Params<'_> {
+    fn put(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        pair_with(self.0, name, write);
+    }
 }
 
-impl Setting for Param {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let is_if_not_empty = match args.word(2) {
-            b"" => false,
-            b"if_not_empty" => true,
-            other => return Err(args.invalid_parameter(other)),
-        };
-        Ok(Self {
-            name: args.words[0].clone(),
-            value: Template::compile(args.word(1), args.env)?,
-            is_if_not_empty,
-        })
+/// The request up to its content; with it, if that is in memory. And whether it asks if the stored page is still
+/// good.
+fn request(exchange: &mut Exchange, location: &LocationConf, content: &Content) -> (Vec<u8>, bool) {
+    let conf = location.of::<Conf>();
+    let own = Own { family: &FAMILY, params: &conf.fastcgi_param };
+    let mut out = Vec::with_capacity(REQUEST_BYTES);
+    let mut validates = false;
+    begin_request(&mut out, conf.fastcgi_keep_conn);
+    stream_with(&mut out, RecordKind::Params, |params| {
+        validates = put(exchange, location, own, content, &mut Params(params));
+    });
+    stream(&mut out, RecordKind::Params, b"");
+    match content {
+        Content::None => stream(&mut out, RecordKind::Stdin, b""),
+        Content::Memory(body) => {
+            if !body.is_empty() {
+                stream(&mut out, RecordKind::Stdin, body);
+            }
+            stream(&mut out, RecordKind::Stdin, b"");
+        }
+        Content::File(..) | Content::Live { .. } => {}
     }
+    (out, validates)
 }
 
 /// `fastcgi_split_path_info`

@@ -18,9 +18,10 @@ pub struct Family {
     pub temp_path: &'static str,
     /// Whether it has a default cache key, where `*_cache_key` is not set.
     pub has_default_key: bool,
-    /// Where the settings with its prefix lie: the gateway's, and those of the cache in front.
+    /// Where the settings with its prefix lie: the gateway's, those of the cache in front, and those of TLS.
     pub gateway: Place,
     pub cache: Place,
+    pub tls: Place,
 }
 
 impl Family {
@@ -31,6 +32,7 @@ impl Family {
             has_default_key: false,
             gateway: Place::new(),
             cache: Place::new(),
+            tls: Place::new(),
         }
     }
 
@@ -64,10 +66,15 @@ pub trait FamilyDraft: Any + Clone + Default {
 
     fn place(family: &'static Family) -> &'static Place;
 
+    /// Whether a location that speaks the protocol uses them.
+    fn is_used_by(_protocol: &dyn Protocol) -> bool {
+        true
+    }
+
     /// Takes over what the enclosing block says where this one is silent.
     fn inherit(&mut self, outer: &Self);
 
-    /// Applies the defaults, and checks what must fit together; `is_used`: the location speaks the protocol.
+    /// Applies the defaults, and checks what must fit together; `is_used`: as [`FamilyDraft::is_used_by`] says.
     ///
     /// # Errors
     /// What is wrong with the values.
@@ -101,26 +108,24 @@ impl<P: Spoken, D: FamilyDraft> ModuleDraft for Stamped<P, D> {
     }
 
     fn compile(&self, at: &Compiling<'_>) -> Result<D::Conf, ValueError> {
-        self.0.compile(<P as Spoken>::family(), spoken_by::<P>(&**at.handler).is_some(), at.env)
+        self.0.compile(<P as Spoken>::family(), is_used::<P, D>(at), at.env)
     }
 
     fn varies(&self, at: &Compiling<'_>) -> Varies {
-        Varies::With(spoken_by::<P>(&**at.handler).is_some())
+        Varies::With(is_used::<P, D>(at))
     }
 }
 
-/// Declares settings of a family: as `settings!`, with the prefix added to each name. In front of the lines stand the
-/// field of [`Family`] where they lie, and what is checked; a default in braces is a field of [`Family`], too.
-macro_rules! family_settings {
-    (at $place:ident, check = $check:path; $( $(#[doc = $doc:literal])+
-        $name:ident : $ty:ty = $default:tt, $arity:ident; )*) => {
-        /// What one block says about them.
-        #[derive(Clone, Default)]
-        pub struct Draft { $( pub $name: yorozu_kernel::config::directive::Inherit<$ty>, )* }
+fn is_used<P: Spoken, D: FamilyDraft>(at: &Compiling<'_>) -> bool {
+    spoken_by::<P>(&**at.handler).is_some_and(|protocol| D::is_used_by(protocol))
+}
 
-        /// The settings in one location.
-        #[derive(Clone, Debug)]
-        pub struct Conf { $( $(#[doc = $doc])+ pub $name: $ty, )* }
+/// Declares settings of a family: as `settings!`, with the prefix added to each name. In front of the lines stand the
+/// field of [`Family`] where they lie, and what is checked, or `written` and what implements [`FamilyDraft`] by hand; a
+/// default in braces is a field of [`Family`], too.
+macro_rules! family_settings {
+    (at $place:ident, check = $check:path; $($lines:tt)*) => {
+        $crate::protocol::family::family_settings! { written Draft; $($lines)* }
 
         impl $crate::protocol::family::FamilyDraft for Draft {
             type Conf = Conf;
@@ -131,7 +136,9 @@ macro_rules! family_settings {
                 &family.$place
             }
 
-            fn inherit(&mut self, outer: &Self) { $( self.$name.inherit(&outer.$name); )* }
+            fn inherit(&mut self, outer: &Self) {
+                Draft::inherit(self, outer);
+            }
 
             fn compile(
                 &self,
@@ -139,12 +146,38 @@ macro_rules! family_settings {
                 is_used: bool,
                 env: &yorozu_kernel::config::env::Env,
             ) -> Result<Conf, yorozu_kernel::config::directive::ValueError> {
-                let draft = self;
-                let conf = Conf { $( $name: $crate::protocol::family::family_default!(
-                    draft, env, family, $name, $default
-                ), )* };
+                let conf = Conf::compile(self, family, env)?;
                 $check(&conf, family, is_used, env)?;
                 Ok(conf)
+            }
+        }
+    };
+    (written $stamped:ident; $( $(#[doc = $doc:literal])+
+        $name:ident : $ty:ty = $default:tt, $arity:ident; )*) => {
+        /// What one block says about them.
+        #[derive(Clone, Default)]
+        pub struct Draft { $( pub $name: yorozu_kernel::config::directive::Inherit<$ty>, )* }
+
+        /// The settings in one location.
+        #[derive(Clone, Debug)]
+        pub struct Conf { $( $(#[doc = $doc])+ pub $name: $ty, )* }
+
+        impl Draft {
+            /// Takes over what the enclosing block says where this one is silent.
+            pub fn inherit(&mut self, outer: &Self) { $( self.$name.inherit(&outer.$name); )* }
+        }
+
+        impl Conf {
+            /// Applies the defaults.
+            pub fn compile(
+                draft: &Draft,
+                family: &$crate::protocol::family::Family,
+                env: &yorozu_kernel::config::env::Env,
+            ) -> Result<Self, yorozu_kernel::config::directive::ValueError> {
+                let _ = family;
+                Ok(Self { $( $name: $crate::protocol::family::family_default!(
+                    draft, env, family, $name, $default
+                ), )* })
             }
         }
 
@@ -160,7 +193,7 @@ macro_rules! family_settings {
                 default: $crate::protocol::family::family_default_text!(family, $default),
                 doc: concat!($($doc),+),
                 action: Action::Set(|block, args| {
-                    let draft = block.drafts.of::<$crate::protocol::family::Stamped<P, Draft>>();
+                    let draft = block.drafts.of::<$crate::protocol::family::Stamped<P, $stamped>>();
                     draft.0.$name.set(args)
                 }),
             }, )* ]

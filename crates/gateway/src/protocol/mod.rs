@@ -1,6 +1,6 @@
 //! What a gateway asks of the protocol that it speaks.
 //!
-//! FastCGI, HTTP and memcached implement [`Protocol`], each in its own folder; the gateway and the cache know nothing
+//! FastCGI, uwsgi, SCGI, HTTP and memcached implement [`Protocol`], each in its own folder; the gateway and the cache know nothing
 //! else of them. A protocol makes a [`Call`] of an exchange, reads the answer with a
 //! [`Codec`](codec::Codec), and has its own directives beside those that are stamped with its prefix
 //! ([`family`]).
@@ -10,6 +10,7 @@ pub mod codec;
 pub mod family;
 pub mod fault;
 pub mod target;
+pub mod tls;
 
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -70,6 +71,11 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
 
     /// Whether connections may be kept for another request.
     fn may_keep(&self, location: &LocationConf) -> bool;
+
+    /// Whether connections may have to be encrypted.
+    fn may_use_tls(&self) -> bool {
+        false
+    }
 
     /// How connections are encrypted, where no variable decides.
     fn tls(&self, _location: &LocationConf) -> Option<TlsOptions> {

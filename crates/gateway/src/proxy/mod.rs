@@ -4,7 +4,6 @@ mod codec;
 pub mod directives;
 mod request;
 mod rewrite;
-pub mod tls;
 
 pub use request::add_x_forwarded_for;
 
@@ -12,7 +11,7 @@ use super::pass::{self, Shared};
 use super::protocol::call::{Call, Framing};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
-use super::protocol::{Protocol, spoken_by};
+use super::protocol::{Protocol, spoken_by, tls};
 use crate::cache::settings;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -41,7 +40,7 @@ use yorozu_upstream::TlsOptions;
 pub const MODULE: Module = Module::new("http_proxy", rows)
     .with(&[
         silent::<directives::Draft>,
-        silent::<tls::Draft>,
+        silent::<tls::Shared<Pass>>,
         silent::<settings::Shared<Pass>>,
         silent::<Shared<Pass>>,
     ])
@@ -179,8 +178,8 @@ impl ModuleConf for Conf {
 /// Every row of the module.
 pub fn rows() -> Vec<Directive> {
     let mut rows = pass::rows_of::<Pass>();
+    rows.extend(tls::rows::<Pass>());
     rows.extend_from_slice(directives::DIRECTIVES);
-    rows.extend_from_slice(tls::DIRECTIVES);
     rows.extend_from_slice(OTHERS);
     rows
 }
@@ -393,8 +392,17 @@ impl Protocol for Pass {
         location.of::<Conf>().proxy_http_version == HttpVersion::V11
     }
 
+    fn may_use_tls(&self) -> bool {
+        self.known_scheme() != Some(Scheme::Http)
+    }
+
     fn tls(&self, location: &LocationConf) -> Option<TlsOptions> {
-        tls::client_options(self, location.of::<tls::Conf>())
+        match self {
+            Self::Fixed { destination, .. } => {
+                tls::fixed_options(tls::of::<Self>(location), &destination.host)
+            }
+            Self::Spelled { .. } => None,
+        }
     }
 
     fn takes_chunked(&self, location: &LocationConf) -> bool {
@@ -473,7 +481,9 @@ impl Protocol for Pass {
         };
         let tls = match destination.scheme {
             Scheme::Http => None,
-            Scheme::Https => Some(tls::options(exchange, location.of::<tls::Conf>())?),
+            Scheme::Https => {
+                Some(tls::options(exchange, tls::of::<Self>(location), &destination.host)?)
+            }
         };
         Ok(Call {
             request: made.bytes.into(),
@@ -487,7 +497,7 @@ impl Protocol for Pass {
             catch_stderr: Vec::new(),
             line: None,
             // A certificate that variables name is one request's.
-            may_keep: tls.is_none() || !location.of::<tls::Conf>().is_spelled(),
+            may_keep: tls.is_none() || !tls::of::<Self>(location).is_spelled(),
             tls,
             scheme: destination.scheme.text(),
             uri: made.uri,

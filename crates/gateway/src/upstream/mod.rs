@@ -392,6 +392,10 @@ pub fn named(
     if shared.of::<Upstreams>().0.get(host).is_some_and(|upstream| upstream.is_block) {
         return Err(ValueError(format!("upstream \"{host}\" may not have port {port}")));
     }
+    let has_port = text.starts_with("unix:") || (!port.is_empty() && !port.ends_with(']'));
+    if default_port == 0 && !has_port {
+        return Err(ValueError(format!("no port in upstream \"{text}\"")));
+    }
     let peers = peer_addresses(text, default_port)?.into_iter().map(PeerOptions::new).collect();
     let upstream = Upstream::implicit(text.to_owned(), peers);
     // As nginx: an address with variables that spells the same needs no name server.

@@ -29,6 +29,8 @@ pub struct Engine {
     pub resume: fn(&mut Exchange, Outcome) -> Progress,
     /// The part of a request that waits.
     pub run: for<'a> fn(&'a mut Exchange, Pending) -> Later<'a, Outcome>,
+    /// The content phase of a location without a handler: indexes, listings, files. Not for methods that may change them.
+    pub files: fn(&mut Exchange) -> Outcome,
     /// The response, however long it takes; the status under which a connection would close without one.
     pub whole: for<'a> fn(&'a mut Exchange) -> Later<'a, Answer>,
     /// The same once more, from the content phase on.

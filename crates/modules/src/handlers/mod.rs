@@ -3,6 +3,7 @@
 pub mod autoindex;
 pub mod dav;
 pub mod empty_gif;
+pub mod flv;
 pub mod index;
 pub mod random_index;
 pub mod static_file;

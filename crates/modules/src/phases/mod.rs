@@ -6,6 +6,7 @@ pub mod auth_request;
 pub mod browser;
 mod crypt;
 pub mod geo;
+pub mod geoip2;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod limit_zones;

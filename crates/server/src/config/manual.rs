@@ -72,6 +72,10 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["proxy_ssl_verify", "proxy_ssl_name"], "only subject alternative names are compared"),
     (&["proxy_ssl_verify_depth"], "counts the certificates that are sent"),
     (&["ssl_ecdh_curve"], "X25519, prime256v1, secp384r1, X25519MLKEM768"),
+    (
+        &["proxy_ssl_conf_command", "ssl_conf_command", "uwsgi_ssl_conf_command"],
+        "what rustls can do; other commands and options have no effect or are refused",
+    ),
     (&["ssl_stapling"], "requested at the start, always verified"),
     (&["http2_chunk_size"], "16k by default"),
 ];
@@ -88,7 +92,7 @@ fn is_own(name: &str) -> bool {
         "_cache_status",
         "_cache_vary_language",
     ];
-    ["brotli", "zstd", "control", "more_"].iter().any(|prefix| name.starts_with(prefix))
+    ["brotli", "zstd", "control", "more_", "geoip2"].iter().any(|prefix| name.starts_with(prefix))
         || matches!(name, "cache_drop_args" | "cache_purge_api" | "keepalive_ready")
         || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }

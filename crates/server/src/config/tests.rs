@@ -19,6 +19,15 @@ const BROKEN: &[(&str, &str)] = &[
         "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, or inside \"if\" statement, or inside \"limit_except\" block in conf:1",
     ),
     ("http { server { location / { proxy_pass ftp://a; } } }", "invalid URL prefix in conf:1"),
+    (
+        "http { server { location / { uwsgi_pass 127.0.0.1; } } }",
+        "no port in upstream \"127.0.0.1\" in conf:1",
+    ),
+    ("http { uwsgi_modifier1 256; }", "value must be between 0 and 255 in conf:1"),
+    (
+        "http { ssl_conf_command Options unheard; }",
+        "SSL_CONF_cmd(\"Options\", \"unheard\") failed: unknown option in conf:1",
+    ),
     ("http { upstream u { } }", "no servers are inside upstream in conf:1"),
     (
         "http { upstream u { ip_hash; server 127.0.0.1 backup; } }",
@@ -37,8 +46,8 @@ const BROKEN: &[(&str, &str)] = &[
         "\"proxy_http_version 2\" is not supported, it must be \"1.0\" or \"1.1\" in conf:1",
     ),
     (
-        "http { server { location / { uwsgi_pass a; } } }",
-        "\"uwsgi_pass\" is not supported by this version (nginx's module http_uwsgi) in conf:1",
+        "http { server { location / { grpc_pass a; } } }",
+        "\"grpc_pass\" is not supported by this version (nginx's module http_grpc) in conf:1",
     ),
     ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
     ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),

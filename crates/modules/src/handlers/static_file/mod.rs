@@ -12,7 +12,8 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
-use yorozu_kernel::files::{open, path};
+use yorozu_kernel::files::open::{self, Opened};
+use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The file the path names.
@@ -70,6 +71,27 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
     Outcome::Respond(Box::new(whole(exchange, location, content, modified)))
 }
 
+/// The file that the path names, for handlers that send it in a way of their own; `None` for what is no file.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open(exchange: &mut Exchange) -> Result<Option<Opened>, Outcome> {
+    if exchange.uri.ends_with(b"/") {
+        return Ok(None);
+    }
+    let conf = Rc::clone(&exchange.conf);
+    let location = conf.location(exchange.location);
+    let path = path::request_filename(exchange);
+    let opened = match path::refused_link(exchange, &path) {
+        Some(problem) => Err(problem),
+        None => open::open(&path, location.http_core()),
+    };
+    match opened {
+        Ok(opened) => Ok(opened.is_file.then_some(opened)),
+        Err(problem) => Err(not_opened(exchange, location, &path, &problem)),
+    }
+}
+
 /// The file itself, which no coding changed.
 fn whole(
     exchange: &Exchange,
@@ -77,7 +99,7 @@ fn whole(
     content: Segment,
     modified: i64,
 ) -> Response {
-    let mut response = of_file(exchange, location, content, modified);
+    let mut response = of_file(exchange, location, vec![content], modified);
     response.allow_ranges = true;
     let settings = location.of::<precompressed::Conf>();
     let has_others = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
@@ -86,20 +108,22 @@ fn whole(
     response
 }
 
-fn of_file(
+/// What lies in a file, or parts of it.
+pub fn of_file(
     exchange: &Exchange,
     location: &LocationConf,
-    content: Segment,
+    segments: Vec<Segment>,
     modified: i64,
 ) -> Response {
+    let length = segments.iter().map(Segment::bytes).sum::<u64>();
     let mut response = Response::new(200);
     response.content_type = path::content_type(exchange, location);
-    response.content_length = Some(content.bytes());
+    response.content_length = Some(length);
     response.last_modified = Some(modified);
     if location.http_core().etag {
-        response.etag = format!("\"{modified:x}-{:x}\"", content.bytes()).into();
+        response.etag = format!("\"{modified:x}-{length:x}\"").into();
     }
-    response.body = Body::Segments(vec![content]);
+    response.body = Body::Segments(segments);
     response
 }
 
@@ -121,7 +145,7 @@ fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> O
             continue;
         }
         let content = Segment::File(opened.file, 0..opened.bytes);
-        let mut response = of_file(exchange, location, content, opened.modified);
+        let mut response = of_file(exchange, location, vec![content], opened.modified);
         response.allow_ranges = true;
         let token = Bytes::from_static(candidate.coding.token());
         response.add(Bytes::from_static(b"Content-Encoding"), token);

@@ -1,8 +1,13 @@
-//! A server that answers from a script, over FastCGI, HTTP/1.1 with TLS or without, and memcached's
-//! protocol: for what a real PHP or Apache cannot be made to do.
+//! A server that answers from a script, over FastCGI, SCGI, uwsgi and HTTP/1.1, both with TLS or without, and
+//! memcached's protocol: for what a real PHP or Apache cannot be made to do.
+
+mod memcached;
+mod plain;
 
 use crate::client::PATIENCE;
 use crate::tls;
+use memcached::serve_memcached;
+use plain::{serve_scgi, serve_uwsgi};
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -79,6 +84,14 @@ pub struct Origin {
 /// Makes the CGI answer for requests the script does not name.
 pub type Fallback = fn(&Seen) -> Vec<u8>;
 
+/// Serves one request behind TLS: what is known of the other end, and what came behind the request before.
+type ServeTls = fn(
+    &mut StreamOwned<ServerConnection, TcpStream>,
+    &[(String, String)],
+    &mut Vec<u8>,
+    &Work,
+) -> io::Result<bool>;
+
 /// A request the origin got.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
@@ -152,6 +165,15 @@ impl Origin {
 
     /// Speaks HTTP/1.1 behind TLS with one of the [certificates](tls::certificates); the port.
     pub fn listen_tls(&self, certificate: &str) -> u16 {
+        self.listen_tls_with(certificate, serve_http)
+    }
+
+    /// Speaks uwsgi behind TLS with one of the [certificates](tls::certificates); the port.
+    pub fn listen_tls_uwsgi(&self, certificate: &str) -> u16 {
+        self.listen_tls_with(certificate, |stream, peer, _, work| serve_uwsgi(stream, peer, work))
+    }
+
+    fn listen_tls_with(&self, certificate: &str, serve: ServeTls) -> u16 {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (work, config) = (self.work.clone(), tls::server(certificate));
@@ -166,7 +188,7 @@ impl Origin {
                     if stream.conn.complete_io(&mut stream.sock).is_ok() {
                         peer.extend(handshake(&stream.conn));
                     }
-                    while serve_http(&mut stream, &peer, &mut rest, &work).unwrap_or(false) {}
+                    while serve(&mut stream, &peer, &mut rest, &work).unwrap_or(false) {}
                     stream.conn.send_close_notify();
                     let _ = stream.flush();
                 });
@@ -182,6 +204,28 @@ impl Origin {
         self.listen(listener, |mut connection, work| {
             let peer = peer(&connection, work);
             while serve(&mut connection, &peer, work).unwrap_or(false) {}
+        });
+        port
+    }
+
+    /// Speaks uwsgi over TCP; the port.
+    pub fn listen_uwsgi(&self) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        self.listen(listener, |mut connection, work| {
+            let peer = peer(&connection, work);
+            let _ = serve_uwsgi(&mut connection, &peer, work);
+        });
+        port
+    }
+
+    /// Speaks SCGI over TCP; the port.
+    pub fn listen_scgi(&self) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        self.listen(listener, |mut connection, work| {
+            let peer = peer(&connection, work);
+            let _ = serve_scgi(&mut connection, &peer, work);
         });
         port
     }
@@ -498,51 +542,6 @@ fn serve(
     connection.write_all(&out)?;
     work.done.fetch_add(1, Ordering::Relaxed);
     Ok(keeps && *end == End::Whole)
-}
-
-/// Serves one question of memcached's protocol; `true` if the connection stays open.
-fn serve_memcached(
-    connection: &mut TcpStream,
-    peer: &[(String, String)],
-    rest: &mut Vec<u8>,
-    work: &Work,
-) -> io::Result<bool> {
-    let end = loop {
-        if let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
-            break end;
-        }
-        let mut piece = [0; 4096];
-        let count = connection.read(&mut piece)?;
-        if count == 0 {
-            return Ok(false);
-        }
-        rest.extend_from_slice(&piece[..count]);
-    };
-    let line = String::from_utf8_lossy(&rest[..end]).into_owned();
-    rest.drain(..end + 2);
-    let mut words = line.split(' ');
-    let mut request = Seen::default();
-    for name in ["REQUEST_METHOD", "REQUEST_URI"] {
-        request.params.push((name.to_owned(), words.next().unwrap_or_default().to_owned()));
-    }
-    request.params.extend_from_slice(peer);
-    let reply = work.reply(&request);
-    work.wait(&reply);
-    let out = if reply.is_raw { reply.text.clone() } else { memcached_answer(&reply, &request) };
-    connection.write_all(&out)?;
-    Ok(reply.end == End::Whole)
-}
-
-/// A CGI answer as memcached's: 200 is a value, with the field `Flags`; all else is none.
-fn memcached_answer(reply: &Reply, request: &Seen) -> Vec<u8> {
-    let text = String::from_utf8_lossy(&reply.text);
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
-    if !head.starts_with("Status: 200") {
-        return b"END\r\n".to_vec();
-    }
-    let flags = head.lines().find_map(|line| line.strip_prefix("Flags: ")).unwrap_or("0");
-    let key = request.param("REQUEST_URI");
-    format!("VALUE {key} {flags} {}\r\n{body}\r\nEND\r\n", body.len()).into_bytes()
 }
 
 fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {

@@ -1,9 +1,10 @@
-//! The parameters of a request.
+//! The parameters of a request, each put as its protocol writes it.
 
 use super::Param;
 use crate::cache;
 use crate::cache::settings::with_prefix;
-use crate::{fastcgi, pass};
+use crate::pass;
+use crate::protocol::family::Family;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -12,52 +13,55 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::request::{Request, append_joined};
-use yorozu_wire::fastcgi::{RecordKind, begin_request, pair, pair_with, stream, stream_with};
 
-/// Room for a request before it has to grow; chosen: most are shorter.
-const REQUEST_BYTES: usize = 2048;
-/// As [`REQUEST_BYTES`], of a field's name.
+/// As [`super::REQUEST_BYTES`], of a field's name.
 const NAME_BYTES: usize = 64;
 
-/// The request up to its content; with it, if that is in memory. And whether it asks if the stored page is still
-/// good.
-pub(super) fn request(
+/// Where parameters are put.
+pub trait Pairs {
+    /// Puts one whose value `write` appends itself, and says whether it is wanted.
+    fn put(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool);
+
+    /// Puts one with its value.
+    fn put_value(&mut self, name: &[u8], value: &[u8]) {
+        self.put(name, |out| {
+            out.extend_from_slice(value);
+            true
+        });
+    }
+}
+
+/// What a protocol has of its own in a location.
+#[derive(Clone, Copy, Debug)]
+pub struct Own<'a> {
+    pub family: &'static Family,
+    /// Its `*_param`.
+    pub params: &'a [Param],
+}
+
+/// Puts the parameters of a request with this content; whether it asks if the stored page is still good.
+pub fn put(
     exchange: &mut Exchange,
     location: &LocationConf,
+    own: Own<'_>,
     content: &Content,
-) -> (Vec<u8>, bool) {
-    let conf = location.of::<fastcgi::Conf>();
-    let mut out = Vec::with_capacity(REQUEST_BYTES);
-    let mut validates = false;
-    begin_request(&mut out, conf.fastcgi_keep_conn);
-    stream_with(&mut out, RecordKind::Params, |params| {
-        for param in &conf.fastcgi_param {
-            pair_with(params, &param.name, |out| {
-                let start = out.len();
-                param.value.append(exchange, out);
-                if &param.name[..] == b"CONTENT_LENGTH" && out.len() > start {
-                    announce(content, start, out);
-                }
-                !param.is_if_not_empty || out.len() > start
-            });
-        }
-        if pass::conf(location, &super::FAMILY).pass_request_headers {
-            fields(exchange, location, params);
-            validates = cache::is_cacheable(exchange) && own_conditions(exchange, location, params);
-        }
-    });
-    stream(&mut out, RecordKind::Params, b"");
-    match content {
-        Content::None => stream(&mut out, RecordKind::Stdin, b""),
-        Content::Memory(body) => {
-            if !body.is_empty() {
-                stream(&mut out, RecordKind::Stdin, body);
+    pairs: &mut impl Pairs,
+) -> bool {
+    for param in own.params {
+        pairs.put(&param.name, |out| {
+            let start = out.len();
+            param.value.append(exchange, out);
+            if &param.name[..] == b"CONTENT_LENGTH" && out.len() > start {
+                announce(content, start, out);
             }
-            stream(&mut out, RecordKind::Stdin, b"");
-        }
-        Content::File(..) | Content::Live { .. } => {}
+            !param.is_if_not_empty || out.len() > start
+        });
     }
-    (out, validates)
+    if !pass::conf(location, own.family).pass_request_headers {
+        return false;
+    }
+    fields(exchange, own, pairs);
+    cache::is_cacheable(exchange) && own_conditions(exchange, location, own, pairs)
 }
 
 /// Puts the length of what is sent in the place of the one that the configuration spelled from `start` on: what the
@@ -112,9 +116,8 @@ impl Repeats {
     }
 }
 
-/// `HTTP_*` for every field that no `fastcgi_param` sets.
-fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
-    let conf = location.of::<fastcgi::Conf>();
+/// `HTTP_*` for every field that no `*_param` sets.
+fn fields(exchange: &Exchange, own: Own<'_>, pairs: &mut impl Pairs) {
     let is_cached = cache::is_cacheable(exchange);
     let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
     let request = &exchange.request;
@@ -141,12 +144,12 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
             byte => byte.to_ascii_uppercase(),
         }));
         let is_conditional = is_cached && cache::is_for_stored_page(field_name);
-        if is_conditional || is_set(&name, &conf.fastcgi_param) {
+        if is_conditional || is_set(&name, own.params) {
             continue;
         }
         if name == b"HTTP_HOST" {
             // The authority that chose the server and the cache key, not another one.
-            pair_with(params, &name, |out| {
+            pairs.put(&name, |out| {
                 out.extend_from_slice(&request.host);
                 if !request.port.is_empty() {
                     out.push(b':');
@@ -158,7 +161,7 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
         }
         let separator: &[u8] =
             if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
-        pair_with(params, &name, |out| match &repeats {
+        pairs.put(&name, |out| match &repeats {
             None => append_joined(request.values(field_name), separator, out),
             Some(repeats) => {
                 let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
@@ -170,22 +173,26 @@ fn fields(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) {
 
 /// Asks for what is missing of a stored page, and whether what is stored is still good; `true` if that is the only
 /// condition.
-fn own_conditions(exchange: &Exchange, location: &LocationConf, params: &mut Vec<u8>) -> bool {
-    let conf = location.of::<fastcgi::Conf>();
+fn own_conditions(
+    exchange: &Exchange,
+    location: &LocationConf,
+    own: Own<'_>,
+    pairs: &mut impl Pairs,
+) -> bool {
     if let Some(range) = cache::missing_range(exchange) {
-        pair(params, b"HTTP_RANGE", range.as_bytes());
+        pairs.put_value(b"HTTP_RANGE", range.as_bytes());
     }
     let is_condition = |param: &Param| param.name.starts_with(b"HTTP_IF_");
-    if conf.fastcgi_param.iter().any(is_condition) {
+    if own.params.iter().any(is_condition) {
         // The configuration sets its own conditions.
         return false;
     }
-    let (modified, etag) = cache::validators(exchange, with_prefix(location, &super::FAMILY));
+    let (modified, etag) = cache::validators(exchange, with_prefix(location, own.family));
     if let Some(modified) = &modified {
-        pair(params, b"HTTP_IF_MODIFIED_SINCE", modified.as_bytes());
+        pairs.put_value(b"HTTP_IF_MODIFIED_SINCE", modified.as_bytes());
     }
     if !etag.is_empty() {
-        pair(params, b"HTTP_IF_NONE_MATCH", &etag);
+        pairs.put_value(b"HTTP_IF_NONE_MATCH", &etag);
     }
     modified.is_some() || !etag.is_empty()
 }

@@ -1,66 +1,70 @@
-//! `proxy_ssl_*`: TLS towards the upstream.
+//! `*_ssl_*`: TLS towards the upstream.
 
-use super::{Pass, Scheme};
-use crate::protocol::spoken_by;
-use crate::proxy::Destination;
+use super::Protocol;
+use super::family::{Family, FamilyDraft, Spoken, Stamped, family_settings};
 use bytes::Bytes;
 use rustls::ClientConfig;
 use rustls::pki_types::{IpAddr, ServerName};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
-use yorozu_kernel::config::place::{ModuleConf, Place, place};
-use yorozu_kernel::config::settings::{Compiling, ModuleDraft, Varies};
+use yorozu_kernel::config::place::Place;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::ConfPath;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_tls::client::{ClientSettings, Identity, Verify};
 use yorozu_tls::pem::{self, PemFiles};
 use yorozu_upstream::TlsOptions;
 
+/// What one block says with the prefix of a protocol.
+pub type Shared<P> = Stamped<P, Draft>;
+
 /// What the macro declares is public where other modules need it.
 #[allow(unreachable_pub)]
 mod own {
+    use super::family_settings;
     use bytes::Bytes;
-    use yorozu_kernel::config::directive::*;
     use yorozu_kernel::config::template::Template;
     use yorozu_kernel::config::types::ConfPath;
+    use yorozu_tls::commands::Commands;
     use yorozu_tls::names::Protocols;
 
-    settings! {
-        written;
+    family_settings! {
+        written Draft;
         /// Certificate shown to the upstream.
-        proxy_ssl_certificate: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
+        ssl_certificate: Option<Template> = none, ONE;
         /// Key of that certificate.
-        proxy_ssl_certificate_key: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
+        ssl_certificate_key: Option<Template> = none, ONE;
         /// Ciphers for TLS 1.2, in OpenSSL's notation.
-        proxy_ssl_ciphers: Bytes = "DEFAULT", ONE, HTTP_SERVER_LOCATION;
+        ssl_ciphers: Bytes = "DEFAULT", ONE;
+        /// OpenSSL's own commands: CipherString, Ciphersuites, Groups, MinProtocol, MaxProtocol, Protocol, Options.
+        ssl_conf_command: Commands = none, TWO;
         /// Revoked certificates.
-        proxy_ssl_crl: Option<ConfPath> = none, ONE, HTTP_SERVER_LOCATION;
+        ssl_crl: Option<ConfPath> = none, ONE;
         /// Name that is asked for and verified.
-        proxy_ssl_name: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
+        ssl_name: Option<Template> = none, ONE;
         /// Passwords for the key, one a line.
-        proxy_ssl_password_file: Option<ConfPath> = none, ONE, HTTP_SERVER_LOCATION;
+        ssl_password_file: Option<ConfPath> = none, ONE;
         /// Versions of TLS.
-        proxy_ssl_protocols: Protocols = "TLSv1.2 TLSv1.3", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+        ssl_protocols: Protocols = "TLSv1.2 TLSv1.3", ONE_OR_MORE;
         /// Whether the name is sent (SNI).
-        proxy_ssl_server_name: bool = "off", ONE, HTTP_SERVER_LOCATION;
+        ssl_server_name: bool = "off", ONE;
         /// Whether sessions are resumed.
-        proxy_ssl_session_reuse: bool = "on", ONE, HTTP_SERVER_LOCATION;
+        ssl_session_reuse: bool = "on", ONE;
         /// Certificates of authorities the upstream's certificate is verified with.
-        proxy_ssl_trusted_certificate: Option<ConfPath> = none, ONE, HTTP_SERVER_LOCATION;
+        ssl_trusted_certificate: Option<ConfPath> = none, ONE;
         /// Whether the upstream's certificate is verified.
-        proxy_ssl_verify: bool = "off", ONE, HTTP_SERVER_LOCATION;
+        ssl_verify: bool = "off", ONE;
         /// Intermediate certificates allowed.
-        proxy_ssl_verify_depth: u64 = "1", ONE, HTTP_SERVER_LOCATION;
+        ssl_verify_depth: u64 = "1", ONE;
     }
 }
 
-pub use own::{DIRECTIVES, Draft};
+pub use own::{Draft, rows};
 
 /// TLS towards the upstream in one location.
 #[derive(Clone)]
@@ -68,6 +72,8 @@ pub struct Conf {
     /// Loaded, unless variables decide about the certificate; `None` where TLS is not used.
     config: Option<Arc<ClientConfig>>,
     settings: ClientSettings,
+    /// Of the directives, for messages.
+    prefix: &'static str,
     /// Certificate and key, where variables stand in them.
     identity: Option<(Template, Template)>,
     passwords: Vec<Vec<u8>>,
@@ -76,35 +82,29 @@ pub struct Conf {
     sends_name: bool,
 }
 
-impl ModuleDraft for Draft {
+impl FamilyDraft for Draft {
     type Conf = Conf;
 
-    fn place() -> &'static Place {
-        place!()
+    fn place(family: &'static Family) -> &'static Place {
+        &family.tls
+    }
+
+    fn is_used_by(protocol: &dyn Protocol) -> bool {
+        protocol.may_use_tls()
     }
 
     fn inherit(&mut self, outer: &Self) {
         Self::inherit(self, outer);
     }
 
-    fn compile(&self, at: &Compiling<'_>) -> Result<Conf, ValueError> {
-        Conf::compile(self, at.env, is_used(at))
-    }
-
-    fn varies(&self, at: &Compiling<'_>) -> Varies {
-        Varies::With(is_used(at))
+    fn compile(&self, family: &Family, is_used: bool, env: &Env) -> Result<Conf, ValueError> {
+        Conf::load(own::Conf::compile(self, family, env)?, family, is_used, env)
     }
 }
 
-impl ModuleConf for Conf {
-    fn place() -> &'static Place {
-        Draft::place()
-    }
-}
-
-/// Whether the location may speak TLS.
-fn is_used(at: &Compiling<'_>) -> bool {
-    spoken_by::<Pass>(&**at.handler).is_some_and(|pass| pass.known_scheme() != Some(Scheme::Http))
+/// The settings in a location that have the prefix of a protocol.
+pub fn of<P: Spoken>(location: &LocationConf) -> &Conf {
+    location.at(&<P as Spoken>::family().tls)
 }
 
 impl Conf {
@@ -112,31 +112,30 @@ impl Conf {
     ///
     /// # Errors
     /// A file that cannot be used, or one that is missing.
-    fn compile(draft: &Draft, env: &Env, is_used: bool) -> Result<Self, ValueError> {
-        let own = own::Conf::compile(draft, env)?;
+    fn load(own: own::Conf, family: &Family, is_used: bool, env: &Env) -> Result<Self, ValueError> {
+        let prefix = family.prefix;
         let path = |path: &Option<ConfPath>| path.as_ref().map(|path| path.0.clone());
-        let verify = match path(&own.proxy_ssl_trusted_certificate) {
-            _ if !own.proxy_ssl_verify => None,
-            Some(trusted) => Some(Verify {
-                trusted,
-                crl: path(&own.proxy_ssl_crl),
-                depth: own.proxy_ssl_verify_depth,
-            }),
+        let verify = match path(&own.ssl_trusted_certificate) {
+            _ if !own.ssl_verify => None,
+            Some(trusted) => {
+                Some(Verify { trusted, crl: path(&own.ssl_crl), depth: own.ssl_verify_depth })
+            }
             None if is_used => {
-                return Err(ValueError::new(
-                    "no proxy_ssl_trusted_certificate for proxy_ssl_verify",
-                ));
+                return Err(ValueError(format!(
+                    "no {prefix}_ssl_trusted_certificate for {prefix}_ssl_verify"
+                )));
             }
             None => None,
         };
         let settings = ClientSettings {
-            protocols: own.proxy_ssl_protocols.0.clone(),
-            ciphers: String::from_utf8_lossy(&own.proxy_ssl_ciphers).into_owned(),
-            sends_name: own.proxy_ssl_server_name,
-            reuses_sessions: own.proxy_ssl_session_reuse,
+            protocols: own.ssl_protocols.0.clone(),
+            ciphers: String::from_utf8_lossy(&own.ssl_ciphers).into_owned(),
+            commands: own.ssl_conf_command.clone(),
+            sends_name: own.ssl_server_name,
+            reuses_sessions: own.ssl_session_reuse,
             verify,
         };
-        let passwords = match path(&own.proxy_ssl_password_file) {
+        let passwords = match path(&own.ssl_password_file) {
             Some(file) if is_used => {
                 env.shared::<PemFiles>().passwords(&file).map_err(ValueError)?
             }
@@ -145,24 +144,25 @@ impl Conf {
         let mut conf = Self {
             config: None,
             settings,
-            identity: identity(&own, is_used)?,
+            prefix,
+            identity: identity(&own, prefix, is_used)?,
             passwords,
             folder: env.conf_prefix.clone(),
-            name: own.proxy_ssl_name.clone(),
-            sends_name: own.proxy_ssl_server_name,
+            name: own.ssl_name,
+            sends_name: own.ssl_server_name,
         };
         if is_used {
-            conf.load(&env.shared::<PemFiles>())?;
+            conf.prepare(&env.shared::<PemFiles>())?;
         }
         Ok(conf)
     }
 
     /// Whether variables name the certificate.
-    pub(super) fn is_spelled(&self) -> bool {
+    pub fn is_spelled(&self) -> bool {
         self.config.is_none()
     }
 
-    fn load(&mut self, files: &PemFiles) -> Result<(), ValueError> {
+    fn prepare(&mut self, files: &PemFiles) -> Result<(), ValueError> {
         let literal = |template: &Template| template.as_literal();
         self.config = match &self.identity {
             None => Some(self.settings.config(None, files)?),
@@ -188,13 +188,17 @@ impl Conf {
     }
 }
 
-fn identity(own: &own::Conf, is_used: bool) -> Result<Option<(Template, Template)>, ValueError> {
-    match (&own.proxy_ssl_certificate, &own.proxy_ssl_certificate_key) {
+fn identity(
+    own: &own::Conf,
+    prefix: &str,
+    is_used: bool,
+) -> Result<Option<(Template, Template)>, ValueError> {
+    match (&own.ssl_certificate, &own.ssl_certificate_key) {
         (Some(certificate), Some(key)) => Ok(Some((certificate.clone(), key.clone()))),
         (Some(certificate), None) if is_used => {
             let shown = certificate.as_literal().unwrap_or_default();
             Err(ValueError(format!(
-                "no \"proxy_ssl_certificate_key\" is defined for certificate \"{}\"",
+                "no \"{prefix}_ssl_certificate_key\" is defined for certificate \"{}\"",
                 String::from_utf8_lossy(&shown)
             )))
         }
@@ -202,19 +206,15 @@ fn identity(own: &own::Conf, is_used: bool) -> Result<Option<(Template, Template
     }
 }
 
-/// How the connection for this exchange is encrypted.
+/// How the connection for this exchange is encrypted; `host` is the name in the address.
 ///
 /// # Errors
 /// The status the client gets: a certificate that variables name cannot be loaded, or the name
 /// cannot be sent.
-pub(super) fn options(exchange: &mut Exchange, conf: &Conf) -> Result<TlsOptions, u16> {
+pub fn options(exchange: &mut Exchange, conf: &Conf, host: &Bytes) -> Result<TlsOptions, u16> {
     let name = match &conf.name {
         Some(name) => name.value(exchange),
-        None => exchange
-            .pass
-            .of::<Rc<Destination>>()
-            .map(|proxy| proxy.host.clone())
-            .unwrap_or_default(),
+        None => host.clone(),
     };
     let config = match (&conf.config, &conf.identity) {
         (Some(config), _) => Arc::clone(config),
@@ -230,19 +230,18 @@ pub(super) fn options(exchange: &mut Exchange, conf: &Conf) -> Result<TlsOptions
     };
     let name = server_name(&name, conf).ok_or_else(|| {
         let name = String::from_utf8_lossy(&name);
-        let text = format!("\"{name}\" is not a server name in \"proxy_ssl_name\"");
+        let text = format!("\"{name}\" is not a server name in \"{}_ssl_name\"", conf.prefix);
         error::request(exchange, Level::Error, &text);
         502u16
     })?;
     Ok(TlsOptions { config, name })
 }
 
-/// How connections of a location are encrypted, where no variable decides.
-pub fn client_options(pass: &Pass, conf: &Conf) -> Option<TlsOptions> {
-    let Pass::Fixed { destination, .. } = pass else { return None };
+/// How connections of a location are encrypted, where no variable decides; `host` as for [`options`].
+pub fn fixed_options(conf: &Conf, host: &Bytes) -> Option<TlsOptions> {
     let name = match &conf.name {
         Some(name) => name.as_literal()?,
-        None => destination.host.clone(),
+        None => host.clone(),
     };
     Some(TlsOptions { config: Arc::clone(conf.config.as_ref()?), name: server_name(&name, conf)? })
 }

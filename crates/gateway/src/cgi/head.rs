@@ -1,0 +1,49 @@
+//! The head of an application's answer.
+//!
+//! # Source
+//! RFC 3875, section 6.
+
+use crate::protocol::codec::{CodecError, Head};
+use bytes::Bytes;
+use std::rc::Rc;
+use yorozu_wire::WireError;
+use yorozu_wire::h1::{Field, Span, slice};
+
+/// What an answer's head announces.
+pub fn content_length(head: &Head) -> Option<u64> {
+    let field = head.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"content-length"));
+    field.and_then(|(_, value)| yorozu_conf::value::number(value))
+}
+
+/// The head whose fields stand in `text`.
+///
+/// # Errors
+/// `Status` is none.
+pub fn head(text: &Bytes, fields: &[Field]) -> Result<Head, CodecError> {
+    let part = |span: &Span| text.slice_ref(slice(text, span));
+    let fields: Vec<(Bytes, Bytes)> =
+        fields.iter().map(|field| (part(&field.name), part(&field.value))).collect();
+    let find = |name: &[u8]| {
+        fields.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    };
+    let (status, reason) = match find(b"status") {
+        Some(line) => status_line(line)?,
+        None if find(b"location").is_some() => (302, None),
+        None => (200, None),
+    };
+    Ok(Head { status, reason, fields: Rc::new(fields) })
+}
+
+/// `404 Not Found`. Unlike nginx: no interim status, for an application has one answer (RFC 3875, section 6.3.3), and what
+/// follows a `101` would be a client's own records; no more than three digits.
+fn status_line(line: &Bytes) -> Result<(u16, Option<Bytes>), CodecError> {
+    let broken = CodecError::Wire(WireError::UpstreamHead);
+    let (digits, rest) = line.split_at_checked(3).unwrap_or_default();
+    let status = yorozu_conf::value::number(digits).and_then(|status| u16::try_from(status).ok());
+    let is_ended = matches!(rest.first(), None | Some(b' ' | b'\t'));
+    let Some(status) = status.filter(|status| *status >= 200 && is_ended) else {
+        return Err(broken);
+    };
+    let reason = Some(rest.trim_ascii()).filter(|reason| yorozu_http::status::is_reason(reason));
+    Ok((status, reason.map(|reason| line.slice_ref(reason))))
+}

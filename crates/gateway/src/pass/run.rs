@@ -32,6 +32,14 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
     let gateway = settings(location, protocol);
+    if cache::waits_for_content(exchange, gateway.cache) {
+        if let Err(outcome) = Box::pin(read_body(exchange, location)).await {
+            return outcome;
+        }
+        if let Some(found) = cache::lookup(exchange, gateway.cache) {
+            return act(found);
+        }
+    }
     // Boxed, as everything rare: the future of a request is moved when it starts.
     if exchange.pass.of::<Plan>().is_some() {
         if let Some(found) = Box::pin(cache::prepare(exchange, gateway.cache)).await {
@@ -44,9 +52,8 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
         && !exchange.body.is_whole_at_hand();
     let has_body = !exchange.body.is_empty() && !exchange.body.is_lost();
     if !is_live && gateway.pass_request_body && has_body {
-        let read = Box::pin(exchange.body.read_all(location.http_core().body_rules())).await;
-        if let Err(problem) = read {
-            return body_failed(exchange, problem);
+        if let Err(outcome) = Box::pin(read_body(exchange, location)).await {
+            return outcome;
         }
     }
     let job = match job(exchange, location, protocol, gateway, is_live).await {
@@ -82,6 +89,15 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
         return body_failed(exchange, problem);
     }
     conclude(exchange, gateway, job.call.validates, result).await
+}
+
+/// Reads the whole body.
+///
+/// # Errors
+/// What the client gets where that fails.
+async fn read_body(exchange: &mut Exchange, location: &LocationConf) -> Result<(), Outcome> {
+    let read = exchange.body.read_all(location.http_core().body_rules()).await;
+    read.map_err(|problem| body_failed(exchange, problem))
 }
 
 /// Fetches; `None` if the client has gone meanwhile and the answer is not wanted otherwise.

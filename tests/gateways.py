@@ -364,7 +364,7 @@ class UploadSite:
         self.server = Server(folder, f'''
             client_max_body_size 300m; client_body_buffer_size 8k; client_body_timeout 1s;
             server {{ listen 127.0.0.1:$port;
-              location / {{ fastcgi_request_buffering off; {to_php} }}
+              location / {{ fastcgi_request_buffering chunked; {to_php} }}
               location /spooled {{ {to_php} }}
               location /small {{ client_max_body_size 1m; {to_php} }}
               location /full {{ client_body_temp_path {folder}/full; {to_php} }}

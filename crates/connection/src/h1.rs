@@ -7,7 +7,7 @@
 //! | answering | idle (keep-alive), lingering, or closed |
 //! | lingering (reading what the client still sends, so that it sees the answer) | closed |
 
-use super::head::{Bounds, Received, receive};
+use super::head::{Bounds, Received, begun, receive};
 use super::respond::{self, Begun, log};
 use super::send::Sent;
 use super::transport::Transport;
@@ -138,10 +138,15 @@ impl Connection {
             Received::Bad { status, text, request } => {
                 self.answer(conf, request, Some((status, text))).await
             }
-            Received::Closed => Next::Close,
+            // Both have a status in the log only.
+            Received::Closed => {
+                let text = "client prematurely closed connection";
+                self.unanswered(conf, &bounds, 400, text);
+                Next::Close
+            }
             Received::TimedOut => {
-                // nginx answers 408 in its log only.
-                self.timed_out_head(conf);
+                let text = "client timed out (110: Connection timed out)";
+                self.unanswered(conf, &bounds, 408, text);
                 Next::Close
             }
         }
@@ -170,17 +175,17 @@ impl Connection {
         exchange
     }
 
-    fn timed_out_head(&mut self, conf: Rc<WorkerConf>) {
+    /// Logs a request of which the head did not arrive whole.
+    fn unanswered(&mut self, conf: Rc<WorkerConf>, bounds: &Bounds, status: u16, text: &str) {
         let head = self.buffer.split().freeze();
-        let mut exchange = self.exchange(conf, Request::unread(head));
-        exchange.status = 408;
-        error::request(
-            &exchange,
-            Level::Info,
-            "client timed out (110: Connection timed out) while reading client request headers",
-        );
+        let mut exchange = self.exchange(conf, begun(head, bounds));
+        respond::choose_server_of_refused(&mut exchange);
+        exchange.status = status;
+        let text = format!("{text} while reading client request headers");
+        error::request(&exchange, Level::Info, &text);
         let conf = Rc::clone(&exchange.conf);
-        if conf.location(exchange.location).http_core().reset_timedout_connection {
+        let core = conf.location(exchange.location).http_core();
+        if status == 408 && core.reset_timedout_connection {
             self.io.reset_on_close();
         }
         log(&mut exchange);

@@ -85,7 +85,7 @@ pub async fn receive(
                 return interpret(buffer.split_to(end).freeze(), &line, bounds);
             }
             Ok(None) => {}
-            Err((status, text)) => return bad(buffer, line.as_ref(), status, text),
+            Err(refusal) => return bad(buffer, line.as_ref(), bounds, refusal),
         }
         let (_, begun) =
             reading.get_or_insert_with(|| (Gauge::take(&COUNTERS.reading), turn::instant()));
@@ -155,18 +155,66 @@ fn has_long_line(fields: &[u8], line_bytes_max: usize) -> bool {
 }
 
 /// A request that is only good for a log line and an error page.
-fn bad(buffer: &mut BytesMut, line: Option<&RequestLine>, status: u16, text: String) -> Received {
-    let head = buffer.split().freeze();
-    let mut request = Request::unread(head);
-    match line {
-        Some(line) => fill_line(&mut request, line),
-        None => {
-            let end = request.head.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
-            let end = end.unwrap_or(request.head.len());
-            request.line = 0..u32::try_from(end).unwrap_or(0);
-        }
-    }
+fn bad(
+    buffer: &mut BytesMut,
+    line: Option<&RequestLine>,
+    bounds: &Bounds,
+    (status, text): Refusal,
+) -> Received {
+    let request = unfinished(buffer.split().freeze(), line, bounds);
     Received::Bad { status, text, request }
+}
+
+/// What there is of a head that did not arrive whole; its server is that of the host it names so far.
+pub fn begun(head: Bytes, bounds: &Bounds) -> Request {
+    let line = request_line(&head).ok().flatten();
+    unfinished(head, line.as_ref(), bounds)
+}
+
+fn unfinished(head: Bytes, line: Option<&RequestLine>, bounds: &Bounds) -> Request {
+    let mut request = Request::unread(head);
+    let Some(line) = line else {
+        let end = request.head.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        let end = end.unwrap_or(request.head.len());
+        request.line = 0..u32::try_from(end).unwrap_or(0);
+        return request;
+    };
+    fill_line(&mut request, line);
+    let mut end = line.consumed as usize;
+    while let Some(length) = memchr(b'\n', &request.head[end..]) {
+        if length > bounds.line_bytes_max {
+            break;
+        }
+        end += length + 1;
+    }
+    request.fields = fields_before(&request.head, line.consumed as usize, end, bounds);
+    name_host(&mut request, line.authority.as_ref());
+    request
+}
+
+/// The fields before what is broken, if anything is.
+fn fields_before(head: &[u8], start: usize, end: usize, bounds: &Bounds) -> Vec<Field> {
+    let mut found = Vec::new();
+    let broken = memchr(b'\0', &head[start..end]).map_or(end, |at| start + at);
+    let end = head[start..broken]
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(start, |at| start + at + 1);
+    // They stand in `found`, whatever follows them.
+    let _ = fields(head, start, end, bounds.rules, &mut found);
+    found
+}
+
+/// Finds out which host a broken head was for.
+fn name_host(request: &mut Request, authority: Option<&Span>) {
+    let text = match authority {
+        Some(span) => Some(slice(&request.head, span)),
+        None => request.field(b"host"),
+    };
+    if let Some((host, port)) = text.and_then(split_authority) {
+        let port = Bytes::copy_from_slice(port.unwrap_or_default());
+        (request.host, request.port) = (host.into(), port);
+    }
 }
 
 pub(super) fn fill_line(request: &mut Request, line: &RequestLine) {
@@ -199,7 +247,10 @@ pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Rec
         .and_then(|()| check(&mut request, authority.as_ref()));
     match result {
         Ok(()) => Received::Request(request),
-        Err((status, text)) => Received::Bad { status, text, request },
+        Err((status, text)) => {
+            name_host(&mut request, authority.as_ref());
+            Received::Bad { status, text, request }
+        }
     }
 }
 
@@ -207,8 +258,11 @@ fn read_fields(request: &mut Request, line: &RequestLine, bounds: &Bounds) -> Re
     let mut found = Vec::with_capacity(16);
     let end = request.head.len();
     if line.version != Version::V09 {
-        fields(&request.head, line.consumed as usize, end, bounds.rules, &mut found)
-            .map_err(|error| (400, error.to_string()))?;
+        let read = fields(&request.head, line.consumed as usize, end, bounds.rules, &mut found);
+        if let Err(error) = read {
+            request.fields = fields_before(&request.head, line.consumed as usize, end, bounds);
+            return Err((400, error.to_string()));
+        }
     }
     if bounds.drops_invalid {
         found.retain(|field: &Field| !field.is_invalid);
@@ -227,14 +281,15 @@ pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(
     if seen.hosts > 1 {
         return Err(duplicate("Host"));
     }
-    if authority.is_none() && seen.hosts == 0 && request.version >= Version::V11 {
+    check_authority(request, authority)?;
+    request.is_read = true;
+    if seen.hosts == 0 && request.version >= Version::V11 {
         let text = match request.version {
             Version::V20 => "client sent neither \":authority\" nor \"Host\" header",
             _ => "client sent HTTP/1.1 request without \"Host\" header",
         };
         return Err((400, text.to_owned()));
     }
-    check_authority(request, authority)?;
     if seen.content_lengths > 1 {
         return Err(duplicate("Content-Length"));
     }

@@ -3,6 +3,7 @@
 use crate::tls::client_auth::Verification;
 use crate::tls::server::ServerTls;
 use crate::tls::session;
+use bytes::Bytes;
 use yorozu_kernel::base::faults;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::client::TlsSession as _;
@@ -22,7 +23,10 @@ pub(super) use yorozu_kernel::exchange::engine::Answer;
 /// Answers a request as far as that needs no waiting; `refusal` is the status a broken one gets.
 pub(super) fn begin(exchange: &mut Exchange, refusal: Option<(u16, String)>) -> Begun {
     let progress = match refusal {
-        Some((status, text)) => refuse(exchange, status, &text),
+        Some((status, text)) => {
+            choose_server_of_refused(exchange);
+            refuse(exchange, status, &text)
+        }
         None => phases(exchange),
     };
     filtered(exchange, progress)
@@ -64,6 +68,17 @@ pub(super) fn log(exchange: &mut Exchange) {
     log(exchange);
 }
 
+/// As nginx: a broken request is answered by the server of the host that was known before it broke, or of the name in the
+/// handshake.
+pub(super) fn choose_server_of_refused(exchange: &mut Exchange) {
+    let is_host_known = exchange.request.is_read || !exchange.request.host.is_empty();
+    exchange.server = match is_host_known {
+        true => find_config::server(exchange),
+        false => find_config::first_server(&exchange.conf, &exchange.client),
+    };
+    exchange.location = exchange.conf.server(exchange.server).conf;
+}
+
 /// Whether slashes in the path are merged. As in nginx this is decided before the server is known: the path must not be read in
 /// another way because the client asks for another name.
 fn merges_slashes(exchange: &Exchange) -> bool {
@@ -93,8 +108,9 @@ fn phases(exchange: &mut Exchange) -> Progress {
         }
         Err(_) => {
             // As nginx: the request line is judged before it is known which server is asked.
-            exchange.server = exchange.conf.sockets[exchange.client.listen.get()].default_server;
-            exchange.location = exchange.conf.server(exchange.server).conf;
+            exchange.request.host = Bytes::new();
+            exchange.request.is_read = false;
+            choose_server_of_refused(exchange);
             return refuse(exchange, 400, "client sent invalid request");
         }
     }

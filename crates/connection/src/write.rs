@@ -213,6 +213,11 @@ impl Writer<'_> {
         let carried =
             tunnel.carry(Rc::clone(&self.connection.io) as Rc<dyn ByteStream>, early).await;
         self.sent += carried.to_client;
+        if let Some(attempt) = exchange.attempts.last_mut() {
+            attempt.bytes_sent += carried.to_upstream;
+            attempt.bytes_received += carried.from_upstream;
+            attempt.response_time = Some(carried.time);
+        }
         if carried.is_timed_out {
             let text =
                 "upstream timed out (110: Connection timed out) while proxying upgraded connection";

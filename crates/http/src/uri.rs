@@ -220,37 +220,51 @@ pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
 
 /// A host as `server_name` compares it: lower case, port and trailing dot cut off.
 ///
-/// `None` if it cannot be a host: empty labels, slashes, control bytes (nginx answers 400).
-/// Returns the host and the port as written.
+/// `None` if it cannot be a host (nginx answers 400). Returns the host and the port as written.
+///
+/// # Source
+/// RFC 3986, section 3.2.2; as nginx, an address in brackets is not read, and no label but the last is empty.
 pub fn split_authority(authority: &[u8]) -> Option<(Vec<u8>, Option<&[u8]>)> {
-    let (host, rest) = if authority.first() == Some(&b'[') {
-        let end = authority.iter().position(|byte| *byte == b']')?;
-        authority.split_at(end + 1)
-    } else {
-        let end = authority.iter().position(|byte| *byte == b':').unwrap_or(authority.len());
-        authority.split_at(end)
+    let (host, rest) = match authority.strip_prefix(b"[") {
+        Some(address) => {
+            let end = address.iter().position(|byte| *byte == b']')?;
+            if !address[..end].iter().all(|byte| is_host_byte(*byte) || *byte == b':') {
+                return None;
+            }
+            authority.split_at(end + 2)
+        }
+        None => {
+            let end = authority.iter().position(|byte| *byte == b':').unwrap_or(authority.len());
+            if !authority[..end].iter().all(|byte| is_host_byte(*byte) || *byte == b'%') {
+                return None;
+            }
+            authority.split_at(end)
+        }
     };
     let port = match rest {
         [] => None,
-        [b':', port @ ..] if port.iter().all(u8::is_ascii_digit) => Some(port),
+        [b':', port @ ..] if is_port(port) => Some(port),
         _ => return None,
     };
-    if port.is_some_and(|port| port.len() > 5) {
-        return None;
-    }
     // Before the dot at its end is cut off, or "a.." would be another host.
     if host.windows(2).any(|pair| pair == b"..") {
         return None;
     }
     let host = host.strip_suffix(b".").unwrap_or(host);
-    let bad = |byte: &u8| {
-        matches!(byte, 0..=b' ' | 0x7f | b'/' | b'\\' | b'"' | b'<' | b'>' | b'^' | b'`')
-            || matches!(byte, b'{' | b'|' | b'}' | b'?' | b'#' | b'@' | b',')
-    };
-    if host.is_empty() || host.iter().any(bad) {
-        return None;
-    }
-    Some((host.to_ascii_lowercase(), port))
+    (!host.is_empty()).then(|| (host.to_ascii_lowercase(), port))
+}
+
+/// Whether it may stand in a name as it is, and in an address in brackets.
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+}
+
+/// Whether it is a number that a port can have, or nothing.
+fn is_port(text: &[u8]) -> bool {
+    let digits = &text[text.iter().take_while(|byte| **byte == b'0').count()..];
+    let number = std::str::from_utf8(digits).unwrap_or("-");
+    digits.is_empty()
+        || (number.bytes().all(|byte| byte.is_ascii_digit()) && number.parse::<u16>().is_ok())
 }
 
 #[cfg(test)]
@@ -350,7 +364,19 @@ mod tests {
             ("a.b.:8080", Some(("a.b", Some("8080")))),
             ("[::1]:80", Some(("[::1]", Some("80")))),
             ("a:", Some(("a", Some("")))),
+            ("a:0000080", Some(("a", Some("0000080")))),
+            ("a:65535", Some(("a", Some("65535")))),
+            ("a_b~!$&'()*+,;=%41", Some(("a_b~!$&'()*+,;=%41", None))),
+            ("[v1.FE80::a+b]", Some(("[v1.fe80::a+b]", None))),
+            ("a:65536", None),
             ("a:x", None),
+            ("a:+1", None),
+            ("a:80:80", None),
+            (":80", None),
+            ("a@b", None),
+            ("a[b", None),
+            ("a]", None),
+            ("\u{e9}", None),
             ("a/b", None),
             ("a..b", None),
             ("a..", None),
@@ -358,6 +384,10 @@ mod tests {
             (".", None),
             ("", None),
             ("[::1", None),
+            ("[::1]a", None),
+            ("[::1].", None),
+            ("[a..b]", None),
+            ("[fe80::1%25eth0]", None),
             ("a b", None),
         ];
         for (text, expected) in table {

@@ -34,7 +34,12 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
             Outcome::Respond(response) => return Progress::Ready(response),
             Outcome::Wait(pending) => return Progress::Wait(pending),
             Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
-                Some(next) => next,
+                Some(next) => {
+                    let location = response.location.as_ref();
+                    exchange.replaced_location =
+                        location.map(|location| error_page::absolute(exchange, location));
+                    next
+                }
                 None => {
                     // As nginx: what happens after an `error_page` is reported by its own status.
                     exchange.redirects.error_status = None;

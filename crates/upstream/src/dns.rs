@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// Time until the next name server is asked; nginx's.
 const RESEND_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest answer over UDP: a question without EDNS allows no more (RFC 1035, section 4.2.1).
-const DATAGRAM_BYTES_MAX: usize = 512;
+/// Longest answer over UDP; nginx's. A question without EDNS allows 512 bytes (RFC 1035, section 4.2.1), which not every server minds.
+const DATAGRAM_BYTES_MAX: usize = 4096;
 /// Names that stand for another name, one after the other; nginx's.
 const ALIASES_MAX: usize = 50;
 
@@ -135,7 +135,7 @@ async fn ask_server(server: SocketAddr, question: &Packet) -> io::Result<Packet>
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(question.as_slice()).await?;
-    let mut buffer = [0; DATAGRAM_BYTES_MAX];
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
         let length = socket.recv(&mut buffer).await?;
         let Ok(answer) = Message::from_octets(buffer[..length].to_vec()) else { continue };

@@ -306,6 +306,20 @@ mod tests {
     }
 
     #[test]
+    fn datagrams_may_be_longer_than_they_have_to_be() {
+        with_servers(async {
+            let label = "a".repeat(60);
+            let host = [&*label; 4].join(".");
+            let address = server(|question| {
+                let whole = says(question, &asked(question), 60, 1);
+                assert!(whole.len() > 512);
+                vec![whole]
+            });
+            assert_eq!(last_byte(&resolver(&[address.await]), &host).await, Ok(1));
+        });
+    }
+
+    #[test]
     fn answers_to_other_questions_are_not_taken() {
         with_servers(async {
             let address = server(|question| {

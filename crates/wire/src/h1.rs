@@ -173,13 +173,35 @@ fn split_target(
         return Err(WireError::RequestLine);
     };
     let authority_start = target.start + scheme_bytes + 3;
-    let authority_bytes = rest.iter().take_while(|byte| !b"/?#".contains(byte)).count();
-    if authority_bytes == 0 {
-        return Err(WireError::RequestLine);
-    }
+    let authority_bytes = authority_bytes(rest);
     let authority = authority_start..authority_start + authority_bytes;
-    let path_and_query = authority.end..target.end;
+    let path_and_query = match rest.get(authority_bytes) {
+        _ if authority_bytes == 0 => return Err(WireError::RequestLine),
+        Some(b'/' | b'?') => authority.end..target.end,
+        Some(_) => return Err(WireError::RequestLine),
+        // The path is empty, which is written "/": as nginx, the one behind the scheme.
+        None => authority_start - 1..authority_start,
+    };
     Ok((Some(authority), path_and_query))
+}
+
+/// The length of the host and port that stand in a target, as far as the bytes can be those of one.
+fn authority_bytes(rest: &[u8]) -> usize {
+    let is_in_address =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b":-._~!$&'()*+,;=".contains(byte);
+    let host = match rest.first() {
+        Some(b'[') => {
+            let address = rest[1..].iter().take_while(|byte| is_in_address(byte)).count();
+            let is_closed = rest.get(address + 1) == Some(&b']');
+            address + 1 + usize::from(is_closed)
+        }
+        _ => rest.iter().take_while(|b| b.is_ascii_alphanumeric() || b"-.".contains(b)).count(),
+    };
+    let digits = |from: usize| rest[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    match rest.get(host) {
+        Some(b':') if host > 0 => host + 1 + digits(host + 1),
+        _ => host,
+    }
 }
 
 /// Version, end of the line's text, and end of the line.

@@ -169,7 +169,7 @@ fn an_unbuffered_upload_reaches_php_while_it_arrives() {
     });
     let http = "client_max_body_size 0; client_body_buffer_size 1k; client_body_timeout 2s;
         server { listen 127.0.0.1:$port; location / { fastcgi_param CONTENT_LENGTH $content_length;
-        fastcgi_request_buffering off; fastcgi_pass $origin; } }";
+        fastcgi_request_buffering chunked; fastcgi_pass $origin; } }";
     let server = Server::start(&yorozu(), folder.path(), http);
     let mut client = Client::connect(server.port);
     client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n");

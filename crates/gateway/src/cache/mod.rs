@@ -116,6 +116,21 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     Ok(plan)
 }
 
+/// Whether the request's content has to be read before the cache can be asked: the key, or what decides beside it,
+/// may name it.
+pub fn waits_for_content(exchange: &Exchange, conf: &Conf) -> bool {
+    exchange.body.is_to_come()
+        && may_answer(exchange, conf)
+        && conf.cache_methods.admits(exchange.request.method_text())
+}
+
+/// Whether the cache has a page for the request, or may store one. Content that was sent on and not kept may have
+/// decided which.
+pub fn may_answer(exchange: &Exchange, conf: &Conf) -> bool {
+    let is_known = exchange.request.method.is_get_or_head() || !exchange.body.is_lost();
+    conf.zone().is_some() && !exchange.is_question() && is_known
+}
+
 /// Looks into the memory tier. `None`: something has to be waited for.
 pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let mut plan = match ask(exchange, conf) {
@@ -271,6 +286,11 @@ fn refresh_early(
 fn for_refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard) -> Box<Exchange> {
     if let Some(plan) = exchange.pass.of::<Plan>() {
         shadow.pass.put(plan.for_refresh(guard));
+    }
+    // An answer to a GET with content is not stored: what is renewed there has none.
+    if !exchange.request.method.is_get_or_head() {
+        shadow.body = exchange.body.copy();
+        shadow.request.content_length = shadow.body.known_length();
     }
     shadow
 }

@@ -65,6 +65,11 @@ impl Protocol for Fastcgi {
         location.of::<Conf>().fastcgi_keep_conn
     }
 
+    /// Records have no length of the whole. PHP wants one all the same: `fastcgi_request_buffering chunked`.
+    fn takes_chunked(&self, _location: &LocationConf) -> bool {
+        true
+    }
+
     fn hidden(&self) -> &'static [&'static [u8]] {
         &[b"status"]
     }

@@ -96,11 +96,11 @@ pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fe
 fn upgraded(exchange: &mut Exchange, conf: Settings<'_>, head: &Head, fetched: Fetched) -> Outcome {
     drop(exchange.pass.take::<Plan>());
     let mut response = response(exchange, conf, head);
-    let Fetched { source, lease, .. } = fetched;
+    let Fetched { source, lease, started, .. } = fetched;
     let Some(connection) = source.connection else { return Outcome::Status(502) };
     let early = source.input.freeze();
     response.body =
-        Body::Tunnel(Box::new(Upgraded::new(connection, early, conf.read_timeout, lease)));
+        Body::Tunnel(Box::new(Upgraded::new(connection, early, conf.read_timeout, started, lease)));
     Outcome::Respond(Box::new(response))
 }
 

@@ -77,6 +77,27 @@ impl Setting for Bind {
     }
 }
 
+/// Which bodies of requests are read whole before the upstream is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestBuffering {
+    #[default]
+    All,
+    /// Those whose length the client did not announce.
+    Chunked,
+    None,
+}
+
+impl Setting for RequestBuffering {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match args.word(0) {
+            b"on" => Ok(Self::All),
+            b"off" => Ok(Self::None),
+            b"chunked" => Ok(Self::Chunked),
+            other => Err(args.invalid_value_must_be(other, "\"on\", \"off\" or \"chunked\"")),
+        }
+    }
+}
+
 /// An address with or without port; any free port without.
 pub fn bind_address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
@@ -119,8 +140,8 @@ family_settings! {
     pass_request_headers: bool = "on", ONE;
     /// Time between two reads of the answer.
     read_timeout: Duration = "60s", ONE;
-    /// Whether the whole request body is read before the upstream is asked.
-    request_buffering: bool = "on", ONE;
+    /// Whether the whole request body is read before the upstream is asked; `chunked`: only one whose length the client did not announce.
+    request_buffering: RequestBuffering = "on", ONE;
     /// Least bytes of a send; accepted, not done.
     send_lowat: Size = "0", ONE;
     /// Time between two writes of the request.

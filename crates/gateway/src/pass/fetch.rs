@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 use yorozu_kernel::base::{batch, timer, turn};
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::WorkerConf;
@@ -47,6 +48,8 @@ pub struct Job {
     pub live: RefCell<Option<RequestBody>>,
     /// Whether there is, or was, a body in [`Job::live`]: once begun it cannot be sent to another peer.
     pub is_live: bool,
+    /// All of that body was sent.
+    pub uploaded: Notify,
     /// What went wrong on the client's side of a body sent on.
     pub client_fault: Cell<Option<BodyError>>,
     /// `*_bind`
@@ -127,11 +130,11 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
                 }
             }
             Err(fault) => {
-                job.attempt(|attempt| attempt.status = fault.status());
                 job.attempt_ended();
                 if job.is_clients_fault() {
                     drop(lease);
                 } else {
+                    job.attempt(|attempt| attempt.status = fault.status());
                     lease.failed(turn::instant());
                 }
                 if !job.may_try_next(&fault, was_sent, tried.count(), started) {
@@ -545,7 +548,10 @@ impl Job {
     ) -> Result<(), Fault> {
         *self.live.borrow_mut() = uploaded.body;
         match uploaded.result {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.uploaded.notify_one();
+                Ok(())
+            }
             // An early answer may say why the peer takes no more: it is read first.
             Err(UploadFault::Peer(problem)) if problem.kind() != io::ErrorKind::TimedOut => {
                 talk.trouble = Some(problem);

@@ -101,7 +101,7 @@ fn respond(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
         return Outcome::Status(status);
     }
     let conf = cache::settings::with_prefix(location, protocol.family());
-    if conf.zone().is_none() || exchange.is_question() {
+    if !cache::may_answer(exchange, conf) || cache::waits_for_content(exchange, conf) {
         return Outcome::Wait(Pending::Content);
     }
     cache::lookup(exchange, conf).map_or(Outcome::Wait(Pending::Content), run::act)

@@ -1,6 +1,7 @@
 //! The part of a gateway's work that waits: disk, other makers, the request body, the upstream.
 
 use super::answer;
+use super::directives::RequestBuffering;
 use super::fetch::{Fetched, Job, fetch};
 use super::pools::PoolKey;
 use super::{Settings, settings};
@@ -12,6 +13,7 @@ use crate::protocol::{self, Protocol};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use tokio::sync::Notify;
 use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::body_failed::body_failed;
@@ -32,21 +34,25 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
     let gateway = settings(location, protocol);
+    if cache::waits_for_content(exchange, gateway.cache) {
+        if let Err(outcome) = Box::pin(read_body(exchange, location)).await {
+            return outcome;
+        }
+        if let Some(found) = cache::lookup(exchange, gateway.cache) {
+            return act(found);
+        }
+    }
     // Boxed, as everything rare: the future of a request is moved when it starts.
     if exchange.pass.of::<Plan>().is_some() {
         if let Some(found) = Box::pin(cache::prepare(exchange, gateway.cache)).await {
             return act(found);
         }
     }
-    let is_live = !gateway.request_buffering
-        && gateway.pass_request_body
-        && exchange.body.may_be_sent_on(protocol.takes_chunked(location))
-        && !exchange.body.is_whole_at_hand();
+    let is_live = is_sent_on(exchange, location, protocol, gateway);
     let has_body = !exchange.body.is_empty() && !exchange.body.is_lost();
     if !is_live && gateway.pass_request_body && has_body {
-        let read = Box::pin(exchange.body.read_all(location.http_core().body_rules())).await;
-        if let Err(problem) = read {
-            return body_failed(exchange, problem);
+        if let Err(outcome) = Box::pin(read_body(exchange, location)).await {
+            return outcome;
         }
     }
     let job = match job(exchange, location, protocol, gateway, is_live).await {
@@ -66,6 +72,12 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
             result = fetch_for_client(exchange, gateway, &job).await;
         }
     }
+    if job.is_live {
+        // A body that is still on its way stays with the upload.
+        exchange.body = job.live.borrow_mut().take().unwrap_or_else(RequestBody::lent);
+        // As nginx: the client need not send the rest.
+        exchange.keep_alive &= exchange.body.is_finished();
+    }
     let Some(result) = result else {
         error::request(
             exchange,
@@ -74,14 +86,37 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
         );
         return Outcome::Status(499);
     };
-    if job.is_live {
-        // A body that is still on its way stays with the upload.
-        exchange.body = job.live.borrow_mut().take().unwrap_or_else(RequestBody::lent);
-    }
     if let Some(problem) = job.client_fault.take() {
         return body_failed(exchange, problem);
     }
     conclude(exchange, gateway, job.call.validates, result).await
+}
+
+/// Whether the body goes to the upstream while it arrives.
+fn is_sent_on(
+    exchange: &Exchange,
+    location: &LocationConf,
+    protocol: &dyn Protocol,
+    gateway: Settings<'_>,
+) -> bool {
+    let takes_chunked = match gateway.request_buffering {
+        RequestBuffering::All => return false,
+        RequestBuffering::Chunked => false,
+        RequestBuffering::None => protocol.takes_chunked(location),
+    };
+    gateway.pass_request_body
+        && !protocol.replaces_content(location)
+        && exchange.body.may_be_sent_on(takes_chunked)
+        && !exchange.body.is_whole_at_hand()
+}
+
+/// Reads the whole body.
+///
+/// # Errors
+/// What the client gets where that fails.
+async fn read_body(exchange: &mut Exchange, location: &LocationConf) -> Result<(), Outcome> {
+    let read = exchange.body.read_all(location.http_core().body_rules()).await;
+    read.map_err(|problem| body_failed(exchange, problem))
 }
 
 /// Fetches; `None` if the client has gone meanwhile and the answer is not wanted otherwise.
@@ -90,12 +125,18 @@ async fn fetch_for_client(
     conf: Settings<'_>,
     job: &Job,
 ) -> Option<Result<Fetched, Fault>> {
+    let is_watching = !cache::is_cacheable(exchange) && !conf.ignore_client_abort && !conf.stores();
+    let closed = match &*job.live.borrow() {
+        Some(body) => body.client_closed(),
+        None => exchange.body.client_closed(),
+    };
     // A body on its way shows by itself that the client is there.
-    let is_watching = !job.is_live
-        && !cache::is_cacheable(exchange)
-        && !conf.ignore_client_abort
-        && !conf.stores();
-    let closed = exchange.body.client_closed();
+    let closed = async {
+        if job.is_live {
+            job.uploaded.notified().await;
+        }
+        closed.await;
+    };
     let result = tokio::select! {
         biased;
         result = fetch(job) => Some(result),
@@ -155,6 +196,7 @@ async fn job(
         call,
         live: RefCell::new(live),
         is_live,
+        uploaded: Notify::new(),
         client_fault: Cell::default(),
         from,
         pool,

@@ -21,8 +21,9 @@ const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encodin
 
 /// Whether `Connection` names the field (RFC 9110, section 7.6.1).
 pub(super) fn is_of_connection(head: &Head, name: &[u8]) -> bool {
-    // What tells where the message ends, and what was hidden before, is not its to name.
-    const NOT_ITS: [&[u8]; 2] = [b"content-length", b"content-type"];
+    // What tells where the message ends, and what was hidden before, is not its to name. What the upstream would rather
+    // speak is passed on as nginx does: without it a 426 says nothing.
+    const NOT_ITS: [&[u8]; 3] = [b"content-length", b"content-type", b"upgrade"];
     head.values(b"connection").any(|options| field::list_has(options, name))
         && !NOT_ITS.iter().any(|kept| kept.eq_ignore_ascii_case(name))
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::source::ByteStream;
 use yorozu_kernel::exchange::tunnel::{Carried, Tunnel};
 use yorozu_upstream::Connection;
@@ -19,7 +20,24 @@ pub struct Upgraded {
     early: Bytes,
     /// `*_read_timeout`: how long both sides may be silent.
     silence_max: Duration,
+    /// When the upstream was asked.
+    started: Instant,
     lease: Lease,
+}
+
+/// What passes while it does.
+struct Passing {
+    /// When something did.
+    last: Cell<Instant>,
+    carried: Cell<Carried>,
+}
+
+impl Passing {
+    fn count(&self, note: impl FnOnce(&mut Carried)) {
+        let mut carried = self.carried.get();
+        note(&mut carried);
+        self.carried.set(carried);
+    }
 }
 
 impl std::fmt::Debug for Upgraded {
@@ -43,35 +61,39 @@ impl Upgraded {
         connection: Rc<Connection>,
         early: Bytes,
         silence_max: Duration,
+        started: Instant,
         lease: Lease,
     ) -> Self {
-        Self { connection, early, silence_max, lease }
+        Self { connection, early, silence_max, started, lease }
     }
 
     async fn join(self, client: &dyn ByteStream, early: BytesMut) -> Carried {
-        let last = Cell::new(Instant::now());
-        let to_client = Cell::new(0);
+        let passing =
+            Passing { last: Cell::new(Instant::now()), carried: Cell::new(Carried::default()) };
         let result = tokio::select! {
-            result = self.to_upstream(client, early, &last) => result.map(|()| false),
-            result = self.to_client(client, &last, &to_client) => result.map(|()| false),
-            () = silence(&last, self.silence_max) => Ok(true),
+            result = self.to_upstream(client, early, &passing) => result.map(|()| false),
+            result = self.to_client(client, &passing) => result.map(|()| false),
+            () = silence(&passing.last, self.silence_max) => Ok(true),
         };
-        let Self { connection, lease, .. } = self;
+        let Self { connection, lease, started, .. } = self;
         drop(connection);
         lease.release(None, false);
-        Carried { to_client: to_client.get(), is_timed_out: result.unwrap_or(false) }
+        let carried = passing.carried.get();
+        let (time, is_timed_out) = (turn::since(started), result.unwrap_or(false));
+        Carried { time, is_timed_out, ..carried }
     }
 
     async fn to_upstream(
         &self,
         client: &dyn ByteStream,
         mut buffer: BytesMut,
-        last: &Cell<Instant>,
+        passing: &Passing,
     ) -> io::Result<()> {
         loop {
             if !buffer.is_empty() {
-                last.set(Instant::now());
+                passing.last.set(Instant::now());
                 self.connection.write_all(&buffer).await?;
+                passing.count(|carried| carried.to_upstream += buffer.len() as u64);
                 buffer.clear();
             }
             if client.read(&mut buffer, usize::MAX).await? == 0 {
@@ -80,21 +102,18 @@ impl Upgraded {
         }
     }
 
-    async fn to_client(
-        &self,
-        client: &dyn ByteStream,
-        last: &Cell<Instant>,
-        sent: &Cell<u64>,
-    ) -> io::Result<()> {
+    async fn to_client(&self, client: &dyn ByteStream, passing: &Passing) -> io::Result<()> {
         let mut buffer = BytesMut::from(&self.early[..]);
         loop {
             while !buffer.is_empty() {
-                last.set(Instant::now());
+                passing.last.set(Instant::now());
                 let count = client.write(&buffer).await?;
-                sent.set(sent.get() + count as u64);
+                passing.count(|carried| carried.to_client += count as u64);
                 drop(buffer.split_to(count));
             }
-            if self.connection.read(&mut buffer).await? == 0 {
+            let count = self.connection.read(&mut buffer).await?;
+            passing.count(|carried| carried.from_upstream += count as u64);
+            if count == 0 {
                 return Ok(());
             }
         }

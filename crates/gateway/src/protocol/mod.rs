@@ -87,6 +87,11 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether requests have other content than the client's.
+    fn replaces_content(&self, _location: &LocationConf) -> bool {
+        false
+    }
+
     /// Whether the client gets an answer's trailers.
     fn passes_trailers(&self, _location: &LocationConf) -> bool {
         false

@@ -409,6 +409,10 @@ impl Protocol for Pass {
         location.of::<Conf>().proxy_http_version == HttpVersion::V11
     }
 
+    fn replaces_content(&self, location: &LocationConf) -> bool {
+        location.of::<Conf>().proxy_set_body.is_some()
+    }
+
     fn passes_trailers(&self, location: &LocationConf) -> bool {
         location.of::<Conf>().proxy_pass_trailers
     }

@@ -155,7 +155,7 @@ pub const VARIABLES: &[Row] = &[
         "server_addr",
         Variable::Builtin(|ex, out| match ex.client.local {
             Some(local) => put_address(out, local.ip()),
-            None => put(out, b"unix:"),
+            None => put(out, ex.client.address.to_string().as_bytes()),
         }),
     ),
     (

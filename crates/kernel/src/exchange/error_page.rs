@@ -44,7 +44,9 @@ fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
     if target.starts_with(b"@") {
         return Outcome::Named(target);
     }
-    let status = page.overwrite.unwrap_or(302);
+    // As nginx: others than these lead nowhere.
+    let leads = |status: &u16| matches!(status, 301..=303 | 307 | 308);
+    let status = page.overwrite.filter(leads).unwrap_or(302);
     exchange.redirects.error_status = None;
     let mut response = Response::new(status);
     response.location = Some(target);

@@ -268,6 +268,7 @@ fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
         b"etag" if !sent.etag.is_empty() => put(out, &sent.etag),
         b"age" if sent.age.is_some() => put_number(out, sent.age.unwrap_or(0)),
         b"location" if !sent.location.is_empty() => put(out, &sent.location),
+        b"connection" if exchange.status == 101 => put(out, b"upgrade"),
         b"connection" => put(out, if sent.is_keep_alive { b"keep-alive" } else { b"close" }),
         b"transfer-encoding" => sent.is_chunked && put(out, b"chunked"),
         _ => {

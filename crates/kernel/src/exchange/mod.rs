@@ -221,6 +221,8 @@ pub struct Exchange {
     pub subrequests: Subrequests,
     /// Challenges of authentications that failed on the way: fields of the final answer.
     pub challenges: Vec<(Bytes, Bytes)>,
+    /// Where a redirect led that an `error_page` took the place of: the final answer says so, too.
+    pub replaced_location: Option<Bytes>,
     /// What the cache did, and why.
     pub cache_report: cached::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
@@ -287,6 +289,7 @@ impl Exchange {
             charset: None,
             subrequests: Subrequests::default(),
             challenges: Vec::new(),
+            replaced_location: None,
             cache_report: cached::Report::default(),
             upstream_fields: Rc::default(),
             passes_trailers: false,

@@ -133,6 +133,8 @@ pub struct Request {
     pub version: Version,
     pub fields: Vec<Field>,
     pub known: KnownFields,
+    /// Whether its fields were read to their end.
+    pub is_read: bool,
     /// Lower-cased host without port; empty without `Host`.
     pub host: Bytes,
     /// The port of the authority as written; empty without.
@@ -156,6 +158,7 @@ impl Request {
             version: Version::V10,
             fields: Vec::new(),
             known: KnownFields::default(),
+            is_read: false,
             host: Bytes::new(),
             port: Bytes::new(),
             content_length: None,

@@ -166,6 +166,12 @@ impl RequestBody {
         matches!(self.framing, Framing::Done)
     }
 
+    /// Whether there is one of which nothing was read yet.
+    pub fn is_to_come(&self) -> bool {
+        let is_open = !matches!(self.framing, Framing::Done | Framing::Lent);
+        is_open && self.received == 0 && matches!(self.stored, Stored::Nothing)
+    }
+
     /// Whether an upload still reads it.
     pub fn is_lent(&self) -> bool {
         matches!(self.framing, Framing::Lent)
@@ -384,13 +390,7 @@ impl RequestBody {
 
     /// Whether it may be sent on while it arrives; without a known length only if the peer takes `chunked`.
     pub fn may_be_sent_on(&self, chunked: bool) -> bool {
-        let is_known = match self.framing {
-            Framing::Length(_) => true,
-            Framing::Frames(length) => length.is_some() || chunked,
-            Framing::Chunked(_) => chunked,
-            Framing::Done | Framing::Lent => false,
-        };
-        is_known && self.received == 0 && matches!(self.stored, Stored::Nothing)
+        self.is_to_come() && (chunked || self.announced().is_some())
     }
 
     /// Whether all of it has arrived behind the head: then there is nothing to wait for.

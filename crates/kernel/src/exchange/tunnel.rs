@@ -6,11 +6,18 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
-/// Bytes sent to the client, and whether both sides fell silent.
+/// What passed, in bytes, and how it ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Carried {
     pub to_client: u64,
+    pub to_upstream: u64,
+    /// Without what came behind the upstream's head.
+    pub from_upstream: u64,
+    /// Since the upstream was asked.
+    pub time: Duration,
+    /// Whether both sides fell silent.
     pub is_timed_out: bool,
 }
 

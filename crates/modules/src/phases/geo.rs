@@ -4,7 +4,7 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -73,7 +73,7 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
 
 impl Computed for Geo {
     fn value(&self, exchange: &mut Exchange) -> Bytes {
-        let found = self.address(exchange).and_then(|address| self.find(address));
+        let found = self.find(self.address(exchange));
         found.unwrap_or(&self.default).clone()
     }
 
@@ -83,19 +83,23 @@ impl Computed for Geo {
 }
 
 impl Geo {
-    fn address(&self, exchange: &mut Exchange) -> Option<IpAddr> {
-        if let Some(source) = &self.source {
-            let text = source.value(exchange);
-            return std::str::from_utf8(&text).ok()?.parse().ok();
-        }
-        let address = exchange.remote.ip()?;
+    /// As nginx: what has no address - the client of a Unix socket, another text - is 255.255.255.255.
+    fn address(&self, exchange: &mut Exchange) -> IpAddr {
+        let known = match &self.source {
+            Some(source) => {
+                let text = source.value(exchange);
+                std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok())
+            }
+            None => exchange.remote.ip(),
+        };
+        let Some(address) = known else { return Ipv4Addr::BROADCAST.into() };
         let is_proxy = |address: IpAddr| self.proxies.iter().any(|one| one.matches(Some(address)));
         if !is_proxy(address) {
-            return Some(address);
+            return address;
         }
         let named =
             forwarded::named(exchange, b"x-forwarded-for", self.is_proxy_recursive, is_proxy);
-        Some(named.map_or(address, |named| named.ip()))
+        named.map_or(address, |named| named.ip())
     }
 
     fn find(&self, address: IpAddr) -> Option<&Bytes> {
@@ -170,7 +174,7 @@ impl Draft {
     fn range(&mut self, text: &str, value: Option<u32>) -> Result<(), ValueError> {
         let invalid = || invalid("range", text);
         let (first, last) = text.split_once('-').ok_or_else(invalid)?;
-        let bits = |text: &str| text.parse::<std::net::Ipv4Addr>().ok().map(|ip| ip.to_bits());
+        let bits = |text: &str| text.parse::<Ipv4Addr>().ok().map(|ip| ip.to_bits());
         let (first, last) = (bits(first).ok_or_else(invalid)?, bits(last).ok_or_else(invalid)?);
         if first > last {
             return Err(invalid());

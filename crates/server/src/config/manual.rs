@@ -50,6 +50,10 @@ const DIFFERS: &[(&[&str], &str)] = &[
         &["proxy_cache_purge", "fastcgi_cache_purge"],
         "as in nginx's commercial version, with `tag`, `soft` and lists",
     ),
+    (
+        &["proxy_request_buffering", "fastcgi_request_buffering"],
+        "also `chunked`; what the cache may answer is read whole first",
+    ),
     (&["proxy_pass_request_body"], "off sends no `Content-Length` either"),
     (&["proxy_pass"], "spaces and line ends from variables are escaped"),
     (

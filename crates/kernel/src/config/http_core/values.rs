@@ -151,7 +151,7 @@ impl Setting for ErrorPage {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let (uri, mut codes) = args.words.split_last().expect("two arguments at least");
         let mut overwrite = None;
-        if let Some((last, rest)) = codes.split_last() {
+        if let Some((last, rest)) = codes.split_last().filter(|(_, rest)| !rest.is_empty()) {
             if let Some(code) = last.strip_prefix(b"=") {
                 let number = if code.is_empty() { Some(0) } else { value::number(code) };
                 let number = number.and_then(|n| u16::try_from(n).ok());
@@ -160,9 +160,6 @@ impl Setting for ErrorPage {
                 })?);
                 codes = rest;
             }
-        }
-        if codes.is_empty() {
-            return Err(ValueError::new("invalid number of arguments in \"error_page\" directive"));
         }
         let code = |word: &Bytes| {
             let number = value::number(word).and_then(|number| u16::try_from(number).ok());

@@ -3,6 +3,7 @@
 use crate::head::{Bounds, Received, Refusal, interpret};
 use bytes::Bytes;
 use std::ops::Range;
+use yorozu_http::uri::split_authority;
 use yorozu_kernel::exchange::request::Request;
 use yorozu_wire::h1::{RequestLine, Version};
 
@@ -187,6 +188,11 @@ pub(super) fn read(list: &FieldList, bounds: &Bounds) -> Read {
         text.0.extend_from_slice(b"\r\n");
         let mut request = Request::unread(Bytes::from(text.0));
         crate::head::fill_line(&mut request, &request_line);
+        // Its server is that of the host it names, as far as that can be read.
+        if let Some((host, port)) = line.authority.or(line.host).and_then(split_authority) {
+            let port = Bytes::copy_from_slice(port.unwrap_or_default());
+            (request.host, request.port) = (host.into(), port);
+        }
         return Read { request, refusal: Some((400, problem.to_owned())), is_malformed: true };
     }
     fields(list, &line, &mut text);

@@ -3,8 +3,10 @@
 //! The connection's task reads and writes; what answers a stream asks for room here, and puts frames here.
 
 mod answer;
+mod broken;
 
 pub(super) use answer::Body;
+use broken::{TOO_LARGE_WINDOW, idle, other_length, too_large_window};
 
 use super::out::Out;
 use crate::transport::Transport;
@@ -582,25 +584,6 @@ impl Streams {
             entry.wake_all();
         }
     }
-}
-
-const TOO_LARGE_WINDOW: &str = "client violated flow control: too large window";
-
-fn too_large_window() -> Broken {
-    Broken::Connection(Code::FLOW_CONTROL_ERROR, TOO_LARGE_WINDOW)
-}
-
-fn idle(what: &'static str) -> Broken {
-    let text = match what {
-        "DATA" => "DATA frame for a stream that was not begun",
-        "RST_STREAM" => "RST_STREAM frame for a stream that was not begun",
-        _ => "WINDOW_UPDATE frame for a stream that was not begun",
-    };
-    Broken::Connection(Code::PROTOCOL_ERROR, text)
-}
-
-fn other_length() -> Broken {
-    Broken::Stream(Code::PROTOCOL_ERROR, "body of another length than the client said")
 }
 
 fn ended(entry: &mut Entry) -> Result<(), Broken> {

@@ -6,7 +6,7 @@
 Every bound is `memory=` and MORE above what a server has when it begins, whatever clients do, and what was stored is given back
 when it is purged. A server may have LIMIT of data, so that one that breaks the bound ends instead of taking the machine with it.
 """
-import contextlib, os, random, signal, socket, socketserver, subprocess, sys, threading, time
+import contextlib, os, pathlib, random, signal, socket, socketserver, subprocess, sys, threading, time
 from attacks import h2wire
 from peers import PATIENCE, YOROZU, Folder, Server, run, until
 
@@ -380,6 +380,27 @@ def test_a_configuration_of_many_servers_is_given_back():
             rest = server.resident_bytes()
             print(f'        {fresh // MB} MB with a server, {whole // MB} with 10,000, {rest // MB} '
                   f'{time.monotonic() - begun:.1f} s after a reload to one')
+            assert rest <= limit, f'{rest // MB} MB, {limit // MB} are allowed'
+
+
+def test_what_reading_a_configuration_took_is_given_back():
+    """The master's and the server's, though no request comes. The lines of a list leave little behind: a table of values."""
+    lines = '\n'.join(f'1.{number >> 8}.{number & 255}.0/24 C{number % 250};' for number in range(65_536))
+    text = 'geo $arg_ip $country { default XX; %s } server { listen 127.0.0.1:$port; return 200 "$country"; }'
+    with Folder() as folder:
+        def resident(server):
+            statuses = [pathlib.Path(f'/proc/{pid}/status').read_text() for pid in (server.pid, server.serving_pid)]
+            return sum(int(status.split('RssAnon:')[1].split()[0]) * 1024 for status in statuses)
+        with Server(folder, text % '') as server:
+            few = resident(server)
+        with Server(folder, text % lines, prefix=('prlimit', f'--data={LIMIT}')) as server:
+            limit = few + 16 * MB
+            begin = resident(server)
+            # Well before a worker's first pulse.
+            with contextlib.suppress(AssertionError):
+                until('memory', lambda: resident(server) <= limit, 10)
+            rest = resident(server)
+            print(f'        {few // MB} MB with no line, {begin // MB} with 65,536 at first, {rest // MB} then')
             assert rest <= limit, f'{rest // MB} MB, {limit // MB} are allowed'
 
 

@@ -48,8 +48,7 @@ impl Template {
         if !plain.is_empty() {
             parts.push(Part::Text(plain.into()));
         }
-        parts.shrink_to_fit();
-        Ok(Self { parts })
+        Ok(Self { parts: parts.into() })
     }
 }
 

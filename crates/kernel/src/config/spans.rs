@@ -7,17 +7,30 @@ use std::collections::BinaryHeap;
 pub trait Address: Copy + Ord {
     /// The one behind it; `None` behind the last.
     fn next(self) -> Option<Self>;
+    /// Its first 16 bits.
+    fn head(self) -> u16;
 }
+
+/// With as many spans, those of each head are known; chosen: the table of heads is smaller than they are.
+const MANY: usize = 20_000;
 
 impl Address for u32 {
     fn next(self) -> Option<Self> {
         self.checked_add(1)
+    }
+
+    fn head(self) -> u16 {
+        u16::try_from(self >> 16).expect("16 bits")
     }
 }
 
 impl Address for u128 {
     fn next(self) -> Option<Self> {
         self.checked_add(1)
+    }
+
+    fn head(self) -> u16 {
+        u16::try_from(self >> 112).expect("16 bits")
     }
 }
 
@@ -36,11 +49,13 @@ pub struct Spans<A> {
     /// Where each begins; it ends before the next one.
     starts: Box<[A]>,
     values: Box<[u32]>,
+    /// Of many: by head, how many spans begin below it.
+    below: Option<Box<[u32]>>,
 }
 
 impl<A> Default for Spans<A> {
     fn default() -> Self {
-        Self { starts: Box::default(), values: Box::default() }
+        Self { starts: Box::default(), values: Box::default(), below: None }
     }
 }
 
@@ -73,15 +88,37 @@ impl<A: Address> Spans<A> {
                 values.push(value);
             }
         }
-        Self { starts: starts.into(), values: values.into() }
+        Self::sorted(starts, values, MANY)
+    }
+
+    fn sorted(starts: Vec<A>, values: Vec<u32>, many: usize) -> Self {
+        let below = (starts.len() >= many).then(|| below_heads(&starts));
+        Self { starts: starts.into(), values: values.into(), below }
     }
 
     /// The value of an address, if a range covers it.
     pub fn find(&self, address: A) -> Option<u32> {
-        let behind = self.starts.partition_point(|start| *start <= address);
+        let head = usize::from(address.head());
+        let (from, to) = match &self.below {
+            Some(below) => (below[head] as usize, below[head + 1] as usize),
+            None => (0, self.starts.len()),
+        };
+        let behind = from + self.starts[from..to].partition_point(|start| *start <= address);
         let value = self.values[behind.checked_sub(1)?];
         (value != Self::NOTHING).then_some(value)
     }
+}
+
+/// By head, how many of the starts have a lesser one; behind the last, all.
+fn below_heads<A: Address>(starts: &[A]) -> Box<[u32]> {
+    let mut below = Vec::with_capacity(usize::from(u16::MAX) + 2);
+    let mut count = 0;
+    for head in 0..=u16::MAX {
+        below.push(u32::try_from(count).expect("fewer lines than that are read"));
+        count += starts[count..].iter().take_while(|start| start.head() == head).count();
+    }
+    below.push(u32::try_from(count).expect("fewer lines than that are read"));
+    below.into()
 }
 
 #[cfg(test)]
@@ -94,6 +131,26 @@ mod tests {
             let covers = |range: &&Range<u32>| (range.first..=range.last).contains(&address);
             let naive = ranges.iter().find(covers).map(|range| range.value);
             assert_eq!(spans.find(address), naive, "{address} in {ranges:?}");
+        }
+    }
+
+    #[test]
+    fn many_are_found_by_their_heads_as_few_are() {
+        for _ in 0..20 {
+            let address =
+                |_| fastrand::u32(..8) << 29 | fastrand::u32(..4) << 16 | fastrand::u32(..4);
+            let mut starts: Vec<u32> = (0..fastrand::usize(..60)).map(address).collect();
+            starts.extend([fastrand::u32(..), u32::MAX]);
+            starts.sort_unstable();
+            starts.dedup();
+            let values: Vec<u32> = starts.iter().map(|_| fastrand::u32(..4)).collect();
+            let few = Spans::sorted(starts.clone(), values.clone(), usize::MAX);
+            let many = Spans::sorted(starts.clone(), values, 0);
+            let around =
+                starts.iter().flat_map(|at| [at.saturating_sub(1), *at, at.saturating_add(1)]);
+            for address in around.chain([0, u32::MAX, fastrand::u32(..)]) {
+                assert_eq!(many.find(address), few.find(address), "{address} in {starts:?}");
+            }
         }
     }
 

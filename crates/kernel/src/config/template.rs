@@ -6,7 +6,7 @@ use bytes::Bytes;
 /// A text with variables; nginx's complex value.
 #[derive(Clone, Debug, Default)]
 pub struct Template {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Box<[Part]>,
 }
 
 /// A piece of a template.
@@ -21,7 +21,7 @@ impl Template {
     /// A text without variables.
     pub fn literal(text: impl Into<Bytes>) -> Self {
         let text = text.into();
-        Self { parts: if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] } }
+        Self { parts: if text.is_empty() { Box::default() } else { Box::new([Part::Text(text)]) } }
     }
 
     /// The text, if no variable stands in it.

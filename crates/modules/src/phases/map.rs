@@ -25,7 +25,7 @@ pub const MODULE: Module = Module::new("http_map", || DIRECTIVES.to_vec());
 pub struct Map {
     source: Template,
     /// Lower-cased texts.
-    exact: HashMap<Bytes, Template, RandomState>,
+    exact: HashMap<Box<[u8]>, Template, RandomState>,
     hosts: Hosts<Template>,
     regexes: Vec<(Regex, Template)>,
     regex_set: RegexSet,

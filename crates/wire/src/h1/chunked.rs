@@ -52,7 +52,7 @@ pub enum ChunkedStep {
 }
 
 /// Longest size or trailer line; chosen: extensions and trailers are ignored, not stored.
-pub(super) const CHUNK_LINE_BYTES_MAX: usize = 8192;
+const CHUNK_LINE_BYTES_MAX: usize = 8192;
 
 impl Chunked {
     /// At the start of a body.
@@ -165,7 +165,7 @@ struct Line {
 }
 
 /// RFC 9112, section 7.1: nothing but spaces, tabs and extensions follows the size.
-fn chunk_size(line: &[u8]) -> Result<u64, WireError> {
+pub(super) fn chunk_size(line: &[u8]) -> Result<u64, WireError> {
     let count = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, after) = line.split_at(count);
     let extension = &after[trimmed(after, |byte| matches!(byte, b' ' | b'\t')).start..];

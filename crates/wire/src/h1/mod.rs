@@ -447,7 +447,7 @@ pub fn upstream_fields(
 
 #[cfg(test)]
 mod tests {
-    use super::chunked::CHUNK_LINE_BYTES_MAX;
+    use super::chunked::chunk_size;
     use super::*;
 
     fn line(text: &str) -> Result<Option<(String, String, Version)>, WireError> {

@@ -46,6 +46,15 @@ pub fn format(unix_seconds: i64) -> String {
     httpdate::fmt_http_date(system_time(unix_seconds))
 }
 
+/// The same as cookies have it (`Sun, 06-Nov-94 08:49:37 GMT`), which old clients want; beyond 2037 the year has four
+/// digits.
+pub fn cookie(unix_seconds: i64) -> String {
+    let date = format(unix_seconds);
+    let (day, month, year, time) = (&date[..7], &date[8..11], &date[12..16], &date[16..]);
+    let year = if year > "2037" { year } else { &year[2..] };
+    format!("{day}-{month}-{year}{time}")
+}
+
 fn system_time(unix_seconds: i64) -> SystemTime {
     // The crate formats years up to 9999 only.
     const LAST: u64 = 253_402_300_799;
@@ -56,6 +65,13 @@ fn system_time(unix_seconds: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cookies_have_a_form_of_their_own() {
+        assert_eq!(cookie(784_111_777), "Sun, 06-Nov-94 08:49:37 GMT");
+        assert_eq!(cookie(2_145_916_799), "Thu, 31-Dec-37 23:59:59 GMT");
+        assert_eq!(cookie(2_145_916_800), "Fri, 01-Jan-2038 00:00:00 GMT");
+    }
 
     #[test]
     fn the_three_formats_name_the_same_second() {

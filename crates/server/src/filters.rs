@@ -3,6 +3,8 @@
 use crate::handlers::{self, CACHED};
 use std::rc::Rc;
 use yorozu_gateway::cache::report;
+use yorozu_gateway::protocol;
+use yorozu_gateway::upstream::sticky;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::handler::{BoundFilters, Filter};
@@ -15,7 +17,7 @@ use yorozu_modules::filters::{
 };
 
 /// Response filters in the order a head passes them.
-const ORDER: [Filter; 16] = [
+const ORDER: [Filter; 17] = [
     slice::FILTER, // before what looks at the status: a slice is the beginning of a whole
     Filter::always(not_modified::filter), // early: a 304 has no body, later work would be wasted
     more_headers::FILTER, // before `add_header`, as that module's filter lies
@@ -26,6 +28,8 @@ const ORDER: [Filter; 16] = [
         |location| report::is_on(location, &CACHED),
         |exchange, response| report::filter(exchange, response, &CACHED),
     ),
+    // Beside the fields of the answer that it goes with.
+    Filter::when(|location| protocol::of(location).is_some(), sticky::filter),
     userid::FILTER,                   // behind `add_header`, as nginx has it
     compress::gunzip::FILTER,         // before what compresses: its content has no coding after it
     sub::FILTER,                      // before what adds: it replaces in the location's own content

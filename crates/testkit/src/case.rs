@@ -9,7 +9,7 @@
 //! http    directives inside http {}             ($dir, $port, $certs are replaced; $origin speaks FastCGI,
 //!         $web HTTP/1.1, $keys memcached's protocol; $tls_server, $tls_revoked, $tls_deep and $tls_other
 //!         are $web behind TLS with that certificate of `tls::certificates`; $php speaks FastCGI over TCP, $scgi and
-//!         $uwsgi their protocols, $tls_uwsgi the latter behind TLS;
+//!         $uwsgi their protocols, $tls_uwsgi, $revoked_uwsgi and $deep_uwsgi the latter behind TLS;
 //!         answers and counts are shared. $deaf takes connections and reads nothing, $full takes none)
 //! conf    directives inside server {}
 //! file    html/a.txt "text"

@@ -122,8 +122,12 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
     if all.contains("$uwsgi") {
         places.push(("$uwsgi", origin.listen_uwsgi()));
     }
-    if all.contains("$tls_uwsgi") {
-        places.push(("$tls_uwsgi", origin.listen_tls_uwsgi("server")));
+    for (word, certificate) in
+        [("$tls_uwsgi", "server"), ("$revoked_uwsgi", "revoked"), ("$deep_uwsgi", "deep")]
+    {
+        if all.contains(word) {
+            places.push((word, origin.listen_tls_uwsgi(certificate)));
+        }
     }
     if all.contains("$scgi") {
         places.push(("$scgi", origin.listen_scgi()));

@@ -21,6 +21,8 @@ pub enum Balance {
     Ketama,
     /// `least_conn`
     LeastConn,
+    /// `least_time`
+    LeastTime(LeastTime),
     /// `random`; `two`: the less busy of two.
     Random {
         /// Whether two are drawn and compared.
@@ -28,10 +30,19 @@ pub enum Balance {
     },
 }
 
+/// What `least_time` says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeastTime {
+    /// Whether the time to the last byte counts, and not that to the head.
+    pub to_last_byte: bool,
+    /// Whether requests count that are not answered yet.
+    pub with_inflight: bool,
+}
+
 impl Balance {
     /// Whether the group may have backup peers.
     pub fn admits_backup(self) -> bool {
-        matches!(self, Self::RoundRobin | Self::LeastConn)
+        matches!(self, Self::RoundRobin | Self::LeastConn | Self::LeastTime(_))
     }
 }
 
@@ -42,6 +53,8 @@ pub struct Selector {
     pub key: Vec<u8>,
     /// The client's address, for `ip_hash`; `None` over a Unix socket.
     pub client: Option<IpAddr>,
+    /// The peer that the request is bound to ([`crate::Peer::sid`]); empty for none.
+    pub sid: Vec<u8>,
 }
 
 /// How often a hash may hit an ineligible peer before round robin takes over; as nginx.
@@ -130,6 +143,21 @@ pub(crate) fn smooth(slots: &mut [Slot], eligible: impl Fn(&Slot) -> bool) -> Op
     let (best, _) = best?;
     slots[best].state.current_weight -= total;
     Some(best)
+}
+
+/// As [`smooth`], with a choice that was made: it pays, but never more than one turn of all others ahead.
+pub(crate) fn bound(slots: &mut [Slot], chosen: usize, eligible: impl Fn(&Slot) -> bool) {
+    let all: i64 = slots.iter().map(|slot| i64::from(slot.options.weight)).sum();
+    let own = i64::from(slots[chosen].options.weight);
+    if slots[chosen].state.current_weight <= own - all {
+        return;
+    }
+    let mut total = 0;
+    for slot in slots.iter_mut().filter(|slot| eligible(slot)) {
+        slot.state.current_weight += slot.state.effective_weight;
+        total += slot.state.effective_weight;
+    }
+    slots[chosen].state.current_weight -= total;
 }
 
 /// Orders by connections per weight: the less busy first.

@@ -11,11 +11,14 @@
 //! - A lease gives back what it took, once, however its request ends, also when the peer is no longer of the
 //!   group or the group of the configuration.
 
-use crate::balance::{self, Balance, HashState, MISSES_MAX, Selector};
+use crate::balance::{self, Balance, HashState, LeastTime, MISSES_MAX, Selector};
 use crate::connection::PeerAddress;
 use crate::gauge::{Gauge, Taken};
+use crate::numbers::{digest, mix, seed};
 use crate::ring::{self, Ring};
 use crate::sync::{Mutex, MutexGuard};
+use crate::times::{Inflight, averaged, millis, soonest};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -40,6 +43,10 @@ pub struct PeerOptions {
     pub backup: bool,
     /// Never used.
     pub down: bool,
+    /// Used for requests alone that are bound to it.
+    pub drain: bool,
+    /// The name by which requests are bound to it, in place of a digest of the address.
+    pub route: Option<String>,
 }
 
 impl PeerOptions {
@@ -54,6 +61,8 @@ impl PeerOptions {
             max_conns: 0,
             backup: false,
             down: false,
+            drain: false,
+            route: None,
         }
     }
 }
@@ -70,6 +79,7 @@ pub struct Peer {
 struct Place {
     address: PeerAddress,
     text: Arc<str>,
+    sid: Arc<str>,
     /// Those of earlier configurations included.
     load: Arc<Gauge>,
 }
@@ -103,8 +113,19 @@ impl Loads {
 pub struct Lease {
     group: Arc<Group>,
     peer: Peer,
+    begun: Instant,
+    /// Whether it counts as not answered yet.
+    is_inflight: Cell<bool>,
     /// Counted until the lease ends.
     _load: Taken<Arc<Gauge>>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.is_inflight.get() {
+            self.landed(Instant::now());
+        }
+    }
 }
 
 impl Lease {
@@ -113,9 +134,38 @@ impl Lease {
         &self.peer
     }
 
-    /// The peer answered.
-    pub fn succeeded(self) {
+    /// The head of an answer came that is none of a failure. The time is asked for where it counts.
+    pub fn headed(&self, now: impl FnOnce() -> Instant) {
+        let Balance::LeastTime(LeastTime { to_last_byte, .. }) = self.group.balance else { return };
+        let now = now();
         self.group.with_slot(&self.peer, |slot| {
+            let time = &mut slot.state.header_time;
+            *time = Some(averaged(*time, millis(self.begun, now)));
+        });
+        if !to_last_byte {
+            self.landed(now);
+        }
+    }
+
+    /// It does not count as unanswered any more.
+    fn landed(&self, now: Instant) {
+        if self.is_inflight.replace(false) {
+            let begun = self.begun;
+            self.group.with_slot(&self.peer, |slot| slot.state.inflight.remove(begun, now));
+        }
+    }
+
+    /// The peer answered, and its answer ends now; the time as in [`Lease::headed`].
+    pub fn succeeded(self, now: impl FnOnce() -> Instant) {
+        let now = matches!(self.group.balance, Balance::LeastTime(_)).then(now);
+        if let Some(now) = now {
+            self.landed(now);
+        }
+        self.group.with_slot(&self.peer, |slot| {
+            if let Some(now) = now {
+                let time = &mut slot.state.response_time;
+                *time = Some(averaged(*time, millis(self.begun, now)));
+            }
             if slot.state.accessed < slot.state.checked {
                 slot.state.fails = 0;
             }
@@ -146,6 +196,11 @@ impl Peer {
         &self.place.address
     }
 
+    /// By what requests are bound to it: its `route`, or the MD5 of its address, in hexadecimal digits.
+    pub fn sid(&self) -> &Arc<str> {
+        &self.place.sid
+    }
+
     /// The address as logs show it.
     pub fn text(&self) -> &Arc<str> {
         &self.place.text
@@ -172,7 +227,11 @@ pub(crate) struct State {
     pub(crate) effective_weight: i64,
     fails: u32,
     accessed: Option<Instant>,
-    checked: Option<Instant>,
+    pub(crate) checked: Option<Instant>,
+    /// Averages in milliseconds, of answers that were none of failures.
+    pub(crate) header_time: Option<u64>,
+    pub(crate) response_time: Option<u64>,
+    pub(crate) inflight: Inflight,
 }
 
 /// A peer in its group.
@@ -208,6 +267,11 @@ impl Slot {
     }
 
     fn is_eligible(&self, tried: &Tried, now: Instant) -> bool {
+        !self.options.drain && self.is_available(tried, now)
+    }
+
+    /// Whether a request that is bound to it may have it.
+    fn is_available(&self, tried: &Tried, now: Instant) -> bool {
         !self.options.down && !tried.ids.contains(&self.id) && !self.is_out(now) && !self.is_full()
     }
 }
@@ -340,8 +404,15 @@ impl Group {
                 slot.state.checked = Some(now);
             }
             tried.ids.push(slot.id);
+            let is_inflight =
+                matches!(self.balance, Balance::LeastTime(LeastTime { with_inflight: true, .. }));
+            if is_inflight {
+                slot.state.inflight.add(now);
+            }
             let peer = Peer { id: slot.id, place: Arc::clone(&slot.place) };
-            return Some(Lease { group: Arc::clone(self), peer, _load: taken });
+            let is_inflight = Cell::new(is_inflight);
+            let group = Arc::clone(self);
+            return Some(Lease { group, peer, begun: now, is_inflight, _load: taken });
         }
     }
 
@@ -370,7 +441,9 @@ impl Inner {
         let alike = (0..).find(is_free).expect("there are more numbers than slots");
         let (group, loads) = &self.loads;
         let load = loads.of((group.clone(), address.clone(), alike));
-        let place = Arc::new(Place { text: address.to_string().into(), address, load });
+        let text: Arc<str> = address.to_string().into();
+        let sid = options.route.as_deref().map_or_else(|| digest(&text), Arc::from);
+        let place = Arc::new(Place { text, sid, address, load });
         self.slots.push(Slot { id: self.next_id, server, alike, place, options, state });
         self.next_id += 1;
     }
@@ -390,6 +463,9 @@ impl Inner {
         selector: &Selector,
         now: Instant,
     ) -> Option<usize> {
+        if let Some(bound) = self.bound(balance, tried, &selector.sid, now) {
+            return Some(bound);
+        }
         let by_method = match balance {
             Balance::RoundRobin => None,
             Balance::LeastConn => {
@@ -401,6 +477,11 @@ impl Inner {
                 let primary = least(&mut self.slots, false);
                 primary.or_else(|| least(&mut self.slots, true))
             }
+            Balance::LeastTime(least) => [false, true].into_iter().find_map(|backup| {
+                soonest(&mut self.slots, least, now, |slot| {
+                    slot.options.backup == backup && slot.is_eligible(tried, now)
+                })
+            }),
             Balance::Random { two } => self.draw(two, tried, now),
             Balance::Hash if selector.key.is_empty() => None,
             Balance::IpHash | Balance::Hash => self.hashed(balance, tried, selector, now),
@@ -409,6 +490,33 @@ impl Inner {
             Balance::Ketama => self.on_ring(ring::ketama_hash(&selector.key), tried, now),
         };
         by_method.or_else(|| self.round_robin(tried, now))
+    }
+
+    /// The peer that the request is bound to, if it can be had: a backup only where nothing else can.
+    fn bound(
+        &mut self,
+        balance: Balance,
+        tried: &Tried,
+        sid: &[u8],
+        now: Instant,
+    ) -> Option<usize> {
+        if sid.is_empty() {
+            return None;
+        }
+        let has_primary =
+            self.slots.iter().any(|slot| !slot.options.backup && slot.is_eligible(tried, now));
+        let found = self.slots.iter().position(|slot| {
+            slot.place.sid.as_bytes() == sid
+                && !(slot.options.backup && has_primary)
+                && slot.is_available(tried, now)
+        })?;
+        if balance == Balance::RoundRobin {
+            let backup = self.slots[found].options.backup;
+            balance::bound(&mut self.slots, found, |slot| {
+                slot.options.backup == backup && slot.is_eligible(tried, now)
+            });
+        }
+        Some(found)
     }
 
     fn round_robin(&mut self, tried: &Tried, now: Instant) -> Option<usize> {
@@ -481,19 +589,6 @@ impl Inner {
     }
 }
 
-/// An unpredictable number: keys that the standard library draws for hash tables.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-    RandomState::new().build_hasher().finish()
-}
-
-/// The output step of the splitmix64 generator, its upper half.
-fn mix(state: u64) -> u32 {
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    u32::try_from((mixed ^ (mixed >> 31)) >> 32).expect("32 bits")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -524,7 +619,7 @@ mod tests {
             .map(|_| {
                 let lease = group.select(&mut Tried::default(), selector, now).unwrap();
                 let name = name(&lease);
-                lease.succeeded();
+                lease.succeeded(Instant::now);
                 name
             })
             .collect()
@@ -674,7 +769,7 @@ mod tests {
         let (one, two, three) = (take(), take(), take());
         three.blame(now);
         assert_eq!(load(), 3);
-        one.succeeded();
+        one.succeeded(Instant::now);
         two.failed(now);
         assert_eq!(load(), 1);
         drop(three);
@@ -764,5 +859,74 @@ mod tests {
         assert!(select().is_none());
         drop(held);
         assert_eq!([select(), select(), select()].iter().flatten().count(), 2);
+    }
+
+    #[test]
+    fn a_bound_request_goes_to_its_peer_as_long_as_that_can_be_had() {
+        let mut peers = options(&[("a", 1), ("b", 1), ("c", 1)]);
+        peers[1].route = Some("two".to_owned());
+        peers[2].drain = true;
+        let group = group_of(peers, Balance::RoundRobin);
+        let now = Instant::now();
+        let chosen = |sid: &str, tried: &mut Tried| {
+            let selector = Selector { sid: sid.as_bytes().to_vec(), ..Selector::default() };
+            group.select(tried, &selector, now).map(|lease| name(&lease))
+        };
+        let fresh = |sid: &str| chosen(sid, &mut Tried::default()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(fresh("two"), "b");
+        }
+        // MD5 of "unix:a" and "unix:c".
+        assert_eq!(fresh("62fed2ae8d52b73953e0cd83543b1f5e"), "a");
+        assert_eq!(fresh("5f48bbc3f135f54dcdc99850d0b67e97"), "c");
+        // Those bound to none have what was not had; none of them goes to the one that drains.
+        let unbound: Vec<_> = (0..6).map(|_| fresh("")).collect();
+        assert!(unbound.iter().filter(|name| *name == "a").count() > 3, "{unbound:?}");
+        assert!(!unbound.contains(&"c".to_owned()), "{unbound:?}");
+        let mut tried = Tried::default();
+        assert_eq!(chosen("two", &mut tried).as_deref(), Some("b"));
+        assert_eq!(chosen("two", &mut tried).as_deref(), Some("a"));
+        assert_eq!(chosen("two", &mut tried), None);
+    }
+
+    #[test]
+    fn the_peer_that_answers_sooner_gets_more() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        for (to_last_byte, wanted) in [(false, "a"), (true, "b")] {
+            let least = LeastTime { to_last_byte, with_inflight: false };
+            let group = group(&[("a", 1), ("b", 1)], Balance::LeastTime(least));
+            let mut seen = Vec::new();
+            for _ in 0..10 {
+                let lease =
+                    group.select(&mut Tried::default(), &Selector::default(), start).unwrap();
+                let is_a = name(&lease) == "a";
+                seen.push(name(&lease));
+                // One has its head sooner, the other is whole sooner.
+                lease.headed(|| at(if is_a { 100 } else { 300 }));
+                lease.succeeded(|| at(if is_a { 900 } else { 400 }));
+            }
+            assert!(seen[2..].iter().all(|name| name == wanted), "{to_last_byte} {seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_does_not_answer_is_left_alone() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let least = LeastTime { to_last_byte: false, with_inflight: true };
+        let group = group(&[("a", 1), ("b", 1)], Balance::LeastTime(least));
+        let select = |now| group.select(&mut Tried::default(), &Selector::default(), now).unwrap();
+        let stuck = select(start);
+        assert_eq!(name(&stuck), "a");
+        for round in 1..5 {
+            let lease = select(at(1000 * round));
+            assert_eq!(name(&lease), "b");
+            lease.headed(|| at(1000 * round + 10));
+            lease.succeeded(|| at(1000 * round + 10));
+        }
+        drop(stuck);
+        let slots = &group.inner().slots;
+        assert!(slots.iter().all(|slot| slot.state.inflight.average_age(at(9000)) == 0));
     }
 }

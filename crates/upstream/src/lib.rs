@@ -19,15 +19,17 @@ mod connection;
 mod dns;
 mod gauge;
 mod group;
+mod numbers;
 mod pool;
 mod records;
 mod resolver;
 mod ring;
 mod sync;
+mod times;
 mod tls;
 mod unix;
 
-pub use balance::{Balance, Selector};
+pub use balance::{Balance, LeastTime, Selector};
 pub use connection::{Connection, PeerAddress, SocketOptions};
 pub use gauge::{Gauge, Taken};
 pub use group::{Group, Lease, Loads, Peer, PeerOptions, Tried};

@@ -51,7 +51,7 @@ fn leases_of_two_configurations() {
                         under_way.fetch_sub(1, Ordering::SeqCst);
                     }
                     match is_good {
-                        true => lease.succeeded(),
+                        true => lease.succeeded(Instant::now),
                         false => lease.failed(Instant::now()),
                     }
                 }

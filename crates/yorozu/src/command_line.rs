@@ -75,7 +75,7 @@ pub(crate) fn version() -> String {
 
 /// The text of `-V`: what is here, and what of nginx is missing.
 pub(crate) fn build() -> String {
-    const MISSING: &str = "grpc upstream_least_time upstream_sticky \
+    const MISSING: &str = "grpc \
         tunnel";
     let missing: String = MISSING
         .split_ascii_whitespace()

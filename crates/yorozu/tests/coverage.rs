@@ -86,7 +86,11 @@ const NOT_MISSED: &[(&str, &str)] = &[
     ("proxy_cache_lock_timeout", "an answer that comes later is the same"),
     ("proxy_http_version", "its cases do not show it yet"),
     ("random", "its cases do not show it yet"),
+    ("scgi_cache_lock_timeout", "an answer that comes later is the same"),
+    ("scgi_store_access", "its cases do not show it yet"),
     ("sub_filter_last_modified", "its cases do not show it yet"),
+    ("uwsgi_cache_lock_timeout", "an answer that comes later is the same"),
+    ("uwsgi_store_access", "its cases do not show it yet"),
     ("zstd_comp_level", "compressors differ in what a level makes"),
 ];
 

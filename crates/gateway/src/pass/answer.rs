@@ -12,6 +12,7 @@ use crate::cache::entry::collector;
 use crate::cache::{self, Plan, parts};
 use crate::protocol;
 use crate::protocol::codec::Head;
+use crate::upstream::sticky;
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use yorozu_kernel::logging::error::{self, Context, Level};
 pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fetched) -> Outcome {
     let (head, before) = parts::completed(exchange, std::mem::take(&mut fetched.head));
     exchange.upstream_fields = Rc::clone(&head.fields);
+    sticky::learn(exchange);
     exchange.cache_report.forward_status = Some(head.status);
     if !exchange.request.method.is_get_or_head() && conf.cache.zone().is_some() {
         Box::pin(cache::invalidate::after(exchange, conf.cache, head.status)).await;

@@ -9,7 +9,7 @@ use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
 use crate::protocol::codec::{Codec, Head};
 use crate::protocol::family::Family;
 use crate::protocol::fault::{Conditions, Fault};
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, sticky};
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -62,6 +62,8 @@ pub struct Job {
     pub hinted: Option<Rc<dyn RequestSource>>,
     /// The outcome of each peer asked.
     pub attempts: RefCell<Vec<UpstreamAttempt>>,
+    /// Which peer was chosen last, for `sticky`.
+    pub sid: RefCell<Option<Arc<str>>>,
     /// When the last of them was chosen.
     pub begun: Cell<Instant>,
 }
@@ -118,6 +120,9 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
         };
         let peer = lease.peer();
         job.attempts.borrow_mut().push(UpstreamAttempt::new(Arc::clone(peer.text())));
+        if job.upstream.sticky.is_some() {
+            job.sid.replace(Some(Arc::clone(peer.sid())));
+        }
         job.begun.set(turn::instant());
         let mut was_sent = false;
         match job.ask(peer, &mut was_sent).await {
@@ -184,6 +189,9 @@ impl Job {
         } else {
             exchange.attempts.append(&mut attempts);
         }
+        if let (Some(sticky), Some(sid)) = (&self.upstream.sticky, self.sid.take()) {
+            sticky::bind(exchange, sticky, &sid);
+        }
     }
 
     /// The attempt is over, and no body of it is wanted.
@@ -234,6 +242,7 @@ impl Job {
         let status = fetched.head.status;
         self.attempt(|attempt| attempt.status = status);
         if !self.conf().next_upstream.has(Conditions::of_status(status)) {
+            fetched.lease.headed();
             return None;
         }
         // As nginx: these say nothing about the peer.

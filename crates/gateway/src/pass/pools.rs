@@ -179,6 +179,11 @@ impl Lease {
         Self { upstream: Arc::clone(upstream), lease, key, requests, opened, is_blamed: false }
     }
 
+    /// The head of the answer came, and counts as none.
+    pub fn headed(&self) {
+        self.lease.headed(turn::instant);
+    }
+
     /// The answer counts as the peer's failure; its connection is not kept.
     pub fn blame(&mut self, now: Instant) {
         self.lease.blame(now);
@@ -194,7 +199,7 @@ impl Lease {
             put(key, &self.upstream, self.lease.peer(), kept);
         }
         if !self.is_blamed {
-            self.lease.succeeded();
+            self.lease.succeeded(turn::instant);
         }
     }
 }

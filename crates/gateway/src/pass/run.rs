@@ -170,9 +170,12 @@ async fn job(
     };
     let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
     let from = from.and_then(|address| super::directives::bind_address(&address));
-    let mut selector = Selector { client: exchange.remote.ip(), key: Vec::new() };
+    let mut selector = Selector { client: exchange.remote.ip(), ..Selector::default() };
     if let Some(key) = &upstream.hash_key {
         key.append(exchange, &mut selector.key);
+    }
+    if let Some(sticky) = &upstream.sticky {
+        selector.sid = sticky.sid(exchange);
     }
     let content = match gateway.pass_request_body {
         true => exchange.body.content(is_live),
@@ -204,6 +207,7 @@ async fn job(
         context: Context::of(exchange),
         hinted,
         attempts: RefCell::default(),
+        sid: RefCell::default(),
         begun: Cell::new(turn::instant()),
     }))
 }

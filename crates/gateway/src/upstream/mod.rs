@@ -1,12 +1,14 @@
 //! `upstream` blocks: groups of peers, how one is chosen, how their connections are kept.
 
 pub mod resolve;
+pub mod sticky;
 
 use resolve::{Name, Names};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use sticky::Sticky;
 use yorozu_conf::{ConfError, Directive as Line, value};
 use yorozu_kernel::base::address::resolve as resolve_now;
 use yorozu_kernel::config::block::Block;
@@ -18,11 +20,13 @@ use yorozu_kernel::config::place::{Place, place};
 use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::config::shared::{Collected, Shared, SharedType};
 use yorozu_kernel::config::template::Template;
-use yorozu_upstream::{Balance, Group, Loads, PeerAddress, PeerOptions, PoolLimits, Resolver};
+use yorozu_upstream::{
+    Balance, Group, LeastTime, Loads, PeerAddress, PeerOptions, PoolLimits, Resolver,
+};
 
 /// The module.
-pub const MODULE: Module =
-    Module::new("http_upstream", || DIRECTIVES.to_vec()).sharing(&[SharedType::of::<Upstreams>()]);
+pub const MODULE: Module = Module::new("http_upstream", || DIRECTIVES.to_vec())
+    .sharing(&[SharedType::of::<Upstreams>(), SharedType::of::<sticky::Zones>()]);
 
 /// `upstream` blocks, and groups made of addresses written in `*_pass`.
 #[derive(Debug, Default)]
@@ -44,6 +48,8 @@ pub struct Upstream {
     pub keepalive: Option<Keepalive>,
     /// The key of `hash`.
     pub hash_key: Option<Template>,
+    /// What binds clients to peers.
+    pub sticky: Option<Arc<Sticky>>,
     /// Servers whose names are resolved while the server runs.
     pub names: Option<resolve::Names>,
 }
@@ -52,7 +58,14 @@ impl Upstream {
     /// A group that is written nowhere: the address of a `*_pass`.
     pub fn implicit(name: String, peers: Vec<PeerOptions>) -> Arc<Self> {
         let group = Arc::new(Group::new(name, peers, Balance::RoundRobin, &Arc::default()));
-        Arc::new(Self { group, is_block: false, keepalive: None, hash_key: None, names: None })
+        Arc::new(Self {
+            group,
+            is_block: false,
+            keepalive: None,
+            hash_key: None,
+            sticky: None,
+            names: None,
+        })
     }
 }
 
@@ -83,7 +96,7 @@ pub const DIRECTIVES: &[Directive] = &[
     row(
         "server",
         Arity::ONE_OR_MORE,
-        "A peer of the group: weight=, max_fails=, fail_timeout=, max_conns=, backup, down, resolve.",
+        "A peer of the group: weight=, max_fails=, fail_timeout=, max_conns=, backup, down, drain, resolve, route=.",
     ),
     row("ip_hash", Arity::NONE, "Chooses peers by the client's network."),
     row(
@@ -92,7 +105,17 @@ pub const DIRECTIVES: &[Directive] = &[
         "Chooses peers by a key. consistent: on nginx's ring; ketama: on the ring of libmemcached and PHP's Memcached (OPT_LIBKETAMA_COMPATIBLE).",
     ),
     row("least_conn", Arity::NONE, "Chooses the least busy peer."),
+    row(
+        "least_time",
+        Arity::ONE_OR_TWO,
+        "Chooses the peer that is expected to answer first, by the average time to the head or to the last byte; inflight: and by how long unanswered requests wait.",
+    ),
     row("random", Arity::UP_TO_TWO, "Chooses peers at random; two: the less busy of two."),
+    row(
+        "sticky",
+        Arity::TWO_OR_MORE,
+        "Binds clients to peers: by a cookie (cookie name, expires=, domain=, path=, httponly, secure, samesite=), a variable (route $variable …), or a session that is learned (learn create= lookup= zone=, timeout=, header).",
+    ),
     row("keepalive", Arity::ONE_OR_TWO, "Idle connections each worker keeps; 32 local if unset."),
     row(
         "keepalive_ready",
@@ -114,6 +137,7 @@ struct Draft {
     ready: usize,
     balance: Option<Balance>,
     hash_key: Option<Template>,
+    sticky: Option<Arc<Sticky>>,
     peers: Vec<PeerOptions>,
     names: Vec<Name>,
     has_zone: bool,
@@ -135,6 +159,7 @@ impl Default for Draft {
             ready: 0,
             balance: None,
             hash_key: None,
+            sticky: None,
             peers: Vec::new(),
             names: Vec::new(),
             has_zone: false,
@@ -176,6 +201,11 @@ impl Draft {
             "keepalive_time" => self.limits.age_max = Duration::from_args(args)?,
             "keepalive_timeout" => self.limits.idle_timeout = Duration::from_args(args)?,
             "zone" => self.has_zone = true,
+            "sticky" => {
+                if self.sticky.replace(Arc::new(Sticky::read(args)?)).is_some() {
+                    return Err(args.duplicate());
+                }
+            }
             "resolver" => self.resolver = Some(Resolver::from_args(args)?),
             "resolver_timeout" => self.resolver_timeout = Some(Duration::from_args(args)?),
             _ => self.balance(args)?,
@@ -200,6 +230,13 @@ impl Draft {
         let balance = match (args.name, args.word(0), args.word(1)) {
             ("ip_hash", ..) => Balance::IpHash,
             ("least_conn", ..) => Balance::LeastConn,
+            ("least_time", to @ (b"header" | b"last_byte"), b"" | b"inflight") => {
+                let with_inflight = args.word(1) == b"inflight";
+                Balance::LeastTime(LeastTime { to_last_byte: to == b"last_byte", with_inflight })
+            }
+            ("least_time", b"header" | b"last_byte", other) => {
+                return Err(args.invalid_parameter(other));
+            }
             ("hash", _, b"") => Balance::Hash,
             ("hash", _, b"consistent") => Balance::Consistent,
             ("hash", _, b"ketama") => Balance::Ketama,
@@ -279,6 +316,16 @@ impl Draft {
             }
             ("backup", "") => peer.backup = true,
             ("down", "") => peer.down = true,
+            ("drain", "") => peer.drain = true,
+            ("route", route) if !route.is_empty() => {
+                if route.len() > sticky::ROUTE_BYTES_MAX {
+                    return Err(ValueError(format!(
+                        "\"route\" is longer than {} bytes",
+                        sticky::ROUTE_BYTES_MAX
+                    )));
+                }
+                peer.route = Some(route.to_owned());
+            }
             _ => return Err(args.invalid_parameter(word)),
         }
         Ok(())
@@ -315,6 +362,7 @@ impl Draft {
             is_block: true,
             keepalive: (self.limits.idle_max > 0).then_some(keepalive),
             hash_key: self.hash_key,
+            sticky: self.sticky,
             names,
         })
     }

@@ -223,7 +223,7 @@ const MISSING: &[(&str, &[&str])] = &[
             "tunnel_socket_sndbuf",
         ],
     ),
-    ("http_upstream", &["state", "ntlm", "least_time", "queue", "sticky"]),
+    ("http_upstream", &["state", "ntlm", "queue"]),
     ("http_upstream_conf", &["upstream_conf"]),
     ("http_upstream_hc", &["health_check", "match"]),
     (

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use yorozu_conf::value;
-use yorozu_http::field;
+use yorozu_http::{date, field};
 use yorozu_kernel::base::turn::unix_seconds_of;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -249,14 +249,6 @@ fn fresh(exchange: &Exchange) -> Uid {
     if is_v1 { uid.map(u32::to_le).map(u32::swap_bytes) } else { uid }
 }
 
-/// `Thu, 31-Dec-37 23:55:55 GMT`, as old clients want it.
-fn cookie_date(seconds: i64) -> String {
-    let time = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
-    let time = time.to_zoned(jiff::tz::TimeZone::UTC);
-    let form = if time.year() > 2037 { "%a, %d-%b-%Y %T GMT" } else { "%a, %d-%b-%y %T GMT" };
-    time.strftime(form).to_string()
-}
-
 /// As variables and logs show it. As nginx: the bytes of each number in the order of this machine's memory.
 fn shown(uid: &Uid) -> String {
     uid.iter().fold(String::with_capacity(32), |mut text, number| {
@@ -314,7 +306,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     match conf.userid_expires.0 {
         Some(Lifetime::MAX) => cookie.extend(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
         Some(seconds) => {
-            let until = cookie_date(exchange.now() + seconds);
+            let until = date::cookie(exchange.now() + seconds);
             cookie.extend(b"; expires=");
             cookie.extend(until.as_bytes());
         }

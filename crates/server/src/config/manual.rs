@@ -33,26 +33,43 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["sub_filter", "ssi", "add_before_body", "add_after_body"], "subrequests have no content"),
     (&["dav_methods"], "a file is written next to its target and renamed"),
     (&["auth_basic_user_file"], "hashes of gost-yescrypt, scrypt, SunMD5 and NT are not supported"),
-    (&["proxy_cache_key", "fastcgi_cache_key"], "without it the key is method, host and target"),
     (
-        &["proxy_cache_methods", "fastcgi_cache_methods"],
+        &["proxy_cache_key", "fastcgi_cache_key", "scgi_cache_key", "uwsgi_cache_key"],
+        "without it the key is method, host and target",
+    ),
+    (
+        &[
+            "proxy_cache_methods",
+            "fastcgi_cache_methods",
+            "scgi_cache_methods",
+            "uwsgi_cache_methods",
+        ],
         "responses to HEAD are stored only under a key with `$request_method`",
     ),
     (
-        &["proxy_cache_valid", "fastcgi_cache_valid"],
+        &["proxy_cache_valid", "fastcgi_cache_valid", "scgi_cache_valid", "uwsgi_cache_valid"],
         "`any` excludes statuses that concern one request; our own 502 and 504 are never stored",
     ),
     (
-        &["proxy_cache_use_stale", "fastcgi_cache_use_stale"],
+        &[
+            "proxy_cache_use_stale",
+            "fastcgi_cache_use_stale",
+            "scgi_cache_use_stale",
+            "uwsgi_cache_use_stale",
+        ],
         "`must-revalidate` and its like forbid it",
     ),
     (
-        &["proxy_cache_purge", "fastcgi_cache_purge"],
+        &["proxy_cache_purge", "fastcgi_cache_purge", "scgi_cache_purge", "uwsgi_cache_purge"],
         "as in nginx's commercial version, with `tag`, `soft` and lists",
     ),
     (
         &["proxy_request_buffering", "fastcgi_request_buffering"],
         "also `chunked`; what the cache may answer is read whole first",
+    ),
+    (
+        &["scgi_pass"],
+        "`CONTENT_LENGTH` is said once, and is what is sent; a parameter with a zero byte is refused",
     ),
     (&["proxy_pass_request_body"], "off sends no `Content-Length` either"),
     (&["proxy_pass"], "spaces and line ends from variables are escaped"),
@@ -61,6 +78,8 @@ const DIFFERS: &[(&[&str], &str)] = &[
             "proxy_redirect",
             "proxy_hide_header",
             "fastcgi_hide_header",
+            "scgi_hide_header",
+            "uwsgi_hide_header",
             "proxy_cookie_domain",
             "proxy_cookie_path",
             "proxy_cookie_flags",
@@ -71,16 +90,23 @@ const DIFFERS: &[(&[&str], &str)] = &[
         &["memcached_pass"],
         "responses are read whole; connections are kept without `keepalive`, too",
     ),
-    (&["proxy_ssl_protocols", "ssl_protocols"], "1.2 and 1.3"),
-    (&["proxy_ssl_ciphers", "ssl_ciphers"], "only those with forward secrecy"),
-    (&["proxy_ssl_verify", "proxy_ssl_name"], "only subject alternative names are compared"),
-    (&["proxy_ssl_verify_depth"], "counts the certificates that are sent"),
+    (&["proxy_ssl_protocols", "uwsgi_ssl_protocols", "ssl_protocols"], "1.2 and 1.3"),
+    (&["proxy_ssl_ciphers", "uwsgi_ssl_ciphers", "ssl_ciphers"], "only those with forward secrecy"),
+    (
+        &["proxy_ssl_verify", "uwsgi_ssl_verify", "proxy_ssl_name", "uwsgi_ssl_name"],
+        "only subject alternative names are compared",
+    ),
+    (
+        &["proxy_ssl_verify_depth", "uwsgi_ssl_verify_depth"],
+        "counts the certificates that are sent",
+    ),
     (&["ssl_ecdh_curve"], "X25519, prime256v1, secp384r1, X25519MLKEM768"),
     (
         &["proxy_ssl_conf_command", "ssl_conf_command", "uwsgi_ssl_conf_command"],
         "what rustls can do; other commands and options have no effect or are refused",
     ),
     (&["ssl_stapling"], "requested at the start, always verified"),
+    (&["sticky"], "a session is learned when the head of the answer has come"),
     (&["http2_chunk_size"], "16k by default"),
 ];
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::env::define;
+use yorozu_kernel::config::env::{Env, define};
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
@@ -100,15 +100,24 @@ impl Geo {
         }
     }
 
-    fn add_network(&mut self, text: &str, value: Bytes) -> Result<(), ValueError> {
+    fn add_network(&mut self, text: &str, value: Bytes, env: &Env) -> Result<(), ValueError> {
         let invalid = || ValueError(format!("invalid network \"{text}\""));
-        let (networks, mask, bits) = match Network::parse(text).ok_or_else(invalid)? {
+        let (networks, mask, bits) = match Network::written(text, env).ok_or_else(invalid)? {
             Network::V4 { bits, mask } => (&mut self.v4, mask.into(), bits.into()),
             Network::V6 { bits, mask } => (&mut self.v6, mask, bits),
             Network::All | Network::Unix => return Err(invalid()),
         };
         networks.0.entry(mask).or_default().insert(bits, value);
         Ok(())
+    }
+
+    fn delete_network(&mut self, text: &str) {
+        let (networks, mask, bits) = match Network::parse(text) {
+            Some(Network::V4 { bits, mask }) => (&mut self.v4, mask.into(), bits.into()),
+            Some(Network::V6 { bits, mask }) => (&mut self.v6, mask, bits),
+            _ => return,
+        };
+        networks.0.entry(mask).or_default().remove(&bits);
     }
 
     /// A later range takes the place of what it covers of earlier ones.
@@ -161,6 +170,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let mut has_ranges = false;
     for row in line.block.as_deref().unwrap_or_default() {
         let name = row.name_text();
+        *env.line.borrow_mut() = Some(row.at.clone());
         let one = match &row.args[..] {
             [] if name == "ranges" => {
                 has_ranges = true;
@@ -183,7 +193,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
                 geo.default = one;
                 Ok(())
             }
-            ("proxy", _) => match Network::parse(&text) {
+            ("proxy", _) => match Network::written(&text, env) {
                 Some(network) => {
                     geo.proxies.push(network);
                     Ok(())
@@ -192,20 +202,11 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             },
             ("delete", true) => geo.add_range(&text, None),
             ("delete", false) => {
-                let mask_of = Network::parse(&text);
-                match mask_of {
-                    Some(Network::V4 { bits, mask }) => {
-                        geo.v4.0.entry(mask.into()).or_default().remove(&bits.into());
-                    }
-                    Some(Network::V6 { bits, mask }) => {
-                        geo.v6.0.entry(mask).or_default().remove(&bits);
-                    }
-                    _ => {}
-                }
+                geo.delete_network(&text);
                 Ok(())
             }
             (range, true) => geo.add_range(range, Some(one)),
-            (network, false) => geo.add_network(network, one),
+            (network, false) => geo.add_network(network, one, env),
         };
         done.map_err(|error| error.at(&row.at))?;
     }

@@ -14,6 +14,7 @@ pub mod fastcgi;
 pub mod h1;
 pub mod memcached;
 pub mod proxy_protocol;
+mod target;
 
 /// Why bytes of a peer cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

@@ -38,21 +38,28 @@ impl Setting for Protocols {
     }
 }
 
-/// OpenSSL's names of the TLS 1.2 suites rustls has.
-const SUITES: [(&str, CipherSuite); 6] = [
+/// A suite and OpenSSL's name of it.
+type Suite = (&'static str, CipherSuite);
+
+/// The TLS 1.2 suites rustls has, in OpenSSL's order.
+const SUITES: [Suite; 6] = [
     ("ECDHE-ECDSA-AES256-GCM-SHA384", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
-    ("ECDHE-ECDSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
-    ("ECDHE-ECDSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
     ("ECDHE-RSA-AES256-GCM-SHA384", CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
-    ("ECDHE-RSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
     ("ECDHE-RSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-RSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
 ];
 
-/// Keywords of OpenSSL's lists that name every suite of [`SUITES`].
-const GROUPS: [&str; 8] =
-    ["DEFAULT", "ALL", "HIGH", "SECURE", "EECDH", "ECDHE", "kEECDH", "TLSv1.2"];
+/// Lists that OpenSSL knows by a name.
+const LISTS: [(&str, &str); 4] = [
+    ("SUITEB128", "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384"),
+    ("SUITEB128ONLY", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+    ("SUITEB128C2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    ("SUITEB192", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+];
 
-/// The suites that an OpenSSL list admits; those of TLS 1.3 always.
+/// The suites that an OpenSSL list admits, in its order; those of TLS 1.3 always, and first.
 ///
 /// # Errors
 /// The list names none that rustls has.
@@ -60,26 +67,66 @@ pub fn cipher_suites(
     list: &str,
     provider: &CryptoProvider,
 ) -> Result<Vec<SupportedCipherSuite>, ValueError> {
-    let mut named: Vec<CipherSuite> = Vec::new();
-    for item in list.split([':', ',', ' ']).filter(|item| !item.is_empty()) {
-        if let Some(removed) = item.strip_prefix(['!', '-']) {
-            named.retain(|suite| !admits(removed, *suite));
-        } else {
-            let item = item.trim_start_matches('+').split('@').next().unwrap_or_default();
-            let found = SUITES.iter().map(|(_, suite)| *suite);
-            named.extend(found.filter(|suite| admits(item, *suite)));
-        }
-    }
+    let named = listed(list);
     if named.is_empty() {
         return Err(ValueError(format!(
             "no cipher of \"{list}\" is supported by the TLS library, expected some of {}",
             SUITES.map(|(name, _)| name).join(", ")
         )));
     }
-    let is_wanted = |suite: &&SupportedCipherSuite| {
-        suite.version().version == ProtocolVersion::TLSv1_3 || named.contains(&suite.suite())
-    };
-    Ok(provider.cipher_suites.iter().filter(is_wanted).copied().collect())
+    let all = || provider.cipher_suites.iter().copied();
+    let newer = all().filter(|suite| suite.version().version == ProtocolVersion::TLSv1_3);
+    let older = named.iter().flat_map(|(_, id)| all().find(|suite| suite.suite() == *id));
+    Ok(newer.chain(older).collect())
+}
+
+/// The suites of a list, which is read from its beginning to its end.
+///
+/// # Source
+/// OpenSSL, `openssl-ciphers`, "CIPHER LIST FORMAT".
+fn listed(list: &str) -> Vec<Suite> {
+    let list = LISTS.iter().find(|(name, _)| *name == list).map_or(list, |(_, list)| list);
+    let (mut named, mut killed) = (Vec::<Suite>::new(), Vec::<Suite>::new());
+    for item in list.split([':', ',', ' ', ';']) {
+        let (item, command) = item.split_once('@').unwrap_or((item, ""));
+        let operator = item.chars().next().filter(|first| "!-+".contains(*first));
+        let words = item.trim_start_matches(['!', '-', '+']);
+        let (found, others): (Vec<_>, Vec<_>) =
+            named.iter().copied().partition(|(name, _)| stands_for(words, name));
+        match operator {
+            Some('!') => {
+                killed.extend(SUITES.iter().filter(|(name, _)| stands_for(words, name)));
+                named = others;
+            }
+            Some('-') => named = others,
+            Some(_) => named = [others, found].concat(),
+            None => {
+                let is_new = |suite: &&_| !named.contains(*suite) && !killed.contains(*suite);
+                let all = SUITES.iter().filter(|(name, _)| stands_for(words, name));
+                let new: Vec<_> = all.filter(is_new).copied().collect();
+                named.extend(new);
+            }
+        }
+        if command == "STRENGTH" {
+            named.sort_by_key(|(name, _)| name.contains("AES128"));
+        }
+    }
+    named
+}
+
+/// Whether words of a list (a suite, a property, or some joined by `+`) stand for the suite of a name.
+fn stands_for(words: &str, name: &str) -> bool {
+    words == name
+        || words.split('+').all(|word| match word {
+            "ALL" | "DEFAULT" | "HIGH" | "ECDH" | "ECDHE" | "EECDH" | "kECDHE" | "kEECDH"
+            | "TLSv1.2" => true,
+            "ECDSA" | "aECDSA" => name.contains("-ECDSA-"),
+            "aRSA" => name.contains("-RSA-"),
+            "AES" | "FIPS" => name.contains("-AES"),
+            "AES128" | "AES256" | "CHACHA20" => name.split('-').any(|part| part == word),
+            "AESGCM" => name.contains("-GCM-"),
+            _ => false,
+        })
 }
 
 /// OpenSSL's name of a suite; a number for one it does not have.
@@ -167,42 +214,43 @@ impl Setting for Curves {
     }
 }
 
-/// Whether an item of a list (a suite, a group, or parts joined by `+`) stands for `suite`.
-fn admits(item: &str, suite: CipherSuite) -> bool {
-    let Some((name, _)) = SUITES.iter().find(|(_, known)| *known == suite) else { return false };
-    if item == *name || GROUPS.contains(&item) {
-        return true;
-    }
-    // AESGCM, CHACHA20, ECDSA+AES256 and the like.
-    item.split('+').all(|part| {
-        let part = match part {
-            "aECDSA" => "ECDSA",
-            "aRSA" => "RSA",
-            other => other,
-        };
-        GROUPS.contains(&part)
-            || name.split('-').any(|word| word == part)
-            || (part == "AESGCM" && name.contains("GCM"))
-            || (part == "AES" && name.contains("AES"))
-            || (matches!(part, "SHA256" | "SHA384") && name.ends_with(part))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn lists_are_understood_as_openssl_means_them() {
-        let count = |list: &str| {
-            let suites = cipher_suites(list, super::super::provider()).ok()?;
-            Some(suites.iter().filter(|s| s.version().version == ProtocolVersion::TLSv1_2).count())
-        };
-        assert_eq!(count("DEFAULT"), Some(6));
-        assert_eq!(count("HIGH:!aNULL:!MD5"), Some(6));
-        assert_eq!(count("ECDHE-RSA-AES128-GCM-SHA256"), Some(1));
-        assert_eq!(count("EECDH+AESGCM:EDH+AESGCM"), Some(4));
-        assert_eq!(count("HIGH:!CHACHA20"), Some(4));
-        assert_eq!(count("AES128-SHA"), None);
+        // What `openssl ciphers -s -tls1_2` of version 3.0 shows of these suites.
+        for (list, expected) in [
+            ("DEFAULT", "E256 R256 EC RC E128 R128"),
+            ("HIGH:!aNULL:!MD5", "E256 R256 EC RC E128 R128"),
+            ("ECDHE-RSA-AES128-GCM-SHA256", "R128"),
+            ("EECDH+AESGCM:EDH+AESGCM", "E256 R256 E128 R128"),
+            ("ECDH+AESGCM:ECDH+AES256:ECDH+AES128:DH+3DES:!ADH:!AECDH", "E256 R256 E128 R128"),
+            ("kECDHE+aRSA", "R256 RC R128"),
+            ("HIGH:!CHACHA20", "E256 R256 E128 R128"),
+            ("FIPS:!aNULL", "E256 R256 E128 R128"),
+            ("SUITEB128", "E128 E256"),
+            ("SUITEB192", "E256"),
+            ("AESGCM:+AES256", "E128 R128 E256 R256"),
+            ("AESGCM:-aRSA:aRSA", "E256 E128 R256 RC R128"),
+            ("!AES128:AES", "E256 R256"),
+            ("AES128+ECDSA,AES256;CHACHA20", "E128 E256 R256 EC RC"),
+            ("AES128:AES256:@STRENGTH", "E256 R256 E128 R128"),
+            ("DEFAULT@SECLEVEL=0", "E256 R256 EC RC E128 R128"),
+            ("AES128-SHA", ""),
+            ("RSA", ""),
+            ("SHA384", ""),
+            ("aNULL", ""),
+        ] {
+            let short = |name: &str| {
+                let name = name.replace("ECDHE-", "").replace("ECDSA-", "E").replace("RSA-", "R");
+                let name = name.replace("AES", "").replace("CHACHA20-POLY1305", "C");
+                name.split('-').next().unwrap_or_default().to_owned()
+            };
+            let found: Vec<String> = listed(list).iter().map(|(name, _)| short(name)).collect();
+            assert_eq!(found.join(" "), expected, "{list}");
+            assert_eq!(cipher_suites(list, super::super::provider()).is_ok(), !expected.is_empty());
+        }
     }
 }

@@ -18,4 +18,4 @@ mod parser;
 pub mod value;
 
 pub use error::{ConfError, Position, os_error};
-pub use parser::{Directive, LoadedFile, Source, Tree, parse, parse_global};
+pub use parser::{Directive, LoadedFile, Source, Tree, parse, parse_global, parse_to_fault};

@@ -79,9 +79,16 @@ pub struct Tree {
 /// # Errors
 /// The first fault of the text, or an included file that cannot be read.
 pub fn parse(source: &dyn Source, main: &Path) -> Result<Tree, ConfError> {
+    let (tree, outcome) = parse_to_fault(source, main);
+    outcome.map(|()| tree)
+}
+
+/// As [`parse`]; where there is a fault, with what stands before it, as if every block ended there.
+pub fn parse_to_fault(source: &dyn Source, main: &Path) -> (Tree, Result<(), ConfError>) {
     let mut parser = Parser::new(source);
-    let directives = parser.file(main, None, 0)?;
-    Ok(Tree { directives, files: parser.files })
+    let mut directives = Vec::new();
+    let outcome = parser.file(main, None, 0, &mut directives);
+    (Tree { directives, files: parser.files }, outcome)
 }
 
 /// Parses the text of a `-g` option; errors name the place `command line`.
@@ -97,7 +104,9 @@ pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, C
         text.push(b';');
     }
     let mut lexer = Lexer::new(&text, &file);
-    parser.block(&mut lexer, &file, 0, false)
+    let mut directives = Vec::new();
+    parser.block(&mut lexer, &file, (0, false), &mut directives)?;
+    Ok(directives)
 }
 
 struct Parser<'a> {
@@ -126,7 +135,8 @@ impl<'a> Parser<'a> {
         path: &Path,
         included_at: Option<&Position>,
         depth: usize,
-    ) -> Result<Vec<Directive>, ConfError> {
+        into: &mut Vec<Directive>,
+    ) -> Result<(), ConfError> {
         let text = self.text(path, included_at)?;
         let at = || Position { file: path.into(), line: 1 };
         let at = included_at.cloned().unwrap_or_else(at);
@@ -134,7 +144,7 @@ impl<'a> Parser<'a> {
         take(&mut self.left.bytes, text.len(), BYTES_MAX, "bytes", &at)?;
         let file: Arc<Path> = path.into();
         let mut lexer = Lexer::new(&text, &file);
-        self.block(&mut lexer, &file, depth, false)
+        self.block(&mut lexer, &file, (depth, false), into)
     }
 
     /// The text of a file, which is read once.
@@ -160,29 +170,31 @@ impl<'a> Parser<'a> {
         &mut self,
         lexer: &mut Lexer<'_>,
         file: &Arc<Path>,
-        depth: usize,
-        inside_braces: bool,
-    ) -> Result<Vec<Directive>, ConfError> {
-        let mut directives = Vec::new();
+        (depth, inside_braces): (usize, bool),
+        into: &mut Vec<Directive>,
+    ) -> Result<(), ConfError> {
         loop {
             match lexer.statement()? {
                 Statement::Simple(words) => {
                     let directive = directive(words, None, file);
                     self.count(&directive)?;
                     if &directive.name[..] == b"include" {
-                        directives.extend(self.include(&directive, depth)?);
+                        self.include(&directive, depth, into)?;
                     } else {
-                        directives.push(directive);
+                        into.push(directive);
                     }
                 }
                 Statement::BlockStart(words) => {
                     let mut directive = directive(words, None, file);
                     self.count(&directive)?;
                     bound_depth(depth, &directive.at)?;
-                    directive.block = Some(self.block(lexer, file, depth + 1, true)?);
-                    directives.push(directive);
+                    let mut inner = Vec::new();
+                    let outcome = self.block(lexer, file, (depth + 1, true), &mut inner);
+                    directive.block = Some(inner);
+                    into.push(directive);
+                    outcome?;
                 }
-                Statement::BlockEnd(_) if inside_braces => return Ok(directives),
+                Statement::BlockEnd(_) if inside_braces => return Ok(()),
                 Statement::BlockEnd(line) => {
                     let at = Position { file: Arc::clone(file), line };
                     return Err(ConfError::Unexpected { got: '}', at });
@@ -191,7 +203,7 @@ impl<'a> Parser<'a> {
                     let at = Position { file: Arc::clone(file), line };
                     return Err(ConfError::UnexpectedEnd { expecting: "\"}\"", at });
                 }
-                Statement::End(_) => return Ok(directives),
+                Statement::End(_) => return Ok(()),
             }
         }
     }
@@ -200,7 +212,8 @@ impl<'a> Parser<'a> {
         &mut self,
         directive: &Directive,
         depth: usize,
-    ) -> Result<Vec<Directive>, ConfError> {
+        into: &mut Vec<Directive>,
+    ) -> Result<(), ConfError> {
         bound_depth(depth, &directive.at)?;
         let [pattern] = &directive.args[..] else {
             let (name, at) = (directive.name_text(), directive.at.clone());
@@ -208,9 +221,8 @@ impl<'a> Parser<'a> {
         };
         let path = self.source.resolve(&String::from_utf8_lossy(pattern));
         if !pattern.iter().any(|byte| b"*?[".contains(byte)) {
-            return self.file(&path, Some(&directive.at), depth + 1);
+            return self.file(&path, Some(&directive.at), depth + 1, into);
         }
-        let mut directives = Vec::new();
         let found = self.source.glob(&path.to_string_lossy());
         let found = found.map_err(|error| ConfError::Glob {
             pattern: path.display().to_string(),
@@ -218,9 +230,9 @@ impl<'a> Parser<'a> {
             at: directive.at.clone(),
         })?;
         for path in found {
-            directives.extend(self.file(&path, Some(&directive.at), depth + 1)?);
+            self.file(&path, Some(&directive.at), depth + 1, into)?;
         }
-        Ok(directives)
+        Ok(())
     }
 }
 

@@ -57,7 +57,8 @@ pub(crate) async fn ask(
         }
         name = last;
     }
-    Err(ResolveFault::Failed)
+    // As nginx: names that lead round in a circle lead nowhere.
+    Err(ResolveFault::NotFound)
 }
 
 fn question(name: &Name<Vec<u8>>, rtype: Rtype) -> Result<Packet, ResolveFault> {

@@ -276,7 +276,7 @@ mod tests {
             let validity = resolver.addresses("A", MINUTE).await.unwrap().valid_until;
             let left = validity.duration_since(Instant::now());
             assert!(left <= Duration::from_secs(30) && left > Duration::from_secs(20), "{left:?}");
-            assert_eq!(last_byte(&resolver, "loop").await, Err(ResolveFault::Failed));
+            assert_eq!(last_byte(&resolver, "loop").await, Err(ResolveFault::NotFound));
         });
     }
 

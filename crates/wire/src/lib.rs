@@ -16,6 +16,7 @@ pub mod h2;
 pub mod memcached;
 pub mod proxy_protocol;
 pub mod scgi;
+mod target;
 pub mod uwsgi;
 
 /// Why bytes of a peer cannot be understood.

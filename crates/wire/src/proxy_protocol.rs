@@ -84,12 +84,12 @@ fn binary(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, WireError> {
         return Err(WireError::Proxy);
     }
     let Some(rest) = input.get(PREFIX_BYTES..whole) else { return Ok(None) };
-    // LOCAL: the proxy itself speaks, its checks for instance.
-    if command & 0x0f == 0 {
+    // Any other than PROXY: LOCAL, where the proxy itself speaks, its checks for instance.
+    if command & 0x0f != 1 {
         return Ok(Some((ProxyHeader::default(), whole)));
     }
     let header = match family {
-        0x11 | 0x12 => {
+        0x11 => {
             let (addresses, tlvs) = rest.split_first_chunk::<12>().ok_or(WireError::Proxy)?;
             let address = |at: usize| {
                 Ipv4Addr::new(
@@ -106,7 +106,7 @@ fn binary(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, WireError> {
                 tlvs: tlvs.to_vec(),
             }
         }
-        0x21 | 0x22 => {
+        0x21 => {
             let (addresses, tlvs) = rest.split_first_chunk::<36>().ok_or(WireError::Proxy)?;
             let address = |at: usize| {
                 let octets: [u8; 16] = addresses[at..at + 16].try_into().unwrap_or_default();
@@ -119,7 +119,7 @@ fn binary(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, WireError> {
                 tlvs: tlvs.to_vec(),
             }
         }
-        // Families of which no address is known.
+        // Families of which no address is known, and datagrams.
         _ => ProxyHeader::default(),
     };
     Ok(Some((header, whole)))
@@ -132,10 +132,15 @@ const TLS_FIELD: u8 = 0x20;
 
 impl ProxyHeader {
     /// The value of a field by its name (`alpn`, `authority`, `unique_id`, `netns`, `ssl_cn`, `ssl_version`,
-    /// `ssl_cipher`, `ssl_sig_alg`, `ssl_key_alg`, `ssl_verify`) or its type (`0x05`).
+    /// `ssl_cipher`, `ssl_sig_alg`, `ssl_key_alg`, `ssl_verify`) or its type (`0x05`, `ssl_0x26` inside `ssl`).
     pub fn tlv(&self, name: &str) -> Option<Vec<u8>> {
-        const NAMES: [(&str, u8); 4] =
-            [("alpn", 0x01), ("authority", 0x02), ("unique_id", 0x05), ("netns", 0x30)];
+        const NAMES: [(&str, u8); 5] = [
+            ("alpn", 0x01),
+            ("authority", 0x02),
+            ("unique_id", 0x05),
+            ("ssl", TLS_FIELD),
+            ("netns", 0x30),
+        ];
         const TLS_NAMES: [(&str, u8); 5] = [
             ("version", 0x21),
             ("cn", 0x22),
@@ -143,21 +148,20 @@ impl ProxyHeader {
             ("sig_alg", 0x24),
             ("key_alg", 0x25),
         ];
-        let find = |tlvs: &[u8], kind: u8| field(tlvs, kind).map(<[u8]>::to_vec);
+        let find = |tlvs: &[u8], names: &[(&str, u8)], name: &str| {
+            let known = names.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
+            let number = || u8::from_str_radix(name.strip_prefix("0x")?, 16).ok();
+            field(tlvs, known.or_else(number)?).map(<[u8]>::to_vec)
+        };
         if let Some(inner) = name.strip_prefix("ssl_") {
             let (fixed, tlvs) = field(&self.tlvs, TLS_FIELD)?.split_at_checked(TLS_FIXED_BYTES)?;
             if inner == "verify" {
                 let verified = u32::from_be_bytes(fixed[1..].try_into().ok()?);
                 return Some(verified.to_string().into_bytes());
             }
-            let (_, kind) = TLS_NAMES.iter().find(|(known, _)| *known == inner)?;
-            return find(tlvs, *kind);
+            return find(tlvs, &TLS_NAMES, inner);
         }
-        let kind = match NAMES.iter().find(|(known, _)| *known == name) {
-            Some((_, kind)) => *kind,
-            None => u8::from_str_radix(name.strip_prefix("0x")?, 16).ok()?,
-        };
-        find(&self.tlvs, kind)
+        find(&self.tlvs, &NAMES, name)
     }
 }
 
@@ -221,6 +225,8 @@ mod tests {
             ("alpn", "h2"),
             ("ssl_version", "1.3"),
             ("ssl_cn", "x"),
+            ("ssl_0x21", "1.3"),
+            ("ssl", std::str::from_utf8(&tls).unwrap()),
             ("ssl_verify", "2"),
             ("0xe0", "y"),
         ] {
@@ -231,6 +237,10 @@ mod tests {
             assert_eq!(read(&bytes[..length]), Ok(None), "{length}");
         }
         let v6 = [&[0; 15][..], &[1], &[0; 15], &[2], &[0, 1, 0, 2]].concat();
+        for (command, family) in [(0x20, 0x11), (0x22, 0x11), (0x21, 0x12), (0x21, 0x31)] {
+            let (read_, length) = read(&header(command, family, &v4)).unwrap().unwrap();
+            assert_eq!((read_, length), (ProxyHeader::default(), bytes.len()));
+        }
         let (read_, _) = read(&header(0x21, 0x21, &v6)).unwrap().unwrap();
         assert_eq!(read_.destination.unwrap().to_string(), "[::2]:2");
         assert_eq!(read(&header(0x20, 0x11, &v4)).unwrap().unwrap().0, ProxyHeader::default());

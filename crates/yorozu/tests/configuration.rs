@@ -89,6 +89,24 @@ fn a_test_of_the_configuration_ends_whatever_it_names() {
 }
 
 #[test]
+fn bits_behind_the_prefix_of_a_network_are_told() {
+    let folder = Folder::new();
+    let file = folder.path().join("nginx.conf");
+    fs::create_dir_all(folder.path().join("logs")).unwrap();
+    let networks = "allow 10.0.0.1/8;\ngeo $a {\n10.0.0.2/8 a; 10.1.0.0/16 b; 10.1.2.3/32 c; }\nset_real_ip_from 2001:db8::1/32;";
+    fs::write(&file, format!("events {{}} http {{\n{networks}\nserver {{}} }}")).unwrap();
+    let mut test = Command::new(BINARY);
+    test.args(["-t", "-p"]).arg(folder.path()).arg("-c").arg(&file);
+    let told = String::from_utf8(test.output().unwrap().stderr).unwrap();
+    for (network, line) in [("10.0.0.1/8", 2), ("10.0.0.2/8", 4), ("2001:db8::1/32", 5)] {
+        let place = format!("{}:{line}", file.display());
+        let wanted = format!("[warn] low address bits of {network} are meaningless in {place}\n");
+        assert!(told.contains(&wanted), "{told}");
+    }
+    assert_eq!(told.matches("low address bits").count(), 3, "{told}");
+}
+
+#[test]
 fn a_test_of_the_configuration_says_what_was_probably_not_meant() {
     let folder = Folder::new();
     let file = folder.path().join("nginx.conf");

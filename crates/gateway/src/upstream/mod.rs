@@ -272,7 +272,7 @@ impl Draft {
         }
         let literal = literal_address(&server, 80);
         if !is_resolved_later || literal.is_some() {
-            let addresses = peer_addresses(&server, 80)?;
+            let addresses = peer_addresses(&server, 80, &server)?;
             self.peers.extend(
                 addresses.into_iter().map(|address| PeerOptions { address, ..template.clone() }),
             );
@@ -407,8 +407,12 @@ pub fn host_and_port(text: &str, default_port: u16) -> Option<(&str, u16)> {
     (!host.is_empty() && port > 0).then_some((host, port))
 }
 
-/// Addresses of a peer as written in `server` or `*_pass`.
-pub fn peer_addresses(text: &str, default_port: u16) -> Result<Vec<PeerAddress>, ValueError> {
+/// Addresses of a peer as written in `server` or `*_pass`; errors name it as `shown`.
+pub fn peer_addresses(
+    text: &str,
+    default_port: u16,
+    shown: &str,
+) -> Result<Vec<PeerAddress>, ValueError> {
     if text.starts_with("unix:") {
         let path = text.trim_end_matches(':');
         let found = address(path, default_port)
@@ -416,7 +420,7 @@ pub fn peer_addresses(text: &str, default_port: u16) -> Result<Vec<PeerAddress>,
         return Ok(found.into_iter().map(peer_address).collect());
     }
     let found = resolve_now(text, default_port)
-        .map_err(|why| ValueError(format!("{why} in upstream \"{text}\"")))?;
+        .map_err(|why| ValueError(format!("{why} in upstream \"{shown}\"")))?;
     Ok(found.into_iter().map(PeerAddress::Tcp).collect())
 }
 
@@ -444,7 +448,10 @@ pub fn named(
     if default_port == 0 && !has_port {
         return Err(ValueError(format!("no port in upstream \"{text}\"")));
     }
-    let peers = peer_addresses(text, default_port)?.into_iter().map(PeerOptions::new).collect();
+    // As nginx: the host alone.
+    let shown = host_and_port(text, default_port).map_or(text, |(host, _)| host);
+    let peers = peer_addresses(text, default_port, shown)?;
+    let peers = peers.into_iter().map(PeerOptions::new).collect();
     let upstream = Upstream::implicit(text.to_owned(), peers);
     // As nginx: an address with variables that spells the same needs no name server.
     shared.of::<Upstreams>().0.insert(text.to_owned(), Arc::clone(&upstream));

@@ -50,6 +50,8 @@ pub struct Block {
 
     /// What makes the response; not inherited by nested locations.
     pub handler: Option<Arc<dyn Handler>>,
+    /// The line that says so.
+    pub handler_at: Option<Position>,
     pub name: LocationName,
     /// `limit_except`: the methods it does not concern, and its block.
     pub limit_except: Option<Box<(Vec<Bytes>, Block)>>,
@@ -70,6 +72,7 @@ impl Block {
             error_log: None,
             drafts: Drafts::default(),
             handler: None,
+            handler_at: None,
             name: LocationName::Unnamed,
             limit_except: None,
             locations: Vec::new(),
@@ -91,5 +94,6 @@ impl Block {
     /// Sets what makes the response; as nginx: the last one does.
     pub fn handle_by(&mut self, handler: impl Handler) {
         self.handler = Some(Arc::new(handler));
+        self.handler_at = None;
     }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::ZoneOptions;
+use yorozu_conf::Position;
 use yorozu_upstream::Loads;
 
 /// A `*_cache_path` line.
@@ -48,6 +49,8 @@ pub struct Env {
     pub zones: RefCell<BTreeMap<String, CacheZone>>,
     /// Lines for `-t` and the error log that do not refuse the configuration.
     pub warnings: RefCell<Vec<String>>,
+    /// The line that is being read.
+    pub line: RefCell<Option<Position>>,
     /// Whether a `*_bind … transparent` needs the capability.
     pub is_transparent: Cell<bool>,
     /// What peers have under way; survives a reload.
@@ -77,6 +80,7 @@ impl Env {
             logs,
             zones: RefCell::default(),
             warnings: RefCell::default(),
+            line: RefCell::default(),
             is_transparent: Cell::new(false),
             loads: Arc::default(),
             notes: RefCell::default(),
@@ -99,6 +103,14 @@ impl Env {
     /// A path of a file the server writes or serves.
     pub fn prefix_path(&self, path: &str) -> PathBuf {
         join(&self.prefix, path)
+    }
+
+    /// As [`Env::warn`], about the line that is being read.
+    pub fn warn_here(&self, text: &str) {
+        match &*self.line.borrow() {
+            Some(at) => self.warn(format!("{text} in {at}")),
+            None => self.warn(text),
+        }
     }
 
     pub fn warn(&self, text: impl Into<String>) {

@@ -21,13 +21,35 @@ impl Loader<'_> {
         Ok(())
     }
 
-    fn directive(&mut self, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    /// Looks for the first line that cannot stand where it does, whatever its arguments mean: a block that ends too
+    /// early or too late is often that of a line that is none.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check_places(&self, context: Contexts, lines: &[Line]) -> Result<(), ConfError> {
+        for line in lines {
+            self.row(context, line)?;
+            let inner = match &line.name[..] {
+                b"http" => HTTP,
+                b"server" if context == HTTP => SERVER,
+                b"location" => LOCATION,
+                b"if" if context == SERVER => SERVER_IF,
+                b"if" => LOCATION_IF,
+                _ => continue,
+            };
+            self.check_places(inner, line.block.as_deref().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// The row of a line.
+    fn row(&self, context: Contexts, line: &Line) -> Result<&Directive, ConfError> {
         let (name, at) = (line.name_text(), &line.at);
         let rows = self.env.modules.rows(&name);
         if rows.is_empty() {
             return Err(unknown(name, at));
         }
-        let Some(row) = rows.iter().find(|row| row.contexts & block.context != 0) else {
+        let Some(row) = rows.iter().find(|row| row.contexts & context != 0) else {
             return Err(ConfError::NotAllowedHere { name, at: at.clone() });
         };
         let wants_block = matches!(row.action, Action::Open(_));
@@ -39,10 +61,20 @@ impl Loader<'_> {
         if !row.arity.admits(line.args.len()) {
             return Err(ConfError::ArgumentCount { name, at: at.clone() });
         }
-        match row.action {
+        Ok(row)
+    }
+
+    fn directive(&mut self, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+        let (name, at) = (line.name_text(), &line.at);
+        let action = self.row(block.context, line)?.action;
+        match action {
             Action::Set(set) => {
+                *self.env.line.borrow_mut() = Some(at.clone());
                 let args = Args { name: &name, words: &line.args, env: self.env };
                 set(block, &args).map_err(|error| error.at(at))?;
+                if block.handler.is_some() && block.handler_at.is_none() {
+                    block.handler_at = Some(at.clone());
+                }
                 if let Some(why) = self.env.modules.without_effect(&name, &line.args) {
                     self.note(&name, why, at);
                 }

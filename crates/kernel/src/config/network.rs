@@ -1,5 +1,6 @@
 //! Addresses and networks, as `allow`, `deny` and `set_real_ip_from` name them.
 
+use super::env::Env;
 use std::net::IpAddr;
 
 /// The clients a rule is about.
@@ -60,6 +61,21 @@ impl Network {
             Self::V6 { bits, mask } => Some((bits, bits | !mask)),
             Self::Unix | Self::V4 { .. } => None,
         }
+    }
+
+    /// As [`Network::parse`], for a line of a configuration: bits behind the prefix are worth a warning.
+    pub fn written(text: &str, env: &Env) -> Option<Self> {
+        let network = Self::parse(text)?;
+        let address = text.split_once('/').and_then(|(address, _)| Self::parse(address));
+        let is_whole = match (network, address) {
+            (Self::V4 { bits, .. }, Some(Self::V4 { bits: written, .. })) => bits == written,
+            (Self::V6 { bits, .. }, Some(Self::V6 { bits: written, .. })) => bits == written,
+            _ => true,
+        };
+        if !is_whole {
+            env.warn_here(&format!("low address bits of {text} are meaningless"));
+        }
+        Some(network)
     }
 
     /// Whether it is among them; `None` is a client of a Unix socket.

@@ -23,7 +23,7 @@ pub struct Rule {
 impl Setting for Rule {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let text = args.text(0);
-        let network = Network::parse(&text)
+        let network = Network::written(&text, args.env)
             .ok_or_else(|| ValueError(format!("invalid parameter \"{text}\"")))?;
         Ok(Self { network, is_allow: args.name == "allow" })
     }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::env::define;
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
@@ -233,18 +234,32 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let slot = define(name, env).map_err(at)?;
     let mut draft = Draft::default();
     for row in line.block.as_deref().unwrap_or_default() {
+        *env.line.borrow_mut() = Some(row.at.clone());
         let name = String::from_utf8_lossy(&row.name);
         match (&*name, &row.args[..]) {
             ("ranges", []) => draft.has_ranges = true,
             ("proxy_recursive", []) => draft.is_proxy_recursive = true,
             ("volatile", []) => draft.is_volatile = true,
-            (name, [value]) => draft.line(name, value).map_err(|error| error.at(&row.at))?,
+            (name, [value]) => {
+                warn_of_low_bits(name, value, &draft, env);
+                draft.line(name, value).map_err(|error| error.at(&row.at))?;
+            }
             _ => return Err(ValueError::new("invalid number of the geo parameters").at(&row.at)),
         }
     }
     let source = Box::new(draft.compile(source));
     env.definitions.borrow_mut().push(Definition { slot, source });
     Ok(())
+}
+
+/// Says of a network's line that it has bits behind the prefix; what is no network is judged later.
+fn warn_of_low_bits(name: &str, value: &Bytes, draft: &Draft, env: &Env) {
+    let network = match name {
+        "proxy" => String::from_utf8_lossy(value),
+        _ if draft.has_ranges => return,
+        _ => name.into(),
+    };
+    let _ = Network::written(&network, env);
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ pub struct Trusted(Vec<Network>);
 impl Setting for Trusted {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let text = args.text(0);
-        if let Some(network) = Network::parse(&text).filter(|network| *network != Network::All) {
+        let network = Network::written(&text, args.env);
+        if let Some(network) = network.filter(|network| *network != Network::All) {
             return Ok(Self(vec![network]));
         }
         let found = (&*text, 0).to_socket_addrs();

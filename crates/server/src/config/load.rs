@@ -137,7 +137,12 @@ fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     if let Some(global) = &request.global {
         loader.walk(&mut main, &yorozu_conf::parse_global(&source, global)?)?;
     }
-    let tree = yorozu_conf::parse(&source, &request.file)?;
+    let (tree, parsed) = yorozu_conf::parse_to_fault(&source, &request.file);
+    if let Err(fault) = parsed {
+        // As nginx, which acts on each line before it reads the next.
+        loader.check_places(MAIN, &tree.directives)?;
+        return Err(fault);
+    }
     env.variables.borrow_mut().note_sets(&tree.directives);
     loader.walk(&mut main, &tree.directives)?;
     crate::control::add(&mut loader, &mut main, &source)?;
@@ -347,7 +352,8 @@ impl<'a> Compiler<'a> {
         let env = self.env;
         let fail = |error: ValueError| error.at(at);
         let handler = block.handler.clone().unwrap_or_else(|| Arc::new(FilesHandler));
-        handler.check(&env.collected).map_err(fail)?;
+        let handler_at = block.handler_at.as_ref().unwrap_or(at);
+        handler.check(&env.collected).map_err(|error| error.at(handler_at))?;
         let compiling = Compiling { env, handler: &handler, name: &block.name };
         let settings = self.settings.compile(&block.drafts, &env.silent, &compiling);
         let mut settings = settings.map_err(fail)?;

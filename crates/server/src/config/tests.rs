@@ -60,6 +60,20 @@ const BROKEN: &[(&str, &str)] = &[
     ("http { server }", "unexpected \"}\" in conf:1"),
     ("http { server; }", "directive \"server\" has no opening \"{\" in conf:1"),
     ("http { gzip on { } }", "directive \"gzip\" is not terminated by \";\" in conf:1"),
+    // What a line is comes before how its block ends.
+    ("http { server { location ~ ^/a{2}$ { } } }", "unknown directive \"2}$\" in conf:1"),
+    (
+        "http { server { rewrite ^/a{2}$ /b; } }",
+        "directive \"rewrite\" is not terminated by \";\" in conf:1",
+    ),
+    (
+        "http { server { content_by_lua_block { ngx.say(\"x\") } } }",
+        "unknown directive \"content_by_lua_block\" in conf:1",
+    ),
+    (
+        "http { server { location / {\nroot /;\nfastcgi_pass no-such.invalid:9000; } } }",
+        "host not found in upstream \"no-such.invalid\" in conf:3",
+    ),
     ("http {", "unexpected end of file, expecting \"}\" in conf:1"),
     (
         "http { include none.conf; }",

@@ -1,10 +1,9 @@
 //! One response head from one of a group's peers: connect, send, read, and the next peer on failure.
 
+use super::Conf;
 use super::pools::{self, Lease, PoolKey};
 use super::pump::Source;
 use super::upload::{self, Sending, UploadFault, Uploaded};
-use super::{Conf, hints};
-use crate::protocol;
 use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
 use crate::protocol::codec::{Codec, Head};
 use crate::protocol::family::Family;
@@ -23,7 +22,7 @@ use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::request_body::{BodyError, RequestBody};
-use yorozu_kernel::exchange::source::{Interim, RequestSource};
+use yorozu_kernel::exchange::source::RequestSource;
 use yorozu_kernel::exchange::{Exchange, UpstreamAttempt};
 use yorozu_kernel::logging::error::{Context, Level, os_error};
 use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
@@ -487,22 +486,6 @@ impl Job {
                 }
             }
             self.read_more(talk, peer).await?;
-        }
-    }
-
-    /// `early_hints`: sends the client what the upstream says beforehand.
-    async fn pass_hints(&self, head: &Head) {
-        let location = self.conf.location(self.location);
-        let Some(protocol) = protocol::of(location) else { return };
-        let fields = hints::shown(protocol, super::settings(location, protocol), head);
-        let Some(client) = self.hinted.as_ref().filter(|_| !fields.is_empty()) else { return };
-        let send_timeout = self.conf.location(self.location).http_core().send_timeout;
-        let sent = client.interim(Interim::EarlyHints(&fields), send_timeout).await;
-        // A client that is gone is noticed with the answer itself.
-        if sent.is_err_and(|problem| problem.kind() == io::ErrorKind::TimedOut) {
-            let text =
-                "client timed out (110: Connection timed out) while sending early hints to client";
-            self.context.upstream(Level::Info, text, None);
         }
     }
 

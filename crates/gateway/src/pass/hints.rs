@@ -1,9 +1,13 @@
 //! Early hints: which fields of an upstream's 103 the client sees.
 
+use super::fetch::Job;
 use super::{Settings, shown};
-use crate::protocol::Protocol;
 use crate::protocol::codec::Head;
+use crate::protocol::{self, Protocol};
 use bytes::Bytes;
+use std::io;
+use yorozu_kernel::exchange::source::Interim;
+use yorozu_kernel::logging::error::Level;
 
 /// Fields that say how a message is carried, which the client's connection has its own of, and those that are changed on
 /// the way (`proxy_redirect`, `proxy_cookie_path`): of the answer itself, not of what comes before it.
@@ -19,15 +23,29 @@ const OF_THE_ANSWER: [&[u8]; 9] = [
     b"upgrade",
 ];
 
+impl Job {
+    /// `early_hints`: sends the client what the upstream says beforehand.
+    pub(super) async fn pass_hints(&self, head: &Head) {
+        let location = self.conf.location(self.location);
+        let Some(protocol) = protocol::of(location) else { return };
+        let fields = of_head(protocol, super::settings(location, protocol), head);
+        let Some(client) = self.hinted.as_ref().filter(|_| !fields.is_empty()) else { return };
+        let send_timeout = self.conf.location(self.location).http_core().send_timeout;
+        let sent = client.interim(Interim::EarlyHints(&fields), send_timeout).await;
+        // A client that is gone is noticed with the answer itself.
+        if sent.is_err_and(|problem| problem.kind() == io::ErrorKind::TimedOut) {
+            let text =
+                "client timed out (110: Connection timed out) while sending early hints to client";
+            self.context.upstream(Level::Info, text, None);
+        }
+    }
+}
+
 /// The fields of early hints that the client gets.
 ///
 /// # Source
 /// RFC 8297, section 2: they are those that the final answer is likely to have; what it hides is hidden here too.
-pub(super) fn shown(
-    protocol: &dyn Protocol,
-    conf: Settings<'_>,
-    head: &Head,
-) -> Vec<(Bytes, Bytes)> {
+fn of_head(protocol: &dyn Protocol, conf: Settings<'_>, head: &Head) -> Vec<(Bytes, Bytes)> {
     let is_shown = |name: &[u8]| {
         !shown::is_hidden(protocol, conf, name)
             && !shown::is_of_connection(head, name)

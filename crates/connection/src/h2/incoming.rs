@@ -8,7 +8,8 @@ use yorozu_wire::h2::hpack::{Decoder, Stop};
 
 /// Frames of one block of fields at most; chosen: clients need one or two.
 const FRAMES_MAX: usize = 64;
-/// What a client may send that is neither fields nor content, in bytes, whatever else it sends; as nginx.
+/// What a client may send that is neither fields nor content, in bytes, beside eight times as much of those both ways;
+/// as nginx.
 const IDLE_TALK_BYTES: u64 = 1024 * 1024;
 
 /// A block of fields.
@@ -34,7 +35,7 @@ pub(super) struct Incoming {
     has_preface: bool,
     /// Whether the client knows our settings.
     pub(super) is_settled: bool,
-    /// All bytes, and those of fields and content.
+    /// All bytes, and those of fields and content; the client's.
     bytes: u64,
     useful: u64,
 }
@@ -88,6 +89,10 @@ impl Incoming {
             match read {
                 Ok(()) => {}
                 Err(Broken::Connection(code, text)) => return Err((code, text)),
+                // A stream that was never begun cannot end (RFC 9113, section 6.4).
+                Err(Broken::Stream(code, text)) if self.streams.is_idle(stream) => {
+                    return Err((code, text));
+                }
                 Err(Broken::Stream(code, _)) => self.streams.break_off(stream, code),
             }
             if let Some(block) = self.block.take_if(|block| block.frames == 0) {
@@ -123,7 +128,7 @@ impl Incoming {
         if matches!(head.kind, kind::DATA | kind::HEADERS | kind::CONTINUATION) {
             self.useful += head.length as u64;
         }
-        if self.bytes / 8 > self.useful + IDLE_TALK_BYTES {
+        if self.bytes / 8 > self.useful + self.streams.useful() + IDLE_TALK_BYTES {
             return Err(Broken::Connection(Code::ENHANCE_YOUR_CALM, "http2 flood detected"));
         }
         let done = frame::read(&head, payload).and_then(|read| self.obey(&head, &read));

@@ -74,8 +74,8 @@ impl RequestSource for Asker {
         what: Interim<'a>,
         _timeout: Duration,
     ) -> Pin<Box<dyn Future<Output = std::io::Result<()>> + 'a>> {
-        // It waits with all else that does.
-        if let Interim::EarlyHints(fields) = what {
+        // It waits with all else that does; a client that takes nothing gets none.
+        if let (Interim::EarlyHints(fields), false) = (what, self.streams.is_busy()) {
             // A client that is gone is noticed by who answers it.
             let _ = self.streams.send_fields(self.id, Some(103), false, |block| {
                 fields.iter().for_each(|(name, value)| block.put(name, value));
@@ -260,7 +260,8 @@ impl Loop {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         self.streams.register(context);
         loop {
-            if self.end != End::Over && self.has_steps() {
+            let was_full = self.streams.is_full();
+            if self.end != End::Over && self.has_steps() && !was_full {
                 match self.incoming.next() {
                     Ok(_) if self.is_flooding() => {
                         let text = "client sent too many RST_STREAM frames";
@@ -284,6 +285,9 @@ impl Loop {
             }
             if self.end == End::Over || self.streams.is_full() {
                 break;
+            }
+            if was_full {
+                continue;
             }
             if !self.has_steps() {
                 // Others' turn.
@@ -324,6 +328,7 @@ impl Loop {
             self.handle.is_idle.set(self.end == End::Open);
             self.incoming.rest();
             self.streams.rest();
+            self.fields = FieldList::default();
             let end = now + timeout;
             match &mut self.sleep {
                 Some(sleep) => sleep.as_mut().reset(end),
@@ -410,7 +415,7 @@ impl Loop {
             }
             Known::Ignored => {}
             Known::Receiving => {
-                let is_end = block.is_last && !self.fields.has_pseudo();
+                let is_end = block.is_last && self.fields.are_trailers();
                 if !is_end || self.streams.end(id).is_err() {
                     self.streams.break_off(id, Code::PROTOCOL_ERROR);
                 }
@@ -430,7 +435,7 @@ impl Loop {
         let is_early = !self.incoming.is_settled
             && !block.is_last
             && (own.http2_body_preread_size.bytes() as u64) < WINDOW_BYTES.unsigned_abs();
-        if self.streams.count() as u64 >= own.http2_max_concurrent_streams || is_early {
+        if self.streams.open_count() as u64 >= own.http2_max_concurrent_streams || is_early {
             return self.streams.refuse(id);
         }
         client.requests.set(client.requests.get() + 1);
@@ -536,11 +541,12 @@ impl Stream {
         }
         let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());
         if !body.is_finished() && !body.is_lent() {
-            // Kept for a moment: what is wrong with the rest of the request is still reported, and a
+            // The stream stays for a moment: what is wrong with the rest of the request is still reported, and a
             // client that is about to end it is not cut short.
+            let handle = Rc::clone(&self.handle);
             tasks::of_request(async move {
-                tokio::time::sleep(limits::H2_LINGERING).await;
-                drop(body);
+                let all = poll_fn(|context| handle.streams.poll_received(handle.id, context));
+                let _ = tokio::time::timeout(limits::H2_LINGERING, all).await;
             });
         }
     }

@@ -36,7 +36,7 @@ pub(super) struct Fields<'a> {
 impl Fields<'_> {
     /// Appends a field, if HTTP/2 has it (RFC 9113, section 8.2.2).
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
-        if is_of_connection(name) {
+        if is_of_connection(name) || !name.iter().all(|byte| is_of_name(*byte)) {
             return;
         }
         self.bytes += name.len() + value.len();
@@ -55,10 +55,35 @@ fn is_forbidden(byte: u8) -> bool {
     matches!(byte, 0 | b'\r' | b'\n')
 }
 
-/// Fields of a map that HTTP/2 forbids.
+/// Bytes of tokens (RFC 9110, section 5.6.2).
+fn is_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Fields that HTTP/2 forbids.
 fn is_of_connection(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 5] =
-        [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
+    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+    // By length first: most names are none of these.
+    match name.len() {
+        2 => is(b"te"),
+        7 => is(b"upgrade"),
+        10 => is(b"connection") || is(b"keep-alive"),
+        16 => is(b"proxy-connection"),
+        17 => is(b"transfer-encoding"),
+        _ => false,
+    }
+}
+
+/// Fields that say how a message is carried, or are needed before its content (RFC 9110, section 6.5.1).
+pub(super) fn is_of_head(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 6] = [
+        b"content-length",
+        b"content-encoding",
+        b"content-type",
+        b"content-range",
+        b"host",
+        b"trailer",
+    ];
     NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 

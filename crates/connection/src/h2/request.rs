@@ -27,8 +27,9 @@ impl FieldList {
         let name_end = self.text.len();
         self.text.extend_from_slice(value);
         self.ends.push((name_end, self.text.len()));
+        // What parts the lines of HTTP/1 counts, so that empty fields do.
         name.len().max(value.len()) <= bounds.line_bytes_max
-            && self.text.len() <= bounds.head_bytes_max
+            && self.text.len() + 4 * (self.ends.len() - 1) <= bounds.head_bytes_max
     }
 
     fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -40,9 +41,9 @@ impl FieldList {
         })
     }
 
-    /// Whether one of them belongs to a head alone.
-    pub(super) fn has_pseudo(&self) -> bool {
-        self.iter().any(|(name, _)| name.starts_with(b":"))
+    /// Whether they may stand behind a body: none is malformed, or belongs to a head alone.
+    pub(super) fn are_trailers(&self) -> bool {
+        self.iter().all(|(name, value)| judge(name, value).is_ok())
     }
 }
 
@@ -70,10 +71,11 @@ impl<'a> Line<'a> {
                 }
             } else {
                 has_fields = true;
-                if name == b"host" {
-                    line.host = Some(value);
+                let is_second = name == b"host" && line.host.replace(value).is_some();
+                match is_second {
+                    true => Err("client sent duplicate host header"),
+                    false => judge(name, value),
                 }
-                judge(name, value)
             };
             problem = problem.or(found.err());
         }
@@ -124,7 +126,6 @@ impl<'a> Line<'a> {
         match self.path {
             None => Err("client sent no :path header"),
             Some(b"") => Err("client sent empty :path header"),
-            Some(b"*") if self.method == Some(b"OPTIONS") => Ok(()),
             Some(path) if path.starts_with(b"/") && is_visible(path) => Ok(()),
             Some(_) => Err("client sent invalid :path header"),
         }

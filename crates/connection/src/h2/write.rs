@@ -1,5 +1,6 @@
 //! Sends a response as frames.
 
+use super::out::is_of_head;
 use super::streams::{Gone, Handle};
 use crate::send::{
     Limit, Sent, Stop, first_fields, keep_sent, last_fields, note_stream, outcome, read_file,
@@ -165,7 +166,9 @@ impl Rest {
             stream.streams.send_data(stream.id, Bytes::new(), 1, true)?;
         } else {
             stream.streams.send_fields(stream.id, None, true, |fields| {
-                exchange.sent.trailers.iter().for_each(|(name, value)| fields.put(name, value));
+                let trailers = exchange.sent.trailers.iter();
+                let allowed = trailers.filter(|(name, _)| !is_of_head(name));
+                allowed.for_each(|(name, value)| fields.put(name, value));
             })?;
         }
         Ok(())

@@ -5,6 +5,7 @@ use crate::h2::out::Fields;
 use bytes::Bytes;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use yorozu_kernel::base::limits;
 use yorozu_kernel::exchange::source::{Frames, Reset};
 use yorozu_wire::h2::frame::{self, Code};
 
@@ -25,7 +26,9 @@ impl Streams {
     ) -> Result<usize, Gone> {
         let mut state = self.0.borrow_mut();
         state.open(id)?.is_sent = is_last;
+        let before = state.out.waiting();
         let bytes = state.out.fields(id, status, is_last, frame::PAYLOAD_BYTES, write);
+        state.useful += (state.out.waiting() - before) as u64;
         state.wake_connection();
         Ok(bytes)
     }
@@ -89,6 +92,7 @@ impl Streams {
         let entry = state.open(id)?;
         (entry.window, entry.is_sent) = (entry.window - counts, is_last);
         state.window -= counts;
+        state.useful += counts.unsigned_abs();
         let mut frames = 0;
         while frames == 0 || !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(frame_bytes));
@@ -97,6 +101,22 @@ impl Streams {
         }
         state.wake_connection();
         Ok(frames)
+    }
+
+    /// Whether what waits for the client is as much as may wait.
+    pub(in crate::h2) fn is_busy(&self) -> bool {
+        self.0.borrow().out.waiting() >= limits::H2_SEND_BYTES
+    }
+
+    /// Ready when the client has sent all of a request, or given it up.
+    pub(in crate::h2) fn poll_received(&self, id: u32, context: &Context<'_>) -> Poll<()> {
+        match self.0.borrow_mut().open_for_reading(id) {
+            Some(entry) if !entry.is_received => {
+                entry.reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
     }
 
     /// Ends a stream before its end.
@@ -129,7 +149,7 @@ impl Frames for Body {
         let mut state = self.0.streams.0.borrow_mut();
         let wanted = state.room_at_first.max(READING_BYTES);
         let id = self.0.id;
-        let Some(entry) = state.entry(id).filter(|entry| entry.reset.is_none()) else {
+        let Some(entry) = state.open_for_reading(id) else {
             return Poll::Ready(Some(Err(Reset)));
         };
         let piece = entry.received.split().freeze();

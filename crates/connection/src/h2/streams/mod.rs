@@ -87,8 +87,10 @@ struct State {
     highest: u32,
     /// The highest one that was not ignored.
     last: u32,
-    /// Streams that the client gave up or broke.
+    /// Streams that the client gave up or broke, or that were refused.
     resets: u64,
+    /// Bytes of fields and content that were sent.
+    useful: u64,
     is_gone: bool,
     /// Whether TLS may hold what it took.
     is_unflushed: bool,
@@ -158,6 +160,11 @@ impl State {
         ready!(io.poll_flush(context))?;
         self.is_unflushed = false;
         Poll::Ready(Ok(()))
+    }
+
+    /// A stream whose request may be read from.
+    fn open_for_reading(&mut self, id: u32) -> Option<&mut Entry> {
+        self.entry(id).filter(|entry| entry.reset.is_none())
     }
 
     fn wake_connection(&mut self) {
@@ -280,6 +287,7 @@ impl Streams {
             highest: 0,
             last: 0,
             resets: 0,
+            useful: 0,
             is_gone: false,
             is_unflushed: false,
             stalled: None,
@@ -294,7 +302,24 @@ impl Streams {
         self.0.borrow().entries.len()
     }
 
-    /// Streams that the client gave up or broke.
+    /// Streams that are open, as the client must see it; one that it has reset is, until nothing is done for it any more.
+    pub(super) fn open_count(&self) -> usize {
+        let is_over = |entry: &&Entry| entry.is_sent && entry.is_received;
+        let state = self.0.borrow();
+        state.entries.len() - state.entries.iter().filter(is_over).count()
+    }
+
+    /// Bytes of fields and content that were sent.
+    pub(super) fn useful(&self) -> u64 {
+        self.0.borrow().useful
+    }
+
+    /// Whether a stream of this number was never begun.
+    pub(super) fn is_idle(&self, id: u32) -> bool {
+        id > self.0.borrow().highest
+    }
+
+    /// Streams that the client gave up or broke, or that were refused.
     pub(super) fn resets(&self) -> u64 {
         self.0.borrow().resets
     }
@@ -529,6 +554,7 @@ impl Streams {
     pub(super) fn refuse(&self, id: u32) {
         let mut state = self.0.borrow_mut();
         state.out.reset(id, Code::REFUSED_STREAM);
+        state.resets += 1;
         state.remember(id, Ended::ByServer);
     }
 
@@ -550,14 +576,22 @@ impl Streams {
     /// [`Broken`]
     pub(super) fn set(&self, payload: &[u8]) -> Result<(), Broken> {
         let mut state = self.0.borrow_mut();
+        let mut window = state.window_at_first;
         for pair in frame::settings(payload) {
             // Frames are no longer than what everyone takes, and nothing is kept of fields that were sent.
-            let (setting::INITIAL_WINDOW_SIZE, value) = pair? else { continue };
-            let more = i64::from(value) - state.window_at_first;
-            state.window_at_first = i64::from(value);
-            let all: Vec<u32> = state.entries.iter().map(|entry| entry.id).collect();
-            for id in all {
-                state.add_window(id, more).map_err(|_| too_large_window())?;
+            if let (setting::INITIAL_WINDOW_SIZE, value) = pair? {
+                window = i64::from(value);
+            }
+        }
+        let more = window - state.window_at_first;
+        state.window_at_first = window;
+        for entry in state.entries.iter_mut().filter(|_| more != 0) {
+            entry.window += more;
+            if entry.window > WINDOW_MAX {
+                return Err(too_large_window());
+            }
+            if entry.window > 0 {
+                entry.writer.take().into_iter().for_each(Waker::wake);
             }
         }
         state.out.frame(kind::SETTINGS, flag::ACK, 0, b"");
@@ -595,4 +629,101 @@ fn ended(entry: &mut Entry) -> Result<(), Broken> {
         reader.wake();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    fn streams() -> Rc<Streams> {
+        Rc::new(Streams::new(65_536, 128))
+    }
+
+    fn begin(streams: &Rc<Streams>, id: u32) -> Handle {
+        streams.note(id);
+        streams.begin(id, true, None)
+    }
+
+    fn room(streams: &Streams, id: u32) -> Option<usize> {
+        match streams.poll_room(id, &Context::from_waker(Waker::noop())) {
+            Poll::Ready(room) => Some(room.unwrap_or(0)),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_stream_behind_the_last_one_is_no_error() {
+        let streams = streams();
+        let _first = begin(&streams, 1);
+        streams.ignore(5);
+        assert_eq!(streams.data(5, b"body", 4, true), Ok(()));
+        assert_eq!(streams.widen(5, 7), Ok(()));
+        assert_eq!(streams.give_up(5, Code::CANCEL), Ok(()));
+        assert_eq!(streams.known(5), Known::Ignored);
+        assert!(matches!(streams.data(7, b"", 0, true), Err(Broken::Connection(..))));
+        assert_eq!(streams.0.borrow().last, 1, "what GOAWAY names");
+    }
+
+    #[test]
+    fn streams_that_wait_for_the_connection_are_served_in_turn() {
+        let streams = streams();
+        let _all: Vec<Handle> = [1, 3, 5].map(|id| begin(&streams, id)).into();
+        // All that the connection's window has.
+        assert_eq!(streams.send_data(1, vec![0; 65_535].into(), 16_384, false).ok(), Some(4));
+        assert_eq!([3, 5].map(|id| room(&streams, id)), [None, None]);
+        streams.widen(0, 10).unwrap();
+        assert_eq!(room(&streams, 5), None, "3 came first");
+        assert_eq!(room(&streams, 3), Some(10));
+        assert_eq!(streams.send_data(3, vec![0; 10].into(), 16_384, false).ok(), Some(1));
+        streams.widen(0, 5).unwrap();
+        streams.send_reset(5, Code::CANCEL);
+        assert_eq!(room(&streams, 3), Some(5));
+        assert!(matches!(
+            streams.poll_room(5, &Context::from_waker(Waker::noop())),
+            Poll::Ready(Err(_))
+        ));
+    }
+
+    #[test]
+    fn windows_that_settings_take_back_come_again() {
+        let streams = streams();
+        let _one = begin(&streams, 1);
+        let window = |bytes: u32| [&4u16.to_be_bytes()[..], &bytes.to_be_bytes()].concat();
+        streams.send_data(1, vec![0; 1000].into(), 16_384, false).unwrap();
+        // The last one counts; every one is judged.
+        streams.set(&[window(70_000), window(500)].concat()).unwrap();
+        assert_eq!((streams.room(1), room(&streams, 1)), (0, None));
+        streams.widen(1, 501).unwrap();
+        assert_eq!(room(&streams, 1), Some(1));
+        assert!(streams.set(&[window(1 << 31), window(0)].concat()).is_err());
+    }
+
+    #[test]
+    fn what_is_remembered_of_streams_has_a_bound_and_refusals_count() {
+        let streams = streams();
+        for number in 0..1000 {
+            streams.note(2 * number + 1);
+            streams.refuse(2 * number + 1);
+        }
+        assert_eq!(streams.0.borrow().recent.len(), RECENT_MAX);
+        assert_eq!(streams.resets(), 1000);
+        assert_eq!(streams.known(1999), Known::Ignored);
+    }
+
+    #[test]
+    fn a_stream_that_both_sides_ended_is_not_open() {
+        let streams = streams();
+        streams.note(1);
+        let handle = streams.begin(1, false, Some(4));
+        streams.send_fields(1, Some(200), true, |_| {}).unwrap();
+        assert_eq!((streams.count(), streams.open_count()), (1, 1));
+        let context = Context::from_waker(Waker::noop());
+        assert_eq!(streams.poll_received(1, &context), Poll::Pending);
+        streams.data(1, b"body", 4, true).unwrap();
+        assert_eq!(streams.poll_received(1, &context), Poll::Ready(()));
+        assert_eq!((streams.count(), streams.open_count()), (1, 0));
+        drop(handle);
+        assert_eq!((streams.count(), streams.known(1)), (0, Known::Closed));
+    }
 }

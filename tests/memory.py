@@ -384,7 +384,7 @@ def test_a_configuration_of_many_servers_is_given_back():
 
 
 def test_what_reading_a_configuration_took_is_given_back():
-    """The master's and the server's, though no request comes. The lines of a list leave little behind: a table of values."""
+    """Of two processes, though no request comes. The lines of a list leave little behind: a table of values."""
     lines = '\n'.join(f'1.{number >> 8}.{number & 255}.0/24 C{number % 250};' for number in range(65_536))
     text = 'geo $arg_ip $country { default XX; %s } server { listen 127.0.0.1:$port; return 200 "$country"; }'
     with Folder() as folder:
@@ -394,7 +394,7 @@ def test_what_reading_a_configuration_took_is_given_back():
         with Server(folder, text % '') as server:
             few = resident(server)
         with Server(folder, text % lines, prefix=('prlimit', f'--data={LIMIT}')) as server:
-            limit = few + 16 * MB
+            limit = few + 2 * REST
             begin = resident(server)
             # Well before a worker's first pulse.
             with contextlib.suppress(AssertionError):

@@ -10,6 +10,25 @@ pub struct Definition {
     pub source: Box<dyn Computed>,
 }
 
+/// Variables of ours that nginx does not have: a configuration written for it may have its own of that name.
+const OWN: [&str; 6] =
+    ["brotli_ratio", "cache_args", "cache_detail", "cache_status", "cache_uri", "zstd_ratio"];
+
+/// Whether a configuration may define a variable that the server computes; as nginx, some of its own.
+fn may_be_changed(name: &str) -> bool {
+    const CHANGEABLE: [&str; 8] = [
+        "ancient_browser",
+        "fastcgi_path_info",
+        "fastcgi_script_name",
+        "invalid_referer",
+        "modern_browser",
+        "msie",
+        "proxy_host",
+        "proxy_port",
+    ];
+    OWN.contains(&name) || CHANGEABLE.contains(&name) || name.starts_with("ssl_")
+}
+
 /// The variable of a name that the server computes.
 pub type KnownVariables = dyn Fn(&str) -> Option<&'static Variable>;
 
@@ -64,36 +83,48 @@ impl VariableNames {
         slot
     }
 
-    /// The slot of a variable that `set` fills. One of a family (`$http_…`) has its own value where no `set` ran,
-    /// unless something else defines it.
+    /// The slot of a variable that `set` fills. One of a family (`$http_…`) and one of nginx's that can be changed have
+    /// their own value where no `set` ran, unless something else defines it.
     pub fn define_by_set(&mut self, name: &str) -> u16 {
         let name = name.to_ascii_lowercase();
         let slot = self.slot(&name);
         let place = usize::from(slot);
         if !self.is_defined[place] {
             self.is_defined[place] = true;
-            self.own[place] = prefixed(&name);
+            let computed = || self.of_modules(&name).filter(|_| !OWN.contains(&&*name));
+            self.own[place] = prefixed(&name).or_else(computed);
             self.has_sent |= matches!(self.own[place], Some(Variable::SentField(_)));
         }
         slot
     }
 
-    /// Gives slots to the families' variables that a `set` names below `lines`: what uses them may be read before it.
-    pub fn note_sets(&mut self, lines: &[yorozu_conf::Directive]) {
+    /// Gives slots to the server's variables that are defined below `lines`: what uses them may be read before that.
+    pub fn note_definitions(&mut self, lines: &[yorozu_conf::Directive]) {
         for line in lines {
-            self.note_sets(line.block.as_deref().unwrap_or_default());
-            let name = line.args.first().filter(|_| &line.name[..] == b"set");
-            let name = name.and_then(|word| std::str::from_utf8(word.strip_prefix(b"$")?).ok());
+            self.note_definitions(line.block.as_deref().unwrap_or_default());
+            let (word, is_set) = match &line.name[..] {
+                b"set" => (line.args.first(), true),
+                b"auth_request_set" => (line.args.first(), false),
+                b"map" | b"split_clients" => (line.args.get(1), false),
+                b"geo" => (line.args.last(), false),
+                _ => continue,
+            };
+            let name = word.and_then(|word| std::str::from_utf8(word.strip_prefix(b"$")?).ok());
             let Some(name) = name.map(str::to_ascii_lowercase) else { continue };
-            if !self.is_reserved(&name) && prefixed(&name).is_some() {
-                self.define_by_set(&name);
+            let is_computed = self.of_modules(&name).is_some();
+            let is_of_family = prefixed(&name).is_some() && is_set;
+            if !self.is_reserved(&name) && (is_computed || is_of_family) {
+                match is_set {
+                    true => _ = self.define_by_set(&name),
+                    false => _ = self.define(&name),
+                }
             }
         }
     }
 
     /// Whether the server computes it, so that the configuration may not define it.
     pub fn is_reserved(&self, name: &str) -> bool {
-        self.of_modules(name).is_some()
+        self.of_modules(name).is_some() && !may_be_changed(name)
     }
 
     fn of_modules(&self, name: &str) -> Option<Variable> {

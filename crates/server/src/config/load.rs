@@ -143,7 +143,7 @@ fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
         loader.check_places(MAIN, &tree.directives)?;
         return Err(fault);
     }
-    env.variables.borrow_mut().note_sets(&tree.directives);
+    env.variables.borrow_mut().note_definitions(&tree.directives);
     loader.walk(&mut main, &tree.directives)?;
     crate::control::add(&mut loader, &mut main, &source)?;
     let config = Compiler::new(&env).config(main, request, kept)?;

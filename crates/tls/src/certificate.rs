@@ -102,6 +102,10 @@ impl<'a> Certificate<'a> {
             let id = Element::take_tagged(&mut parts, OBJECT_IDENTIFIER)?;
             if id.content == ID_CE_BASIC_CONSTRAINTS.as_bytes() {
                 let value = std::iter::from_fn(|| Element::take(&mut parts)).last()?;
+                if !parts.is_empty() {
+                    // It is broken: nothing is at the end then.
+                    return None;
+                }
                 let mut constraints = Element::only(value.content, SEQUENCE)?.content;
                 // All of them end where the extension does, and the list of extensions where the
                 // content does.

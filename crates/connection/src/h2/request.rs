@@ -7,6 +7,9 @@ use yorozu_http::uri::split_authority;
 use yorozu_kernel::exchange::request::Request;
 use yorozu_wire::h1::{RequestLine, Version};
 
+/// Pseudo-header fields of a request.
+const PSEUDO: usize = 4;
+
 /// The fields of a head.
 #[derive(Debug, Default)]
 pub(super) struct FieldList {
@@ -23,13 +26,16 @@ impl FieldList {
 
     /// Appends a field, within the bounds; they count names and values, as nginx's. Whether it was within them.
     pub(super) fn put(&mut self, name: &[u8], value: &[u8], bounds: &Bounds) -> bool {
+        if self.ends.len() > bounds.fields_max.saturating_add(PSEUDO) {
+            // Enough to say that there are too many.
+            return true;
+        }
         self.text.extend_from_slice(name);
         let name_end = self.text.len();
         self.text.extend_from_slice(value);
         self.ends.push((name_end, self.text.len()));
-        // What parts the lines of HTTP/1 counts, so that empty fields do.
         name.len().max(value.len()) <= bounds.line_bytes_max
-            && self.text.len() + 4 * (self.ends.len() - 1) <= bounds.head_bytes_max
+            && self.text.len() <= bounds.head_bytes_max
     }
 
     fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {

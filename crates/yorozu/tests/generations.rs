@@ -242,9 +242,10 @@ fn reloads_leave_nothing_behind() {
     settle(&server, &folder, 20 + reloads);
     // Connections that were kept ready for one before are closed by and by.
     until("the descriptors", || held(&server).1 <= before.1 + 8);
+    // One of a reload waits for a second, to give memory back.
+    until("the threads", || held(&server).2 <= before.2);
     let after = held(&server);
     println!("{reloads} reloads: {before:?} -> {after:?}");
-    assert_eq!(after.2, before.2, "threads");
     assert!(after.0 <= before.0 + 16 * MEGABYTE, "{before:?} -> {after:?}");
 }
 

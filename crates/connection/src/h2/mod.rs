@@ -107,6 +107,7 @@ pub async fn serve(
         stalled: None,
         quiet_since: None,
         end: End::Open,
+        lingers: true,
         steps: 0,
         opened: Instant::now(),
     };
@@ -171,6 +172,8 @@ struct Loop {
     /// Since when there is no stream.
     quiet_since: Option<Instant>,
     end: End,
+    /// Whether the client has time to read the last frame.
+    lingers: bool,
     /// What was done since others had their turn.
     steps: u32,
     opened: Instant,
@@ -226,6 +229,7 @@ impl Loop {
                 Event::Silent | Event::Drain => self.end(),
                 Event::Stalled => return self.give_up(),
                 Event::Gone => return,
+                Event::Drained if !self.lingers => return,
                 Event::Drained => {
                     let (handle, client) = (Rc::clone(&self.handle), Rc::clone(&self.client));
                     let worker = Rc::clone(&self.worker);
@@ -252,6 +256,8 @@ impl Loop {
         }
         if self.end != End::Over {
             self.end = End::Over;
+            // One that asks too much is not waited for.
+            self.lingers = code != Code::ENHANCE_YOUR_CALM;
             self.streams.go_away(code);
             self.streams.close();
         }

@@ -36,7 +36,7 @@ pub(super) struct Fields<'a> {
 impl Fields<'_> {
     /// Appends a field, if HTTP/2 has it (RFC 9113, section 8.2.2).
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
-        if is_of_connection(name) || !name.iter().all(|byte| is_of_name(*byte)) {
+        if is_of_connection(name) || !name.iter().all(|byte| IS_OF_NAME[usize::from(*byte)]) {
             return;
         }
         self.bytes += name.len() + value.len();
@@ -56,9 +56,15 @@ fn is_forbidden(byte: u8) -> bool {
 }
 
 /// Bytes of tokens (RFC 9110, section 5.6.2).
-fn is_of_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
+const IS_OF_NAME: [bool; 256] = {
+    let (mut table, mut byte) = ([false; 256], 0);
+    while byte < 128 {
+        // Visible, but for those that part something.
+        table[byte] = matches!(byte as u8, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~');
+        byte += 1;
+    }
+    table
+};
 
 /// Fields that HTTP/2 forbids.
 fn is_of_connection(name: &[u8]) -> bool {

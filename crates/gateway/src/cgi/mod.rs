@@ -5,9 +5,16 @@ pub mod codec;
 pub mod head;
 pub mod params;
 
+use crate::protocol::call::{Call, Framing};
+use crate::protocol::family::Family;
 use bytes::Bytes;
+use codec::{Asked, PlainCodec};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::content::Content;
+use yorozu_upstream::TlsOptions;
 
 /// Room for a request before it has to grow; chosen: most are shorter.
 pub const REQUEST_BYTES: usize = 2048;
@@ -32,5 +39,40 @@ impl Setting for Param {
             value: Template::compile(args.word(1), args.env)?,
             is_if_not_empty,
         })
+    }
+}
+
+/// A request over a connection of its own: without frames, and the close ends the answer.
+pub struct Plain {
+    /// What goes before the content.
+    pub request: Vec<u8>,
+    /// Whether it asks if the stored page is still good.
+    pub validates: bool,
+    pub content: Content,
+    pub tls: Option<TlsOptions>,
+    pub scheme: &'static str,
+}
+
+impl Plain {
+    /// What it makes of the exchange, in a location that speaks a protocol of this family.
+    pub fn call(self, exchange: &Exchange, location: &LocationConf, family: &Family) -> Call {
+        let Self { mut request, validates, content, tls, scheme } = self;
+        if let Content::Memory(body) = &content {
+            request.extend_from_slice(body);
+        }
+        let asked = Asked::of(exchange, location, family);
+        Call {
+            request: request.into(),
+            validates,
+            framing: Framing::PLAIN,
+            content,
+            codec: Box::new(move || Box::new(PlainCodec::new(asked))),
+            catch_stderr: Vec::new(),
+            line: None,
+            may_keep: false,
+            tls,
+            scheme,
+            uri: Vec::new(),
+        }
     }
 }

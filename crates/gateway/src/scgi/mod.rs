@@ -1,11 +1,10 @@
 //! SCGI: the mapping from an exchange to the protocol, and its own directives.
 
-use super::cgi::Param;
-use super::cgi::codec::{Asked, PlainCodec};
 use super::cgi::params::{Own, Pairs, put};
+use super::cgi::{Param, Plain};
 use super::pass::{self, Shared};
 use super::protocol::Protocol;
-use super::protocol::call::{Call, Framing};
+use super::protocol::call::Call;
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
 use crate::cache::settings;
@@ -95,28 +94,13 @@ impl Protocol for Scgi {
         let own = Own { family: &FAMILY, params: &location.of::<Conf>().scgi_param };
         let mut headers = Headers::new(content.length().unwrap_or(0));
         let validates = put(exchange, location, own, &content, &mut headers);
-        let Some(mut request) = headers.finish() else {
+        let Some(request) = headers.finish() else {
             let text = "a parameter for the SCGI server has a zero byte";
             error::request(exchange, Level::Error, text);
             return Err(500);
         };
-        if let Content::Memory(body) = &content {
-            request.extend_from_slice(body);
-        }
-        let asked = Asked::of(exchange, location, &FAMILY);
-        Ok(Call {
-            request: request.into(),
-            validates,
-            framing: Framing::PLAIN,
-            content,
-            codec: Box::new(move || Box::new(PlainCodec::new(asked))),
-            catch_stderr: Vec::new(),
-            line: None,
-            may_keep: false,
-            tls: None,
-            scheme: SCHEME,
-            uri: Vec::new(),
-        })
+        let plain = Plain { request, validates, content, tls: None, scheme: SCHEME };
+        Ok(plain.call(exchange, location, &FAMILY))
     }
 }
 

@@ -1,10 +1,9 @@
 //! uwsgi: the mapping from an exchange to the protocol, and its own directives.
 
-use super::cgi::Param;
-use super::cgi::codec::{Asked, PlainCodec};
 use super::cgi::params::{Own, Pairs, put};
+use super::cgi::{Param, Plain};
 use super::pass::{self, Shared};
-use super::protocol::call::{Call, Framing};
+use super::protocol::call::Call;
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
 use super::protocol::{Protocol, tls};
@@ -211,14 +210,11 @@ impl Protocol for Uwsgi {
         let own = Own { family: &FAMILY, params: &conf.uwsgi_param };
         let mut packet = Packet::new(conf.uwsgi_modifier1.0, conf.uwsgi_modifier2.0);
         let validates = put(exchange, location, own, &content, &mut packet);
-        let mut request = packet.finish().map_err(|bytes| {
+        let request = packet.finish().map_err(|bytes| {
             let text = format!("uwsgi request is too big: {bytes}");
             error::request(exchange, Level::Alert, &text);
             500u16
         })?;
-        if let Content::Memory(body) = &content {
-            request.extend_from_slice(body);
-        }
         let destination = self.destination(exchange);
         let tls = match destination.has_tls {
             false => None,
@@ -227,20 +223,8 @@ impl Protocol for Uwsgi {
                 Some(tls::options(exchange, conf, &destination.address)?)
             }
         };
-        let asked = Asked::of(exchange, location, &FAMILY);
-        Ok(Call {
-            request: request.into(),
-            validates,
-            framing: Framing::PLAIN,
-            content,
-            codec: Box::new(move || Box::new(PlainCodec::new(asked))),
-            catch_stderr: Vec::new(),
-            line: None,
-            may_keep: false,
-            tls,
-            scheme: destination.scheme(),
-            uri: Vec::new(),
-        })
+        let plain = Plain { request, validates, content, tls, scheme: destination.scheme() };
+        Ok(plain.call(exchange, location, &FAMILY))
     }
 }
 

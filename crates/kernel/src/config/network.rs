@@ -22,9 +22,23 @@ pub enum Network {
 impl Network {
     /// `all`, `unix:`, an address, or a network with its prefix.
     pub fn parse(text: &str) -> Option<Self> {
+        Self::read(text).map(|(network, _)| network)
+    }
+
+    /// As [`Network::parse`], for a line of a configuration: bits behind the prefix are worth a warning.
+    pub fn written(text: &str, env: &Env) -> Option<Self> {
+        let (network, is_whole) = Self::read(text)?;
+        if !is_whole {
+            env.warn_here(&format!("low address bits of {text} are meaningless"));
+        }
+        Some(network)
+    }
+
+    /// The network, and whether its address has no bits behind the prefix.
+    fn read(text: &str) -> Option<(Self, bool)> {
         match text {
-            "all" => return Some(Self::All),
-            "unix:" => return Some(Self::Unix),
+            "all" => return Some((Self::All, true)),
+            "unix:" => return Some((Self::Unix, true)),
             _ => {}
         }
         let (address, prefix) = match text.split_once('/') {
@@ -35,12 +49,14 @@ impl Network {
             IpAddr::V4(ip) => {
                 let prefix = prefix.unwrap_or(32);
                 let mask = u32::MAX.checked_shl(32_u32.checked_sub(prefix)?).unwrap_or(0);
-                Some(Self::V4 { bits: ip.to_bits() & mask, mask })
+                let bits = ip.to_bits() & mask;
+                Some((Self::V4 { bits, mask }, bits == ip.to_bits()))
             }
             IpAddr::V6(ip) => {
                 let prefix = prefix.unwrap_or(128);
                 let mask = u128::MAX.checked_shl(128_u32.checked_sub(prefix)?).unwrap_or(0);
-                Some(Self::V6 { bits: ip.to_bits() & mask, mask })
+                let bits = ip.to_bits() & mask;
+                Some((Self::V6 { bits, mask }, bits == ip.to_bits()))
             }
         }
     }
@@ -61,21 +77,6 @@ impl Network {
             Self::V6 { bits, mask } => Some((bits, bits | !mask)),
             Self::Unix | Self::V4 { .. } => None,
         }
-    }
-
-    /// As [`Network::parse`], for a line of a configuration: bits behind the prefix are worth a warning.
-    pub fn written(text: &str, env: &Env) -> Option<Self> {
-        let network = Self::parse(text)?;
-        let address = text.split_once('/').and_then(|(address, _)| Self::parse(address));
-        let is_whole = match (network, address) {
-            (Self::V4 { bits, .. }, Some(Self::V4 { bits: written, .. })) => bits == written,
-            (Self::V6 { bits, .. }, Some(Self::V6 { bits: written, .. })) => bits == written,
-            _ => true,
-        };
-        if !is_whole {
-            env.warn_here(&format!("low address bits of {text} are meaningless"));
-        }
-        Some(network)
     }
 
     /// Whether it is among them; `None` is a client of a Unix socket.

@@ -8,7 +8,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::env::define;
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
@@ -131,13 +130,18 @@ impl Draft {
         place
     }
 
-    /// One line: `name value`.
-    fn line(&mut self, name: &str, value: &Bytes) -> Result<(), ValueError> {
+    /// One line: `name value`; `network` reads the networks that are added.
+    fn line(
+        &mut self,
+        name: &str,
+        value: &Bytes,
+        network: &dyn Fn(&str) -> Option<Network>,
+    ) -> Result<(), ValueError> {
         match (name, self.has_ranges) {
             ("default", _) => self.default = value.clone(),
             ("proxy", _) => {
                 let text = String::from_utf8_lossy(value);
-                let proxy = Network::parse(&text).ok_or_else(|| invalid("network", &text))?;
+                let proxy = network(&text).ok_or_else(|| invalid("network", &text))?;
                 self.proxies.push(proxy);
             }
             ("delete", true) => self.range(&String::from_utf8_lossy(value), None)?,
@@ -146,21 +150,22 @@ impl Draft {
                 let value = self.value(value);
                 self.range(range, Some(value))?;
             }
-            (network, false) => {
+            (text, false) => {
                 let value = self.value(value);
-                self.network(network, value)?;
+                self.network(network(text), value).ok_or_else(|| invalid("network", text))?;
             }
         }
         Ok(())
     }
 
-    fn network(&mut self, text: &str, value: u32) -> Result<(), ValueError> {
-        match Network::parse(text) {
-            Some(Network::V4 { bits, mask }) => self.v4.insert((bits, bits | !mask), value),
-            Some(Network::V6 { bits, mask }) => self.v6.insert((bits, bits | !mask), value),
-            Some(Network::All | Network::Unix) | None => return Err(invalid("network", text)),
-        };
-        Ok(())
+    /// `None` for what is no network of addresses.
+    fn network(&mut self, network: Option<Network>, value: u32) -> Option<()> {
+        match network? {
+            Network::V4 { bits, mask } => _ = self.v4.insert((bits, bits | !mask), value),
+            Network::V6 { bits, mask } => _ = self.v6.insert((bits, bits | !mask), value),
+            Network::All | Network::Unix => return None,
+        }
+        Some(())
     }
 
     fn delete_network(&mut self, text: &str) {
@@ -241,8 +246,8 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             ("proxy_recursive", []) => draft.is_proxy_recursive = true,
             ("volatile", []) => draft.is_volatile = true,
             (name, [value]) => {
-                warn_of_low_bits(name, value, &draft, env);
-                draft.line(name, value).map_err(|error| error.at(&row.at))?;
+                let network = |text: &str| Network::written(text, env);
+                draft.line(name, value, &network).map_err(|error| error.at(&row.at))?;
             }
             _ => return Err(ValueError::new("invalid number of the geo parameters").at(&row.at)),
         }
@@ -250,16 +255,6 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let source = Box::new(draft.compile(source));
     env.definitions.borrow_mut().push(Definition { slot, source });
     Ok(())
-}
-
-/// Says of a network's line that it has bits behind the prefix; what is no network is judged later.
-fn warn_of_low_bits(name: &str, value: &Bytes, draft: &Draft, env: &Env) {
-    let network = match name {
-        "proxy" => String::from_utf8_lossy(value),
-        _ if draft.has_ranges => return,
-        _ => name.into(),
-    };
-    let _ = Network::written(&network, env);
 }
 
 #[cfg(test)]
@@ -281,9 +276,9 @@ mod tests {
                 let network = Network::parse(&text).unwrap();
                 networks.retain(|(earlier, _)| *earlier != network);
                 if fastrand::u8(..5) == 0 {
-                    draft.line("delete", &text.into()).unwrap();
+                    draft.line("delete", &text.into(), &Network::parse).unwrap();
                 } else {
-                    draft.line(&text, &value.to_string().into()).unwrap();
+                    draft.line(&text, &value.to_string().into(), &Network::parse).unwrap();
                     networks.push((network, value.to_string()));
                 }
             }
@@ -311,10 +306,10 @@ mod tests {
                 let (first, last, value) = (a.min(b), a.max(b), (number % 4).to_string());
                 let text = format!("{first}-{last}");
                 if fastrand::u8(..5) == 0 {
-                    draft.line("delete", &text.into()).unwrap();
+                    draft.line("delete", &text.into(), &Network::parse).unwrap();
                     ranges.push((first, last, None));
                 } else {
-                    draft.line(&text, &value.clone().into()).unwrap();
+                    draft.line(&text, &value.clone().into(), &Network::parse).unwrap();
                     ranges.push((first, last, Some(value)));
                 }
             }

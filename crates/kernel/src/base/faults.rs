@@ -1,15 +1,21 @@
-//! Panics that tests ask of a running server, to see that it goes on. A release build has none.
+//! Faults that tests ask of a running server, to see that it goes on. A release build has none.
 
-/// Panics if a file of this name is in the folder that `YOROZU_FAULTS` names, and removes it: once a file.
+/// The file of this name in the folder that `YOROZU_FAULTS` names.
 #[cfg(debug_assertions)]
-#[expect(clippy::disallowed_methods, reason = "a debug build's")]
-pub fn point(name: &str) {
+fn file(name: &str) -> Option<std::path::PathBuf> {
     use std::path::PathBuf;
     use std::sync::LazyLock;
     static FOLDER: LazyLock<Option<PathBuf>> =
         LazyLock::new(|| std::env::var_os("YOROZU_FAULTS").map(PathBuf::from));
-    if let Some(folder) = &*FOLDER {
-        assert!(std::fs::remove_file(folder.join(name)).is_err(), "a test asked for it: {name}");
+    FOLDER.as_ref().map(|folder| folder.join(name))
+}
+
+/// Panics if there is a file of this name, and removes it: once a file.
+#[cfg(debug_assertions)]
+#[expect(clippy::disallowed_methods, reason = "a debug build's")]
+pub fn point(name: &str) {
+    if let Some(file) = file(name) {
+        assert!(std::fs::remove_file(file).is_err(), "a test asked for it: {name}");
     }
 }
 
@@ -18,18 +24,12 @@ pub fn point(name: &str) {
 #[inline(always)]
 pub fn point(_: &str) {}
 
-/// Stands still for as long as a file of this name is in that folder.
+/// Stands still for as long as there is a file of this name.
 #[cfg(debug_assertions)]
 #[expect(clippy::disallowed_methods, reason = "a debug build's")]
 pub fn stand(name: &str) {
-    use std::path::PathBuf;
-    use std::sync::LazyLock;
-    static FILE: LazyLock<Option<PathBuf>> =
-        LazyLock::new(|| std::env::var_os("YOROZU_FAULTS").map(PathBuf::from));
-    if let Some(folder) = &*FILE {
-        while folder.join(name).exists() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+    while file(name).is_some_and(|file| file.exists()) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 

@@ -46,6 +46,9 @@ pub fn format(unix_seconds: i64) -> String {
     httpdate::fmt_http_date(system_time(unix_seconds))
 }
 
+/// What nginx says for `expires=max` of a cookie: about the last second that 32 bits hold.
+pub const COOKIE_MAX: &str = "Thu, 31-Dec-37 23:55:55 GMT";
+
 /// The same as cookies have it (`Sun, 06-Nov-94 08:49:37 GMT`), which old clients want; beyond 2037 the year has four
 /// digits.
 pub fn cookie(unix_seconds: i64) -> String {

@@ -59,8 +59,10 @@ pub struct Learn {
 
 /// Longest `route` of a server, in bytes; nginx's bound.
 pub const ROUTE_BYTES_MAX: usize = 32;
-/// Sessions in a megabyte of a zone, as nginx's manual has it.
-const SESSIONS_PER_MEGABYTE: u64 = 8000;
+/// Bytes of a zone that a session takes at least: 8,000 in a megabyte, as nginx's manual has it.
+const SESSION_BYTES: usize = 131;
+/// Of these, what its name may take.
+const ID_BYTES: usize = 32;
 /// nginx's least size of a shared memory zone: eight pages.
 const ZONE_BYTES_MIN: u64 = 8 * 4096;
 /// Of `timeout=`.
@@ -69,7 +71,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// Which peer each session is bound to; those not used for long go first.
 #[derive(Debug)]
 pub struct Sessions {
-    max: usize,
+    bytes_max: usize,
     known: Mutex<Known>,
 }
 
@@ -79,6 +81,12 @@ struct Known {
     /// The least recently used first.
     by_use: BTreeMap<u64, Bytes>,
     uses: u64,
+    bytes: usize,
+}
+
+/// What a session takes of its zone: the longer its name, which a client or an upstream chooses, the more.
+fn weight(id: &[u8]) -> usize {
+    SESSION_BYTES + id.len().saturating_sub(ID_BYTES)
 }
 
 #[derive(Debug)]
@@ -90,8 +98,8 @@ struct Session {
 }
 
 impl Sessions {
-    fn new(max: usize) -> Self {
-        Self { max, known: Mutex::default() }
+    fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, known: Mutex::default() }
     }
 
     fn sid(&self, id: &[u8], timeout: Duration, now: Instant) -> Option<Arc<str>> {
@@ -103,22 +111,26 @@ impl Sessions {
     }
 
     /// Binds a session; one that is not known only where it `may_create` it.
-    fn bind(&self, id: Bytes, sid: Arc<str>, may_create: bool, now: Instant) {
+    fn bind(&self, id: &[u8], sid: Arc<str>, may_create: bool, now: Instant) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut *known;
-        let before = known.by_id.get(&id).map(|session| session.number);
+        let before = known.by_id.get(id).map(|session| session.number);
         if before.is_none() && !may_create {
             return;
         }
-        if let Some(number) = before {
-            known.by_use.remove(&number);
+        match before {
+            Some(number) => _ = known.by_use.remove(&number),
+            None => known.bytes += weight(id),
         }
+        // A part of an answer's head would keep the whole of it.
+        let id = Bytes::copy_from_slice(id);
         known.uses += 1;
         let number = known.uses;
         known.by_use.insert(number, id.clone());
         known.by_id.insert(id, Session { sid, used: now, number });
-        while known.by_id.len() > self.max {
+        while known.bytes > self.bytes_max {
             let Some((_, oldest)) = known.by_use.pop_first() else { return };
+            known.bytes -= weight(&oldest);
             known.by_id.remove(&oldest);
         }
     }
@@ -146,9 +158,9 @@ impl Shared for Zones {
 }
 
 impl Zones {
-    fn add(&mut self, name: &str, max: usize) -> Result<Arc<Sessions>, ValueError> {
-        let kept = self.earlier.remove(name).filter(|sessions| sessions.max == max);
-        let sessions = kept.unwrap_or_else(|| Arc::new(Sessions::new(max)));
+    fn add(&mut self, name: &str, bytes_max: usize) -> Result<Arc<Sessions>, ValueError> {
+        let kept = self.earlier.remove(name).filter(|sessions| sessions.bytes_max == bytes_max);
+        let sessions = kept.unwrap_or_else(|| Arc::new(Sessions::new(bytes_max)));
         match self.named.insert(name.to_owned(), Arc::clone(&sessions)) {
             None => Ok(sessions),
             Some(_) => Err(ValueError(format!("sticky zone \"{name}\" is already used"))),
@@ -217,7 +229,7 @@ pub fn learn(exchange: &mut Exchange) {
     let may_create = !created.is_empty();
     let id = if may_create { created } else { first(&learn.lookup, exchange) };
     if !id.is_empty() {
-        learn.sessions.bind(id, sid, may_create, turn::instant());
+        learn.sessions.bind(&id, sid, may_create, turn::instant());
     }
 }
 
@@ -310,7 +322,7 @@ impl Cookie {
         match self.expires {
             None => {}
             Some(Expires::Max) => {
-                add("expires=", b"Thu, 31-Dec-37 23:55:55 GMT");
+                add("expires=", date::COOKIE_MAX.as_bytes());
                 add("max-age=", b"315360000");
             }
             Some(Expires::In(seconds)) => {
@@ -379,8 +391,8 @@ impl Learn {
         if create.is_empty() {
             return Err(missing("create"));
         }
-        let (name, max) = zone.ok_or_else(|| missing("zone"))?;
-        let sessions = args.env.shared::<Zones>().add(&name, max)?;
+        let (name, bytes_max) = zone.ok_or_else(|| missing("zone"))?;
+        let sessions = args.env.shared::<Zones>().add(&name, bytes_max)?;
         Ok(Self { create, lookup, sessions, timeout: timeout.unwrap_or(TIMEOUT) })
     }
 }
@@ -392,7 +404,7 @@ fn parameter(args: &Args<'_>, word: &[u8], name: &str) -> Result<Template, Value
     Template::compile(word, args.env)
 }
 
-/// Name and number of sessions of `name:size`.
+/// Name and bytes of `name:size`.
 fn sessions(text: &[u8]) -> Result<(String, usize), ValueError> {
     let text = String::from_utf8_lossy(text).into_owned();
     let (name, size) =
@@ -404,8 +416,7 @@ fn sessions(text: &[u8]) -> Result<(String, usize), ValueError> {
     if bytes < ZONE_BYTES_MIN {
         return Err(ValueError::new("zone is too small"));
     }
-    let max = bytes.saturating_mul(SESSIONS_PER_MEGABYTE) / (1024 * 1024);
-    Ok((name.to_owned(), usize::try_from(max).unwrap_or(usize::MAX)))
+    Ok((name.to_owned(), usize::try_from(bytes).unwrap_or(usize::MAX)))
 }
 
 #[cfg(test)]
@@ -414,21 +425,34 @@ mod tests {
 
     #[test]
     fn sessions_end_by_time_and_the_least_used_go_first() {
-        let (sessions, start) = (Sessions::new(2), Instant::now());
+        let (sessions, start) = (Sessions::new(2 * SESSION_BYTES), Instant::now());
         let timeout = Duration::from_secs(10);
-        let id = |name: &'static str| Bytes::from_static(name.as_bytes());
         let at = |seconds| start + Duration::from_secs(seconds);
         let sid = |name: &str, seconds| sessions.sid(name.as_bytes(), timeout, at(seconds));
-        sessions.bind(id("a"), "one".into(), false, start);
+        sessions.bind(b"a", "one".into(), false, start);
         assert_eq!(sid("a", 0), None);
-        sessions.bind(id("a"), "one".into(), true, start);
-        sessions.bind(id("b"), "two".into(), true, start);
+        sessions.bind(b"a", "one".into(), true, start);
+        sessions.bind(b"b", "two".into(), true, start);
         assert_eq!((sid("a", 9).as_deref(), sid("a", 10)), (Some("one"), None));
-        sessions.bind(id("a"), "two".into(), false, at(9));
+        sessions.bind(b"a", "two".into(), false, at(9));
         assert_eq!(sid("a", 10).as_deref(), Some("two"));
-        sessions.bind(id("c"), "one".into(), true, at(9));
+        sessions.bind(b"c", "one".into(), true, at(9));
         assert_eq!((sid("b", 9), sid("a", 9).as_deref()), (None, Some("two")));
         let known = sessions.known.lock().unwrap();
         assert_eq!((known.by_id.len(), known.by_use.len()), (2, 2));
+    }
+
+    #[test]
+    fn long_names_take_the_room_of_others() {
+        let (sessions, now) = (Sessions::new(40 * SESSION_BYTES), Instant::now());
+        for number in 0..100u8 {
+            sessions.bind(&[number; 1000], "one".into(), true, now);
+            // Used again, it counts once.
+            sessions.bind(&[number; 1000], "one".into(), false, now);
+        }
+        let known = sessions.known.lock().unwrap();
+        assert_eq!(known.by_id.len(), 4);
+        let weights: usize = known.by_id.keys().map(|id| weight(id)).sum();
+        assert_eq!(known.bytes, weights);
     }
 }

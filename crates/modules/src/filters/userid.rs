@@ -304,7 +304,10 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
         None => cookie.extend(b"=="),
     }
     match conf.userid_expires.0 {
-        Some(Lifetime::MAX) => cookie.extend(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
+        Some(Lifetime::MAX) => {
+            cookie.extend(b"; expires=");
+            cookie.extend(date::COOKIE_MAX.as_bytes());
+        }
         Some(seconds) => {
             let until = date::cookie(exchange.now() + seconds);
             cookie.extend(b"; expires=");

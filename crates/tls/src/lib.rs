@@ -9,6 +9,8 @@ pub mod client;
 pub mod commands;
 mod der;
 mod distinguished_name;
+mod host;
+pub mod identity;
 pub mod names;
 pub mod ocsp;
 pub mod pem;

@@ -11,6 +11,7 @@ mod der;
 mod distinguished_name;
 mod host;
 pub mod identity;
+mod locked;
 pub mod names;
 pub mod ocsp;
 pub mod pem;

@@ -153,6 +153,10 @@ async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> b
             logs.connection(Level::Info, client, &text);
             false
         }
+        Ok(Err(NoSession::Challenge)) => {
+            logs.connection(Level::Info, client, "answered an issuer's challenge (tls-alpn-01)");
+            false
+        }
         Ok(Err(NoSession::Closed)) => {
             logs.connection(Level::Info, client, "peer closed connection in SSL handshake");
             false

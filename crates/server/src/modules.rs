@@ -21,6 +21,7 @@ const ALL: &[Module] = &[
     main_core::MODULE,
     http_core::MODULE.computing(VARIABLES),
     tls::MODULE,
+    yorozu_acme::MODULE,
     h2::MODULE,
     realip::MODULE,
     map::MODULE,

@@ -1,11 +1,12 @@
 //! The phases of a request, in nginx's order; the first with an outcome ends the pass.
 //!
-//! post_read (realip) > server_rewrite > find_config > rewrite > preaccess (limit_req, limit_conn) > access (access,
+//! post_read (acme, realip) > server_rewrite > find_config > rewrite > preaccess (limit_req, limit_conn) > access (access,
 //! auth_basic, auth_request) > precontent (try_files, mirror) > content
 
 use crate::handlers::{self, CACHED};
 use bytes::Bytes;
 use std::rc::Rc;
+use yorozu_acme::challenges;
 use yorozu_gateway::cache::purge;
 use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::config::servers::LocationId;
@@ -90,6 +91,10 @@ pub fn pass(exchange: &mut Exchange) -> Outcome {
     let conf = Rc::clone(&exchange.conf);
     exchange.pass = Pass::default();
     exchange.location = conf.server(exchange.server).conf;
+    // As nginx's module: before any phase, so that neither a redirect to https nor a password keeps an issuer out.
+    if let Some(outcome) = challenges::answer(exchange) {
+        return outcome;
+    }
     take_real_ip(exchange);
     if let Verdict::Done(outcome) = rewrite::in_server(exchange) {
         return outcome;

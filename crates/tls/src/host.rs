@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use webpki::EndEntityCert;
 
 /// Whether a certificate is in a name.
-pub(super) fn is_named(der: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
+pub fn is_named(der: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let Some(certificate) = Certificate::read(der) else { return false };
     let restated = Restated::certificate(&certificate);
     let read = CertificateDer::from(restated.as_ref().map_or(&der[..], |found| &found.der));

@@ -9,7 +9,7 @@ pub mod client;
 pub mod commands;
 mod der;
 mod distinguished_name;
-mod host;
+pub mod host;
 pub mod identity;
 mod locked;
 pub mod names;

@@ -137,6 +137,15 @@ impl PemFiles {
     }
 }
 
+/// A private key in PKCS#8 as PEM text.
+///
+/// # Panics
+/// It is longer than any key.
+pub fn key_text(der: &[u8]) -> String {
+    let text = pkcs8::der::pem::encode_string("PRIVATE KEY", pkcs8::LineEnding::LF, der);
+    text.expect("a key is short")
+}
+
 /// How a path is shown in messages: never with a key that stands in it.
 pub fn shown(path: &Path) -> Cow<'_, str> {
     let text = path.to_string_lossy();

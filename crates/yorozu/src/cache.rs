@@ -1,4 +1,5 @@
-//! `yorozu cache …`: asks the running server about its cache, over its control socket.
+//! `yorozu cache …` and `yorozu acme …`: asks the running server about its cache and its certificates, over its control
+//! socket.
 
 use crate::command_line::Options;
 use crate::warm::Warm;
@@ -19,6 +20,14 @@ Commands:
                                     : stored pages: zone, state, status, bytes, key
   explain [-X METHOD] [-H 'NAME: VALUE'] URL
                                     : how a request would be answered, and why; the upstream is not contacted
+";
+
+/// The text of `yorozu acme -h`.
+pub(crate) const ACME_HELP: &str = "\
+Usage: yorozu [-p prefix] [-c filename] acme status
+
+A line for each certificate that an issuer gives, in fields with a tab between them: issuer, names, state, expiry, next step,
+last error.
 ";
 
 /// The text of `yorozu purge -h`.
@@ -90,6 +99,29 @@ impl Command {
                 Err(format!("invalid cache command \"{other}\", expected stat, ls or explain"))
             }
         }
+    }
+
+    /// Reads what follows `acme`; `None`: help is wanted.
+    ///
+    /// # Errors
+    /// What is wrong, and what was expected.
+    pub(crate) fn parse_acme(parser: &mut lexopt::Parser) -> Result<Option<Self>, String> {
+        let mut command = None;
+        while let Some(argument) = parser.next().map_err(|problem| problem.to_string())? {
+            match argument {
+                Short('h' | '?') | Long("help") => return Ok(None),
+                Value(word) if word == "status" && command.is_none() => {
+                    let target = "/acme/status".to_owned();
+                    command = Some(Self { method: "GET", target, content: String::new() });
+                }
+                Value(word) => {
+                    let word = word.to_string_lossy();
+                    return Err(format!("invalid acme command \"{word}\", expected status"));
+                }
+                other => return Err(other.unexpected().to_string()),
+            }
+        }
+        command.map(Some).ok_or_else(|| "\"acme\" needs a command: status".to_owned())
     }
 
     /// Reads what follows `purge`, and what is to be warmed then; `None`: help is wanted.
@@ -226,6 +258,11 @@ mod tests {
             explain.content,
             "https 8443\nGET /x?y HTTP/1.1\r\nHost: h:8443\r\nCookie: a=b\r\n\r\n"
         );
+        let acme = |words: &[&str]| Command::parse_acme(&mut lexopt::Parser::from_args(words));
+        assert_eq!(acme(&["status"]).unwrap().unwrap().target, "/acme/status");
+        assert_eq!(acme(&["status", "-h"]), Ok(None));
+        assert!(acme(&["renew"]).unwrap_err().contains("expected status"));
+        assert!(acme(&[]).unwrap_err().contains("needs a command"));
         let purge = |words: &[&str]| Command::parse_purge(&mut lexopt::Parser::from_args(words));
         let (found, warm) = purge(&["--soft", "--tag", "a", "http://h/x*"]).unwrap().unwrap();
         assert_eq!(warm, None);

@@ -11,6 +11,8 @@ use yorozu_server::config::load::Request;
 /// What is asked for.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Action {
+    /// `acme …`; `None`: its help.
+    Acme(Option<Command>),
     Build,
     /// `cache …`; `None`: its help.
     Cache(Option<Command>),
@@ -60,6 +62,7 @@ Options:
   -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
   -g directives : set global directives out of configuration file
 
+  acme status   : certificates that issuers give: how each stands, and why: see yorozu acme -h
   cache COMMAND : what is stored, and how a request would be answered: see yorozu cache -h
   purge URL ... : removes stored pages: see yorozu purge -h
   warm URL ...  : makes pages before visitors come for them: see yorozu warm -h
@@ -138,6 +141,9 @@ impl Options {
             OwnedArg::Short('c') => self.file = Some(value('c', "file name")?.into()),
             OwnedArg::Short('g') => {
                 self.global = Some(value('g', "parameter")?.to_string_lossy().into_owned());
+            }
+            OwnedArg::Other(text) if text == "acme" => {
+                self.action = Action::Acme(Command::parse_acme(parser)?);
             }
             OwnedArg::Other(text) if text == "cache" => {
                 self.action = Action::Cache(Command::parse(parser)?);

@@ -25,6 +25,10 @@ fn main() -> ExitCode {
         Err(problem) => return fail(&problem),
     };
     let result = match &options.action {
+        Action::Acme(None) => {
+            print!("{}", cache::ACME_HELP);
+            Ok(())
+        }
         Action::Cache(None) => {
             print!("{}", cache::HELP);
             Ok(())
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
             print!("{}", warm::HELP);
             Ok(())
         }
-        Action::Cache(Some(command)) => command.run(&options),
+        Action::Acme(Some(command)) | Action::Cache(Some(command)) => command.run(&options),
         Action::Purge(Some((command, warm))) => command
             .run(&options)
             .and_then(|()| warm.as_ref().map_or(Ok(()), |warm| warm.run(&options))),

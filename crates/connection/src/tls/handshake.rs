@@ -5,10 +5,13 @@ use crate::tls::server::ServerTls;
 use crate::tls::session::{Offered, Session, SessionId};
 use crate::tls::stream::Tls;
 use bytes::{Bytes, BytesMut};
-use rustls::ProtocolVersion;
 use rustls::server::{Accepted, Acceptor};
+use rustls::{ProtocolVersion, ServerConfig, ServerConnection};
 use std::io::IoSlice;
 use std::rc::Rc;
+use std::sync::Arc;
+use yorozu_acme::Acme;
+use yorozu_acme::challenges::PROTOCOL;
 use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::request::Request;
@@ -28,6 +31,8 @@ pub enum NoSession {
     Closed,
     /// The handshake failed, for the reason given.
     Failed(String),
+    /// It was an issuer's, which looks whether a name is this server's (tls-alpn-01): there is nothing else to say.
+    Challenge,
 }
 
 /// Shakes hands; the caller bounds the time.
@@ -44,6 +49,10 @@ pub async fn handshake(
 ) -> Result<Session, NoSession> {
     let accepted = hello(tls).await?;
     let offered = Offered::of(&accepted.client_hello());
+    // Before any server is looked for: what it wants of clients is not an issuer's.
+    if let Some(config) = challenge(&accepted, &offered, conf) {
+        return Err(answer_challenge(tls, accepted, config).await);
+    }
     let (server, config) = match choose(&offered, client, conf) {
         Ok(chosen) => chosen,
         Err((alert, why)) => {
@@ -53,20 +62,40 @@ pub async fn handshake(
             return Err(NoSession::Failed(why));
         }
     };
-    let session = match accepted.into_connection(config) {
-        Ok(session) => session,
-        Err((problem, mut alert)) => {
-            let mut record = Vec::new();
-            let _ = alert.write_all(&mut record);
-            let _ = tls.socket().write(&[IoSlice::new(&record)]).await;
-            return Err(NoSession::Failed(problem.to_string()));
-        }
-    };
-    let mut session = session;
+    let mut session = begin(tls, accepted, config).await?;
     let id = SessionId::random();
     // Comes back with the session when it is resumed.
     session.set_resumption_data(&id.0);
     tls.begin(session);
+    let early = shake(tls).await?;
+    tls.keep_early(early);
+    let session = tls.with_session(|session| Session::new(session, offered, server, id));
+    let session = session.ok_or(NoSession::Closed)?;
+    if let Some(auth) = &server_tls(conf, server).client_auth {
+        session.verification(Some(auth));
+    }
+    Ok(session)
+}
+
+/// The session of a client's first message; else it is told why there is none.
+async fn begin(
+    tls: &Tls,
+    accepted: Accepted,
+    config: Arc<ServerConfig>,
+) -> Result<ServerConnection, NoSession> {
+    match accepted.into_connection(config) {
+        Ok(session) => Ok(session),
+        Err((problem, mut alert)) => {
+            let mut record = Vec::new();
+            let _ = alert.write_all(&mut record);
+            let _ = tls.socket().write(&[IoSlice::new(&record)]).await;
+            Err(NoSession::Failed(problem.to_string()))
+        }
+    }
+}
+
+/// Shakes hands to the end; what came behind that.
+async fn shake(tls: &Tls) -> Result<BytesMut, NoSession> {
     let mut early = BytesMut::new();
     loop {
         let state = tls.with_session(|session| {
@@ -90,13 +119,29 @@ pub async fn handshake(
             Err(_) => return Err(NoSession::Closed),
         }
     }
-    tls.keep_early(early);
-    let session = tls.with_session(|session| Session::new(session, offered, server, id));
-    let session = session.ok_or(NoSession::Closed)?;
-    if let Some(auth) = &server_tls(conf, server).client_auth {
-        session.verification(Some(auth));
+    Ok(early)
+}
+
+/// Settings for a client that asks for nothing but tls-alpn-01 (RFC 8737, section 3), about a name that is being ordered.
+fn challenge(
+    accepted: &Accepted,
+    offered: &Offered,
+    conf: &WorkerConf,
+) -> Option<Arc<ServerConfig>> {
+    let hello = accepted.client_hello();
+    let mut protocols = hello.alpn()?;
+    if protocols.next() != Some(PROTOCOL) || protocols.next().is_some() {
+        return None;
     }
-    Ok(session)
+    conf.shared.of::<Acme>().challenges().alpn(offered.server_name.as_ref()?)
+}
+
+async fn answer_challenge(tls: &Tls, accepted: Accepted, config: Arc<ServerConfig>) -> NoSession {
+    match begin(tls, accepted, config).await {
+        Ok(session) => tls.begin(session),
+        Err(why) => return why,
+    }
+    shake(tls).await.err().unwrap_or(NoSession::Challenge)
 }
 
 /// Reads the client's first message.
@@ -138,7 +183,7 @@ async fn hello(tls: &Tls) -> Result<Accepted, NoSession> {
 const INTERNAL_ERROR: u8 = 80;
 const UNRECOGNIZED_NAME: u8 = 112;
 
-type Chosen = (ServerId, std::sync::Arc<rustls::ServerConfig>);
+type Chosen = (ServerId, Arc<ServerConfig>);
 
 /// The server a client names, and its settings; else the alert, and the reason for the log.
 fn choose(
@@ -158,10 +203,12 @@ fn choose(
     if tls.rejects {
         return Err((UNRECOGNIZED_NAME, "the server rejects handshakes".to_owned()));
     }
-    let tls = if tls.has_certificate() { tls } else { server_tls(conf, socket.default_server) };
+    let shows = if tls.has_certificate() { server } else { socket.default_server };
+    let tls = server_tls(conf, shows);
     let may_use_h2 = socket.http2 || conf.location(conf.server(server).conf).of::<h2::Conf>().http2;
     let with_name = || {
-        let exchange = exchange();
+        let mut exchange = exchange();
+        (exchange.server, exchange.location) = (shows, conf.server(shows).conf);
         if let Some(name) = &offered.server_name {
             let _ = exchange.client.asked_name.set(Box::new(name.clone()));
         }

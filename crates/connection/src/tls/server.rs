@@ -181,6 +181,10 @@ impl Named {
         exchange: &mut Exchange,
     ) -> Result<Arc<CertifiedKey>, String> {
         let (certificate, key) = (certificate.value(exchange), key.value(exchange));
+        let issued = yorozu_acme::of_server(&exchange.conf, exchange.server.0);
+        if let Some(issued) = issued.and_then(|issued| issued.if_named(&certificate, &key)) {
+            return Ok(issued);
+        }
         let name = [&certificate[..], b"\n", &key].concat();
         let now = Instant::now();
         if self.cache.max > 0 {

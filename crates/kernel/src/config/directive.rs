@@ -28,6 +28,8 @@ pub const LOCATION_IF: Contexts = 1 << 6;
 pub const LIMIT_EXCEPT: Contexts = 1 << 7;
 /// `upstream {}`
 pub const UPSTREAM: Contexts = 1 << 8;
+/// `acme_issuer {}`
+pub const ACME_ISSUER: Contexts = 1 << 9;
 /// The three contexts most directives have.
 pub const HTTP_SERVER_LOCATION: Contexts = HTTP | SERVER | LOCATION;
 

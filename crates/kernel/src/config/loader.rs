@@ -42,8 +42,11 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The row of a line.
-    fn row(&self, context: Contexts, line: &Line) -> Result<&Directive, ConfError> {
+    /// The row of a line, which may stand where it does, with as many arguments as it takes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn row(&self, context: Contexts, line: &Line) -> Result<&Directive, ConfError> {
         let (name, at) = (line.name_text(), &line.at);
         let rows = self.env.modules.rows(&name);
         if rows.is_empty() {

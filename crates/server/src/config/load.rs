@@ -226,6 +226,7 @@ impl<'a> Compiler<'a> {
                 for listen in &server.listens {
                     listens.push((listen.clone(), id, at.clone()));
                 }
+                yorozu_acme::directives::bind(&server, id, &at, env)?;
                 servers.push(self.server(server)?);
             }
         }

@@ -4,7 +4,7 @@ use crate::modules::MODULES;
 use std::fmt::Write as _;
 use yorozu_kernel::config::directive::*;
 
-const CONTEXT_NAMES: [(Contexts, &str); 9] = [
+const CONTEXT_NAMES: [(Contexts, &str); 10] = [
     (MAIN, "main"),
     (EVENTS, "events"),
     (HTTP, "http"),
@@ -14,6 +14,7 @@ const CONTEXT_NAMES: [(Contexts, &str); 9] = [
     (LOCATION_IF, "if in location"),
     (LIMIT_EXCEPT, "limit_except"),
     (UPSTREAM, "upstream"),
+    (ACME_ISSUER, "acme_issuer"),
 ];
 
 /// Directives that nginx has and that do something else here, with what.

@@ -6,6 +6,7 @@
 //!
 //! | request | answer |
 //! | --- | --- |
+//! | `GET /acme/status` | a line for each certificate that an issuer gives |
 //! | `GET /cache/stat` | a line of figures for each zone |
 //! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line for each stored page |
 //! | `POST /cache/purge`, content: JSON | what was purged, as JSON |
@@ -188,6 +189,7 @@ async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
         (Access::Site(token), _) => {
             (b"application/json", purge_api::for_site(exchange, token).await)
         }
+        (Access::All, b"/acme/status") => (TEXT, Ok(yorozu_acme::status::text(&exchange.conf))),
         (Access::All, b"/cache/stat") => (TEXT, Ok(list::stat(&exchange.conf))),
         (Access::All, b"/cache/ls") => (TEXT, list::ls(exchange).await.map_err(Problem::from)),
         (Access::All, b"/cache/explain") => (TEXT, explain::explain(exchange).await),

@@ -12,6 +12,7 @@ use rustix::process::DumpableBehavior;
 use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
+use yorozu_acme::Acme;
 use yorozu_gateway::pass;
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::files::temporary::private_folder;
@@ -141,7 +142,7 @@ pub(super) fn allow_core_files() {
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
 }
 
-/// The folders that the server process writes to: of caches, and for temporary files.
+/// The folders that the server process writes to: of caches, of certificates, and for temporary files.
 pub(super) fn folders(config: &Config) -> Vec<PathBuf> {
     let caches = config.zones.values().map(|zone| zone.options().disk.path.clone());
     let temporary = config.locations.iter().flat_map(|location| {
@@ -149,7 +150,8 @@ pub(super) fn folders(config: &Config) -> Vec<PathBuf> {
         let of_bodies = location.http_core().client_body_temp_path.0.clone();
         of_gateways.into_iter().chain([of_bodies])
     });
-    let mut folders: Vec<_> = caches.chain(temporary).collect();
+    let of_issuers = config.shared.of::<Acme>().folders();
+    let mut folders: Vec<_> = caches.chain(temporary).chain(of_issuers).collect();
     folders.sort_unstable();
     folders.dedup();
     folders

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use yorozu_acme::keeper::Keeper;
 use yorozu_kernel::base::beat::{Beat, Busy};
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
@@ -37,6 +38,8 @@ struct Server {
     /// How many of those ended soon after their start, one after the other.
     early_deaths: u32,
     manager: CacheManager,
+    /// Certificates that issuers give.
+    keeper: Keeper,
     watchdog: Watchdog,
 }
 
@@ -152,6 +155,7 @@ impl Server {
         let mut server = Self {
             request,
             manager: CacheManager::default(),
+            keeper: Keeper::default(),
             config,
             kept,
             workers: Vec::new(),
@@ -164,6 +168,7 @@ impl Server {
             watchdog: Watchdog::new(),
         };
         server.manager.watch(&server.config, given.has_predecessor);
+        server.keeper.watch(&server.config);
         server.start_workers()?;
         error::process(&server.config, Level::Notice, "start worker threads");
         Ok(server)
@@ -275,6 +280,8 @@ impl Server {
         for warning in &config.warnings {
             log(Level::Warn, warning);
         }
+        // Before a worker shows one.
+        self.keeper.watch(&config);
         for (worker, added) in self.workers.iter().zip(added) {
             let command = Command::Reload { config: Arc::clone(&config), added };
             let _ = worker.commands.send(command);
@@ -399,6 +406,8 @@ impl Server {
     /// No connection is taken any more.
     fn end(&mut self, command: impl Fn() -> Command) {
         self.is_ending = true;
+        // A server that goes on can order then.
+        self.keeper.stop();
         self.sockets.clear();
         self.tell(command);
     }

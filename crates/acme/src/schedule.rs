@@ -1,0 +1,69 @@
+//! When what is due: pure, from times to times.
+
+use std::time::Duration;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Pauses after failures one after the other; nginx's.
+const PAUSES: [Duration; 3] =
+    [Duration::from_secs(60), Duration::from_secs(600), Duration::from_secs(6000)];
+/// The pause after all further ones; nginx's.
+const PAUSE_MAX: Duration = DAY;
+/// A certificate with a shorter life is renewed after half of it; nginx's.
+const SHORT_LIFE: Duration = Duration::from_secs(10 * 24 * 60 * 60);
+/// Bounds of the time between two questions for a time of renewal; nginx's.
+const INFO_PAUSE_MIN: Duration = Duration::from_secs(60);
+const INFO_PAUSE_MAX: Duration = DAY;
+
+/// The pause after the given number of failures in a row; `chance` is between 0 and 1.
+pub(crate) fn pause(failures: u32, chance: f64) -> Duration {
+    let index = usize::try_from(failures.saturating_sub(1)).unwrap_or(usize::MAX);
+    let pause = PAUSES.get(index).copied().unwrap_or(PAUSE_MAX);
+    // Many servers that failed together shall not come again together.
+    pause.mul_f64(1.0 + 0.02 * chance.clamp(0.0, 1.0))
+}
+
+/// When to renew a certificate whose issuer does not say: after two thirds of its life, or a half of a short one.
+pub(crate) fn renewal((begin, end): (Duration, Duration), chance: f64) -> Duration {
+    let life = end.saturating_sub(begin);
+    let part = if life < SHORT_LIFE { life / 2 } else { life / 3 * 2 };
+    begin + part + (life / 50).mul_f64(chance.clamp(0.0, 1.0))
+}
+
+/// A time in a window.
+pub(crate) fn within((begin, end): (Duration, Duration), chance: f64) -> Duration {
+    begin + end.saturating_sub(begin).mul_f64(chance.clamp(0.0, 1.0))
+}
+
+/// The time until the issuer is asked again when to renew.
+pub(crate) fn info_pause(said: Duration) -> Duration {
+    said.clamp(INFO_PAUSE_MIN, INFO_PAUSE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_day() {
+        let seconds = [1, 2, 3, 4, 100].map(|failures| pause(failures, 0.0).as_secs());
+        assert_eq!(seconds, [60, 600, 6000, 86_400, 86_400]);
+        assert_eq!(pause(1, 1.0), Duration::from_millis(61_200));
+    }
+
+    #[test]
+    fn short_lives_are_renewed_after_half_of_them() {
+        let at = |days: u32, chance| renewal((DAY, DAY + DAY * days), chance);
+        assert_eq!(at(90, 0.0), DAY * 61);
+        assert_eq!(at(6, 0.0), DAY * 4);
+        assert!(at(90, 1.0) > at(90, 0.0) && at(90, 1.0) < DAY * 63);
+        // A certificate that ends before it begins is due.
+        assert_eq!(renewal((DAY, Duration::ZERO), 0.5), DAY);
+    }
+
+    #[test]
+    fn the_issuer_is_asked_again_within_bounds() {
+        assert_eq!(info_pause(Duration::ZERO), Duration::from_secs(60));
+        assert_eq!(info_pause(DAY * 9), DAY);
+        assert_eq!(within((DAY, DAY * 3), 0.5), DAY * 2);
+    }
+}

@@ -1,0 +1,52 @@
+//! How certificates stand, for the operator.
+
+use crate::certificate::{Certificate, Next, now};
+use crate::config::Acme;
+use crate::identifier::Identifier;
+use std::fmt::Write as _;
+use std::time::Duration;
+use yorozu_kernel::exchange::conf::Config;
+use yorozu_tls::x509::date;
+
+/// A line for each certificate: issuer, names, state, expiry, next step, last error; fields are separated by tabs.
+pub fn text(config: &Config) -> String {
+    let mut out = String::new();
+    for (_, certificate) in config.shared.of::<Acme>().certificates() {
+        let order = &certificate.order;
+        let names: Vec<_> = order.identifiers.iter().map(Identifier::to_string).collect();
+        let (state, expiry) = state(&certificate, now());
+        let standing = certificate.standing();
+        let next = match standing.next {
+            Next::Nothing => "not looked at yet".to_owned(),
+            Next::Ordering => "being ordered".to_owned(),
+            Next::Order(at) => format!("next attempt {}", date(at)),
+            Next::Renew(at) => format!("renewal {}", date(at)),
+            Next::Reload => "not tried again before a reload".to_owned(),
+            Next::Other => "ordered by another process".to_owned(),
+        };
+        let error = standing.last_error.as_deref().unwrap_or("no error");
+        let _ = writeln!(
+            out,
+            "{}\t{}\t{state}\t{expiry}\t{next}\t{error}",
+            order.issuer,
+            names.join(",")
+        );
+    }
+    out
+}
+
+fn state(certificate: &Certificate, now: Duration) -> (&'static str, String) {
+    match certificate.shown() {
+        None => ("none", "-".to_owned()),
+        Some(shown) => {
+            let is_similar = shown.certified.cert.len() > 1 || shown.identifier().is_some();
+            let state = match (shown.is_issued, shown.is_valid(now)) {
+                (true, true) => "issued",
+                (true, false) => "expired",
+                (false, _) if is_similar => "of an earlier order",
+                (false, _) => return ("self-signed", "-".to_owned()),
+            };
+            (state, format!("expires {}", date(shown.validity.1)))
+        }
+    }
+}

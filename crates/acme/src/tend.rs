@@ -1,0 +1,313 @@
+//! One certificate's task: it waits until something is due, and does it.
+//!
+//! | stands | next |
+//! | --- | --- |
+//! | another process has the lock | looks at the disk every few seconds |
+//! | not issued | orders at once |
+//! | issued | asks the issuer when to renew, where it tells; waits; orders |
+//! | failed | orders again after 1, 10, 100 minutes, then a day; or at a reload |
+//! | refused for what is in the configuration | waits for a reload |
+
+use crate::certificate::{Certificate, Duty, Next, Shown, now};
+use crate::challenges::Challenges;
+use crate::order::Ordering;
+use crate::schedule;
+use crate::session::{Accounts, Failure, Session, open};
+use crate::state::{self, Folder};
+use instant_acme::Error;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, Semaphore};
+use yorozu_kernel::base::faults;
+use yorozu_kernel::logging::error::Level;
+
+/// Between two looks at a folder that another process writes to; chosen.
+const LOOK: Duration = Duration::from_secs(5);
+/// The clock may be set: it is looked at this often at least.
+const SLEEP_MAX: Duration = Duration::from_secs(60 * 60);
+/// Time for an order from beginning to end; chosen, above what its steps may take.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Certificates that are ordered at the same time; chosen.
+const ORDERS_MAX: usize = 4;
+/// The time between two questions when to renew, where the issuer does not say.
+const INFO_PAUSE: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// What the tasks of the thread share.
+pub(crate) struct Office {
+    pub challenges: Arc<Challenges>,
+    accounts: Accounts,
+    /// Held while an account is taken up: one registers, and the others find it.
+    opening: Mutex<()>,
+    /// Gone with the last certificate that is kept there.
+    folders: RefCell<HashMap<PathBuf, Weak<Folder>>>,
+    orders: Semaphore,
+}
+
+impl Office {
+    pub(crate) fn new(challenges: Arc<Challenges>) -> Self {
+        Self {
+            challenges,
+            accounts: Accounts::default(),
+            opening: Mutex::new(()),
+            folders: RefCell::default(),
+            orders: Semaphore::new(ORDERS_MAX),
+        }
+    }
+
+    /// The folder, locked; `None`: another process has it.
+    fn folder(&self, path: &Path) -> Result<Option<Rc<Folder>>, String> {
+        if let Some(known) = self.folders.borrow().get(path).and_then(Weak::upgrade) {
+            return Ok(Some(known));
+        }
+        let locked = Folder::lock(path)?.map(Rc::new);
+        if let Some(locked) = &locked {
+            self.folders.borrow_mut().insert(path.to_owned(), Rc::downgrade(locked));
+        }
+        Ok(locked)
+    }
+
+    async fn session(&self, duty: &Arc<Duty>, folder: Option<&Folder>) -> Result<Session, Failure> {
+        let _turn = self.opening.lock().await;
+        open(duty, folder, &self.accounts).await
+    }
+}
+
+/// What the issuer said of the time of renewal.
+#[derive(Clone, Copy, Debug, Default)]
+struct Renewal {
+    at: Option<Duration>,
+    window: Option<(Duration, Duration)>,
+    ask_at: Duration,
+    failures: u32,
+}
+
+/// A certificate that is tended.
+struct Tended {
+    certificate: Arc<Certificate>,
+    office: Rc<Office>,
+    folder: Option<Rc<Folder>>,
+    renewal: Renewal,
+}
+
+/// Tends a certificate as long as it is wanted.
+pub(crate) async fn tend(certificate: Arc<Certificate>, office: Rc<Office>) {
+    let mut reread = certificate.reread();
+    let mut tended = Tended { certificate, office, folder: None, renewal: Renewal::default() };
+    loop {
+        reread.borrow_and_update();
+        faults::point("acme");
+        let pause = tended.step().await;
+        let is_waiting = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause.min(SLEEP_MAX)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = is_waiting => {}
+            changed = reread.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                // What was wrong may be repaired.
+                tended.certificate.note(|standing| standing.failures = 0);
+            }
+        }
+    }
+}
+
+impl Tended {
+    /// Does what is due; the time until the next look, `None` for a reload.
+    async fn step(&mut self) -> Option<Duration> {
+        let certificate = Arc::clone(&self.certificate);
+        let duty = certificate.duty()?;
+        if let Some(path) = certificate.order.folder.clone() {
+            match self.hold(&path) {
+                Ok(true) => {}
+                Ok(false) => {
+                    take_up(&certificate);
+                    certificate.note(|standing| standing.next = Next::Other);
+                    return Some(LOOK);
+                }
+                Err(text) => return Some(self.fail(&Failure::from(text)).unwrap_or(LOOK)),
+            }
+        }
+        let shown = certificate.shown().filter(|shown| shown.is_issued);
+        if let Some(shown) = shown {
+            let renew_at = self.renew_at(&duty, &shown).await;
+            let is_interrupted = self
+                .folder
+                .as_ref()
+                .is_some_and(|folder| folder.order(&certificate.order).is_some());
+            let left = renew_at.saturating_sub(now());
+            if !left.is_zero() && !is_interrupted {
+                certificate.note(|standing| {
+                    standing.next = Next::Renew(renew_at);
+                    standing.failures = 0;
+                    standing.last_error = None;
+                });
+                return Some(left.min(self.renewal.ask_at.saturating_sub(now())).max(LOOK));
+            }
+        }
+        match self.order(&duty).await {
+            Ok(shown) => {
+                let end = shown.validity.1;
+                certificate.show(shown);
+                self.renewal = Renewal::default();
+                certificate.note(|standing| {
+                    standing.failures = 0;
+                    standing.last_error = None;
+                });
+                let text =
+                    format!("certificate issued, valid until {}", yorozu_tls::x509::date(end));
+                certificate.log(Level::Notice, &text);
+                Some(Duration::ZERO)
+            }
+            Err(failure) => self.fail(&failure),
+        }
+    }
+
+    /// Whether this process has the folder.
+    fn hold(&mut self, path: &Path) -> Result<bool, String> {
+        if self.folder.is_some() {
+            return Ok(true);
+        }
+        self.folder = self.office.folder(path)?;
+        let Some(folder) = &self.folder else { return Ok(false) };
+        folder.tidy(&self.certificate.order)?;
+        // The process that had it before may have put another one there.
+        take_up(&self.certificate);
+        Ok(true)
+    }
+
+    async fn order(&self, duty: &Arc<Duty>) -> Result<Shown, Failure> {
+        let _turn = self.office.orders.acquire().await;
+        self.certificate.note(|standing| standing.next = Next::Ordering);
+        let folder = self.folder.as_deref();
+        let work = async {
+            let session = self.office.session(duty, folder).await?;
+            let (certificate, challenges) = (&*self.certificate, &self.office.challenges);
+            let ordering = Ordering { certificate, duty, session: &session, folder, challenges };
+            ordering.run().await
+        };
+        let late = || Err(Failure::from("the order is not done in time".to_owned()));
+        let got = tokio::time::timeout(ORDER_TIMEOUT, work).await.unwrap_or_else(|_| late());
+        if got.as_ref().is_err_and(|why| why.kind.as_deref() == Some("accountDoesNotExist")) {
+            // The next attempt registers another one.
+            folder.iter().for_each(|folder| folder.forget_account());
+            self.office.accounts.forget(&duty.issuer);
+        }
+        got
+    }
+
+    /// Notes a failure; the time until the next attempt.
+    fn fail(&self, failure: &Failure) -> Option<Duration> {
+        let certificate = &self.certificate;
+        let pause = schedule::pause(certificate.standing().failures + 1, fastrand::f64());
+        let pause = pause.max(failure.retry_after.unwrap_or_default().min(INFO_PAUSE * 2));
+        let next = match failure.is_final {
+            true => Next::Reload,
+            false => Next::Order(now() + pause),
+        };
+        certificate.note(|standing| {
+            standing.failures += 1;
+            standing.last_error = Some(failure.text.clone());
+            standing.next = next;
+        });
+        let (level, then) = match failure.is_final {
+            true => (Level::Error, "not tried again before a reload".to_owned()),
+            false => (Level::Warn, format!("next attempt in {} s", pause.as_secs())),
+        };
+        certificate.log(level, &format!("{} while updating certificate, {then}", failure.text));
+        (!failure.is_final).then_some(pause)
+    }
+
+    /// When to renew: as the issuer says, or else by the certificate's life.
+    async fn renew_at(&mut self, duty: &Arc<Duty>, shown: &Shown) -> Duration {
+        if now() >= self.renewal.ask_at {
+            self.ask(duty, shown).await;
+        }
+        let at = self
+            .renewal
+            .at
+            .get_or_insert_with(|| schedule::renewal(shown.validity, fastrand::f64()));
+        *at
+    }
+
+    async fn ask(&mut self, duty: &Arc<Duty>, shown: &Shown) {
+        let failed = match self.window(duty, shown).await {
+            Ok(Some((window, pause))) => {
+                self.renewal.ask_at = now() + pause;
+                self.renewal.failures = 0;
+                if window.0 >= window.1 || window.1 > shown.validity.1 + INFO_PAUSE * 2 {
+                    "invalid renewal window".to_owned()
+                } else {
+                    self.note_window(window);
+                    return;
+                }
+            }
+            // It does not tell.
+            Ok(None) => {
+                self.renewal.ask_at = now() + INFO_PAUSE;
+                return;
+            }
+            Err(failure) => {
+                self.renewal.failures += 1;
+                let pause = schedule::pause(self.renewal.failures, fastrand::f64());
+                self.renewal.ask_at = now() + pause.min(INFO_PAUSE);
+                failure.text
+            }
+        };
+        self.certificate.log(Level::Warn, &format!("{failed} while updating renewal info"));
+    }
+
+    fn note_window(&mut self, window: (Duration, Duration)) {
+        // A time that was drawn stays as long as the window does.
+        if self.renewal.window != Some(window) {
+            self.renewal.window = Some(window);
+            self.renewal.at = Some(schedule::within(window, fastrand::f64()));
+            let date = yorozu_tls::x509::date;
+            let text =
+                format!("CA suggested renewal window: {} - {}", date(window.0), date(window.1));
+            self.certificate.log(Level::Info, &text);
+        }
+    }
+
+    /// The issuer's window for the renewal, and the time until it is asked again; `None` if it tells none.
+    async fn window(
+        &self,
+        duty: &Arc<Duty>,
+        shown: &Shown,
+    ) -> Result<Option<((Duration, Duration), Duration)>, Failure> {
+        let Some(identifier) = shown.identifier() else { return Ok(None) };
+        let session = self.office.session(duty, self.folder.as_deref()).await?;
+        let seconds = |time: i64| Duration::from_secs(u64::try_from(time).unwrap_or_default());
+        match session.account.renewal_info(&identifier).await {
+            Ok((info, pause)) => {
+                let window = info.suggested_window;
+                let window =
+                    (seconds(window.start.unix_timestamp()), seconds(window.end.unix_timestamp()));
+                Ok(Some((window, schedule::info_pause(pause))))
+            }
+            Err(Error::Unsupported(_)) => Ok(None),
+            Err(error) => Err(Failure::of(&error, &session.sight, &[])),
+        }
+    }
+}
+
+/// Takes up what lies on the disk, where that is another one than is shown.
+pub(crate) fn take_up(certificate: &Certificate) -> bool {
+    let order = &certificate.order;
+    let Some(found) = order.folder.as_deref().and_then(|folder| state::find(folder, order)) else {
+        return false;
+    };
+    let shown = certificate.shown();
+    if shown.is_none_or(|shown| shown.chain != found.shown.chain) {
+        certificate.show(Shown { is_issued: found.is_of_issuer, ..found.shown });
+    }
+    true
+}

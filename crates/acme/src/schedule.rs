@@ -34,6 +34,11 @@ pub(crate) fn within((begin, end): (Duration, Duration), chance: f64) -> Duratio
     begin + end.saturating_sub(begin).mul_f64(chance.clamp(0.0, 1.0))
 }
 
+/// When the issuer is asked when to renew after a reload: sooner than planned, but not at each of many.
+pub(crate) fn info_after_reload(asked: Duration, planned: Duration) -> Duration {
+    planned.min(asked + INFO_PAUSE_MIN)
+}
+
 /// The time until the issuer is asked again when to renew.
 pub(crate) fn info_pause(said: Duration) -> Duration {
     said.clamp(INFO_PAUSE_MIN, INFO_PAUSE_MAX)

@@ -81,6 +81,7 @@ impl Office {
 struct Renewal {
     at: Option<Duration>,
     window: Option<(Duration, Duration)>,
+    asked: Duration,
     ask_at: Duration,
     failures: u32,
 }
@@ -115,6 +116,8 @@ pub(crate) async fn tend(certificate: Arc<Certificate>, office: Rc<Office>) {
                 }
                 // What was wrong may be repaired.
                 tended.certificate.note(|standing| standing.failures = 0);
+                let Renewal { asked, ask_at, .. } = tended.renewal;
+                tended.renewal.ask_at = schedule::info_after_reload(asked, ask_at);
             }
         }
     }
@@ -239,6 +242,7 @@ impl Tended {
     }
 
     async fn ask(&mut self, duty: &Arc<Duty>, shown: &Shown) {
+        self.renewal.asked = now();
         let failed = match self.window(duty, shown).await {
             Ok(Some((window, pause))) => {
                 self.renewal.ask_at = now() + pause;

@@ -141,7 +141,11 @@ async fn answer_challenge(tls: &Tls, accepted: Accepted, config: Arc<ServerConfi
         Ok(session) => tls.begin(session),
         Err(why) => return why,
     }
-    shake(tls).await.err().unwrap_or(NoSession::Challenge)
+    match shake(tls).await {
+        // The issuer closes as soon as it has seen the certificate.
+        Ok(_) | Err(NoSession::Closed) => NoSession::Challenge,
+        Err(why) => why,
+    }
 }
 
 /// Reads the client's first message.

@@ -1,0 +1,536 @@
+#!/usr/bin/env python3
+"""Certificates of an issuer (ACME) with Let's Encrypt's own test server, pebble.
+
+  tests/acme.py [NAME ...]     runs the tests whose names contain one of NAME
+
+A recent pebble comes by Go's own client into target/tools, where there is one; else Debian's package is used, which knows
+neither the times of renewal nor profiles: the tests of these say so then.
+"""
+import http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
+import sys, threading, time
+from peers import PATIENCE, YOROZU, Folder, Process, Server, free_port, listens, run, until
+from tls import certificate, equal
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOOLS = ROOT / 'target/tools'
+PACKAGE = 'github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1'
+
+
+def pebble():
+    """The program, and whether it is a recent one."""
+    made = TOOLS / 'pebble'
+    if not made.exists() and shutil.which('go'):
+        TOOLS.mkdir(parents=True, exist_ok=True)
+        subprocess.run(['go', 'install', PACKAGE], env=os.environ | {'GOBIN': str(TOOLS)}, capture_output=True)
+    return (str(made), True) if made.exists() else (shutil.which('pebble') or 'pebble', False)
+
+
+PEBBLE, IS_RECENT = pebble()
+
+
+class Names:
+    """A name server: every name is here, but for those that are said to be elsewhere."""
+
+    def __init__(self):
+        self.elsewhere = {}
+        # pebble asks over TCP.
+        self.server = socketserver.ThreadingTCPServer(('127.0.0.1', 0), self.handler())
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def handler(names):
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                while length := self.rfile.read(2):
+                    answer = names.answer(self.rfile.read(*struct.unpack('>H', length)))
+                    self.wfile.write(struct.pack('>H', len(answer)) + answer)
+        return Handler
+
+    def answer(self, question):
+        at, labels = 12, []
+        while question[at]:
+            labels.append(question[at + 1:at + 1 + question[at]].decode())
+            at += 1 + question[at]
+        kind = struct.unpack('>H', question[at + 1:at + 3])[0]
+        address = self.elsewhere.get('.'.join(labels).lower(), '127.0.0.1')
+        answer = b''
+        if kind == 1:
+            answer = b'\xc0\x0c' + struct.pack('>HHIH', 1, 1, 0, 4) + socket.inet_aton(address)
+        head = question[:2] + struct.pack('>HHHHH', 0x8180, 1, bool(answer), 0, 0)
+        return head + question[12:at + 5] + answer
+
+
+class Issuer(Process):
+    """pebble."""
+
+    def __init__(self, folder, http_port, tls_port=0, names=None, reject=0, validity=3600, port=None, wait=True, env=(), **more):
+        self.folder = folder / f'pebble-{free_port()}'
+        self.folder.mkdir()
+        self.names = names or Names()
+        self.port, self.management = port or free_port(), free_port()
+        self.certificate = folder / 'ca.crt'
+        if not self.certificate.exists():
+            subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes',
+                            '-keyout', folder / 'ca.key', '-subj', '/CN=localhost', '-days', '30',
+                            '-addext', 'subjectAltName=DNS:localhost', '-out', self.certificate], check=True, capture_output=True)
+        conf = {'listenAddress': f'127.0.0.1:{self.port}', 'managementListenAddress': f'127.0.0.1:{self.management}',
+                'certificate': str(self.certificate), 'privateKey': str(folder / 'ca.key'),
+                'httpPort': http_port, 'tlsPort': tls_port or free_port(), 'ocspResponderURL': '',
+                'certificateValidityPeriod': validity, 'retryAfter': {'authz': 1, 'order': 1},
+                'profiles': {'default': {'description': 'usual', 'validityPeriod': validity},
+                             'short': {'description': 'short', 'validityPeriod': 7200}}} | more
+        (self.folder / 'conf.json').write_text(json.dumps({'pebble': conf}))
+        env = os.environ | {'PEBBLE_VA_NOSLEEP': '1', 'PEBBLE_WFE_NONCEREJECT': str(reject), 'PEBBLE_AUTHZREUSE': '0'} | dict(env)
+        super().__init__([PEBBLE, '-config', self.folder / 'conf.json', '-strict',
+                          '-dnsserver', f'127.0.0.1:{self.names.port}'], self.folder / 'out', env=env)
+        if wait:
+            self.wait_for(lambda: listens(self.port))
+
+    def block(self, *lines, name='ca', terms='accept_terms_of_service;', state='state_path $dir/state;'):
+        return (f'acme_issuer {name} {{ uri https://localhost:{self.port}/dir; ssl_trusted_certificate {self.certificate};'
+                f' {terms} {state} {" ".join(lines)} }}')
+
+    def manage(self, method, path, content=None):
+        context = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection('127.0.0.1', self.management, context=context, timeout=20)
+        connection.request(method, path, content)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        assert answer.status == 200, f'{path}: {answer.status} {text}'
+        return text
+
+    def root(self):
+        path = self.folder / 'root.pem'
+        path.write_text(self.manage('GET', '/roots/0'))
+        return path
+
+    def issued(self):
+        """How many certificates it made."""
+        return self.out.read_text().count('Issued certificate serial')
+
+    def accounts(self):
+        return len(re.findall(r'There are now \d+ accounts in memory', self.out.read_text()))
+
+
+def shown(port, name, root=None, alpn=None):
+    """The certificate that a client sees, in PEM; with `root` only a valid one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if root:
+        context.load_verify_locations(root)
+        context.check_hostname, context.verify_mode = True, ssl.CERT_REQUIRED
+    with socket.create_connection(('127.0.0.1', port), timeout=20) as plain:
+        with context.wrap_socket(plain, server_hostname=name) as connection:
+            return ssl.DER_cert_to_PEM_cert(connection.getpeercert(True))
+
+
+def is_issued(port, name, root):
+    try:
+        return shown(port, name, root)
+    except (ssl.SSLError, OSError):
+        return None
+
+
+def details(pem, *options):
+    return subprocess.run(['openssl', 'x509', '-noout', *options], input=pem, text=True, capture_output=True, check=True).stdout
+
+
+def status(server):
+    done = subprocess.run([YOROZU, '-p', f'{server.folder}/', '-c', server.folder / 'nginx.conf', 'acme', 'status'],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [line.split('\t') for line in done.stdout.splitlines()]
+
+
+def fetch(port, path='/', host='a.example', method='GET', connection=None):
+    connection = connection or http.client.HTTPConnection('127.0.0.1', port, timeout=20)
+    connection.request(method, path, headers={'Host': host})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def conf_of(issuer, http_port, names='a.example', certificate='acme_certificate ca;', more='', block=None):
+    return f'''
+        {block or issuer.block()}
+        server {{ listen 127.0.0.1:{http_port}; return 301 https://$host$request_uri; }}
+        server {{ listen 127.0.0.1:$port ssl; server_name {names}; {certificate}
+                  ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;
+                  {more} location / {{ return 200 hello; }} }}'''
+
+
+def wait_issued(server, name, root, seconds=60):
+    try:
+        until(f'a certificate for {name}', lambda: is_issued(server.port, name, root), seconds)
+    except AssertionError:
+        print([line for line in server.log().splitlines() if "SSL handshak" not in line], status(server))
+        raise
+    return shown(server.port, name, root)
+
+
+def rewrite(server, old, new):
+    path = server.folder / 'nginx.conf'
+    text = path.read_text()
+    assert old in text, (old, text)
+    path.write_text(text.replace(old, new))
+
+
+def reload(server):
+    count = server.log().count('reconfigured')
+    os.kill(server.pid, signal.SIGHUP)
+    until('a reload', lambda: server.log().count('reconfigured') > count)
+
+
+def test_http_01_from_a_self_signed_certificate_to_one_that_outlives_a_restart():
+    with Folder() as folder:
+        http_port, port = free_port(), free_port()
+        # The issuer is started later, so that its certificate has to be waited for.
+        with Issuer(folder, http_port) as issuer:
+            root = issuer.root()
+            conf = conf_of(issuer, http_port, names='.a.example')
+            with Server(folder, conf, user='www-data') as server:
+                first = wait_issued(server, 'www.a.example', root)
+                assert is_issued(server.port, 'a.example', root)
+                log = server.log()
+                assert 'no certificate yet: a self-signed one is used, acme issuer: "ca", order: "www.a.example-' in log, log
+                until('the log', lambda: 'certificate issued, valid until' in server.log())
+                equal(issuer.issued(), 1)
+                # Tokens that are not expected, and methods but GET, are for the server itself.
+                equal(fetch(http_port, '/.well-known/acme-challenge/x')[0], 301)
+                until('a time of renewal', lambda: 'renewal ' in status(server)[0][4])
+                [line] = status(server)
+                equal(line[:3] + line[5:], ['ca', 'www.a.example,a.example', 'issued', 'no error'])
+                assert line[3].startswith('expires '), line
+                state = server.folder / 'state'
+                equal(stat.S_IMODE(state.stat().st_mode), 0o700)
+                equal({stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}, {0o600})
+                if os.geteuid() == 0:
+                    equal({path.owner() for path in [state, *state.iterdir()]}, {'www-data'})
+                equal(sorted(path.name.split('-')[-1].split('.', 1)[-1] for path in state.glob('www*')), ['crt', 'issuer', 'key'])
+                server.stop()
+                server.start()
+                server.wait_for(lambda: listens(server.port) and is_issued(server.port, 'a.example', root))
+                equal(shown(server.port, 'a.example', root), first)
+                # Also a server process that was killed finds it.
+                before = server.serving_pid
+                os.kill(before, signal.SIGKILL)
+                until('another server process', lambda: is_issued(server.port, 'a.example', root))
+                equal((shown(server.port, 'a.example', root), issuer.issued()), (first, 1))
+
+
+def test_tls_alpn_01_comes_before_what_servers_want_of_clients():
+    with Folder() as folder:
+        http_port, port = free_port(), free_port()
+        certificate(folder, 'other')
+        with Issuer(folder, free_port(), port) as issuer:
+            root = issuer.root()
+            more = f'ssl_verify_client on; ssl_client_certificate {folder}/other.crt;'
+            conf = conf_of(issuer, http_port, more=more, block=issuer.block('challenge tls-alpn;')) + f'''
+                server {{ listen 127.0.0.1:$port ssl default_server; ssl_reject_handshake on; }}'''
+            with Server(folder, conf, port=port) as server:
+                wait_issued(server, 'a.example', root)
+                assert "answered an issuer's challenge (tls-alpn-01)" in server.log(), server.log()
+
+
+def test_addresses_keys_and_names_of_subjects():
+    with Folder() as folder:
+        http_port, tls_port = free_port(), free_port()
+        with Issuer(folder, http_port, tls_port) as issuer:
+            root = issuer.root()
+            conf = issuer.block('common_name_in_csr on;') + issuer.block('challenge tls-alpn-01;', name='alpn',
+                                                                         state='state_path off;') + f'''
+                server {{ listen 127.0.0.1:{http_port}; }}
+                ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;
+                server {{ listen 127.0.0.1:$port ssl; server_name rsa.example; acme_certificate ca key=rsa; }}
+                server {{ listen 127.0.0.1:$port ssl; server_name p384.example; acme_certificate ca key=ecdsa:384; }}
+                server {{ listen 127.0.0.1:$port ssl; server_name p521.example; acme_certificate ca key=ecdsa:521; }}
+                server {{ listen 127.0.0.1:$port ssl; server_name ip.example; acme_certificate ca ip.example 127.0.0.1; }}
+                server {{ listen 127.0.0.1:{tls_port} ssl; server_name off.example; acme_certificate alpn off.example 127.0.0.1; }}'''
+            with Server(folder, conf) as server:
+                for name, kind in (('rsa', '2048 bit'), ('p384', 'P-384'), ('p521', 'P-521'), ('ip', 'IP Address:127.0.0.1')):
+                    text = details(wait_issued(server, f'{name}.example', root), '-text')
+                    assert kind in text, text
+                until('one by tls-alpn-01', lambda: is_issued(tls_port, 'off.example', root))
+                assert 'IP Address:127.0.0.1' in details(shown(tls_port, 'off.example'), '-text')
+                # The two issuers are accounts of their own, and one account serves all certificates of an issuer.
+                equal(issuer.accounts(), 2)
+                assert not list(server.folder.glob('**/off.example*'))
+
+
+def test_external_accounts_and_profiles():
+    with Folder() as folder:
+        http_port = free_port()
+        key = 'zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W'
+        with Issuer(folder, http_port, externalAccountBindingRequired=True, externalAccountMACKeys={'kid-1': key}) as issuer:
+            root = issuer.root()
+            (folder / 'eab').write_text(key + '\n')
+            profile = 'profile short require;' if IS_RECENT else ''
+            block = issuer.block(f'external_account_key kid-1 {folder}/eab;', profile)
+            other = issuer.block(f'external_account_key kid-2 data:{key};', name='other', state='state_path $dir/other;')
+            none = issuer.block(name='none', state='state_path $dir/none;')
+            conf = conf_of(issuer, http_port, block=block + other + none) + '''
+                server { listen 127.0.0.1:$port ssl; server_name b.example; acme_certificate other;
+                         ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key; }
+                server { listen 127.0.0.1:$port ssl; server_name c.example; acme_certificate none;
+                         ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key; }'''
+            with Server(folder, conf) as server:
+                pem = wait_issued(server, 'a.example', root)
+                if IS_RECENT:
+                    subprocess.run(['openssl', 'x509', '-noout', '-checkend', '3700'], input=pem, text=True, check=True)
+                until('refusals', lambda: all(line[5] != 'no error' for line in status(server)[1:]))
+                assert 'externalAccountRequired' in status(server)[2][5], status(server)
+                equal(status(server)[2][4], 'not tried again before a reload')
+            if not IS_RECENT:
+                return print('this pebble knows no profiles')
+            for word, wanted in (('', 'issued'), (' require', 'self-signed')):
+                block = issuer.block(f'external_account_key kid-1 data:{key};', f'profile none{word};')
+                with Server(folder, conf_of(issuer, http_port, block=block)) as server:
+                    until('an outcome', lambda: status(server)[0][2] == 'issued' or 'profile' in status(server)[0][5])
+                    equal(status(server)[0][2], wanted)
+                    assert 'the issuer does not list the profile "none"' in server.log()
+
+
+def test_a_renewal_fails_no_request():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port, validity=20, profiles={'default': {'description': 'x', 'validityPeriod': 20}}) as issuer:
+            root = issuer.root()
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                wait_issued(server, 'a.example', root)
+                problems, count, seen, is_over = [], [0], set(), threading.Event()
+
+                def ask():
+                    context = ssl._create_unverified_context()
+                    while not is_over.is_set():
+                        try:
+                            connection = http.client.HTTPSConnection('127.0.0.1', server.port, context=context, timeout=20)
+                            connection.connect()
+                            seen.add(connection.sock.getpeercert(True))
+                            for _ in range(5):
+                                equal(fetch(0, connection=connection), (200, 'hello'))
+                                count[0] += 1
+                            connection.close()
+                        except Exception as problem:
+                            problems.append(problem)
+                clients = [threading.Thread(target=ask) for _ in range(4)]
+                [client.start() for client in clients]
+                until('three certificates', lambda: len(seen) >= 3 or problems, 120)
+                is_over.set()
+                [client.join() for client in clients]
+                equal(problems, [])
+                print(f'{count[0]} requests, {len(seen)} certificates')
+
+
+def test_the_issuer_says_when_to_renew():
+    if not IS_RECENT:
+        return print('this pebble does not say when to renew')
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port) as issuer:
+            root = issuer.root()
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                first = wait_issued(server, 'a.example', root)
+                until('a window', lambda: 'CA suggested renewal window' in server.log())
+                now = time.time()
+                when = lambda seconds: time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(now + seconds))
+                window = {'suggestedWindow': {'start': when(-120), 'end': when(-60)}, 'explanationURL': 'http://a.example/'}
+                issuer.manage('POST', '/set-renewal-info/', json.dumps({'Certificate': first, 'ARIResponse': json.dumps(window)}))
+                server.stop()
+                server.start()
+                until('a renewal', lambda: is_issued(server.port, 'a.example', root) not in (None, first))
+                # It was ordered in the place of the other one, which may be replaced once.
+                assert 'retrying without "replaces"' not in server.log(), server.log()
+
+
+def test_nonces_that_are_refused():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port, reject=25) as issuer:
+            root = issuer.root()
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                # Some requests fail more often than they are repeated: a reload tries again.
+                for _ in range(20):
+                    until('an outcome', lambda: status(server)[0][2] == 'issued' or status(server)[0][5] != 'no error')
+                    if status(server)[0][2] == 'issued':
+                        break
+                    assert 'badNonce' in status(server)[0][5], status(server)
+                    reload(server)
+                wait_issued(server, 'a.example', root)
+
+
+def test_names_that_are_elsewhere_keep_nothing_from_serving():
+    with Folder() as folder:
+        http_port, names = free_port(), Names()
+        names.elsewhere['b.example'] = '127.0.0.9'
+        with Issuer(folder, http_port, names=names) as issuer:
+            root = issuer.root()
+            conf = conf_of(issuer, http_port) + '''
+                server { listen 127.0.0.1:$port ssl; server_name b.example; acme_certificate ca; return 200 b;
+                         ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key; }'''
+            with Server(folder, conf) as server:
+                wait_issued(server, 'a.example', root)
+                until('a failure', lambda: status(server)[1][5] != 'no error')
+                line = status(server)[1]
+                assert '"b.example": ' in line[5] and line[4].startswith('next attempt '), line
+                equal(line[2], 'self-signed')
+                assert 'next attempt in 6' in server.log(), server.log()
+                assert 'DNS:b.example' in details(shown(server.port, 'b.example'), '-text')
+                equal(list((server.folder / 'state').glob('*.order')), [])
+                del names.elsewhere['b.example']
+                reload(server)
+                wait_issued(server, 'b.example', root)
+                equal(status(server)[1][5], 'no error')
+
+
+def test_an_issuer_that_is_down_or_not_believed():
+    with Folder() as folder:
+        http_port, port, names = free_port(), free_port(), Names()
+        certificate(folder, 'stranger')
+        issuer = Issuer(folder, http_port, names=names, port=port)
+        issuer.kill()
+        conf = conf_of(issuer, http_port)
+        with Server(folder, conf) as server:
+            until('a failure', lambda: status(server)[0][5] != 'no error')
+            assert 'connect() to 127.0.0.1' in status(server)[0][5], status(server)
+            with Issuer(folder, http_port, names=names, port=port) as issuer:
+                trusted = f'ssl_trusted_certificate {issuer.certificate};'
+                rewrite(server, trusted, f'ssl_trusted_certificate {folder}/stranger.crt;')
+                reload(server)
+                until('disbelief', lambda: 'upstream SSL certificate verify error' in status(server)[0][5])
+                rewrite(server, f'ssl_trusted_certificate {folder}/stranger.crt;', 'ssl_verify off;')
+                reload(server)
+                wait_issued(server, 'a.example', issuer.root())
+
+
+def test_terms_that_are_not_agreed_to():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port) as issuer:
+            conf = conf_of(issuer, http_port, block=issuer.block('contact admin@a.example;', terms='common_name_in_csr off;'))
+            with Server(folder, conf) as server:
+                until('a refusal', lambda: status(server)[0][5] != 'no error')
+                [line] = status(server)
+                equal(line[4], 'not tried again before a reload')
+                assert 'the terms are at ' in line[5] and 'accept_terms_of_service' in line[5], line
+                rewrite(server, 'common_name_in_csr off;', 'accept_terms_of_service;')
+                reload(server)
+                wait_issued(server, 'a.example', issuer.root())
+
+
+def test_two_servers_share_a_folder():
+    with Folder() as folder:
+        http_port, other_port = free_port(), free_port()
+        with Issuer(folder, http_port) as issuer:
+            root = issuer.root()
+            block = issuer.block(state=f'state_path {folder}/state;')
+            with Server(folder, conf_of(issuer, http_port, block=block)) as first:
+                pem = wait_issued(first, 'a.example', root)
+                with Server(folder, conf_of(issuer, other_port, block=block)) as second:
+                    equal(shown(second.port, 'a.example', root), pem)
+                    until('the lock to be seen', lambda: status(second)[0][4] == 'ordered by another process')
+                    # What the first one orders the second one takes up; and it goes on when that is gone.
+                    for path in (folder / 'state').glob('a.example-*'):
+                        path.unlink()
+                    reload(first)
+                    until('another one', lambda: is_issued(first.port, 'a.example', root) not in (None, pem))
+                    pem = shown(first.port, 'a.example', root)
+                    until('the same', lambda: is_issued(second.port, 'a.example', root) == pem)
+                    equal(issuer.issued(), 2)
+                    first.kill()
+                    until('the lock', lambda: status(second)[0][4].startswith('renewal '))
+                    equal((shown(second.port, 'a.example', root), issuer.issued()), (pem, 2))
+
+
+def test_kill_9_at_any_moment():
+    seed = random.randrange(1 << 30)
+    print(f'seed {seed}')
+    draw = random.Random(seed)
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port, validity=3600) as issuer:
+            root = issuer.root()
+            server = Server(folder, conf_of(issuer, http_port))
+            state = server.folder / 'state'
+            for round in range(12):
+                time.sleep(draw.random() * 1.5)
+                server.kill()
+                # What has its name is whole, and certificates have their keys.
+                for path in state.glob('*.crt') if state.exists() else ():
+                    public = details(path.read_text(), '-pubkey')
+                    keys = [key for key in state.glob(path.name[:-4] + '*key')]
+                    found = [subprocess.run(['openssl', 'pkey', '-pubout', '-in', key], capture_output=True, text=True,
+                                            check=True).stdout for key in keys]
+                    assert public in found, (round, path, keys)
+                if round % 4 == 3:
+                    for path in state.glob('a.example-*'):
+                        path.unlink()
+                server.start()
+                server.wait_for(lambda: listens(server.port))
+            wait_issued(server, 'a.example', root)
+            # One account, and what was ordered before a kill was taken up behind it.
+            assert issuer.accounts() <= 3 and issuer.issued() <= 6, (issuer.accounts(), issuer.issued())
+            print(f'{issuer.accounts()} accounts, {issuer.issued()} certificates')
+            server.stop()
+
+
+def test_reloads_in_the_middle_of_an_order():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port) as issuer:
+            root = issuer.root()
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                for _ in range(5):
+                    reload(server)
+                wait_issued(server, 'a.example', root)
+                until('the log', lambda: 'certificate issued' in server.log())
+                equal((issuer.accounts(), issuer.issued()), (1, 1))
+
+
+def test_a_name_is_added_and_an_issuer_changed():
+    with Folder() as folder:
+        http_port, names = free_port(), Names()
+        names.elsewhere['b.example'] = '127.0.0.9'
+        with Issuer(folder, http_port, names=names) as issuer, Issuer(folder, http_port, names=names) as other:
+            root = issuer.root()
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                first = wait_issued(server, 'a.example', root)
+                rewrite(server, 'server_name a.example;', 'server_name a.example b.example;')
+                reload(server)
+                # Meanwhile the one before does.
+                equal(shown(server.port, 'a.example', root), first)
+                equal(status(server)[0][2], 'of an earlier order')
+                until('a failure', lambda: status(server)[0][5] != 'no error')
+                del names.elsewhere['b.example']
+                reload(server)
+                both = wait_issued(server, 'b.example', root)
+                assert both != first and is_issued(server.port, 'a.example', root)
+                # Of another issuer in the same folder there is no account, and what the first one gave is replaced.
+                rewrite(server, f'localhost:{issuer.port}/', f'localhost:{other.port}/')
+                reload(server)
+                wait_issued(server, 'b.example', other.root())
+                equal((issuer.issued(), other.issued(), other.accounts()), (2, 1, 1))
+
+
+def test_keys_of_the_operator_and_of_nginx_s_module():
+    with Folder() as folder:
+        http_port = free_port()
+        subprocess.run(['openssl', 'ecparam', '-name', 'prime256v1', '-genkey', '-noout', '-out', folder / 'account.key'],
+                       check=True, capture_output=True)
+        with Issuer(folder, http_port) as issuer:
+            block = issuer.block(f'account_key {folder}/account.key;', 'contact mailto:admin@a.example;')
+            with Server(folder, conf_of(issuer, http_port, block=block)) as server:
+                wait_issued(server, 'a.example', issuer.root())
+                assert not (server.folder / 'state/account.key').exists()
+                # As nginx's module keeps it.
+                state = server.folder / 'state'
+                server.stop()
+                for path in state.glob('*.issuer'):
+                    path.unlink()
+                server.start()
+                server.wait_for(lambda: listens(server.port) and is_issued(server.port, 'a.example', issuer.root()))
+                equal(issuer.issued(), 1)
+
+
+if __name__ == '__main__':
+    sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')},
+                 sys.argv[1:]))

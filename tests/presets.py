@@ -74,9 +74,10 @@ def configuration(name, site, php):
     secure, folder = free_port(), ROOT / 'presets' / name
     text = (folder / 'nginx.conf').read_text()
     text = text[text.index('http {') + 6:text.rindex('}')]
-    if name == 'wordpress':
+    if name in ('wordpress', 'https'):
         text = text.replace('include wordpress.conf;', (folder / 'wordpress.conf').read_text())
-    for old, new in {'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen 127.0.0.1:$port;',
+    for old, new in {'https://acme-v02.api.letsencrypt.org/directory': 'https://127.0.0.1:1/directory',
+                     '/var/lib/yorozu': '$dir/state', 'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen 127.0.0.1:$port;',
                      'listen 443 ssl;': f'listen 127.0.0.1:{secure} ssl;', 'www.example.com;': 'localhost;',
                      '/etc/ssl/www.example.com.crt': site.folder / 'crt',
                      '/etc/ssl/www.example.com.key': site.folder / 'key', '/var/www/html': site.www,
@@ -104,7 +105,7 @@ class Preset:
             self.server = stack.enter_context(Server(self.folder, text))
             self.stack = stack.pop_all()
         self.plain, self.secure = f'http://localhost:{self.server.port}', f'https://localhost:{secure}'
-        self.base = self.secure if self.name == 'microcache' else self.plain
+        self.base = self.secure if self.name in ('microcache', 'https') else self.plain
         return self
 
     def __exit__(self, *_):
@@ -131,7 +132,7 @@ class Preset:
 
 # --- whose page is whose ---------------------------------------------------------------------------------
 
-CACHING = ['wordpress', 'microcache', 'edge', 'memcached', 'supercache']
+CACHING = ['wordpress', 'https', 'microcache', 'edge', 'memcached', 'supercache']
 
 
 def is_kept_apart(preset, number, what, **request):
@@ -327,6 +328,16 @@ def test_wordpress_takes_photographs():
 
 
 # --- the preset for half a minute --------------------------------------------------------------------------
+
+def test_https_redirects_to_tls_with_a_certificate_of_its_own_until_there_is_another():
+    with Preset('https') as preset:
+        answer = get(preset.plain, '/a?b')
+        equal((answer.status, answer.fields['Location']), (301, 'https://localhost/a?b'))
+        equal(preset.get('/').status, 200)
+        out = subprocess.run(['curl', '-skI', '--http2', f'{preset.secure}/'], capture_output=True, text=True).stdout
+        assert out.startswith('HTTP/2 200'), out
+        assert 'no certificate yet: a self-signed one is used' in preset.server.log()
+
 
 def test_microcache_speaks_tls_and_compresses():
     with Preset('microcache') as preset:

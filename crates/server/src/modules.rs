@@ -76,6 +76,7 @@ pub static MODULES: LazyLock<Modules> = LazyLock::new(|| Modules::new(ALL, WITHO
 /// Settings that are read and checked, and change nothing, with the reason. Those whose words are
 /// given have no effect only when written so.
 const WITHOUT_EFFECT: &[WithoutEffect] = &[
+    ("acme_shared_zone", &[], "memory is taken as needed"),
     ("client_body_in_single_buffer", &[], "a body in memory is always in one buffer"),
     ("directio", &[], "files are read through the page cache"),
     ("env", &[], "the whole environment is kept"),

@@ -102,6 +102,15 @@ const DIFFERS: &[(&[&str], &str)] = &[
         &["proxy_ssl_conf_command", "ssl_conf_command", "uwsgi_ssl_conf_command"],
         "what rustls can do; other commands and options have no effect or are refused",
     ),
+    (
+        &["acme_certificate"],
+        "until there is a certificate, one of an earlier order or a self-signed one is used; no names with `*`",
+    ),
+    (&["acme_issuer"], "without `resolver` the system's is used"),
+    (
+        &["state_path"],
+        "one of the processes that share it orders; an order that was interrupted is taken up again",
+    ),
     (&["ssl_stapling"], "requested at the start, always verified"),
     (&["sticky"], "a session is learned when the head of the answer has come"),
     (&["http2_chunk_size"], "16k by default"),

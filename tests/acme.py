@@ -520,15 +520,21 @@ def test_keys_of_the_operator_and_of_nginx_s_module():
             block = issuer.block(f'account_key {folder}/account.key;', 'contact mailto:admin@a.example;')
             with Server(folder, conf_of(issuer, http_port, block=block)) as server:
                 wait_issued(server, 'a.example', issuer.root())
-                assert not (server.folder / 'state/account.key').exists()
+                equal(list((server.folder / 'state').glob('account*.key')), [])
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                wait_issued(server, 'a.example', issuer.root())
                 # As nginx's module keeps it.
                 state = server.folder / 'state'
                 server.stop()
                 for path in state.glob('*.issuer'):
                     path.unlink()
+                for path in state.glob('account-*'):
+                    path.rename(state / f'account{path.suffix}')
+                rewrite(server, 'server_name a.example;', 'server_name a.example; acme_certificate ca b.example;')
+                rewrite(server, 'acme_certificate ca;', '')
                 server.start()
-                server.wait_for(lambda: listens(server.port) and is_issued(server.port, 'a.example', issuer.root()))
-                equal(issuer.issued(), 1)
+                server.wait_for(lambda: listens(server.port) and is_issued(server.port, 'b.example', issuer.root()))
+                equal((issuer.issued(), issuer.accounts()), (3, 2))
 
 
 if __name__ == '__main__':

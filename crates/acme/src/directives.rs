@@ -80,7 +80,7 @@ pub const OTHERS: &[Directive] = &[
         "acme_shared_zone",
         HTTP,
         Arity::ONE,
-        Action::Set(|block, args| shared_zone(block, args)),
+        Action::Set(shared_zone),
         "Memory for what is known of certificates; here it is taken as needed.",
     ),
     row("uri", Arity::ONE, None, "Where the issuer's directory is."),

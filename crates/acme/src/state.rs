@@ -3,14 +3,15 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `account.key`, `account.url` | the account's key in PKCS#8, and its name with the issuer |
+//! | `account.key`, `account.url` | the account's key in PKCS#8, and its name with the issuer; only read |
 //! | `NAME-HASH.crt`, `.key` | a certificate with those behind it, and its key |
 //!
 //! and of our own:
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `account.issuer`, `NAME-HASH.issuer` | the `uri` of the issuer that it is of |
+//! | `account-HASH.key`, `.url` | the same for the issuer whose `uri` has this digest: issuers may share a folder |
+//! | `NAME-HASH.issuer` | the `uri` of the issuer that the certificate is of |
 //! | `NAME-HASH.next.key` | the key of the certificate that is being ordered |
 //! | `NAME-HASH.order` | the `uri` of the issuer, and the name of the order under way there |
 //! | `lock` | locked by the process that orders |
@@ -24,6 +25,8 @@
 )]
 
 use crate::certificate::{Order, Shown};
+use aws_lc_rs::digest::{Context, SHA256};
+use http::Uri;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -32,9 +35,7 @@ use std::path::{Path, PathBuf};
 use yorozu_kernel::config::files::read_regular;
 use yorozu_kernel::files::temporary::private_folder;
 
-const ACCOUNT_KEY: &str = "account.key";
-const ACCOUNT_URL: &str = "account.url";
-const ACCOUNT_ISSUER: &str = "account.issuer";
+const ACCOUNT: &str = "account";
 const LOCK: &str = "lock";
 
 /// A folder that this process has the lock of.
@@ -54,6 +55,25 @@ pub(crate) struct Account {
 
 fn text(path: &Path) -> Option<String> {
     String::from_utf8(read_regular(path).ok()?.to_vec()).ok()
+}
+
+/// What an account's files are called; one with a key of the operator's is that key's, too.
+fn account_name(uri: &str, key: Option<&str>) -> String {
+    let mut context = Context::new(&SHA256);
+    context.update(uri.as_bytes());
+    context.update(key.unwrap_or_default().as_bytes());
+    let digest = context.finish();
+    let digits = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}"));
+    format!("{ACCOUNT}-{}", digits.collect::<String>())
+}
+
+/// Whether two addresses are of one server.
+fn is_of_same_server(one: &str, other: &str) -> bool {
+    let server = |text: &str| {
+        let uri: Uri = text.parse().ok()?;
+        Some((uri.scheme_str()?.to_owned(), uri.authority()?.to_string()))
+    };
+    server(one).is_some_and(|one| server(other).is_some_and(|other| one == other))
 }
 
 /// A certificate that lies in a folder.
@@ -148,15 +168,17 @@ impl Folder {
 
     /// The account with an issuer, if it is known; `key` where the operator gave one.
     pub(crate) fn account(&self, uri: &str, key: Option<&str>) -> Option<Account> {
-        let url = self.read(ACCOUNT_URL)?.trim().to_owned();
-        if url.is_empty() || self.read(ACCOUNT_ISSUER).is_some_and(|known| known.trim() != uri) {
-            return None;
-        }
-        let key = match key {
-            Some(key) => key.to_owned(),
-            None => self.read(ACCOUNT_KEY)?,
+        let name = account_name(uri, key);
+        let read = |name: &str| {
+            let url = self.read(&format!("{name}.url"))?.trim().to_owned();
+            let key = match key {
+                Some(key) => key.to_owned(),
+                None => self.read(&format!("{name}.key"))?,
+            };
+            (!url.is_empty()).then_some(Account { key, url })
         };
-        Some(Account { key, url })
+        // Of nginx's module it is not said which issuer's it is.
+        read(&name).or_else(|| read(ACCOUNT).filter(|found| is_of_same_server(&found.url, uri)))
     }
 
     /// Keeps an account; its key, unless that is a file of the operator's.
@@ -166,17 +188,19 @@ impl Folder {
         account: &Account,
         is_own: bool,
     ) -> Result<(), String> {
-        // The name last: without it the rest is no account.
-        self.remove(ACCOUNT_URL);
+        let name = account_name(uri, (!is_own).then_some(&*account.key));
+        // The issuer's name for it last: without that the rest is no account.
+        self.remove(&format!("{name}.url"));
         if is_own {
-            self.write(ACCOUNT_KEY, &account.key)?;
+            self.write(&format!("{name}.key"), &account.key)?;
         }
-        self.write(ACCOUNT_ISSUER, uri)?;
-        self.write(ACCOUNT_URL, &account.url)
+        self.write(&format!("{name}.url"), &account.url)
     }
 
-    pub(crate) fn forget_account(&self) {
-        self.remove(ACCOUNT_URL);
+    pub(crate) fn forget_account(&self, uri: &str, key: Option<&str>) {
+        let name = account_name(uri, key);
+        let is_own = self.read(&format!("{name}.url")).is_some();
+        self.remove(&format!("{}.url", if is_own { &name } else { ACCOUNT }));
     }
 
     /// The name of an order under way.
@@ -330,6 +354,17 @@ mod tests {
         assert!(!find(&temporary.0, &other).unwrap().is_of_issuer);
         let account = Account { key: "key".to_owned(), url: "https://ca.example/1".to_owned() };
         folder.keep_account(&order.uri, &account, true).unwrap();
+        assert_eq!(folder.account(&order.uri, None), Some(account.clone()));
+        assert_eq!(folder.account(&other.uri, None), None);
+        // One with the operator's key is that key's.
+        folder.keep_account(&order.uri, &account, false).unwrap();
+        assert_eq!(folder.account(&order.uri, Some("key")), Some(account.clone()));
+        assert_eq!(folder.account(&order.uri, Some("other")), None);
+        folder.forget_account(&order.uri, None);
+        assert_eq!(folder.account(&order.uri, None), None);
+        // As nginx's module has it.
+        folder.write("account.key", "key").unwrap();
+        folder.write("account.url", "https://ca.example/1").unwrap();
         assert_eq!(folder.account(&order.uri, None), Some(account));
         assert_eq!(folder.account(&other.uri, None), None);
         folder.keep_order(&order, "https://ca.example/order/1").unwrap();

@@ -24,6 +24,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use yorozu_kernel::base::faults;
 use yorozu_kernel::logging::error::Level;
+use yorozu_tls::pem::key_text;
 
 /// Between two looks at a folder that another process writes to; chosen.
 const LOOK: Duration = Duration::from_secs(5);
@@ -201,7 +202,10 @@ impl Tended {
         let got = tokio::time::timeout(ORDER_TIMEOUT, work).await.unwrap_or_else(|_| late());
         if got.as_ref().is_err_and(|why| why.kind.as_deref() == Some("accountDoesNotExist")) {
             // The next attempt registers another one.
-            folder.iter().for_each(|folder| folder.forget_account());
+            let issuer = &duty.issuer;
+            let own = issuer.account_key.as_ref().map(|key| key_text(&key.0));
+            let uri = issuer.uri.to_string();
+            folder.iter().for_each(|folder| folder.forget_account(&uri, own.as_deref()));
             self.office.accounts.forget(&duty.issuer);
         }
         got

@@ -226,8 +226,7 @@ impl<'a> Compiler<'a> {
                 for listen in &server.listens {
                     listens.push((listen.clone(), id, at.clone()));
                 }
-                yorozu_acme::directives::bind(&server, id, &at, env)?;
-                servers.push(self.server(server)?);
+                servers.push(self.server(server, id)?);
             }
         }
         let mut sockets = yorozu_kernel::config::listen::sockets(&listens, &servers, env)?;
@@ -280,8 +279,9 @@ impl<'a> Compiler<'a> {
         (tls.has_certificate(), tls.rejects)
     }
 
-    fn server(&mut self, mut block: Block) -> Result<ServerConf, ConfError> {
+    fn server(&mut self, mut block: Block, id: ServerId) -> Result<ServerConf, ConfError> {
         let at = block.at.clone().expect("server blocks have a place");
+        yorozu_acme::directives::bind(&block, id, &at, self.env)?;
         // The control socket has no TLS: the certificates of http are not for it.
         if block.listens.iter().all(|listen| listen.options.is_control) {
             drop(block.drafts.take::<TlsDraft>());

@@ -44,6 +44,7 @@ pub fn of(tree: &Tree) -> Vec<Finding> {
     found.append(&mut super::cycles::of(tree));
     found.append(&mut super::shared_sockets::of(tree));
     found.append(&mut super::dropped_args::of(tree));
+    found.append(&mut super::issued::of(tree));
     found.retain(|finding| !is_silenced(tree, &finding.at));
     found
 }

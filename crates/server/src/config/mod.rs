@@ -3,6 +3,7 @@
 mod cycles;
 mod dropped_args;
 pub mod findings;
+mod issued;
 pub mod load;
 pub mod manual;
 mod shared_sockets;

@@ -285,7 +285,7 @@ pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(
     request.is_read = true;
     if seen.hosts == 0 && request.version >= Version::V11 {
         let text = match request.version {
-            Version::V20 => "client sent neither \":authority\" nor \"Host\" header",
+            Version::V20 | Version::V30 => "client sent neither \":authority\" nor \"Host\" header",
             _ => "client sent HTTP/1.1 request without \"Host\" header",
         };
         return Err((400, text.to_owned()));

@@ -6,6 +6,7 @@ pub mod h1;
 pub mod h2;
 pub mod head;
 pub mod listen;
+pub mod quic;
 mod respond;
 mod rules;
 mod send;

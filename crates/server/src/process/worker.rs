@@ -276,6 +276,7 @@ fn start_accepting(
                     move || accept_tcp(Rc::clone(&worker), address.clone(), Rc::clone(&listener));
                 tasks::of_worker(WHAT, accept)
             }
+            Listener::Udp(_) => continue,
             Listener::Unix(listener) => {
                 let listener = Rc::new(UnixListener::from_std(listener)?);
                 let accept =

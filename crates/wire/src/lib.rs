@@ -13,9 +13,12 @@
 pub mod fastcgi;
 pub mod h1;
 pub mod h2;
+pub mod huffman;
 pub mod memcached;
+mod packed;
 pub mod proxy_protocol;
 pub mod scgi;
+mod table;
 mod target;
 pub mod uwsgi;
 

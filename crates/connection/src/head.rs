@@ -43,8 +43,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of HTTP/2, where no buffer is smaller than the others.
-    pub fn of_h2(conf: &Conf) -> Self {
+    /// Those of HTTP/2 and HTTP/3, where no buffer is smaller than the others.
+    pub fn of_streams(conf: &Conf) -> Self {
         let large = conf.large_client_header_buffers;
         let line_bytes_max = usize::try_from(large.size).unwrap_or(usize::MAX);
         Self { line_bytes_max, head_bytes_max: large.total(), ..Self::of(conf) }

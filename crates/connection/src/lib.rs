@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "public for the server's crates alone; fields say what they are")]
 
+mod fields;
 pub mod h1;
 pub mod h2;
 pub mod head;

@@ -1,7 +1,7 @@
 //! Sends a response as frames.
 
-use super::out::is_of_head;
 use super::streams::{Gone, Handle};
+use crate::fields::is_of_head;
 use crate::send::{
     Limit, Sent, Stop, first_fields, keep_sent, last_fields, note_stream, outcome, read_file,
     set_content_length,

@@ -43,6 +43,15 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// Nothing is within them.
+    pub(super) const NONE: Self = Self {
+        line_bytes_max: 0,
+        head_bytes_max: 0,
+        fields_max: 0,
+        rules: FieldRules { underscores: false },
+        drops_invalid: false,
+    };
+
     /// Those of HTTP/2 and HTTP/3, where no buffer is smaller than the others.
     pub fn of_streams(conf: &Conf) -> Self {
         let large = conf.large_client_header_buffers;

@@ -1,6 +1,27 @@
 //! QUIC: sockets, keys and handshakes below HTTP/3.
+//!
+//! | file | what it has |
+//! | --- | --- |
+//! | `endpoint.rs` | a worker's end of an address: clients that come, and what they are told of the server's bounds |
+//! | `socket.rs` | datagrams, in and out |
+//! | `ids.rs`, `switch.rs` | which worker a datagram is for, and how it gets there |
+//! | `crypto.rs` | TLS inside of QUIC, by the name that a client asks for |
+//! | `keys.rs`, `tokens.rs` | what tokens and resets are made with |
+//!
+//! Packets, losses and congestion are the quinn library's (docs/decisions/0028-http3.md).
 
+mod crypto;
 pub mod directives;
+mod endpoint;
+mod ids;
+mod keys;
+mod socket;
+mod switch;
+mod tokens;
+
+pub use endpoint::{Endpoint, Opening};
+pub use quinn::Incoming;
+pub use switch::Switch;
 
 use crate::tls::session::{self, Session};
 use directives::{DIRECTIVES, Draft, OTHERS};

@@ -131,11 +131,11 @@ impl ServerTls {
         let client_auth = client_auth(&conf, pairs.is_empty(), env)?.map(Arc::new);
         let protocols = conf.ssl_conf_command.protocols(&conf.ssl_protocols.0)?;
         let is_tls13 =
-            |version: &&SupportedProtocolVersion| version.version == ProtocolVersion::TLSv1_3;
+            |version: &SupportedProtocolVersion| version.version == ProtocolVersion::TLSv1_3;
         let mut tls = Self {
             rejects,
             client_auth,
-            has_tls13: protocols.iter().any(|version| is_tls13(version)),
+            has_tls13: protocols.iter().copied().any(is_tls13),
             configs: None,
             named: None,
             questions: Vec::new(),

@@ -1,6 +1,6 @@
 //! The ways a client can speak to the server under test: every case is run in each.
 
-use crate::server::Claim;
+use crate::server::{Claim, quic_port};
 
 /// A version of HTTP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -79,9 +79,6 @@ impl Form {
     }
 }
 
-/// How far below the ports of claims those for QUIC are: no other test has them, and the system gives them to no one.
-const QUIC_BELOW: u16 = 12_000;
-
 /// Where a server under test listens.
 #[derive(Debug, Default)]
 pub struct Ports {
@@ -111,7 +108,7 @@ impl Ports {
 
     /// The port for QUIC: that of TLS is claimed by a UDP socket of its own.
     fn quic(&self) -> u16 {
-        self.tls.port - QUIC_BELOW
+        quic_port(self.tls.port)
     }
 
     /// The text with every `listen 127.0.0.1:$port …;` made three, or four for a server with QUIC.

@@ -47,27 +47,69 @@ impl Client {
     /// # Errors
     /// It does not speak HTTP/3.
     pub fn connect(port: u16, settings: &Arc<TlsConfig>, hello: &Hello) -> Result<Self, String> {
+        Self::begin(port, settings, hello, None).map(|(client, _)| client)
+    }
+
+    /// Connects, and sends a request before the handshake is over, by what is known of one before.
+    ///
+    /// # Errors
+    /// As [`Client::connect`]; or nothing is known.
+    pub fn connect_early(
+        port: u16,
+        settings: &Arc<TlsConfig>,
+        hello: &Hello,
+        request: &Request,
+    ) -> Result<(Self, Asked), String> {
+        let (client, asked) = Self::begin(port, settings, hello, Some(request))?;
+        Ok((client, asked.ok_or("nothing was asked")?))
+    }
+
+    fn begin(
+        port: u16,
+        settings: &Arc<TlsConfig>,
+        hello: &Hello,
+        early: Option<&Request>,
+    ) -> Result<(Self, Option<Asked>), String> {
+        let early = match early {
+            Some(request) => Some(stream(request).ok_or("HTTP/3 has no form for it")?),
+            None => None,
+        };
         // A separate thread: the connection goes on while the test does something else.
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let name = if hello.name.is_empty() { "localhost" } else { &hello.name };
         let crypto = QuicClientConfig::try_from(Arc::clone(settings)).map_err(text)?;
         let config = ClientConfig::new(Arc::new(crypto));
-        let (endpoint, connection, control) = runtime.block_on(async {
+        let (endpoint, connection, control, asked) = runtime.block_on(async {
             let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).map_err(text)?;
             let address = (Ipv4Addr::LOCALHOST, port).into();
             let connecting = endpoint.connect_with(config, address, name).map_err(text)?;
-            let shaken = tokio::time::timeout(PATIENCE, connecting).await.map_err(text)?;
-            let connection = shaken.map_err(text)?;
+            let mut asked = None;
+            let connection = match early {
+                Some(bytes) => {
+                    let (connection, accepted) =
+                        connecting.into_0rtt().map_err(|_| "no session is known")?;
+                    asked = Some(send(&connection, &bytes).await?);
+                    let accepted = tokio::time::timeout(PATIENCE, accepted).await;
+                    if !accepted.map_err(text)? {
+                        return Err("early data was not taken".to_owned());
+                    }
+                    connection
+                }
+                None => {
+                    let shaken = tokio::time::timeout(PATIENCE, connecting).await;
+                    shaken.map_err(text)?.map_err(text)?
+                }
+            };
             let mut control = connection.open_uni().await.map_err(text)?;
             let mut settings = Vec::new();
             put_control_start(&mut settings, 0, 0);
             control.write_all(&settings).await.map_err(text)?;
-            Ok::<_, String>((endpoint, connection, control))
+            Ok::<_, String>((endpoint, connection, control, asked))
         })?;
         let is_leaving = Arc::new(AtomicBool::new(false));
         runtime.spawn(listen(connection.clone(), Arc::clone(&is_leaving)));
-        Ok(Self { runtime, connection, is_leaving, _control: control, endpoint })
+        Ok((Self { runtime, connection, is_leaving, _control: control, endpoint }, asked))
     }
 
     /// Sends a request with its content.
@@ -76,16 +118,7 @@ impl Client {
     /// The connection is over.
     pub fn ask(&mut self, request: &Request) -> Result<Asked, String> {
         let bytes = stream(request).ok_or("HTTP/3 has no form for it")?;
-        self.runtime.block_on(async {
-            let opened = tokio::time::timeout(PATIENCE, self.connection.open_bi()).await;
-            let (mut send, recv) = opened.map_err(text)?.map_err(text)?;
-            // A server that has answered already needs no more of it.
-            let sent = tokio::time::timeout(PATIENCE, send.write_all(&bytes)).await;
-            if sent.map_err(text)?.is_ok() {
-                let _ = send.finish();
-            }
-            Ok(Asked { recv, _send: send })
-        })
+        self.runtime.block_on(send(&self.connection, &bytes))
     }
 
     /// The answer.
@@ -126,6 +159,17 @@ impl Drop for Client {
         let wait = std::time::Duration::from_millis(50);
         let _ = self.runtime.block_on(async { tokio::time::timeout(wait, gone).await });
     }
+}
+
+async fn send(connection: &Connection, bytes: &[u8]) -> Result<Asked, String> {
+    let opened = tokio::time::timeout(PATIENCE, connection.open_bi()).await;
+    let (mut send, recv) = opened.map_err(text)?.map_err(text)?;
+    // A server that has answered already needs no more of it.
+    let sent = tokio::time::timeout(PATIENCE, send.write_all(bytes)).await;
+    if sent.map_err(text)?.is_ok() {
+        let _ = send.finish();
+    }
+    Ok(Asked { recv, _send: send })
 }
 
 /// What a request is on its stream; `None` if it has no such form.

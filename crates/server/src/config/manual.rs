@@ -21,7 +21,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["worker_processes"], "threads; changes take effect at the next start"),
     (&["worker_connections"], "connections beyond it wait to be accepted"),
     (&["worker_shutdown_timeout"], "if not set, connections from before a reload may stay"),
-    (&["listen"], "the default backlog is 16,384; no `quic`"),
+    (&["listen"], "the default backlog is 16,384"),
     (&["server_tokens"], "says `yorozu`"),
     (&["resolver"], "`localhost` is not looked up"),
     (

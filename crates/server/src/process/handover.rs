@@ -8,7 +8,7 @@ use super::sockets::{Sockets, copies};
 use command_fds::{CommandFdExt as _, FdMapping};
 use listenfd::ListenFd;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command};
@@ -53,6 +53,9 @@ impl Inherited {
             if let Ok(Some(listener)) = given.take_tcp_listener(index) {
                 return of_tcp(listener).ok();
             }
+            if let Ok(Some(socket)) = given.take_udp_socket(index) {
+                return of_udp(socket).ok();
+            }
             given.take_unix_listener(index).ok().flatten().and_then(|it| of_unix(it).ok())
         });
         Self { sockets: sockets.collect() }
@@ -78,6 +81,11 @@ fn of_tcp(listener: TcpListener) -> io::Result<(ListenAddress, Listener)> {
     Ok((ListenAddress::Tcp(listener.local_addr()?), Listener::Tcp(listener)))
 }
 
+fn of_udp(socket: UdpSocket) -> io::Result<(ListenAddress, Listener)> {
+    socket.set_nonblocking(true)?;
+    Ok((ListenAddress::Udp(socket.local_addr()?), Listener::Udp(socket)))
+}
+
 fn of_unix(listener: UnixListener) -> io::Result<(ListenAddress, Listener)> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -90,8 +98,10 @@ fn of_unix(listener: UnixListener) -> io::Result<(ListenAddress, Listener)> {
 /// # Errors
 /// It is none, or has no address.
 pub(super) fn of_descriptor(socket: OwnedFd) -> io::Result<(ListenAddress, Listener)> {
-    match socket2::SockRef::from(&socket).domain()? {
-        socket2::Domain::UNIX => of_unix(socket.into()),
+    let known = socket2::SockRef::from(&socket);
+    match (known.domain()?, known.r#type()?) {
+        (socket2::Domain::UNIX, _) => of_unix(socket.into()),
+        (_, socket2::Type::DGRAM) => of_udp(socket.into()),
         _ => of_tcp(socket.into()),
     }
 }

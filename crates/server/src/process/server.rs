@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use yorozu_connection::quic::Switch;
 use yorozu_kernel::base::beat::{Beat, Busy};
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
@@ -27,6 +28,8 @@ struct Server {
     workers: Vec<WorkerHandle>,
     /// Every socket, for workers that start again, and for a new master.
     sockets: Sockets,
+    /// Brings datagrams to the workers that they are for.
+    switch: Arc<Switch>,
     /// Where a new master is waited for once the present one is gone.
     adoption: Arc<Mutex<Option<OwnedFd>>>,
     master: Arc<Channel>,
@@ -156,6 +159,7 @@ impl Server {
             kept,
             workers: Vec::new(),
             sockets: of_descriptors(given.sockets)?,
+            switch: Arc::default(),
             adoption: Arc::new(Mutex::new(given.adoption)),
             master,
             is_ending: false,
@@ -310,8 +314,9 @@ impl Server {
         let noted = Arc::clone(&beat);
         // Not for longer than the worker uses it.
         let (config, deaths) = (Arc::clone(&self.config), self.deaths.clone());
+        let place = worker::Place { index, switch: Arc::clone(&self.switch) };
         let work = move || {
-            let run = || worker::run(config, noted, listeners, receiver);
+            let run = || worker::run(config, place, noted, listeners, receiver);
             if let Err(why) = tasks::guard(run).unwrap_or_else(|panicked| Err(panicked.to_string()))
             {
                 // When the process ends the other side is gone.

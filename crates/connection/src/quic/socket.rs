@@ -1,0 +1,171 @@
+//! UDP sockets as the library reads and writes them, with what other workers hand over.
+
+use super::ids::Ids;
+use super::switch::{Parcel, Switch};
+use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
+use quinn::{AsyncUdpSocket, UdpPoller};
+use std::fmt::{self, Debug};
+use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+/// One of the system's sockets.
+#[derive(Debug)]
+struct Part {
+    io: UdpSocket,
+    state: UdpSocketState,
+}
+
+/// A worker's sockets of one address: one, or those of workers that are no more.
+pub(super) struct Sockets {
+    parts: Vec<Part>,
+    address: SocketAddr,
+    worker: u16,
+    ids: Ids,
+    switch: Arc<Switch>,
+    /// What other workers got of this one's.
+    queue: Mutex<mpsc::Receiver<Parcel>>,
+}
+
+impl Debug for Sockets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sockets").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Sockets {
+    /// # Errors
+    /// As the system has it.
+    pub(super) fn new(
+        sockets: &[std::net::UdpSocket],
+        address: SocketAddr,
+        worker: u16,
+        ids: Ids,
+        switch: Arc<Switch>,
+    ) -> io::Result<Self> {
+        let part = |socket: &std::net::UdpSocket| {
+            let state = UdpSocketState::new(socket.into())?;
+            Ok(Part { io: UdpSocket::from_std(socket.try_clone()?)?, state })
+        };
+        let parts = sockets.iter().map(part).collect::<io::Result<Vec<_>>>()?;
+        if parts.is_empty() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let queue = Mutex::new(switch.queue(address, worker));
+        Ok(Self { parts, address, worker, ids, switch, queue })
+    }
+
+    fn poll_queue(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+        meta: &mut RecvMeta,
+    ) -> Poll<()> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(parcel) = ready!(queue.poll_recv(context)) {
+            if let Some(place) = buffer.get_mut(..parcel.bytes.len()) {
+                place.copy_from_slice(&parcel.bytes);
+                *meta = parcel.meta;
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Hands over what is for other workers; the library skips what has no length.
+    fn sort(&self, buffers: &[IoSliceMut<'_>], metas: &mut [RecvMeta]) {
+        for (buffer, meta) in buffers.iter().zip(metas) {
+            // Datagrams that the system gives as one come from one peer.
+            let bytes = &buffer[..meta.len];
+            match self.ids.worker_of(bytes) {
+                Some(worker) if worker != self.worker => {
+                    let parcel = Parcel { bytes: bytes.to_vec(), meta: *meta };
+                    if self.switch.hand_over(self.address, worker, parcel) {
+                        meta.len = 0;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl AsyncUdpSocket for Sockets {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(Poller { sockets: self, writable: None })
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let Part { io, state } = &self.parts[0];
+        io.try_io(Interest::WRITABLE, || state.send(io.into(), transmit))
+    }
+
+    fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        if self.poll_queue(context, &mut buffers[0], &mut metas[0]).is_ready() {
+            return Poll::Ready(Ok(1));
+        }
+        for Part { io, state } in &self.parts {
+            while io.poll_recv_ready(context)?.is_ready() {
+                let read = io.try_io(Interest::READABLE, || state.recv(io.into(), buffers, metas));
+                if let Ok(count) = read {
+                    self.sort(&buffers[..count], &mut metas[..count]);
+                    return Poll::Ready(Ok(count));
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.address)
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.parts[0].state.max_gso_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.parts[0].state.gro_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.parts[0].state.may_fragment()
+    }
+}
+
+type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+
+/// Waits until the system takes datagrams again, for one task.
+struct Poller {
+    sockets: Arc<Sockets>,
+    writable: Option<Writable>,
+}
+
+impl Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller").finish_non_exhaustive()
+    }
+}
+
+impl UdpPoller for Poller {
+    fn poll_writable(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let sockets = Arc::clone(&self.sockets);
+        let writable = self
+            .writable
+            .get_or_insert_with(|| Box::pin(async move { sockets.parts[0].io.writable().await }));
+        let done = ready!(writable.as_mut().poll(context));
+        self.writable = None;
+        Poll::Ready(done)
+    }
+}

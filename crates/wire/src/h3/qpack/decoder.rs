@@ -338,6 +338,7 @@ fn put_text(out: &mut Vec<u8>, (is_coded, bytes): Text<'_>) -> Result<(), Failed
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     type Fields = Vec<(String, String)>;
 
@@ -553,5 +554,48 @@ mod tests {
             assert_eq!(section(&mut decoder, 0, &hex), whole(&[(":authority", "a")]), "{round}");
             decoder.encoder_stream(&[0]).unwrap();
         }
+    }
+
+    /// Reads a section; those that wait are kept.
+    fn note(
+        decoder: &mut Decoder,
+        stream: u64,
+        hex: &'static str,
+        read: &mut BTreeMap<u64, Fields>,
+        waiting: &mut BTreeMap<u64, &'static str>,
+    ) {
+        match section(decoder, stream, hex).unwrap() {
+            (Section::Whole, fields) => drop(read.insert(stream, fields)),
+            _ => drop(waiting.insert(stream, hex)),
+        }
+    }
+
+    #[test]
+    fn what_another_encoder_wrote_is_read() {
+        let mut decoder = Decoder::new(256, 16);
+        let (mut read, mut expected) = (BTreeMap::new(), BTreeMap::<u64, Fields>::new());
+        let (mut waiting, mut last) = (BTreeMap::new(), 0);
+        for line in include_str!("recorded.txt").lines() {
+            match line.split(' ').collect::<Vec<_>>()[..] {
+                ["#", ..] => {}
+                ["table", hex] => {
+                    decoder.encoder_stream(&bytes(hex)).unwrap();
+                    while let Some(stream) = decoder.ready() {
+                        let hex = waiting.remove(&stream).unwrap();
+                        note(&mut decoder, stream, hex, &mut read, &mut waiting);
+                    }
+                }
+                ["section", stream, hex, how] => {
+                    last = stream.parse().unwrap();
+                    note(&mut decoder, last, hex, &mut read, &mut waiting);
+                    assert_eq!(waiting.contains_key(&last), how == "blocked", "{stream}");
+                }
+                ["", "", name, value] => {
+                    expected.entry(last).or_default().push((name.to_owned(), value.to_owned()));
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        assert_eq!((read.len(), read), (24, expected));
     }
 }

@@ -1,0 +1,17 @@
+"""What some tests need of PyPI, where Debian has nothing: fetched once, into target."""
+import importlib.util, pathlib, subprocess, sys
+
+PLACE = pathlib.Path(__file__).resolve().parent.parent / f'target/python-{sys.version_info[0]}.{sys.version_info[1]}'
+# QUIC and HTTP/3 of another making, with QPACK's dynamic table; a client of it may break every rule.
+AIOQUIC = 'aioquic==1.7.2'
+
+
+def need_aioquic():
+    """Why there is no aioquic; nothing if there is."""
+    sys.path.append(str(PLACE))
+    if importlib.util.find_spec('aioquic'):
+        return None
+    done = subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--target',
+                           PLACE, AIOQUIC], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    importlib.invalidate_caches()
+    return None if importlib.util.find_spec('aioquic') else f'{AIOQUIC} cannot be installed: {done.stderr.strip()[-300:]}'

@@ -10,6 +10,7 @@ pub mod client;
 pub mod clock;
 pub mod form;
 pub mod h2;
+pub mod h3;
 pub mod origin;
 pub mod request;
 pub mod run;

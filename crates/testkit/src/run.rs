@@ -2,12 +2,12 @@
 
 use crate::case::{Ask, Case, Expected, Step};
 use crate::client::{Answer, Client, PATIENCE};
-use crate::form::{Form, Ports};
-use crate::h2;
+use crate::form::{Form, Ports, Version};
 use crate::origin::Origin;
 use crate::request::Request;
 use crate::server::{Folder, Kind, Server, Text};
 use crate::tls::{self, Hello};
+use crate::{h2, h3};
 use rustls::{ClientConfig, ClientConnection};
 use std::collections::HashMap;
 use std::fs;
@@ -56,7 +56,7 @@ pub fn run_changed(
         origin.look_at_timers();
     }
     let ports = Ports::default();
-    let text = change(configuration(case, &ports, &origin));
+    let text = change(configuration(case, kind, &ports, &origin));
     let _server = Server::try_start(kind, folder.path(), &ports.all(), &text)?;
     for form in forms {
         let pass = Pass {
@@ -67,6 +67,7 @@ pub fn run_changed(
             logs: written(case, folder.path()),
             kept: None,
             kept_h2: None,
+            kept_h3: None,
             open: HashMap::new(),
             hello: Hello::default(),
             settings: Vec::new(),
@@ -88,7 +89,7 @@ const PARAMS: [(&str, &str); 3] = [
 ];
 
 /// The server's configuration.
-fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
+fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Text {
     let mut http = format!(
         "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\n{}{}\n}}",
         case.http,
@@ -145,8 +146,9 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
             places.push((word, origin.listen_tls(certificate)));
         }
     }
+    let has_quic = case.has_quic(kind);
     let replaced = |text: &str| {
-        let text = ports.listen(text).replace("$certs", &certificates);
+        let text = ports.listen(text, has_quic).replace("$certs", &certificates);
         places
             .iter()
             .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
@@ -198,6 +200,7 @@ struct Pass<'a> {
     logs: HashMap<PathBuf, usize>,
     kept: Option<Client>,
     kept_h2: Option<h2::Client>,
+    kept_h3: Option<h3::Client>,
     open: HashMap<String, Open>,
     /// What handshakes say, apart from ALPN.
     hello: Hello,
@@ -220,6 +223,7 @@ struct Open {
 enum Connection {
     H1(Client),
     H2(h2::Client, Option<h2::Asked>),
+    H3(h3::Client, Option<h3::Asked>),
     /// There is none, for that reason.
     None(String),
 }
@@ -267,7 +271,7 @@ impl Pass<'_> {
             }
             Step::Tls(hello) => {
                 self.hello = hello.clone();
-                (self.kept, self.kept_h2) = (None, None);
+                (self.kept, self.kept_h2, self.kept_h3) = (None, None, None);
             }
             Step::Write(path, content) => {
                 fs::write(self.folder.join(path), content).map_err(|why| why.to_string())?;
@@ -346,8 +350,10 @@ impl Pass<'_> {
     fn ask(&mut self, open: Option<Open>, ask: &Ask, is_named: bool, is_alone: bool) -> Open {
         let since = Instant::now();
         let request = ask.request().filter(|_| is_alone);
-        if let (true, Some(request), true) = (self.form.is_h2, &request, open.is_none()) {
-            return self.ask_h2(request, is_named, since);
+        match (self.form.version, &request, &open) {
+            (Version::H2, Some(request), None) => return self.ask_h2(request, is_named, since),
+            (Version::H3, Some(request), None) => return self.ask_h3(request, is_named, since),
+            _ => {}
         }
         let form = self.form.as_h1();
         let form =
@@ -417,14 +423,40 @@ impl Pass<'_> {
         Ok((client.ask(request)?, client))
     }
 
+    fn ask_h3(&mut self, request: &Request, is_named: bool, since: Instant) -> Open {
+        let kept = if is_named { None } else { self.kept_h3.take() };
+        let kept = kept.filter(|client| !client.is_over());
+        let asked = kept.and_then(|mut client| Some((client.ask(request).ok()?, client)));
+        let asked = asked.map_or_else(|| self.ask_new_h3(request), Ok);
+        let connection = match asked {
+            Ok((asked, client)) => Connection::H3(client, Some(asked)),
+            Err(why) => Connection::None(why),
+        };
+        Open {
+            connection,
+            form: self.form,
+            is_head: request.method == "HEAD",
+            since,
+            is_reused: false,
+            is_last: false,
+        }
+    }
+
+    fn ask_new_h3(&mut self, request: &Request) -> Result<(h3::Asked, h3::Client), String> {
+        let (hello, settings) = self.settings(b"h3");
+        let mut client = h3::Client::connect(self.ports.of(&self.form), &settings, &hello)?;
+        Ok((client.ask(request)?, client))
+    }
+
     /// Keeps the connection of an answered request for the next, as the form says.
     fn keep(&mut self, open: Open) {
         if !self.form.keeps || open.is_last {
             return;
         }
         match open.connection {
-            Connection::H1(client) if !self.form.is_h2 => self.kept = Some(client),
+            Connection::H1(client) if self.form.version == Version::H1 => self.kept = Some(client),
             Connection::H2(client, _) => self.kept_h2 = Some(client),
+            Connection::H3(client, _) => self.kept_h3 = Some(client),
             _ => {}
         }
     }
@@ -487,7 +519,7 @@ impl Open {
     fn is_closed(&mut self) -> bool {
         match &mut self.connection {
             Connection::H1(client) => client.is_closed(),
-            Connection::H2(..) | Connection::None(_) => false,
+            Connection::H2(..) | Connection::H3(..) | Connection::None(_) => false,
         }
     }
 
@@ -506,6 +538,10 @@ impl Open {
                     answer
                 }
                 Connection::H2(client, asked) => match asked.take() {
+                    Some(asked) => client.answer(asked).unwrap_or_else(Answer::none),
+                    None => Answer::default(),
+                },
+                Connection::H3(client, asked) => match asked.take() {
                     Some(asked) => client.answer(asked).unwrap_or_else(Answer::none),
                     None => Answer::default(),
                 },
@@ -565,7 +601,9 @@ fn check_fields(
     ports: &Ports,
 ) -> Result<(), String> {
     for (name, value) in &expected.fields {
-        if form.is_h2 && OF_A_CONNECTION.iter().any(|found| name.eq_ignore_ascii_case(found)) {
+        if form.version != Version::H1
+            && OF_A_CONNECTION.iter().any(|found| name.eq_ignore_ascii_case(found))
+        {
             continue;
         }
         let got = answer.field(name);
@@ -579,7 +617,7 @@ fn check_fields(
             return Err(format!("{name}: {got:?}, expected {value:?}: {answer:?}"));
         }
     }
-    let never = OF_A_CONNECTION.iter().filter(|_| form.is_h2).copied();
+    let never = OF_A_CONNECTION.iter().filter(|_| form.version != Version::H1).copied();
     for name in expected.absent.iter().map(String::as_str).chain(never) {
         if let Some(value) = answer.field(name) {
             return Err(format!("{name}: {value:?}, expected none"));

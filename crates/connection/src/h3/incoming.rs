@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use yorozu_kernel::base::{limits, timer};
 use yorozu_kernel::exchange::source::{Frames, Reset};
 use yorozu_wire::h3::frame::{Broken, Code};
 use yorozu_wire::h3::qpack::Section;
@@ -213,14 +214,22 @@ impl Incoming {
         }
     }
 
-    /// Whether the request ends with its head, as far as that is known now; `announced`: the length of its body.
-    pub(super) fn ends_here(&mut self, announced: Option<u64>) -> Result<bool, NoHead> {
+    /// Whether the request ends with its head; `announced`: the length of its body. Where the client does not say one,
+    /// the end of the stream may come a moment later than the head.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn ends_here(&mut self, announced: Option<u64>) -> Result<bool, NoHead> {
         self.announced = announced;
         if self.rest.is_empty() && !self.is_ended {
-            let mut context = Context::from_waker(std::task::Waker::noop());
-            if let Poll::Ready(filled) = self.poll_fill(&mut context) {
-                filled?;
-            }
+            let filled = match announced {
+                None => {
+                    let filled = poll_fn(|context| self.poll_fill(context));
+                    timer::within(limits::H3_END_WAIT, filled).await
+                }
+                Some(_) => poll_fn(|context| Poll::Ready(poll_now(self.poll_fill(context)))).await,
+            };
+            filled.transpose()?;
         }
         Ok(self.is_ended)
     }
@@ -270,6 +279,13 @@ impl Incoming {
             true => Ok(()),
             false => Err(Broken::Stream(Code::MESSAGE_ERROR, "client sent invalid trailers")),
         })
+    }
+}
+
+fn poll_now<T>(poll: Poll<T>) -> Option<T> {
+    match poll {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
     }
 }
 

@@ -69,7 +69,7 @@ async fn receive(
     if read.is_malformed {
         incoming.stop_code = Code::MESSAGE_ERROR;
     }
-    let is_whole = match incoming.ends_here(read.request.content_length) {
+    let is_whole = match incoming.ends_here(read.request.content_length).await {
         Ok(is_whole) => is_whole,
         Err(_) if read.is_malformed => true,
         Err(why) => {

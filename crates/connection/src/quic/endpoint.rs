@@ -54,6 +54,7 @@ impl Runtime for Loop {
 /// Takes connections at an address until it is dropped; those that it has go on.
 pub struct Endpoint {
     inner: quinn::Endpoint,
+    sockets: Arc<Sockets>,
     address: SocketAddr,
     keys: Keys,
     suite: Suite,
@@ -66,6 +67,7 @@ pub struct Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        self.sockets.close();
         self.inner.set_server_config(None);
     }
 }
@@ -102,7 +104,6 @@ impl Endpoint {
     /// As the system has it.
     pub fn open(
         address: SocketAddr,
-        worker: u16,
         sockets: &[UdpSocket],
         switch: &Arc<Switch>,
         conf: &WorkerConf,
@@ -110,10 +111,12 @@ impl Endpoint {
         let failed = || io::Error::other("no cryptography for QUIC");
         let settings = default_server(conf, address).map(|server| conf.of_server::<Conf>(server));
         let secret = settings.and_then(|conf| conf.quic_host_key.as_ref()).map(|key| &key.0[..]);
-        let keys = switch.keys(address, secret).map_err(|_| failed())?;
         let suite = first_suite().ok_or_else(failed)?;
-        let ids = Ids::new(Arc::clone(&keys.id), worker);
-        let sockets = Sockets::new(sockets, address, worker, ids.clone(), Arc::clone(switch))?;
+        let joined = switch.join(address, secret).map_err(|_| failed())?;
+        let keys = joined.keys.clone();
+        let ids = Ids::new(Arc::clone(&keys.id), joined.number);
+        let sockets = Sockets::new(sockets, address, ids.clone(), Arc::clone(switch), joined)?;
+        let sockets = Arc::new(sockets);
         let mut config = EndpointConfig::new(Arc::clone(&keys.reset));
         config.supported_versions(vec![VERSION]);
         config.cid_generator(move || Box::new(ids.clone()));
@@ -122,11 +125,11 @@ impl Endpoint {
         let inner = quinn::Endpoint::new_with_abstract_socket(
             config,
             Some(general),
-            Arc::new(sockets),
+            Arc::clone(&sockets) as Arc<dyn AsyncUdpSocket>,
             Arc::new(Loop),
         )?;
         let (handshakes, is_pressed) = (Rc::default(), Cell::new(false));
-        Ok(Self { inner, address, keys, suite, tokens, handshakes, is_pressed })
+        Ok(Self { inner, sockets, address, keys, suite, tokens, handshakes, is_pressed })
     }
 
     /// The next client that has shown what it has to show; `None` if the endpoint is of no use any more.
@@ -185,11 +188,6 @@ impl Endpoint {
         let config = server_config(&crypto, &self.keys, &self.tokens, Some((conf, server)));
         let connecting = incoming.accept_with(Arc::new(config)).ok()?;
         Some(Opening { connecting, handshake })
-    }
-
-    /// The port that clients ask.
-    pub fn port(&self) -> u16 {
-        self.address.port()
     }
 }
 

@@ -1,30 +1,30 @@
-//! Connection IDs: each says whose connection it is, to those who have the key.
+//! Connection IDs: each says which endpoint has the connection, to those who have the key.
 //!
 //! The system spreads datagrams over sockets by their addresses. A client that moves to another address thus reaches a
-//! worker that does not know it; that one hands its datagrams over by what the ID says ([`super::switch`]).
+//! worker that does not know it; that one hands its datagrams over by what the ID says (`switch.rs`).
 
 use aws_lc_rs::aead::quic::HeaderProtectionKey;
 use quinn::{ConnectionId, ConnectionIdGenerator};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of an ID: two that say the worker, six that are random.
+/// Bytes of an ID: two that say the endpoint, six that are random.
 pub(super) const ID_BYTES: usize = 8;
 const OWNER_BYTES: usize = 2;
 
-/// Makes the IDs of one worker.
+/// Makes the IDs of one endpoint.
 #[derive(Clone)]
 pub(super) struct Ids {
     key: Arc<HeaderProtectionKey>,
-    worker: u16,
+    endpoint: u16,
 }
 
 impl Ids {
-    pub(super) fn new(key: Arc<HeaderProtectionKey>, worker: u16) -> Self {
-        Self { key, worker }
+    pub(super) fn new(key: Arc<HeaderProtectionKey>, endpoint: u16) -> Self {
+        Self { key, endpoint }
     }
 
-    /// What the worker is hidden with beside these random bytes.
+    /// What the endpoint is hidden with beside these random bytes.
     fn mask(&self, random: &[u8]) -> [u8; OWNER_BYTES] {
         let mut sample = [0; 16];
         sample[..random.len()].copy_from_slice(random);
@@ -32,8 +32,8 @@ impl Ids {
         [mask[0], mask[1]]
     }
 
-    /// The worker that a datagram is for, where it says one: those of a client that knows its connection's ID do.
-    pub(super) fn worker_of(&self, datagram: &[u8]) -> Option<u16> {
+    /// The endpoint that a datagram is for, where it says one: those of a client that knows its connection's ID do.
+    pub(super) fn endpoint_of(&self, datagram: &[u8]) -> Option<u16> {
         let (first, rest) = datagram.split_first()?;
         // The long header is that of handshakes, which do not move (RFC 9000, section 9).
         if first & 0x80 != 0 {
@@ -52,8 +52,8 @@ impl ConnectionIdGenerator for Ids {
         // Without randomness there is no handshake either.
         let _ = aws_lc_rs::rand::fill(random);
         let mask = self.mask(random);
-        let worker = self.worker.to_be_bytes();
-        owner.copy_from_slice(&[worker[0] ^ mask[0], worker[1] ^ mask[1]]);
+        let endpoint = self.endpoint.to_be_bytes();
+        owner.copy_from_slice(&[endpoint[0] ^ mask[0], endpoint[1] ^ mask[1]]);
         ConnectionId::new(&id)
     }
 
@@ -72,20 +72,20 @@ mod tests {
     use crate::quic::keys::Keys;
 
     #[test]
-    fn an_id_says_its_worker_to_those_with_the_key() {
+    fn an_id_says_its_endpoint_to_those_with_the_key() {
         let keys = Keys::new(Some(b"secret")).unwrap();
         let other = Keys::new(None).unwrap();
         let mut seen = std::collections::HashSet::new();
-        for worker in [0, 1, 7, 1023] {
-            let mut ids = Ids::new(Arc::clone(&keys.id), worker);
+        for endpoint in [0, 1, 7, 1023] {
+            let mut ids = Ids::new(Arc::clone(&keys.id), endpoint);
             let id = ids.generate_cid();
             let short = [&[0x40], &id[..], b"payload"].concat();
             let reader = Ids::new(Arc::clone(&keys.id), 3);
-            assert_eq!(reader.worker_of(&short), Some(worker));
-            assert_eq!(reader.worker_of(&[&[0xc0], &id[..]].concat()), None);
-            assert_eq!(reader.worker_of(&short[..ID_BYTES]), None);
+            assert_eq!(reader.endpoint_of(&short), Some(endpoint));
+            assert_eq!(reader.endpoint_of(&[&[0xc0], &id[..]].concat()), None);
+            assert_eq!(reader.endpoint_of(&short[..ID_BYTES]), None);
             let stranger = Ids::new(Arc::clone(&other.id), 3);
-            seen.insert(stranger.worker_of(&short));
+            seen.insert(stranger.endpoint_of(&short));
         }
         assert_ne!(seen, [0, 1, 7, 1023].map(Some).into());
     }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `endpoint.rs` | a worker's end of an address: clients that come, and what they are told of the server's bounds |
 //! | `socket.rs` | datagrams, in and out |
-//! | `ids.rs`, `switch.rs` | which worker a datagram is for, and how it gets there |
+//! | `ids.rs`, `switch.rs` | which endpoint a datagram is for, and how it gets there |
 //! | `crypto.rs` | TLS inside of QUIC, by the name that a client asks for |
 //! | `keys.rs`, `tokens.rs` | what tokens and resets are made with |
 //!

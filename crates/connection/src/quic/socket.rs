@@ -1,7 +1,7 @@
-//! UDP sockets as the library reads and writes them, with what other workers hand over.
+//! UDP sockets as the library reads and writes them, with what other endpoints hand over.
 
 use super::ids::Ids;
-use super::switch::{Parcel, Switch};
+use super::switch::{Joined, Parcel, Switch};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use std::fmt::{self, Debug};
@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
@@ -22,15 +23,23 @@ struct Part {
     state: UdpSocketState,
 }
 
-/// A worker's sockets of one address: one, or those of workers that are no more.
+/// An endpoint's sockets: one, or those of workers that are no more, too.
 pub(super) struct Sockets {
     parts: Vec<Part>,
     address: SocketAddr,
-    worker: u16,
+    number: u16,
     ids: Ids,
     switch: Arc<Switch>,
-    /// What other workers got of this one's.
+    /// What other endpoints got of this one's.
     queue: Mutex<mpsc::Receiver<Parcel>>,
+    /// Whether the endpoint takes no more connections.
+    is_closed: AtomicBool,
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.switch.leave(self.address, self.number);
+    }
 }
 
 impl Debug for Sockets {
@@ -45,9 +54,9 @@ impl Sockets {
     pub(super) fn new(
         sockets: &[std::net::UdpSocket],
         address: SocketAddr,
-        worker: u16,
         ids: Ids,
         switch: Arc<Switch>,
+        Joined { number, queue, .. }: Joined,
     ) -> io::Result<Self> {
         let part = |socket: &std::net::UdpSocket| {
             let state = UdpSocketState::new(socket.into())?;
@@ -57,8 +66,14 @@ impl Sockets {
         if parts.is_empty() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        let queue = Mutex::new(switch.queue(address, worker));
-        Ok(Self { parts, address, worker, ids, switch, queue })
+        let (queue, is_closed) = (Mutex::new(queue), AtomicBool::new(false));
+        Ok(Self { parts, address, number, ids, switch, queue, is_closed })
+    }
+
+    /// No connection begins here any more.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.switch.close(self.address, self.number);
     }
 
     fn poll_queue(
@@ -78,22 +93,32 @@ impl Sockets {
         Poll::Pending
     }
 
-    /// Hands over what is for other workers; the library skips what has no length.
+    /// Hands over what is for other endpoints; the library skips what has no length.
     fn sort(&self, buffers: &[IoSliceMut<'_>], metas: &mut [RecvMeta]) {
         for (buffer, meta) in buffers.iter().zip(metas) {
             // Datagrams that the system gives as one come from one peer.
             let bytes = &buffer[..meta.len];
-            match self.ids.worker_of(bytes) {
-                Some(worker) if worker != self.worker => {
-                    let parcel = Parcel { bytes: bytes.to_vec(), meta: *meta };
-                    if self.switch.hand_over(self.address, worker, parcel) {
-                        meta.len = 0;
-                    }
+            let parcel = || Parcel { bytes: bytes.to_vec(), meta: *meta };
+            let is_gone = match self.ids.endpoint_of(bytes) {
+                Some(number) if number != self.number => {
+                    self.switch.hand_over(self.address, number, parcel())
                 }
-                _ => {}
+                None if self.is_closed.load(Ordering::Relaxed) && begins(bytes) => {
+                    self.switch.hand_on(self.address, parcel());
+                    true
+                }
+                _ => false,
+            };
+            if is_gone {
+                meta.len = 0;
             }
         }
     }
+}
+
+/// Whether a datagram is one of those that a connection begins with: Initial or 0-RTT (RFC 9000, section 17.2).
+fn begins(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first & 0x80 != 0 && first & 0x20 == 0)
 }
 
 impl AsyncUdpSocket for Sockets {

@@ -1,13 +1,17 @@
-//! How datagrams get to the worker that has their connection.
+//! How datagrams get to the endpoint that has their connection.
+//!
+//! Each endpoint of an address has a number, which stands in the IDs of its connections. An endpoint that takes no more
+//! connections still reads what the system gives it, as long as it has some: what is for others it hands on.
 
 use super::keys::Keys;
 use quinn::udp::RecvMeta;
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
-/// Datagrams that may wait for a worker; chosen: what a moving client sends until it is noticed. More are lost, as on
+/// Parcels that may wait for an endpoint; chosen: what a moving client sends until it is noticed. More are lost, as on
 /// any way.
 const WAITING_MAX: usize = 256;
 
@@ -18,50 +22,135 @@ pub(super) struct Parcel {
     pub(super) meta: RecvMeta,
 }
 
-/// The queues of the workers of one process, and the keys of its addresses.
-#[derive(Debug, Default)]
-pub struct Switch {
-    queues: Mutex<HashMap<(SocketAddr, u16), mpsc::Sender<Parcel>>>,
-    keys: Mutex<HashMap<SocketAddr, Keys>>,
+/// The endpoints of one address.
+#[derive(Debug)]
+struct Address {
+    keys: Keys,
+    queues: HashMap<u16, mpsc::Sender<Parcel>>,
+    /// Those that take connections.
+    open: Vec<u16>,
+    /// The number of the next one.
+    next: u16,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The endpoints of one process, by address.
+#[derive(Debug, Default)]
+pub struct Switch {
+    addresses: Mutex<HashMap<SocketAddr, Address>>,
+    hasher: RandomState,
+}
+
+/// What an endpoint has of the switch.
+pub(super) struct Joined {
+    pub(super) number: u16,
+    pub(super) queue: mpsc::Receiver<Parcel>,
+    /// As long as the process lives: what was made with them is in the clients' hands.
+    pub(super) keys: Keys,
 }
 
 impl Switch {
-    /// A worker's queue for what others get of it at an address; the one it had before ends.
-    pub(super) fn queue(&self, address: SocketAddr, worker: u16) -> mpsc::Receiver<Parcel> {
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        lock(&self.queues).insert((address, worker), sender);
-        receiver
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Address>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a parcel over; `false` if there is no such worker.
-    pub(super) fn hand_over(&self, address: SocketAddr, worker: u16, parcel: Parcel) -> bool {
-        let queue = lock(&self.queues).get(&(address, worker)).cloned();
-        // One that does not fit is lost.
-        queue.is_some_and(|queue| {
-            !matches!(queue.try_send(parcel), Err(mpsc::error::TrySendError::Closed(_)))
-        })
-    }
-
-    /// The keys of an address: those of the worker that asked first, for as long as the process lives, since what was made
-    /// with them is in the clients' hands.
+    /// A new endpoint; `secret`: what the keys of the address's first one are made of.
     ///
     /// # Errors
     /// There is no randomness.
-    pub(super) fn keys(
+    pub(super) fn join(
         &self,
         address: SocketAddr,
         secret: Option<&[u8]>,
-    ) -> Result<Keys, aws_lc_rs::error::Unspecified> {
-        let mut all = lock(&self.keys);
-        if let Some(keys) = all.get(&address) {
-            return Ok(keys.clone());
+    ) -> Result<Joined, aws_lc_rs::error::Unspecified> {
+        let mut all = self.lock();
+        let known = match all.entry(address) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(new) => new.insert(Address {
+                keys: Keys::new(secret)?,
+                queues: HashMap::new(),
+                open: Vec::new(),
+                next: 0,
+            }),
+        };
+        while known.queues.contains_key(&known.next) {
+            known.next = known.next.wrapping_add(1);
         }
-        let keys = Keys::new(secret)?;
-        all.insert(address, keys.clone());
-        Ok(keys)
+        let number = known.next;
+        known.next = number.wrapping_add(1);
+        let (sender, queue) = mpsc::channel(WAITING_MAX);
+        known.queues.insert(number, sender);
+        known.open.push(number);
+        Ok(Joined { number, queue, keys: known.keys.clone() })
+    }
+
+    /// An endpoint takes no more connections.
+    pub(super) fn close(&self, address: SocketAddr, number: u16) {
+        if let Some(known) = self.lock().get_mut(&address) {
+            known.open.retain(|open| *open != number);
+        }
+    }
+
+    /// An endpoint is gone.
+    pub(super) fn leave(&self, address: SocketAddr, number: u16) {
+        if let Some(known) = self.lock().get_mut(&address) {
+            known.open.retain(|open| *open != number);
+            known.queues.remove(&number);
+        }
+    }
+
+    /// Hands a parcel to the endpoint of a number; `false` if there is none.
+    pub(super) fn hand_over(&self, address: SocketAddr, number: u16, parcel: Parcel) -> bool {
+        let all = self.lock();
+        let queue = all.get(&address).and_then(|known| known.queues.get(&number));
+        // What does not fit is lost.
+        queue.map(|queue| _ = queue.try_send(parcel)).is_some()
+    }
+
+    /// Hands the first datagrams of a client to an endpoint that takes connections, each client's to the same.
+    pub(super) fn hand_on(&self, address: SocketAddr, parcel: Parcel) {
+        let all = self.lock();
+        let Some(known) = all.get(&address).filter(|known| !known.open.is_empty()) else { return };
+        let place = self.hasher.hash_one(parcel.meta.addr) % known.open.len() as u64;
+        let number = known.open[usize::try_from(place).unwrap_or(0)];
+        if let Some(queue) = known.queues.get(&number) {
+            let _ = queue.try_send(parcel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parcel(port: u16) -> Parcel {
+        let addr = ([127, 0, 0, 1], port).into();
+        Parcel { bytes: vec![1], meta: RecvMeta { addr, ..RecvMeta::default() } }
+    }
+
+    #[test]
+    fn parcels_get_to_whom_they_are_for() {
+        let (switch, address) = (Switch::default(), ([127, 0, 0, 1], 443).into());
+        let mut first = switch.join(address, None).unwrap();
+        let mut second = switch.join(address, None).unwrap();
+        assert_eq!((first.number, second.number), (0, 1));
+        assert!(switch.hand_over(address, 1, parcel(1)));
+        assert!(!switch.hand_over(address, 2, parcel(1)));
+        assert!(second.queue.try_recv().is_ok() && first.queue.try_recv().is_err());
+        // What begins is for those that take connections.
+        switch.close(address, 1);
+        (0..20).for_each(|port| switch.hand_on(address, parcel(port)));
+        assert_eq!(std::iter::from_fn(|| first.queue.try_recv().ok()).count(), 20);
+        assert!(switch.hand_over(address, 1, parcel(1)), "it still has connections");
+        switch.leave(address, 1);
+        assert!(!switch.hand_over(address, 1, parcel(1)));
+        assert_eq!(switch.join(address, None).unwrap().number, 2, "numbers come again late");
+    }
+
+    #[test]
+    fn what_waits_has_a_bound() {
+        let (switch, address) = (Switch::default(), ([127, 0, 0, 1], 443).into());
+        let mut one = switch.join(address, None).unwrap();
+        (0..2 * WAITING_MAX).for_each(|_| _ = switch.hand_over(address, 0, parcel(1)));
+        assert_eq!(std::iter::from_fn(|| one.queue.try_recv().ok()).count(), WAITING_MAX);
     }
 }

@@ -40,6 +40,8 @@ pub(super) fn has_predecessor() -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
     sockets: Sockets,
+    /// Addresses at which this server may still have sockets, of connections that outlive their `listen`.
+    pub(super) draining: Vec<ListenAddress>,
 }
 
 impl Inherited {
@@ -58,7 +60,7 @@ impl Inherited {
             }
             given.take_unix_listener(index).ok().flatten().and_then(|it| of_unix(it).ok())
         });
-        Self { sockets: sockets.collect() }
+        Self { sockets: sockets.collect(), draining: Vec::new() }
     }
 
     /// With those that a server process without a master had.

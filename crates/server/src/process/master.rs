@@ -29,6 +29,8 @@ struct Master {
     plan: Plan,
     /// Every socket: they stay open while a server is replaced.
     sockets: Sockets,
+    /// Addresses at which connections over QUIC may outlive their `listen`.
+    draining: Vec<ListenAddress>,
     server: Option<ServerProcess>,
     /// How many there were.
     serial: u64,
@@ -136,6 +138,7 @@ impl Master {
             kept,
             plan,
             sockets,
+            draining: Vec::new(),
             server: None,
             serial: 0,
             tell,
@@ -404,6 +407,7 @@ impl Master {
         }
         let old: Vec<_> = self.addresses().collect();
         let mut none = Inherited::default();
+        none.draining.clone_from(&self.draining);
         let workers = self.plan.workers;
         let opened = bind_all(&plan.sockets, &old, workers, &mut none, &self.plan.error_log)?;
         give_control_sockets(&plan, &opened);
@@ -431,6 +435,11 @@ impl Master {
     fn take_over(&mut self, Asked { plan, opened }: Asked) {
         let stays = |address: &ListenAddress| plan.sockets.iter().any(|s| s.address == *address);
         listen::remove(self.addresses().filter(|address| !stays(address)));
+        let goes =
+            |address: &ListenAddress| matches!(address, ListenAddress::Udp(_)) && !stays(address);
+        let going: Vec<_> = self.addresses().filter(goes).collect();
+        self.draining.retain(|address| !stays(address) && !going.contains(address));
+        self.draining.extend(going);
         self.sockets.extend(opened);
         self.sockets.retain(|(address, _)| stays(address));
         // One that was taken over sets its own.

@@ -314,9 +314,9 @@ impl Server {
         let noted = Arc::clone(&beat);
         // Not for longer than the worker uses it.
         let (config, deaths) = (Arc::clone(&self.config), self.deaths.clone());
-        let place = worker::Place { index, switch: Arc::clone(&self.switch) };
+        let switch = Arc::clone(&self.switch);
         let work = move || {
-            let run = || worker::run(config, place, noted, listeners, receiver);
+            let run = || worker::run(config, switch, noted, listeners, receiver);
             if let Err(why) = tasks::guard(run).unwrap_or_else(|panicked| Err(panicked.to_string()))
             {
                 // When the process ends the other side is gone.

@@ -50,7 +50,9 @@ pub(super) fn bind_all(
         opened.extend(claimed.into_iter().map(|listener| (socket.address.clone(), listener)));
     }
     // Before any is opened: our own are no obstacle to each other, `*:80` and `127.0.0.1:80` can be together.
-    for socket in wanted.iter().filter(|socket| !overlaps(&socket.address, old)) {
+    let is_ours =
+        |address: &ListenAddress| overlaps(address, old) || inherited.draining.contains(address);
+    for socket in wanted.iter().filter(|socket| !is_ours(&socket.address)) {
         listen::check(&socket.address, &socket.options).map_err(|problem| problem.to_string())?;
     }
     // The control socket first: whoever reaches the site can ask about it. Then in particular before in general:

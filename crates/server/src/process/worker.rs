@@ -49,7 +49,7 @@ pub enum Command {
 #[derive(Debug)]
 pub struct Worker {
     conf: RefCell<Rc<WorkerConf>>,
-    place: Place,
+    switch: Arc<quic::Switch>,
     is_stopping: Cell<bool>,
     connections: RefCell<HashMap<u64, Rc<dyn Connected>>>,
     /// Told when a connection ends.
@@ -117,20 +117,13 @@ impl Worker {
     }
 }
 
-/// Which worker it is, and how it gets what others received for it.
-#[derive(Clone, Debug)]
-pub struct Place {
-    pub index: usize,
-    pub switch: Arc<quic::Switch>,
-}
-
-/// Runs a worker until it is told to end; its turns are noted in `beat`.
+/// Runs a worker until it is told to end; its turns are noted in `beat`, and `switch` brings it what others received for it.
 ///
 /// # Errors
 /// Why it ended before.
 pub fn run(
     config: Arc<Config>,
-    place: Place,
+    switch: Arc<quic::Switch>,
     beat: Arc<Beat>,
     listeners: Vec<(ListenAddress, Listener)>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -146,7 +139,7 @@ pub fn run(
     let local = LocalSet::new();
     let worker = Rc::new(Worker {
         conf: RefCell::new(Rc::new(WorkerConf::new(config, access_log::flush_all))),
-        place,
+        switch,
         is_stopping: Cell::new(false),
         connections: RefCell::default(),
         ended: Notify::new(),
@@ -312,10 +305,8 @@ fn start_accepting(
 
 /// Takes connections over QUIC at an address.
 async fn take_quic(worker: Rc<Worker>, address: SocketAddr, sockets: Rc<Vec<UdpSocket>>) {
-    let index = u16::try_from(worker.place.index).expect("workers are fewer");
     loop {
-        let opened =
-            quic::Endpoint::open(address, index, &sockets, &worker.place.switch, &worker.conf());
+        let opened = quic::Endpoint::open(address, &sockets, &worker.switch, &worker.conf());
         match opened {
             Ok(endpoint) => {
                 while let Some(incoming) = endpoint.next(|| worker.conf()).await {

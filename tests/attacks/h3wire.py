@@ -79,7 +79,9 @@ class Connection(asyncio.DatagramProtocol):
         """A connection whose control stream begins with `start`; none is opened for nothing."""
         configuration = QuicConfiguration(is_client=True, alpn_protocols=[alpn], verify_mode=ssl.CERT_NONE, server_name=name,
                                           **{'idle_timeout': 60, 'max_data': 1 << 30, 'max_stream_data': 1 << 26} | more)
-        connection = cls(QuicConnection(configuration=configuration))
+        tokens = []
+        connection = cls(QuicConnection(configuration=configuration, token_handler=tokens.append))
+        connection.tokens = tokens
         await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: connection, local_addr=near, remote_addr=('127.0.0.1', port))
         connection.quic.connect(('127.0.0.1', port), now=time.monotonic())
@@ -162,7 +164,8 @@ class Connection(asyncio.DatagramProtocol):
     # what tests do
 
     def send(self, stream, data=b'', end=False):
-        if not self.closed:
+        """Nothing goes where the server wants no more."""
+        if not self.closed and stream not in self.stops:
             self.quic.send_stream_data(stream, data, end)
             self.flush()
 

@@ -168,6 +168,19 @@ fn early_data_is_for_requests_that_may_come_twice() {
 }
 
 #[test]
+fn a_line_of_http_0_9_gets_its_content() {
+    let folder = Folder::new();
+    let server = start(&folder, &site("http3_hq on; return 200 \"$http3 $server_protocol $uri\";"));
+    let hello = Hello { alpn: b"hq-interop".to_vec(), ..Hello::default() };
+    let (port, settings) = (quic_port(server.port), tls::settings(&hello));
+    for line in ["GET /a\r\n", "GET /a"] {
+        let answer = Client::ask_hq(port, &settings, &hello, line).unwrap();
+        assert_eq!(String::from_utf8(answer).unwrap(), "hq HTTP/0.9 /a");
+    }
+    assert_eq!(body(&get(&mut connect(&server), "/a").unwrap()), "h3 HTTP/3.0 /a");
+}
+
+#[test]
 fn clients_may_have_to_prove_their_address() {
     let folder = Folder::new();
     let server = start(&folder, &site("quic_retry on; return 200 $http3;"));

@@ -181,6 +181,18 @@ fn a_line_of_http_0_9_gets_its_content() {
 }
 
 #[test]
+fn each_socket_has_its_servers() {
+    let folder = Folder::new();
+    let other = quic_port(free_port());
+    let second = format!("server {{ listen 127.0.0.1:{other} quic; return 200 second; }}");
+    let server = start(&folder, &format!("{} {second}", site("http3 off; return 200 first;")));
+    let (hello, settings) = (hello(), tls::settings(&hello()));
+    assert!(Client::connect(quic_port(server.port), &settings, &hello).is_err());
+    let mut client = Client::connect(other, &settings, &hello).unwrap();
+    assert_eq!(body(&get(&mut client, "/").unwrap()), "second");
+}
+
+#[test]
 fn clients_may_have_to_prove_their_address() {
     let folder = Folder::new();
     let server = start(&folder, &site("quic_retry on; return 200 $http3;"));

@@ -57,7 +57,7 @@ pub fn follow(switch: &Arc<Switch>, link: UnixDatagram) -> io::Result<()> {
         loop {
             match link.recv(&mut message) {
                 Ok(length) if message[..length] == HERE => {
-                    heard = Some(now());
+                    heard = Some(Instant::now());
                     switch.set_succeeded(true);
                 }
                 Ok(length) => {
@@ -84,11 +84,6 @@ pub fn follow(switch: &Arc<Switch>, link: UnixDatagram) -> io::Result<()> {
 #[expect(clippy::disallowed_methods, reason = "of threads that serve no client")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
-}
-
-#[expect(clippy::disallowed_methods, reason = "of threads that serve no client")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn put_ip(out: &mut Vec<u8>, ip: IpAddr) {

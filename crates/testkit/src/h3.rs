@@ -4,7 +4,6 @@ use crate::client::{Answer, PATIENCE};
 use crate::h2::as_http;
 use crate::request::Request;
 use crate::tls::Hello;
-use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::ClientConfig as TlsConfig;
@@ -242,7 +241,7 @@ async fn listen(connection: Connection, is_leaving: Arc<AtomicBool>) {
         tokio::spawn(async move {
             let mut said = Vec::new();
             while let Ok(Some(chunk)) = recv.read_chunk(4096, true).await {
-                said.extend_from_slice(&Bytes::from(chunk.bytes));
+                said.extend_from_slice(&chunk.bytes);
                 let Some((stream_kind::CONTROL, length)) = read_integer(&said) else { continue };
                 let mut rest = &said[length..];
                 while let Some((kind, _)) = frame(&mut rest) {

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 pub mod case;
+mod check;
 pub mod client;
 pub mod clock;
 pub mod form;

@@ -47,6 +47,8 @@ use yorozu_wire::h3::qpack::{Decoder, TABLE_BYTES};
 /// What a client may send that is neither fields nor content, in bytes, beside eight times as much of those both ways;
 /// as nginx.
 const IDLE_TALK_BYTES: u64 = 1024 * 1024;
+/// Responses under way from which on all of them are looked at, and not only the oldest; chosen.
+const LOOKED_AT: usize = 16;
 /// Streams taken before others have their turn; chosen: all of a usual client.
 const STEPS_MAX: u32 = 128;
 
@@ -177,17 +179,25 @@ impl Shared {
         }
     }
 
-    /// Keeps a response until it has arrived: the end of a connection takes what has not.
+    /// Keeps a response until it has arrived: the end of a connection takes what has not. One that the client does not
+    /// want any more counts as given up.
     fn keep(&self, stream: SendStream) {
         let mut kept = self.unacknowledged.borrow_mut();
-        let mut context = Context::from_waker(Waker::noop());
-        while kept
-            .front()
-            .is_some_and(|stream| pin!(stream.stopped()).poll(&mut context).is_ready())
-        {
+        kept.push_back(stream);
+        let is_open = |stream: &SendStream| {
+            let mut context = Context::from_waker(Waker::noop());
+            let stopped = pin!(stream.stopped()).poll(&mut context);
+            if let Poll::Ready(Ok(Some(_))) = stopped {
+                self.note_reset();
+            }
+            stopped.is_pending()
+        };
+        while kept.front().is_some_and(|stream| !is_open(stream)) {
             kept.pop_front();
         }
-        kept.push_back(stream);
+        if kept.len() >= LOOKED_AT {
+            kept.retain(is_open);
+        }
     }
 }
 
@@ -489,6 +499,8 @@ impl Life {
             let _ = recv.stop(number(Code::REQUEST_REJECTED));
             return;
         }
+        // Also if it is answered before the next look.
+        self.quiet_since = None;
         shared.next_stream.set(shared.next_stream.get().max(id + 4));
         shared.client.requests.set(shared.client.requests.get() + 1);
         self.bound();

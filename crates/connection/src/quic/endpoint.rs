@@ -152,7 +152,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether so many handshakes are under way that clients have to show first where they are.
+    /// Whether more handshakes are under way than are begun with clients that may not be where they say.
     fn is_pressed(&self, conf: &WorkerConf) -> bool {
         let is_pressed = self.handshakes.get() > limits::QUIC_HANDSHAKES_MAX / 2;
         if is_pressed != self.is_pressed.replace(is_pressed) && is_pressed {

@@ -2,7 +2,7 @@
 //!
 //! | file | what it has |
 //! | --- | --- |
-//! | `endpoint.rs` | a worker's end of an address: clients that come, and what they are told of the server's bounds |
+//! | `endpoint.rs` | a worker's end of an address: clients that come, and the bounds that they are told |
 //! | `socket.rs` | datagrams, in and out |
 //! | `ids.rs`, `switch.rs` | which endpoint a datagram is for, and how it gets there |
 //! | `crypto.rs` | TLS inside of QUIC, by the name that a client asks for |

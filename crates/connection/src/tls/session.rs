@@ -63,7 +63,7 @@ pub struct Session {
     suite: Option<CipherSuite>,
     group: Option<NamedGroup>,
     alpn: Bytes,
-    /// Whether its requests come before the handshake is over: anybody may send them once more.
+    /// Whether its requests come before the handshake is over: another client may send them once more.
     pub is_early: Cell<bool>,
     is_resumed: bool,
     id: SessionId,

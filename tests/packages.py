@@ -1,5 +1,5 @@
 """What some tests need of PyPI, where Debian has nothing: fetched once, into target."""
-import importlib.util, pathlib, subprocess, sys
+import fcntl, importlib.util, pathlib, subprocess, sys
 
 PLACE = pathlib.Path(__file__).resolve().parent.parent / f'target/python-{sys.version_info[0]}.{sys.version_info[1]}'
 # QUIC and HTTP/3 of another making, with QPACK's dynamic table; a client of it may break every rule.
@@ -11,7 +11,16 @@ def need_aioquic():
     sys.path.append(str(PLACE))
     if importlib.util.find_spec('aioquic'):
         return None
-    done = subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--target',
-                           PLACE, AIOQUIC], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    importlib.invalidate_caches()
-    return None if importlib.util.find_spec('aioquic') else f'{AIOQUIC} cannot be installed: {done.stderr.strip()[-300:]}'
+    PLACE.mkdir(parents=True, exist_ok=True)
+    # Others may want it at the same moment.
+    with open(PLACE / 'lock', 'w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        importlib.invalidate_caches()
+        if importlib.util.find_spec('aioquic'):
+            return None
+        done = subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--target',
+                               PLACE, AIOQUIC], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        importlib.invalidate_caches()
+        # Not while some of it is there only.
+        is_there = done.returncode == 0 and importlib.util.find_spec('aioquic')
+    return None if is_there else f'{AIOQUIC} cannot be installed: {done.stderr.strip()[-300:]}'

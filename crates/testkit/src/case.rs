@@ -36,7 +36,7 @@
 //!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
 //! cold    the reason why a second pass on the same server would not be the same
-//! only    h1 the reason why other forms cannot be; h1, h2, plain, tls, new
+//! only    h1 the reason why other forms cannot be; h1, h2, h3, plain, tls, new
 //! differs the reason why nginx does something else; the case is not run against it
 //! differs over h2: the reason why it does so in some forms, with the words of `only`
 //! ```
@@ -49,9 +49,9 @@
 //! it is.
 //!
 //! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that
-//! all but the first find it warm; with `cold` each has its own server. What HTTP/2 cannot say
+//! all but the first find it warm; with `cold` each has its own server. What HTTP/2 and HTTP/3 cannot say
 //! (a `raw` that is not one well-formed request of HTTP/1.1, `Upgrade`) is said over HTTP/1.1 there; a
-//! case that says nothing else is not run over HTTP/2.
+//! case that says nothing else is not run over them.
 
 use crate::form::{FORMS, Form, Version};
 use crate::h2;

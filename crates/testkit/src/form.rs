@@ -53,6 +53,7 @@ impl Form {
             "tls" => self.is_tls,
             "h1" => self.version == Version::H1,
             "h2" => self.version == Version::H2,
+            "h3" => self.version == Version::H3,
             "new" => !self.keeps,
             _ => panic!("no form is called \"{word}\""),
         }

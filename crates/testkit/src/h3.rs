@@ -111,6 +111,24 @@ impl Client {
         Ok((Self { runtime, connection, is_leaving, _control: control, endpoint }, asked))
     }
 
+    /// What a server says to a line of HTTP/0.9.
+    ///
+    /// # Errors
+    /// It does not speak that, or ended before the end.
+    pub fn ask_hq(
+        port: u16,
+        settings: &Arc<TlsConfig>,
+        hello: &Hello,
+        line: &str,
+    ) -> Result<Vec<u8>, String> {
+        let client = Self::connect(port, settings, hello)?;
+        client.runtime.block_on(async {
+            let mut asked = send(&client.connection, line.as_bytes()).await?;
+            let read = asked.recv.read_to_end(ANSWER_BYTES_MAX);
+            tokio::time::timeout(PATIENCE, read).await.map_err(text)?.map_err(text)
+        })
+    }
+
     /// Sends a request with its content.
     ///
     /// # Errors

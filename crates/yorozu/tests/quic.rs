@@ -5,7 +5,7 @@
 mod shared;
 
 use nix::sys::signal::Signal;
-use shared::{log, signal, until, yorozu};
+use shared::{Stranger, id, log, signal, until, yorozu};
 use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -165,6 +165,85 @@ fn early_data_is_for_requests_that_may_come_twice() {
         let asked = client.ask(&request("POST", "/")).unwrap();
         assert_eq!(body(&client.answer(asked).unwrap()), "r");
     }
+}
+
+#[test]
+fn a_line_of_http_0_9_gets_its_content() {
+    let folder = Folder::new();
+    let server = start(&folder, &site("http3_hq on; return 200 \"$http3 $server_protocol $uri\";"));
+    let hello = Hello { alpn: b"hq-interop".to_vec(), ..Hello::default() };
+    let (port, settings) = (quic_port(server.port), tls::settings(&hello));
+    for line in ["GET /a\r\n", "GET /a"] {
+        let answer = Client::ask_hq(port, &settings, &hello, line).unwrap();
+        assert_eq!(String::from_utf8(answer).unwrap(), "hq HTTP/0.9 /a");
+    }
+    assert_eq!(body(&get(&mut connect(&server), "/a").unwrap()), "h3 HTTP/3.0 /a");
+}
+
+#[test]
+fn each_socket_has_its_servers() {
+    let folder = Folder::new();
+    let other = quic_port(free_port());
+    let second = format!("server {{ listen 127.0.0.1:{other} quic; return 200 second; }}");
+    let server = start(&folder, &format!("{} {second}", site("http3 off; return 200 first;")));
+    let (hello, settings) = (hello(), tls::settings(&hello()));
+    assert!(Client::connect(quic_port(server.port), &settings, &hello).is_err());
+    let mut client = Client::connect(other, &settings, &hello).unwrap();
+    assert_eq!(body(&get(&mut client, "/").unwrap()), "second");
+}
+
+/// The process that answers.
+fn answering(client: &mut Client) -> String {
+    body(&get(client, "/").unwrap())
+}
+
+#[test]
+fn a_new_binary_takes_over_and_connections_of_the_old_one_end_in_order() {
+    for key in ["", "quic_host_key $dir/html/key;"] {
+        let folder = Folder::new();
+        fs::write(folder.path().join("html/key"), "secret").unwrap();
+        let server = start(&folder, &site(&format!("{key} return 200 $pid;")));
+        let (pid, old) = (folder.path().join("pid"), folder.path().join("pid.oldbin"));
+        until("the process id", || id(&pid).is_some());
+        let first = id(&pid).unwrap();
+        let mut clients: Vec<_> = (0..6).map(|_| connect(&server)).collect();
+        let one = answering(&mut clients[0]);
+        signal(&server, Signal::SIGUSR2);
+        until("the new process", || id(&pid).is_some_and(|pid| pid != first));
+        let _second = Stranger(id(&pid).unwrap());
+        until("a connection to it", || answering(&mut connect(&server)) != one);
+        for _ in 0..3 {
+            // From the same port and others.
+            for client in &mut clients {
+                assert_eq!(answering(client), one);
+                client.migrate().unwrap();
+                assert_eq!(answering(client), one);
+            }
+            assert_ne!(answering(&mut connect(&server)), one);
+        }
+        signal(&server, Signal::SIGQUIT);
+        until("the old one's end", || !old.exists());
+        until("its word", || clients.iter().all(Client::is_over));
+        assert_ne!(answering(&mut connect(&server)), one);
+    }
+}
+
+#[test]
+fn without_the_new_binary_the_old_one_reads_on() {
+    let folder = Folder::new();
+    let server = start(&folder, &site("return 200 $pid;"));
+    let pid = folder.path().join("pid");
+    until("the process id", || id(&pid).is_some());
+    let first = id(&pid).unwrap();
+    let mut client = connect(&server);
+    let one = answering(&mut client);
+    signal(&server, Signal::SIGUSR2);
+    until("the new process", || id(&pid).is_some_and(|pid| pid != first));
+    until("a connection to it", || answering(&mut connect(&server)) != one);
+    shared::send(u32::try_from(id(&pid).unwrap()).unwrap(), Signal::SIGTERM);
+    until("the old one alone", || id(&pid) == Some(first));
+    assert_eq!(answering(&mut client), one);
+    assert_eq!(answering(&mut connect(&server)), one);
 }
 
 #[test]

@@ -172,7 +172,7 @@ async fn chunk(shared: &Shared, recv: &mut RecvStream) -> Result<Option<bytes::B
             Ok(Some(chunk.bytes))
         }
         Ok(None) | Err(ReadError::Reset(_)) => Ok(None),
-        // Nobody is left to be told.
+        // No client is left to be told.
         Err(_) => Err(Broken::Stream(Code::NO_ERROR, "client is gone")),
     }
 }

@@ -40,8 +40,8 @@ const MESSAGE_HEAD_BYTES: usize = 4;
 /// The largest content of a record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// A client that shakes hands, and the configuration it does so by.
-type Known = (Rc<Client>, Rc<WorkerConf>);
+/// A client that shakes hands, and the configuration it does so by, with its socket's place there.
+type Known = (Rc<Client>, Rc<WorkerConf>, usize);
 
 thread_local! {
     static GUESTS: RefCell<HashMap<u64, Known>> = RefCell::default();
@@ -52,7 +52,9 @@ pub(super) struct Guest(u64);
 
 impl Guest {
     pub(super) fn new(client: &Rc<Client>, conf: Rc<WorkerConf>) -> Self {
-        GUESTS.with_borrow_mut(|guests| guests.insert(client.number, (Rc::clone(client), conf)));
+        let socket = conf.sockets.iter().position(|socket| socket.address == client.address);
+        let known = (Rc::clone(client), conf, socket.unwrap_or_default());
+        GUESTS.with_borrow_mut(|guests| guests.insert(client.number, known));
         Self(client.number)
     }
 }
@@ -211,7 +213,8 @@ impl Handshake {
         let (bytes, parameters) = (std::mem::take(bytes), std::mem::take(parameters));
         self.state = State::Failed;
         let offered = read_hello(&bytes[..MESSAGE_HEAD_BYTES + length])?;
-        let (client, conf) = guest(self.number).ok_or_else(gone)?;
+        let (client, conf, socket) = guest(self.number).ok_or_else(gone)?;
+        client.listen.set(socket);
         let chosen = choose(&offered, &client, &conf, speaks_over_quic);
         let (server, config) = chosen.map_err(|(code, why)| alert(code, why))?;
         let tls = ServerConnection::new(config, Version::V1, parameters)
@@ -237,7 +240,7 @@ impl Begun {
         if is_early && self.tls.zero_rtt_keys().is_none() {
             return;
         }
-        let Some((client, conf)) = guest(number) else { return };
+        let Some((client, conf, _)) = guest(number) else { return };
         if let Some(offered) = self.offered.take() {
             let session = TlsSession::new(&self.tls, offered, self.server, SessionId::random());
             if let Some(auth) =
@@ -245,7 +248,7 @@ impl Begun {
             {
                 session.verification(Some(auth));
             }
-            // Nobody else sets it.
+            // It is set here alone.
             let _ = client.tls.set(Box::new(session));
         }
         if let Some(session) = crate::tls::session::of(&client) {

@@ -5,6 +5,7 @@
 //! | `endpoint.rs` | a worker's end of an address: clients that come, and the bounds that they are told |
 //! | `socket.rs` | datagrams, in and out |
 //! | `ids.rs`, `switch.rs` | which endpoint a datagram is for, and how it gets there |
+//! | `link.rs` | two processes at the same sockets, while a new binary takes over |
 //! | `crypto.rs` | TLS inside of QUIC, by the name that a client asks for |
 //! | `keys.rs`, `tokens.rs` | what tokens and resets are made with |
 //!
@@ -15,6 +16,7 @@ pub mod directives;
 mod endpoint;
 mod ids;
 mod keys;
+pub mod link;
 mod socket;
 mod switch;
 mod tokens;

@@ -1,6 +1,6 @@
 //! UDP sockets as the library reads and writes them, with what other endpoints hand over.
 
-use super::ids::Ids;
+use super::ids::{Ids, Owner};
 use super::switch::{Joined, Parcel, Switch};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
@@ -99,15 +99,17 @@ impl Sockets {
             // Datagrams that the system gives as one come from one peer.
             let bytes = &buffer[..meta.len];
             let parcel = || Parcel { bytes: bytes.to_vec(), meta: *meta };
-            let is_gone = match self.ids.endpoint_of(bytes) {
-                Some(number) if number != self.number => {
+            let is_gone = match self.ids.owner(bytes) {
+                Owner::Endpoint(number) if number != self.number => {
                     self.switch.hand_over(self.address, number, parcel())
+                        || self.switch.hand_back(self.address, parcel)
                 }
-                None if self.is_closed.load(Ordering::Relaxed) && begins(bytes) => {
+                Owner::Other => self.switch.hand_back(self.address, parcel),
+                Owner::New if self.is_closed.load(Ordering::Relaxed) && begins(bytes) => {
                     self.switch.hand_on(self.address, parcel());
                     true
                 }
-                _ => false,
+                Owner::Endpoint(_) | Owner::New => false,
             };
             if is_gone {
                 meta.len = 0;
@@ -139,6 +141,10 @@ impl AsyncUdpSocket for Sockets {
     ) -> Poll<io::Result<usize>> {
         if self.poll_queue(context, &mut buffers[0], &mut metas[0]).is_ready() {
             return Poll::Ready(Ok(1));
+        }
+        if self.switch.is_succeeded() {
+            // Another process reads them. Should it end, the queue has a parcel without content.
+            return Poll::Pending;
         }
         for Part { io, state } in &self.parts {
             while io.poll_recv_ready(context)?.is_ready() {

@@ -3,12 +3,17 @@
 //! Each endpoint of an address has a number, which stands in the IDs of its connections. An endpoint that takes no more
 //! connections still reads what the system gives it, as long as it has some: what is for others it hands on.
 
+use super::ids::{Ids, Owner};
 use super::keys::Keys;
+use super::link;
+use arc_swap::ArcSwapOption;
 use quinn::udp::RecvMeta;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 /// Parcels that may wait for an endpoint; chosen: what a moving client sends until it is noticed. More are lost, as on
@@ -38,6 +43,10 @@ struct Address {
 pub struct Switch {
     addresses: Mutex<HashMap<SocketAddr, Address>>,
     hasher: RandomState,
+    /// Leads to the process before this one, as long as it has connections at the same sockets.
+    predecessor: ArcSwapOption<UnixDatagram>,
+    /// Whether another process reads the sockets.
+    is_succeeded: AtomicBool,
 }
 
 /// What an endpoint has of the switch.
@@ -69,7 +78,8 @@ impl Switch {
                 keys: Keys::new(secret)?,
                 queues: HashMap::new(),
                 open: Vec::new(),
-                next: 0,
+                // What a process before this one had, with the same keys, is not taken for this one's.
+                next: self.hasher.hash_one(address) as u16,
             }),
         };
         while known.queues.contains_key(&known.next) {
@@ -106,6 +116,42 @@ impl Switch {
         queue.map(|queue| _ = queue.try_send(parcel)).is_some()
     }
 
+    /// Hands a parcel to the process before this one; `false` if there is none.
+    pub(super) fn hand_back(&self, address: SocketAddr, parcel: impl Fn() -> Parcel) -> bool {
+        let predecessor = self.predecessor.load();
+        // What it does not take is lost.
+        predecessor.as_ref().map(|link| _ = link.send(&link::written(address, &parcel()))).is_some()
+    }
+
+    /// A parcel that the process after this one has handed back.
+    pub(super) fn take_back(&self, address: SocketAddr, parcel: Parcel) {
+        let id = self.lock().get(&address).map(|known| Ids::new(Arc::clone(&known.keys.id), 0));
+        if let Some(Owner::Endpoint(number)) = id.map(|id| id.owner(&parcel.bytes)) {
+            self.hand_over(address, number, parcel);
+        }
+    }
+
+    pub(super) fn set_predecessor(&self, link: Option<UnixDatagram>) {
+        self.predecessor.store(link.map(Arc::new));
+    }
+
+    pub(super) fn is_succeeded(&self) -> bool {
+        self.is_succeeded.load(Ordering::Relaxed)
+    }
+
+    /// Another process reads the sockets, or does not any more.
+    pub(super) fn set_succeeded(&self, is_succeeded: bool) {
+        if is_succeeded == self.is_succeeded.swap(is_succeeded, Ordering::Relaxed) {
+            return;
+        }
+        for known in self.lock().values() {
+            for queue in known.queues.values() {
+                // Has the endpoint look at its sockets again.
+                let _ = queue.try_send(Parcel { bytes: Vec::new(), meta: RecvMeta::default() });
+            }
+        }
+    }
+
     /// Hands the first datagrams of a client to an endpoint that takes connections, each client's to the same.
     pub(super) fn hand_on(&self, address: SocketAddr, parcel: Parcel) {
         let all = self.lock();
@@ -132,25 +178,27 @@ mod tests {
         let (switch, address) = (Switch::default(), ([127, 0, 0, 1], 443).into());
         let mut first = switch.join(address, None).unwrap();
         let mut second = switch.join(address, None).unwrap();
-        assert_eq!((first.number, second.number), (0, 1));
-        assert!(switch.hand_over(address, 1, parcel(1)));
-        assert!(!switch.hand_over(address, 2, parcel(1)));
+        let (one, two) = (first.number, second.number);
+        assert_eq!(two, one.wrapping_add(1));
+        assert!(switch.hand_over(address, two, parcel(1)));
+        assert!(!switch.hand_over(address, two.wrapping_add(1), parcel(1)));
         assert!(second.queue.try_recv().is_ok() && first.queue.try_recv().is_err());
         // What begins is for those that take connections.
-        switch.close(address, 1);
+        switch.close(address, two);
         (0..20).for_each(|port| switch.hand_on(address, parcel(port)));
         assert_eq!(std::iter::from_fn(|| first.queue.try_recv().ok()).count(), 20);
-        assert!(switch.hand_over(address, 1, parcel(1)), "it still has connections");
-        switch.leave(address, 1);
-        assert!(!switch.hand_over(address, 1, parcel(1)));
-        assert_eq!(switch.join(address, None).unwrap().number, 2, "numbers come again late");
+        assert!(switch.hand_over(address, two, parcel(1)), "it still has connections");
+        switch.leave(address, two);
+        assert!(!switch.hand_over(address, two, parcel(1)));
+        let next = switch.join(address, None).unwrap().number;
+        assert_eq!(next, two.wrapping_add(1), "numbers come again late");
     }
 
     #[test]
     fn what_waits_has_a_bound() {
         let (switch, address) = (Switch::default(), ([127, 0, 0, 1], 443).into());
         let mut one = switch.join(address, None).unwrap();
-        (0..2 * WAITING_MAX).for_each(|_| _ = switch.hand_over(address, 0, parcel(1)));
+        (0..2 * WAITING_MAX).for_each(|_| _ = switch.hand_over(address, one.number, parcel(1)));
         assert_eq!(std::iter::from_fn(|| one.queue.try_recv().ok()).count(), WAITING_MAX);
     }
 }

@@ -13,6 +13,7 @@ use super::signals::{self, Signals};
 use super::sockets::{self, Sockets, bind_all};
 use crate::config::load::{Kept, Request};
 use sd_notify::NotifyState;
+use std::os::unix::net::UnixDatagram;
 use std::process::Child;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -31,6 +32,8 @@ struct Master {
     sockets: Sockets,
     /// Addresses at which connections over QUIC may outlive their `listen`.
     draining: Vec<ListenAddress>,
+    /// Leads to the server before this one, for datagrams of its connections.
+    link: Option<UnixDatagram>,
     server: Option<ServerProcess>,
     /// How many there were.
     serial: u64,
@@ -129,6 +132,7 @@ impl Master {
         }
         let sockets = bind_all(&plan.sockets, &[], plan.workers, &mut inherited, &plan.error_log)?;
         give_control_sockets(&plan, &sockets);
+        let link = inherited.link.take();
         drop(inherited);
         let pid = PidFile::write(&plan.pid)?;
         plan.prepare_folders();
@@ -139,6 +143,7 @@ impl Master {
             plan,
             sockets,
             draining: Vec::new(),
+            link,
             server: None,
             serial: 0,
             tell,
@@ -206,6 +211,7 @@ impl Master {
             logs: logs.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))?,
             sockets: sockets::copies(sockets)?,
             adoption: self.adoption.as_ref().map(|adoption| &adoption.socket),
+            link: self.link.as_ref().filter(|_| handover::has_predecessor()),
             has_predecessor: handover::has_predecessor(),
         })
     }
@@ -484,7 +490,11 @@ impl Master {
         }
         self.adoption.iter_mut().for_each(|place| place.follow(self.pid.path()));
         match handover::start(&self.sockets) {
-            Ok(successor) => {
+            Ok((successor, link)) => {
+                if let (Some(link), Some(server)) = (link, &self.server) {
+                    // One that takes no orders has no connections for long.
+                    let _ = server.succeed(link.into());
+                }
                 let id = successor.id();
                 self.log(Level::Notice, &format!("start new binary process {id}"));
                 tell_systemd(&[NotifyState::MainPid(id)]);

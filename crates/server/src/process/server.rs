@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use yorozu_connection::quic::Switch;
+use yorozu_connection::quic::{Switch, link};
 use yorozu_kernel::base::beat::{Beat, Busy};
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
@@ -169,6 +169,11 @@ impl Server {
         };
         server.manager.watch(&server.config, given.has_predecessor);
         server.start_workers()?;
+        if let Some(link) = given.link {
+            link::lead(&server.switch, link.into()).map_err(|problem| {
+                format!("cannot start a thread ({})", error::os_error(&problem))
+            })?;
+        }
         error::process(&server.config, Level::Notice, "start worker threads");
         Ok(server)
     }
@@ -212,6 +217,12 @@ impl Server {
             Told::Order(Order::Reopen(logs)) => {
                 self.tell(|| Command::Flush);
                 self.kept.logs.take(logs);
+            }
+            Told::Order(Order::Succeed(link)) => {
+                if let Err(problem) = link::follow(&self.switch, link.into()) {
+                    let text = format!("cannot start a thread ({})", error::os_error(&problem));
+                    log(Level::Alert, &text);
+                }
             }
             Told::Order(Order::Quit) => self.end(|| Command::Quit),
             Told::Order(Order::Stop) => self.end(|| Command::Stop),

@@ -36,7 +36,7 @@ def ngtcp2(port, folder, *options, targets=('/page',)):
     place = folder / 'got'
     place.mkdir(exist_ok=True)
     urls = [f'https://a.test:{port}{target}' for target in targets]
-    done = subprocess.run(['gtlsclient', '--no-quic-dump', '--no-http-dump', '--exit-on-all-streams-close', '--sni=a.test',
+    done = subprocess.run(['gtlsclient', '--no-quic-dump', '--no-http-dump', '--exit-on-all-streams-close',
                            f'--download={place}',
                            *map(str, options), '127.0.0.1', str(port), *urls],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * PATIENCE)
@@ -51,7 +51,7 @@ def test_ngtcp2_gets_files():
         found, said = ngtcp2(server.port, folder, targets=('/page', '/small', '/said'))
         equal(found.get('page') == PAGE, True, said[-2000:])
         equal(found.get('small'), b'small')
-        equal(found.get('said'), b'HTTP/3.0 h3 https TLSv1.3 a.test on')
+        equal(found.get('said'), b'HTTP/3.0 h3 https TLSv1.3 localhost on')
 
 
 def test_ngtcp2_sends_a_body():
@@ -239,7 +239,8 @@ def test_a_browser_loads_a_page():
                 equal(browser.run('return window.count'), 100)
                 spoken = browser.run('return performance.getEntries().filter(e => e.nextHopProtocol !== undefined).map(e => e.nextHopProtocol)')
                 equal(set(spoken), {'h3'})
-                equal(len(spoken), 102)
+                # And an icon, perhaps.
+                assert len(spoken) in (102, 103), spoken
                 text = browser.run('''return (async () => (await fetch('/echo', {method: 'POST', body: 'x'.repeat(300000)})).text())()''')
                 equal(text, 'POST 300000')
             finally:

@@ -1,7 +1,7 @@
 """Bytes of HTTP/3: frames as they are wanted, fields as literals (RFC 9204, section 4.5.6), nothing checked. QUIC below them
 is aioquic's.
 """
-import asyncio, ssl, time
+import asyncio, logging, ssl, time
 import packages, peers
 from tls import certificate
 from .h2wire import number, request
@@ -12,6 +12,12 @@ if not LACKS:
     from aioquic.quic import events
     from aioquic.quic.configuration import QuicConfiguration
     from aioquic.quic.connection import QuicConnection
+    from aioquic.quic.packet import QuicPacketType
+    from aioquic.quic.packet_builder import QuicPacketBuilder
+    from aioquic.tls import Epoch
+
+# What an attack comes to is looked at here.
+logging.getLogger('quic').setLevel(logging.CRITICAL)
 
 DATA, HEADERS, CANCEL_PUSH, SETTINGS, PUSH_PROMISE, GOAWAY, MAX_PUSH_ID = 0, 1, 3, 4, 5, 7, 13
 CONTROL, PUSH, ENCODER, DECODER = range(4)
@@ -188,6 +194,19 @@ class Connection(asyncio.DatagramProtocol):
     def stop(self, stream, code=REQUEST_CANCELLED):
         if not self.closed:
             self.quic.stop_stream(stream, code)
+
+    def packets(self, *contents):
+        """Sends packets whose frames are as they are given; nothing of them is known here, or sent again."""
+        quic = self.quic
+        for content in contents:
+            builder = QuicPacketBuilder(host_cid=quic.host_cid, is_client=True, max_datagram_size=1400, packet_number=quic._packet_number,
+                                        peer_cid=quic._peer_cid.cid, version=quic._version)
+            builder.start_packet(QuicPacketType.ONE_RTT, quic._cryptos[Epoch.ONE_RTT])
+            kind, rest = read_integer(content)
+            builder.start_frame(kind, capacity=len(rest)).push_bytes(rest)
+            for data in builder.flush()[0]:
+                self.transport.sendto(data)
+            quic._packet_number = builder.packet_number
 
     async def until(self, condition, seconds=10 * peers.PATIENCE):
         """Waits for an event; `False` if it does not come or the connection ends."""

@@ -112,6 +112,46 @@ async def breaks(server, code, start=START, streams=(), ends=False, asks=None):
         assert got == code, f'got {got and hex(got)} {connection.reason}, wanted {hex(code)}'
 
 
+def stream(number, offset=0, data=b'', end=False):
+    """A STREAM frame of QUIC."""
+    return bytes([0x0e | end]) + integer(number) + integer(offset) + integer(len(data)) + data
+
+
+def new_id(number, retired=0):
+    return b'\x18' + integer(number) + integer(retired) + b'\x08' + number.to_bytes(8) + bytes(16)
+
+
+FLOW_CONTROL_ERROR, STREAM_LIMIT_ERROR, STREAM_STATE_ERROR, FINAL_SIZE_ERROR, FRAME_ENCODING_ERROR, CONNECTION_ID_LIMIT_ERROR = 3, 4, 5, 6, 7, 9
+CRYPTO_BUFFER_EXCEEDED = 0xd
+# Frames of QUIC that end a connection, and with which error (RFC 9000, section 20.1).
+FRAMES = {
+    'data beyond the window': (FLOW_CONTROL_ERROR, stream(0, 64 * 1024, b'x')),
+    'data far beyond the window': (FLOW_CONTROL_ERROR, stream(0, 1 << 60, b'x')),
+    'a stream too many': (STREAM_LIMIT_ERROR, stream(4 * 128, 0, b'x')),
+    'the last stream of all': (STREAM_LIMIT_ERROR, stream((1 << 62) - 4, 0, b'x')),
+    'data on a stream of the server': (STREAM_STATE_ERROR, stream(1, 0, b'x')),
+    'data on a one-way stream of the server': (STREAM_STATE_ERROR, stream(3, 0, b'x')),
+    'room for a stream that is read only': (STREAM_STATE_ERROR, b'\x11' + integer(2) + integer(9)),
+    'two ends of a stream': (FINAL_SIZE_ERROR, stream(0, 9, b'x', True) + stream(0, 8, b'x', True)),
+    'data behind the end of a stream': (FINAL_SIZE_ERROR, stream(0, 9, b'x', True) + stream(0, 20, b'x')),
+    'an unknown frame of QUIC': (FRAME_ENCODING_ERROR, b'\x21'),
+    'half a frame of QUIC': (FRAME_ENCODING_ERROR, b'\x0e\0\0\x40'),
+    'the end of the handshake': (PROTOCOL_VIOLATION, b'\x1e'),
+    'a token': (PROTOCOL_VIOLATION, b'\7\4aaaa'),
+    'a connection ID that was not issued': (PROTOCOL_VIOLATION, b'\x19' + integer(1000)),
+    'connection IDs beyond the limit': (CONNECTION_ID_LIMIT_ERROR, b''.join(map(new_id, range(8, 30)))),
+    'much that no handshake needs': (CRYPTO_BUFFER_EXCEEDED, b'\6' + integer(1 << 20) + integer(1) + b'x'),
+    'more streams than there can be': (FRAME_ENCODING_ERROR, b'\x12' + integer((1 << 60) + 1)),
+}
+
+
+async def ends(server, code, content):
+    async with await Connection.to(server.port) as connection:
+        connection.packets(content)
+        got = await connection.end()
+        assert got == code, f'got {got} {connection.reason}, wanted {code}'
+
+
 async def is_taken(connection, target='/ok', wanted=b'ok'):
     got = await connection.content(connection.ask(get(target)))
     assert got == wanted, f'got {got!r} {connection.code} {connection.reason}'
@@ -281,15 +321,16 @@ def may_open(connection):
     return quic.get_next_available_stream_id() // 4 < quic._remote_max_streams_bidi
 
 
-async def resets(server, target, give_up, count):
-    """The server's log tells how each connection ended: a client that has not taken what it was sent may not be told."""
+async def resets(server, data, give_up, count, end=True):
+    """Streams with `data` that are given up until the server has enough. Its log tells how each connection ended: a client that has
+    not taken what it was sent may not be told."""
     before = server.log().count(GIVEN_UP)
     async def work(connection):
         while not connection.closed:
             for _ in range(50):
                 if not may_open(connection):
                     break
-                give_up(connection, connection.ask(get(target)))
+                give_up(connection, connection.ask(data, end))
             connection.flush()
             await turn(connection)
     codes = await connections(server, work, count)
@@ -304,27 +345,19 @@ def reset_and_stop(connection, stream):
 
 
 async def rapid_reset(server):
-    await resets(server, '/x', reset_and_stop, 4)
+    await resets(server, get('/x'), reset_and_stop, 4)
 
 
 async def rapid_stop(server):
     await ask(server.port, '/stored/big')
-    await resets(server, '/stored/big', lambda connection, stream: connection.stop(stream), 4)
+    await resets(server, get('/stored/big'), lambda connection, stream: connection.stop(stream), 4)
 
 
 async def rapid_reset_of_heads(server):
-    def give_up(connection, stream):
-        connection.send(stream, frame(33, b'x'))
-        reset_and_stop(connection, stream)
-
-    async def work(connection):
-        while not connection.closed:
-            for _ in range(50):
-                if may_open(connection):
-                    give_up(connection, connection.ask(b'\1\x40\xffx', end=False))
-            connection.flush()
-            await turn(connection)
-    assert set(await connections(server, work, 2)) == {EXCESSIVE_LOAD}
+    def give_up(connection, number):
+        connection.send(number, frame(33, b'x'))
+        reset_and_stop(connection, number)
+    await resets(server, b'\1\x40\xffx', give_up, 2, end=False)
 
 
 async def streamed(server, first, piece, pieces, kind='ask', count=2, seconds=3):
@@ -479,23 +512,21 @@ async def slow_streams(server):
 async def acknowledgements_of_what_was_not_sent(server):
     """Packets acknowledged that are still to come: a client would be sent more than the network carries."""
     async def work(connection):
-        from aioquic.tls import Epoch
         connection.ask(get('/stored/big'))
-        queue = connection.quic._spaces[Epoch.ONE_RTT].ack_queue
+        queue = connection.quic._spaces[h3wire.Epoch.ONE_RTT].ack_queue
         queue.add(0, 100000)
-        connection.quic._spaces[Epoch.ONE_RTT].ack_at = 0
+        connection.quic._spaces[h3wire.Epoch.ONE_RTT].ack_at = 0
         connection.quic.send_ping(1)
         connection.flush()
-        await connection.end(3)
-    for code in await connections(server, work, 4):
+        await connection.end()
+    for code in await connections(server, work, 4, 20):
         assert code == PROTOCOL_VIOLATION, f'got {code}'
 
 
 async def acknowledgements_of_all(server):
     """Optimistic ones: of each packet number between, also those that were skipped or did not arrive."""
     async def work(connection):
-        from aioquic.tls import Epoch
-        space = connection.quic._spaces[Epoch.ONE_RTT]
+        space = connection.quic._spaces[h3wire.Epoch.ONE_RTT]
         for _ in range(40):
             connection.ask(get('/stored/big'))
             for _ in range(20):
@@ -515,6 +546,65 @@ async def pings(server):
             if at % 50 == 0 and not await turn(connection):
                 return
     await connections(server, work, 4)
+
+
+async def gaps(server):
+    """All streams and all of their windows, but for the first byte of each: it is kept, and no one can read it."""
+    async def work(connection):
+        for number in range(1, 128):
+            connection.packets(*[stream(4 * number, 1 + at, b'x' * 1000) for at in range(0, 64000, 1000)])
+            if not await turn(connection):
+                return
+        await connection.end(1)
+    await connections(server, work, 4, 20)
+
+
+async def bytes_apart(server):
+    """Every second byte of a stream, each in a datagram of its own that is otherwise empty."""
+    before = server.resident_bytes()
+
+    async def work(connection):
+        for first in range(0, 40000, 400):
+            connection.packets(*[stream(0, at, b'x') + bytes(1200) for at in range(first + 1, first + 400, 2)])
+            if not await turn(connection):
+                return
+        await connection.end(1)
+        grown = server.resident_bytes() - before
+        assert grown < 16 << 20, f'20,000 bytes are kept in {grown >> 20} MB'
+    await connections(server, work, 1, 30)
+
+
+async def frames(server, *contents, count=100):
+    async def work(connection):
+        for _ in range(count):
+            connection.packets(*contents)
+            if not await turn(connection):
+                return
+        await connection.end(1)
+    await connections(server, work, 2, 10)
+
+
+async def path_challenges(server):
+    await frames(server, *[b'\x1a' + bytes(8) + b'\x1a' + bytes(7) + b'x'] * 50)
+
+
+async def connection_ids(server):
+    """New ones that retire those before, without an end: each is to be answered."""
+    async def work(connection):
+        for first in range(10, 20000, 200):
+            connection.packets(*[new_id(number, number - 1) for number in range(first, first + 200)])
+            if not await turn(connection):
+                return
+        await connection.end(1)
+    await connections(server, work, 2, 20)
+
+
+async def windows(server):
+    await frames(server, *[b''.join(b'\x10' + integer(1000 + at) + b'\x14' + integer(at) for at in range(100))] * 20)
+
+
+async def the_same_data_again(server):
+    await frames(server, *[stream(0, 0, b'\x21\x7f\xff' + b'x' * 1000), stream(0, 500, b'y' * 1000)] * 50)
 
 
 def datagrams(port, *data, wait=0.5):
@@ -604,7 +694,8 @@ FLOODS = [rapid_reset, rapid_stop, rapid_reset_of_heads, unknown_frames, an_endl
           empty_data, an_endless_section, a_large_section, many_fields, a_compression_bomb, copies_of_entries,
           changes_of_the_table, capacities, cancellations, an_endless_control_frame, push_numbers, priority_updates,
           blocked_streams, no_room_for_answers, clients_that_are_gone, idle_clients, slow_streams,
-          acknowledgements_of_what_was_not_sent, acknowledgements_of_all, pings, amplification, first_datagrams, any_datagrams,
+          acknowledgements_of_what_was_not_sent, acknowledgements_of_all, pings, gaps, bytes_apart,
+          path_challenges, connection_ids, windows, the_same_data_again, amplification, first_datagrams, any_datagrams,
           replayed_datagrams]
 
 
@@ -635,6 +726,10 @@ async def run(tried):
                     case = f'an error: {name}'
                     if tried.wants(case):
                         await tried_one(tried, server, case, breaks(server, **rule))
+                for name, (code, content) in FRAMES.items():
+                    case = f'an error of QUIC: {name}'
+                    if tried.wants(case):
+                        await tried_one(tried, server, case, ends(server, code, content))
                 for allowed in ALLOWED:
                     if tried.wants(allowed.__name__):
                         await tried_one(tried, server, allowed.__name__, allowed(server))

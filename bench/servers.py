@@ -161,6 +161,14 @@ class Cached(Server):
             self.answers('HIT', f'https://127.0.0.1:{port}/', PAGE_BYTES)
 
 
+class Segmented(Cached):
+    """The same with many datagrams given to the system at once."""
+
+    def change(self, main, site):
+        main, site = super().change(main, site)
+        return main.replace('keepalive_timeout 65;', 'keepalive_timeout 65; quic_gso on;'), site
+
+
 class Unlogged(Cached):
     """The same without access log."""
 

@@ -247,6 +247,22 @@ fn without_the_new_binary_the_old_one_reads_on() {
 }
 
 #[test]
+fn clients_of_a_server_that_was_killed_learn_of_it() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("html/key"), "secret").unwrap();
+    let server = start(&folder, &site("quic_host_key $dir/html/key; return 200 $pid;"));
+    let mut client = connect(&server);
+    let one = answering(&mut client);
+    shared::send(server.serving_id(), Signal::SIGKILL);
+    until("another server", || {
+        let mut next = connect(&server);
+        answering(&mut next) != one
+    });
+    let problem = get(&mut client, "/").unwrap_err();
+    assert!(problem.contains("reset by peer"), "{problem}");
+}
+
+#[test]
 fn clients_may_have_to_prove_their_address() {
     let folder = Folder::new();
     let server = start(&folder, &site("quic_retry on; return 200 $http3;"));

@@ -80,6 +80,7 @@ impl Drop for Incoming {
         }
         if self.has_unread_section || self.reader.sections() == 0 {
             self.shared.decoder.borrow_mut().cancel(self.id);
+            self.shared.blocked.borrow_mut().retain(|(stream, _)| *stream != self.id);
             self.shared.acknowledge();
         }
     }

@@ -35,6 +35,13 @@ impl fmt::Debug for Outgoing {
     }
 }
 
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        // What answered it has ended by a panic: left alone it would look whole.
+        self.reset(Code::INTERNAL_ERROR);
+    }
+}
+
 /// A section of fields under construction.
 pub(super) struct Fields {
     section: Vec<u8>,

@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::io::Cursor;
 use std::rc::Rc;
 use std::sync::Arc;
+use yorozu_kernel::base::tasks;
 use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
@@ -215,7 +216,9 @@ impl Handshake {
         let offered = read_hello(&bytes[..MESSAGE_HEAD_BYTES + length])?;
         let (client, conf, socket) = guest(self.number).ok_or_else(gone)?;
         client.listen.set(socket);
-        let chosen = choose(&offered, &client, &conf, speaks_over_quic);
+        // The library holds locks that a panic would leave shut to all connections.
+        let chosen = tasks::guard(|| choose(&offered, &client, &conf, speaks_over_quic));
+        let chosen = chosen.map_err(|panicked| alert(INTERNAL_ERROR, panicked.to_string()))?;
         let (server, config) = chosen.map_err(|(code, why)| alert(code, why))?;
         let tls = ServerConnection::new(config, Version::V1, parameters)
             .map_err(|problem| alert(INTERNAL_ERROR, problem.to_string()))?;

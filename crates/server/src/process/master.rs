@@ -426,7 +426,7 @@ impl Master {
             return Ok(());
         }
         let count = all.len();
-        all.extend(copy_of(&self.sockets)?);
+        all.extend(sockets::copy_of(&self.sockets)?);
         self.configure(&plan, &all)?;
         all.truncate(count);
         self.asked = Some(Asked { plan, opened: all });
@@ -595,10 +595,4 @@ fn give_control_sockets(plan: &Plan, opened: &Sockets) {
             rights::give(path, identity);
         }
     }
-}
-
-fn copy_of(sockets: &Sockets) -> Result<Sockets, String> {
-    let copies = sockets.iter().map(|(address, it)| Ok((address.clone(), it.try_clone()?)));
-    let copies: std::io::Result<_> = copies.collect();
-    copies.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))
 }

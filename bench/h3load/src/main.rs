@@ -1,6 +1,6 @@
 //! Asks a server on this machine for a page over HTTP/3, again and again.
 //!
-//!   yorozu-h3load PORT PATH CLIENTS STREAMS SECONDS      connections that stay, each with so many requests at a time
+//!   yorozu-h3load PORT PATH CLIENTS STREAMS SECONDS      connections that stay, each with this many requests at a time
 //!   yorozu-h3load PORT PATH CLIENTS new SECONDS          a new connection for each request
 //!
 //! Prints `requests N rate N/s p99 N ms errors N`. What is not answered with 200 is an error. Certificates are not looked at.
@@ -169,7 +169,7 @@ impl Load {
         }
     }
 
-    /// A connection that stays, with so many requests at a time.
+    /// A connection that stays, with this many requests at a time.
     async fn stay(self: Rc<Self>, streams: usize) -> Result<(), Failed> {
         let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
         let (connection, _control) = self.connect(&endpoint).await?;

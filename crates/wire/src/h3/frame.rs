@@ -130,8 +130,8 @@ pub const fn head_bytes(kind: u64, length: u64) -> usize {
     integer_bytes(kind) + integer_bytes(length)
 }
 
-/// Appends what a control stream begins with: its type, and SETTINGS that allow requests a dynamic table of so many bytes
-/// and so many streams that wait for its entries.
+/// Appends what a control stream begins with: its type, and SETTINGS that allow requests a dynamic table of this many bytes
+/// and this many streams that wait for its entries.
 ///
 /// # Panics
 /// One of them has more than 62 bits.

@@ -72,7 +72,7 @@ struct Prefix {
 }
 
 impl Decoder {
-    /// Allows a client so many bytes of a dynamic table, and so many streams that wait for it: what its settings say.
+    /// Allows a client this many bytes of a dynamic table, and this many streams that wait for it: what its settings say.
     pub fn new(capacity_max: usize, blocked_max: usize) -> Self {
         Self {
             table: Table::new(0),
@@ -285,7 +285,7 @@ impl Decoder {
         Ok(scratch.split_at(name_bytes))
     }
 
-    /// The entry that was put in behind so many others.
+    /// The entry that was put in behind this many others.
     fn entry(&self, prefix: &Prefix, number: Option<u64>) -> Result<(&[u8], &[u8]), Failed> {
         let number = number.filter(|number| *number < prefix.required).ok_or(Failed)?;
         // A section is read only when what it requires is in.

@@ -334,7 +334,8 @@ impl<'a> Search<'a> {
             );
         }
         let listens = scope.find("listen");
-        let is_tls = |line: &&Directive| line.args.iter().any(|arg| &arg[..] == b"ssl");
+        let is_tls =
+            |line: &&Directive| line.args.iter().any(|arg| matches!(&arg[..], b"ssl" | b"quic"));
         let is_mixed = listens.iter().any(is_tls) && !listens.iter().all(is_tls);
         let tells_scheme =
             [&b"$scheme"[..], b"$https", b"$server_port"].iter().any(|name| has(name));

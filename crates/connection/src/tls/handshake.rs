@@ -1,7 +1,8 @@
 //! The handshake: which server the client names decides the certificate and everything else.
 
 use crate::h2;
-use crate::tls::server::ServerTls;
+use crate::quic;
+use crate::tls::server::{ServerTls, Speaks};
 use crate::tls::session::{Offered, Session, SessionId};
 use crate::tls::stream::Tls;
 use bytes::{Bytes, BytesMut};
@@ -53,7 +54,7 @@ pub async fn handshake(
     if let Some(config) = challenge(&accepted, &offered, conf) {
         return Err(answer_challenge(tls, accepted, config).await);
     }
-    let (server, config) = match choose(&offered, client, conf) {
+    let (server, config) = match choose(&offered, client, conf, speaks_over_tcp) {
         Ok(chosen) => chosen,
         Err((alert, why)) => {
             // Nothing is encrypted yet (RFC 8446, section 6): a fatal alert as it stands.
@@ -69,7 +70,10 @@ pub async fn handshake(
     tls.begin(session);
     let early = shake(tls).await?;
     tls.keep_early(early);
-    let session = tls.with_session(|session| Session::new(session, offered, server, id));
+    let session = tls.with_session(|session| {
+        let resumed = session.received_resumption_data().and_then(|id| id.try_into().ok());
+        Session::new(session, offered, server, resumed.map_or(id, SessionId))
+    });
     let session = session.ok_or(NoSession::Closed)?;
     if let Some(auth) = &server_tls(conf, server).client_auth {
         session.verification(Some(auth));
@@ -186,14 +190,40 @@ async fn hello(tls: &Tls) -> Result<Accepted, NoSession> {
 /// TLS alerts (RFC 8446, section 6.2).
 const INTERNAL_ERROR: u8 = 80;
 const UNRECOGNIZED_NAME: u8 = 112;
+const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 type Chosen = (ServerId, Arc<ServerConfig>);
 
+/// What a server speaks, if anything.
+type SpeaksBy = fn(&WorkerConf, &Client, ServerId) -> Option<Speaks>;
+
+fn speaks_over_tcp(conf: &WorkerConf, client: &Client, server: ServerId) -> Option<Speaks> {
+    let socket = &conf.sockets[client.listen.get()];
+    let settings = conf.location(conf.server(server).conf);
+    let may_use_h2 = socket.http2 || settings.of::<h2::Conf>().http2;
+    Some(if may_use_h2 { Speaks::Http1Or2 } else { Speaks::Http1 })
+}
+
+/// What a server speaks over QUIC.
+pub fn speaks_over_quic(conf: &WorkerConf, _: &Client, server: ServerId) -> Option<Speaks> {
+    let own: &quic::directives::Conf = conf.of_server(server);
+    match (own.http3, own.http3_hq) {
+        (true, true) => Some(Speaks::Http3OrHq),
+        (true, false) => Some(Speaks::Http3),
+        (false, true) => Some(Speaks::Hq),
+        (false, false) => None,
+    }
+}
+
 /// The server a client names, and its settings; else the alert, and the reason for the log.
-fn choose(
+///
+/// # Errors
+/// The alert, and the reason for the log.
+pub fn choose(
     offered: &Offered,
     client: &Rc<Client>,
     conf: &Rc<WorkerConf>,
+    speaks: SpeaksBy,
 ) -> Result<Chosen, (u8, String)> {
     let socket = &conf.sockets[client.listen.get()];
     let exchange = || {
@@ -209,7 +239,9 @@ fn choose(
     }
     let shows = if tls.has_certificate() { server } else { socket.default_server };
     let tls = server_tls(conf, shows);
-    let may_use_h2 = socket.http2 || conf.location(conf.server(server).conf).of::<h2::Conf>().http2;
+    let Some(speaks) = speaks(conf, client, server) else {
+        return Err((NO_APPLICATION_PROTOCOL, "the server speaks no protocol here".to_owned()));
+    };
     let with_name = || {
         let mut exchange = exchange();
         (exchange.server, exchange.location) = (shows, conf.server(shows).conf);
@@ -218,7 +250,7 @@ fn choose(
         }
         exchange
     };
-    match tls.config(may_use_h2, with_name) {
+    match tls.config(speaks, with_name) {
         Ok(Some(config)) => Ok((server, config)),
         Ok(None) => Err((INTERNAL_ERROR, "the server has no certificate".to_owned())),
         Err(why) => Err((INTERNAL_ERROR, why)),

@@ -431,6 +431,26 @@ def test_terms_that_are_not_agreed_to():
                 wait_issued(server, 'a.example', issuer.root())
 
 
+def test_nothing_is_asked_for_that_could_not_be_kept():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port) as issuer:
+            state = folder / 'state'
+            state.mkdir(mode=0o500)
+            (state / 'lock').touch(0o600)
+            if os.geteuid() == 0:
+                for path in (state, state / 'lock'):
+                    shutil.chown(path, 'www-data', 'www-data')
+            block = issuer.block(state=f'state_path {state};')
+            with Server(folder, conf_of(issuer, http_port, block=block), user='www-data') as server:
+                until('a failure', lambda: status(server)[0][5] != 'no error')
+                assert 'failed (13: Permission denied)' in status(server)[0][5], status(server)
+                equal((issuer.accounts(), issuer.issued()), (0, 0))
+                state.chmod(0o700)
+                reload(server)
+                wait_issued(server, 'a.example', issuer.root())
+
+
 def test_two_servers_share_a_folder():
     with Folder() as folder:
         http_port, other_port = free_port(), free_port()

@@ -37,6 +37,7 @@ use yorozu_kernel::files::temporary::private_folder;
 
 const ACCOUNT: &str = "account";
 const LOCK: &str = "lock";
+const PROBE: &str = "probe";
 
 /// A folder that this process has the lock of.
 #[derive(Debug)]
@@ -151,6 +152,16 @@ impl Folder {
         written.map_err(|problem| {
             format!("writing \"{}\" failed ({})", place.display(), yorozu_conf::os_error(&problem))
         })
+    }
+
+    /// Whether files can be written: what could not be kept is not to be asked for.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.write(PROBE, "")?;
+        self.remove(PROBE);
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

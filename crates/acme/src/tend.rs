@@ -192,6 +192,7 @@ impl Tended {
         let _turn = self.office.orders.acquire().await;
         self.certificate.note(|standing| standing.next = Next::Ordering);
         let folder = self.folder.as_deref();
+        folder.map_or(Ok(()), Folder::check)?;
         let work = async {
             let session = self.office.session(duty, folder).await?;
             let (certificate, challenges) = (&*self.certificate, &self.office.challenges);

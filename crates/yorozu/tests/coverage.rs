@@ -61,6 +61,7 @@ const WITHOUT_A_CASE: &[(&str, &str)] = &[
     ("ssl_stapling", "tests/tls.py has a responder"),
     ("ssl_stapling_file", "tests/tls.py has a responder"),
     ("ssl_stapling_responder", "tests/tls.py has a responder"),
+    ("ssl_verify", "tests/acme.py has an issuer"),
     ("state_path", "tests/acme.py has an issuer"),
     ("tcp_nodelay", "packets are not seen by a client"),
     ("tcp_nopush", "packets are not seen by a client"),

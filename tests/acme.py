@@ -6,8 +6,9 @@
 A recent pebble comes by Go's own client into target/tools, where there is one; else Debian's package is used, which knows
 neither the times of renewal nor profiles: the tests of these say so then.
 """
-import http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
+import asyncio, http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
 import sys, threading, time
+from attacks import h3wire
 from peers import PATIENCE, YOROZU, Folder, Process, Server, free_port, listens, run, until
 from tls import certificate, equal
 
@@ -21,7 +22,8 @@ def pebble():
     made = TOOLS / 'pebble'
     if not made.exists() and shutil.which('go'):
         TOOLS.mkdir(parents=True, exist_ok=True)
-        subprocess.run(['go', 'install', PACKAGE], env=os.environ | {'GOBIN': str(TOOLS)}, capture_output=True)
+        subprocess.run(['go', 'install', PACKAGE], env=os.environ | {'GOBIN': str(TOOLS)}, capture_output=True,
+                       timeout=600)
     return (str(made), True) if made.exists() else (shutil.which('pebble') or 'pebble', False)
 
 
@@ -258,7 +260,8 @@ def test_addresses_keys_and_names_of_subjects():
                 server {{ listen 127.0.0.1:$port ssl; server_name p384.example; acme_certificate ca key=ecdsa:384; }}
                 server {{ listen 127.0.0.1:$port ssl; server_name p521.example; acme_certificate ca key=ecdsa:521; }}
                 server {{ listen 127.0.0.1:$port ssl; server_name ip.example; acme_certificate ca ip.example 127.0.0.1; }}
-                server {{ listen 127.0.0.1:{tls_port} ssl; server_name off.example; acme_certificate alpn off.example 127.0.0.1; }}'''
+                server {{ listen 127.0.0.1:{tls_port} ssl; server_name off.example;
+                          acme_certificate alpn off.example 127.0.0.1; }}'''
             with Server(folder, conf) as server:
                 for name, kind in (('rsa', '2048 bit'), ('p384', 'P-384'), ('p521', 'P-521'), ('ip', 'IP Address:127.0.0.1')):
                     text = details(wait_issued(server, f'{name}.example', root), '-text')
@@ -268,6 +271,26 @@ def test_addresses_keys_and_names_of_subjects():
                 # The two issuers are accounts of their own, and one account serves all certificates of an issuer.
                 equal(issuer.accounts(), 2)
                 assert not list(server.folder.glob('**/off.example*'))
+
+
+def test_a_client_over_quic_sees_it_too():
+    if h3wire.LACKS:
+        return print(h3wire.LACKS)
+    from aioquic.asyncio import connect
+    from aioquic.quic.configuration import QuicConfiguration
+
+    async def shakes_hands(port, root):
+        settings = QuicConfiguration(is_client=True, alpn_protocols=['h3'], server_name='a.example', cafile=str(root))
+        async with connect('127.0.0.1', port, configuration=settings):
+            return True
+
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port) as issuer:
+            root = issuer.root()
+            with Server(folder, conf_of(issuer, http_port, more='listen 127.0.0.1:$port quic;')) as server:
+                wait_issued(server, 'a.example', root)
+                assert asyncio.run(asyncio.wait_for(shakes_hands(server.port, root), 30 * PATIENCE))
 
 
 def test_external_accounts_and_profiles():

@@ -119,6 +119,11 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
     if all.contains("$full") {
         places.push(("$full", full()));
     }
+    for (word, certificate) in [("$h2", None), ("$tls_h2", Some("server"))] {
+        if all.contains(word) {
+            places.push((word, origin.listen_h2(certificate)));
+        }
+    }
     if all.contains("$uwsgi") {
         places.push(("$uwsgi", origin.listen_uwsgi()));
     }

@@ -3,7 +3,7 @@
 use crate::control;
 use std::sync::LazyLock;
 use yorozu_connection::{h2, tls};
-use yorozu_gateway::{cache, fastcgi, memcached, proxy, scgi, upstream, uwsgi};
+use yorozu_gateway::{cache, fastcgi, grpc, memcached, proxy, scgi, upstream, uwsgi};
 use yorozu_kernel::config::module::{Module, Modules, WithoutEffect};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::core_variables::VARIABLES;
@@ -49,6 +49,7 @@ const ALL: &[Module] = &[
     cache::MODULE,
     cache::drop_args::MODULE,
     proxy::MODULE,
+    grpc::MODULE,
     memcached::MODULE,
     fastcgi::MODULE,
     uwsgi::MODULE,

@@ -1,6 +1,6 @@
 //! HTTP/2 towards upstreams: `proxy_http_version 2` and `grpc_pass`.
 //!
-//! As nginx, one request at a time on a connection, which is kept for the next one: so nobody waits behind another's
+//! As nginx, one request at a time on a connection, which is kept for the next one: so no request waits behind another's
 //! answer, and a client that reads slowly holds up its own upstream by not being read from, with no windows to count
 //! out. What lasts as long as the connection is a [`Line`]: a request takes it over where the one before left it
 //! (`docs/decisions/0029-http2-upstreams.md`).

@@ -107,6 +107,7 @@ PARTS = [
     Part('gateways', 'gateways with memcached, PHP-FPM and Apache', 'tests/gateways.py'),
     Part('applications', 'applications behind uwsgi and SCGI', 'tests/applications.py'),
     Part('calls', 'gRPC, and upstreams of HTTP/2', 'tests/calls.py'),
+    Part('videos', 'parts of videos', 'tests/videos.py'),
     Part('storm', 'clients that leave and upstreams that fail', 'tests/storm.py'),
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),

@@ -10,7 +10,9 @@ use yorozu_kernel::exchange::core_variables::VARIABLES;
 use yorozu_modules::access_log;
 use yorozu_modules::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use yorozu_modules::filters::{addition, charset, headers, more_headers, slice, ssi, sub, userid};
-use yorozu_modules::handlers::{autoindex, dav, empty_gif, flv, index, random_index, stub_status};
+use yorozu_modules::handlers::{
+    autoindex, dav, empty_gif, flv, index, mp4, random_index, stub_status,
+};
 use yorozu_modules::phases::{
     access, auth_basic, auth_request, browser, geo, geoip2, limit_conn, limit_req, map, mirror,
     realip, referer, rewrite, secure_link, split_clients,
@@ -39,6 +41,7 @@ const ALL: &[Module] = &[
     secure_link::MODULE,
     empty_gif::MODULE,
     flv::MODULE,
+    mp4::MODULE,
     random_index::MODULE,
     dav::MODULE,
     index::MODULE,

@@ -120,17 +120,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ("http_keyval", &["keyval", "keyval_zone"]),
     ("http_limit_conn", &["limit_zone"]),
     ("http_memcached", &["memcached_allow_upstream", "memcached_bind_dynamic"]),
-    (
-        "http_mp4",
-        &[
-            "mp4",
-            "mp4_buffer_size",
-            "mp4_max_buffer_size",
-            "mp4_limit_rate",
-            "mp4_limit_rate_after",
-            "mp4_start_key_frame",
-        ],
-    ),
+    ("http_mp4", &["mp4_limit_rate", "mp4_limit_rate_after"]),
     ("http_num_map", &["num_map"]),
     (
         "http_oidc",

@@ -110,6 +110,7 @@ PARTS = [
     Part('videos', 'parts of videos', 'tests/videos.py'),
     Part('storm', 'clients that leave and upstreams that fail', 'tests/storm.py'),
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
+    Part('server-certificates', 'certificates of upstreams', 'tests/server_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),

@@ -56,6 +56,7 @@ pub fn serve(
         timer: Timer::default(),
         buffer: early,
         out: Vec::new(),
+        send_timeout: Duration::ZERO,
         keepalive_timeout: Duration::ZERO,
         is_pipelined: false,
     };
@@ -70,8 +71,11 @@ pub(super) struct Connection {
     pub(super) worker: Rc<dyn Host>,
     pub(super) timer: Timer,
     buffer: BytesMut,
-    /// The response head under construction; kept for its allocation while requests follow closely.
+    /// Responses to pipelined requests that are held back to be sent together, and behind them the head under construction;
+    /// kept for its allocation while requests follow closely.
     pub(super) out: Vec<u8>,
+    /// How long the client may take nothing of what is held back.
+    pub(super) send_timeout: Duration,
     /// What the last request's location allows.
     keepalive_timeout: Duration,
     /// Whether the present request arrived before the last one was answered.
@@ -86,7 +90,9 @@ impl Connection {
             if self.buffer.is_empty() && !self.wait().await {
                 return;
             }
-            match Box::pin(self.request()).await {
+            // Written where it stays: it has thousands of bytes, which would be moved there.
+            let request = Box::write(Box::new_uninit(), self.request());
+            match Box::into_pin(request).await {
                 Next::Request => {}
                 Next::Linger => return Box::pin(self.linger()).await,
                 Next::Close => return,
@@ -96,6 +102,7 @@ impl Connection {
 
     /// Waits for the first bytes of a request, keeping no memory; `false` if none came in time.
     async fn wait(&mut self) -> bool {
+        debug_assert!(self.out.is_empty(), "what is held back has a request behind it");
         let Some(conf) = self.conf() else { return false };
         let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
         drop(conf);
@@ -126,7 +133,16 @@ impl Connection {
         let core = first_core(&conf, &self.client);
         let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
         drop(conf);
-        let received = receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await;
+        let (io, timer) = (&self.io, &mut self.timer);
+        let may_wait = self.out.is_empty();
+        let mut received = receive(io, &mut self.buffer, timer, &bounds, timeout, may_wait).await;
+        if matches!(received, Received::NotYet) {
+            if write::flush(self).await.is_err() {
+                return Next::Close;
+            }
+            let (io, timer) = (&self.io, &mut self.timer);
+            received = receive(io, &mut self.buffer, timer, &bounds, timeout, true).await;
+        }
         // A request that arrives after a reload is answered by the new configuration.
         let Some(conf) = self.conf() else { return Next::Close };
         let received = match received {
@@ -139,7 +155,7 @@ impl Connection {
                 self.answer(conf, request, Some((status, text))).await
             }
             // Both have a status in the log only.
-            Received::Closed => {
+            Received::Closed | Received::NotYet => {
                 let text = "client prematurely closed connection";
                 self.unanswered(conf, &bounds, 400, text);
                 Next::Close
@@ -201,24 +217,33 @@ impl Connection {
         let _writing = Gauge::take(&COUNTERS.writing);
         let mut exchange = self.exchange(conf, request);
         let answer = match respond::begin(&mut exchange, refusal) {
-            Begun::Waits(pending) => Box::pin(respond::wait(&mut exchange, pending)).await,
+            Begun::Waits(pending) => {
+                if !self.out.is_empty() {
+                    // A client that is gone is noticed by what is waited for, or when the response is sent.
+                    let _ = Box::pin(write::flush(self)).await;
+                }
+                Box::pin(respond::wait(&mut exchange, pending)).await
+            }
             Begun::Done(answer) => answer,
         };
         match answer {
-            Ok(response) => self.finish(&mut exchange, *response).await,
-            Err(status) => self.give_up(exchange, status),
+            Ok(response) => self.finish(&mut exchange, response).await,
+            Err(status) => self.give_up(exchange, status).await,
         }
     }
 
     /// Closes without an answer.
-    fn give_up(&mut self, mut exchange: Exchange, status: u16) -> Next {
+    async fn give_up(&mut self, mut exchange: Exchange, status: u16) -> Next {
         exchange.status = status;
         log(&mut exchange);
+        if !self.out.is_empty() {
+            let _ = Box::pin(write::flush(self)).await;
+        }
         Next::Close
     }
 
     /// Sends the response, logs it, and decides what comes after it.
-    async fn finish(&mut self, exchange: &mut Exchange, response: Response) -> Next {
+    async fn finish(&mut self, exchange: &mut Exchange, response: Box<Response>) -> Next {
         let conf = Rc::clone(&exchange.conf);
         let core = conf.location(exchange.location).http_core();
         let body = &mut exchange.body;
@@ -226,6 +251,7 @@ impl Connection {
             exchange.keep_alive = false;
         }
         exchange.keep_alive &= self.may_keep_alive(exchange, core);
+        self.send_timeout = core.send_timeout;
         let sent = write::response(self, exchange, response, core).await;
         exchange.is_complete = sent == Sent::Whole;
         log(exchange);
@@ -247,6 +273,7 @@ impl Connection {
                 LingeringClose::On => Next::Close,
             };
         }
+        // Nothing is held back here: that takes a request whose body is over.
         if !exchange.body.is_finished()
             && exchange.body.skip(core.lingering_timeout, core.lingering_time).await.is_err()
         {
@@ -254,6 +281,7 @@ impl Connection {
         }
         if self.worker.is_stopping() {
             // The stop came after the head had promised to keep the connection.
+            let _ = write::flush(self).await;
             return Next::Close;
         }
         self.buffer = std::mem::take(&mut exchange.body.unread);
@@ -291,17 +319,19 @@ impl Connection {
 fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     use http_core::KeepaliveDisable;
     let disabled = core.keepalive_disable;
+    let is_post = exchange.request.method == yorozu_kernel::exchange::request::Method::Post;
+    let may_be_msie = disabled.contains(KeepaliveDisable::MSIE6) && is_post;
+    let may_be_safari = disabled.contains(KeepaliveDisable::SAFARI);
+    // Most requests are answered by this: a search of their agent costs more than the rest here.
+    if !may_be_msie && !may_be_safari {
+        return false;
+    }
     let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else {
         return false;
     };
-    if disabled.is_empty() {
-        return false;
-    }
     let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
-    let is_post = exchange.request.method == yorozu_kernel::exchange::request::Method::Post;
     let is_old_msie =
-        [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
-    let is_safari = has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
-    (disabled.contains(KeepaliveDisable::MSIE6) && is_post && is_old_msie)
-        || (disabled.contains(KeepaliveDisable::SAFARI) && is_safari)
+        || [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
+    let is_safari = || has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
+    (may_be_msie && is_old_msie()) || (may_be_safari && is_safari())
 }

@@ -24,6 +24,7 @@ use yorozu_kernel::exchange::request_body::{BodyError, RequestBody};
 use yorozu_kernel::exchange::source::RequestSource;
 use yorozu_kernel::exchange::{Exchange, UpstreamAttempt};
 use yorozu_kernel::logging::error::{Context, Level, os_error};
+use yorozu_tls::verifier::Disbelief;
 use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
 
 /// nginx's words for an answer that ends before its head.
@@ -398,6 +399,9 @@ impl Job {
 }
 /// nginx's words for a failed handshake, with rustls's reason.
 fn tls_error(problem: &io::Error) -> String {
+    if let Some(why) = Disbelief::of(problem) {
+        return why.to_string();
+    }
     match problem.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::Other => {
             format!("SSL_do_handshake() failed ({problem})")

@@ -9,6 +9,7 @@
 
 mod atoms;
 mod movie;
+mod tables;
 mod track;
 
 use super::static_file;

@@ -27,8 +27,9 @@ def answer(stream, content=b'', fields=(), end=True):
 class Origin:
     """Raw frames: `attack(stream)` gives bytes, or an endless generator of them; without one, answers that count up."""
 
-    def __init__(self):
+    def __init__(self, window=65535, opens=True):
         self.port, self.attack, self.count, self.connections, self.tasks = free_port(), None, 0, 0, set()
+        self.window, self.opens, self.pieces = window, opens, 0
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.connected, '127.0.0.1', self.port)
@@ -45,12 +46,13 @@ class Origin:
         self.connections += 1
         try:
             assert await reader.readexactly(len(PREFACE)) == PREFACE
-            writer.write(frame(SETTINGS))
+            writer.write(settings((4, self.window)))
             while True:
                 top = await reader.readexactly(9)
                 content = await reader.readexactly(int.from_bytes(top[:3]))
                 kind, flags, stream = top[3], top[4], int.from_bytes(top[5:])
-                if kind == DATA and content:
+                self.pieces += kind == DATA
+                if kind == DATA and content and self.opens:
                     for opened in (0, stream):
                         writer.write(frame(WINDOW_UPDATE, 0, opened, len(content).to_bytes(4)))
                 if kind in (HEADERS, DATA) and flags & END_STREAM:
@@ -244,6 +246,23 @@ class Attack:
             self.tried.check(case, len(lines) == (1 if is_lost else 0), f'the log says {lines}')
             await self.own(case, mode)
 
+    async def stuck(self, mode, narrow, closed):
+        """Windows of a byte, and none: content goes as it is let, or not at all."""
+        case = f'narrow:{mode}'
+        if self.tried.wants(case):
+            # The first request does not know of it yet.
+            for _ in range(3):
+                got = await self.ask(f'{mode}-narrow', b'x' * 50)
+                self.tried.check(case, got == (200, b'own %d' % narrow.count, True), f'the client got {got}')
+            self.tried.check(case, narrow.pieces >= 50, f'the content came in {narrow.pieces} frames')
+        case, known = f'closed:{mode}', len(self.server.log())
+        if self.tried.wants(case):
+            # More than every window is before anything is said of it.
+            got = await self.ask(f'{mode}-closed', b'x' * 70_000)
+            self.tried.check(case, (got[0], got[2]) == (504, True), f'the client got {got}')
+            log = self.server.log()[known:]
+            self.tried.check(case, 'timed out (110: Connection timed out) while sending request' in log, log)
+
     async def all(self):
         for mode in MODES:
             for name, frames, text in BEFORE:
@@ -257,13 +276,19 @@ class Attack:
                 await self.refused(mode, name, frames)
 
 
-def configuration(port):
+def configuration(port, narrow, closed):
     groups = ''.join(f'upstream {mode} {{ server 127.0.0.1:{port} max_fails=0; keepalive 1; }}\n' for mode in MODES)
     groups += f'upstream new {{ server 127.0.0.1:{port} max_fails=0; keepalive 0; }}\n'
     places = ''.join(f'''
         location /kept{end}/ {{ proxy_pass http://{kept or "kept"}; }}
         location /live{end}/ {{ proxy_pass http://{kept or "live"}; proxy_buffering off; proxy_request_buffering off; }}
         location /grpc{end}/ {{ grpc_pass {kept or "grpc"}; }}''' for end, kept in (('', ''), ('-new', 'new')))
+    places += ''.join(f'''
+        location /kept-{name}/ {{ proxy_pass http://{name}; proxy_send_timeout 500ms; }}
+        location /live-{name}/ {{ proxy_pass http://{name}; proxy_send_timeout 500ms; proxy_request_buffering off; }}
+        location /grpc-{name}/ {{ grpc_pass {name}; grpc_send_timeout 500ms; }}''' for name in ('narrow', 'closed'))
+    groups += f'''upstream narrow {{ server 127.0.0.1:{narrow}; keepalive 1; }}
+        upstream closed {{ server 127.0.0.1:{closed}; keepalive 1; }}'''
     return f'''{groups}
         server {{ listen 127.0.0.1:$port; proxy_http_version 2; proxy_buffer_size 8k; grpc_buffer_size 8k;
           proxy_read_timeout 20s; grpc_read_timeout 20s; {places} }}'''
@@ -271,13 +296,15 @@ def configuration(port):
 
 async def run(tried):
     with Folder() as folder:
-        async with Origin() as origin:
+        async with Origin() as origin, Origin(1) as narrow, Origin(0, opens=False) as closed:
             # One worker: the connection that is kept is the next request's.
-            with Server(folder, configuration(origin.port), main='worker_processes 1;') as server:
+            with Server(folder, configuration(origin.port, narrow.port, closed.port), main='worker_processes 1;') as server:
                 attack = Attack(tried, origin, server)
                 await attack.own('the first', 'kept')
                 before = server.allocated_bytes()
                 await attack.all()
+                for mode in MODES:
+                    await attack.stuck(mode, narrow, closed)
                 more = server.allocated_bytes() - before
                 tried.check('memory', more < MEMORY, f'grew by {more:,} bytes')
                 tried.alive(server)

@@ -5,7 +5,7 @@ pub mod codec;
 pub mod head;
 pub mod params;
 
-use crate::protocol::call::{Call, Framing};
+use crate::protocol::call::{Call, Framing, Talk};
 use crate::protocol::family::Family;
 use bytes::Bytes;
 use codec::{Asked, PlainCodec};
@@ -66,7 +66,7 @@ impl Plain {
             validates,
             framing: Framing::PLAIN,
             content,
-            codec: Box::new(move || Box::new(PlainCodec::new(asked))),
+            talk: Talk::Apart(Box::new(move || Box::new(PlainCodec::new(asked)))),
             catch_stderr: Vec::new(),
             line: None,
             may_keep: false,

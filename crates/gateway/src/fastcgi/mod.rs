@@ -6,7 +6,7 @@ use super::cgi::Param;
 use super::cgi::params::{Own, Pairs, put};
 use super::pass::{self, Shared};
 use super::protocol::Protocol;
-use super::protocol::call::{Call, Framing};
+use super::protocol::call::{Call, Framing, Talk};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
 use crate::cache::settings;
@@ -87,7 +87,7 @@ impl Protocol for Fastcgi {
             validates,
             framing: STDIN,
             content,
-            codec: Box::new(codec(pass::conf(location, &FAMILY).buffer_size.bytes())),
+            talk: Talk::Apart(Box::new(codec(pass::conf(location, &FAMILY).buffer_size.bytes()))),
             catch_stderr: conf.fastcgi_catch_stderr.clone(),
             line: None,
             may_keep: conf.fastcgi_keep_conn,

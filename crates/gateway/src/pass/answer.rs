@@ -20,7 +20,7 @@ use yorozu_kernel::exchange::cached::NotStored;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response};
-use yorozu_kernel::exchange::{Exchange, content_type, error_page};
+use yorozu_kernel::exchange::{Exchange, error_page};
 use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Context, Level};
 
@@ -191,7 +191,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Res
     }
     let is_ignored = conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_CHARSET);
     if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
-        content_type::add_charset(&mut response.content_type, charset);
+        response.charset = (!charset.is_empty()).then(|| charset.clone());
     }
     response.allow_ranges |= conf.cache.force_ranges;
     response.forces_ranges = conf.cache.force_ranges;

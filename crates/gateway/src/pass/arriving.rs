@@ -89,8 +89,7 @@ impl ArrivingBody {
             }
             finish_whole(exchange, pieces, targets, response, started).await;
             place_trailers(exchange, source.codec.take_trailers(), response);
-            let (connection, is_reusable) = source.into_connection(true);
-            lease.release(connection, is_reusable);
+            lease.release(source.rest(true).await);
         } else if has_no_content {
             // The content is not wanted; PHP may be cut short.
             fetched.end();

@@ -3,9 +3,9 @@
 use super::Conf;
 use super::pools::{self, Lease, PoolKey};
 use super::pump::Source;
-use super::upload::{self, Sending, UploadFault, Uploaded};
+use super::upload::{Sending, UploadFault};
 use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
-use crate::protocol::codec::{Codec, Head};
+use crate::protocol::codec::Head;
 use crate::protocol::family::Family;
 use crate::protocol::fault::{Conditions, Fault};
 use crate::upstream::{Upstream, sticky};
@@ -17,10 +17,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use yorozu_kernel::base::{batch, timer, turn};
+use yorozu_kernel::base::turn;
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::WorkerConf;
-use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::request_body::{BodyError, RequestBody};
 use yorozu_kernel::exchange::source::RequestSource;
 use yorozu_kernel::exchange::{Exchange, UpstreamAttempt};
@@ -29,7 +28,7 @@ use yorozu_tls::verifier::Disbelief;
 use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
 
 /// nginx's words for an answer that ends before its head.
-const CLOSED_EARLY: &str =
+pub(super) const CLOSED_EARLY: &str =
     "upstream prematurely closed connection while reading response header from upstream";
 /// How long a shared connection may be idle where no `keepalive_timeout` says; its default.
 const LINE_IDLE: Duration = Duration::from_secs(60);
@@ -85,22 +84,22 @@ impl Fetched {
     /// The rest of the answer is not wanted: the connection ends, and after it the hold on its peer.
     pub fn end(self) {
         drop(self.source);
-        self.lease.release(None, false);
+        self.lease.release(None);
     }
 }
 
 /// What came of a conversation: a head, and what a [`Lease`] of its connection knows.
-struct Answered {
-    head: Head,
-    source: Source,
-    requests: u64,
-    opened: Instant,
-    started: Instant,
-    received: u64,
+pub(super) struct Answered {
+    pub(super) head: Head,
+    pub(super) source: Source,
+    pub(super) requests: u64,
+    pub(super) opened: Instant,
+    pub(super) started: Instant,
+    pub(super) received: u64,
 }
 
 /// A failed conversation: which side's fault, and how many bytes of an answer had come.
-type Failed = (Fault, usize);
+pub(super) type Failed = (Fault, usize);
 
 /// Asks peers until one answers acceptably.
 ///
@@ -152,7 +151,7 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
 }
 
 impl Job {
-    fn conf(&self) -> &Conf {
+    pub(super) fn conf(&self) -> &Conf {
         super::conf(self.conf.location(self.location), self.family)
     }
 
@@ -164,18 +163,18 @@ impl Job {
         format!("{}{peer}{end}{uri}", self.call.scheme)
     }
 
-    fn log(&self, text: &str, peer: &Peer) {
+    pub(super) fn log(&self, text: &str, peer: &Peer) {
         self.log_at(Level::Error, text, peer);
     }
 
-    fn log_at(&self, level: Level, text: &str, peer: &Peer) {
+    pub(super) fn log_at(&self, level: Level, text: &str, peer: &Peer) {
         if self.context.takes(level) {
             self.context.upstream(level, text, Some(&self.name(Some(peer))));
         }
     }
 
     /// Notes something about the attempt under way.
-    fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
+    pub(super) fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
         if let Some(attempt) = self.attempts.borrow_mut().last_mut() {
             note(attempt);
         }
@@ -267,7 +266,7 @@ impl Job {
                 // Boxed, as everything rare: the future of a request is moved when it starts.
                 None => {
                     let connection = Box::pin(self.connect(peer)).await?;
-                    Kept { connection, requests: 0, opened: begun }
+                    Kept { connection, requests: 0, opened: begun, memory: None }
                 }
             };
             let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
@@ -276,6 +275,12 @@ impl Job {
             match self.converse(kept, peer, begun, may_repeat).await {
                 // It died while idle: not the peer's fault, a new connection decides.
                 Err((Fault::Error, 0)) if may_repeat => *was_sent = false,
+                // It ended in order, and the request went past that: whatever it is, it was not done.
+                Err((Fault::Refused, _)) if is_kept && !self.is_live => *was_sent = false,
+                Err((Fault::Refused, _)) => {
+                    *was_sent = self.is_live;
+                    return Err(Fault::Refused);
+                }
                 result => return result.map_err(|(fault, _)| fault),
             }
         }
@@ -366,13 +371,13 @@ impl Job {
         }
     }
 
-    fn timed_out(&self, doing: &str, peer: &Peer) {
+    pub(super) fn timed_out(&self, doing: &str, peer: &Peer) {
         let text = format!("upstream timed out (110: Connection timed out) while {doing}");
         self.log(&text, peer);
     }
 
     /// The request could not be sent.
-    fn not_sent(&self, problem: UploadFault, peer: &Peer) -> Fault {
+    pub(super) fn not_sent(&self, problem: UploadFault, peer: &Peer) -> Fault {
         match problem {
             UploadFault::Client(problem) => {
                 // Logged where the client is answered.
@@ -391,191 +396,7 @@ impl Job {
             }
         }
     }
-
-    /// Sends the request and reads the head; the error comes with the bytes received.
-    async fn converse(
-        &self,
-        kept: Kept,
-        peer: &Peer,
-        begun: Instant,
-        may_repeat: bool,
-    ) -> Result<Answered, Failed> {
-        let Kept { connection, requests, opened } = kept;
-        let sent = Rc::new(Cell::new(0));
-        let connection = Rc::new(connection);
-        // The first piece of a body shares a call with the head.
-        let is_alone = matches!(self.call.content, Content::None | Content::Memory(_));
-        if is_alone {
-            let count = batch::write_upstream(&connection, &self.call.request).await.unwrap_or(0);
-            sent.set(count as u64);
-        }
-        let mut talk = Conversation {
-            codec: (self.call.codec)(),
-            input: BytesMut::new(),
-            sending: self.send(&connection, &sent),
-            connection,
-            received: 0,
-            may_repeat,
-            trouble: None,
-        };
-        let head = self.read_head(&mut talk, peer).await;
-        self.attempt(|attempt| {
-            attempt.bytes_sent = sent.get();
-            attempt.bytes_received = talk.received as u64;
-        });
-        let head = head.map_err(|fault| (fault, talk.received))?;
-        self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
-        let Conversation { connection, codec, input, sending, received, .. } = talk;
-        let source = Source { connection: Some(connection), codec, input, sending };
-        Ok(Answered { head, source, requests, opened, started: begun, received: received as u64 })
-    }
-
-    /// Leaves what is not `sent` yet to an upload, if there is anything.
-    fn send(&self, connection: &Rc<Connection>, sent: &Rc<Cell<u64>>) -> Sending {
-        let live = self.live.borrow_mut().take();
-        let count = usize::try_from(sent.get()).unwrap_or(0);
-        let source = match (live, &self.call.content) {
-            (Some(body), _) => {
-                let core = self.conf.location(self.location).http_core();
-                let bounds = core.piece_bounds(self.conf().buffer_size.bytes());
-                upload::Source::Live(Box::new(body), bounds)
-            }
-            (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
-            // Its body went with an earlier attempt: this one cannot be whole.
-            (None, Content::Live { .. }) => return Sending::Broken,
-            (None, _) if count == self.call.request.len() => return Sending::Done,
-            (None, _) => upload::Source::None,
-        };
-        Sending::UnderWay(upload::start(upload::Plan {
-            connection: Rc::clone(connection),
-            head: self.call.request.slice(count..),
-            source,
-            framing: self.call.framing,
-            send_timeout: self.conf().send_timeout,
-            sent: Rc::clone(sent),
-        }))
-    }
-
-    async fn read_head(&self, talk: &mut Conversation, peer: &Peer) -> Result<Head, Fault> {
-        loop {
-            let head = talk.codec.read_head(&mut talk.input);
-            if let Some(text) = talk.codec.take_stderr() {
-                self.log(&talk.codec.in_nginx_words(&text), peer);
-                let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
-                if self.call.catch_stderr.iter().any(is_caught) {
-                    return Err(Fault::InvalidHead);
-                }
-            }
-            match head {
-                Ok(Some(head)) if head.status == 103 => {
-                    Box::pin(self.pass_hints(&head)).await;
-                    continue;
-                }
-                Ok(Some(mut head)) => {
-                    for (name, value) in head.drop_repeated() {
-                        let text = String::from_utf8_lossy;
-                        let line = format!("{}: {}", text(&name), text(&value));
-                        let why = "upstream sent duplicate header line";
-                        self.log_at(Level::Warn, &format!("{why}: \"{line}\", ignored"), peer);
-                    }
-                    return Ok(head);
-                }
-                Ok(None) => {}
-                Err(problem) => {
-                    self.log(&problem.to_string(), peer);
-                    return Err(Fault::InvalidHead);
-                }
-            }
-            self.read_more(talk, peer).await?;
-        }
-    }
-
-    /// Waits for bytes of the answer, while the request may still be on its way.
-    async fn read_more(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), Fault> {
-        let read = loop {
-            let Sending::UnderWay(upload) = &mut talk.sending else {
-                let read = talk.connection.read(&mut talk.input);
-                match timer::within(self.conf().read_timeout, read).await {
-                    Some(read) => break read,
-                    None => {
-                        self.timed_out("reading response header from upstream", peer);
-                        return Err(Fault::Timeout);
-                    }
-                }
-            };
-            let uploaded = tokio::select! {
-                biased;
-                uploaded = upload => uploaded,
-                read = talk.connection.read(&mut talk.input) => break read,
-            };
-            talk.sending = Sending::of(&uploaded.result);
-            self.uploaded(talk, uploaded, peer)?;
-        };
-        match read {
-            Ok(0) => {
-                if let Some(problem) = talk.trouble.take().filter(|_| !talk.may_repeat) {
-                    return Err(self.not_sent(UploadFault::Peer(problem), peer));
-                }
-                self.log_at(talk.level(), CLOSED_EARLY, peer);
-                Err(Fault::Error)
-            }
-            Err(problem) => {
-                let why = os_error(&talk.trouble.take().unwrap_or(problem));
-                let text =
-                    format!("recv() failed ({why}) while reading response header from upstream");
-                self.log_at(talk.level(), &text, peer);
-                Err(Fault::Error)
-            }
-            Ok(count) => {
-                talk.received += count;
-                Ok(())
-            }
-        }
-    }
-
-    fn uploaded(
-        &self,
-        talk: &mut Conversation,
-        uploaded: Uploaded,
-        peer: &Peer,
-    ) -> Result<(), Fault> {
-        *self.live.borrow_mut() = uploaded.body;
-        match uploaded.result {
-            Ok(()) => {
-                self.uploaded.notify_one();
-                Ok(())
-            }
-            // An early answer may say why the peer takes no more: it is read first.
-            Err(UploadFault::Peer(problem)) if problem.kind() != io::ErrorKind::TimedOut => {
-                talk.trouble = Some(problem);
-                Ok(())
-            }
-            Err(problem) => Err(self.not_sent(problem, peer)),
-        }
-    }
 }
-
-/// One request on one connection, until the head of its answer is read.
-struct Conversation {
-    connection: Rc<Connection>,
-    codec: Box<dyn Codec>,
-    input: BytesMut,
-    sending: Sending,
-    received: usize,
-    /// Whether the request may be sent again over a new connection, should this one, which was kept,
-    /// be dead.
-    may_repeat: bool,
-    /// Why the request could not be sent, while an answer may still come.
-    trouble: Option<io::Error>,
-}
-
-impl Conversation {
-    /// How serious an end before the answer is: hardly, if a new connection decides.
-    fn level(&self) -> Level {
-        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
-    }
-}
-
 /// nginx's words for a failed handshake, with rustls's reason.
 fn tls_error(problem: &io::Error) -> String {
     if let Some(why) = Disbelief::of(problem) {

@@ -4,6 +4,7 @@
 //! with `keepalive … local` or TLS, for one location and peer name: it is never used for what it was not opened for.
 
 use crate::upstream::{Keepalive, Upstream};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,6 +21,8 @@ use yorozu_upstream::{Connection, Group, Kept, KeptFor, Peer, Pool};
 pub struct PoolKey {
     group: u64,
     scheme: &'static str,
+    /// Whether a connection has a state of its own.
+    has_session: bool,
     /// `*_bind`
     from: Option<SocketAddr>,
     /// The location and the name of the peer's certificate, where they matter.
@@ -27,10 +30,10 @@ pub struct PoolKey {
 }
 
 impl PoolKey {
-    /// `location` is unlike any other of the process's configurations.
+    /// `scheme`, and whether a connection has a state of its own; `location` is unlike any other of the process's configurations.
     pub fn new(
         upstream: &Upstream,
-        scheme: &'static str,
+        (scheme, has_session): (&'static str, bool),
         from: Option<SocketAddr>,
         location: usize,
         tls_name: Option<&str>,
@@ -40,7 +43,7 @@ impl PoolKey {
             Some(name) => Some((location, name.into())),
             None => is_local.then(|| (location, "".into())),
         };
-        Self { group: upstream.group.id, scheme, from, place }
+        Self { group: upstream.group.id, scheme, has_session, from, place }
     }
 }
 
@@ -157,6 +160,12 @@ async fn sweep(_sweeping: Sweeping) {
     }
 }
 
+/// A connection on which another request can follow, and what that has to know.
+pub struct Rest {
+    pub connection: Connection,
+    pub memory: Option<Box<dyn Any>>,
+}
+
 /// A peer in use by one request, and where its connection is kept afterwards, if at all.
 pub struct Lease {
     upstream: Arc<Upstream>,
@@ -191,11 +200,11 @@ impl Lease {
         self.key = None;
     }
 
-    /// The request is over; a whole connection may be kept.
-    pub fn release(self, connection: Option<Connection>, is_reusable: bool) {
-        let key = self.key.as_ref().filter(|_| is_reusable);
-        if let (Some(key), Some(connection)) = (key, connection) {
-            let kept = Kept { connection, requests: self.requests, opened: self.opened };
+    /// The request is over; a connection on which another can follow may be kept.
+    pub fn release(self, rest: Option<Rest>) {
+        if let (Some(key), Some(Rest { connection, memory })) = (&self.key, rest) {
+            let (requests, opened) = (self.requests, self.opened);
+            let kept = Kept { connection, requests, opened, memory };
             put(key, &self.upstream, self.lease.peer(), kept);
         }
         if !self.is_blamed {

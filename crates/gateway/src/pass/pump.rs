@@ -2,7 +2,7 @@
 //! temporary file, as far as the location's buffers allow.
 
 use super::pace::Paced;
-use super::pools::Lease;
+use super::pools::{Lease, Rest};
 use super::store::Saver;
 use super::upload::Sending;
 use crate::cache::Collecting;
@@ -17,12 +17,16 @@ use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::Filling;
 use yorozu_kernel::base::turn::{self, unix_seconds_of};
 use yorozu_kernel::base::{faults, tasks, timer};
+use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::response::Segment;
 use yorozu_kernel::exchange::stream::{Ending, Shared, Stream, Torn, Totals};
 use yorozu_kernel::files::read;
 use yorozu_kernel::files::temporary::TemporaryFile;
 use yorozu_kernel::logging::error::{Context, Level, os_error};
 use yorozu_upstream::Connection;
+
+/// How long a connection that is to be kept may take for the last words of a request; chosen: they are few bytes.
+const REST_TIME: Duration = Duration::from_secs(1);
 
 /// A connection in the middle of a response.
 pub struct Source {
@@ -46,6 +50,11 @@ impl Source {
                 BodyStep::End => return Ok(None),
                 BodyStep::NeedMore => {}
             }
+            if let Some(words) = self.words() {
+                if words.await.is_err() {
+                    self.sending = Sending::Broken;
+                }
+            }
             if !matches!(self.read().await, Ok(count) if count > 0) {
                 return if self.codec.is_whole_at_close() {
                     Ok(None)
@@ -54,6 +63,18 @@ impl Source {
                 };
             }
         }
+    }
+
+    /// What the peer has to be told, once the request is sent; until then that is the upload's.
+    ///
+    /// # Cancel safety
+    /// Not safe: see [`Connection::write_all`].
+    fn words(&mut self) -> Option<Later<'static, io::Result<()>>> {
+        let connection = Rc::clone(self.connection.as_ref().filter(|_| self.sending.is_done())?);
+        let output = self.codec.take_output();
+        (!output.is_empty()).then(|| {
+            Box::pin(async move { connection.write_all(&output).await }) as Later<'static, _>
+        })
     }
 
     /// Reads, while the request may still be on its way.
@@ -96,6 +117,12 @@ impl Source {
     ) -> Result<bool, CodecError> {
         let deadline = tokio::time::Instant::now() + longest;
         while !self.arrived(pieces)? {
+            if let Some(words) = self.words() {
+                if !matches!(tokio::time::timeout_at(deadline, words).await, Ok(Ok(()))) {
+                    // A part of them may be said.
+                    self.sending = Sending::Broken;
+                }
+            }
             let read = tokio::time::timeout_at(deadline, self.read()).await;
             if !matches!(read, Ok(Ok(count)) if count > 0) {
                 return Ok(false);
@@ -104,13 +131,21 @@ impl Source {
         Ok(true)
     }
 
-    /// The connection for another request, and whether it can serve one.
-    pub fn into_connection(self, is_whole: bool) -> (Option<Connection>, bool) {
+    /// The connection, if it can serve another request.
+    pub async fn rest(mut self, is_whole: bool) -> Option<Rest> {
         let is_reusable =
             is_whole && self.sending.is_done() && self.input.is_empty() && self.codec.is_reusable();
-        // An upload under way holds the connection, too.
-        drop(self.sending);
-        (self.connection.and_then(Rc::into_inner), is_reusable)
+        if !is_reusable {
+            return None;
+        }
+        if let Some(words) = self.words() {
+            let said = timer::within(REST_TIME, words).await;
+            if !matches!(said, Some(Ok(()))) {
+                return None;
+            }
+        }
+        let memory = self.codec.leave();
+        Some(Rest { connection: Rc::into_inner(self.connection?)?, memory })
     }
 }
 
@@ -210,8 +245,7 @@ impl Pump {
         }
         let may_be_stored = source.codec.may_be_stored();
         let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
-        let (connection, is_reusable) = source.into_connection(is_whole);
-        end.lease.release(connection, is_reusable);
+        end.lease.release(source.rest(is_whole).await);
         {
             let mut state = self.shared.state.borrow_mut();
             state.trailers = trailers;

@@ -1,0 +1,259 @@
+//! One request on one connection, until the head of its answer is read.
+
+use super::fetch::{Answered, CLOSED_EARLY, Failed, Job};
+use super::pump::Source;
+use super::upload::{self, Sending, UploadFault, Uploaded};
+use crate::protocol::call::{Begun, Outgoing, Talk};
+use crate::protocol::codec::{Codec, CodecError, Head};
+use crate::protocol::fault::Fault;
+use bytes::{Buf as _, Bytes, BytesMut};
+use std::any::Any;
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use yorozu_kernel::base::{batch, timer, turn};
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::logging::error::{Level, os_error};
+use yorozu_upstream::{Connection, Kept, Peer};
+
+impl Job {
+    /// Sends the request and reads the head; the error comes with the bytes received.
+    pub(super) async fn converse(
+        &self,
+        kept: Kept,
+        peer: &Peer,
+        begun: Instant,
+        may_repeat: bool,
+    ) -> Result<Answered, Failed> {
+        let Kept { connection, requests, opened, memory } = kept;
+        let sent = Rc::new(Cell::new(0));
+        let connection = Rc::new(connection);
+        let (codec, mut opening) = self.begin(memory);
+        // The first piece of a body shares a call with the head.
+        let is_alone = matches!(self.call.content, Content::None | Content::Memory(_));
+        if is_alone {
+            let count = batch::write_upstream(&connection, &opening.head).await.unwrap_or(0);
+            sent.set(count as u64);
+            opening.head.advance(count);
+        }
+        let mut talk = Conversation {
+            codec,
+            input: BytesMut::new(),
+            sending: self.send(&connection, opening, &sent),
+            connection,
+            received: 0,
+            is_kept: requests > 0,
+            may_repeat,
+            trouble: None,
+        };
+        let head = self.read_head(&mut talk, peer).await;
+        self.attempt(|attempt| {
+            attempt.bytes_sent = sent.get();
+            attempt.bytes_received = talk.received as u64;
+        });
+        let head = head.map_err(|fault| (fault, talk.received))?;
+        self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
+        let Conversation { connection, codec, input, sending, received, .. } = talk;
+        let source = Source { connection: Some(connection), codec, input, sending };
+        Ok(Answered { head, source, requests, opened, started: begun, received: received as u64 })
+    }
+
+    /// A reader for the answer, and what is sent before it.
+    fn begin(&self, memory: Option<Box<dyn Any>>) -> (Box<dyn Codec>, Opening) {
+        match &self.call.talk {
+            Talk::Apart(codec) => {
+                let head = self.call.request.clone();
+                (codec(), Opening { head, rest: Bytes::new(), outgoing: None })
+            }
+            Talk::Within(session) => {
+                let Begun { request, rest, codec, outgoing } = session.begin(memory);
+                (codec, Opening { head: request, rest, outgoing: Some(outgoing) })
+            }
+        }
+    }
+
+    /// Leaves what is not `sent` yet to an upload, if there is anything.
+    fn send(&self, connection: &Rc<Connection>, opening: Opening, sent: &Rc<Cell<u64>>) -> Sending {
+        let Opening { head, rest, outgoing } = opening;
+        let live = self.live.borrow_mut().take();
+        let source = match (live, &self.call.content) {
+            (Some(body), _) => {
+                let core = self.conf.location(self.location).http_core();
+                let bounds = core.piece_bounds(self.conf().buffer_size.bytes());
+                upload::Source::Live(Box::new(body), bounds)
+            }
+            (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
+            // Its body went with an earlier attempt: this one cannot be whole.
+            (None, Content::Live { .. }) => return Sending::Broken,
+            (None, _) if !rest.is_empty() => upload::Source::Memory(rest),
+            (None, _) if head.is_empty() => return Sending::Done,
+            (None, _) => upload::Source::None,
+        };
+        let framing = match outgoing {
+            Some(outgoing) => upload::Frames::Within(outgoing),
+            None => upload::Frames::Apart(self.call.framing),
+        };
+        Sending::UnderWay(upload::start(upload::Plan {
+            connection: Rc::clone(connection),
+            head,
+            source,
+            framing,
+            send_timeout: self.conf().send_timeout,
+            sent: Rc::clone(sent),
+        }))
+    }
+
+    async fn read_head(&self, talk: &mut Conversation, peer: &Peer) -> Result<Head, Fault> {
+        loop {
+            let head = talk.codec.read_head(&mut talk.input);
+            if let Some(text) = talk.codec.take_stderr() {
+                self.log(&talk.codec.in_nginx_words(&text), peer);
+                let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
+                if self.call.catch_stderr.iter().any(is_caught) {
+                    return Err(Fault::InvalidHead);
+                }
+            }
+            match head {
+                Ok(Some(head)) if head.status == 103 => {
+                    Box::pin(self.pass_hints(&head)).await;
+                    continue;
+                }
+                Ok(Some(mut head)) => {
+                    for (name, value) in head.drop_repeated() {
+                        let text = String::from_utf8_lossy;
+                        let line = format!("{}: {}", text(&name), text(&value));
+                        let why = "upstream sent duplicate header line";
+                        self.log_at(Level::Warn, &format!("{why}: \"{line}\", ignored"), peer);
+                    }
+                    return Ok(head);
+                }
+                Ok(None) => {}
+                Err(problem) => {
+                    let level = match &problem {
+                        // A new connection decides.
+                        CodecError::Refused(_) if talk.is_kept && !self.is_live => Level::Info,
+                        _ => Level::Error,
+                    };
+                    self.log_at(level, &problem.to_string(), peer);
+                    return Err(problem.into());
+                }
+            }
+            self.read_more(talk, peer).await?;
+        }
+    }
+
+    /// Waits for bytes of the answer, while the request may still be on its way.
+    async fn read_more(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), Fault> {
+        let read = loop {
+            let Sending::UnderWay(upload) = &mut talk.sending else {
+                let output = talk.codec.take_output();
+                if !output.is_empty() {
+                    Box::pin(self.say(talk, &output, peer)).await?;
+                }
+                let read = talk.connection.read(&mut talk.input);
+                match timer::within(self.conf().read_timeout, read).await {
+                    Some(read) => break read,
+                    None => {
+                        self.timed_out("reading response header from upstream", peer);
+                        return Err(Fault::Timeout);
+                    }
+                }
+            };
+            let uploaded = tokio::select! {
+                biased;
+                uploaded = upload => uploaded,
+                read = talk.connection.read(&mut talk.input) => break read,
+            };
+            talk.sending = Sending::of(&uploaded.result);
+            self.uploaded(talk, uploaded, peer)?;
+        };
+        match read {
+            Ok(0) => {
+                if let Some(problem) = talk.trouble.take().filter(|_| !talk.may_repeat) {
+                    return Err(self.not_sent(UploadFault::Peer(problem), peer));
+                }
+                self.log_at(talk.level(), CLOSED_EARLY, peer);
+                Err(Fault::Error)
+            }
+            Err(problem) => {
+                let why = os_error(&talk.trouble.take().unwrap_or(problem));
+                let text =
+                    format!("recv() failed ({why}) while reading response header from upstream");
+                self.log_at(talk.level(), &text, peer);
+                Err(Fault::Error)
+            }
+            Ok(count) => {
+                talk.received += count;
+                Ok(())
+            }
+        }
+    }
+
+    /// Says what the peer has to know before it says more.
+    async fn say(&self, talk: &mut Conversation, output: &[u8], peer: &Peer) -> Result<(), Fault> {
+        let write = talk.connection.write_all(output);
+        match timer::within(self.conf().send_timeout, write).await {
+            Some(Ok(())) => Ok(()),
+            // What it said before may be all of its answer.
+            Some(Err(problem)) => {
+                talk.trouble.get_or_insert(problem);
+                Ok(())
+            }
+            None => Err(self.not_sent(UploadFault::Peer(io::ErrorKind::TimedOut.into()), peer)),
+        }
+    }
+
+    fn uploaded(
+        &self,
+        talk: &mut Conversation,
+        uploaded: Uploaded,
+        peer: &Peer,
+    ) -> Result<(), Fault> {
+        *self.live.borrow_mut() = uploaded.body;
+        match uploaded.result {
+            Ok(()) => {
+                self.uploaded.notify_one();
+                Ok(())
+            }
+            // An early answer may say why the peer takes no more: it is read first.
+            Err(UploadFault::Peer(problem)) if problem.kind() != io::ErrorKind::TimedOut => {
+                talk.trouble = Some(problem);
+                Ok(())
+            }
+            Err(problem) => Err(self.not_sent(problem, peer)),
+        }
+    }
+}
+
+/// What a request begins with.
+struct Opening {
+    head: Bytes,
+    /// Content in memory that could not go with it.
+    rest: Bytes,
+    outgoing: Option<Rc<dyn Outgoing>>,
+}
+
+/// Such a request.
+struct Conversation {
+    connection: Rc<Connection>,
+    codec: Box<dyn Codec>,
+    input: BytesMut,
+    sending: Sending,
+    received: usize,
+    /// Whether another request went before.
+    is_kept: bool,
+    /// Whether the request may be sent again over a new connection, should this one, which was kept,
+    /// be dead.
+    may_repeat: bool,
+    /// Why the request could not be sent, while an answer may still come.
+    trouble: Option<io::Error>,
+}
+
+impl Conversation {
+    /// How serious an end before the answer is: hardly, if a new connection decides.
+    fn level(&self) -> Level {
+        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
+    }
+}

@@ -100,7 +100,7 @@ class Issuer(Process):
         super().__init__([PEBBLE, '-config', self.folder / 'conf.json', '-strict',
                           '-dnsserver', f'127.0.0.1:{self.names.port}'], self.folder / 'out', env=env)
         if wait:
-            self.wait_for(lambda: listens(self.port))
+            self.wait_for(lambda: listens(self.port) and listens(self.management))
 
     def block(self, *lines, name='ca', terms='accept_terms_of_service;', state='state_path $dir/state;'):
         return (f'acme_issuer {name} {{ uri https://localhost:{self.port}/dir; ssl_trusted_certificate {self.certificate};'

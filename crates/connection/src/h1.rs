@@ -25,7 +25,7 @@ use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::{self, LingeringClose};
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
-use yorozu_kernel::exchange::request::Request;
+use yorozu_kernel::exchange::request::{Method, Request};
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::source::ByteStream;
@@ -86,7 +86,9 @@ impl Connection {
             if self.buffer.is_empty() && !self.wait().await {
                 return;
             }
-            match Box::pin(self.request()).await {
+            // Written where it stays: it has thousands of bytes, which would be moved there.
+            let request = Box::write(Box::new_uninit(), self.request());
+            match Box::into_pin(request).await {
                 Next::Request => {}
                 Next::Linger => return Box::pin(self.linger()).await,
                 Next::Close => return,
@@ -201,7 +203,7 @@ impl Connection {
         let _writing = Gauge::take(&COUNTERS.writing);
         let mut exchange = self.exchange(conf, request);
         let answer = match respond::begin(&mut exchange, refusal) {
-            Begun::Waits(pending) => Box::pin(respond::wait(&mut exchange, pending)).await,
+            Begun::Waits(pending) => respond::wait(&mut exchange, pending).await,
             Begun::Done(answer) => answer,
         };
         match answer {
@@ -291,17 +293,18 @@ impl Connection {
 fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     use http_core::KeepaliveDisable;
     let disabled = core.keepalive_disable;
+    let is_post = exchange.request.method == Method::Post;
+    let asks_msie = disabled.contains(KeepaliveDisable::MSIE6) && is_post;
+    let asks_safari = disabled.contains(KeepaliveDisable::SAFARI);
+    if !asks_msie && !asks_safari {
+        return false;
+    }
     let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else {
         return false;
     };
-    if disabled.is_empty() {
-        return false;
-    }
     let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
-    let is_post = exchange.request.method == yorozu_kernel::exchange::request::Method::Post;
     let is_old_msie =
-        [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
-    let is_safari = has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
-    (disabled.contains(KeepaliveDisable::MSIE6) && is_post && is_old_msie)
-        || (disabled.contains(KeepaliveDisable::SAFARI) && is_safari)
+        || ["MSIE 4.", "MSIE 5.", "MSIE 6."].iter().any(|it| has(it.as_bytes())) && !has(b"Opera");
+    let is_safari = || has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
+    (asks_msie && is_old_msie()) || (asks_safari && is_safari())
 }

@@ -136,11 +136,11 @@ impl Transport {
         }
     }
 
-    /// Returns when the client has closed its side and sent nothing more; never, if it sends.
-    pub async fn closed(&self) {
+    /// Is ready when the client has closed its side and sent nothing more; never, if it sends.
+    pub fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Plain(socket) => socket.closed().await,
-            Self::Tls(tls) => tls.closed().await,
+            Self::Plain(socket) => socket.poll_closed(context),
+            Self::Tls(tls) => tls.poll_closed(context),
         }
     }
 

@@ -7,6 +7,7 @@ use super::send::{
 };
 use bytes::Bytes;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::{self, IoSlice, Write as _};
 use std::pin::pin;
 use std::rc::Rc;
@@ -234,7 +235,7 @@ impl Writer<'_> {
         tokio::select! {
             biased;
             allowed = self.limit.allowance(self.sent) => Ok(allowed),
-            () = self.connection.io.closed() => {
+            () = poll_fn(|context| self.connection.io.poll_closed(context)) => {
                 Err(Stop::Failed(io::ErrorKind::ConnectionAborted.into()))
             }
         }

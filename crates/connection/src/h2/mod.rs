@@ -43,7 +43,7 @@ use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::exchange::request_body::RequestBody;
-use yorozu_kernel::exchange::source::{Ended, Frames, Interim, RequestSource};
+use yorozu_kernel::exchange::source::{Frames, Interim, RequestSource};
 use yorozu_kernel::exchange::{Client, Exchange};
 use yorozu_kernel::logging::error::Level;
 use yorozu_upstream::Gauge;
@@ -65,8 +65,8 @@ struct Asker {
 }
 
 impl RequestSource for Asker {
-    fn closed(&self) -> Ended<'_> {
-        Box::pin(poll_fn(|context| self.streams.poll_reset(self.id, context)))
+    fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.streams.poll_reset(self.id, context)
     }
 
     fn interim<'a>(

@@ -7,10 +7,10 @@
 //! | answering | idle (keep-alive), lingering, or closed |
 //! | lingering (reading what the client still sends, so that it sees the answer) | closed |
 
-use super::head::{Bounds, Received, begun, receive};
+use super::head::{self, Bounds, Received, begun, receive};
 use super::respond::{self, Begun, log};
 use super::send::Sent;
-use super::transport::Transport;
+use super::transport::{HEADS, Transport};
 use super::write;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
 use bytes::BytesMut;
@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::{self, LingeringClose};
@@ -55,7 +56,6 @@ pub fn serve(
         worker,
         timer: Timer::default(),
         buffer: early,
-        out: Vec::new(),
         keepalive_timeout: Duration::ZERO,
         is_pipelined: false,
     };
@@ -70,8 +70,6 @@ pub(super) struct Connection {
     pub(super) worker: Rc<dyn Host>,
     pub(super) timer: Timer,
     buffer: BytesMut,
-    /// The response head under construction; kept for its allocation while requests follow closely.
-    pub(super) out: Vec<u8>,
     /// What the last request's location allows.
     keepalive_timeout: Duration,
     /// Whether the present request arrived before the last one was answered.
@@ -101,8 +99,7 @@ impl Connection {
         let Some(conf) = self.conf() else { return false };
         let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
         drop(conf);
-        self.buffer = BytesMut::new();
-        self.out = Vec::new();
+        HEADS.with(|spare| spare.give(std::mem::take(&mut self.buffer)));
         self.handle.is_idle.set(self.client.requests.get() > 0);
         self.timer.begin(limit);
         let read = std::future::poll_fn(|context| {
@@ -206,21 +203,22 @@ impl Connection {
             Begun::Waits(pending) => respond::wait(&mut exchange, pending).await,
             Begun::Done(answer) => answer,
         };
-        match answer {
-            Ok(response) => self.finish(&mut exchange, *response).await,
-            Err(status) => self.give_up(exchange, status),
-        }
-    }
-
-    /// Closes without an answer.
-    fn give_up(&mut self, mut exchange: Exchange, status: u16) -> Next {
-        exchange.status = status;
-        log(&mut exchange);
-        Next::Close
+        let next = match answer {
+            Ok(response) => self.finish(&mut exchange, response).await,
+            Err(status) => {
+                // It closes without an answer.
+                exchange.status = status;
+                log(&mut exchange);
+                Next::Close
+            }
+        };
+        head::give_back(&mut exchange.request);
+        drop(Scratch::from(exchange.uri));
+        next
     }
 
     /// Sends the response, logs it, and decides what comes after it.
-    async fn finish(&mut self, exchange: &mut Exchange, response: Response) -> Next {
+    async fn finish(&mut self, exchange: &mut Exchange, response: Box<Response>) -> Next {
         let conf = Rc::clone(&exchange.conf);
         let core = conf.location(exchange.location).http_core();
         let body = &mut exchange.body;

@@ -8,6 +8,15 @@ use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::task::{Context, Poll};
 use tokio::io::ReadBuf;
+use yorozu_kernel::base::spare::Spare;
+
+/// Room for what a client sends at once; chosen: most heads are shorter.
+const HEAD_BYTES: usize = 4096;
+
+thread_local! {
+    /// Read into while a request lasts: idle connections own no buffer.
+    pub(super) static HEADS: Spare = const { Spare::of(HEAD_BYTES) };
+}
 
 /// A client's end of a connection.
 #[derive(Debug)]
@@ -60,9 +69,12 @@ impl Transport {
         max: usize,
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Plain(socket) => {
-                socket.poll_take(context, max, &mut |bytes| into.extend_from_slice(bytes))
-            }
+            Self::Plain(socket) => socket.poll_take(context, max, &mut |bytes| {
+                if into.capacity() == 0 {
+                    *into = HEADS.with(Spare::take);
+                }
+                into.extend_from_slice(bytes);
+            }),
             Self::Tls(tls) => tls.poll_read_at_most(context, into, max),
         }
     }

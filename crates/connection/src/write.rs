@@ -13,9 +13,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use yorozu_http::field;
 use yorozu_http::status::reason;
 use yorozu_kernel::base::batch::{self, TryWrite};
 use yorozu_kernel::base::limits;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
@@ -42,19 +44,17 @@ const HEAD_BYTES: usize = 512;
 pub(super) async fn response(
     connection: &mut Connection,
     exchange: &mut Exchange,
-    mut response: Response,
+    mut response: Box<Response>,
     core: &Conf,
 ) -> Sent {
     let framing = framing(exchange, &mut response, core);
-    connection.out.clear();
+    let mut out = Scratch::take();
     if exchange.request.version > Version::V09 {
-        let mut out = std::mem::take(&mut connection.out);
         head(exchange, &response, framing, core, &mut out);
-        connection.out = out;
     }
-    let head_bytes = connection.out.len() as u64;
+    let head_bytes = out.len() as u64;
     let body = std::mem::replace(&mut response.body, Body::empty());
-    keep_sent(exchange, response, framing == Framing::Chunked);
+    keep_sent(exchange, *response, framing == Framing::Chunked);
     let mut writer = Writer {
         limit: Limit::of(exchange, core),
         sent: 0,
@@ -64,14 +64,11 @@ pub(super) async fn response(
     };
     let result = if let Body::Tunnel(tunnel) = body {
         // Boxed, as everything rare: a connection is moved when it starts.
-        Box::pin(writer.tunnel(exchange, tunnel)).await
+        Box::pin(writer.tunnel(&out, exchange, tunnel)).await
     } else if framing == Framing::None {
-        let head = std::mem::take(&mut writer.connection.out);
-        let result = writer.slices(&[&head]).await;
-        writer.connection.out = head;
-        result
+        writer.slices(&[&out]).await
     } else {
-        writer.body(exchange, body, core).await
+        writer.body(out, exchange, body, core).await
     };
     let sent = writer.sent;
     exchange.bytes_sent = sent;
@@ -106,9 +103,8 @@ fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Fra
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
-    // Without a way out of the loop, so that it takes many bytes at once.
-    if value.iter().fold(false, |has_break, byte| has_break | breaks(byte)) {
+    if field::has_break(value) {
+        let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
         out.extend(value.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }));
     } else {
         out.extend_from_slice(value);
@@ -161,30 +157,33 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    async fn body(&mut self, exchange: &mut Exchange, body: Body, core: &Conf) -> Result<(), Stop> {
-        let body = match body {
-            Body::Memory(bytes) => return self.memory(&bytes, exchange.keep_alive).await,
+    async fn body(
+        &mut self,
+        head: Scratch,
+        exchange: &mut Exchange,
+        body: Body,
+        core: &Conf,
+    ) -> Result<(), Stop> {
+        match body {
+            Body::Memory(bytes) => self.memory(head, &bytes, exchange.keep_alive).await,
             Body::Segments(segments) => match &segments[..] {
-                [Segment::Memory(bytes)] => return self.memory(bytes, exchange.keep_alive).await,
-                _ => Body::Segments(segments),
+                [Segment::Memory(bytes)] => self.memory(head, bytes, exchange.keep_alive).await,
+                _ => Box::pin(self.segments(&head, &segments, core)).await,
             },
-            other => other,
-        };
-        let head = std::mem::take(&mut self.connection.out);
-        let result = match body {
-            Body::Segments(segments) => Box::pin(self.segments(&head, &segments, core)).await,
             Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream, core)).await,
-            Body::Memory(_) | Body::Tunnel(_) => unreachable!("handled before"),
-        };
-        self.connection.out = head;
-        result
+            Body::Tunnel(_) => unreachable!("handled before"),
+        }
     }
 
-    async fn memory(&mut self, bytes: &Bytes, is_kept: bool) -> Result<(), Stop> {
+    async fn memory(
+        &mut self,
+        mut head: Scratch,
+        bytes: &Bytes,
+        is_kept: bool,
+    ) -> Result<(), Stop> {
         if !is_kept {
             self.connection.io.end_with_next_write();
         }
-        let mut head = std::mem::take(&mut self.connection.out);
         let mut done = 0;
         if self.limit.is_free() && self.connection.io.is_plain() {
             let written;
@@ -197,19 +196,17 @@ impl Writer<'_> {
             self.sent += done as u64;
         }
         let in_body = done.saturating_sub(head.len());
-        let result = self.slices(&[&head[done - in_body..], &bytes[in_body..]]).await;
-        self.connection.out = head;
-        result
+        self.slices(&[&head[done - in_body..], &bytes[in_body..]]).await
     }
 
     /// Sends the head, then carries bytes both ways until one side ends.
     async fn tunnel(
         &mut self,
+        head: &[u8],
         exchange: &mut Exchange,
         tunnel: Box<dyn Tunnel>,
     ) -> Result<(), Stop> {
-        let head = std::mem::take(&mut self.connection.out);
-        self.slices(&[&head]).await?;
+        self.slices(&[head]).await?;
         let early = std::mem::take(&mut exchange.body.unread);
         let carried =
             tunnel.carry(Rc::clone(&self.connection.io) as Rc<dyn ByteStream>, early).await;

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::Filling;
+use yorozu_kernel::base::spare::Spare;
 use yorozu_kernel::base::turn::{self, unix_seconds_of};
 use yorozu_kernel::base::{faults, tasks, timer};
 use yorozu_kernel::exchange::response::Segment;
@@ -23,6 +24,14 @@ use yorozu_kernel::files::read;
 use yorozu_kernel::files::temporary::TemporaryFile;
 use yorozu_kernel::logging::error::{Context, Level, os_error};
 use yorozu_upstream::Connection;
+
+/// Room for what an upstream sends at once; chosen: a page in one read.
+const ANSWER_BYTES: usize = 32 * 1024;
+
+thread_local! {
+    /// Read into while an answer arrives: connections that are kept own no buffer.
+    pub static ANSWERS: Spare = const { Spare::of(ANSWER_BYTES) };
+}
 
 /// A connection in the middle of a response.
 pub struct Source {
@@ -63,7 +72,7 @@ impl Source {
             let uploaded = tokio::select! {
                 biased;
                 read = connection.read(&mut self.input) => return read,
-                uploaded = upload => uploaded,
+                uploaded = &mut upload.work => uploaded,
             };
             // Its outcome does not matter: the answer has begun and decides.
             self.sending = Sending::of(&uploaded.result);
@@ -105,12 +114,13 @@ impl Source {
     }
 
     /// The connection for another request, and whether it can serve one.
-    pub fn into_connection(self, is_whole: bool) -> (Option<Connection>, bool) {
+    pub fn into_connection(self, is_whole: bool) -> (Option<Rc<Connection>>, bool) {
         let is_reusable =
             is_whole && self.sending.is_done() && self.input.is_empty() && self.codec.is_reusable();
+        ANSWERS.with(|spare| spare.give(self.input));
         // An upload under way holds the connection, too.
         drop(self.sending);
-        (self.connection.and_then(Rc::into_inner), is_reusable)
+        (self.connection.filter(|connection| Rc::strong_count(connection) == 1), is_reusable)
     }
 }
 

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connections of one pool that are kept ready.
 struct Ready {
-    key: Rc<PoolKey>,
+    key: PoolKey,
     upstream: Arc<Upstream>,
     tls: Option<TlsOptions>,
     options: SocketOptions,
@@ -52,7 +52,7 @@ fn of_location(config: &WorkerConf, id: LocationId, protocol: &dyn Protocol) -> 
     let tls_name = tls.as_ref().map(|tls| tls.name.to_str());
     let place = std::ptr::from_ref(location).addr();
     Some(Ready {
-        key: PoolKey::new(upstream, protocol.scheme(), None, place, tls_name.as_deref()).into(),
+        key: PoolKey::new(upstream, protocol.scheme(), None, place, tls_name.as_deref()),
         upstream: Arc::clone(upstream),
         options: gateway.socket_options(None),
         connect_timeout: gateway.connect_timeout,
@@ -85,8 +85,9 @@ impl Ready {
             if !pools::lacks(&self.key, peer, self.count) {
                 return;
             }
+            let connection = Rc::new(connection);
             let kept = Kept { connection, requests: 0, opened: Instant::now() };
-            pools::add(&self.key, &self.upstream, peer, kept);
+            pools::put(pools::whom(&self.key, peer), &self.upstream, kept);
         }
     }
 

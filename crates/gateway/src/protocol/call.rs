@@ -1,8 +1,9 @@
 //! What a protocol makes of an exchange.
 
-use super::codec::{Codec, Head};
+use super::codec::{Codec, Head, Reader};
 use bytes::Bytes;
 use std::io::{self, Write as _};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use yorozu_kernel::exchange::content::Content;
@@ -19,8 +20,8 @@ pub struct Call {
     pub validates: bool,
     /// The content that the request announces; in memory, it is a part of [`Call::request`].
     pub content: Content,
-    /// Makes a reader for one answer.
-    pub codec: Box<dyn Fn() -> Box<dyn Codec>>,
+    /// What reads the answer.
+    pub reader: Reader,
     /// Texts in the application's messages that make its answer a failure.
     pub catch_stderr: Vec<Bytes>,
     /// Whether the connection may be kept for another request.
@@ -31,8 +32,8 @@ pub struct Call {
     pub scheme: &'static str,
     /// The task that sends the request, instead of a connection for it alone.
     pub line: Option<Box<dyn Line>>,
-    /// `/path` behind the peer's address in messages.
-    pub uri: Vec<u8>,
+    /// Where in the request the `/path` stands that messages have behind the peer's address.
+    pub uri: Range<usize>,
 }
 
 /// How pieces of a request body are framed.

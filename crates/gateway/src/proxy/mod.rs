@@ -9,13 +9,14 @@ pub use request::add_x_forwarded_for;
 
 use super::pass::{self, Shared};
 use super::protocol::call::{Call, Framing};
+use super::protocol::codec::{Asked, Reader};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
 use super::protocol::{Protocol, spoken_by, tls};
 use crate::cache::settings;
 use crate::upstream::Upstream;
 use bytes::Bytes;
-use codec::{Asked, HttpCodec};
+use codec::HttpCodec;
 use request::Fields;
 use rewrite::{CookieRules, Rule};
 use std::rc::Rc;
@@ -225,7 +226,7 @@ fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
             }
             let address = Template::literal(destination.address.clone());
             let target = Target::new(address, destination.scheme.port());
-            Pass::Fixed { url: text, destination, target }
+            Pass::Fixed { url: text, destination: Arc::new(destination), target }
         }
     };
     pass::handle_by(block, pass, args)
@@ -294,7 +295,7 @@ impl Destination {
 #[derive(Debug)]
 pub enum Pass {
     /// A URL without variables.
-    Fixed { url: Bytes, destination: Destination, target: Target },
+    Fixed { url: Bytes, destination: Arc<Destination>, target: Target },
     /// One that variables spell.
     Spelled { url: Template, target: Target },
 }
@@ -318,35 +319,30 @@ impl Pass {
         Some(Rule::literal(url.clone(), location.clone()))
     }
 
-    /// Where this exchange goes; known to the exchange from here on (`$proxy_host`).
+    /// Where this exchange goes; what variables spell is known to the exchange from here on (`$proxy_host`).
     ///
     /// # Errors
     /// The status the client gets: what the variables spell is no URL.
-    fn resolved(&self, exchange: &mut Exchange) -> Result<Rc<Destination>, u16> {
-        let destination = match self {
-            Self::Fixed { destination, .. } => destination.clone(),
-            Self::Spelled { url, .. } => {
-                let url = url.value(exchange);
-                match Destination::parse(&url, true) {
-                    Some(destination) => destination,
-                    None => {
-                        let url = String::from_utf8_lossy(&url);
-                        let text = format!("invalid URL prefix in \"{url}\"");
-                        error::request(exchange, Level::Error, &text);
-                        return Err(500);
-                    }
-                }
-            }
+    fn resolved(&self, exchange: &mut Exchange) -> Result<Arc<Destination>, u16> {
+        let url = match self {
+            Self::Fixed { destination, .. } => return Ok(Arc::clone(destination)),
+            Self::Spelled { url, .. } => url.value(exchange),
         };
-        let destination = Rc::new(destination);
-        exchange.pass.put_for_shadows(Rc::clone(&destination));
+        let Some(destination) = Destination::parse(&url, true) else {
+            let url = String::from_utf8_lossy(&url);
+            let text = format!("invalid URL prefix in \"{url}\"");
+            error::request(exchange, Level::Error, &text);
+            return Err(500);
+        };
+        let destination = Arc::new(destination);
+        exchange.pass.put_for_shadows(Arc::clone(&destination));
         Ok(destination)
     }
 
     /// As resolved before, or now.
-    fn destination(&self, exchange: &mut Exchange) -> Result<Rc<Destination>, u16> {
-        match exchange.pass.of::<Rc<Destination>>() {
-            Some(destination) => Ok(Rc::clone(destination)),
+    fn destination(&self, exchange: &mut Exchange) -> Result<Arc<Destination>, u16> {
+        match known(exchange) {
+            Some(destination) => Ok(Arc::clone(destination)),
             None => self.resolved(exchange),
         }
     }
@@ -453,12 +449,12 @@ impl Protocol for Pass {
         let Ok(destination) = self.destination(exchange) else { return };
         key.extend_from_slice(destination.scheme.text().as_bytes());
         key.extend_from_slice(&destination.host);
-        key.extend_from_slice(&request::uri(exchange, location, &destination));
+        request::append_uri(exchange, location, &destination, key);
     }
 
     fn append_decided(&self, exchange: &mut Exchange, location: &LocationConf, out: &mut Vec<u8>) {
         let conf = location.of::<Conf>();
-        if let Some(destination) = exchange.pass.of::<Rc<Destination>>() {
+        if let Some(destination) = known(exchange) {
             out.extend_from_slice(&destination.address);
             out.extend_from_slice(destination.scheme.text().as_bytes());
         }
@@ -497,7 +493,7 @@ impl Protocol for Pass {
             },
             content: made.content,
             validates: made.validates,
-            codec: Box::new(move || Box::new(HttpCodec::new(asked))),
+            reader: Reader { asked, make: |asked| Box::new(HttpCodec::new(asked)) },
             catch_stderr: Vec::new(),
             line: None,
             // A certificate that variables name is one request's.
@@ -510,13 +506,10 @@ impl Protocol for Pass {
 }
 
 /// Where `proxy_pass` goes in the exchange's location, resolved or known beforehand.
-fn known(exchange: &Exchange) -> Option<&Destination> {
-    if let Some(destination) = exchange.pass.of::<Rc<Destination>>() {
-        return Some(destination);
-    }
+fn known(exchange: &Exchange) -> Option<&Arc<Destination>> {
     match spoken_by(&*exchange.conf.location(exchange.location).handler)? {
         Pass::Fixed { destination, .. } => Some(destination),
-        Pass::Spelled { .. } => None,
+        Pass::Spelled { .. } => exchange.pass.of(),
     }
 }
 

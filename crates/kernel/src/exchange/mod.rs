@@ -3,6 +3,7 @@
 //! A connection makes an [`Exchange`], the phases and handlers fill in its response, the filters
 //! shape it, the connection writes it, the logs read it. Nothing here knows the protocol.
 
+pub mod attempts;
 pub mod body_failed;
 pub mod cached;
 pub mod client;
@@ -22,7 +23,6 @@ pub mod recode;
 pub mod request;
 pub mod request_body;
 pub mod response;
-pub mod scratch;
 pub mod shadow;
 pub mod slots;
 pub mod source;
@@ -38,6 +38,7 @@ use crate::config::regex::Captures;
 use crate::config::servers::{LocationId, ServerId};
 use crate::exchange::conf::WorkerConf;
 use crate::exchange::request_body::RequestBody;
+use attempts::Attempts;
 use bytes::Bytes;
 use cached::CacheStatus;
 pub use client::{Client, Remote};
@@ -49,39 +50,8 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subrequests::Subrequests;
-
-/// What is known about one attempt to reach an upstream peer.
-#[derive(Clone, Debug)]
-pub struct UpstreamAttempt {
-    pub peer: Arc<str>,
-    pub status: u16,
-    pub connect_time: Option<Duration>,
-    pub header_time: Option<Duration>,
-    /// Until the answer was whole; `None` before.
-    pub response_time: Option<Duration>,
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    pub response_bytes: u64,
-}
-
-impl UpstreamAttempt {
-    /// An attempt that begins.
-    pub fn new(peer: Arc<str>) -> Self {
-        Self {
-            peer,
-            status: 0,
-            connect_time: None,
-            header_time: None,
-            response_time: None,
-            bytes_sent: 0,
-            bytes_received: 0,
-            response_bytes: 0,
-        }
-    }
-}
 
 /// On whose behalf a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +180,7 @@ pub struct Exchange {
     pub body_bytes_sent: u64,
     /// Whether the whole response was sent.
     pub is_complete: bool,
-    pub attempts: Vec<UpstreamAttempt>,
+    pub attempts: Attempts,
     pub cache_status: Option<CacheStatus>,
     pub role: Role,
     /// Whether the connection must end without a response.
@@ -282,7 +252,7 @@ impl Exchange {
             bytes_sent: 0,
             body_bytes_sent: 0,
             is_complete: false,
-            attempts: Vec::new(),
+            attempts: Attempts::default(),
             cache_status: None,
             role: Role::Request,
             is_given_up: false,

@@ -1,9 +1,9 @@
 //! Which file a request names, and of which type it is.
 
 use super::open::{self, Kind};
+use crate::base::scratch::Scratch;
 use crate::config::http_core::{Root, Symlinks, Types};
 use crate::exchange::conf::LocationConf;
-use crate::exchange::scratch::Scratch;
 use crate::exchange::{Exchange, Role};
 use bytes::Bytes;
 use std::io;

@@ -145,7 +145,14 @@ pub fn run(
         changed: Notify::new(),
     });
     // After each round: a client that has its answer finds it in the log soon.
-    let serving = turn::run(local.run_until(serve(worker, listeners, commands)), access_log::flush);
+    // A task like the others: what is polled beside them is polled each time that one of them is.
+    let serving = local.run_until(async {
+        match tasks::of_request(serve(worker, listeners, commands)).await {
+            Ok(served) => served,
+            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+        }
+    });
+    let serving = turn::run(serving, access_log::flush);
     // What the worker holds is given back outside of the panic.
     let served = runtime.block_on(guarded(serving));
     drop(local);

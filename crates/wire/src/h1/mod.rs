@@ -254,9 +254,6 @@ pub fn fields(
     Ok(())
 }
 
-/// Room for this many fields before it has to grow; chosen: most heads have fewer.
-const FIELDS: usize = 16;
-
 /// Kinds of bytes in a field name, beside those of any name: bits that a whole name is judged by.
 const UNDERSCORE: u8 = 1;
 const OTHER: u8 = 2;
@@ -366,16 +363,28 @@ pub fn upstream_fields(
     input: &[u8],
     from: usize,
 ) -> Result<Option<(Vec<Field>, usize)>, WireError> {
+    let mut out = Vec::new();
+    Ok(upstream_fields_into(input, from, &mut out)?.map(|end| (out, end)))
+}
+
+/// As [`upstream_fields`], into a list that has room already.
+///
+/// # Errors
+/// As [`upstream_fields`].
+pub fn upstream_fields_into(
+    input: &[u8],
+    from: usize,
+    out: &mut Vec<Field>,
+) -> Result<Option<usize>, WireError> {
     let Some(end) = fields_end(input, from, from) else { return Ok(None) };
-    let mut out = Vec::with_capacity(FIELDS);
     let rules = FieldRules { underscores: true };
-    fields(input, from, end, rules, &mut out).map_err(|_| WireError::UpstreamHead)?;
-    for Field { value, .. } in &mut out {
+    fields(input, from, end, rules, out).map_err(|_| WireError::UpstreamHead)?;
+    for Field { value, .. } in out {
         // RFC 9112, section 5.1: tabs may stand there, and no other program reads this head.
         let inner = trimmed(slice(input, value), |byte| matches!(byte, b' ' | b'\t'));
         *value = span(value.start as usize + inner.start, value.start as usize + inner.end);
     }
-    Ok(Some((out, end)))
+    Ok(Some(end))
 }
 
 #[cfg(test)]

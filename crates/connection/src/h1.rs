@@ -213,6 +213,7 @@ impl Connection {
             }
         };
         head::give_back(&mut exchange.request);
+        exchange.sent.give_back();
         drop(Scratch::from(exchange.uri));
         next
     }

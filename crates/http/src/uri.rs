@@ -58,18 +58,30 @@ pub fn normalize_into(
 
 /// The path of a target, and whether no segment needs work: there is no escape, and nothing like `//`, `/.`.
 fn raw_path(target: &[u8], merge_slashes: bool) -> (&[u8], bool) {
-    let (mut is_simple, mut before) = (true, 0);
-    for (at, &byte) in target.iter().enumerate() {
-        match byte {
+    const MATTERS: [bool; 256] = table(b"?#%\0./");
+    let (mut is_simple, mut at) = (true, 0);
+    while let Some(next) = target[at..].iter().position(|byte| MATTERS[usize::from(*byte)]) {
+        at += next;
+        let is_behind_slash = at > 0 && target[at - 1] == b'/';
+        match target[at] {
             b'?' | b'#' => return (&target[..at], is_simple),
-            b'%' | 0 => is_simple = false,
-            b'.' => is_simple &= before != b'/',
-            b'/' => is_simple &= before != b'/' || !merge_slashes,
-            _ => {}
+            b'.' => is_simple &= !is_behind_slash,
+            b'/' => is_simple &= !(is_behind_slash && merge_slashes),
+            _ => is_simple = false,
         }
-        before = byte;
+        at += 1;
     }
     (target, is_simple)
+}
+
+/// Which bytes are among these.
+const fn table(bytes: &[u8]) -> [bool; 256] {
+    let (mut table, mut at) = ([false; 256], 0);
+    while at < bytes.len() {
+        table[bytes[at] as usize] = true;
+        at += 1;
+    }
+    table
 }
 
 fn decode(raw: &[u8]) -> Result<Vec<u8>, UriError> {
@@ -281,12 +293,7 @@ pub fn split_authority(authority: &[u8]) -> Option<(Cow<'_, [u8]>, Option<&[u8]>
 /// Whether it may stand in a name as it is, and in an address in brackets.
 fn is_host_byte(byte: u8) -> bool {
     const IS: [bool; 256] = {
-        let (mut is, mut at) = ([false; 256], 0);
-        let marks = b"-._~!$&'()*+,;=";
-        while at < marks.len() {
-            is[marks[at] as usize] = true;
-            at += 1;
-        }
+        let mut is = table(b"-._~!$&'()*+,;=");
         let mut byte = 0u8;
         while byte < u8::MAX {
             is[byte as usize] |= byte.is_ascii_alphanumeric();

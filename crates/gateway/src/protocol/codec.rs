@@ -4,16 +4,23 @@ use bytes::{Bytes, BytesMut};
 use std::ops::Deref;
 use std::rc::Rc;
 use yorozu_kernel::base::spare::SpareLists;
+use yorozu_kernel::exchange::engine::{FieldLines, no_fields};
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{Field, upstream_fields_into};
 
 /// A response head as the protocol's codec read it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Head {
     pub status: u16,
     pub reason: Option<Bytes>,
     /// Shared with the exchange's `$upstream_http_*`.
-    pub fields: Rc<Vec<(Bytes, Bytes)>>,
+    pub fields: FieldLines,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Self { status: 0, reason: None, fields: no_fields() }
+    }
 }
 
 impl Head {

@@ -86,8 +86,8 @@ pub const VARIABLES: &[Row] = &[
     (
         "request_filename",
         Variable::Builtin(|ex, out| {
-            let path = crate::files::path::request_filename(ex);
-            put(out, &path)
+            crate::files::path::append_file_of(ex, &ex.uri, out);
+            true
         }),
     ),
     ("request_id", Variable::Builtin(request_id)),

@@ -43,6 +43,7 @@ use bytes::Bytes;
 use cached::CacheStatus;
 pub use client::{Client, Remote};
 use coding::Coding;
+use engine::{FieldLines, no_fields};
 use request::Request;
 use slots::Slots;
 use states::{SharedStates, States};
@@ -196,7 +197,7 @@ pub struct Exchange {
     /// What the cache did, and why.
     pub cache_report: cached::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
-    pub upstream_fields: Rc<Vec<(Bytes, Bytes)>>,
+    pub upstream_fields: FieldLines,
     /// Whether the trailers are passed to the client, too (`proxy_pass_trailers`).
     pub passes_trailers: bool,
     /// Fields behind the upstream's body, for `$upstream_trailer_*`.
@@ -261,7 +262,7 @@ impl Exchange {
             challenges: Vec::new(),
             replaced_location: None,
             cache_report: cached::Report::default(),
-            upstream_fields: Rc::default(),
+            upstream_fields: no_fields(),
             passes_trailers: false,
             upstream_trailers: Vec::new(),
             sent: response::SentHead::default(),

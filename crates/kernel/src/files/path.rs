@@ -15,8 +15,10 @@ pub fn append_document_root(exchange: &Exchange, out: &mut Vec<u8>) {
 }
 
 /// `$request_filename`: the file the current path names.
-pub fn request_filename(exchange: &Exchange) -> Vec<u8> {
-    file_of(exchange, &exchange.uri)
+pub fn request_filename(exchange: &Exchange) -> Scratch {
+    let mut path = Scratch::take();
+    append_file_of(exchange, &exchange.uri, &mut path);
+    path
 }
 
 /// The file that `uri` names in the exchange's location.

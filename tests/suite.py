@@ -108,6 +108,7 @@ PARTS = [
     Part('applications', 'applications behind uwsgi and SCGI', 'tests/applications.py'),
     Part('storm', 'clients that leave and upstreams that fail', 'tests/storm.py'),
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
+    Part('server-certificates', 'certificates of upstreams', 'tests/server_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),

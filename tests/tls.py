@@ -228,6 +228,40 @@ def test_keys_with_passwords_and_files_that_do_not_fit():
         assert 'cannot use certificate key' in (refused.folder / 'out').read_text()
 
 
+def test_keys_open_in_every_form_that_openssl_writes():
+    forms = [(kind, cipher, is_traditional) for kind in ('rsa', 'ec') for cipher in ('aes128', 'aes192', 'aes256', 'des3')
+             for is_traditional in (True, False)]
+    with Folder() as folder:
+        for kind in ('rsa', 'ec'):
+            certificate(folder, kind, kind)
+        (folder / 'passwords').write_text('wrong\nalso wrong\nsecret\n')
+        (folder / 'wrong').write_text('wrong\n')
+        servers = ''
+        for number, (kind, cipher, is_traditional) in enumerate(forms):
+            into = folder / f'{number}.key'
+            if is_traditional:
+                openssl(kind, '-in', folder / f'{kind}.key', f'-{cipher}', '-traditional' if kind == 'rsa' else '-param_enc',
+                        *([] if kind == 'rsa' else ['named_curve']), '-passout', 'pass:secret', '-out', into)
+            else:
+                more = ['-v2prf', 'hmacWithSHA1'] if cipher == 'aes256' else []
+                openssl('pkcs8', '-topk8', '-in', folder / f'{kind}.key', '-v2', cipher, *more, '-passout', 'pass:secret', '-out', into)
+            label = b'Proc-Type: 4,ENCRYPTED' if is_traditional else b'BEGIN ENCRYPTED PRIVATE KEY'
+            assert label in into.read_bytes(), (kind, cipher, into.read_text())
+            server = f'''server {{ listen 127.0.0.1:$port ssl; server_name n{number}; ssl_certificate {folder}/{kind}.crt;
+                ssl_certificate_key {into}; ssl_password_file {folder}/PASSWORDS; return 200 $server_name; }}\n'''
+            servers += server.replace('PASSWORDS', 'passwords')
+            for program in (None, NGINX):
+                refused = Server(folder, server.replace('PASSWORDS', 'wrong'), program, wait=False)
+                refused.process.wait(20)
+                assert 'cannot load certificate key' in (refused.folder / 'out').read_text(), (kind, cipher, is_traditional)
+        here, there = pair(folder, servers)
+        with here, there:
+            for number, form in enumerate(forms):
+                for server in (here, there):
+                    answer = ask(server.port, context(), name=f'n{number}')
+                    assert answer[0].endswith(f'\r\n\r\nn{number}') and answer[1] == der(folder, form[0]), form
+
+
 def test_a_key_for_all_servers_is_opened_with_the_passwords_of_each():
     with Folder() as folder:
         certificate(folder, 'localhost')

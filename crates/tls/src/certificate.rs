@@ -9,7 +9,7 @@ use x509_cert::der::Decode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::oid::db::rfc5280::{
     ID_CE_BASIC_CONSTRAINTS, ID_CE_EXT_KEY_USAGE, ID_CE_KEY_USAGE, ID_CE_NAME_CONSTRAINTS,
-    ID_CE_SUBJECT_ALT_NAME, ID_KP_CLIENT_AUTH,
+    ID_CE_SUBJECT_ALT_NAME, ID_KP_CLIENT_AUTH, ID_KP_SERVER_AUTH,
 };
 use x509_cert::time::Validity;
 
@@ -18,11 +18,20 @@ const NETSCAPE_TYPE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.16.840.1
 
 /// Bits of keyUsage (RFC 5280, section 4.2.1.3).
 const DIGITAL_SIGNATURE: u8 = 0x80;
+const KEY_ENCIPHERMENT: u8 = 0x20;
 const KEY_AGREEMENT: u8 = 0x08;
 const KEY_CERT_SIGN: u8 = 0x04;
 const CRL_SIGN: u8 = 0x02;
-/// Bit of [`NETSCAPE_TYPE`].
+/// Bits of [`NETSCAPE_TYPE`].
 const NETSCAPE_CLIENT: u8 = 0x80;
+const NETSCAPE_SERVER: u8 = 0x40;
+
+/// Who shows a certificate.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Purpose {
+    Client,
+    Server,
+}
 
 /// A certificate's parts, in DER (RFC 5280, section 4.1).
 #[derive(Clone, Copy, Debug)]
@@ -129,15 +138,24 @@ impl<'a> Certificate<'a> {
         self.subject == self.issuer
     }
 
-    /// Whether a client may show it. What says nothing of its use is for any.
-    pub(super) fn is_for_clients(&self) -> bool {
-        self.has_any(&ID_CE_KEY_USAGE, DIGITAL_SIGNATURE | KEY_AGREEMENT)
-            && self.has_any(&NETSCAPE_TYPE, NETSCAPE_CLIENT)
+    /// Whether it may be shown by a client, or by a server. What says nothing of its use is for any.
+    pub(super) fn is_for(&self, purpose: Purpose) -> bool {
+        let (usage, netscape_type, wanted) = match purpose {
+            Purpose::Client => {
+                (DIGITAL_SIGNATURE | KEY_AGREEMENT, NETSCAPE_CLIENT, ID_KP_CLIENT_AUTH)
+            }
+            Purpose::Server => (
+                DIGITAL_SIGNATURE | KEY_ENCIPHERMENT | KEY_AGREEMENT,
+                NETSCAPE_SERVER,
+                ID_KP_SERVER_AUTH,
+            ),
+        };
+        self.has_any(&ID_CE_KEY_USAGE, usage)
+            && self.has_any(&NETSCAPE_TYPE, netscape_type)
             && self.extension(&ID_CE_EXT_KEY_USAGE).is_none_or(|value| {
                 let purposes = Element::only(value, SEQUENCE).and_then(|list| list.inside());
-                let client = ID_KP_CLIENT_AUTH.as_bytes();
-                let is_client = |purpose: &Element<'_>| purpose.content == client;
-                purposes.is_some_and(|purposes| purposes.iter().any(is_client))
+                let is_wanted = |purpose: &Element<'_>| purpose.content == wanted.as_bytes();
+                purposes.is_some_and(|purposes| purposes.iter().any(is_wanted))
             })
     }
 
@@ -155,9 +173,20 @@ impl<'a> Certificate<'a> {
     /// be read.
     pub(super) fn has_other_names(&self) -> bool {
         const OTHER_NAME: u8 = 0xa0;
+        self.has_alternative_names(OTHER_NAME)
+    }
+
+    /// Whether it has hosts' names among its alternative names; also `true` where they cannot be read.
+    pub(super) fn has_host_names(&self) -> bool {
+        const DNS_NAME: u8 = 0x82;
+        self.has_alternative_names(DNS_NAME)
+    }
+
+    /// Whether alternative names of a kind stand in it (RFC 5280, section 4.2.1.6).
+    fn has_alternative_names(&self, kind: u8) -> bool {
         self.extension(&ID_CE_SUBJECT_ALT_NAME).is_some_and(|value| {
             let names = Element::only(value, SEQUENCE).and_then(|list| list.inside());
-            names.is_none_or(|names| names.iter().any(|name| name.tag == OTHER_NAME))
+            names.is_none_or(|names| names.iter().any(|name| name.tag == kind))
         })
     }
 
@@ -212,7 +241,10 @@ mod tests {
         let usage = |value: &[u8]| {
             let der = certificate(&[&extension(&ID_CE_KEY_USAGE, value)]);
             let found = Certificate::read(&der).unwrap();
-            [found.is_for_clients(), found.may_sign_certificates(), found.may_sign_lists()]
+            let may_sign = [found.may_sign_certificates(), found.may_sign_lists()];
+            let is_servers = found.is_for(Purpose::Server);
+            assert!(is_servers || !found.is_for(Purpose::Client));
+            [found.is_for(Purpose::Client), may_sign[0], may_sign[1]]
         };
         assert_eq!(usage(&[3, 2, 7, 0x80]), [true, false, false]);
         assert_eq!(usage(&[3, 2, 3, 0x08]), [true, false, false]);
@@ -223,7 +255,8 @@ mod tests {
         }
         let none = certificate(&[]);
         let none = Certificate::read(&none).unwrap();
-        assert!(none.is_for_clients() && none.may_sign_certificates() && none.may_sign_lists());
+        assert!(none.is_for(Purpose::Client) && none.is_for(Purpose::Server));
+        assert!(none.may_sign_certificates() && none.may_sign_lists());
         assert_eq!((none.serial, none.signature), (&[7][..], &[1, 2][..]));
     }
 

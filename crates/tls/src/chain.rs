@@ -1,4 +1,4 @@
-//! Paths from a client's certificate to an authority: RFC 5280, section 6, by rustls-webpki.
+//! Paths from a peer's certificate to an authority: RFC 5280, section 6, by rustls-webpki.
 //!
 //! The library drops of a root what stands in it besides name and key. So the root is given to it
 //! twice: as an anchor, and as a certificate between the anchor and the rest. A path counts only if
@@ -13,6 +13,7 @@
 //!   bounds the rest.
 
 use super::certificate::Certificate;
+pub use super::certificate::Purpose;
 use super::distinguished_name::{has_mail_address, may_name_host};
 use super::provider;
 use super::restated::{Restated, Restating};
@@ -49,13 +50,13 @@ pub const LIST_SIGNER: Refusal = (35, "key usage does not include CRL signing");
 const NAME_CONSTRAINT: Refusal = (47, "permitted subtree violation");
 const WEAK_DIGEST: Refusal = (68, "CA signature digest algorithm too weak");
 
-/// Certificates of a client that are looked at; more are never needed.
+/// Certificates of a peer that are looked at; more are never needed.
 const SENT_MAX: usize = 16;
 /// Those of one name among them: one that was renewed, or signed by two authorities. With more,
 /// a chain made up for it could have the library try ways without end.
 const OF_ONE_NAME_MAX: usize = 2;
 
-/// The authorities that clients are verified by.
+/// The authorities that peers are verified by: clients, or the servers behind a gateway.
 #[derive(Debug)]
 pub struct Authorities {
     trusted: Vec<CertificateDer<'static>>,
@@ -63,8 +64,9 @@ pub struct Authorities {
     anchors: Vec<TrustAnchor<'static>>,
     own_signatures: OwnSignatures,
     revocation: Option<Revocation>,
-    /// Certificates allowed between a client's and a root.
+    /// Certificates allowed between a peer's and a root.
     depth: usize,
+    purpose: Purpose,
 }
 
 impl Authorities {
@@ -74,6 +76,7 @@ impl Authorities {
         trusted: Vec<CertificateDer<'static>>,
         revoked: Option<&[CertificateRevocationListDer<'_>]>,
         depth: usize,
+        purpose: Purpose,
     ) -> Result<Self, String> {
         let revocation = revoked.map(Revocation::read).transpose()?;
         let roots = || trusted.iter().filter(|der| is_self_issued(der));
@@ -81,7 +84,7 @@ impl Authorities {
             roots().filter_map(|der| Some(webpki::anchor_from_trusted_cert(der).ok()?.to_owned()));
         let anchors = anchors.collect();
         let own_signatures = OwnSignatures::of(roots());
-        Ok(Self { anchors, own_signatures, trusted, revocation, depth })
+        Ok(Self { anchors, own_signatures, trusted, revocation, depth, purpose })
     }
 
     /// Trusted certificates that the library cannot read, and why: they sign no other certificate.
@@ -89,7 +92,7 @@ impl Authorities {
         self.trusted.iter().filter_map(|der| Some((der, EndEntityCert::try_from(der).err()?)))
     }
 
-    /// Verifies a client's certificate, with those it has sent behind it.
+    /// Verifies a peer's certificate, with those it has sent behind it.
     ///
     /// # Errors
     /// Why it is not valid.
@@ -103,7 +106,7 @@ impl Authorities {
         if now.as_secs() >= end.as_secs() {
             return Err(EXPIRED);
         }
-        if !own.is_for_clients() {
+        if !own.is_for(self.purpose) {
             return Err(PURPOSE);
         }
         if own.is_self_issued() {
@@ -122,7 +125,7 @@ impl Authorities {
         }
     }
 
-    /// Checks that a client's certificate that signed itself is trusted itself; nothing else counts for it.
+    /// Checks that a peer's certificate that signed itself is trusted itself; nothing else counts for it.
     fn check_self_issued(
         &self,
         own: &Certificate<'_>,
@@ -175,7 +178,7 @@ impl Authorities {
             &self.anchors,
             &others,
             now,
-            KeyUsage::client_auth(),
+            self.usage(),
             revocation,
             Some(&check),
         );
@@ -183,6 +186,13 @@ impl Authorities {
             Ok(_) => Ok(()),
             Err(Error::UnknownIssuer) => Err(own_refusal.get()),
             Err(problem) => Err(refusal(&problem)),
+        }
+    }
+
+    fn usage(&self) -> KeyUsage {
+        match self.purpose {
+            Purpose::Client => KeyUsage::client_auth(),
+            Purpose::Server => KeyUsage::server_auth(),
         }
     }
 
@@ -237,7 +247,7 @@ impl Authorities {
     }
 }
 
-/// What a client has sent behind its own certificate, within bounds.
+/// What a peer has sent behind its own certificate, within bounds.
 fn looked_at<'c>(sent: &'c [CertificateDer<'_>]) -> Vec<CertificateDer<'c>> {
     let mut names: Vec<&[u8]> = Vec::new();
     let mut kept = Vec::new();

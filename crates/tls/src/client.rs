@@ -1,12 +1,14 @@
 //! TLS towards upstreams.
 
+use super::chain::{Authorities, Purpose};
 use super::commands::Commands;
+use super::identity::Identity;
 use super::pem::PemFiles;
 use super::verifier::ServerVerifier;
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
-use std::path::PathBuf;
+use rustls::client::Resumption;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, SupportedProtocolVersion};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use yorozu_kernel::config::directive::ValueError;
 
@@ -33,14 +35,6 @@ pub struct Verify {
     pub depth: u64,
 }
 
-/// The certificate and key shown to the peer, and the passwords the key is tried with.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-    pub passwords: Vec<Vec<u8>>,
-}
-
 impl ClientSettings {
     /// Loads everything.
     ///
@@ -52,24 +46,17 @@ impl ClientSettings {
         files: &PemFiles,
     ) -> Result<Arc<ClientConfig>, ValueError> {
         let provider = self.commands.provider(&self.ciphers, None)?;
-        let chain =
-            self.verify.as_ref().map(|verify| verify.chain(&provider, files)).transpose()?;
+        let authorities = self.verify.as_ref().map(|verify| verify.load(files)).transpose()?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&self.commands.protocols(&self.protocols)?)
             .map_err(|problem| ValueError(problem.to_string()))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(ServerVerifier { chain }));
+            .with_custom_certificate_verifier(Arc::new(ServerVerifier { authorities }));
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
-                let chain = files.certificates(&identity.certificate, "certificate");
-                let key = files.key(&identity.key, &identity.passwords);
-                builder
-                    .with_client_auth_cert(chain.map_err(ValueError)?, key.map_err(ValueError)?)
-                    .map_err(|problem| {
-                        let shown = identity.key.display();
-                        ValueError(format!("cannot use certificate key \"{shown}\": {problem}"))
-                    })?
+                let shown = SingleCertAndKey::from(identity.load(files)?);
+                builder.with_client_cert_resolver(Arc::new(shown))
             }
         };
         config.enable_sni = self.sends_name;
@@ -81,23 +68,14 @@ impl ClientSettings {
 }
 
 impl Verify {
-    /// The verifier, and how many intermediate certificates it may use.
-    fn chain(
-        &self,
-        provider: &Arc<CryptoProvider>,
-        files: &PemFiles,
-    ) -> Result<(Arc<WebPkiServerVerifier>, u64), ValueError> {
-        let mut roots = RootCertStore::empty();
+    fn load(&self, files: &PemFiles) -> Result<Authorities, ValueError> {
         let trusted = files.certificates(&self.trusted, "certificate").map_err(ValueError)?;
-        roots.add_parsable_certificates(trusted);
-        let mut builder =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-        if let Some(crl) = &self.crl {
-            builder = builder.with_crls(files.revocations(crl).map_err(ValueError)?);
-        }
-        let verifier = builder.build().map_err(|problem| {
-            ValueError(format!("cannot verify with \"{}\": {problem}", self.trusted.display()))
-        })?;
-        Ok((verifier, self.depth))
+        let lists = self.crl.as_ref().map(|crl| files.revocations(crl)).transpose();
+        let lists = lists.map_err(ValueError)?;
+        let depth = usize::try_from(self.depth).unwrap_or(usize::MAX);
+        Authorities::new(trusted, lists.as_deref(), depth, Purpose::Server).map_err(|problem| {
+            let shown = self.crl.as_deref().unwrap_or(Path::new("")).display();
+            ValueError(format!("cannot load CRL \"{shown}\": {problem}"))
+        })
     }
 }

@@ -64,6 +64,13 @@ pub(super) fn may_name_host(name: &[u8]) -> bool {
     attributes(name).is_none_or(|found| found.iter().any(has_dot))
 }
 
+/// The common names that are text; none where the name cannot be read.
+pub(super) fn common_names(name: &[u8]) -> Vec<Vec<u8>> {
+    let found = attributes(name).unwrap_or_default();
+    let names = found.iter().filter(|found| found.id == COMMON_NAME);
+    names.filter_map(|found| Some(characters(&found.value)??.into_owned())).collect()
+}
+
 /// A name as RFC 2253 writes it, the last attribute first: `CN=a,O=b`.
 pub(super) fn rfc2253(name: &[u8]) -> Option<String> {
     let mut out = String::new();

@@ -1,11 +1,10 @@
 //! Certificates, keys and revocation lists out of PEM files.
 
+use super::locked::Locked;
 use bytes::Bytes;
-use pkcs8::der::{Decode as _, Header, Reader as _, SecretDocument, SliceReader};
+use pkcs8::der::{Decode as _, Header, Reader as _, SliceReader};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{
-    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer,
-};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
@@ -112,13 +111,8 @@ impl PemFiles {
     ) -> Result<PrivateKeyDer<'static>, String> {
         let text = self.read(path, "certificate key")?;
         let refuse = |why: &str| format!("cannot load certificate key \"{}\": {why}", shown(path));
-        if memchr::memmem::find(&text, b"ENCRYPTED PRIVATE KEY").is_some() {
-            return decrypt(&text, passwords).ok_or_else(|| refuse("no password fits"));
-        }
-        if memchr::memmem::find(&text, b"Proc-Type: 4,ENCRYPTED").is_some() {
-            return Err(refuse(
-                "it is encrypted in OpenSSL's traditional format, convert it with \"openssl pkcs8 -topk8\"",
-            ));
+        if let Some(locked) = Locked::find(&text) {
+            return locked.open(passwords).map_err(|why| refuse(&why));
         }
         PrivateKeyDer::from_pem_slice(&text).map_err(|problem| refuse(&problem.to_string()))
     }
@@ -173,15 +167,4 @@ fn without_aux(certificate: CertificateDer<'static>) -> CertificateDer<'static> 
         }
         _ => certificate,
     }
-}
-
-fn decrypt(text: &[u8], passwords: &[Vec<u8>]) -> Option<PrivateKeyDer<'static>> {
-    const BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
-    let text = std::str::from_utf8(text).ok()?;
-    // A certificate may stand in the same file.
-    let text = &text[text.find(BEGIN)?..];
-    let (_, document) = SecretDocument::from_pem(text).ok()?;
-    let info = pkcs8::EncryptedPrivateKeyInfoRef::try_from(document.as_bytes()).ok()?;
-    let key = passwords.iter().find_map(|password| info.decrypt(password).ok())?;
-    Some(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }

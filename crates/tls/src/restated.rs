@@ -1,10 +1,10 @@
 //! Certificates and lists in the form that the library takes: signatures of what it is given are
 //! those of what there was.
 //!
-//! As a client's own it refuses certificates of the first version of X.509 and those of
-//! authorities, which tools make for clients by default, because elsewhere on a path they could
+//! As a peer's own it refuses certificates of the first version of X.509 and those of
+//! authorities, which tools make by default, because elsewhere on a path they could
 //! sign. At its end neither matters: there nothing is signed. So it is given what says the same of
-//! the client: a certificate of version 3, of no authority. Lists of revoked certificates of the
+//! the peer: a certificate of version 3, of no authority. Lists of revoked certificates of the
 //! first version it is given as ones of the second, with a number.
 
 use super::certificate::Certificate;
@@ -20,7 +20,7 @@ pub(super) struct Restated {
 }
 
 impl Restated {
-    /// `None` for a client's certificate that is taken as it is.
+    /// `None` for a peer's certificate that is taken as it is.
     pub(super) fn certificate(original: &Certificate<'_>) -> Option<Self> {
         let flag = original.authority_flag();
         if flag.is_none() && !original.is_first_version() {

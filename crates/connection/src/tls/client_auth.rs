@@ -7,7 +7,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{DistinguishedName, RootCertStore};
 use std::path::Path;
 use std::sync::Arc;
-use yorozu_tls::chain::Authorities;
+use yorozu_tls::chain::{Authorities, Purpose};
 use yorozu_tls::pem::PemFiles;
 use yorozu_tls::verifier::AnyClient;
 use yorozu_tls::x509;
@@ -72,7 +72,7 @@ impl ClientAuth {
         let parts = std::iter::once(&rule[..]).chain(all.iter().map(|der| &der[..]));
         let circle = tickets::circle(parts);
         let lists = crl.map(|crl| files.revocations(crl)).transpose()?;
-        let authorities = Authorities::new(all, lists.as_deref(), depth);
+        let authorities = Authorities::new(all, lists.as_deref(), depth, Purpose::Client);
         let authorities = authorities.map_err(|problem| {
             let shown = crl.unwrap_or(Path::new("")).display();
             format!("cannot load CRL \"{shown}\": {problem}")

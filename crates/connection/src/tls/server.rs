@@ -18,8 +18,9 @@ use yorozu_kernel::config::place::{ModuleConf, Place, place};
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft};
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_tls::identity::Identity;
 use yorozu_tls::pem::{self, PemFiles};
-use yorozu_tls::{provider, x509};
+use yorozu_tls::provider;
 
 /// Bytes that a record adds to its content, by rustls's way of counting.
 const RECORD_OVERHEAD: usize = 5;
@@ -106,9 +107,13 @@ impl ServerTls {
             match (certificate.as_literal(), key.as_literal()) {
                 (Some(certificate), Some(key)) => {
                     let path = |name: &[u8]| pem::path(&env.conf_prefix, name);
-                    let (certificate, key) = (path(&certificate), path(&key));
-                    let mut loaded =
-                        load(&certificate, &key, &passwords, &env.shared::<PemFiles>().clone())?;
+                    let certificate = path(&certificate);
+                    let mut loaded = Identity {
+                        certificate: certificate.clone(),
+                        key: path(&key),
+                        passwords: passwords.clone(),
+                    }
+                    .load(&env.shared::<PemFiles>())?;
                     loaded.ocsp.clone_from(&staple);
                     let stapled: Stapled = Arc::new(ArcSwap::from_pointee(loaded));
                     if conf.ssl_stapling && staple.is_none() {
@@ -189,9 +194,13 @@ impl Named {
             }
         }
         let path = |name: &[u8]| pem::path(&self.folder, name);
-        let files = PemFiles::default();
-        let loaded = load(&path(&certificate), &path(&key), &self.passwords, &files);
-        let loaded = Arc::new(loaded.map_err(|problem| problem.0)?);
+        let identity = Identity {
+            certificate: path(&certificate),
+            key: path(&key),
+            passwords: self.passwords.clone(),
+        };
+        let loaded = identity.load(&PemFiles::default()).map_err(|problem| problem.0)?;
+        let loaded = Arc::new(loaded);
         if self.cache.max > 0 {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             if kept.len() >= self.cache.max {
@@ -283,28 +292,6 @@ fn staple(conf: &Conf, env: &Env) -> Result<Option<Vec<u8>>, ValueError> {
     let Some(file) = &conf.ssl_stapling_file else { return Ok(None) };
     let answer = env.shared::<PemFiles>().bytes(&file.0, "OCSP response").map_err(ValueError)?;
     Ok(Some(answer.to_vec()))
-}
-
-fn load(
-    certificate: &std::path::Path,
-    key: &std::path::Path,
-    passwords: &[Vec<u8>],
-    files: &PemFiles,
-) -> Result<CertifiedKey, ValueError> {
-    let chain = files.certificates(certificate, "certificate").map_err(ValueError)?;
-    let secret = files.key(key, passwords).map_err(ValueError)?;
-    let refuse = |problem: rustls::Error| {
-        ValueError(format!("cannot use certificate key \"{}\": {problem}", pem::shown(key)))
-    };
-    let signer = provider().key_provider.load_private_key(secret).map_err(refuse)?;
-    // Compared here and not by rustls, which reads no certificates of X.509's first version.
-    let shown = chain.first().and_then(|own| x509::public_key(own));
-    match (signer.public_key(), shown) {
-        (Some(own), Some(shown)) if *own != *shown => {
-            Err(refuse(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)))
-        }
-        _ => Ok(CertifiedKey::new(chain, signer)),
-    }
 }
 
 fn configs(

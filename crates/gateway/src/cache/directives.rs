@@ -262,8 +262,15 @@ impl Setting for IgnoreHeaders {
 
 /// Memory tier of a zone whose line says nothing about it; chosen: a few thousand pages.
 const MEMORY_DEFAULT: u64 = 64 << 20;
-/// Files per byte of `keys_zone`: nginx stores about 8,000 keys in a megabyte.
-const KEYS_PER_MEGABYTE: u64 = 8000;
+/// How many keys nginx keeps in a `keys_zone` of that size, about 8,000 in a megabyte: 32 in each page, of which one
+/// is for the rest.
+fn keys(bytes: u64) -> usize {
+    /// With what is kept of it.
+    const PAGE_BYTES: u64 = 4096 + 16;
+    const KEYS_PER_PAGE: u64 = 32;
+    let pages = (bytes / PAGE_BYTES).saturating_sub(1).max(1);
+    usize::try_from(pages * KEYS_PER_PAGE).unwrap_or(usize::MAX)
+}
 
 fn pace<'a>(disk: &'a mut DiskOptions, name: &str) -> &'a mut Pace {
     if name.starts_with("loader") { &mut disk.loader } else { &mut disk.manager }
@@ -306,8 +313,7 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
                     .filter(|size| *size >= 2 * 4096 && !name.is_empty());
                 let size =
                     size.ok_or_else(|| ValueError(format!("invalid keys zone size \"{text}\"")))?;
-                let keys = (size * KEYS_PER_MEGABYTE) >> 20;
-                disk.files_max = usize::try_from(keys).unwrap_or(usize::MAX).max(1);
+                disk.files_max = keys(size);
                 zone = Some(name.to_owned());
             }
             "inactive" => {

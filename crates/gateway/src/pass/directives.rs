@@ -167,12 +167,39 @@ family_settings! {
 /// # Errors
 /// What does not fit together.
 fn check(conf: &Conf, family: &Family, _is_used: bool, _env: &Env) -> Result<(), ValueError> {
+    /// What nginx's buffers have where nothing is written, as the table above says it of ours.
+    const PAGE: u64 = 4096;
+    const DEFAULT: u64 = 2 * PAGE;
     let prefix = family.prefix;
-    let (busy, buffer) = (conf.busy_buffers_size, conf.buffer_size.0);
-    if busy.is_some_and(|busy| busy.0 < buffer.max(conf.buffers.size)) {
+    let refuse = |name: &str, must: &str| {
+        Err(ValueError(format!(
+            "\"{prefix}_{name}\" must be {must} the maximum of the value of \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""
+        )))
+    };
+    if conf.buffers.count < 2 {
+        return Err(ValueError(format!("there must be at least 2 \"{prefix}_buffers\"")));
+    }
+    let largest = conf.buffer_size.0.max(conf.buffers.size);
+    let least = if largest == DEFAULT { PAGE } else { largest };
+    if conf.busy_buffers_size.is_some_and(|busy| busy.0 < least) {
+        return refuse("busy_buffers_size", "equal to or greater than");
+    }
+    let busy = conf.busy_buffers_size.map_or(2 * least, |busy| busy.0);
+    if busy > (conf.buffers.count - 1) * conf.buffers.size {
         return Err(ValueError(format!(
-            "\"{prefix}_busy_buffers_size\" must be equal to or greater than the maximum of the value of \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""
+            "\"{prefix}_busy_buffers_size\" must be less than the size of all \"{prefix}_buffers\" minus one buffer"
         )));
+    }
+    let piece = conf.temp_file_write_size.0;
+    if piece < least && piece != 2 * DEFAULT {
+        return refuse("temp_file_write_size", "equal to or greater than");
+    }
+    let longest = conf.max_temp_file_size.0;
+    if longest != 0 && longest < least {
+        return refuse(
+            "max_temp_file_size",
+            "equal to zero to disable temporary files usage or must be equal to or greater than",
+        );
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::request_body::{BodyError, RequestBody};
 use yorozu_kernel::exchange::source::RequestSource;
 use yorozu_kernel::logging::error::{Level, os_error, upstream};
+use yorozu_tls::verifier::Disbelief;
 use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
 
 /// nginx's words for an answer that ends before its head.
@@ -619,6 +620,9 @@ impl Conversation {
 
 /// nginx's words for a failed handshake, with rustls's reason.
 fn tls_error(problem: &io::Error) -> String {
+    if let Some(why) = Disbelief::of(problem) {
+        return why.to_string();
+    }
     match problem.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::Other => {
             format!("SSL_do_handshake() failed ({problem})")

@@ -16,7 +16,8 @@ use yorozu_kernel::config::types::ConfPath;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::logging::error::{self, Level};
-use yorozu_tls::client::{ClientSettings, Identity, Verify};
+use yorozu_tls::client::{ClientSettings, Verify};
+use yorozu_tls::identity::Identity;
 use yorozu_tls::pem::{self, PemFiles};
 use yorozu_upstream::TlsOptions;
 

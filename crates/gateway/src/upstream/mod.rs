@@ -335,6 +335,10 @@ impl Draft {
         if self.peers.is_empty() && self.names.is_empty() {
             return Err(ValueError::new("no servers are inside upstream"));
         }
+        let mut all = self.peers.iter().chain(self.names.iter().map(|name| &name.template));
+        if all.all(|peer| peer.backup) {
+            return Err(ValueError(format!("no servers in upstream \"{name}\"")));
+        }
         if !self.names.is_empty() && !self.has_zone {
             return Err(ValueError(format!(
                 "resolving names at run time requires upstream \"{name}\" in http to be in shared memory"

@@ -127,6 +127,9 @@ pub fn join(base: &Path, path: &str) -> PathBuf {
     base.join(path)
 }
 
+/// Variables of the server that `set` changes in their own place.
+const IS_SET_AS_SUCH: [&str; 2] = ["args", "limit_rate"];
+
 /// The variable that `set` or its like gives a value: a slot that `define` has for its name, or one of the server's that can be
 /// changed.
 ///
@@ -138,7 +141,7 @@ pub fn target(
     define: fn(&mut VariableNames, &str) -> u16,
 ) -> Result<Variable, ValueError> {
     let name = name(word)?.to_ascii_lowercase();
-    if matches!(&*name, "args" | "limit_rate") {
+    if IS_SET_AS_SUCH.contains(&&*name) {
         return Ok(env.variables.borrow_mut().resolve(&name));
     }
     not_reserved(&name, env)?;
@@ -158,7 +161,12 @@ fn name(word: &Bytes) -> Result<String, ValueError> {
     name.ok_or_else(|| ValueError(format!("invalid variable name \"{text}\"")))
 }
 
-fn not_reserved(name: &str, env: &Env) -> Result<(), ValueError> {
+/// # Errors
+/// It is one of the server's, which the configuration may not define.
+pub(super) fn not_reserved(name: &str, env: &Env) -> Result<(), ValueError> {
+    if IS_SET_AS_SUCH.contains(&name) {
+        return Ok(());
+    }
     if env.variables.borrow().is_reserved(name) {
         return Err(ValueError(format!("the duplicate \"{name}\" variable")));
     }

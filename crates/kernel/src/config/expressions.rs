@@ -1,6 +1,6 @@
 //! Texts with variables and regular expressions, as directives spell them.
 
-use super::env::Env;
+use super::env::{Env, not_reserved};
 use super::regex::Regex;
 use super::template::{Part, Template};
 use super::value_error::ValueError;
@@ -18,6 +18,9 @@ impl Regex {
         }
         let define = |name: &str| env.variables.borrow_mut().define(name);
         let regex = Self::naming(source, caseless, define)?;
+        for (_, name) in regex.names() {
+            not_reserved(&name.to_ascii_lowercase(), env)?;
+        }
         env.regexes.borrow_mut().insert(key, regex.clone());
         Ok(regex)
     }

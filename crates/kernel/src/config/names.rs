@@ -14,9 +14,19 @@ pub struct Definition {
 const OWN: [&str; 6] =
     ["brotli_ratio", "cache_args", "cache_detail", "cache_status", "cache_uri", "zstd_ratio"];
 
+/// Fields of requests whose variables may not be defined as those of others may; nginx's.
+const FIELDS: [&str; 6] = [
+    "http_cookie",
+    "http_host",
+    "http_referer",
+    "http_user_agent",
+    "http_via",
+    "http_x_forwarded_for",
+];
+
 /// Whether a configuration may define a variable that the server computes; as nginx, some of its own.
 fn may_be_changed(name: &str) -> bool {
-    const CHANGEABLE: [&str; 8] = [
+    const CHANGEABLE: [&str; 9] = [
         "ancient_browser",
         "fastcgi_path_info",
         "fastcgi_script_name",
@@ -25,6 +35,7 @@ fn may_be_changed(name: &str) -> bool {
         "msie",
         "proxy_host",
         "proxy_port",
+        "uid_reset",
     ];
     OWN.contains(&name) || CHANGEABLE.contains(&name) || name.starts_with("ssl_")
 }
@@ -124,7 +135,7 @@ impl VariableNames {
 
     /// Whether the server computes it, so that the configuration may not define it.
     pub fn is_reserved(&self, name: &str) -> bool {
-        self.of_modules(name).is_some() && !may_be_changed(name)
+        FIELDS.contains(&name) || self.of_modules(name).is_some() && !may_be_changed(name)
     }
 
     fn of_modules(&self, name: &str) -> Option<Variable> {

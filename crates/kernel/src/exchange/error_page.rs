@@ -158,6 +158,7 @@ fn title(status: u16) -> Option<String> {
         496 => (400, "No required SSL certificate was sent"),
         497 => (400, "The plain HTTP request was sent to HTTPS port"),
         302 => (302, "Found"),
+        401 => (401, "Authorization Required"),
         303 => (303, "See Other"),
         other => (other, reason(other)),
     };

@@ -29,8 +29,12 @@ pub const MODULE: Module = Module::new("http_userid", || DIRECTIVES.to_vec())
     .computing(VARIABLES);
 
 /// Its variables.
-const VARIABLES: &[Row] =
-    &[("uid_got", Variable::Builtin(got)), ("uid_set", Variable::OfTexts(set))];
+const VARIABLES: &[Row] = &[
+    ("uid_got", Variable::Builtin(got)),
+    // What a configuration sets; nothing else gives it a value.
+    ("uid_reset", Variable::Builtin(|_, _| false)),
+    ("uid_set", Variable::OfTexts(set)),
+];
 
 word_enum! {
     /// `userid`

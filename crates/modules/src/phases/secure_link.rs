@@ -29,7 +29,7 @@ settings! {
     /// What the checksum is of.
     secure_link_md5: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
     /// The secret of links of the form `/prefix/checksum/link`.
-    secure_link_secret: Option<Bytes> = none, ONE, LOCATION;
+    secure_link_secret: Option<Bytes> = none, ONE, HTTP_SERVER_LOCATION;
 }
 
 /// Takes over what the enclosing block says; as nginx, its secret only where the block has no checksum of the newer

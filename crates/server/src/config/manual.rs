@@ -93,12 +93,8 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["proxy_ssl_protocols", "uwsgi_ssl_protocols", "ssl_protocols"], "1.2 and 1.3"),
     (&["proxy_ssl_ciphers", "uwsgi_ssl_ciphers", "ssl_ciphers"], "only those with forward secrecy"),
     (
-        &["proxy_ssl_verify", "uwsgi_ssl_verify", "proxy_ssl_name", "uwsgi_ssl_name"],
-        "only subject alternative names are compared",
-    ),
-    (
-        &["proxy_ssl_verify_depth", "uwsgi_ssl_verify_depth"],
-        "counts the certificates that are sent",
+        &["proxy_ssl_verify", "uwsgi_ssl_verify"],
+        "authorities of X.509's first version are no signers; an address is compared with alternative names, too",
     ),
     (&["ssl_ecdh_curve"], "X25519, prime256v1, secp384r1, X25519MLKEM768"),
     (

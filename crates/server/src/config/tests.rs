@@ -104,6 +104,33 @@ const BROKEN: &[(&str, &str)] = &[
     ("http { server { if (x) {} } }", "invalid condition \"x\" in conf:1"),
     ("http { server { set a b; } }", "invalid variable name \"a\" in conf:1"),
     ("http { server { set $uri b; } }", "the duplicate \"uri\" variable in conf:1"),
+    ("http { server { set $http_host b; } }", "the duplicate \"http_host\" variable in conf:1"),
+    ("http { server { location ~ (?<host>x) { } } }", "the duplicate \"host\" variable in conf:1"),
+    (
+        "http { server { root /a$document_root; } }",
+        "the $document_root variable cannot be used in the \"root\" directive in conf:1",
+    ),
+    (
+        "http { server { location / { alias ${realpath_root}; } } }",
+        "the $realpath_root variable cannot be used in the \"alias\" directive in conf:1",
+    ),
+    ("http { upstream u { server 127.0.0.1 backup; } }", "no servers in upstream \"u\" in conf:1"),
+    (
+        "http { server { proxy_buffers 1 4k; } }",
+        "there must be at least 2 \"proxy_buffers\" in conf:1",
+    ),
+    (
+        "http { server { fastcgi_buffer_size 64k; fastcgi_buffers 4 4k; } }",
+        "\"fastcgi_busy_buffers_size\" must be less than the size of all \"fastcgi_buffers\" minus one buffer in conf:1",
+    ),
+    (
+        "http { server { uwsgi_max_temp_file_size 1k; } }",
+        "\"uwsgi_max_temp_file_size\" must be equal to zero to disable temporary files usage or must be equal to or greater than the maximum of the value of \"uwsgi_buffer_size\" and one of the \"uwsgi_buffers\" in conf:1",
+    ),
+    (
+        "http { open_log_file_cache inactive=1m; }",
+        "\"open_log_file_cache\" must have \"max\" parameter in conf:1",
+    ),
     ("http { server { return 200 $nothing; } }", "unknown \"nothing\" variable"),
     (
         "http { server { return 200 \"${a\"; } }",

@@ -79,6 +79,18 @@ impl Root {
 impl Setting for Root {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let text = args.text(0);
+        // They are made of the root.
+        for name in ["document_root", "realpath_root"] {
+            if [format!("${name}"), format!("${{{name}}}")]
+                .iter()
+                .any(|spelled| text.contains(&**spelled))
+            {
+                return Err(ValueError(format!(
+                    "the ${name} variable cannot be used in the \"{}\" directive",
+                    args.name
+                )));
+            }
+        }
         let path = if text.starts_with('$') {
             text
         } else {

@@ -16,8 +16,9 @@ use yorozu_kernel::exchange::variables::{Row, Variable};
 use yorozu_wire::h1::Version;
 
 /// The module.
-pub const MODULE: Module =
-    Module::new("http_gzip", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]).computing(VARIABLES);
+pub const MODULE: Module = Module::new("http_gzip", || [DIRECTIVES, OTHERS].concat())
+    .with(&[silent::<Draft>])
+    .computing(VARIABLES);
 
 /// Its variables.
 const VARIABLES: &[Row] =
@@ -148,6 +149,19 @@ settings! {
     gzip_types: MimeTypes = "text/html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
     /// Whether Vary: Accept-Encoding is added.
     gzip_vary: bool = "off", ONE, HTTP_SERVER_LOCATION;
+}
+
+/// Rows that are no plain settings: nginx has them, and documents none.
+pub const OTHERS: &[Directive] = &[
+    unsaid("gzip_hash", "Memory of the search for repetitions."),
+    unsaid("gzip_no_buffer", "Whether pieces are sent on as they are compressed."),
+    unsaid("gzip_window", "How far back repetitions are looked for."),
+    unsaid("postpone_gzipping", "Bytes that are waited for before compression begins."),
+];
+
+const fn unsaid(name: &'static str, doc: &'static str) -> Directive {
+    let why = Action::Ignored("memory is taken as needed");
+    Directive::row(name, HTTP_SERVER_LOCATION, Arity::ONE, why, doc)
 }
 
 /// Whether nothing but `Accept-Encoding` keeps the client from getting gzip.

@@ -1,11 +1,13 @@
 //! Access logs: formats, conditions, and lines written once per round of a turn of the event loop.
 
+mod named_files;
+
 use crate::filters::compress::{Effort, compress};
 use base16ct::upper;
 use bytes::Bytes;
+use named_files::OpenFiles;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -68,7 +70,7 @@ impl Shared for Formats {
 #[derive(Clone, Debug)]
 enum Destination {
     File(Arc<LogFile>),
-    /// A path with variables, below the prefix: opened for each line.
+    /// A path with variables, below the prefix.
     Path(Template, PathBuf),
     Syslog(Arc<Syslog>),
 }
@@ -186,26 +188,9 @@ impl Destination {
             Self::Path(template, prefix) => {
                 let path = template.value(exchange);
                 let path = prefix.join(&*String::from_utf8_lossy(&path));
-                // A part of the request may be in it: it shall not climb out of its folder.
-                let climbs = path.components().any(|part| part == std::path::Component::ParentDir);
-                let written = if climbs {
-                    Err(std::io::ErrorKind::InvalidInput.into())
-                } else {
-                    #[expect(
-                        clippy::disallowed_methods,
-                        reason = "as nginx: a path of variables is opened for its line"
-                    )]
-                    let opened = std::fs::File::options().append(true).create(true).open(&path);
-                    opened.and_then(|mut file| file.write_all(line))
-                };
-                if let Err(problem) = written {
-                    let text = format!(
-                        "open() \"{}\" failed ({})",
-                        path.display(),
-                        error::os_error(&problem)
-                    );
-                    error::request(exchange, error::Level::Crit, &text);
-                }
+                let conf = Rc::clone(&exchange.conf);
+                let open_files = &conf.location(exchange.location).of::<Conf>().open_log_file_cache;
+                named_files::write(exchange, open_files, &path, line);
             }
         }
     }
@@ -232,25 +217,18 @@ impl Formats {
 settings! {
     /// File, format and condition of the access log; `off` for none.
     access_log: AccessLogs = "logs/access.log combined", ONE_OR_MORE, HTTP_SERVER_LOCATION | LOCATION_IF | LIMIT_EXCEPT;
+    /// How many logs whose paths have variables stay open, and how long.
+    open_log_file_cache: OpenFiles = "off", ONE_TO_FOUR, HTTP_SERVER_LOCATION;
 }
 
 /// Rows that are no plain settings.
-pub const OTHERS: &[Directive] = &[
-    Directive::row(
-        "log_format",
-        HTTP,
-        Arity::TWO_OR_MORE,
-        Action::Set(|_, args| log_format(args)),
-        "Names a format for access logs.",
-    ),
-    Directive::row(
-        "open_log_file_cache",
-        HTTP_SERVER_LOCATION,
-        Arity::ONE_TO_FOUR,
-        Action::Ignored("log files stay open"),
-        "Open log files kept.",
-    ),
-];
+pub const OTHERS: &[Directive] = &[Directive::row(
+    "log_format",
+    HTTP,
+    Arity::TWO_OR_MORE,
+    Action::Set(|_, args| log_format(args)),
+    "Names a format for access logs.",
+)];
 
 fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
     let name = args.words[0].clone();

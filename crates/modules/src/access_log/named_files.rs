@@ -1,0 +1,217 @@
+//! Logs whose paths have variables: opened for each line, or kept open by `open_log_file_cache`.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "as nginx: a path of variables is opened for its line"
+)]
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use yorozu_conf::value;
+use yorozu_kernel::base::turn;
+use yorozu_kernel::config::directive::*;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::files::path::append_document_root;
+use yorozu_kernel::logging::error::{self, Level};
+
+/// `open_log_file_cache`
+#[derive(Clone, Debug)]
+pub struct OpenFiles(Option<Arc<Cache>>);
+
+/// Files that are kept open, the same for all workers.
+#[derive(Debug)]
+struct Cache {
+    max: usize,
+    inactive: Duration,
+    min_uses: u64,
+    valid: Duration,
+    files: Mutex<HashMap<PathBuf, Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    /// Once it was used `min_uses` times.
+    file: Option<Arc<File>>,
+    uses: u64,
+    used: Instant,
+    /// When the path was last seen to lead to the file.
+    seen: Instant,
+}
+
+impl Setting for OpenFiles {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.word(0) == b"off" && args.words.len() == 1 {
+            return Ok(Self(None));
+        }
+        let (mut max, mut min_uses) = (None, 1);
+        let (mut inactive, mut valid) = (Duration::from_secs(10), Duration::from_secs(60));
+        for word in args.words {
+            let text = String::from_utf8_lossy(word);
+            let refuse =
+                || ValueError(format!("invalid \"open_log_file_cache\" parameter \"{text}\""));
+            let (name, argument) = text.split_once('=').ok_or_else(refuse)?;
+            let number = || value::number(argument.as_bytes()).filter(|number| *number > 0);
+            let time = || value::time(argument.as_bytes());
+            match name {
+                "max" => max = Some(number().ok_or_else(refuse)?),
+                "min_uses" => min_uses = number().ok_or_else(refuse)?,
+                "inactive" => inactive = time().ok_or_else(refuse)?,
+                "valid" => valid = time().ok_or_else(refuse)?,
+                _ => return Err(refuse()),
+            }
+        }
+        let missing = || ValueError::new("\"open_log_file_cache\" must have \"max\" parameter");
+        let max = usize::try_from(max.ok_or_else(missing)?).unwrap_or(usize::MAX);
+        Ok(Self(Some(Arc::new(Cache { max, inactive, min_uses, valid, files: Mutex::default() }))))
+    }
+}
+
+/// Writes a line into the file that `path` is for this request.
+pub(super) fn write(exchange: &mut Exchange, open_files: &OpenFiles, path: &Path, line: &[u8]) {
+    // A part of the request may be in it: it shall not climb out of its folder.
+    let climbs = path.components().any(|part| part == Component::ParentDir);
+    if !climbs && !has_root(exchange) {
+        return;
+    }
+    let written = match climbs {
+        true => Err(io::ErrorKind::InvalidInput.into()),
+        false => open_files.open(path).and_then(|file| (&*file).write_all(line)),
+    };
+    if let Err(problem) = written {
+        let why = error::os_error(&problem);
+        let text = format!("open() \"{}\" failed ({why})", path.display());
+        error::request(exchange, Level::Crit, &text);
+    }
+}
+
+/// Whether the folder of the request's files is there: as nginx, names that clients make up get no logs.
+fn has_root(exchange: &mut Exchange) -> bool {
+    let mut root = Vec::new();
+    append_document_root(exchange, &mut root);
+    let root = String::from_utf8_lossy(&root);
+    let found = fs::metadata(&*root);
+    let problem = match found {
+        Ok(found) if found.is_dir() => return true,
+        Ok(_) => io::ErrorKind::NotADirectory.into(),
+        Err(problem) => problem,
+    };
+    let text = format!("testing \"{root}\" existence failed ({})", error::os_error(&problem));
+    error::request(exchange, Level::Error, &text);
+    false
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+impl OpenFiles {
+    fn open(&self, path: &Path) -> io::Result<Arc<File>> {
+        match &self.0 {
+            Some(cache) => cache.open(path),
+            None => open(path).map(Arc::new),
+        }
+    }
+}
+
+impl Cache {
+    fn open(&self, path: &Path) -> io::Result<Arc<File>> {
+        let now = turn::instant();
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = files.get_mut(path) {
+            let is_used = now.saturating_duration_since(kept.used) < self.inactive;
+            kept.uses = if is_used { kept.uses + 1 } else { 1 };
+            kept.used = now;
+            if let Some(file) = kept.file.as_ref().filter(|_| is_used) {
+                let is_fresh = now.saturating_duration_since(kept.seen) < self.valid;
+                if is_fresh || leads_to(path, file) {
+                    if !is_fresh {
+                        kept.seen = now;
+                    }
+                    return Ok(Arc::clone(file));
+                }
+            }
+        } else {
+            self.make_room(&mut files, now);
+        }
+        let file = Arc::new(open(path)?);
+        let new = || Kept { file: None, uses: 1, used: now, seen: now };
+        let kept = files.entry(path.to_owned()).or_insert_with(new);
+        kept.seen = now;
+        kept.file = (kept.uses >= self.min_uses).then(|| Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Drops what is unused and, where there are still too many, what is longest unused.
+    fn make_room(&self, files: &mut HashMap<PathBuf, Kept>, now: Instant) {
+        if files.len() < self.max {
+            return;
+        }
+        files.retain(|_, kept| now.saturating_duration_since(kept.used) < self.inactive);
+        while files.len() >= self.max {
+            let oldest = files.iter().min_by_key(|(_, kept)| kept.used);
+            let Some(oldest) = oldest.map(|(path, _)| path.clone()) else { return };
+            files.remove(&oldest);
+        }
+    }
+}
+
+/// Whether a path still leads to a file that was opened by it: another program may have moved it away.
+fn leads_to(path: &Path, file: &File) -> bool {
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    let by_path = fs::metadata(path).map(identity);
+    by_path.is_ok_and(|one| file.metadata().map(identity).is_ok_and(|other| one == other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("yorozu-logs-{name}.{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn cache(max: usize, min_uses: u64, valid: Duration) -> Cache {
+        let inactive = Duration::from_secs(60);
+        Cache { max, inactive, min_uses, valid, files: Mutex::default() }
+    }
+
+    #[test]
+    fn a_file_stays_open_until_others_need_its_place() {
+        let folder = folder("room");
+        let path = |name: &str| folder.join(name);
+        let cache = cache(2, 2, Duration::from_secs(60));
+        let is_kept = |name: &str| {
+            let one = cache.open(&path(name)).unwrap();
+            Arc::ptr_eq(&one, &cache.open(&path(name)).unwrap())
+        };
+        assert!(!is_kept("a"), "the second use is the first that is kept");
+        assert!(is_kept("a"));
+        assert!(!is_kept("b"));
+        assert!(is_kept("b") && is_kept("a"));
+        assert!(!is_kept("c"));
+        assert_eq!(cache.files.lock().unwrap().len(), 2);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_is_opened_again_when_it_is_looked_at() {
+        let folder = folder("moved");
+        let path = folder.join("log");
+        for (valid, is_noticed) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
+            let cache = cache(2, 1, valid);
+            (&*cache.open(&path).unwrap()).write_all(b"one\n").unwrap();
+            fs::rename(&path, folder.join("old")).unwrap();
+            (&*cache.open(&path).unwrap()).write_all(b"two\n").unwrap();
+            assert_eq!(path.exists(), is_noticed);
+            let _ = fs::remove_file(&path);
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -20,7 +20,7 @@ use yorozu_wire::h1::{
 };
 
 thread_local! {
-    static FIELDS: SpareLists<Field> = const { SpareLists::new() };
+    static FIELDS: SpareLists<Field> = const { SpareLists::empty() };
 }
 
 /// Fields of a head whose list the worker has room for again; chosen: most heads have fewer.

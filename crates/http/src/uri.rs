@@ -252,13 +252,16 @@ pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
     percent_encode(text, set).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
+/// A host, and the port behind it.
+pub type Authority<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
+
 /// A host as `server_name` compares it: lower case, port and trailing dot cut off.
 ///
 /// `None` if it cannot be a host (nginx answers 400). Returns the host and the port as written.
 ///
 /// # Source
 /// RFC 3986, section 3.2.2; as nginx, an address in brackets is not read, and no label but the last is empty.
-pub fn split_authority(authority: &[u8]) -> Option<(Cow<'_, [u8]>, Option<&[u8]>)> {
+pub fn split_authority(authority: &[u8]) -> Option<Authority<'_>> {
     let (host, rest) = match authority.strip_prefix(b"[") {
         Some(address) => {
             let end = address.iter().position(|byte| *byte == b']')?;

@@ -23,7 +23,7 @@ const GATHERED_BYTES_MAX: u64 = 64 * 1024;
 const GATHER_TIME: Duration = Duration::from_millis(2);
 
 thread_local! {
-    static PIECES: SpareLists<Bytes> = const { SpareLists::new() };
+    static PIECES: SpareLists<Bytes> = const { SpareLists::empty() };
 }
 
 /// Pieces of a body whose list the worker has room for again; chosen: those that were gathered are fewer.

@@ -10,6 +10,7 @@
 
 pub mod answer;
 pub mod arriving;
+mod conversation;
 pub mod directives;
 pub mod fetch;
 mod hints;

@@ -81,7 +81,7 @@ fn is_again(name: &[u8], known: &mut u16) -> bool {
 }
 
 thread_local! {
-    static FIELDS: SpareLists<Field> = const { SpareLists::new() };
+    static FIELDS: SpareLists<Field> = const { SpareLists::empty() };
 }
 
 /// Fields of a head whose list the worker has room for again; chosen: most heads have fewer.

@@ -151,7 +151,7 @@ impl ModuleDraft for directives::Draft {
     fn compile(&self, at: &Compiling<'_>) -> Result<Conf, ValueError> {
         let own = directives::Conf::compile(self, at.env)?;
         let host = Template::compile(b"$proxy_host", at.env)?;
-        let fields = Fields::new(&own.proxy_set_header, host);
+        let fields = Fields::new(&own.proxy_set_header, &host);
         let mut redirects = own.proxy_redirect.rules.clone();
         if let Some(pass) = spoken_by::<Pass>(&**at.handler) {
             if own.proxy_redirect.has_default {

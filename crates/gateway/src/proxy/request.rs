@@ -48,9 +48,9 @@ impl Line {
                 let mut text = start;
                 // As nginx: an empty value takes the field away.
                 if value.is_empty() {
-                    text.clear()
+                    text.clear();
                 } else {
-                    put_value(&mut text, &value)
+                    put_value(&mut text, &value);
                 }
                 (text, None)
             }
@@ -99,12 +99,12 @@ const NEVER_PASSED: [&str; 9] = [
 
 impl Fields {
     /// From the lines that were written; `host` is the default of `Host`.
-    pub fn new(written: &[super::SetHeader], host: Template) -> Self {
+    pub fn new(written: &[super::SetHeader], host: &Template) -> Self {
         let is_written =
             |name: &str| written.iter().any(|w| w.name.eq_ignore_ascii_case(name.as_bytes()));
         let mut fields = Self { host: host.clone(), ..Self::default() };
         if !is_written("Host") {
-            fields.lines.push(Line::new(&Bytes::from_static(b"Host"), &host));
+            fields.lines.push(Line::new(&Bytes::from_static(b"Host"), host));
         }
         for header in written {
             let is = |name: &[u8]| header.name.eq_ignore_ascii_case(name);

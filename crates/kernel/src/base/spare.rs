@@ -21,10 +21,10 @@ impl Spare {
 
     /// An empty buffer with room.
     pub fn take(&self) -> BytesMut {
-        let mut buffer = self.kept.borrow_mut().pop().unwrap_or_default();
-        // Its memory from the front, if no one else has a part of it.
-        buffer.reserve(self.bytes);
-        buffer
+        let mut kept = self.kept.borrow_mut();
+        // Its memory from the front, if no one else has a part of it any more.
+        let free = kept.iter_mut().rposition(|buffer| buffer.try_reclaim(self.bytes));
+        free.map_or_else(|| BytesMut::with_capacity(self.bytes), |at| kept.swap_remove(at))
     }
 
     /// Keeps what is behind all that was read: that holds the memory.
@@ -44,7 +44,8 @@ impl Spare {
 pub struct SpareLists<T>(RefCell<Vec<Vec<T>>>);
 
 impl<T> SpareLists<T> {
-    pub const fn new() -> Self {
+    /// None yet.
+    pub const fn empty() -> Self {
         Self(RefCell::new(Vec::new()))
     }
 
@@ -77,11 +78,6 @@ mod tests {
         spare.give(buffer);
         let other = spare.take();
         assert!(other.as_ptr() != at && other.capacity() >= 64, "what was read is still needed");
-        drop(read);
-        let mut buffer = spare.take();
-        buffer.extend_from_slice(&[1; 60]);
-        let (at, read) = (buffer.as_ptr(), buffer.split_to(60).freeze());
-        spare.give(buffer);
         drop(read);
         let again = spare.take();
         assert!(again.is_empty() && again.as_ptr() == at && again.capacity() >= 64);

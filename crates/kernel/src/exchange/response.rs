@@ -12,7 +12,7 @@ use yorozu_cache::Entry;
 use yorozu_http::conditional;
 
 thread_local! {
-    static LINES: SpareLists<(Bytes, Bytes)> = const { SpareLists::new() };
+    static LINES: SpareLists<(Bytes, Bytes)> = const { SpareLists::empty() };
 }
 
 /// Field lines whose list the worker has room for again; chosen: most heads have fewer.

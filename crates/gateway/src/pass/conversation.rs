@@ -1,0 +1,202 @@
+//! One request on one connection, until the head of its answer is read.
+
+use super::fetch::{CLOSED_EARLY, Job};
+use super::pump::{ANSWERS, Source};
+use super::upload::{self, Sending, UploadFault, Uploaded};
+use crate::protocol::codec::{Codec, Head};
+use crate::protocol::fault::Fault;
+use bytes::{Bytes, BytesMut};
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use yorozu_kernel::base::spare::Spare;
+use yorozu_kernel::base::{batch, timer};
+use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::logging::error::{Level, os_error};
+use yorozu_upstream::{Connection, Peer};
+
+/// One request on one connection, until the head of its answer is read.
+pub(super) struct Conversation {
+    connection: Rc<Connection>,
+    codec: Box<dyn Codec>,
+    input: BytesMut,
+    sending: Sending,
+    /// Bytes of the request that were sent, but for those of an upload under way.
+    sent: u64,
+    pub(super) received: usize,
+    /// Whether the request may be sent again over a new connection, should this one, which was kept,
+    /// be dead.
+    may_repeat: bool,
+    /// Why the request could not be sent, while an answer may still come.
+    trouble: Option<io::Error>,
+}
+
+impl Conversation {
+    /// Bytes of the request that were sent.
+    pub(super) fn sent(&self) -> u64 {
+        match &self.sending {
+            Sending::UnderWay(upload) => upload.sent.get(),
+            Sending::Done | Sending::Broken => self.sent,
+        }
+    }
+
+    pub(super) fn into_source(self) -> Source {
+        let Self { connection, codec, input, sending, .. } = self;
+        Source { connection: Some(connection), codec, input, sending }
+    }
+
+    /// How serious an end before the answer is: hardly, if a new connection decides.
+    fn level(&self) -> Level {
+        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
+    }
+}
+
+impl Job<'_> {
+    /// Sends the request, or as much of it as goes at once.
+    pub(super) async fn begin(&self, connection: Rc<Connection>, may_repeat: bool) -> Conversation {
+        let mut sent = 0;
+        // The first piece of a body shares a call with the head.
+        if matches!(self.call.content, Content::None | Content::Memory(_)) {
+            sent = batch::write_upstream(&connection, &self.call.request).await.unwrap_or(0);
+        }
+        Conversation {
+            codec: self.call.reader.codec(),
+            input: ANSWERS.with(Spare::take),
+            sending: self.send(&connection, sent),
+            sent: sent as u64,
+            connection,
+            received: 0,
+            may_repeat,
+            trouble: None,
+        }
+    }
+
+    /// Leaves what is behind the `count` bytes that were sent to an upload, if there is anything.
+    fn send(&self, connection: &Rc<Connection>, count: usize) -> Sending {
+        let live = self.live.borrow_mut().take();
+        let source = match (live, &self.call.content) {
+            (Some(body), _) => {
+                let core = self.location.http_core();
+                let bounds = core.piece_bounds(self.conf.buffer_size.bytes());
+                upload::Source::Live(Box::new(body), bounds)
+            }
+            (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
+            // Its body went with an earlier attempt: this one cannot be whole.
+            (None, Content::Live { .. }) => return Sending::Broken,
+            (None, _) if count == self.call.request.len() => return Sending::Done,
+            (None, _) => upload::Source::None,
+        };
+        Sending::UnderWay(upload::start(upload::Plan {
+            connection: Rc::clone(connection),
+            head: self.call.request.slice(count..),
+            source,
+            framing: self.call.framing,
+            send_timeout: self.conf.send_timeout,
+            sent: Rc::new(Cell::new(count as u64)),
+        }))
+    }
+
+    pub(super) async fn read_head(
+        &self,
+        talk: &mut Conversation,
+        peer: &Peer,
+    ) -> Result<Head, Fault> {
+        loop {
+            let head = talk.codec.read_head(&mut talk.input);
+            if let Some(text) = talk.codec.take_stderr() {
+                self.log(&talk.codec.in_nginx_words(&text), peer);
+                let is_caught = |caught: &Bytes| memchr::memmem::find(&text, caught).is_some();
+                if self.call.catch_stderr.iter().any(is_caught) {
+                    return Err(Fault::InvalidHead);
+                }
+            }
+            match head {
+                Ok(Some(head)) if head.status == 103 => {
+                    Box::pin(self.pass_hints(&head)).await;
+                    continue;
+                }
+                Ok(Some(mut head)) => {
+                    for (name, value) in head.drop_repeated() {
+                        let text = String::from_utf8_lossy;
+                        let line = format!("{}: {}", text(&name), text(&value));
+                        let why = "upstream sent duplicate header line";
+                        self.log_at(Level::Warn, &format!("{why}: \"{line}\", ignored"), peer);
+                    }
+                    return Ok(head);
+                }
+                Ok(None) => {}
+                Err(problem) => {
+                    self.log(&problem.to_string(), peer);
+                    return Err(Fault::InvalidHead);
+                }
+            }
+            self.read_more(talk, peer).await?;
+        }
+    }
+
+    /// Waits for bytes of the answer, while the request may still be on its way.
+    async fn read_more(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), Fault> {
+        let read = loop {
+            let Sending::UnderWay(upload) = &mut talk.sending else {
+                let read = talk.connection.read(&mut talk.input);
+                match timer::within(self.conf.read_timeout, read).await {
+                    Some(read) => break read,
+                    None => {
+                        self.timed_out("reading response header from upstream", peer);
+                        return Err(Fault::Timeout);
+                    }
+                }
+            };
+            let uploaded = tokio::select! {
+                biased;
+                uploaded = &mut upload.work => uploaded,
+                read = talk.connection.read(&mut talk.input) => break read,
+            };
+            talk.sent = upload.sent.get();
+            talk.sending = Sending::of(&uploaded.result);
+            self.uploaded(talk, uploaded, peer)?;
+        };
+        match read {
+            Ok(0) => {
+                if let Some(problem) = talk.trouble.take().filter(|_| !talk.may_repeat) {
+                    return Err(self.not_sent(UploadFault::Peer(problem), peer));
+                }
+                self.log_at(talk.level(), CLOSED_EARLY, peer);
+                Err(Fault::Error)
+            }
+            Err(problem) => {
+                let why = os_error(&talk.trouble.take().unwrap_or(problem));
+                let text =
+                    format!("recv() failed ({why}) while reading response header from upstream");
+                self.log_at(talk.level(), &text, peer);
+                Err(Fault::Error)
+            }
+            Ok(count) => {
+                talk.received += count;
+                Ok(())
+            }
+        }
+    }
+
+    fn uploaded(
+        &self,
+        talk: &mut Conversation,
+        uploaded: Uploaded,
+        peer: &Peer,
+    ) -> Result<(), Fault> {
+        *self.live.borrow_mut() = uploaded.body;
+        match uploaded.result {
+            Ok(()) => {
+                self.is_uploaded.set(true);
+                Ok(())
+            }
+            // An early answer may say why the peer takes no more: it is read first.
+            Err(UploadFault::Peer(problem)) if problem.kind() != io::ErrorKind::TimedOut => {
+                talk.trouble = Some(problem);
+                Ok(())
+            }
+            Err(problem) => Err(self.not_sent(problem, peer)),
+        }
+    }
+}

@@ -7,7 +7,7 @@
 //! | answering | idle (keep-alive), lingering, or closed |
 //! | lingering (reading what the client still sends, so that it sees the answer) | closed |
 
-use super::head::{self, Bounds, Received, begun, receive};
+use super::head::{Bounds, Received, begun, receive};
 use super::respond::{self, Begun, log};
 use super::send::Sent;
 use super::transport::{HEADS, Transport};
@@ -20,7 +20,6 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use yorozu_kernel::base::counters::COUNTERS;
-use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::{self, LingeringClose};
@@ -212,9 +211,7 @@ impl Connection {
                 Next::Close
             }
         };
-        head::give_back(&mut exchange.request);
-        exchange.sent.give_back();
-        drop(Scratch::from(exchange.uri));
+        respond::end(&mut exchange);
         next
     }
 

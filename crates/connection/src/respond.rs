@@ -1,5 +1,6 @@
 //! From a request to its response: the part that all protocols share.
 
+use crate::head;
 use crate::tls::client_auth::Verification;
 use crate::tls::server::ServerTls;
 use crate::tls::session;
@@ -62,6 +63,13 @@ fn filtered(exchange: &mut Exchange, progress: Progress) -> Begun {
         Progress::Close(status) => Err(status),
         Progress::Wait(pending) => return Begun::Waits(pending),
     })
+}
+
+/// The request is over: what it was read into may hold the next one.
+pub(super) fn end(exchange: &mut Exchange) {
+    head::give_back(&mut exchange.request);
+    exchange.sent.give_back();
+    drop(Scratch::from(std::mem::take(&mut exchange.uri)));
 }
 
 /// Writes the access log.

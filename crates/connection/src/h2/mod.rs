@@ -555,5 +555,6 @@ impl Stream {
                 let _ = tokio::time::timeout(limits::H2_LINGERING, all).await;
             });
         }
+        respond::end(&mut self.exchange);
     }
 }

@@ -297,10 +297,26 @@ pub fn put_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 fn number_of(name: &[u8]) -> Option<usize> {
     // Responses have none of those before.
     const FIRST: usize = 17;
-    let is = |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name);
-    let index = STATIC[FIRST..].iter().position(is)?;
-    Some(index + FIRST + 1)
+    let mut left = OF_LENGTH.get(name.len())? & u64::MAX << FIRST;
+    while left != 0 {
+        let index = left.trailing_zeros() as usize;
+        if STATIC[index].0.eq_ignore_ascii_case(name) {
+            return Some(index + 1);
+        }
+        left &= left - 1;
+    }
+    None
 }
+
+/// By the length of a name, the fields of the static table that have such a name: a bit for each.
+const OF_LENGTH: [u64; 32] = {
+    let (mut of_length, mut index) = ([0; 32], 0);
+    while index < STATIC.len() {
+        of_length[STATIC[index].0.len()] |= 1 << index;
+        index += 1;
+    }
+    of_length
+};
 
 #[expect(clippy::cast_possible_truncation, reason = "seven bits each")]
 fn put_integer(out: &mut Vec<u8>, flags: u8, bits: u32, mut value: usize) {

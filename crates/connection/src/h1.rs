@@ -20,12 +20,13 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::{self, LingeringClose};
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
-use yorozu_kernel::exchange::request::{Method, Request};
+use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::source::ByteStream;
@@ -55,6 +56,8 @@ pub fn serve(
         worker,
         timer: Timer::default(),
         buffer: early,
+        out: Scratch::default(),
+        send_timeout: Duration::ZERO,
         keepalive_timeout: Duration::ZERO,
         is_pipelined: false,
     };
@@ -69,6 +72,11 @@ pub(super) struct Connection {
     pub(super) worker: Rc<dyn Host>,
     pub(super) timer: Timer,
     buffer: BytesMut,
+    /// Responses to pipelined requests that are held back to be sent together, and behind them the head under construction;
+    /// kept for its allocation while requests follow closely.
+    pub(super) out: Scratch,
+    /// How long the client may take nothing of what is held back.
+    pub(super) send_timeout: Duration,
     /// What the last request's location allows.
     keepalive_timeout: Duration,
     /// Whether the present request arrived before the last one was answered.
@@ -95,10 +103,12 @@ impl Connection {
 
     /// Waits for the first bytes of a request, keeping no memory; `false` if none came in time.
     async fn wait(&mut self) -> bool {
+        debug_assert!(self.out.is_empty(), "what is held back has a request behind it");
         let Some(conf) = self.conf() else { return false };
         let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
         drop(conf);
         HEADS.with(|spare| spare.give(std::mem::take(&mut self.buffer)));
+        self.out = Scratch::default();
         self.handle.is_idle.set(self.client.requests.get() > 0);
         self.timer.begin(limit);
         let read = std::future::poll_fn(|context| {
@@ -124,7 +134,16 @@ impl Connection {
         let core = first_core(&conf, &self.client);
         let (bounds, timeout) = (Bounds::of(core), core.client_header_timeout);
         drop(conf);
-        let received = receive(&self.io, &mut self.buffer, &mut self.timer, &bounds, timeout).await;
+        let (io, timer) = (&self.io, &mut self.timer);
+        let may_wait = self.out.is_empty();
+        let mut received = receive(io, &mut self.buffer, timer, &bounds, timeout, may_wait).await;
+        if matches!(received, Received::NotYet) {
+            if write::flush(self).await.is_err() {
+                return Next::Close;
+            }
+            let (io, timer) = (&self.io, &mut self.timer);
+            received = receive(io, &mut self.buffer, timer, &bounds, timeout, true).await;
+        }
         // A request that arrives after a reload is answered by the new configuration.
         let Some(conf) = self.conf() else { return Next::Close };
         let received = match received {
@@ -137,7 +156,7 @@ impl Connection {
                 self.answer(conf, request, Some((status, text))).await
             }
             // Both have a status in the log only.
-            Received::Closed => {
+            Received::Closed | Received::NotYet => {
                 let text = "client prematurely closed connection";
                 self.unanswered(conf, &bounds, 400, text);
                 Next::Close
@@ -199,20 +218,31 @@ impl Connection {
         let _writing = Gauge::take(&COUNTERS.writing);
         let mut exchange = self.exchange(conf, request);
         let answer = match respond::begin(&mut exchange, refusal) {
-            Begun::Waits(pending) => respond::wait(&mut exchange, pending).await,
+            Begun::Waits(pending) => {
+                if !self.out.is_empty() {
+                    // A client that is gone is noticed by what is waited for, or when the response is sent.
+                    let _ = Box::pin(write::flush(self)).await;
+                }
+                respond::wait(&mut exchange, pending).await
+            }
             Begun::Done(answer) => answer,
         };
         let next = match answer {
             Ok(response) => self.finish(&mut exchange, response).await,
-            Err(status) => {
-                // It closes without an answer.
-                exchange.status = status;
-                log(&mut exchange);
-                Next::Close
-            }
+            Err(status) => self.give_up(&mut exchange, status).await,
         };
         respond::end(&mut exchange);
         next
+    }
+
+    /// Closes without an answer.
+    async fn give_up(&mut self, exchange: &mut Exchange, status: u16) -> Next {
+        exchange.status = status;
+        log(exchange);
+        if !self.out.is_empty() {
+            let _ = Box::pin(write::flush(self)).await;
+        }
+        Next::Close
     }
 
     /// Sends the response, logs it, and decides what comes after it.
@@ -224,6 +254,7 @@ impl Connection {
             exchange.keep_alive = false;
         }
         exchange.keep_alive &= self.may_keep_alive(exchange, core);
+        self.send_timeout = core.send_timeout;
         let sent = write::response(self, exchange, response, core).await;
         exchange.is_complete = sent == Sent::Whole;
         log(exchange);
@@ -245,6 +276,7 @@ impl Connection {
                 LingeringClose::On => Next::Close,
             };
         }
+        // Nothing is held back here: that takes a request whose body is over.
         if !exchange.body.is_finished()
             && exchange.body.skip(core.lingering_timeout, core.lingering_time).await.is_err()
         {
@@ -252,6 +284,7 @@ impl Connection {
         }
         if self.worker.is_stopping() {
             // The stop came after the head had promised to keep the connection.
+            let _ = write::flush(self).await;
             return Next::Close;
         }
         self.buffer = std::mem::take(&mut exchange.body.unread);
@@ -289,10 +322,11 @@ impl Connection {
 fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     use http_core::KeepaliveDisable;
     let disabled = core.keepalive_disable;
-    let is_post = exchange.request.method == Method::Post;
-    let asks_msie = disabled.contains(KeepaliveDisable::MSIE6) && is_post;
-    let asks_safari = disabled.contains(KeepaliveDisable::SAFARI);
-    if !asks_msie && !asks_safari {
+    let is_post = exchange.request.method == yorozu_kernel::exchange::request::Method::Post;
+    let may_be_msie = disabled.contains(KeepaliveDisable::MSIE6) && is_post;
+    let may_be_safari = disabled.contains(KeepaliveDisable::SAFARI);
+    // Most requests are answered by this: a search of their agent costs more than the rest here.
+    if !may_be_msie && !may_be_safari {
         return false;
     }
     let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else {
@@ -300,7 +334,7 @@ fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
     };
     let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
     let is_old_msie =
-        || ["MSIE 4.", "MSIE 5.", "MSIE 6."].iter().any(|it| has(it.as_bytes())) && !has(b"Opera");
+        || [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
     let is_safari = || has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
-    (asks_msie && is_old_msie()) || (asks_safari && is_safari())
+    (may_be_msie && is_old_msie()) || (may_be_safari && is_safari())
 }

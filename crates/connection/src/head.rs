@@ -44,6 +44,8 @@ pub enum Received {
     Closed,
     /// The client was silent in the middle of a head.
     TimedOut,
+    /// More has to come, and nothing may be waited for.
+    NotYet,
 }
 
 /// Bounds of a head, before its server is known.
@@ -78,7 +80,7 @@ impl Bounds {
     }
 }
 
-/// Waits for the rest of a head that begins in `buffer`.
+/// Waits for the rest of a head that begins in `buffer`, if it may.
 ///
 /// # Cancel safety
 /// What was read is in `buffer`.
@@ -88,6 +90,7 @@ pub async fn receive(
     timer: &mut Timer,
     bounds: &Bounds,
     timeout: Duration,
+    may_wait: bool,
 ) -> Received {
     let mut searched = 0;
     let mut line: Option<RequestLine> = None;
@@ -100,6 +103,9 @@ pub async fn receive(
             }
             Ok(None) => {}
             Err(refusal) => return bad(buffer, line.as_ref(), bounds, refusal),
+        }
+        if !may_wait {
+            return Received::NotYet;
         }
         let (_, begun) =
             reading.get_or_insert_with(|| (Gauge::take(&COUNTERS.reading), turn::instant()));

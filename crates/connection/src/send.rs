@@ -162,6 +162,7 @@ pub(super) fn keep_sent(exchange: &mut Exchange, response: Response, is_chunked:
 }
 
 /// How fast a body may be sent (`limit_rate`).
+#[derive(Default)]
 pub(super) struct Limit {
     /// `None` for no limit.
     pace: Option<Pace>,

@@ -47,16 +47,26 @@ pub(super) async fn response(
     mut response: Box<Response>,
     core: &Conf,
 ) -> Sent {
-    let framing = framing(exchange, &mut response, core);
-    let mut out = Scratch::take();
-    if exchange.request.version > Version::V09 {
-        head(exchange, &response, framing, core, &mut out);
+    let limit = Limit::of(exchange, core);
+    if !connection.out.is_empty() && !limit.is_free() {
+        // The limit is this response's alone.
+        if let Err(stop) = Box::pin(flush(connection)).await {
+            return outcome(exchange, Err(stop));
+        }
     }
-    let head_bytes = out.len() as u64;
+    let held_bytes = connection.out.len() as u64;
+    let framing = framing(exchange, &mut response, core);
+    if exchange.request.version > Version::V09 {
+        if connection.out.capacity() == 0 {
+            connection.out = Scratch::take();
+        }
+        head(exchange, &response, framing, core, &mut connection.out);
+    }
+    let head_bytes = connection.out.len() as u64 - held_bytes;
     let body = std::mem::replace(&mut response.body, Body::empty());
     keep_sent(exchange, *response, framing == Framing::Chunked);
     let mut writer = Writer {
-        limit: Limit::of(exchange, core),
+        limit,
         sent: 0,
         is_chunked: framing == Framing::Chunked,
         send_timeout: core.send_timeout,
@@ -64,16 +74,33 @@ pub(super) async fn response(
     };
     let result = if let Body::Tunnel(tunnel) = body {
         // Boxed, as everything rare: a connection is moved when it starts.
-        Box::pin(writer.tunnel(&out, exchange, tunnel)).await
+        Box::pin(writer.tunnel(exchange, tunnel)).await
+    } else if framing == Framing::None && writer.is_held(exchange, 0) {
+        writer.hold(b"");
+        Ok(())
     } else if framing == Framing::None {
-        writer.slices(&[&out]).await
+        let head = std::mem::take(&mut writer.connection.out);
+        let result = writer.slices(&[&head]).await;
+        writer.take_back(head);
+        result
     } else {
-        writer.body(out, exchange, body, core).await
+        writer.body(exchange, body, core).await
     };
-    let sent = writer.sent;
+    let sent = writer.sent.saturating_sub(held_bytes);
     exchange.bytes_sent = sent;
     exchange.body_bytes_sent = sent.saturating_sub(head_bytes);
     outcome(exchange, result)
+}
+
+/// Sends the responses that are held back.
+pub(super) async fn flush(connection: &mut Connection) -> Result<(), Stop> {
+    let send_timeout = connection.send_timeout;
+    let limit = Limit::default();
+    let mut writer = Writer { limit, sent: 0, is_chunked: false, send_timeout, connection };
+    let held = std::mem::take(&mut writer.connection.out);
+    let result = writer.slices(&[&held]).await;
+    writer.take_back(held);
+    result
 }
 
 fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Framing {
@@ -157,33 +184,54 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    async fn body(
-        &mut self,
-        head: Scratch,
-        exchange: &mut Exchange,
-        body: Body,
-        core: &Conf,
-    ) -> Result<(), Stop> {
-        match body {
-            Body::Memory(bytes) => self.memory(head, &bytes, exchange.keep_alive).await,
+    async fn body(&mut self, exchange: &mut Exchange, body: Body, core: &Conf) -> Result<(), Stop> {
+        let body = match body {
+            Body::Memory(bytes) => return self.memory(&bytes, exchange).await,
             Body::Segments(segments) => match &segments[..] {
-                [Segment::Memory(bytes)] => self.memory(head, bytes, exchange.keep_alive).await,
-                _ => Box::pin(self.segments(&head, &segments, core)).await,
+                [Segment::Memory(bytes)] => return self.memory(bytes, exchange).await,
+                _ => Body::Segments(segments),
             },
+            other => other,
+        };
+        let head = std::mem::take(&mut self.connection.out);
+        let result = match body {
+            Body::Segments(segments) => Box::pin(self.segments(&head, &segments, core)).await,
             Body::Stream(stream) => Box::pin(self.stream(&head, exchange, *stream, core)).await,
-            Body::Tunnel(_) => unreachable!("handled before"),
-        }
+            Body::Memory(_) | Body::Tunnel(_) => unreachable!("handled before"),
+        };
+        self.take_back(head);
+        result
     }
 
-    async fn memory(
-        &mut self,
-        mut head: Scratch,
-        bytes: &Bytes,
-        is_kept: bool,
-    ) -> Result<(), Stop> {
-        if !is_kept {
+    /// Keeps the allocation of what was sent.
+    fn take_back(&mut self, mut head: Scratch) {
+        head.clear();
+        self.connection.out = head;
+    }
+
+    /// Whether a response is held back to be sent with the next one: its request has come already.
+    fn is_held(&self, exchange: &Exchange, body_bytes: usize) -> bool {
+        exchange.keep_alive
+            && exchange.body.is_finished()
+            && !exchange.body.unread.is_empty()
+            && self.limit.is_free()
+            && self.connection.out.len() + body_bytes <= limits::PIPELINED_BYTES
+    }
+
+    fn hold(&mut self, body: &[u8]) {
+        self.connection.out.extend_from_slice(body);
+        self.sent = self.connection.out.len() as u64;
+    }
+
+    async fn memory(&mut self, bytes: &Bytes, exchange: &Exchange) -> Result<(), Stop> {
+        if self.is_held(exchange, bytes.len()) {
+            self.hold(bytes);
+            return Ok(());
+        }
+        if !exchange.keep_alive {
             self.connection.io.end_with_next_write();
         }
+        let mut head = std::mem::take(&mut self.connection.out);
         let mut done = 0;
         if self.limit.is_free() && self.connection.io.is_plain() {
             let written;
@@ -196,17 +244,19 @@ impl Writer<'_> {
             self.sent += done as u64;
         }
         let in_body = done.saturating_sub(head.len());
-        self.slices(&[&head[done - in_body..], &bytes[in_body..]]).await
+        let result = self.slices(&[&head[done - in_body..], &bytes[in_body..]]).await;
+        self.take_back(head);
+        result
     }
 
     /// Sends the head, then carries bytes both ways until one side ends.
     async fn tunnel(
         &mut self,
-        head: &[u8],
         exchange: &mut Exchange,
         tunnel: Box<dyn Tunnel>,
     ) -> Result<(), Stop> {
-        self.slices(&[head]).await?;
+        let head = std::mem::take(&mut self.connection.out);
+        self.slices(&[&head]).await?;
         let early = std::mem::take(&mut exchange.body.unread);
         let carried =
             tunnel.carry(Rc::clone(&self.connection.io) as Rc<dyn ByteStream>, early).await;

@@ -210,7 +210,7 @@ pub(super) fn read(list: &FieldList, bounds: &Bounds) -> Read {
         Received::Bad { status, text, request } => {
             (request, Some(refusal.unwrap_or((status, text))))
         }
-        Received::Closed | Received::TimedOut => {
+        Received::Closed | Received::TimedOut | Received::NotYet => {
             unreachable!("a head that is whole is read or refused")
         }
     };

@@ -103,6 +103,8 @@ pub const EVENT_INTERVAL: u32 = 256;
 /// Rounds of ready tasks, of 61 each, between two looks at the sockets; chosen: enough for all that the events of one
 /// look lead to.
 pub const ROUNDS_OF_TASKS: usize = 8;
+/// Bytes of responses to pipelined requests that are sent together; chosen: several small ones, or one page.
+pub const PIPELINED_BYTES: usize = 16 * 1024;
 /// With this many answers in one turn, those of the next are sent together; chosen: with fewer, waiting costs more than
 /// the caches give.
 pub const BATCH_MIN: usize = 4;

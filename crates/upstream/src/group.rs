@@ -210,7 +210,6 @@ impl Peer {
 /// Which peers one request has tried, and how far its hash went.
 #[derive(Clone, Debug, Default)]
 pub struct Tried {
-    /// Of most requests the only one.
     last: Option<u64>,
     before: Vec<u64>,
     hash: HashState,

@@ -1,7 +1,9 @@
 """Clients that load a server from the other core; each gives requests, requests/s, p99 in ms, errors, CPU seconds."""
-import re, subprocess, sys
+import pathlib, re, subprocess, sys
 
 from measure import cpu_seconds
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 PAGE_BYTES = 16059
 
@@ -60,6 +62,18 @@ def h2load(server, seconds, *options):
     rate = float(find(r'finished in [^,]+, ([\d.]+) req/s', out, server))
     p99 = milliseconds(find(r'time for request:\s+\S+\s+(\S+)', out, server))
     return dict(requests=max(requests, 1), rate=rate, p99=p99, errors=errors, cpu=cpu)
+
+
+def h3load(server, seconds, streams=10):
+    """HTTP/3 clients of our own: 100 connections, 10 streams each; or `new`: one request each, from 10 clients."""
+    before = cpu_seconds(server.process.pid)
+    done = client(ROOT / 'target/release/yorozu-h3load', server.port_tls, server.path, 10 if streams == 'new' else 100, streams,
+                  seconds)
+    cpu = cpu_seconds(server.process.pid) - before
+    out = done.stdout + done.stderr
+    number = lambda name: float(find(name + r' ([\d.]+)', out, server))
+    requests = int(number('requests'))
+    return dict(requests=max(requests, 1), rate=number('rate'), p99=number('p99'), errors=int(number('errors')), cpu=cpu)
 
 
 def at_rate(server, seconds, rates, paths=('/',)):

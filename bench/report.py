@@ -30,6 +30,9 @@ def in_ms(number):
 
 
 def cost_cell(rounds, with_range=True):
+    """Empty for a server that was not asked."""
+    if rounds is None:
+        return ''
     if errors(rounds):
         return 'failed'
     found = costs(rounds)
@@ -54,7 +57,7 @@ class Results:
                    rounds=rounds)
         others = ', '.join(f'{NAMES[server]} {cost_cell(found)}' for server, found in rounds.items()
                            if server not in ('nginx', 'yorozu'))
-        print(f'| {row["title"]} | {cost_cell(rounds["nginx"])} | {cost_cell(rounds["yorozu"])} | {ratio_cell(row)} | '
+        print(f'| {row["title"]} | {cost_cell(rounds.get("nginx"))} | {cost_cell(rounds["yorozu"])} | {ratio_cell(row)} | '
               f'{p99_cell(row)} | {others} |', flush=True)
         self.keep('rows', name, row)
 
@@ -82,7 +85,7 @@ class Results:
 def ratio(row):
     """Of the CPU time to nginx's; `None` where work failed, for that cannot be compared with work that was done."""
     rounds = row['rounds']
-    if errors(rounds['nginx']) or errors(rounds['yorozu']):
+    if 'nginx' not in rounds or errors(rounds['nginx']) or errors(rounds['yorozu']):
         return None
     return statistics.median(costs(rounds['yorozu'])) / statistics.median(costs(rounds['nginx']))
 
@@ -90,13 +93,16 @@ def ratio(row):
 def ratio_cell(row):
     found = ratio(row)
     if found is None:
-        failed = [NAMES[name] for name in ('nginx', 'yorozu') if errors(row['rounds'][name])]
+        failed = [NAMES[name] for name in ('nginx', 'yorozu') if errors(row['rounds'].get(name, []))]
+        if not failed:
+            return ''
         return f'{" and ".join(failed)} failed'
     return f'**{found:.2f}**' + (f' (wanted: {row["bound"]})' if row['bound'] else '')
 
 
 def p99_cell(row):
-    return f'{in_ms(p99(row["rounds"]["nginx"]))}, {in_ms(p99(row["rounds"]["yorozu"]))}'
+    nginx = in_ms(p99(row['rounds']['nginx'])) if 'nginx' in row['rounds'] else '-'
+    return f'{nginx}, {in_ms(p99(row["rounds"]["yorozu"]))}'
 
 
 def write(kept, folder):
@@ -124,7 +130,7 @@ def summary(kept, folder):
            '| scenario | CPU per request, us: nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
     for row in ordered(kept):
         rounds = row['rounds']
-        out.append(f'| {row["title"]} | {cost_cell(rounds["nginx"], False)} | {cost_cell(rounds["yorozu"], False)} '
+        out.append(f'| {row["title"]} | {cost_cell(rounds.get("nginx"), False)} | {cost_cell(rounds["yorozu"], False)} '
                    f'| {ratio_cell(row)} | {p99_cell(row)} |\n')
     for what in kept['lines'].values():
         out += [f'| {title} | {nginx} | {yorozu} | {wanted} | |\n' for title, nginx, yorozu, wanted in what['lines']]

@@ -148,9 +148,10 @@ class Cached(Server):
         blocks = site[:start_] + site[start_:].replace('listen 80;', f'listen 127.0.0.1:{self.port}{self.listen_options};')
         for kind, port in (('ec', self.port_tls), ('rsa', self.port_rsa)):
             name = self.peers.folder / kind
+            quic = '' if self.name == 'nginx' else f'listen 127.0.0.1:{port} quic; '
             blocks += site[start_:].replace(
                 'listen 80;',
-                f'listen 127.0.0.1:{port} ssl http2; ssl_certificate {name}.crt; ssl_certificate_key {name}.key;'
+                f'listen 127.0.0.1:{port} ssl http2; {quic}ssl_certificate {name}.crt; ssl_certificate_key {name}.key;'
                 ' ssl_protocols TLSv1.3; ssl_session_cache shared:TLS:10m; ssl_session_timeout 1h;')
         return blocks
 
@@ -158,6 +159,14 @@ class Cached(Server):
         self.answers('X-Cache: HIT', self.url(), PAGE_BYTES)
         for port in (self.port_tls, self.port_rsa):
             self.answers('HIT', f'https://127.0.0.1:{port}/', PAGE_BYTES)
+
+
+class Segmented(Cached):
+    """The same with many datagrams given to the system at once."""
+
+    def change(self, main, site):
+        main, site = super().change(main, site)
+        return main.replace('keepalive_timeout 65;', 'keepalive_timeout 65; quic_gso on;'), site
 
 
 class Unlogged(Cached):
@@ -307,6 +316,12 @@ class Caddy(Server):
     def command(self):
         return ['env', f'HOME={self.folder}', 'caddy', 'run', '--adapter', 'caddyfile', '--config',
                 self.folder / 'conf/Caddyfile']
+
+
+class TlsCaddy(Caddy):
+    """It has no cache: the page is a file."""
+
+    path = '/plain.html'
 
 
 class Peers:

@@ -11,7 +11,7 @@ from attacks.tried import CASE, SEED, Tried
 from peers import told
 
 # Those that take longest come first: two run at the same time.
-CLASSES = ('floods', 'refreshes', 'answers', 'forms', 'sharing', 'requests', 'downgrades', 'authorities',
+CLASSES = ('floods', 'http3', 'refreshes', 'answers', 'forms', 'sharing', 'requests', 'downgrades', 'authorities',
            'purges')
 DOCUMENT = pathlib.Path(__file__).resolve().parent.parent / 'docs/security.md'
 
@@ -39,7 +39,7 @@ def overstated(results):
     for result in results:
         if result.name not in claims:
             yield f'{DOCUMENT.name} has no row for {result.name}'
-        elif claims[result.name] > result.cases:
+        elif claims[result.name] > result.cases and not result.lacking:
             yield f'{DOCUMENT.name} says {claims[result.name]} cases of {result.name}, {result.cases} were run'
 
 

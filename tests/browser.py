@@ -3,20 +3,21 @@ import base64, json, shutil, subprocess, tempfile, time, urllib.error, urllib.re
 from peers import free_port
 
 ELEMENT = 'element-6066-11e4-a52e-4f735466cecf'  # WebDriver, section 11: the web element identifier
-ARGUMENTS = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+ARGUMENTS = ['--headless=new', '--no-sandbox', '--disable-gpu', '--no-first-run',
              '--disable-background-networking', '--disable-component-update', '--disable-sync',
              '--disable-dev-shm-usage', '--window-size=1280,1000']
 
 
 class Browser:
-    def __init__(self):
+    def __init__(self, *arguments):
+        """Without arguments of its own it speaks no HTTP/3."""
         port = free_port()
         self.profile = tempfile.mkdtemp(prefix='yorozu-browser.')
         self.driver = subprocess.Popen(['chromedriver', f'--port={port}'],
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.base = f'http://127.0.0.1:{port}'
         self.wait(lambda: self.call('GET', '/status')['ready'], 'chromedriver')
-        options = {'args': ARGUMENTS + [f'--user-data-dir={self.profile}']}
+        options = {'args': [*ARGUMENTS, f'--user-data-dir={self.profile}', *(arguments or ['--disable-quic'])]}
         session = self.call('POST', '/session', {'capabilities': {'alwaysMatch': {
             'browserName': 'chrome', 'goog:chromeOptions': options}}})
         self.session = '/session/' + session['sessionId']

@@ -110,6 +110,7 @@ PARTS = [
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
     Part('server-certificates', 'certificates of upstreams', 'tests/server_certificates.py'),
     Part('tls', 'TLS and HTTP/2 with curl, OpenSSL and h2load', 'tests/tls.py'),
+    Part('http3', 'HTTP/3 with ngtcp2, aioquic and Chromium', 'tests/http3.py'),
     Part('configurations', 'configurations as people have them', 'tests/configurations.py'),
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use yorozu_wire::h2::frame::{self, Frame, HEAD_BYTES, Head};
 use yorozu_wire::h2::hpack::{self, Decoder};
-use yorozu_wire::h2::huffman;
+use yorozu_wire::huffman;
 
 /// Most bytes that one byte of a block may become: an entry of the table, sent again.
 const GROWTH: usize = hpack::TABLE_BYTES;

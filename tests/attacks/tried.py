@@ -13,7 +13,7 @@ class Tried:
     """The cases of one class: how many there were, and which of them went wrong."""
 
     def __init__(self, name):
-        self.name, self.cases, self.wrong = name, 0, {}
+        self.name, self.cases, self.wrong, self.lacking = name, 0, {}, []
         self.random, self.begun = random.Random(f'{SEED} {name}'), time.monotonic()
 
     def wants(self, case):
@@ -22,6 +22,12 @@ class Tried:
             return False
         self.cases += 1
         return True
+
+    def lacks(self, why):
+        """Whether something is not there that cases need; says so."""
+        if why:
+            self.lacking.append(why)
+        return bool(why)
 
     def failed(self, case, what):
         self.wrong.setdefault(case, []).append(what)
@@ -44,6 +50,8 @@ class Tried:
     def report(self):
         told(self.name, self.seconds, 1 if self.wrong else 0)
         print(f'        {self.cases} cases' + (f', {len(self.wrong)} WRONG' if self.wrong else ''), flush=True)
+        for why in self.lacking:
+            print(f'        not all was run: {why}')
         groups = {}
         for case in self.wrong:
             groups.setdefault(case.rpartition(':')[0] or case, []).append(case)

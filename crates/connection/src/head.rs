@@ -59,8 +59,17 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of HTTP/2, where no buffer is smaller than the others.
-    pub fn of_h2(conf: &Conf) -> Self {
+    /// Nothing is within them.
+    pub(super) const NONE: Self = Self {
+        line_bytes_max: 0,
+        head_bytes_max: 0,
+        fields_max: 0,
+        rules: FieldRules { underscores: false },
+        drops_invalid: false,
+    };
+
+    /// Those of HTTP/2 and HTTP/3, where no buffer is smaller than the others.
+    pub fn of_streams(conf: &Conf) -> Self {
         let large = conf.large_client_header_buffers;
         let line_bytes_max = usize::try_from(large.size).unwrap_or(usize::MAX);
         Self { line_bytes_max, head_bytes_max: large.total(), ..Self::of(conf) }
@@ -313,7 +322,7 @@ pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(
     request.is_read = true;
     if seen.hosts == 0 && request.version >= Version::V11 {
         let text = match request.version {
-            Version::V20 => "client sent neither \":authority\" nor \"Host\" header",
+            Version::V20 | Version::V30 => "client sent neither \":authority\" nor \"Host\" header",
             _ => "client sent HTTP/1.1 request without \"Host\" header",
         };
         return Err((400, text.to_owned()));

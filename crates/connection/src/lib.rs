@@ -2,10 +2,13 @@
 
 #![expect(missing_docs, reason = "public for the server's crates alone; fields say what they are")]
 
+mod fields;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 pub mod head;
 pub mod listen;
+pub mod quic;
 mod respond;
 mod rules;
 mod send;
@@ -21,6 +24,8 @@ use crate::tls::stream::Tls;
 use bytes::BytesMut;
 pub use send::read_file;
 use std::cell::Cell;
+use std::fmt::Debug;
+use std::net::Shutdown;
 use std::rc::Rc;
 use transport::Transport;
 use yorozu_kernel::config::http_core;
@@ -32,12 +37,46 @@ use yorozu_kernel::logging::error::Level;
 use yorozu_wire::proxy_protocol;
 
 /// What the worker knows of a connection: enough to end it when it is idle.
+pub trait Connected: Debug {
+    /// Whether the client has no request under way.
+    fn is_idle(&self) -> bool;
+
+    /// Whether it ends by itself when the worker stops, as its protocol says.
+    fn ends_itself(&self) -> bool;
+
+    /// Ends it, as it is idle: what the client sent already is still answered.
+    fn end_idle(&self);
+
+    /// Ends it now.
+    fn cut(&self);
+}
+
+/// A connection over TCP or a Unix socket.
 #[derive(Debug)]
 pub struct ConnectionHandle {
     pub io: Rc<Transport>,
     pub is_idle: Cell<bool>,
     /// Whether it ends by itself when the worker stops, as its protocol says.
     pub ends_itself: Cell<bool>,
+}
+
+impl Connected for ConnectionHandle {
+    fn is_idle(&self) -> bool {
+        self.is_idle.get()
+    }
+
+    fn ends_itself(&self) -> bool {
+        self.ends_itself.get()
+    }
+
+    fn end_idle(&self) {
+        self.is_idle.set(false);
+        self.io.shutdown(Shutdown::Read);
+    }
+
+    fn cut(&self) {
+        self.io.shutdown(Shutdown::Both);
+    }
 }
 
 /// Serves a connection to its end, with any protocol.

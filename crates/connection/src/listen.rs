@@ -1,4 +1,4 @@
-//! Listening sockets: bound once, one per worker over TCP, shared by all over Unix sockets.
+//! Listening sockets: bound once, one per worker over TCP and UDP, shared by all over Unix sockets.
 
 #![expect(
     clippy::disallowed_methods,
@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -20,6 +20,7 @@ use yorozu_kernel::config::servers::{ListenAddress, ListenOptions};
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
+    Udp(UdpSocket),
     Unix(UnixListener),
 }
 
@@ -31,6 +32,7 @@ impl Listener {
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Tcp(listener) => Self::Tcp(listener.try_clone()?),
+            Self::Udp(socket) => Self::Udp(socket.try_clone()?),
             Self::Unix(listener) => Self::Unix(listener.try_clone()?),
         })
     }
@@ -51,9 +53,12 @@ pub struct ListenError {
 /// # Errors
 /// It is taken, or not ours.
 pub fn check(address: &ListenAddress, options: &ListenOptions) -> Result<(), ListenError> {
-    let ListenAddress::Tcp(tcp_address) = address else { return Ok(()) };
     let failed = |source| ListenError { call: "bind()", address: address.to_string(), source };
-    tcp(*tcp_address, options, false).map(drop).map_err(failed)
+    match address {
+        ListenAddress::Tcp(address) => tcp(*address, options, false).map(drop).map_err(failed),
+        ListenAddress::Udp(address) => udp(*address, options, false).map(drop).map_err(failed),
+        ListenAddress::Unix(_) => Ok(()),
+    }
 }
 
 /// Opens a socket for `count` workers.
@@ -98,6 +103,10 @@ pub fn bind(
             let sockets = (0..count).map(|_| tcp(*address, options, true).map(Listener::Tcp));
             sockets.collect::<Result<_, _>>().map_err(failed("bind()"))
         }
+        ListenAddress::Udp(address) => {
+            let sockets = (0..count).map(|_| udp(*address, options, true).map(Listener::Udp));
+            sockets.collect::<Result<_, _>>().map_err(failed("bind()"))
+        }
     }
 }
 
@@ -137,6 +146,24 @@ fn tcp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Res
     if is_shared {
         socket.listen(options.backlog.unwrap_or(limits::BACKLOG))?;
     }
+    Ok(socket.into())
+}
+
+fn udp(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(options.ipv6only.unwrap_or(true))?;
+    }
+    if is_shared {
+        socket.set_reuse_port(true)?;
+        if let Some(bytes) = options.receive_bytes {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = options.send_bytes {
+            socket.set_send_buffer_size(bytes)?;
+        }
+    }
+    socket.bind(&SockAddr::from(address))?;
     Ok(socket.into())
 }
 

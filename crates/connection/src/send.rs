@@ -1,17 +1,21 @@
 //! What sending a response has in common in all protocols.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::fs::File;
+use std::future::{Future as _, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use yorozu_http::status::has_content;
+use yorozu_kernel::base::limits;
 use yorozu_kernel::base::pace::Pace;
 use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::error_page::server_name;
 use yorozu_kernel::exchange::request::Method;
-use yorozu_kernel::exchange::response::{Response, SentHead};
+use yorozu_kernel::exchange::response::{Response, Segment, SentHead};
 use yorozu_kernel::exchange::stream::{Stream, Torn};
 use yorozu_kernel::exchange::variables::decimal;
 use yorozu_kernel::files::read;
@@ -226,4 +230,30 @@ pub async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes
         io::ErrorKind::UnexpectedEof => Stop::Torn,
         _ => Stop::Failed(problem),
     })
+}
+
+/// Joins a small piece with those that are there already behind it, or will be once the tasks that are ready have run:
+/// clients take many small frames for an attack. With what came in the place of one that can be joined.
+pub(super) async fn gather(
+    first: Bytes,
+    stream: &mut Stream,
+) -> (Bytes, Option<Result<Option<Segment>, Torn>>) {
+    let mut joined = BytesMut::from(first);
+    let mut has_waited = false;
+    while joined.len() < limits::H2_FRAME_BYTES {
+        let next = poll_fn(|context| Poll::Ready(pin!(stream.next()).poll(context))).await;
+        match next {
+            Poll::Ready(Ok(Some(Segment::Memory(bytes)))) => {
+                joined.extend_from_slice(&bytes);
+                has_waited = false;
+            }
+            Poll::Ready(other) => return (joined.freeze(), Some(other)),
+            Poll::Pending if has_waited || joined.len() >= limits::H2_SMALL_BYTES => break,
+            Poll::Pending => {
+                tokio::task::yield_now().await;
+                has_waited = true;
+            }
+        }
+    }
+    (joined.freeze(), None)
 }

@@ -2,7 +2,7 @@
 
 use crate::control;
 use std::sync::LazyLock;
-use yorozu_connection::{h2, tls};
+use yorozu_connection::{h2, quic, tls};
 use yorozu_gateway::{cache, fastcgi, memcached, proxy, scgi, upstream, uwsgi};
 use yorozu_kernel::config::module::{Module, Modules, WithoutEffect};
 use yorozu_kernel::config::{http_core, main_core};
@@ -22,6 +22,7 @@ const ALL: &[Module] = &[
     http_core::MODULE.computing(VARIABLES),
     tls::MODULE,
     h2::MODULE,
+    quic::MODULE,
     realip::MODULE,
     map::MODULE,
     rewrite::MODULE,

@@ -36,7 +36,7 @@
 //!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
 //! cold    the reason why a second pass on the same server would not be the same
-//! only    h1 the reason why other forms cannot be; h1, h2, plain, tls, new
+//! only    h1 the reason why other forms cannot be; h1, h2, h3, plain, tls, new
 //! differs the reason why nginx does something else; the case is not run against it
 //! differs over h2: the reason why it does so in some forms, with the words of `only`
 //! ```
@@ -49,11 +49,11 @@
 //! it is.
 //!
 //! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that
-//! all but the first find it warm; with `cold` each has its own server. What HTTP/2 cannot say
+//! all but the first find it warm; with `cold` each has its own server. What HTTP/2 and HTTP/3 cannot say
 //! (a `raw` that is not one well-formed request of HTTP/1.1, `Upgrade`) is said over HTTP/1.1 there; a
-//! case that says nothing else is not run over HTTP/2.
+//! case that says nothing else is not run over them.
 
-use crate::form::{FORMS, Form};
+use crate::form::{FORMS, Form, Version};
 use crate::h2;
 use crate::origin::{End, Hold, Reply};
 use crate::request::Request;
@@ -160,13 +160,15 @@ impl Case {
 
     /// The forms of the case beside a program, those together that share a server.
     pub fn parts(&self, kind: &Kind) -> Vec<Vec<Form>> {
+        let has_quic = self.has_quic(kind);
         let says_h2 = self.steps.iter().any(|(_, step)| match step {
             Step::Client { ask: Some(ask), .. } => ask.request().is_some(),
             _ => false,
         });
         let forms = FORMS
             .into_iter()
-            .filter(|form| says_h2 || !form.is_h2)
+            .filter(|form| says_h2 || form.version == Version::H1)
+            .filter(|form| has_quic || form.version != Version::H3)
             .filter(|form| self.only.iter().all(|word| form.is_named(word)))
             .filter(|form| *kind != Kind::Nginx || self.is_same_over(form));
         if self.is_cold {
@@ -174,6 +176,20 @@ impl Case {
         }
         let forms: Vec<_> = forms.collect();
         if forms.is_empty() { Vec::new() } else { vec![forms] }
+    }
+
+    /// Whether its servers can listen for QUIC, and clients say over it what they say.
+    pub fn has_quic(&self, kind: &Kind) -> bool {
+        /// What QUIC has no use for, in a `listen` or elsewhere.
+        const WORDS: [&str; 5] =
+            ["ssl_protocols ", "Protocol ", "ssl_conf_command ", "proxy_protocol;", "ssl_ciphers "];
+        let texts = [&self.http, &self.conf];
+        let is_old = |hello: &Hello| {
+            hello.version == "1.2" || hello.resume == "id" || !hello.ciphers.is_empty()
+        };
+        *kind != Kind::Nginx
+            && !WORDS.iter().any(|word| texts.iter().any(|text| text.contains(word)))
+            && !self.steps.iter().any(|(_, step)| matches!(step, Step::Tls(hello) if is_old(hello)))
     }
 
     /// Whether nginx is an oracle in this form.

@@ -1,27 +1,45 @@
 //! The ways a client can speak to the server under test: every case is run in each.
 
-use crate::server::Claim;
+use crate::server::{Claim, quic_port};
+
+/// A version of HTTP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Version {
+    /// HTTP/1.1
+    H1,
+    /// HTTP/2
+    H2,
+    /// HTTP/3
+    H3,
+}
 
 /// A way to speak to the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Form {
     /// How a failure names it.
     pub name: &'static str,
-    /// Whether it is over HTTP/2.
-    pub is_h2: bool,
+    /// What is spoken.
+    pub version: Version,
     /// Whether it is over TLS.
     pub is_tls: bool,
     /// Whether requests share a connection as long as the server keeps it.
     pub keeps: bool,
 }
 
-/// The forms, in the order they are run: first as a stranger, then as a client that stays.
-pub const FORMS: [Form; 5] = [
-    Form { name: "http/1.1", is_h2: false, is_tls: false, keeps: false },
-    Form { name: "https/1.1", is_h2: false, is_tls: true, keeps: false },
-    Form { name: "https/2", is_h2: true, is_tls: true, keeps: false },
-    Form { name: "http/1.1 on a kept connection", is_h2: false, is_tls: false, keeps: true },
-    Form { name: "http/2 on a kept connection", is_h2: true, is_tls: false, keeps: true },
+/// The forms, in the order they are run: first as a stranger, then as a client that stays. Over HTTP/3 as the latter alone:
+/// its handshakes take longer than most cases.
+pub const FORMS: [Form; 6] = [
+    Form { name: "http/1.1", version: Version::H1, is_tls: false, keeps: false },
+    Form { name: "https/1.1", version: Version::H1, is_tls: true, keeps: false },
+    Form { name: "https/2", version: Version::H2, is_tls: true, keeps: false },
+    Form {
+        name: "http/1.1 on a kept connection",
+        version: Version::H1,
+        is_tls: false,
+        keeps: true,
+    },
+    Form { name: "http/2 on a kept connection", version: Version::H2, is_tls: false, keeps: true },
+    Form { name: "https/3 on a kept connection", version: Version::H3, is_tls: true, keeps: true },
 ];
 
 impl Form {
@@ -33,17 +51,18 @@ impl Form {
         match word {
             "plain" => !self.is_tls,
             "tls" => self.is_tls,
-            "h1" => !self.is_h2,
-            "h2" => self.is_h2,
+            "h1" => self.version == Version::H1,
+            "h2" => self.version == Version::H2,
+            "h3" => self.version == Version::H3,
             "new" => !self.keeps,
             _ => panic!("no form is called \"{word}\""),
         }
     }
 
-    /// The form of what HTTP/2 cannot say.
+    /// The form of what HTTP/2 and HTTP/3 cannot say.
     #[must_use]
     pub fn as_h1(self) -> Self {
-        Self { is_h2: false, keeps: false, ..self }
+        Self { version: Version::H1, keeps: false, ..self }
     }
 
     /// `http` or `https`.
@@ -53,7 +72,11 @@ impl Form {
 
     /// As `$server_protocol` has it.
     pub fn protocol(&self) -> &'static str {
-        if self.is_h2 { "HTTP/2.0" } else { "HTTP/1.1" }
+        match self.version {
+            Version::H1 => "HTTP/1.1",
+            Version::H2 => "HTTP/2.0",
+            Version::H3 => "HTTP/3.0",
+        }
     }
 }
 
@@ -76,21 +99,30 @@ impl Ports {
 
     /// The port for a form.
     pub fn of(&self, form: &Form) -> u16 {
-        match (form.is_tls, form.is_h2) {
+        match (form.is_tls, form.version) {
+            (_, Version::H3) => self.quic(),
             (true, _) => self.tls.port,
-            (false, false) => self.plain.port,
-            (false, true) => self.h2c.port,
+            (false, Version::H1) => self.plain.port,
+            (false, Version::H2) => self.h2c.port,
         }
     }
 
-    /// The text with every `listen 127.0.0.1:$port …;` made three.
-    pub fn listen(&self, text: &str) -> String {
+    /// The port for QUIC: that of TLS is claimed by a UDP socket of its own.
+    fn quic(&self) -> u16 {
+        quic_port(self.tls.port)
+    }
+
+    /// The text with every `listen 127.0.0.1:$port …;` made three, or four for a server with QUIC.
+    pub fn listen(&self, text: &str, has_quic: bool) -> String {
         const WORDS: &str = "listen 127.0.0.1:$port";
         let mut out = String::new();
         let mut parts = text.split(WORDS);
         out.push_str(parts.next().unwrap_or_default());
         for part in parts {
             let (more, rest) = part.split_once(';').expect("a listen directive has an end");
+            if has_quic {
+                out.push_str(&format!("listen 127.0.0.1:{}{more} quic; ", self.quic()));
+            }
             out.push_str(&format!(
                 "listen 127.0.0.1:{}{more}; listen 127.0.0.1:{}{more} ssl http2; \
                  listen 127.0.0.1:{}{more} http2;{rest}",

@@ -6,10 +6,12 @@
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 pub mod case;
+mod check;
 pub mod client;
 pub mod clock;
 pub mod form;
 pub mod h2;
+pub mod h3;
 pub mod origin;
 pub mod request;
 pub mod run;

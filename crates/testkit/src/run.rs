@@ -1,13 +1,14 @@
 //! Runs a case: starts origin and server, and does the steps once per form.
 
 use crate::case::{Ask, Case, Expected, Step};
+use crate::check::{check, text};
 use crate::client::{Answer, Client, PATIENCE};
-use crate::form::{Form, Ports};
-use crate::h2;
+use crate::form::{Form, Ports, Version};
 use crate::origin::Origin;
 use crate::request::Request;
 use crate::server::{Folder, Kind, Server, Text};
 use crate::tls::{self, Hello};
+use crate::{h2, h3};
 use rustls::{ClientConfig, ClientConnection};
 use std::collections::HashMap;
 use std::fs;
@@ -15,9 +16,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Fields that an answer over HTTP/2 never has. (RFC 9113, section 8.2.2)
-const OF_A_CONNECTION: [&str; 3] = ["connection", "keep-alive", "transfer-encoding"];
 
 /// How long what must not come is waited for.
 const A_WHILE: Duration = Duration::from_millis(300);
@@ -56,7 +54,7 @@ pub fn run_changed(
         origin.look_at_timers();
     }
     let ports = Ports::default();
-    let text = change(configuration(case, &ports, &origin));
+    let text = change(configuration(case, kind, &ports, &origin));
     let _server = Server::try_start(kind, folder.path(), &ports.all(), &text)?;
     for form in forms {
         let pass = Pass {
@@ -67,6 +65,7 @@ pub fn run_changed(
             logs: written(case, folder.path()),
             kept: None,
             kept_h2: None,
+            kept_h3: None,
             open: HashMap::new(),
             hello: Hello::default(),
             settings: Vec::new(),
@@ -88,7 +87,7 @@ const PARAMS: [(&str, &str); 3] = [
 ];
 
 /// The server's configuration.
-fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
+fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Text {
     let mut http = format!(
         "{}\nserver {{ listen 127.0.0.1:$port; root $dir/html;\n{}{}\n}}",
         case.http,
@@ -145,8 +144,9 @@ fn configuration(case: &Case, ports: &Ports, origin: &Origin) -> Text {
             places.push((word, origin.listen_tls(certificate)));
         }
     }
+    let has_quic = case.has_quic(kind);
     let replaced = |text: &str| {
-        let text = ports.listen(text).replace("$certs", &certificates);
+        let text = ports.listen(text, has_quic).replace("$certs", &certificates);
         places
             .iter()
             .fold(text, |text, (word, port)| text.replace(word, &format!("127.0.0.1:{port}")))
@@ -198,6 +198,7 @@ struct Pass<'a> {
     logs: HashMap<PathBuf, usize>,
     kept: Option<Client>,
     kept_h2: Option<h2::Client>,
+    kept_h3: Option<h3::Client>,
     open: HashMap<String, Open>,
     /// What handshakes say, apart from ALPN.
     hello: Hello,
@@ -220,6 +221,7 @@ struct Open {
 enum Connection {
     H1(Client),
     H2(h2::Client, Option<h2::Asked>),
+    H3(h3::Client, Option<h3::Asked>),
     /// There is none, for that reason.
     None(String),
 }
@@ -267,7 +269,7 @@ impl Pass<'_> {
             }
             Step::Tls(hello) => {
                 self.hello = hello.clone();
-                (self.kept, self.kept_h2) = (None, None);
+                (self.kept, self.kept_h2, self.kept_h3) = (None, None, None);
             }
             Step::Write(path, content) => {
                 fs::write(self.folder.join(path), content).map_err(|why| why.to_string())?;
@@ -346,8 +348,10 @@ impl Pass<'_> {
     fn ask(&mut self, open: Option<Open>, ask: &Ask, is_named: bool, is_alone: bool) -> Open {
         let since = Instant::now();
         let request = ask.request().filter(|_| is_alone);
-        if let (true, Some(request), true) = (self.form.is_h2, &request, open.is_none()) {
-            return self.ask_h2(request, is_named, since);
+        match (self.form.version, &request, &open) {
+            (Version::H2, Some(request), None) => return self.ask_h2(request, is_named, since),
+            (Version::H3, Some(request), None) => return self.ask_h3(request, is_named, since),
+            _ => {}
         }
         let form = self.form.as_h1();
         let form =
@@ -417,14 +421,40 @@ impl Pass<'_> {
         Ok((client.ask(request)?, client))
     }
 
+    fn ask_h3(&mut self, request: &Request, is_named: bool, since: Instant) -> Open {
+        let kept = if is_named { None } else { self.kept_h3.take() };
+        let kept = kept.filter(|client| !client.is_over());
+        let asked = kept.and_then(|mut client| Some((client.ask(request).ok()?, client)));
+        let asked = asked.map_or_else(|| self.ask_new_h3(request), Ok);
+        let connection = match asked {
+            Ok((asked, client)) => Connection::H3(client, Some(asked)),
+            Err(why) => Connection::None(why),
+        };
+        Open {
+            connection,
+            form: self.form,
+            is_head: request.method == "HEAD",
+            since,
+            is_reused: false,
+            is_last: false,
+        }
+    }
+
+    fn ask_new_h3(&mut self, request: &Request) -> Result<(h3::Asked, h3::Client), String> {
+        let (hello, settings) = self.settings(b"h3");
+        let mut client = h3::Client::connect(self.ports.of(&self.form), &settings, &hello)?;
+        Ok((client.ask(request)?, client))
+    }
+
     /// Keeps the connection of an answered request for the next, as the form says.
     fn keep(&mut self, open: Open) {
         if !self.form.keeps || open.is_last {
             return;
         }
         match open.connection {
-            Connection::H1(client) if !self.form.is_h2 => self.kept = Some(client),
+            Connection::H1(client) if self.form.version == Version::H1 => self.kept = Some(client),
             Connection::H2(client, _) => self.kept_h2 = Some(client),
+            Connection::H3(client, _) => self.kept_h3 = Some(client),
             _ => {}
         }
     }
@@ -472,22 +502,12 @@ fn until(mut condition: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// A text of a step with the placeholders of a form replaced.
-fn text(text: &str, form: &Form, ports: &Ports) -> String {
-    if !text.contains('$') {
-        return text.to_owned();
-    }
-    text.replace("$port", &ports.of(form).to_string())
-        .replace("$scheme", form.scheme())
-        .replace("$protocol", form.protocol())
-}
-
 impl Open {
     /// Whether the server has closed the connection in place of an answer.
     fn is_closed(&mut self) -> bool {
         match &mut self.connection {
             Connection::H1(client) => client.is_closed(),
-            Connection::H2(..) | Connection::None(_) => false,
+            Connection::H2(..) | Connection::H3(..) | Connection::None(_) => false,
         }
     }
 
@@ -506,6 +526,10 @@ impl Open {
                     answer
                 }
                 Connection::H2(client, asked) => match asked.take() {
+                    Some(asked) => client.answer(asked).unwrap_or_else(Answer::none),
+                    None => Answer::default(),
+                },
+                Connection::H3(client, asked) => match asked.take() {
                     Some(asked) => client.answer(asked).unwrap_or_else(Answer::none),
                     None => Answer::default(),
                 },
@@ -531,59 +555,4 @@ impl Open {
         }
         Ok(())
     }
-}
-
-fn check(answer: &Answer, expected: &Expected, form: &Form, ports: &Ports) -> Result<(), String> {
-    if answer.status != expected.status {
-        return Err(format!("status {}, expected {}: {answer:?}", answer.status, expected.status));
-    }
-    let got = String::from_utf8_lossy(&answer.body);
-    if let Some(body) = &expected.body {
-        let body = text(body, form, ports);
-        if got != body {
-            return Err(format!("content {got:?}, expected {body:?}"));
-        }
-    }
-    for (is_in, part) in &expected.parts {
-        if got.contains(&text(part, form, ports)) != *is_in {
-            return Err(format!("content {got:?}, {part:?} is expected in it: {is_in}"));
-        }
-    }
-    if let Some(length) = expected.piece {
-        let longest = answer.pieces.iter().max().copied().unwrap_or_default();
-        if longest != length {
-            return Err(format!("the longest piece has {longest} bytes, expected {length}"));
-        }
-    }
-    check_fields(answer, expected, form, ports)
-}
-
-fn check_fields(
-    answer: &Answer,
-    expected: &Expected,
-    form: &Form,
-    ports: &Ports,
-) -> Result<(), String> {
-    for (name, value) in &expected.fields {
-        if form.is_h2 && OF_A_CONNECTION.iter().any(|found| name.eq_ignore_ascii_case(found)) {
-            continue;
-        }
-        let got = answer.field(name);
-        let value = text(value, form, ports);
-        let is_met = match (&got, value.strip_prefix('~')) {
-            (Some(got), Some(part)) => got.contains(part),
-            (Some(got), None) => value == "*" || *got == value,
-            (None, _) => false,
-        };
-        if !is_met {
-            return Err(format!("{name}: {got:?}, expected {value:?}: {answer:?}"));
-        }
-    }
-    let never = OF_A_CONNECTION.iter().filter(|_| form.is_h2).copied();
-    for name in expected.absent.iter().map(String::as_str).chain(never) {
-        if let Some(value) = answer.field(name) {
-            return Err(format!("{name}: {value:?}, expected none"));
-        }
-    }
-    Ok(())
 }

@@ -112,6 +112,12 @@ impl Default for Claim {
     }
 }
 
+/// The port for QUIC that belongs to a claimed one, whose own is claimed by a UDP socket: no other test has it, and the
+/// system gives it to no one.
+pub fn quic_port(port: u16) -> u16 {
+    port - 12_000
+}
+
 /// A port on which nothing listens now, claimed as long as the process lives.
 pub fn free_port() -> u16 {
     let claim = Claim::new();
@@ -132,10 +138,11 @@ pub struct Text {
 }
 
 impl Server {
-    /// Starts a server with what stands in `http {}`; `$port`, `$dir` and `$origin` are replaced.
+    /// Starts a server with what stands in `http {}`; `$port`, `$quic`, `$dir` and `$origin` are replaced.
     pub fn start(kind: &Kind, folder: &Path, http: &str) -> Self {
         let port = free_port();
         let http = http.replace("$port", &port.to_string());
+        let http = http.replace("$quic", &quic_port(port).to_string());
         let text = Text { http, ..Text::default() };
         Self::try_start(kind, folder, &[port], &text).unwrap_or_else(|why| panic!("{why}"))
     }

@@ -1,4 +1,4 @@
-//! Bytes on the wire: HTTP/1 heads and chunked bodies, HTTP/2 frames and fields, FastCGI records, the heads of SCGI and
+//! Bytes on the wire: HTTP/1 heads and chunked bodies, HTTP/2 and HTTP/3 frames and fields, FastCGI records, the heads of SCGI and
 //! uwsgi, memcached's text protocol, the PROXY protocol.
 //!
 //! # Invariants
@@ -7,15 +7,19 @@
 //! - What two readers could understand differently is refused, never repaired (request smuggling).
 //!
 //! # Sources
-//! RFC 9112; RFC 9113; RFC 7541; FastCGI specification 1.0; SCGI's and uWSGI's; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
+//! RFC 9112; RFC 9113; RFC 7541; RFC 9114; RFC 9204; FastCGI specification 1.0; SCGI's and uWSGI's; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
 //! outside, noted where it differs from the RFC.
 
 pub mod fastcgi;
 pub mod h1;
 pub mod h2;
+pub mod h3;
+pub mod huffman;
 pub mod memcached;
+mod packed;
 pub mod proxy_protocol;
 pub mod scgi;
+mod table;
 mod target;
 pub mod uwsgi;
 

@@ -7,7 +7,7 @@ mod shared;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shared::{BINARY, PLAIN, get, log, signal, until, yorozu};
+use shared::{BINARY, PLAIN, Stranger, get, id, is_alive, log, signal, until, yorozu};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -18,10 +18,6 @@ use std::time::Duration;
 use yorozu_testkit::client::Client;
 use yorozu_testkit::server::{Folder, Server, free_port};
 
-fn id(file: &Path) -> Option<i32> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
-}
-
 /// The master of the process that answers.
 fn answering(port: u16) -> i32 {
     let answer = get(port, "/").unwrap();
@@ -29,20 +25,6 @@ fn answering(port: u16) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
     // proc(5): state, parent.
     stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
-}
-
-fn is_alive(pid: i32) -> bool {
-    kill(Pid::from_raw(pid), None).is_ok()
-}
-
-/// Ends a process that is not a child of the test.
-struct Stranger(i32);
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let _ = kill(Pid::from_raw(self.0), Signal::SIGTERM);
-        until("its end", || !is_alive(self.0));
-    }
 }
 
 #[test]

@@ -13,8 +13,11 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Client;
+use yorozu_testkit::h3;
 use yorozu_testkit::origin::Origin;
-use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port};
+use yorozu_testkit::request::Request;
+use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port, quic_port};
+use yorozu_testkit::tls::{self, Hello};
 
 /// The program, with the folder where faults are asked for.
 fn faulty(folder: &Folder) -> Kind {
@@ -140,6 +143,54 @@ fn a_panic_in_the_middle_of_a_body_tears_it_and_stores_nothing() {
     }
     assert!(log(&folder).contains("a test asked for it: pump; this is a bug"));
     count(server.port, ALONE);
+}
+
+/// A page over HTTP/3, with what is answered of it.
+fn over_quic(client: &mut h3::Client, target: &str) -> Result<String, String> {
+    let fields = vec![("Host".to_owned(), "localhost".to_owned())];
+    let request = Request { method: "GET".into(), target: target.into(), fields, body: None };
+    let asked = client.ask(&request)?;
+    Ok(String::from_utf8(client.answer(asked)?.body).unwrap())
+}
+
+fn quic_client(port: u16) -> Result<h3::Client, String> {
+    let hello = Hello { alpn: b"h3".to_vec(), ..Hello::default() };
+    h3::Client::connect(quic_port(port), &tls::settings(&hello), &hello)
+}
+
+#[test]
+fn a_panic_over_quic_ends_one_stream_and_what_takes_connections_goes_on() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), pages);
+    let certs = tls::certificates().display();
+    let quic = format!(
+        "listen 127.0.0.1:$port; listen 127.0.0.1:$quic quic;
+        ssl_certificate {certs}/server.pem; ssl_certificate_key {certs}/server.key;"
+    );
+    let site = SITE.replace("listen 127.0.0.1:$port;", &quic);
+    let server = Server::start(&faulty(&folder), folder.path(), &site);
+    let mut client = quic_client(server.port).unwrap();
+    for fault in ["request", "wait"] {
+        ask(&folder, fault);
+        let uri = format!("/php/{fault}");
+        assert!(over_quic(&mut client, &uri).is_err(), "{fault}");
+        told(&folder, fault, "this is a bug");
+        assert_eq!(over_quic(&mut client, &uri), Ok(page(&uri)), "{fault}");
+        count(server.port, "Active connections: 2, Reading: 0 Writing: 1 Waiting: 1");
+    }
+    ask(&folder, "accept");
+    assert!(quic_client(server.port).is_err());
+    told(&folder, "accept", "the taking of QUIC connections ended by a panic, starting it again");
+    let mut other = quic_client(server.port).unwrap();
+    assert_eq!(over_quic(&mut other, "/"), Ok("ok".to_owned()));
+    assert_eq!(over_quic(&mut client, "/"), Ok("ok".to_owned()));
+    drop((client, other));
+    count(server.port, ALONE);
+    ask(&folder, "turn");
+    until("the fault", || has_come(&folder, "turn"));
+    until("another worker", || {
+        quic_client(server.port).is_ok_and(|mut client| over_quic(&mut client, "/").is_ok())
+    });
 }
 
 /// A GET over HTTP/2 (RFC 9113, section 6.2; RFC 7541, appendix A).

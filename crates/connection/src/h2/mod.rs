@@ -5,7 +5,6 @@
 //! | `incoming.rs` | the client's frames |
 //! | `streams/` | states and windows of streams |
 //! | `out.rs` | frames that wait to be sent |
-//! | `request.rs` | from a head to a request |
 //! | `write.rs` | from a response to frames |
 //!
 //! Frames and fields themselves are `yorozu_wire::h2`'s.
@@ -13,20 +12,19 @@
 mod directives;
 mod incoming;
 mod out;
-mod request;
 mod streams;
 mod write;
 
 pub use directives::{Conf, DIRECTIVES, Draft, OTHERS};
 pub use yorozu_wire::h2::frame::PREFACE;
 
+use super::fields::{self, FieldList};
 use super::head::{Bounds, Refusal};
 use super::respond::{self, Answer, Begun, log};
 use super::send::Sent;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
 use bytes::BytesMut;
 use incoming::{Block, Incoming};
-use request::FieldList;
 use std::future::poll_fn;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -47,6 +45,7 @@ use yorozu_kernel::exchange::source::{Frames, Interim, RequestSource};
 use yorozu_kernel::exchange::{Client, Exchange};
 use yorozu_kernel::logging::error::Level;
 use yorozu_upstream::Gauge;
+use yorozu_wire::h1::Version;
 use yorozu_wire::h2::frame::{Code, WINDOW_BYTES, WINDOW_MAX};
 use yorozu_wire::h2::hpack::Stop;
 
@@ -125,7 +124,7 @@ fn begin(conf: &WorkerConf, client: &Client, early: BytesMut) -> (Rc<Streams>, I
     let room = i64::try_from(own.http2_body_preread_size.bytes()).unwrap_or(WINDOW_MAX);
     let streams_max = u32::try_from(own.http2_max_concurrent_streams).unwrap_or(u32::MAX);
     let streams = Rc::new(Streams::new(room.min(WINDOW_MAX), streams_max));
-    let block_bytes_max = Bounds::of_h2(settings.http_core()).head_bytes_max;
+    let block_bytes_max = Bounds::of_streams(settings.http_core()).head_bytes_max;
     let incoming = Incoming::new(early, Rc::clone(&streams), block_bytes_max);
     (streams, incoming)
 }
@@ -386,7 +385,7 @@ impl Loop {
     /// Takes a block of fields: a head, or what is behind a body. `false` if the connection is over.
     fn fields(&mut self, block: &Block) -> bool {
         let Some(conf) = current_conf(&self.client, &self.worker) else { return false };
-        let bounds = Bounds::of_h2(first_core(&conf, &self.client));
+        let bounds = Bounds::of_streams(first_core(&conf, &self.client));
         let id = block.stream;
         let known = self.streams.known(id);
         if known == Known::New && self.end == End::Open {
@@ -446,11 +445,11 @@ impl Loop {
         }
         client.requests.set(client.requests.get() + 1);
         self.bound(&conf);
-        let mut read = request::read(&self.fields, bounds);
+        let mut read = fields::read(&self.fields, Version::V20, bounds);
         if let Some(bounds) = rules::of_server(&conf, &client, &read.request, bounds) {
-            read = request::read(&self.fields, &bounds);
+            read = fields::read(&self.fields, Version::V20, &bounds);
         }
-        let request::Read { mut request, refusal, is_malformed } = read;
+        let fields::Read { mut request, refusal, is_malformed } = read;
         let length = request.content_length;
         request.is_chunked = length.is_none() && !block.is_last;
         request.sent_bytes = block.length() as u64;

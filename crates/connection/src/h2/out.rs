@@ -1,5 +1,6 @@
 //! What waits to be sent: frames, in order, without a copy of long payloads.
 
+use crate::fields::{may_send, plain};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -36,61 +37,11 @@ pub(super) struct Fields<'a> {
 impl Fields<'_> {
     /// Appends a field, if HTTP/2 has it (RFC 9113, section 8.2.2).
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
-        if is_of_connection(name) || !name.iter().all(|byte| IS_OF_NAME[usize::from(*byte)]) {
-            return;
-        }
-        self.bytes += name.len() + value.len();
-        if value.iter().any(|byte| is_forbidden(*byte)) {
-            // What variables brought in: never a second line.
-            let plain = value.iter().map(|byte| if is_forbidden(*byte) { b' ' } else { *byte });
-            hpack::put_field(self.out, name, &plain.collect::<Vec<u8>>());
-        } else {
-            hpack::put_field(self.out, name, value);
+        if may_send(name) {
+            self.bytes += name.len() + value.len();
+            hpack::put_field(self.out, name, &plain(value));
         }
     }
-}
-
-/// What must not be in a field's value (RFC 9113, section 8.2.1).
-fn is_forbidden(byte: u8) -> bool {
-    matches!(byte, 0 | b'\r' | b'\n')
-}
-
-/// Bytes of tokens (RFC 9110, section 5.6.2).
-const IS_OF_NAME: [bool; 256] = {
-    let (mut table, mut byte) = ([false; 256], 0);
-    while byte < 128 {
-        // Visible, but for those that part something.
-        table[byte] = matches!(byte as u8, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~');
-        byte += 1;
-    }
-    table
-};
-
-/// Fields that HTTP/2 forbids.
-fn is_of_connection(name: &[u8]) -> bool {
-    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
-    // By length first: most names are none of these.
-    match name.len() {
-        2 => is(b"te"),
-        7 => is(b"upgrade"),
-        10 => is(b"connection") || is(b"keep-alive"),
-        16 => is(b"proxy-connection"),
-        17 => is(b"transfer-encoding"),
-        _ => false,
-    }
-}
-
-/// Fields that say how a message is carried, or are needed before its content (RFC 9110, section 6.5.1).
-pub(super) fn is_of_head(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 6] = [
-        b"content-length",
-        b"content-encoding",
-        b"content-type",
-        b"content-range",
-        b"host",
-        b"trailer",
-    ];
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 impl Out {

@@ -1,17 +1,15 @@
 //! Sends a response as frames.
 
-use super::out::is_of_head;
 use super::streams::{Gone, Handle};
+use crate::fields::is_of_head;
 use crate::send::{
-    Limit, Sent, Stop, first_fields, keep_sent, last_fields, note_stream, outcome, read_file,
-    set_content_length,
+    Limit, Sent, Stop, first_fields, gather, keep_sent, last_fields, note_stream, outcome,
+    read_file, set_content_length,
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
@@ -220,32 +218,6 @@ impl Rest {
         }
         Ok(())
     }
-}
-
-/// Joins a small piece with those that are there already behind it, or will be once the tasks that are ready have run:
-/// clients take many small frames for an attack. With what came in the place of one that can be joined.
-async fn gather(
-    first: Bytes,
-    stream: &mut stream::Stream,
-) -> (Bytes, Option<Result<Option<Segment>, stream::Torn>>) {
-    let mut joined = BytesMut::from(first);
-    let mut has_waited = false;
-    while joined.len() < limits::H2_FRAME_BYTES {
-        let next = poll_fn(|context| Poll::Ready(pin!(stream.next()).poll(context))).await;
-        match next {
-            Poll::Ready(Ok(Some(Segment::Memory(bytes)))) => {
-                joined.extend_from_slice(&bytes);
-                has_waited = false;
-            }
-            Poll::Ready(other) => return (joined.freeze(), Some(other)),
-            Poll::Pending if has_waited || joined.len() >= limits::H2_SMALL_BYTES => break,
-            Poll::Pending => {
-                tokio::task::yield_now().await;
-                has_waited = true;
-            }
-        }
-    }
-    (joined.freeze(), None)
 }
 
 impl Sender {

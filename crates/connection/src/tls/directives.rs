@@ -29,6 +29,9 @@ settings! {
     ssl_conf_command: Commands = none, TWO, HTTP_SERVER;
     /// Revoked certificates of clients.
     ssl_crl: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    /// Whether requests are taken before the handshake is over, with QUIC: those of methods other than GET and HEAD get
+    /// 425. Without QUIC none are.
+    ssl_early_data: bool = "off", ONE, HTTP_SERVER;
     /// Groups for the exchange of keys.
     ssl_ecdh_curve: Curves = "auto", ONE, HTTP_SERVER;
     /// Passwords for the keys, one a line.
@@ -187,13 +190,6 @@ pub const OTHERS: &[Directive] = &[
         Arity::ONE,
         Action::Ignored("the TLS library exchanges keys over curves only"),
         "Parameters for the exchange of keys without curves.",
-    ),
-    Directive::row(
-        "ssl_early_data",
-        HTTP_SERVER,
-        Arity::ONE,
-        Action::Ignored("data that could be replayed is not taken"),
-        "Whether requests are taken before the handshake is over.",
     ),
     Directive::row(
         "ssl_stapling_verify",

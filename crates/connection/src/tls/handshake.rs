@@ -1,7 +1,8 @@
 //! The handshake: which server the client names decides the certificate and everything else.
 
 use crate::h2;
-use crate::tls::server::ServerTls;
+use crate::quic;
+use crate::tls::server::{ServerTls, Speaks};
 use crate::tls::session::{Offered, Session, SessionId};
 use crate::tls::stream::Tls;
 use bytes::{Bytes, BytesMut};
@@ -44,7 +45,7 @@ pub async fn handshake(
 ) -> Result<Session, NoSession> {
     let accepted = hello(tls).await?;
     let offered = Offered::of(&accepted.client_hello());
-    let (server, config) = match choose(&offered, client, conf) {
+    let (server, config) = match choose(&offered, client, conf, speaks_over_tcp) {
         Ok(chosen) => chosen,
         Err((alert, why)) => {
             // Nothing is encrypted yet (RFC 8446, section 6): a fatal alert as it stands.
@@ -91,7 +92,10 @@ pub async fn handshake(
         }
     }
     tls.keep_early(early);
-    let session = tls.with_session(|session| Session::new(session, offered, server, id));
+    let session = tls.with_session(|session| {
+        let resumed = session.received_resumption_data().and_then(|id| id.try_into().ok());
+        Session::new(session, offered, server, resumed.map_or(id, SessionId))
+    });
     let session = session.ok_or(NoSession::Closed)?;
     if let Some(auth) = &server_tls(conf, server).client_auth {
         session.verification(Some(auth));
@@ -137,14 +141,40 @@ async fn hello(tls: &Tls) -> Result<Accepted, NoSession> {
 /// TLS alerts (RFC 8446, section 6.2).
 const INTERNAL_ERROR: u8 = 80;
 const UNRECOGNIZED_NAME: u8 = 112;
+const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 type Chosen = (ServerId, std::sync::Arc<rustls::ServerConfig>);
 
+/// What a server speaks, if anything.
+type SpeaksBy = fn(&WorkerConf, &Client, ServerId) -> Option<Speaks>;
+
+fn speaks_over_tcp(conf: &WorkerConf, client: &Client, server: ServerId) -> Option<Speaks> {
+    let socket = &conf.sockets[client.listen.get()];
+    let settings = conf.location(conf.server(server).conf);
+    let may_use_h2 = socket.http2 || settings.of::<h2::Conf>().http2;
+    Some(if may_use_h2 { Speaks::Http1Or2 } else { Speaks::Http1 })
+}
+
+/// What a server speaks over QUIC.
+pub fn speaks_over_quic(conf: &WorkerConf, _: &Client, server: ServerId) -> Option<Speaks> {
+    let own: &quic::directives::Conf = conf.of_server(server);
+    match (own.http3, own.http3_hq) {
+        (true, true) => Some(Speaks::Http3OrHq),
+        (true, false) => Some(Speaks::Http3),
+        (false, true) => Some(Speaks::Hq),
+        (false, false) => None,
+    }
+}
+
 /// The server a client names, and its settings; else the alert, and the reason for the log.
-fn choose(
+///
+/// # Errors
+/// The alert, and the reason for the log.
+pub fn choose(
     offered: &Offered,
     client: &Rc<Client>,
     conf: &Rc<WorkerConf>,
+    speaks: SpeaksBy,
 ) -> Result<Chosen, (u8, String)> {
     let socket = &conf.sockets[client.listen.get()];
     let exchange = || {
@@ -159,7 +189,9 @@ fn choose(
         return Err((UNRECOGNIZED_NAME, "the server rejects handshakes".to_owned()));
     }
     let tls = if tls.has_certificate() { tls } else { server_tls(conf, socket.default_server) };
-    let may_use_h2 = socket.http2 || conf.location(conf.server(server).conf).of::<h2::Conf>().http2;
+    let Some(speaks) = speaks(conf, client, server) else {
+        return Err((NO_APPLICATION_PROTOCOL, "the server speaks no protocol here".to_owned()));
+    };
     let with_name = || {
         let exchange = exchange();
         if let Some(name) = &offered.server_name {
@@ -167,7 +199,7 @@ fn choose(
         }
         exchange
     };
-    match tls.config(may_use_h2, with_name) {
+    match tls.config(speaks, with_name) {
         Ok(Some(config)) => Ok((server, config)),
         Ok(None) => Err((INTERNAL_ERROR, "the server has no certificate".to_owned())),
         Err(why) => Err((INTERNAL_ERROR, why)),

@@ -7,7 +7,9 @@ use crate::tls::tickets::{self, Circle};
 use arc_swap::ArcSwap;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, ProtocolVersion, ServerConfig, SignatureAlgorithm};
+use rustls::{
+    CipherSuite, ProtocolVersion, ServerConfig, SignatureAlgorithm, SupportedProtocolVersion,
+};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +26,8 @@ use yorozu_tls::provider;
 
 /// Bytes that a record adds to its content, by rustls's way of counting.
 const RECORD_OVERHEAD: usize = 5;
+/// Sessions stored for early data where `ssl_session_cache` says nothing; chosen, as nginx's cache without a name.
+const EARLY_SESSIONS: usize = 20_480;
 /// The largest content of a record (RFC 8446, section 5.1).
 const CONTENT_BYTES_MAX: usize = 16 * 1024;
 
@@ -34,13 +38,48 @@ pub struct ServerTls {
     pub rejects: bool,
     /// How clients prove who they are.
     pub client_auth: Option<Arc<ClientAuth>>,
-    /// For connections that may speak HTTP/1 only, and those that may speak HTTP/2; `None` without a
-    /// certificate.
-    configs: Option<[Arc<ServerConfig>; 2]>,
+    /// Whether it speaks TLS 1.3.
+    pub has_tls13: bool,
+    /// `None` without a certificate.
+    configs: Option<Configs>,
     /// Certificates that variables name.
     named: Option<Named>,
     /// Certificates whose state is asked of their responders.
     pub questions: Vec<Arc<Question>>,
+}
+
+/// What a connection may speak over TLS.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Speaks {
+    Http1,
+    Http1Or2,
+    /// Over QUIC.
+    Http3,
+    /// HTTP/0.9 over QUIC.
+    Hq,
+    Http3OrHq,
+}
+
+/// Settings of handshakes, by what may be spoken.
+#[derive(Debug)]
+struct Configs {
+    http1: Arc<ServerConfig>,
+    http1_or_2: Arc<ServerConfig>,
+    /// `None` without TLS 1.3.
+    quic: Option<[Arc<ServerConfig>; 3]>,
+}
+
+impl Configs {
+    fn of(&self, speaks: Speaks) -> Option<&Arc<ServerConfig>> {
+        let quic = self.quic.as_ref();
+        match speaks {
+            Speaks::Http1 => Some(&self.http1),
+            Speaks::Http1Or2 => Some(&self.http1_or_2),
+            Speaks::Http3 => quic.map(|[h3, ..]| h3),
+            Speaks::Hq => quic.map(|[_, hq, _]| hq),
+            Speaks::Http3OrHq => quic.map(|[.., both]| both),
+        }
+    }
 }
 
 /// Certificates that variables name, loaded when a client asks.
@@ -91,8 +130,17 @@ impl ServerTls {
         let pairs = pairs(&conf)?;
         let rejects = conf.ssl_reject_handshake;
         let client_auth = client_auth(&conf, pairs.is_empty(), env)?.map(Arc::new);
-        let mut tls =
-            Self { rejects, client_auth, configs: None, named: None, questions: Vec::new() };
+        let protocols = conf.ssl_conf_command.protocols(&conf.ssl_protocols.0)?;
+        let is_tls13 =
+            |version: &SupportedProtocolVersion| version.version == ProtocolVersion::TLSv1_3;
+        let mut tls = Self {
+            rejects,
+            client_auth,
+            has_tls13: protocols.iter().copied().any(is_tls13),
+            configs: None,
+            named: None,
+            questions: Vec::new(),
+        };
         if pairs.is_empty() {
             return Ok(tls);
         }
@@ -148,11 +196,11 @@ impl ServerTls {
     /// A certificate that variables name cannot be loaded.
     pub fn config(
         &self,
-        may_use_h2: bool,
+        speaks: Speaks,
         exchange: impl FnOnce() -> Exchange,
     ) -> Result<Option<Arc<ServerConfig>>, String> {
         let Some(configs) = &self.configs else { return Ok(None) };
-        let config = &configs[usize::from(may_use_h2)];
+        let Some(config) = configs.of(speaks) else { return Ok(None) };
         let Some(named) = &self.named else { return Ok(Some(Arc::clone(config))) };
         let mut exchange = exchange();
         let found = named
@@ -300,7 +348,7 @@ fn configs(
     certificates: Arc<Certificates>,
     circle: Circle,
     env: &Env,
-) -> Result<[Arc<ServerConfig>; 2], ValueError> {
+) -> Result<Configs, ValueError> {
     let ciphers = String::from_utf8_lossy(&conf.ssl_ciphers);
     let commands = &conf.ssl_conf_command;
     let provider = commands.provider(&ciphers, Some(&conf.ssl_ecdh_curve))?;
@@ -316,11 +364,39 @@ fn configs(
     config.ignore_client_order = commands.prefers_server(conf.ssl_prefer_server_ciphers);
     config.max_fragment_size =
         Some(conf.ssl_buffer_size.bytes().clamp(32, CONTENT_BYTES_MAX) + RECORD_OVERHEAD);
+    let mut quic = config.clone();
     resumption(conf, &mut config, circle, env)?;
-    let mut with_h2 = config.clone();
-    config.alpn_protocols = alpn(&["http/1.1", "http/1.0", "http/0.9"]);
-    with_h2.alpn_protocols = alpn(&["h2", "http/1.1", "http/1.0", "http/0.9"]);
-    Ok([Arc::new(config), Arc::new(with_h2)])
+    match conf.ssl_early_data {
+        true => early_data(conf, &mut quic, circle, env),
+        false => quic = config.clone(),
+    }
+    let with_alpn = |config: &ServerConfig, names: &[&str]| {
+        let mut config = config.clone();
+        config.alpn_protocols = alpn(names);
+        Arc::new(config)
+    };
+    let of_quic = |names: &[&str]| with_alpn(&quic, names);
+    Ok(Configs {
+        http1: with_alpn(&config, &["http/1.1", "http/1.0", "http/0.9"]),
+        http1_or_2: with_alpn(&config, &["h2", "http/1.1", "http/1.0", "http/0.9"]),
+        quic: tls
+            .has_tls13
+            .then(|| [of_quic(&["h3"]), of_quic(&["hq-interop"]), of_quic(&["h3", "hq-interop"])]),
+    })
+}
+
+/// Sessions that can begin with early data: they are stored, and taken out when they are taken up again, so that what
+/// was sent with one is answered once.
+fn early_data(conf: &Conf, config: &mut ServerConfig, circle: Circle, env: &Env) {
+    let (name, count) = match &conf.ssl_session_cache {
+        SessionCache::None => ("early data", EARLY_SESSIONS),
+        SessionCache::Stored(name, count) => (name.as_str(), *count),
+    };
+    config.send_tls13_tickets = 1;
+    let sessions = env.shared::<tickets::SessionStore>().sessions();
+    config.session_storage = sessions.store(name, count, circle, conf.ssl_session_timeout);
+    // All or nothing (RFC 9001, section 4.6.1).
+    config.max_early_data_size = u32::MAX;
 }
 
 fn alpn(names: &[&str]) -> Vec<Vec<u8>> {

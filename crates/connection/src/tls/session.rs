@@ -5,9 +5,9 @@ use crate::tls::server::ServerTls;
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use rustls::server::ClientHello;
-use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConnection};
+use rustls::{CipherSuite, CommonState, HandshakeKind, NamedGroup, ProtocolVersion};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::Write as _;
 use std::sync::Arc;
 use yorozu_kernel::config::servers::ServerId;
@@ -63,6 +63,8 @@ pub struct Session {
     suite: Option<CipherSuite>,
     group: Option<NamedGroup>,
     alpn: Bytes,
+    /// Whether its requests come before the handshake is over: another client may send them once more.
+    pub is_early: Cell<bool>,
     is_resumed: bool,
     id: SessionId,
     /// The client's certificate and those behind it.
@@ -99,15 +101,10 @@ pub fn of(client: &Client) -> Option<&Session> {
 }
 
 impl Session {
-    pub fn new(
-        session: &ServerConnection,
-        offered: Offered,
-        server: ServerId,
-        id: SessionId,
-    ) -> Self {
-        let resumed = session.received_resumption_data().and_then(|id| id.try_into().ok());
+    pub fn new(session: &CommonState, offered: Offered, server: ServerId, id: SessionId) -> Self {
         Self {
-            id: resumed.map_or(id, SessionId),
+            id,
+            is_early: Cell::new(false),
             server,
             offered,
             version: session.protocol_version(),
@@ -118,6 +115,11 @@ impl Session {
             chain: session.peer_certificates().unwrap_or_default().to_vec(),
             judged: RefCell::default(),
         }
+    }
+
+    /// The protocol that was agreed on.
+    pub fn alpn(&self) -> &[u8] {
+        &self.alpn
     }
 
     /// Whether HTTP/2 was agreed on.
@@ -259,7 +261,12 @@ pub const VARIABLES: &[Row] = &[
             with(ex, out, |s| Some(if s.is_resumed { "r" } else { "." }.to_owned()))
         }),
     ),
-    ("ssl_early_data", Variable::Builtin(|_, _| false)),
+    (
+        "ssl_early_data",
+        Variable::Builtin(|ex, out| {
+            of(&ex.client).is_some_and(|s| s.is_early.get()) && put(out, b"1")
+        }),
+    ),
     ("ssl_client_verify", Variable::Builtin(|ex, out| with(ex, out, |s| verdict(ex, s)))),
     ("ssl_client_raw_cert", Variable::Builtin(|ex, out| with_certificate(ex, out, x509::pem))),
     (

@@ -431,7 +431,7 @@ pub fn peer_addresses(
 fn peer_address(address: ListenAddress) -> PeerAddress {
     match address {
         ListenAddress::Unix(path) => PeerAddress::Unix(path),
-        ListenAddress::Tcp(address) => PeerAddress::Tcp(address),
+        ListenAddress::Tcp(address) | ListenAddress::Udp(address) => PeerAddress::Tcp(address),
     }
 }
 

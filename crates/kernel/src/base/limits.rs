@@ -16,10 +16,23 @@ pub const H2_FRAME_BYTES: usize = 16 * 1024;
 pub const H2_SMALL_BYTES: usize = 1460;
 /// How long an HTTP/2 stream stays open whose response is over before its request is; chosen.
 pub const H2_LINGERING: Duration = Duration::from_millis(100);
+/// How long the end of an HTTP/3 stream is waited for behind a head that announces no content; chosen: clients send it with
+/// the head, or at once.
+pub const H3_END_WAIT: Duration = Duration::from_millis(10);
 /// Bytes of a response that wait for the client in one HTTP/2 stream; chosen: several frames.
 pub const H2_SEND_BYTES: usize = 256 * 1024;
 /// Streams a client may give up before it counts whether it is more than every second; chosen.
 pub const H2_RESETS_MIN: u64 = 100;
+/// QUIC handshakes of one worker and address at once; chosen. Above half of that clients have to prove their addresses.
+pub const QUIC_HANDSHAKES_MAX: usize = 1024;
+/// First packets of clients that wait for a worker, and bytes behind them; chosen.
+pub const QUIC_INCOMING_MAX: usize = 1024;
+pub const QUIC_INCOMING_BYTES: u64 = 8 * 1024 * 1024;
+/// How long a token proves an address; as nginx's `NGX_QUIC_NEW_TOKEN_LIFETIME`.
+pub const QUIC_TOKEN_LIFETIME: Duration = Duration::from_secs(600);
+/// Bytes of responses that one QUIC connection has sent and the client did not acknowledge, or that wait; chosen: 100 Mbit/s
+/// over 80 ms.
+pub const QUIC_SEND_BYTES: u64 = 1024 * 1024;
 /// Worker threads; chosen above any machine this runs on.
 pub const WORKERS_MAX: u64 = 1024;
 /// Rewrites and internal redirects of one request; nginx's `NGX_HTTP_MAX_URI_CHANGES`.

@@ -6,6 +6,8 @@ use std::ops::{Deref, DerefMut};
 
 /// Buffers kept; chosen: few texts are needed at a time, but for the heads of a batch.
 const KEPT_MAX: usize = 32;
+/// Room of a new buffer, and the least of one that is kept: a shorter one would have to grow.
+const BYTES_MIN: usize = 256;
 /// A buffer that grew beyond this is not kept.
 const BYTES_MAX: usize = 4096;
 
@@ -30,7 +32,9 @@ impl Scratch {
     #[inline]
     pub fn take() -> Self {
         Self(KEPT.with(|kept| {
-            let Some(last) = kept.count.get().checked_sub(1) else { return Vec::new() };
+            let Some(last) = kept.count.get().checked_sub(1) else {
+                return Vec::with_capacity(BYTES_MIN);
+            };
             kept.count.set(last);
             kept.buffers[last].take()
         }))
@@ -40,7 +44,7 @@ impl Scratch {
 impl Drop for Scratch {
     #[inline]
     fn drop(&mut self) {
-        if !(1..=BYTES_MAX).contains(&self.0.capacity()) {
+        if !(BYTES_MIN..=BYTES_MAX).contains(&self.0.capacity()) {
             return;
         }
         let mut buffer = std::mem::take(&mut self.0);

@@ -15,6 +15,7 @@ pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     let addresses = address(&args.text(0), 80)?;
     let mut options = ListenOptions::default();
     let (mut is_default, mut is_tls, mut http2, mut is_proxied) = (false, false, false, false);
+    let mut is_quic = false;
     for word in &args.words[1..] {
         let text = String::from_utf8_lossy(word);
         let (name, argument) = text.split_once('=').map_or((&*text, None), |(n, a)| (n, Some(a)));
@@ -23,17 +24,54 @@ pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
             ("ssl", None) => is_tls = true,
             ("http2", None) => http2 = true,
             ("proxy_protocol", None) => is_proxied = true,
+            ("quic", None) => is_quic = true,
             _ => parameter(name, argument, &mut options)
                 .map_err(|error| error.unwrap_or_else(|| args.invalid_parameter(word)))?,
         }
     }
+    if is_quic {
+        fits_quic(args, &addresses)?;
+    }
     for address in addresses {
+        let address = match address {
+            ListenAddress::Tcp(address) if is_quic => ListenAddress::Udp(address),
+            other => other,
+        };
+        let is_tls = is_tls || is_quic;
         if block.listens.iter().any(|listen| listen.address == address) {
             return Err(ValueError(format!("a duplicate listen {}", args.text(0))));
         }
         block.listens.push(Listen { address, options, is_default, is_tls, http2, is_proxied });
     }
     Ok(())
+}
+
+/// Refuses what does not go with `quic`, in nginx's words.
+fn fits_quic(args: &Args<'_>, addresses: &[ListenAddress]) -> Result<(), ValueError> {
+    const OTHERS: [&str; 9] = [
+        "fastopen",
+        "backlog",
+        "accept_filter",
+        "deferred",
+        "ssl",
+        "http2",
+        "so_keepalive",
+        "proxy_protocol",
+        "multipath",
+    ];
+    let is_written = |name: &&str| {
+        let mut names = args.words[1..].iter().map(|word| word.split(|byte| *byte == b'=').next());
+        names.any(|word| word == Some(name.as_bytes()))
+    };
+    if let Some(other) = OTHERS.iter().find(|name| is_written(name)) {
+        let text =
+            format!("\"listen\" directive \"{other}\" parameter is incompatible with \"quic\"");
+        return Err(ValueError(text));
+    }
+    match addresses.iter().find(|address| matches!(address, ListenAddress::Unix(_))) {
+        Some(unix) => Err(ValueError(format!("\"quic\" needs an IP address, not \"{unix}\""))),
+        None => Ok(()),
+    }
 }
 
 /// `Err(None)`: unknown or malformed.
@@ -46,10 +84,7 @@ fn parameter(
         let size = value::size(argument?.as_bytes())?;
         usize::try_from(size).ok()
     };
-    let missing =
-        |what: &str| Some(ValueError(format!("the \"{name}\" parameter of \"listen\" {what}")));
     match (name, argument) {
-        ("quic", None) => return Err(missing("needs HTTP/3, which this version does not have")),
         ("bind" | "reuseport" | "multipath", None) => {}
         ("setfib" | "fastopen" | "accept_filter", Some(_)) => {}
         ("deferred", None) => options.deferred = true,
@@ -214,23 +249,50 @@ pub fn compare_field_rules(
     }
 }
 
-/// Sees to it that there is a certificate behind every socket with TLS; `certificate` says of a server whether it
-/// has one, and whether it rejects handshakes.
+/// What a server has to say in a handshake.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shown {
+    pub has_certificate: bool,
+    pub rejects: bool,
+    /// Whether it speaks TLS 1.3.
+    pub has_tls13: bool,
+}
+
+/// Sees to it that there is a certificate behind every socket with TLS, and TLS 1.3 behind every one with QUIC; `shown`
+/// says what a server has.
+///
+/// # Errors
+/// As nginx's.
 pub fn check_certificates(
     sockets: &[Socket],
     listens: &[(Listen, ServerId, Position)],
-    certificate: impl Fn(ServerId) -> (bool, bool),
+    shown: impl Fn(ServerId) -> Shown,
 ) -> Result<(), ConfError> {
     for socket in sockets.iter().filter(|socket| socket.is_tls) {
-        if certificate(socket.default_server).0 {
+        let is_quic = matches!(socket.address, ListenAddress::Udp(_));
+        let word = if is_quic { "quic" } else { "ssl" };
+        let default = shown(socket.default_server);
+        if default.has_certificate {
+            if is_quic && !default.has_tls13 {
+                let of_it = |(listen, id, _): &&(Listen, ServerId, Position)| {
+                    listen.address == socket.address && *id == socket.default_server
+                };
+                let at = listens.iter().find(of_it).map(|(.., at)| at).expect("a line made it");
+                let text =
+                    "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
+                return Err(ValueError::new(text).at(at));
+            }
             continue;
         }
         // A default server that rejects handshakes has no certificate for the others: they need their own.
         let behind = listens.iter().filter(|(listen, ..)| listen.address == socket.address);
-        let lacking = behind.filter(|(_, id, _)| certificate(*id) == (false, false));
+        let lacking =
+            behind.filter(|(_, id, _)| !shown(*id).has_certificate && !shown(*id).rejects);
         if let Some((.., at)) = lacking.into_iter().next() {
-            let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
-            return Err(ValueError::new(text).at(at));
+            return Err(ValueError(format!(
+                "no \"ssl_certificate\" is defined for the \"listen ... {word}\" directive"
+            ))
+            .at(at));
         }
     }
     Ok(())

@@ -21,13 +21,15 @@ pub struct ServerId(pub u32);
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum ListenAddress {
     Tcp(SocketAddr),
+    /// For QUIC.
+    Udp(SocketAddr),
     Unix(PathBuf),
 }
 
 impl std::fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Tcp(address) | Self::Udp(address) => write!(f, "{address}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -87,7 +89,7 @@ pub struct Socket {
     pub address: ListenAddress,
     pub options: ListenOptions,
     pub default_server: ServerId,
-    /// Whether its clients speak TLS.
+    /// Whether its clients speak TLS; with QUIC they always do.
     pub is_tls: bool,
     /// Whether they may speak HTTP/2, whatever their server says.
     pub http2: bool,

@@ -91,6 +91,25 @@ impl<A: Address> Spans<A> {
         Self::sorted(starts, values, MANY)
     }
 
+    /// Of ranges that lie in one another or apart, in the order of where they begin, the outer one first: where they
+    /// lie in one another the inner one counts.
+    pub fn nested(ranges: impl Iterator<Item = Range<A>>) -> Self {
+        let mut made = Growing { starts: Vec::new(), values: Vec::new() };
+        // Those that have begun and not ended, each inside the one before.
+        let mut around: Vec<Range<A>> = Vec::new();
+        for range in ranges {
+            while let Some(ended) = around.pop_if(|outer| outer.last < range.first) {
+                made.end(ended, around.last());
+            }
+            made.put(range.first, range.value);
+            around.push(range);
+        }
+        while let Some(ended) = around.pop() {
+            made.end(ended, around.last());
+        }
+        Self::sorted(made.starts, made.values, MANY)
+    }
+
     fn sorted(starts: Vec<A>, values: Vec<u32>, many: usize) -> Self {
         let below = (starts.len() >= many).then(|| below_heads(&starts));
         Self { starts: starts.into(), values: values.into(), below }
@@ -106,6 +125,33 @@ impl<A: Address> Spans<A> {
         let behind = from + self.starts[from..to].partition_point(|start| *start <= address);
         let value = self.values[behind.checked_sub(1)?];
         (value != Self::NOTHING).then_some(value)
+    }
+}
+
+/// Spans that are made in order.
+struct Growing<A> {
+    starts: Vec<A>,
+    values: Vec<u32>,
+}
+
+impl<A: Address> Growing<A> {
+    /// From here on it is this value.
+    fn put(&mut self, start: A, value: u32) {
+        if self.starts.last() == Some(&start) {
+            self.starts.pop();
+            self.values.pop();
+        }
+        if self.values.last().copied().unwrap_or(Spans::<A>::NOTHING) != value {
+            self.starts.push(start);
+            self.values.push(value);
+        }
+    }
+
+    /// Behind a range counts the one around it. Behind the last address there is nothing.
+    fn end(&mut self, range: Range<A>, outer: Option<&Range<A>>) {
+        if let Some(behind) = range.last.next() {
+            self.put(behind, outer.map_or(Spans::<A>::NOTHING, |outer| outer.value));
+        }
     }
 }
 

@@ -237,20 +237,6 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "http_v3",
-        &[
-            "http3",
-            "http3_hq",
-            "http3_max_concurrent_streams",
-            "http3_stream_buffer_size",
-            "quic_active_connection_id_limit",
-            "quic_bpf",
-            "quic_gso",
-            "quic_host_key",
-            "quic_retry",
-        ],
-    ),
-    (
         "http_xslt",
         &[
             "xml_entities",

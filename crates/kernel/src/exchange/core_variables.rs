@@ -28,9 +28,7 @@ pub const VARIABLES: &[Row] = &[
         "content_type",
         Variable::Builtin(|ex, out| append_joined(ex.request.values(b"content-type"), b", ", out)),
     ),
-    // There is no HTTP/3, and no hello is encrypted.
-    ("http3", Variable::Builtin(|_, _| false)),
-    // There is no HTTP/3, and no hello is encrypted.
+    // No hello is encrypted.
     ("ssl_ech_status", Variable::Builtin(|_, _| false)),
     (
         "request_body_length",
@@ -108,6 +106,7 @@ pub const VARIABLES: &[Row] = &[
             Version::V10 => put(out, b"HTTP/1.0"),
             Version::V11 => put(out, b"HTTP/1.1"),
             Version::V20 => put(out, b"HTTP/2.0"),
+            Version::V30 => put(out, b"HTTP/3.0"),
         }),
     ),
     (

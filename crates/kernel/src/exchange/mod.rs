@@ -33,6 +33,7 @@ pub mod subrequests;
 pub mod tunnel;
 pub mod variables;
 
+use crate::base::scratch::Scratch;
 use crate::base::{limits, turn};
 use crate::config::regex::Captures;
 use crate::config::servers::{LocationId, ServerId};
@@ -357,6 +358,6 @@ impl Exchange {
 
     pub fn set_uri(&mut self, uri: Vec<u8>) {
         self.is_uri_as_sent = false;
-        self.uri = uri;
+        drop(Scratch::from(std::mem::replace(&mut self.uri, uri)));
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
@@ -42,25 +42,25 @@ struct Geo {
 struct Draft {
     default: Bytes,
     values: HashMap<Bytes, u32, RandomState>,
-    /// `ranges`: the first address of each, with the last and the value; they do not overlap.
-    ranges: BTreeMap<u32, (u32, u32)>,
-    v4: Networks<u32>,
-    v6: Networks<u128>,
+    /// `ranges`: as written; where they overlap the last one counts.
+    ranges: Vec<Range<u32>>,
+    /// As written, those that are deleted without a value: of the same network the last line counts.
+    v4: Vec<Range<u32>>,
+    v6: Vec<Range<u128>>,
     proxies: Vec<Network>,
     has_ranges: bool,
     is_proxy_recursive: bool,
     is_volatile: bool,
 }
 
-/// Values of networks by their first and their last address.
-type Networks<A> = HashMap<(A, A), u32, RandomState>;
-
-/// The longest prefix that matches counts.
-fn longest_first<A: Address>(networks: Networks<A>, length: fn(A, A) -> u32) -> Spans<A> {
-    let range = |((first, last), value)| Range { first, last, value };
-    let mut ranges: Vec<Range<A>> = networks.into_iter().map(range).collect();
-    ranges.sort_unstable_by_key(|range| Reverse(length(range.first, range.last)));
-    Spans::first_counts(&ranges)
+/// The smallest network that an address is in counts.
+fn smallest<A: Address>(mut networks: Vec<Range<A>>) -> Spans<A> {
+    // A stable sort, so that of the same network the last line is the last.
+    networks.sort_by_key(|network| (network.first, Reverse(network.last)));
+    let is_same =
+        |one: &Range<A>, other: &Range<A>| (one.first, one.last) == (other.first, other.last);
+    let last_lines = networks.chunk_by(is_same).filter_map(|lines| lines.last());
+    Spans::nested(last_lines.filter(|network| network.value != Spans::<A>::NOTHING).copied())
 }
 
 pub const DIRECTIVES: &[Directive] = &[Directive::row(
@@ -144,11 +144,13 @@ impl Draft {
                 let proxy = network(&text).ok_or_else(|| invalid("network", &text))?;
                 self.proxies.push(proxy);
             }
-            ("delete", true) => self.range(&String::from_utf8_lossy(value), None)?,
+            ("delete", true) => {
+                self.range(&String::from_utf8_lossy(value), Spans::<u32>::NOTHING)?;
+            }
             ("delete", false) => self.delete_network(&String::from_utf8_lossy(value)),
             (range, true) => {
                 let value = self.value(value);
-                self.range(range, Some(value))?;
+                self.range(range, value)?;
             }
             (text, false) => {
                 let value = self.value(value);
@@ -161,23 +163,23 @@ impl Draft {
     /// `None` for what is no network of addresses.
     fn network(&mut self, network: Option<Network>, value: u32) -> Option<()> {
         match network? {
-            Network::V4 { bits, mask } => _ = self.v4.insert((bits, bits | !mask), value),
-            Network::V6 { bits, mask } => _ = self.v6.insert((bits, bits | !mask), value),
+            Network::V4 { bits, mask } => {
+                self.v4.push(Range { first: bits, last: bits | !mask, value });
+            }
+            Network::V6 { bits, mask } => {
+                self.v6.push(Range { first: bits, last: bits | !mask, value });
+            }
             Network::All | Network::Unix => return None,
         }
         Some(())
     }
 
     fn delete_network(&mut self, text: &str) {
-        match Network::parse(text) {
-            Some(Network::V4 { bits, mask }) => self.v4.remove(&(bits, bits | !mask)),
-            Some(Network::V6 { bits, mask }) => self.v6.remove(&(bits, bits | !mask)),
-            _ => None,
-        };
+        // As nginx: what is no network was not there.
+        let _ = self.network(Network::parse(text), Spans::<u32>::NOTHING);
     }
 
-    /// A later range takes the place of what it covers of earlier ones.
-    fn range(&mut self, text: &str, value: Option<u32>) -> Result<(), ValueError> {
+    fn range(&mut self, text: &str, value: u32) -> Result<(), ValueError> {
         let invalid = || invalid("range", text);
         let (first, last) = text.split_once('-').ok_or_else(invalid)?;
         let bits = |text: &str| text.parse::<Ipv4Addr>().ok().map(|ip| ip.to_bits());
@@ -185,28 +187,18 @@ impl Draft {
         if first > last {
             return Err(invalid());
         }
-        // They do not overlap, so those that reach into this one are the last ones before its end.
-        let before = self.ranges.range(..=last).rev();
-        let touched = before.take_while(|(_, (end, _))| *end >= first);
-        let touched: Vec<u32> = touched.map(|(start, _)| *start).collect();
-        for start in touched {
-            let Some((end, value)) = self.ranges.remove(&start) else { continue };
-            if start < first {
-                self.ranges.insert(start, (first - 1, value));
-            }
-            if end > last {
-                self.ranges.insert(last + 1, (end, value));
-            }
-        }
-        if let Some(value) = value {
-            self.ranges.insert(first, (last, value));
-        }
+        self.ranges.push(Range { first, last, value });
         Ok(())
     }
 
-    fn compile(self, source: Option<Template>) -> Geo {
-        let range = |(first, (last, value))| Range { first, last, value };
-        let ranges: Vec<_> = self.ranges.into_iter().map(range).collect();
+    fn compile(mut self, source: Option<Template>) -> Geo {
+        let in_order = self.ranges.is_sorted_by(|one, next| one.last < next.first);
+        let ranges = if in_order {
+            Spans::nested(self.ranges.into_iter())
+        } else {
+            self.ranges.reverse();
+            Spans::first_counts(&self.ranges)
+        };
         let mut values = vec![Bytes::new(); self.values.len()];
         for (value, place) in self.values {
             values[place as usize] = value;
@@ -215,9 +207,9 @@ impl Draft {
             source,
             default: self.default,
             values: values.into(),
-            ranges: Spans::first_counts(&ranges),
-            v4: longest_first(self.v4, |first, last| (first ^ last).leading_zeros()),
-            v6: longest_first(self.v6, |first, last| (first ^ last).leading_zeros()),
+            ranges,
+            v4: smallest(self.v4),
+            v6: smallest(self.v6),
             proxies: self.proxies,
             is_proxy_recursive: self.is_proxy_recursive,
             is_volatile: self.is_volatile,

@@ -1,7 +1,7 @@
 //! Findings about arguments that a cache key leaves out (`cache_drop_args`) and the application still sees: it
 //! may print one visitor's into a page for all.
 
-use super::findings::{Finding, Scope};
+use super::findings::{Finding, Scope, holds_rows};
 use yorozu_conf::{Directive, Tree};
 
 /// Where that may be.
@@ -37,7 +37,7 @@ fn look(scope: &Scope<'_, '_>, found: &mut Vec<Finding>) {
             at: pass.at.clone(),
         }));
     }
-    for line in scope.lines {
+    for line in scope.lines.iter().filter(|line| !holds_rows(line)) {
         if let Some(block) = &line.block {
             look(&Scope::new(Some(scope), block), found);
         }

@@ -93,6 +93,11 @@ impl<'a, 'o> Scope<'a, 'o> {
     }
 }
 
+/// Whether rows stand in the line's block, and no directives; there may be many.
+pub(super) fn holds_rows(line: &Directive) -> bool {
+    matches!(&line.name[..], b"charset_map" | b"geo" | b"map" | b"split_clients" | b"types")
+}
+
 struct Search<'a> {
     tree: &'a Tree,
     found: Vec<Finding>,
@@ -171,14 +176,15 @@ impl<'a> Search<'a> {
     fn block(&mut self, scope: &Scope<'a, '_>) {
         for line in scope.lines {
             self.line(line);
-            if let Some(block) = &line.block {
-                if &line.name[..] == b"map" {
+            match (&line.name[..], &line.block) {
+                (_, None) => {}
+                (b"map", Some(block)) => {
                     for row in block.iter().filter(|row| row.name.starts_with(b"~")) {
                         self.dots(row, &row.name);
                     }
-                } else {
-                    self.block(&Scope::new(Some(scope), block));
                 }
+                (_, Some(_)) if holds_rows(line) => {}
+                (_, Some(block)) => self.block(&Scope::new(Some(scope), block)),
             }
         }
         for family in ["fastcgi", "proxy"] {
@@ -328,7 +334,8 @@ impl<'a> Search<'a> {
             );
         }
         let listens = scope.find("listen");
-        let is_tls = |line: &&Directive| line.args.iter().any(|arg| &arg[..] == b"ssl");
+        let is_tls =
+            |line: &&Directive| line.args.iter().any(|arg| matches!(&arg[..], b"ssl" | b"quic"));
         let is_mixed = listens.iter().any(is_tls) && !listens.iter().all(is_tls);
         let tells_scheme =
             [&b"$scheme"[..], b"$https", b"$server_port"].iter().any(|name| has(name));

@@ -24,6 +24,7 @@ use yorozu_kernel::config::block::{Block, LocationName};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::files::Files;
+use yorozu_kernel::config::listen::Shown;
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::place::{AnyConf, Compiled, ModuleConf};
 use yorozu_kernel::config::prefixes::Prefixes;
@@ -236,7 +237,7 @@ impl<'a> Compiler<'a> {
             (core.underscores_in_headers, core.ignore_invalid_headers)
         });
         yorozu_kernel::config::listen::check_certificates(&sockets, &listens, |id| {
-            self.certificate(&servers, id)
+            self.shown(&servers, id)
         })?;
         let names = env.variables.borrow();
         if let Some(name) = names.undefined() {
@@ -272,11 +273,15 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// Whether a server has a certificate, and whether it rejects handshakes.
-    fn certificate(&self, servers: &[ServerConf], id: ServerId) -> (bool, bool) {
+    /// What a server has to say in handshakes.
+    fn shown(&self, servers: &[ServerConf], id: ServerId) -> Shown {
         let place = servers[id.0 as usize].conf.0 as usize;
         let tls: &ServerTls = self.locations[place].as_ref().expect("every id is filled").of();
-        (tls.has_certificate(), tls.rejects)
+        Shown {
+            has_certificate: tls.has_certificate(),
+            rejects: tls.rejects,
+            has_tls13: tls.has_tls13,
+        }
     }
 
     fn server(&mut self, mut block: Block) -> Result<ServerConf, ConfError> {

@@ -21,8 +21,14 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["worker_processes"], "threads; changes take effect at the next start"),
     (&["worker_connections"], "connections beyond it wait to be accepted"),
     (&["worker_shutdown_timeout"], "if not set, connections from before a reload may stay"),
-    (&["listen"], "the default backlog is 16,384; no `quic`"),
+    (&["listen"], "the default backlog is 16,384"),
     (&["server_tokens"], "says `yorozu`"),
+    (
+        &["quic_host_key"],
+        "without it the key is the process's, not the configuration's; another one takes effect at the next start",
+    ),
+    (&["ssl_early_data"], "with QUIC only"),
+    (&["quic_retry"], "Retry is also asked for while many handshakes are under way"),
     (&["resolver"], "`localhost` is not looked up"),
     (
         &["client_body_temp_path", "client_body_in_file_only"],

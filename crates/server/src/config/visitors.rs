@@ -7,10 +7,11 @@
 use super::findings::{Finding, Scope, is_silenced, mentions_cookies};
 use crate::control::explain;
 use crate::handlers;
+use memchr::memmem::Finder;
 use std::collections::HashSet;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use yorozu_cache::{Key, Zone};
 use yorozu_conf::{Directive, Position, Tree};
 use yorozu_gateway::cache::{key, settings};
@@ -98,7 +99,10 @@ fn with_maps<'a>(server: &'a [Directive], http: &'a [Directive]) -> Vec<&'a [Dir
     used.extend(http.iter().filter(is_of_caches).map(std::slice::from_ref));
     let mut at = 0;
     while let Some(lines) = used.get(at).copied() {
-        let is_used = |map: &&Directive| any_word(lines, &|word| contains(word, &map.args[1]));
+        let is_used = |map: &&Directive| {
+            // Most words of a long map name no variable.
+            any_word(lines, &|word| word.contains(&b'$') && contains(word, &map.args[1]))
+        };
         let (now, later): (Vec<_>, Vec<_>) = maps.into_iter().partition(is_used);
         used.extend(now.into_iter().map(std::slice::from_ref));
         maps = later;
@@ -109,7 +113,10 @@ fn with_maps<'a>(server: &'a [Directive], http: &'a [Directive]) -> Vec<&'a [Dir
 
 fn is_sign(word: &[u8]) -> bool {
     let is_name = |at: usize| at == 0 || !word[at - 1].is_ascii_alphanumeric();
-    SIGNS.iter().any(|sign| contains(word, sign))
+    static FINDERS: LazyLock<Vec<Finder<'_>>> =
+        LazyLock::new(|| SIGNS.iter().map(|sign| Finder::new(*sign)).collect());
+    let lower = word.to_ascii_lowercase();
+    FINDERS.iter().any(|sign| sign.find(&lower).is_some())
         || memchr::memmem::find_iter(word, b"wp-").any(is_name)
 }
 

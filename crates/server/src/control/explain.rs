@@ -111,12 +111,12 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
     let is_tls = scheme == "https";
     let takes = |address: &ListenAddress| match address {
         ListenAddress::Tcp(address) => address.port() == port,
-        ListenAddress::Unix(_) => false,
+        ListenAddress::Udp(_) | ListenAddress::Unix(_) => false,
     };
     let sockets = || conf.sockets.iter().enumerate().filter(|(_, socket)| socket.is_tls == is_tls);
-    let found = sockets()
-        .find(|(_, socket)| takes(&socket.address))
-        .or_else(|| sockets().find(|(_, socket)| matches!(socket.address, ListenAddress::Tcp(_))));
+    let found = sockets().find(|(_, socket)| takes(&socket.address)).or_else(|| {
+        sockets().find(|(_, socket)| !matches!(socket.address, ListenAddress::Unix(_)))
+    });
     let (listen, socket) =
         found.ok_or_else(|| format!("nothing listens for {scheme}, port {port}"))?;
     let bounds = Bounds::of(conf.location(conf.server(socket.default_server).conf).http_core());
@@ -126,7 +126,7 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
         _ => return Err("the request's head has no end".to_owned()),
     };
     let local = match socket.address {
-        ListenAddress::Tcp(address) => Some(address),
+        ListenAddress::Tcp(address) | ListenAddress::Udp(address) => Some(address),
         ListenAddress::Unix(_) => None,
     };
     let client = Client {

@@ -8,9 +8,9 @@ use super::sockets::{Sockets, copies};
 use command_fds::{CommandFdExt as _, FdMapping};
 use listenfd::ListenFd;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 use yorozu_connection::listen::Listener;
@@ -40,6 +40,10 @@ pub(super) fn has_predecessor() -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
     sockets: Sockets,
+    /// Leads to the server before this one, for datagrams of its connections.
+    pub(super) link: Option<UnixDatagram>,
+    /// Addresses at which this server may still have sockets, of connections that outlive their `listen`.
+    pub(super) draining: Vec<ListenAddress>,
 }
 
 impl Inherited {
@@ -49,13 +53,22 @@ impl Inherited {
             let _ = PREDECESSOR.set(nix::unistd::getppid());
         }
         let mut given = ListenFd::from_env();
+        let mut link = None;
         let sockets = (0..given.len()).filter_map(|index| {
             if let Ok(Some(listener)) = given.take_tcp_listener(index) {
                 return of_tcp(listener).ok();
             }
+            if let Ok(Some(socket)) = given.take_udp_socket(index) {
+                return of_udp(socket).ok();
+            }
+            if let Ok(Some(socket)) = given.take_unix_datagram(index) {
+                link = Some(socket).filter(|_| is_upgrade());
+                return None;
+            }
             given.take_unix_listener(index).ok().flatten().and_then(|it| of_unix(it).ok())
         });
-        Self { sockets: sockets.collect() }
+        let sockets = sockets.collect();
+        Self { sockets, link, draining: Vec::new() }
     }
 
     /// With those that a server process without a master had.
@@ -78,6 +91,11 @@ fn of_tcp(listener: TcpListener) -> io::Result<(ListenAddress, Listener)> {
     Ok((ListenAddress::Tcp(listener.local_addr()?), Listener::Tcp(listener)))
 }
 
+fn of_udp(socket: UdpSocket) -> io::Result<(ListenAddress, Listener)> {
+    socket.set_nonblocking(true)?;
+    Ok((ListenAddress::Udp(socket.local_addr()?), Listener::Udp(socket)))
+}
+
 fn of_unix(listener: UnixListener) -> io::Result<(ListenAddress, Listener)> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -90,17 +108,22 @@ fn of_unix(listener: UnixListener) -> io::Result<(ListenAddress, Listener)> {
 /// # Errors
 /// It is none, or has no address.
 pub(super) fn of_descriptor(socket: OwnedFd) -> io::Result<(ListenAddress, Listener)> {
-    match socket2::SockRef::from(&socket).domain()? {
-        socket2::Domain::UNIX => of_unix(socket.into()),
+    let known = socket2::SockRef::from(&socket);
+    match (known.domain()?, known.r#type()?) {
+        (socket2::Domain::UNIX, _) => of_unix(socket.into()),
+        (_, socket2::Type::DGRAM) => of_udp(socket.into()),
         _ => of_tcp(socket.into()),
     }
 }
 
-/// Starts the program again with copies of `sockets`.
+/// Starts the program again with copies of `sockets`; with the end of a link that what it hands back comes over, if there
+/// are connections that need it.
 ///
 /// # Errors
 /// It cannot be started.
-pub(super) fn start(sockets: &[(ListenAddress, Listener)]) -> io::Result<Child> {
+pub(super) fn start(
+    sockets: &[(ListenAddress, Listener)],
+) -> io::Result<(Child, Option<UnixDatagram>)> {
     let mut command = Command::new(program()?);
     let mut mappings = Vec::with_capacity(sockets.len());
     let mut mark = String::new();
@@ -110,6 +133,13 @@ pub(super) fn start(sockets: &[(ListenAddress, Listener)]) -> io::Result<Child> 
         mappings.push(FdMapping { parent_fd, child_fd });
         mark.push_str(&format!("{place};"));
     }
+    let mut link = None;
+    if sockets.iter().any(|(address, _)| matches!(address, ListenAddress::Udp(_))) {
+        let (ours, theirs) = UnixDatagram::pair()?;
+        link = Some(ours);
+        let child_fd = i32::try_from(FIRST + mappings.len()).map_err(io::Error::other)?;
+        mappings.push(FdMapping { parent_fd: theirs.into(), child_fd });
+    }
     command
         .args(std::env::args_os().skip(1))
         .env(MARK, mark)
@@ -117,7 +147,7 @@ pub(super) fn start(sockets: &[(ListenAddress, Listener)]) -> io::Result<Child> 
         .env_remove("LISTEN_PID")
         .fd_mappings(mappings)
         .map_err(io::Error::other)?;
-    command.spawn()
+    Ok((command.spawn()?, link))
 }
 
 /// The program as it was called: the file may be another one by now, which is the point.

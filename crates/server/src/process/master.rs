@@ -13,6 +13,7 @@ use super::signals::{self, Signals};
 use super::sockets::{self, Sockets, bind_all};
 use crate::config::load::{Kept, Request};
 use sd_notify::NotifyState;
+use std::os::unix::net::UnixDatagram;
 use std::process::Child;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -29,6 +30,10 @@ struct Master {
     plan: Plan,
     /// Every socket: they stay open while a server is replaced.
     sockets: Sockets,
+    /// Addresses at which connections over QUIC may outlive their `listen`.
+    draining: Vec<ListenAddress>,
+    /// Leads to the server before this one, for datagrams of its connections.
+    link: Option<UnixDatagram>,
     server: Option<ServerProcess>,
     /// How many there were.
     serial: u64,
@@ -127,6 +132,7 @@ impl Master {
         }
         let sockets = bind_all(&plan.sockets, &[], plan.workers, &mut inherited, &plan.error_log)?;
         give_control_sockets(&plan, &sockets);
+        let link = inherited.link.take();
         drop(inherited);
         let pid = PidFile::write(&plan.pid)?;
         plan.prepare_folders();
@@ -136,6 +142,8 @@ impl Master {
             kept,
             plan,
             sockets,
+            draining: Vec::new(),
+            link,
             server: None,
             serial: 0,
             tell,
@@ -203,6 +211,7 @@ impl Master {
             logs: logs.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))?,
             sockets: sockets::copies(sockets)?,
             adoption: self.adoption.as_ref().map(|adoption| &adoption.socket),
+            link: self.link.as_ref().filter(|_| handover::has_predecessor()),
             has_predecessor: handover::has_predecessor(),
         })
     }
@@ -404,6 +413,7 @@ impl Master {
         }
         let old: Vec<_> = self.addresses().collect();
         let mut none = Inherited::default();
+        none.draining.clone_from(&self.draining);
         let workers = self.plan.workers;
         let opened = bind_all(&plan.sockets, &old, workers, &mut none, &self.plan.error_log)?;
         give_control_sockets(&plan, &opened);
@@ -416,7 +426,7 @@ impl Master {
             return Ok(());
         }
         let count = all.len();
-        all.extend(copy_of(&self.sockets)?);
+        all.extend(sockets::copy_of(&self.sockets)?);
         self.configure(&plan, &all)?;
         all.truncate(count);
         self.asked = Some(Asked { plan, opened: all });
@@ -431,6 +441,11 @@ impl Master {
     fn take_over(&mut self, Asked { plan, opened }: Asked) {
         let stays = |address: &ListenAddress| plan.sockets.iter().any(|s| s.address == *address);
         listen::remove(self.addresses().filter(|address| !stays(address)));
+        let goes =
+            |address: &ListenAddress| matches!(address, ListenAddress::Udp(_)) && !stays(address);
+        let going: Vec<_> = self.addresses().filter(goes).collect();
+        self.draining.retain(|address| !stays(address) && !going.contains(address));
+        self.draining.extend(going);
         self.sockets.extend(opened);
         self.sockets.retain(|(address, _)| stays(address));
         // One that was taken over sets its own.
@@ -475,7 +490,11 @@ impl Master {
         }
         self.adoption.iter_mut().for_each(|place| place.follow(self.pid.path()));
         match handover::start(&self.sockets) {
-            Ok(successor) => {
+            Ok((successor, link)) => {
+                if let (Some(link), Some(server)) = (link, &self.server) {
+                    // One that takes no orders has no connections for long.
+                    let _ = server.succeed(link.into());
+                }
                 let id = successor.id();
                 self.log(Level::Notice, &format!("start new binary process {id}"));
                 tell_systemd(&[NotifyState::MainPid(id)]);
@@ -576,10 +595,4 @@ fn give_control_sockets(plan: &Plan, opened: &Sockets) {
             rights::give(path, identity);
         }
     }
-}
-
-fn copy_of(sockets: &Sockets) -> Result<Sockets, String> {
-    let copies = sockets.iter().map(|(address, it)| Ok((address.clone(), it.try_clone()?)));
-    let copies: std::io::Result<_> = copies.collect();
-    copies.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))
 }

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | master | `Configure` | serve by these texts, logs and sockets, at a start and at each reload |
 //! | master | `Reopen` | write to these files from now on |
+//! | master | `Succeed` | another process is about to read the UDP sockets |
 //! | master | `Quit`, `Stop` | end: when requests are answered, or now |
 //! | server | `Ready` | it serves by what it was given last |
 //! | server | `Alive` | each worker turns |
@@ -17,6 +18,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use yorozu_kernel::config::texts::{Failure, Texts};
 
@@ -28,6 +30,8 @@ pub(super) type Logs = Vec<(PathBuf, File)>;
 pub(super) enum Order {
     Configure(Given),
     Reopen(Logs),
+    /// The link over which that one says so, and hands back what is not its own.
+    Succeed(OwnedFd),
     Quit,
     Stop,
 }
@@ -41,6 +45,8 @@ pub(super) struct Given {
     pub sockets: Vec<OwnedFd>,
     /// Where a server whose master died waits for another one.
     pub adoption: Option<OwnedFd>,
+    /// Leads to the server before this one, for datagrams of its connections.
+    pub link: Option<OwnedFd>,
     /// Whether the server before this one still runs.
     pub has_predecessor: bool,
 }
@@ -62,6 +68,7 @@ const READY: u8 = 5;
 const REFUSED: u8 = 6;
 const HERE: u8 = 7;
 const ALIVE: u8 = 8;
+const SUCCEED: u8 = 9;
 
 fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a message of this version")
@@ -171,6 +178,7 @@ pub(super) struct Passed<'a> {
     pub logs: Logs,
     pub sockets: Vec<OwnedFd>,
     pub adoption: Option<&'a OwnedFd>,
+    pub link: Option<&'a UnixDatagram>,
     pub has_predecessor: bool,
 }
 
@@ -182,8 +190,10 @@ pub(super) fn configure(channel: &Channel, passed: Passed<'_>) -> io::Result<()>
     let mut out = Writer::default();
     out.number(usize::from(passed.has_predecessor));
     out.number(usize::from(passed.adoption.is_some()));
+    out.number(usize::from(passed.link.is_some()));
     let mut files = vec![passed.texts.try_clone()?];
     files.extend(passed.adoption.map(OwnedFd::try_clone).transpose()?);
+    files.extend(passed.link.map(UnixDatagram::try_clone).transpose()?.map(OwnedFd::from));
     put_logs(&mut out, &mut files, passed.logs);
     files.extend(passed.sockets);
     channel.send(&Packet { kind: CONFIGURE, text: out.0, files })
@@ -219,6 +229,14 @@ pub(super) fn reopen(channel: &Channel, logs: Logs) -> io::Result<()> {
     channel.send(&Packet { kind: REOPEN, text: out.0, files })
 }
 
+/// Tells the server that another process will read its UDP sockets, and over what that one says so.
+///
+/// # Errors
+/// The server is gone.
+pub(super) fn succeed(channel: &Channel, link: OwnedFd) -> io::Result<()> {
+    channel.send(&Packet { kind: SUCCEED, text: Vec::new(), files: vec![link] })
+}
+
 /// Tells the server to end: when requests are answered, or now.
 ///
 /// # Errors
@@ -239,13 +257,16 @@ pub(super) fn next_order(channel: &Channel) -> io::Result<Option<Order>> {
         CONFIGURE => {
             let has_predecessor = input.number()? != 0;
             let has_adoption = input.number()? != 0;
+            let has_link = input.number()? != 0;
             let texts = unsealed(files.next().ok_or_else(broken)?)?;
             let adoption = if has_adoption { files.next() } else { None };
+            let link = if has_link { files.next() } else { None };
             let logs = take_logs(&mut input, &mut files)?;
             let sockets = files.collect();
-            Order::Configure(Given { texts, logs, sockets, adoption, has_predecessor })
+            Order::Configure(Given { texts, logs, sockets, adoption, link, has_predecessor })
         }
         REOPEN => Order::Reopen(take_logs(&mut input, &mut files)?),
+        SUCCEED => Order::Succeed(files.next().ok_or_else(broken)?),
         QUIT => Order::Quit,
         STOP => Order::Stop,
         _ => return Err(broken()),
@@ -315,6 +336,7 @@ mod tests {
             logs: vec![("/log".into(), file(b"log").into())],
             sockets: vec![file(b"socket")],
             adoption: Some(&file(b"adoption")),
+            link: None,
             has_predecessor: true,
         };
         configure(&master, passed).unwrap();

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use yorozu_connection::quic::{Switch, link};
 use yorozu_kernel::base::beat::{Beat, Busy};
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
@@ -27,6 +28,8 @@ struct Server {
     workers: Vec<WorkerHandle>,
     /// Every socket, for workers that start again, and for a new master.
     sockets: Sockets,
+    /// Brings datagrams to the workers that they are for.
+    switch: Arc<Switch>,
     /// Where a new master is waited for once the present one is gone.
     adoption: Arc<Mutex<Option<OwnedFd>>>,
     master: Arc<Channel>,
@@ -156,6 +159,7 @@ impl Server {
             kept,
             workers: Vec::new(),
             sockets: of_descriptors(given.sockets)?,
+            switch: Arc::default(),
             adoption: Arc::new(Mutex::new(given.adoption)),
             master,
             is_ending: false,
@@ -165,6 +169,11 @@ impl Server {
         };
         server.manager.watch(&server.config, given.has_predecessor);
         server.start_workers()?;
+        if let Some(link) = given.link {
+            link::lead(&server.switch, link.into()).map_err(|problem| {
+                format!("cannot start a thread ({})", error::os_error(&problem))
+            })?;
+        }
         error::process(&server.config, Level::Notice, "start worker threads");
         Ok(server)
     }
@@ -208,6 +217,12 @@ impl Server {
             Told::Order(Order::Reopen(logs)) => {
                 self.tell(|| Command::Flush);
                 self.kept.logs.take(logs);
+            }
+            Told::Order(Order::Succeed(link)) => {
+                if let Err(problem) = link::follow(&self.switch, link.into()) {
+                    let text = format!("cannot start a thread ({})", error::os_error(&problem));
+                    log(Level::Alert, &text);
+                }
             }
             Told::Order(Order::Quit) => self.end(|| Command::Quit),
             Told::Order(Order::Stop) => self.end(|| Command::Stop),
@@ -310,8 +325,9 @@ impl Server {
         let noted = Arc::clone(&beat);
         // Not for longer than the worker uses it.
         let (config, deaths) = (Arc::clone(&self.config), self.deaths.clone());
+        let switch = Arc::clone(&self.switch);
         let work = move || {
-            let run = || worker::run(config, noted, listeners, receiver);
+            let run = || worker::run(config, switch, noted, listeners, receiver);
             if let Err(why) = tasks::guard(run).unwrap_or_else(|panicked| Err(panicked.to_string()))
             {
                 // When the process ends the other side is gone.

@@ -137,6 +137,16 @@ impl ServerProcess {
         })
     }
 
+    /// Tells it that another one will read its UDP sockets, and over what that one says so.
+    ///
+    /// # Errors
+    /// As [`ServerProcess::configure`].
+    pub(super) fn succeed(&self, link: OwnedFd) -> Result<(), String> {
+        message::succeed(&self.channel, link).map_err(|problem| {
+            format!("the server process takes no orders ({})", os_error(&problem))
+        })
+    }
+
     /// Tells it to end; a server process that takes no orders is sent a signal.
     pub(super) fn tell_end(&self, is_graceful: bool) {
         if message::end(&self.channel, is_graceful).is_err() {

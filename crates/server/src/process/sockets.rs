@@ -1,6 +1,7 @@
 //! Listening sockets: which are to be opened, in which order, and which worker hears of which.
 
 use super::handover::Inherited;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use yorozu_connection::listen::{self, Listener};
 use yorozu_kernel::config::servers::{ListenAddress, ListenOptions};
@@ -49,7 +50,9 @@ pub(super) fn bind_all(
         opened.extend(claimed.into_iter().map(|listener| (socket.address.clone(), listener)));
     }
     // Before any is opened: our own are no obstacle to each other, `*:80` and `127.0.0.1:80` can be together.
-    for socket in wanted.iter().filter(|socket| !overlaps(&socket.address, old)) {
+    let is_ours =
+        |address: &ListenAddress| overlaps(address, old) || inherited.draining.contains(address);
+    for socket in wanted.iter().filter(|socket| !is_ours(&socket.address)) {
         listen::check(&socket.address, &socket.options).map_err(|problem| problem.to_string())?;
     }
     // The control socket first: whoever reaches the site can ask about it. Then in particular before in general:
@@ -71,22 +74,24 @@ pub(super) fn bind_all(
 
 /// Whether it stands for all addresses of the machine.
 fn is_general(address: &ListenAddress) -> bool {
-    matches!(address, ListenAddress::Tcp(address) if address.ip().is_unspecified())
+    let (ListenAddress::Tcp(address) | ListenAddress::Udp(address)) = address else { return false };
+    address.ip().is_unspecified()
 }
 
 /// Whether one of `others` has the same port on all addresses, or this one has theirs.
 fn overlaps(address: &ListenAddress, others: &[ListenAddress]) -> bool {
-    let ListenAddress::Tcp(address) = address else { return false };
-    others.iter().any(|other| match other {
-        ListenAddress::Tcp(other) => {
-            other.port() == address.port()
-                && (other.ip().is_unspecified() || address.ip().is_unspecified())
-        }
-        ListenAddress::Unix(_) => false,
+    let is_same = |one: &SocketAddr, other: &SocketAddr| {
+        one.port() == other.port() && (one.ip().is_unspecified() || other.ip().is_unspecified())
+    };
+    others.iter().any(|other| match (address, other) {
+        (ListenAddress::Tcp(one), ListenAddress::Tcp(other))
+        | (ListenAddress::Udp(one), ListenAddress::Udp(other)) => is_same(one, other),
+        _ => false,
     })
 }
 
-/// Copies of `sockets` for each of `count` workers: every worker hears of each address, and every socket is heard.
+/// Copies of `sockets` for each of `count` workers: every worker hears of each address, and every socket is heard. A UDP
+/// socket is one worker's alone: of a client's first datagrams, none may go to another.
 ///
 /// # Errors
 /// No descriptor is left.
@@ -95,12 +100,18 @@ pub(super) fn distribute(
     count: usize,
 ) -> Result<Vec<Sockets>, String> {
     let mut addresses: Vec<&ListenAddress> = sockets.iter().map(|(address, _)| address).collect();
-    addresses.sort_unstable_by_key(|address| address.to_string());
+    addresses.sort_unstable_by_key(|address| {
+        (matches!(address, ListenAddress::Udp(_)), address.to_string())
+    });
     addresses.dedup();
     let mut per_worker: Vec<Sockets> = (0..count).map(|_| Vec::new()).collect();
     for address in addresses {
         let of_it: Vec<_> = sockets.iter().filter(|(at, _)| at == address).collect();
-        for place in 0..of_it.len().max(count) {
+        let copies = match address {
+            ListenAddress::Udp(_) => of_it.len(),
+            _ => of_it.len().max(count),
+        };
+        for place in 0..copies {
             let (_, listener) = of_it[place % of_it.len()];
             let copy = listener.try_clone().map_err(|problem| no_descriptor(&problem))?;
             per_worker[place % count].push((address.clone(), copy));
@@ -116,9 +127,20 @@ pub(super) fn distribute(
 pub(super) fn copies(sockets: &[(ListenAddress, Listener)]) -> Result<Vec<OwnedFd>, String> {
     let copies = sockets.iter().map(|(_, listener)| match listener.try_clone()? {
         Listener::Tcp(listener) => Ok(listener.into()),
+        Listener::Udp(socket) => Ok(socket.into()),
         Listener::Unix(listener) => Ok(listener.into()),
     });
     copies.collect::<Result<_, _>>().map_err(|problem| no_descriptor(&problem))
+}
+
+/// The same sockets once more.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn copy_of(sockets: &Sockets) -> Result<Sockets, String> {
+    let copies = sockets.iter().map(|(address, it)| Ok((address.clone(), it.try_clone()?)));
+    let copies: std::io::Result<_> = copies.collect();
+    copies.map_err(|problem| no_descriptor(&problem))
 }
 
 fn no_descriptor(problem: &std::io::Error) -> String {

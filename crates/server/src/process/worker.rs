@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::net::Shutdown;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, LocalSet};
-use yorozu_connection::ConnectionHandle;
 use yorozu_connection::listen::Listener;
 use yorozu_connection::socket::Socket;
 use yorozu_connection::tls::stapling;
 use yorozu_connection::tls::stream::Tls;
 use yorozu_connection::transport::Transport;
+use yorozu_connection::{Connected, ConnectionHandle, h3, quic};
 use yorozu_gateway::pass::ready;
 use yorozu_gateway::upstream;
 use yorozu_kernel::base::beat::Beat;
@@ -51,8 +51,9 @@ pub enum Command {
 #[derive(Debug)]
 pub struct Worker {
     conf: RefCell<Rc<WorkerConf>>,
+    switch: Arc<quic::Switch>,
     is_stopping: Cell<bool>,
-    connections: RefCell<HashMap<u64, Rc<ConnectionHandle>>>,
+    connections: RefCell<HashMap<u64, Rc<dyn Connected>>>,
     /// Told when a connection ends.
     ended: Notify,
     /// Told when the worker stops or has another configuration.
@@ -83,9 +84,9 @@ impl Host for Worker {
 impl Worker {
     /// Ends idle connections: what they sent already is still answered.
     fn close_idle(&self) {
-        let is_quiet = |c: &&Rc<ConnectionHandle>| c.is_idle.get() && !c.ends_itself.get();
+        let is_quiet = |c: &&Rc<dyn Connected>| c.is_idle() && !c.ends_itself();
         for connection in self.connections.borrow().values().filter(is_quiet) {
-            connection.io.shutdown(Shutdown::Read);
+            connection.end_idle();
         }
     }
 
@@ -97,7 +98,7 @@ impl Worker {
         tasks::of_request(async move {
             tokio::time::sleep(timeout).await;
             for connection in old.iter().filter_map(Weak::upgrade) {
-                connection.io.shutdown(Shutdown::Both);
+                connection.cut();
             }
         });
     }
@@ -110,21 +111,21 @@ impl Worker {
             if self.connections.borrow().len() < max {
                 return;
             }
-            if let Some(connection) = self.connections.borrow().values().find(|c| c.is_idle.get()) {
-                connection.is_idle.set(false);
-                connection.io.shutdown(Shutdown::Read);
+            if let Some(connection) = self.connections.borrow().values().find(|c| c.is_idle()) {
+                connection.end_idle();
             }
             self.ended.notified().await;
         }
     }
 }
 
-/// Runs a worker until it is told to end; its turns are noted in `beat`.
+/// Runs a worker until it is told to end; its turns are noted in `beat`, and `switch` brings it what others received for it.
 ///
 /// # Errors
 /// Why it ended before.
 pub fn run(
     config: Arc<Config>,
+    switch: Arc<quic::Switch>,
     beat: Arc<Beat>,
     listeners: Vec<(ListenAddress, Listener)>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -141,6 +142,7 @@ pub fn run(
     let local = LocalSet::new();
     let worker = Rc::new(Worker {
         conf: RefCell::new(Rc::new(WorkerConf::new(config, access_log::flush_all))),
+        switch,
         is_stopping: Cell::new(false),
         connections: RefCell::default(),
         ended: Notify::new(),
@@ -284,7 +286,7 @@ async fn drain(worker: &Worker, commands: &mut mpsc::UnboundedReceiver<Command>)
     }
     // Their requests end as those of clients that went away, and are logged.
     for connection in worker.connections.borrow().values() {
-        connection.io.shutdown(Shutdown::Both);
+        connection.cut();
     }
     let _ = tokio::time::timeout(limits::ENDING, all_ended()).await;
 }
@@ -302,6 +304,7 @@ fn start_accepting(
     accepting: &mut Accepting,
     listeners: Vec<(ListenAddress, Listener)>,
 ) -> io::Result<()> {
+    let mut of_quic: Vec<(ListenAddress, Vec<UdpSocket>)> = Vec::new();
     for (address, listener) in listeners {
         let worker = Rc::clone(worker);
         let key = address.clone();
@@ -313,6 +316,13 @@ fn start_accepting(
                     move || accept_tcp(Rc::clone(&worker), address.clone(), Rc::clone(&listener));
                 tasks::of_worker(WHAT, accept)
             }
+            Listener::Udp(socket) => {
+                match of_quic.iter_mut().find(|(known, _)| *known == address) {
+                    Some((_, sockets)) => sockets.push(socket),
+                    None => of_quic.push((address, vec![socket])),
+                }
+                continue;
+            }
             Listener::Unix(listener) => {
                 let listener = Rc::new(UnixListener::from_std(listener)?);
                 let accept =
@@ -322,7 +332,82 @@ fn start_accepting(
         };
         accepting.push((key, task));
     }
+    for (address, sockets) in of_quic {
+        let ListenAddress::Udp(at) = address else { continue };
+        let (worker, sockets) = (Rc::clone(worker), Rc::new(sockets));
+        let take = move || take_quic(Rc::clone(&worker), at, Rc::clone(&sockets));
+        accepting.push((address, tasks::of_worker("the taking of QUIC connections", take)));
+    }
     Ok(())
+}
+
+/// Takes connections over QUIC at an address.
+async fn take_quic(worker: Rc<Worker>, address: SocketAddr, sockets: Rc<Vec<UdpSocket>>) {
+    loop {
+        let opened = quic::Endpoint::open(address, &sockets, &worker.switch, &worker.conf());
+        match opened {
+            Ok(endpoint) => {
+                while let Some(incoming) = endpoint.next(|| worker.conf()).await {
+                    worker.wait_for_room().await;
+                    begin_quic(&worker, address, &endpoint, incoming);
+                }
+                let text = format!("QUIC at {address} ended, starting it again");
+                error::process(&worker.conf(), Level::Alert, &text);
+            }
+            Err(problem) => {
+                let text = format!("QUIC at {address} failed ({})", os_error(&problem));
+                error::process(&worker.conf(), Level::Alert, &text);
+            }
+        }
+        tokio::time::sleep(limits::RESTART_INTERVAL).await;
+    }
+}
+
+fn begin_quic(
+    worker: &Rc<Worker>,
+    address: SocketAddr,
+    endpoint: &quic::Endpoint,
+    incoming: quic::Incoming,
+) {
+    faults::point("accept");
+    let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    COUNTERS.accepted.fetch_add(1, Ordering::Relaxed);
+    // A wildcard socket does not say which address was asked for.
+    let local = incoming.local_ip().map_or(address, |ip| (ip, address.port()).into());
+    let client = Rc::new(client(
+        number,
+        ListenAddress::Udp(address),
+        Some(incoming.remote_address()),
+        Some(local),
+    ));
+    let Some(opening) = endpoint.begin(incoming, &client, &worker.conf()) else { return };
+    let handle: Rc<h3::Handle> = Rc::default();
+    worker.connections.borrow_mut().insert(number, Rc::clone(&handle) as Rc<dyn Connected>);
+    let active = Gauge::take(&COUNTERS.active);
+    let guard = Guard { worker: Rc::clone(worker), number, io: None, _active: active };
+    let host = Rc::clone(worker) as Rc<dyn Host>;
+    start_serving(guard, Box::pin(h3::serve(handle, client, host, opening)));
+}
+
+fn client(
+    number: u64,
+    address: ListenAddress,
+    peer: Option<SocketAddr>,
+    local: Option<SocketAddr>,
+) -> Client {
+    Client {
+        remote: Rc::new(Remote::of(peer)),
+        local,
+        number,
+        since: Instant::now(),
+        requests: Cell::new(0),
+        address,
+        listen: Cell::new(0),
+        tls: OnceCell::new(),
+        is_tls_assumed: false,
+        asked_name: OnceCell::new(),
+        proxied: OnceCell::new(),
+    }
 }
 
 async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: Rc<TcpListener>) {
@@ -372,8 +457,8 @@ fn begin(
     worker: &Rc<Worker>,
     address: &ListenAddress,
     socket: Socket,
-    peer: Option<std::net::SocketAddr>,
-    local: Option<std::net::SocketAddr>,
+    peer: Option<SocketAddr>,
+    local: Option<SocketAddr>,
 ) {
     faults::point("accept");
     let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
@@ -389,28 +474,19 @@ fn begin(
         is_idle: Cell::new(false),
         ends_itself: Cell::new(false),
     });
-    worker.connections.borrow_mut().insert(number, Rc::clone(&handle));
-    let client = Rc::new(Client {
-        remote: Rc::new(Remote::of(peer)),
-        local,
-        number,
-        since: Instant::now(),
-        requests: Cell::new(0),
-        address: address.clone(),
-        listen: Cell::new(0),
-        tls: OnceCell::new(),
-        is_tls_assumed: false,
-        asked_name: OnceCell::new(),
-        proxied: OnceCell::new(),
-    });
-    let io = Rc::clone(&handle.io);
+    worker.connections.borrow_mut().insert(number, Rc::clone(&handle) as Rc<dyn Connected>);
+    let client = Rc::new(client(number, address.clone(), peer, local));
+    let io = Some(Rc::clone(&handle.io));
     let active = Gauge::take(&COUNTERS.active);
     let guard = Guard { worker: Rc::clone(worker), number, io, _active: active };
-    let worker = Rc::clone(worker);
     // Boxed: a task is moved several times before it runs.
-    let work =
-        Box::pin(yorozu_connection::serve(handle, client, Rc::clone(&worker) as Rc<dyn Host>));
-    let mut work = work;
+    let host = Rc::clone(worker) as Rc<dyn Host>;
+    start_serving(guard, Box::pin(yorozu_connection::serve(handle, client, host)));
+}
+
+/// Starts the task of a connection.
+fn start_serving(guard: Guard, mut work: Later<'static, ()>) {
+    let (worker, number) = (Rc::clone(&guard.worker), guard.number);
     let work = std::future::poll_fn(move |context| {
         turn::works_on(number);
         faults::stand("connection");
@@ -428,7 +504,8 @@ fn begin(
 struct Guard {
     worker: Rc<Worker>,
     number: u64,
-    io: Rc<Transport>,
+    /// `None` over UDP.
+    io: Option<Rc<Transport>>,
     _active: Counted,
 }
 
@@ -436,6 +513,8 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.worker.connections.borrow_mut().remove(&self.number);
         self.worker.ended.notify_waiters();
-        turn::keep_for_round(Rc::clone(&self.io) as Rc<dyn Any>);
+        if let Some(io) = self.io.take() {
+            turn::keep_for_round(io as Rc<dyn Any>);
+        }
     }
 }

@@ -24,6 +24,8 @@ pub enum Version {
     V11,
     /// HTTP/2, whose requests are shown as if they had a line.
     V20,
+    /// HTTP/3, as HTTP/2.
+    V30,
 }
 
 /// A request line.

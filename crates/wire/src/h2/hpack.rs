@@ -1,12 +1,10 @@
 //! Header fields in blocks (RFC 7541): a decoder with its dynamic table, and an encoder without one, as nginx's.
 
-use super::huffman;
-use std::collections::VecDeque;
+use crate::packed::{Packed, Unread, put_integer, put_string};
+use crate::table::Table;
 
 /// Bytes of the dynamic table that a client may have us keep: the protocol's default (RFC 9113, section 6.5.2).
 pub const TABLE_BYTES: usize = 4096;
-/// What an entry counts beside its bytes (section 4.1).
-const ENTRY_BYTES: usize = 32;
 /// What the first block of an encoder begins with: its dynamic table stays empty (section 6.3).
 pub const NO_TABLE: u8 = 0x20;
 
@@ -86,43 +84,26 @@ pub enum Stop {
     Enough,
 }
 
-impl From<huffman::Broken> for Stop {
-    fn from(_: huffman::Broken) -> Self {
-        Self::Broken
-    }
-}
-
-/// A field of the dynamic table: the name, and the value behind it.
-#[derive(Debug)]
-struct Entry {
-    text: Box<[u8]>,
-    name_bytes: usize,
-}
-
-impl Entry {
-    fn field(&self) -> (&[u8], &[u8]) {
-        self.text.split_at(self.name_bytes)
-    }
-
-    fn counts(&self) -> usize {
-        self.text.len() + ENTRY_BYTES
+impl From<Unread> for Stop {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Broken => Self::Broken,
+            Unread::Short => Self::Short,
+        }
     }
 }
 
 /// The way of a client's fields.
 #[derive(Debug)]
 pub struct Decoder {
-    /// The newest first.
-    entries: VecDeque<Entry>,
-    bytes: usize,
-    bytes_max: usize,
+    table: Table,
     /// What was coded, decoded; kept for its allocation.
     scratch: Vec<u8>,
 }
 
 impl Default for Decoder {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), bytes: 0, bytes_max: TABLE_BYTES, scratch: Vec::new() }
+        Self { table: Table::new(TABLE_BYTES), scratch: Vec::new() }
     }
 }
 
@@ -136,21 +117,20 @@ impl Decoder {
         block: &[u8],
         mut put: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Stop> {
-        let mut block = Block(block);
+        let mut block = Block::new(block);
         let mut may_resize = true;
         while let Some(first) = block.0.first().copied() {
             let is_wanted = match first {
                 0x80.. => {
-                    let (name, value) = self.field(block.integer(7)?)?;
+                    let (name, value) = self.field(block.number(7)?)?;
                     put(name, value)
                 }
                 0x20..0x40 => {
-                    let size = block.integer(5)?;
+                    let size = block.number(5)?;
                     if !may_resize || size > TABLE_BYTES {
                         return Err(Stop::Broken);
                     }
-                    self.bytes_max = size;
-                    self.shrink(0);
+                    self.table.resize(size);
                     continue;
                 }
                 _ => self.literal(first, &mut block, &mut put)?,
@@ -171,19 +151,19 @@ impl Decoder {
         put: &mut impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<bool, Stop> {
         let is_kept = first >= 0x40;
-        let number = block.integer(if is_kept { 6 } else { 4 })?;
+        let number = block.number(if is_kept { 6 } else { 4 })?;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         match number {
-            0 => block.string(&mut scratch)?,
+            0 => block.string(7, &mut scratch)?,
             _ => scratch.extend_from_slice(self.field(number)?.0),
         }
         let name_bytes = scratch.len();
-        block.string(&mut scratch)?;
+        block.string(7, &mut scratch)?;
         let (name, value) = scratch.split_at(name_bytes);
         let is_wanted = put(name, value);
         if is_kept {
-            self.insert(&scratch, name_bytes);
+            self.table.insert(&scratch, name_bytes);
         }
         self.scratch = scratch;
         Ok(is_wanted)
@@ -194,71 +174,12 @@ impl Decoder {
         if let Some(field) = STATIC.get(index) {
             return Ok(*field);
         }
-        self.entries.get(index - STATIC.len()).map(Entry::field).ok_or(Stop::Broken)
-    }
-
-    fn insert(&mut self, text: &[u8], name_bytes: usize) {
-        let counts = text.len() + ENTRY_BYTES;
-        self.shrink(counts);
-        // One that is larger than the table empties it (section 4.4).
-        if counts <= self.bytes_max {
-            self.bytes += counts;
-            self.entries.push_front(Entry { text: text.into(), name_bytes });
-        }
-    }
-
-    /// Makes room.
-    fn shrink(&mut self, wanted: usize) {
-        while self.bytes + wanted > self.bytes_max {
-            let Some(oldest) = self.entries.pop_back() else { return };
-            self.bytes -= oldest.counts();
-        }
+        self.table.get(index - STATIC.len()).ok_or(Stop::Broken)
     }
 }
 
-/// The rest of a block.
-struct Block<'a>(&'a [u8]);
-
-impl<'a> Block<'a> {
-    fn byte(&mut self) -> Result<u8, Stop> {
-        let (first, rest) = self.0.split_first().ok_or(Stop::Short)?;
-        self.0 = rest;
-        Ok(*first)
-    }
-
-    /// An integer in the last `bits` of a byte and those behind it (section 5.1).
-    fn integer(&mut self, bits: u32) -> Result<usize, Stop> {
-        let mask = u8::MAX >> (8 - bits);
-        let first = self.byte()? & mask;
-        if first < mask {
-            return Ok(usize::from(first));
-        }
-        let mut value = usize::from(mask);
-        // No length or number here needs more than three bytes; a fourth is for those who pad.
-        for shift in [0, 7, 14, 21] {
-            let byte = self.byte()?;
-            value += usize::from(byte & 127) << shift;
-            if byte < 128 {
-                return Ok(value);
-            }
-        }
-        Err(Stop::Broken)
-    }
-
-    /// Appends a string (section 5.2).
-    fn string(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
-        let is_coded = self.0.first().is_some_and(|first| *first >= 0x80);
-        let length = self.integer(7)?;
-        let (text, rest): (&'a [u8], _) = self.0.split_at_checked(length).ok_or(Stop::Short)?;
-        self.0 = rest;
-        if is_coded {
-            huffman::decode(text, out)?;
-        } else {
-            out.extend_from_slice(text);
-        }
-        Ok(())
-    }
-}
+/// The rest of a block. No length or number here needs more than three bytes; a fourth is for those who pad.
+type Block<'a> = Packed<'a, 4>;
 
 /// Appends the status of a response, which comes first.
 pub fn put_status(out: &mut Vec<u8>, status: u16) {
@@ -275,7 +196,7 @@ pub fn put_status(out: &mut Vec<u8>, status: u16) {
             out.push(STATUS_200);
             let digits = [status / 100 % 10, status / 10 % 10, status % 10];
             #[expect(clippy::cast_possible_truncation, reason = "a digit")]
-            return put_string(out, &digits.map(|digit| b'0' + digit as u8), false);
+            return put_string(out, 0, 7, &digits.map(|digit| b'0' + digit as u8), false);
         }
     };
     out.push(0x80 | (STATUS_200 + known));
@@ -284,13 +205,13 @@ pub fn put_status(out: &mut Vec<u8>, status: u16) {
 /// Appends a field; its name in small letters.
 pub fn put_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     match number_of(name) {
-        Some(number) => put_integer(out, 0, 4, number),
+        Some(number) => put_integer(out, 0, 4, number as u64),
         None => {
             out.push(0);
-            put_string(out, name, true);
+            put_string(out, 0, 7, name, true);
         }
     }
-    put_string(out, value, false);
+    put_string(out, 0, 7, value, false);
 }
 
 /// The static table's first field of a name, whatever its letters' case.
@@ -317,34 +238,6 @@ const OF_LENGTH: [u64; 32] = {
     }
     of_length
 };
-
-#[expect(clippy::cast_possible_truncation, reason = "seven bits each")]
-fn put_integer(out: &mut Vec<u8>, flags: u8, bits: u32, mut value: usize) {
-    let mask = usize::from(u8::MAX >> (8 - bits));
-    if value < mask {
-        return out.push(flags | value as u8);
-    }
-    out.push(flags | mask as u8);
-    value -= mask;
-    while value >= 128 {
-        out.push(128 | value as u8);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// A string, coded if that makes it shorter.
-fn put_string(out: &mut Vec<u8>, text: &[u8], is_name: bool) {
-    let bytes = || text.iter().map(|byte| if is_name { byte.to_ascii_lowercase() } else { *byte });
-    let coded = huffman::coded_bytes(bytes());
-    if coded < text.len() {
-        put_integer(out, 0x80, 7, coded);
-        huffman::encode(bytes(), out);
-    } else {
-        put_integer(out, 0, 7, text.len());
-        out.extend(bytes());
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -390,7 +283,7 @@ mod tests {
         ];
         let last: Vec<_> = last.iter().map(|(name, value)| (&name[..], &value[..])).collect();
         assert_eq!(last, expected);
-        assert_eq!(decoder.bytes, 164);
+        assert_eq!(decoder.table.size().1, 164);
     }
 
     #[test]
@@ -405,11 +298,11 @@ mod tests {
             )
             .unwrap();
         }
-        assert_eq!((decoder.entries.len(), decoder.bytes), (2, 186));
+        assert_eq!(decoder.table.size(), (2, 186));
         assert_eq!(decoded(&mut decoder, &[0xbe]).unwrap()[0].0, "j");
         let long = [&[0x40, 1, b'z', 127, 101 + 27][..], &[1], &[b'v'; 255]].concat();
         assert_eq!(decoded(&mut decoder, &long).unwrap()[0].0, "z");
-        assert_eq!((decoder.entries.len(), decoder.bytes), (0, 0), "it is larger than the table");
+        assert_eq!(decoder.table.size(), (0, 0), "it is larger than the table");
     }
 
     #[test]

@@ -5,4 +5,3 @@
 
 pub mod frame;
 pub mod hpack;
-pub mod huffman;

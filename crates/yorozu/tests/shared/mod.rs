@@ -125,3 +125,23 @@ impl Drop for Master {
         kill_group(self.0.id());
     }
 }
+
+/// The process of a pid file.
+pub(crate) fn id(file: &Path) -> Option<i32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Whether a process runs.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None).is_ok()
+}
+
+/// Ends a process that is not a child of the test.
+pub(crate) struct Stranger(pub(crate) i32);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.0), Signal::SIGTERM);
+        until("its end", || !is_alive(self.0));
+    }
+}

@@ -1,7 +1,9 @@
-//! From a stream's head to a request as the rest of the server knows it.
+//! Fields of HTTP/2 and HTTP/3: from those of a head to a request as the rest of the server knows it, and which ones a
+//! response may have.
 
 use crate::head::{Bounds, Received, Refusal, interpret};
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::ops::Range;
 use yorozu_http::uri::split_authority;
 use yorozu_kernel::exchange::request::Request;
@@ -167,8 +169,8 @@ pub(super) struct Read {
     pub(super) is_malformed: bool,
 }
 
-/// Reads a head.
-pub(super) fn read(list: &FieldList, bounds: &Bounds) -> Read {
+/// Reads a head of HTTP/2 or HTTP/3.
+pub(super) fn read(list: &FieldList, version: Version, bounds: &Bounds) -> Read {
     let (line, problem) = Line::of(list);
     let problem = problem.or(line.judge().err());
     let mut text = Text(Vec::with_capacity(list.text.len() + 64 + 4 * list.ends.len()));
@@ -176,7 +178,7 @@ pub(super) fn read(list: &FieldList, bounds: &Bounds) -> Read {
     let method = text.put(line.method.filter(is_plain).unwrap_or(b"-"));
     text.0.push(b' ');
     let path_and_query = text.put(line.path.filter(is_plain).unwrap_or(b"*"));
-    text.0.extend_from_slice(b" HTTP/2.0");
+    text.0.extend_from_slice(if version == Version::V30 { b" HTTP/3.0" } else { b" HTTP/2.0" });
     let end = text.at();
     text.0.extend_from_slice(b"\r\n");
     let consumed = text.at();
@@ -185,7 +187,7 @@ pub(super) fn read(list: &FieldList, bounds: &Bounds) -> Read {
         target: path_and_query.clone(),
         authority: None,
         path_and_query,
-        version: Version::V20,
+        version,
         start: 0,
         end,
         consumed,
@@ -282,4 +284,61 @@ impl Text {
         self.0.extend_from_slice(value);
         self.0.extend_from_slice(b"\r\n");
     }
+}
+
+/// Whether a response may have a field of this name (RFC 9113, section 8.2.2; RFC 9114, section 4.2).
+pub(super) fn may_send(name: &[u8]) -> bool {
+    !is_of_connection(name) && name.iter().all(|byte| IS_OF_NAME[usize::from(*byte)])
+}
+
+/// A value as it may be sent: what variables brought in never makes a second line.
+pub(super) fn plain(value: &[u8]) -> Cow<'_, [u8]> {
+    if !value.iter().any(|byte| is_forbidden(*byte)) {
+        return Cow::Borrowed(value);
+    }
+    let plain = value.iter().map(|byte| if is_forbidden(*byte) { b' ' } else { *byte });
+    Cow::Owned(plain.collect())
+}
+
+/// What must not be in a field's value (RFC 9113, section 8.2.1).
+fn is_forbidden(byte: u8) -> bool {
+    matches!(byte, 0 | b'\r' | b'\n')
+}
+
+/// Bytes of tokens (RFC 9110, section 5.6.2).
+const IS_OF_NAME: [bool; 256] = {
+    let (mut table, mut byte) = ([false; 256], 0);
+    while byte < 128 {
+        // Visible, but for those that part something.
+        table[byte] = matches!(byte as u8, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~');
+        byte += 1;
+    }
+    table
+};
+
+/// Fields that HTTP/2 and HTTP/3 forbid.
+fn is_of_connection(name: &[u8]) -> bool {
+    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+    // By length first: most names are none of these.
+    match name.len() {
+        2 => is(b"te"),
+        7 => is(b"upgrade"),
+        10 => is(b"connection") || is(b"keep-alive"),
+        16 => is(b"proxy-connection"),
+        17 => is(b"transfer-encoding"),
+        _ => false,
+    }
+}
+
+/// Fields that say how a message is carried, or are needed before its content (RFC 9110, section 6.5.1).
+pub(super) fn is_of_head(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 6] = [
+        b"content-length",
+        b"content-encoding",
+        b"content-type",
+        b"content-range",
+        b"host",
+        b"trailer",
+    ];
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }

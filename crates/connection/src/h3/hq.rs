@@ -1,0 +1,84 @@
+//! HTTP/0.9 over QUIC, as tests between implementations speak it: a line in, content out.
+
+use super::outgoing::Outgoing;
+use super::{Open, Shared, number, write};
+use crate::head::{Bounds, Received, read};
+use crate::respond::{self, Begun, log};
+use crate::send::Sent;
+use crate::{current_conf, default_core, first_core};
+use bytes::BytesMut;
+use quinn::{RecvStream, SendStream};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::timer;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::request_body::RequestBody;
+use yorozu_kernel::exchange::source::RequestSource;
+use yorozu_upstream::Gauge;
+use yorozu_wire::h3::frame::Code;
+
+/// Reads a request, and answers it.
+pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut recv: RecvStream) {
+    let _open = open;
+    let outgoing = Outgoing::new(Rc::clone(&shared), send);
+    let Some(conf) = current_conf(&shared.client, &shared.worker) else { return };
+    let bounds = Bounds::of(first_core(&conf, &shared.client));
+    let timeout = default_core(&conf, shared.client.listen.get()).client_header_timeout;
+    drop(conf);
+    let line = timer::within(timeout, line(&mut recv, bounds.line_bytes_max)).await;
+    let Some(Some(line)) = line else {
+        outgoing.reset(Code::REQUEST_CANCELLED);
+        return;
+    };
+    let _ = recv.stop(number(Code::NO_ERROR));
+    let Some(conf) = current_conf(&shared.client, &shared.worker) else { return };
+    let (request, refusal) = match read(line.freeze(), &bounds) {
+        Received::Request(request) => (request, None),
+        Received::Bad { status, text, request } => (request, Some((status, text))),
+        Received::Closed | Received::NotYet | Received::TimedOut => {
+            outgoing.reset(Code::REQUEST_CANCELLED);
+            return;
+        }
+    };
+    let source = Rc::clone(&outgoing) as Rc<dyn RequestSource>;
+    let body = RequestBody::of_stream(source, None, None);
+    COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
+    let mut exchange = Exchange::new(conf, Rc::clone(&shared.client), request, body);
+    let _writing = Gauge::take(&COUNTERS.writing);
+    let answer = match respond::begin(&mut exchange, refusal) {
+        Begun::Waits(pending) => respond::wait(&mut exchange, pending).await,
+        Begun::Done(answer) => answer,
+    };
+    match answer {
+        Ok(response) => {
+            let sent = write::send(&mut exchange, &outgoing, *response, write::Form::Bare).await;
+            exchange.is_complete = sent == Sent::Whole;
+        }
+        Err(status) => {
+            exchange.status = status;
+            outgoing.reset(Code::REQUEST_CANCELLED);
+        }
+    }
+    log(&mut exchange);
+}
+
+/// The first line, with its end.
+async fn line(recv: &mut RecvStream, bytes_max: usize) -> Option<BytesMut> {
+    let mut line = BytesMut::new();
+    loop {
+        if let Some(end) = memchr::memchr(b'\n', &line) {
+            line.truncate(end + 1);
+            return Some(line);
+        }
+        if line.len() > bytes_max {
+            return None;
+        }
+        match recv.read_chunk(bytes_max, true).await {
+            Ok(Some(chunk)) => line.extend_from_slice(&chunk.bytes),
+            // A request may end without one.
+            Ok(None) if !line.is_empty() => line.extend_from_slice(b"\r\n"),
+            _ => return None,
+        }
+    }
+}

@@ -1,0 +1,581 @@
+//! One HTTP/3 connection: streams in, responses out, many at a time (RFC 9114).
+//!
+//! | file | what it has |
+//! | --- | --- |
+//! | `mod.rs` | the life of a connection |
+//! | `control.rs` | streams in one direction: settings, what the client's encoder says, what it is told |
+//! | `stream.rs` | one request and its response |
+//! | `incoming.rs` | a request's head and body, as they arrive |
+//! | `outgoing.rs` | what is sent on a stream |
+//! | `write.rs` | from a response to frames |
+//! | `hq.rs` | HTTP/0.9 over QUIC |
+//!
+//! Frames and fields themselves are `yorozu_wire::h3`'s, packets are the quinn library's (`crate::quic`).
+
+mod control;
+mod hq;
+mod incoming;
+mod outgoing;
+mod stream;
+mod write;
+
+use crate::fields::FieldList;
+use crate::quic::Opening;
+use crate::tls::session;
+use crate::{Connected, current_conf, default_core};
+use control::Outbox;
+use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep};
+use yorozu_kernel::base::counters::{COUNTERS, Counted};
+use yorozu_kernel::base::{limits, tasks};
+use yorozu_kernel::exchange::Client;
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::engine::Host;
+use yorozu_kernel::logging::error::Level;
+use yorozu_upstream::Gauge;
+use yorozu_wire::h3::frame::{Broken, Code};
+use yorozu_wire::h3::qpack::{Decoder, TABLE_BYTES};
+
+/// What a client may send that is neither fields nor content, in bytes, beside eight times as much of those both ways;
+/// as nginx.
+const IDLE_TALK_BYTES: u64 = 1024 * 1024;
+/// Responses under way from which on all of them are looked at, and not only the oldest; chosen.
+const LOOKED_AT: usize = 16;
+/// Streams taken before others have their turn; chosen: all of a usual client.
+const STEPS_MAX: u32 = 128;
+
+/// What the worker knows of a QUIC connection.
+#[derive(Debug, Default)]
+pub struct Handle {
+    connection: OnceCell<Connection>,
+    is_idle: Cell<bool>,
+    /// It is to end once it is idle.
+    ending: Notify,
+}
+
+impl Connected for Handle {
+    fn is_idle(&self) -> bool {
+        self.is_idle.get()
+    }
+
+    fn ends_itself(&self) -> bool {
+        true
+    }
+
+    fn end_idle(&self) {
+        self.is_idle.set(false);
+        self.ending.notify_one();
+    }
+
+    fn cut(&self) {
+        match self.connection.get() {
+            Some(connection) => connection.close(number(Code::NO_ERROR), b""),
+            None => self.ending.notify_one(),
+        }
+    }
+}
+
+/// As QUIC has it.
+fn number(code: Code) -> VarInt {
+    VarInt::from_u64(code.0).unwrap_or(VarInt::MAX)
+}
+
+/// What the streams of a connection share.
+struct Shared {
+    quic: Connection,
+    client: Rc<Client>,
+    worker: Rc<dyn Host>,
+    decoder: RefCell<Decoder>,
+    /// Streams whose fields wait for others, and who reads them.
+    blocked: RefCell<Vec<(u64, Waker)>>,
+    outbox: Outbox,
+    /// Those of the head that is read; kept for its allocation.
+    fields: RefCell<FieldList>,
+    /// Streams that are answered.
+    streams: Cell<usize>,
+    counted: RefCell<Option<Counted>>,
+    /// Those that the client gave up or broke, and requests of it.
+    resets: Cell<u64>,
+    /// What the client sent, and what of that, and of what it was sent, is fields and content; in bytes.
+    bytes: Cell<u64>,
+    useful: Cell<u64>,
+    /// One above the highest stream that is answered; 0 for none.
+    next_stream: Cell<u64>,
+    /// Why it is over.
+    failure: Cell<Option<(Code, &'static str)>>,
+    /// Told when a stream ends, or the connection has to.
+    told: Notify,
+    /// Responses that were given to the library whole, and of which not all may have arrived.
+    unacknowledged: RefCell<VecDeque<SendStream>>,
+}
+
+impl Shared {
+    /// The connection is over, for what the client does.
+    fn fail(&self, code: Code, text: &'static str) {
+        if self.failure.get().is_none() {
+            self.failure.set(Some((code, text)));
+            self.told.notify_one();
+        }
+    }
+
+    fn broken(&self, broken: Broken) {
+        match broken {
+            Broken::Connection(code, text) => self.fail(code, text),
+            Broken::Stream(..) => {}
+        }
+    }
+
+    /// The client gave a stream up, or broke it: not more than every second.
+    fn note_reset(&self) {
+        let resets = self.resets.get() + 1;
+        self.resets.set(resets);
+        if resets > limits::H2_RESETS_MIN && resets > self.client.requests.get() / 2 {
+            self.fail(Code::EXCESSIVE_LOAD, "client gave up too many streams");
+        }
+    }
+
+    /// The client sent this.
+    fn note_bytes(&self, count: usize) {
+        self.bytes.set(self.bytes.get() + count as u64);
+        if self.bytes.get() / 8 > self.useful.get() + IDLE_TALK_BYTES {
+            self.fail(Code::EXCESSIVE_LOAD, "http3 flood detected");
+        }
+    }
+
+    fn note_useful(&self, count: usize) {
+        self.useful.set(self.useful.get() + count as u64);
+    }
+
+    /// Who reads fields that wait for others is woken when those are there.
+    fn wait_for_fields(&self, id: u64, waker: &Waker) {
+        let mut blocked = self.blocked.borrow_mut();
+        match blocked.iter_mut().find(|(stream, _)| *stream == id) {
+            Some((_, known)) => known.clone_from(waker),
+            None => blocked.push((id, waker.clone())),
+        }
+    }
+
+    fn wake_blocked(&self) {
+        while let Some(id) = { self.decoder.borrow_mut().ready() } {
+            let mut blocked = self.blocked.borrow_mut();
+            if let Some(place) = blocked.iter().position(|(stream, _)| *stream == id) {
+                blocked.swap_remove(place).1.wake();
+            }
+        }
+    }
+
+    /// Has the client's encoder told what was read.
+    fn acknowledge(&self) {
+        if !self.outbox.acknowledge() {
+            self.fail(Code::EXCESSIVE_LOAD, "client does not take what its encoder is told");
+        }
+    }
+
+    /// Keeps a response until it has arrived: the end of a connection takes what has not. One that the client does not
+    /// want any more counts as given up.
+    fn keep(&self, stream: SendStream) {
+        let mut kept = self.unacknowledged.borrow_mut();
+        kept.push_back(stream);
+        let is_open = |stream: &SendStream| {
+            let mut context = Context::from_waker(Waker::noop());
+            let stopped = pin!(stream.stopped()).poll(&mut context);
+            if let Poll::Ready(Ok(Some(_))) = stopped {
+                self.note_reset();
+            }
+            stopped.is_pending()
+        };
+        while kept.front().is_some_and(|stream| !is_open(stream)) {
+            kept.pop_front();
+        }
+        if kept.len() >= LOOKED_AT {
+            kept.retain(is_open);
+        }
+    }
+}
+
+/// A stream that is answered.
+struct Open {
+    shared: Rc<Shared>,
+    _counted: Counted,
+}
+
+impl Open {
+    fn new(shared: &Rc<Shared>) -> Self {
+        shared.streams.set(shared.streams.get() + 1);
+        shared.counted.borrow_mut().get_or_insert_with(|| Gauge::take(&COUNTERS.with_streams));
+        Self { shared: Rc::clone(shared), _counted: Gauge::take(&COUNTERS.streams) }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let left = self.shared.streams.get() - 1;
+        self.shared.streams.set(left);
+        if left == 0 {
+            *self.shared.counted.borrow_mut() = None;
+        }
+        self.shared.told.notify_one();
+    }
+}
+
+/// Serves a connection from its handshake to its end.
+pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>, opening: Opening) {
+    let Some((connection, confirmed)) =
+        Box::pin(shake_hands(&handle, &client, &worker, opening)).await
+    else {
+        return;
+    };
+    let speaks_hq = session::of(&client).is_some_and(|session| session.alpn() != b"h3");
+    let Some(conf) = current_conf(&client, &worker) else {
+        return connection.close(number(Code::NO_ERROR), b"");
+    };
+    let streams_max = settings(&conf, &client).http3_max_concurrent_streams;
+    let streams_max = usize::try_from(streams_max).unwrap_or(usize::MAX);
+    // Each request takes its own.
+    drop(conf);
+    let _ = handle.connection.set(connection.clone());
+    let shared = Rc::new(Shared {
+        quic: connection,
+        client: Rc::clone(&client),
+        worker: Rc::clone(&worker),
+        decoder: RefCell::new(Decoder::new(TABLE_BYTES, streams_max)),
+        blocked: RefCell::default(),
+        outbox: Outbox::default(),
+        fields: RefCell::default(),
+        streams: Cell::new(0),
+        counted: RefCell::default(),
+        resets: Cell::new(0),
+        bytes: Cell::new(0),
+        useful: Cell::new(0),
+        next_stream: Cell::new(0),
+        failure: Cell::new(None),
+        told: Notify::new(),
+        unacknowledged: RefCell::default(),
+    });
+    let opened = Instant::now();
+    let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
+    let life = Life {
+        shared,
+        handle,
+        speaks_hq,
+        streams_max,
+        confirmed,
+        is_ending: false,
+        quiet_since: None,
+        sleep,
+        opened,
+    };
+    life.run().await;
+}
+
+/// The settings of a connection: of the server that its handshake named.
+fn settings<'c>(conf: &'c WorkerConf, client: &Client) -> &'c crate::quic::directives::Conf {
+    conf.of_server(yorozu_kernel::find_config::first_server(conf, client))
+}
+
+/// Ready when the handshake is over, where requests may come before.
+type Confirmed = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Shakes hands; `None` if nothing can follow.
+async fn shake_hands(
+    handle: &Handle,
+    client: &Rc<Client>,
+    worker: &Rc<dyn Host>,
+    opening: Opening,
+) -> Option<(Connection, Option<Confirmed>)> {
+    let conf = current_conf(client, worker)?;
+    let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
+    let server = conf.server(conf.sockets[client.listen.get()].default_server).conf;
+    let logs = conf.location(server).error_log.clone();
+    drop(conf);
+    let deadline = Instant::now() + timeout;
+    let Opening { mut connecting, handshake } = opening;
+    let log = |text: &str| logs.connection(Level::Info, client, text);
+    let shaken = async {
+        connecting.handshake_data().await?;
+        if session::of(client).is_some() {
+            let (connection, confirmed) = match connecting.into_0rtt() {
+                Ok(begun) => begun,
+                Err(_) => unreachable!("the library says that servers always can"),
+            };
+            let confirmed = async move {
+                let _ = tokio::time::timeout_at(deadline, confirmed).await;
+                drop(handshake);
+            };
+            return Ok((connection, Some(Box::pin(confirmed) as Confirmed)));
+        }
+        let connection = connecting.await?;
+        drop(handshake);
+        Ok((connection, None))
+    };
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout_at(deadline, shaken) => shaken,
+        () = handle.ending.notified() => return None,
+    };
+    match shaken {
+        Ok(Ok(connected)) => Some(connected),
+        Ok(Err(problem)) => {
+            let problem: ConnectionError = problem;
+            log(&format!("quic handshake failed ({problem}) while SSL handshaking"));
+            None
+        }
+        Err(_) => {
+            log("client timed out (110: Connection timed out) while SSL handshaking");
+            None
+        }
+    }
+}
+
+/// The life of a connection whose handshake is over.
+struct Life {
+    shared: Rc<Shared>,
+    handle: Rc<Handle>,
+    speaks_hq: bool,
+    streams_max: usize,
+    confirmed: Option<Confirmed>,
+    /// GOAWAY was sent: no further stream is answered.
+    is_ending: bool,
+    quiet_since: Option<Instant>,
+    /// Bounds how long there may be no stream.
+    sleep: Pin<Box<Sleep>>,
+    opened: Instant,
+}
+
+/// What happens next.
+enum Event {
+    Request(SendStream, RecvStream),
+    OneWay(RecvStream),
+    /// A stream ended, or the connection has to.
+    Told,
+    /// The worker stops, or has another configuration.
+    Changed,
+    /// There was no stream for `keepalive_timeout`.
+    Silent,
+    /// It is to end, as it has no stream.
+    Unwanted,
+    /// The client is gone.
+    Gone,
+}
+
+impl Life {
+    async fn run(mut self) {
+        let shared = Rc::clone(&self.shared);
+        if !self.speaks_hq {
+            control::start(&shared);
+        }
+        let mut changed = Rc::clone(&shared.worker).changed();
+        if shared.worker.is_stopping() {
+            self.end();
+        }
+        let mut steps = 0;
+        loop {
+            let event = self.next(&mut changed).await;
+            match event {
+                Event::Request(send, recv) => {
+                    self.request(send, recv);
+                    steps += 1;
+                    if steps >= STEPS_MAX {
+                        steps = 0;
+                        tokio::task::yield_now().await;
+                    }
+                    continue;
+                }
+                Event::OneWay(recv) => control::take(&shared, recv, self.speaks_hq),
+                Event::Told => {}
+                Event::Changed => {
+                    changed = Rc::clone(&shared.worker).changed();
+                    let is_served = current_conf(&shared.client, &shared.worker).is_some();
+                    if shared.worker.is_stopping() || !is_served {
+                        self.end();
+                        changed = Box::pin(std::future::pending());
+                    }
+                }
+                Event::Silent | Event::Unwanted => return self.close(Code::NO_ERROR, "").await,
+                Event::Gone => return,
+            }
+            steps = 0;
+            if let Some((code, text)) = shared.failure.get() {
+                self.log(text);
+                return self.close(code, text).await;
+            }
+            if self.is_ending && shared.streams.get() == 0 {
+                return self.part().await;
+            }
+        }
+    }
+
+    async fn next(&mut self, changed: &mut Pin<Box<dyn Future<Output = ()>>>) -> Event {
+        let shared = Rc::clone(&self.shared);
+        let may_take = shared.streams.get() < self.streams_max;
+        self.note_quiet();
+        let mut told = pin!(shared.told.notified());
+        let mut request = pin!(shared.quic.accept_bi());
+        let mut one_way = pin!(shared.quic.accept_uni());
+        let mut ending = pin!(self.handle.ending.notified());
+        poll_fn(|context| {
+            if told.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Event::Told);
+            }
+            if may_take {
+                match request.as_mut().poll(context) {
+                    Poll::Ready(Ok((send, recv))) => {
+                        return Poll::Ready(Event::Request(send, recv));
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(Event::Gone),
+                    Poll::Pending => {}
+                }
+            }
+            match one_way.as_mut().poll(context) {
+                Poll::Ready(Ok(recv)) => return Poll::Ready(Event::OneWay(recv)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Event::Gone),
+                Poll::Pending => {}
+            }
+            if changed.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Event::Changed);
+            }
+            if let Some(confirmed) = &mut self.confirmed {
+                if confirmed.as_mut().poll(context).is_ready() {
+                    self.confirmed = None;
+                    let is_early =
+                        session::of(&shared.client).is_some_and(|session| session.is_early.get());
+                    if is_early {
+                        return Poll::Ready(Event::Unwanted);
+                    }
+                }
+            }
+            if self.quiet_since.is_some() {
+                if self.sleep.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Event::Silent);
+                }
+                if ending.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Event::Unwanted);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Notes since when there is no stream.
+    fn note_quiet(&mut self) {
+        let is_quiet = self.shared.streams.get() == 0;
+        if !is_quiet {
+            self.quiet_since = None;
+        } else if self.quiet_since.is_none() {
+            let now = Instant::now();
+            self.quiet_since = Some(now);
+            let timeout = self.idle_timeout();
+            self.sleep.as_mut().reset(now + timeout);
+        }
+        self.handle.is_idle.set(is_quiet);
+    }
+
+    /// How long the client may have no stream.
+    fn idle_timeout(&self) -> Duration {
+        let client = &self.shared.client;
+        let Some(conf) = current_conf(client, &self.shared.worker) else { return Duration::ZERO };
+        let core = default_core(&conf, client.listen.get());
+        match client.requests.get() {
+            0 => core.client_header_timeout,
+            _ => core.keepalive_timeout.timeout,
+        }
+    }
+
+    /// Begins to answer a request.
+    fn request(&mut self, mut send: SendStream, mut recv: RecvStream) {
+        let shared = &self.shared;
+        let id = stream_number(send.id());
+        if self.is_ending {
+            // The client was told that it will not be answered.
+            let _ = send.reset(number(Code::REQUEST_REJECTED));
+            let _ = recv.stop(number(Code::REQUEST_REJECTED));
+            return;
+        }
+        // Also if it is answered before the next look.
+        self.quiet_since = None;
+        shared.next_stream.set(shared.next_stream.get().max(id + 4));
+        shared.client.requests.set(shared.client.requests.get() + 1);
+        self.bound();
+        let shared = &self.shared;
+        let open = Open::new(shared);
+        let mut work: stream::Work = match self.speaks_hq {
+            true => Box::pin(hq::answer(Rc::clone(shared), open, send, recv)),
+            false => Box::pin(stream::answer(Rc::clone(shared), open, send, recv)),
+        };
+        // What waits for nothing is answered now. A panic ends the one stream, as it does in its own task.
+        let mut context = Context::from_waker(Waker::noop());
+        if let Ok(Poll::Pending) = tasks::guard(|| work.as_mut().poll(&mut context)) {
+            tasks::of_request(work);
+        }
+    }
+
+    /// Ends a connection that has had its share.
+    fn bound(&mut self) {
+        let client = &self.shared.client;
+        let Some(conf) = current_conf(client, &self.shared.worker) else { return self.end() };
+        let core = default_core(&conf, client.listen.get());
+        if client.requests.get() >= core.keepalive_requests
+            || self.opened.elapsed() >= core.keepalive_time
+            || core.keepalive_timeout.timeout.is_zero()
+        {
+            self.end();
+        }
+    }
+
+    /// Tells the client to go; what has begun is finished.
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.is_ending, true) {
+            self.shared.outbox.go_away(self.shared.next_stream.get());
+            self.shared.told.notify_one();
+        }
+    }
+
+    fn log(&self, text: &str) {
+        let client = &self.shared.client;
+        if let Some(conf) = current_conf(client, &self.shared.worker) {
+            let text = format!("{text} while processing HTTP/3 connection");
+            conf.error_log.connection(Level::Info, client, &text);
+        }
+    }
+
+    /// Ends a connection all of whose requests are answered, when the client has the answers.
+    async fn part(self) {
+        let shared = Rc::clone(&self.shared);
+        let arrived = async {
+            while let Some(stream) = { shared.unacknowledged.borrow_mut().pop_front() } {
+                let _ = stream.stopped().await;
+            }
+        };
+        let Some(conf) = current_conf(&shared.client, &shared.worker) else {
+            return self.close(Code::NO_ERROR, "").await;
+        };
+        let timeout = default_core(&conf, shared.client.listen.get()).send_timeout;
+        drop(conf);
+        tokio::select! {
+            _ = tokio::time::timeout(timeout, arrived) => {}
+            _ = shared.quic.closed() => {}
+        }
+        self.close(Code::NO_ERROR, "").await;
+    }
+
+    async fn close(self, code: Code, text: &str) {
+        self.shared.quic.close(number(code), text.as_bytes());
+        // The connection's own task has to say so before the worker forgets it.
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// A stream's number.
+fn stream_number(id: StreamId) -> u64 {
+    VarInt::from(id).into_inner()
+}

@@ -1,0 +1,186 @@
+//! Sends a response as frames.
+
+use super::outgoing::{Fields, Outgoing};
+use crate::fields::is_of_head;
+use crate::send::{
+    Limit, Sent, Stop, first_fields, gather, keep_sent, last_fields, note_stream, outcome,
+    read_file, set_content_length,
+};
+use bytes::Bytes;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+use yorozu_kernel::base::limits;
+use yorozu_kernel::exchange::response::{Body, Response, Segment};
+use yorozu_kernel::exchange::{Exchange, stream};
+use yorozu_wire::h3::frame::{Code, kind, put_head};
+
+/// How a response is sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Form {
+    Frames,
+    /// As HTTP/0.9: the content alone.
+    Bare,
+}
+
+struct Sender<'a> {
+    stream: &'a Rc<Outgoing>,
+    timeout: Duration,
+    limit: Limit,
+    form: Form,
+}
+
+/// Sends a response; the stream is over then.
+pub(super) async fn send(
+    exchange: &mut Exchange,
+    stream: &Rc<Outgoing>,
+    mut response: Response,
+    form: Form,
+) -> Sent {
+    let conf = Rc::clone(&exchange.conf);
+    let core = conf.location(exchange.location).http_core();
+    let has_content = set_content_length(exchange, &mut response);
+    let head = (form == Form::Frames).then(|| {
+        let mut fields = Fields::new(Some(response.status));
+        first_fields(&response, true, core, |name, value| fields.put(name, value));
+        last_fields(exchange, &response, |name, value| fields.put(name, value));
+        fields.frame()
+    });
+    let body = std::mem::replace(&mut response.body, Body::empty());
+    keep_sent(exchange, response, false);
+    exchange.keep_alive = true;
+    let limit = Limit::of(exchange, core);
+    let sender = Sender { stream, timeout: core.send_timeout, limit, form };
+    let result = sender.all(exchange, head, has_content, body).await;
+    match &result {
+        Ok(()) => stream.finish(),
+        Err(Stop::Torn) => stream.reset(Code::INTERNAL_ERROR),
+        Err(_) => stream.reset(Code::REQUEST_CANCELLED),
+    }
+    outcome(exchange, result)
+}
+
+impl Sender<'_> {
+    async fn all(
+        &self,
+        exchange: &mut Exchange,
+        head: Option<Bytes>,
+        has_content: bool,
+        body: Body,
+    ) -> Result<(), Stop> {
+        let head = head.unwrap_or_default();
+        exchange.bytes_sent = head.len() as u64;
+        match body {
+            Body::Memory(bytes) if has_content && self.limit.is_free() && !bytes.is_empty() => {
+                // All of it at once.
+                self.put(exchange, head, bytes).await
+            }
+            body => {
+                self.stream.write(&mut [head], self.timeout).await?;
+                match body {
+                    _ if !has_content => Ok(()),
+                    Body::Memory(bytes) => self.bytes(exchange, bytes).await,
+                    Body::Segments(segments) => {
+                        for segment in segments {
+                            self.segment(exchange, segment).await?;
+                        }
+                        Ok(())
+                    }
+                    Body::Stream(stream) => self.stream(exchange, *stream).await,
+                    Body::Tunnel(_) => unreachable!("HTTP/3 has no upgrades"),
+                }
+            }
+        }
+    }
+
+    /// Sends what is ready, and content behind it as one frame.
+    async fn put(&self, exchange: &mut Exchange, ready: Bytes, bytes: Bytes) -> Result<(), Stop> {
+        let mut head = Vec::new();
+        if self.form == Form::Frames {
+            put_head(&mut head, kind::DATA, bytes.len() as u64);
+        }
+        let (length, head_bytes) = (bytes.len() as u64, head.len() as u64);
+        let ready = match ready.is_empty() {
+            true => Bytes::from(head),
+            false => [&ready[..], &head].concat().into(),
+        };
+        self.stream.write(&mut [ready, bytes], self.timeout).await?;
+        exchange.body_bytes_sent += length;
+        exchange.bytes_sent += length + head_bytes;
+        Ok(())
+    }
+
+    /// Sends content as the client takes it and `limit_rate` allows.
+    async fn bytes(&self, exchange: &mut Exchange, mut bytes: Bytes) -> Result<(), Stop> {
+        while !bytes.is_empty() {
+            let allowed = self.limit.allowance(exchange.body_bytes_sent).await;
+            let piece = bytes.split_to(bytes.len().min(allowed));
+            self.put(exchange, Bytes::new(), piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn segment(&self, exchange: &mut Exchange, segment: Segment) -> Result<(), Stop> {
+        match segment {
+            Segment::Memory(bytes) => self.bytes(exchange, bytes).await,
+            Segment::File(file, range) => {
+                let mut at = range.start;
+                while at < range.end {
+                    let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+                    let bytes = read_file(&file, at, left.min(limits::FILE_CHUNK_BYTES)).await?;
+                    at += bytes.len() as u64;
+                    self.bytes(exchange, bytes).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn stream(
+        &self,
+        exchange: &mut Exchange,
+        mut stream: stream::Stream,
+    ) -> Result<(), Stop> {
+        stream.announced = exchange.sent.content_length;
+        let result = self.pieces(exchange, &mut stream).await;
+        note_stream(exchange, &mut stream);
+        result?;
+        let trailers = &exchange.sent.trailers;
+        let allowed: Vec<_> = trailers.iter().filter(|(name, _)| !is_of_head(name)).collect();
+        if allowed.is_empty() || self.form == Form::Bare {
+            return Ok(());
+        }
+        let mut fields = Fields::new(None);
+        allowed.iter().for_each(|(name, value)| fields.put(name, value));
+        self.stream.write(&mut [fields.frame()], self.timeout).await
+    }
+
+    async fn pieces(
+        &self,
+        exchange: &mut Exchange,
+        stream: &mut stream::Stream,
+    ) -> Result<(), Stop> {
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = stream.next() => next?,
+                () = self.stream.closed() => {
+                    return Err(Stop::Failed(io::ErrorKind::ConnectionReset.into()));
+                }
+            };
+            match next {
+                None => return Ok(()),
+                Some(Segment::Memory(bytes)) if bytes.len() < limits::H2_SMALL_BYTES => {
+                    let (bytes, after) = gather(bytes, stream).await;
+                    self.bytes(exchange, bytes).await?;
+                    match after.transpose()? {
+                        Some(Some(segment)) => self.segment(exchange, segment).await?,
+                        Some(None) => return Ok(()),
+                        None => {}
+                    }
+                }
+                Some(segment) => self.segment(exchange, segment).await?,
+            }
+        }
+    }
+}

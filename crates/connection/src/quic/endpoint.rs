@@ -1,0 +1,239 @@
+//! A worker's end of an address: what arrives becomes connections.
+
+use super::crypto::{Crypto, Guest, VERSION, first_suite};
+use super::directives::Conf;
+use super::ids::Ids;
+use super::keys::Keys;
+use super::socket::Sockets;
+use super::switch::Switch;
+use super::tokens::Tokens;
+use quinn::{
+    AsyncTimer, AsyncUdpSocket, Connecting, EndpointConfig, IdleTimeout, Incoming, Runtime,
+    ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+};
+use rustls::quic::Suite;
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use yorozu_kernel::base::{limits, tasks};
+use yorozu_kernel::config::servers::{ListenAddress, ServerId};
+use yorozu_kernel::exchange::Client;
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::logging::error::Level;
+
+/// Streams in one direction that a client has: those of RFC 9114, section 6.2, and RFC 9204; as nginx.
+const ONE_WAY_STREAMS: u32 = 3;
+
+/// The worker's event loop, as the library needs it.
+#[derive(Debug)]
+struct Loop;
+
+impl Runtime for Loop {
+    fn new_timer(&self, moment: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        Box::pin(tokio::time::sleep_until(moment.into()))
+    }
+
+    fn spawn(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        tasks::of_request(work);
+    }
+
+    fn wrap_udp_socket(&self, _: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+}
+
+/// Takes connections at an address until it is dropped; those that it has go on.
+pub struct Endpoint {
+    inner: quinn::Endpoint,
+    sockets: Arc<Sockets>,
+    address: SocketAddr,
+    keys: Keys,
+    suite: Suite,
+    tokens: Arc<Tokens>,
+    /// Handshakes under way.
+    handshakes: Rc<Cell<usize>>,
+    /// Whether clients have to show where they are because of those.
+    is_pressed: Cell<bool>,
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.sockets.close();
+        self.inner.set_server_config(None);
+    }
+}
+
+/// A connection whose handshake has begun.
+pub struct Opening {
+    pub(crate) connecting: Connecting,
+    pub(crate) handshake: Handshake,
+}
+
+/// A handshake under way.
+pub(crate) struct Handshake {
+    _guest: Guest,
+    count: Rc<Cell<usize>>,
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - 1);
+    }
+}
+
+/// The default server of an address.
+fn default_server(conf: &WorkerConf, address: SocketAddr) -> Option<ServerId> {
+    let address = ListenAddress::Udp(address);
+    let socket = conf.sockets.iter().find(|socket| socket.address == address)?;
+    Some(socket.default_server)
+}
+
+impl Endpoint {
+    /// Reads `sockets`, which are the worker's alone.
+    ///
+    /// # Errors
+    /// As the system has it.
+    pub fn open(
+        address: SocketAddr,
+        sockets: &[UdpSocket],
+        switch: &Arc<Switch>,
+        conf: &WorkerConf,
+    ) -> io::Result<Self> {
+        let failed = || io::Error::other("no cryptography for QUIC");
+        let settings = default_server(conf, address).map(|server| conf.of_server::<Conf>(server));
+        let secret = settings.and_then(|conf| conf.quic_host_key.as_ref()).map(|key| &key.0[..]);
+        let suite = first_suite().ok_or_else(failed)?;
+        let joined = switch.join(address, secret).map_err(|_| failed())?;
+        let keys = joined.keys.clone();
+        let ids = Ids::new(Arc::clone(&keys.id), joined.number);
+        let sockets = Sockets::new(sockets, address, ids.clone(), Arc::clone(switch), joined)?;
+        let sockets = Arc::new(sockets);
+        let mut config = EndpointConfig::new(Arc::clone(&keys.reset));
+        config.supported_versions(vec![VERSION]);
+        config.cid_generator(move || Box::new(ids.clone()));
+        let tokens = Arc::new(Tokens::default());
+        let general = server_config(&Crypto::new(suite, 0), &keys, &tokens, None);
+        let inner = quinn::Endpoint::new_with_abstract_socket(
+            config,
+            Some(general),
+            Arc::clone(&sockets) as Arc<dyn AsyncUdpSocket>,
+            Arc::new(Loop),
+        )?;
+        let (handshakes, is_pressed) = (Rc::default(), Cell::new(false));
+        Ok(Self { inner, sockets, address, keys, suite, tokens, handshakes, is_pressed })
+    }
+
+    /// The next client that has shown what it has to show; `None` if the endpoint is of no use any more.
+    pub async fn next(&self, conf: impl Fn() -> Rc<WorkerConf>) -> Option<Incoming> {
+        loop {
+            let incoming = self.inner.accept().await?;
+            if incoming.remote_address_validated() || !incoming.may_retry() {
+                return Some(incoming);
+            }
+            let conf = conf();
+            let Some(server) = default_server(&conf, self.address) else {
+                incoming.ignore();
+                continue;
+            };
+            if !conf.of_server::<Conf>(server).quic_retry && !self.is_pressed(&conf) {
+                return Some(incoming);
+            }
+            // It may be asked: that was looked at.
+            let _ = incoming.retry();
+        }
+    }
+
+    /// Whether more handshakes are under way than are begun with clients that may not be where they say.
+    fn is_pressed(&self, conf: &WorkerConf) -> bool {
+        let is_pressed = self.handshakes.get() > limits::QUIC_HANDSHAKES_MAX / 2;
+        if is_pressed != self.is_pressed.replace(is_pressed) && is_pressed {
+            let count = self.handshakes.get();
+            conf.error_log.process(
+                Level::Warn,
+                &format!("{count} QUIC handshakes are under way at {}: clients have to prove their addresses for now", self.address),
+            );
+        }
+        is_pressed
+    }
+
+    /// Begins a handshake with the settings of the present configuration; `None` if nothing can follow.
+    pub fn begin(
+        &self,
+        incoming: Incoming,
+        client: &Rc<Client>,
+        conf: &Rc<WorkerConf>,
+    ) -> Option<Opening> {
+        let Some(server) = default_server(conf, self.address) else {
+            incoming.refuse();
+            return None;
+        };
+        if self.handshakes.get() >= limits::QUIC_HANDSHAKES_MAX {
+            // It asks again.
+            incoming.ignore();
+            return None;
+        }
+        self.handshakes.set(self.handshakes.get() + 1);
+        let count = Rc::clone(&self.handshakes);
+        let handshake = Handshake { _guest: Guest::new(client, Rc::clone(conf)), count };
+        let crypto = Crypto::new(self.suite, client.number);
+        let config = server_config(&crypto, &self.keys, &self.tokens, Some((conf, server)));
+        let connecting = incoming.accept_with(Arc::new(config)).ok()?;
+        Some(Opening { connecting, handshake })
+    }
+}
+
+/// What the library is told for a server; without one, for what comes before it is known.
+fn server_config(
+    crypto: &Arc<Crypto>,
+    keys: &Keys,
+    tokens: &Arc<Tokens>,
+    server: Option<(&WorkerConf, ServerId)>,
+) -> ServerConfig {
+    let crypto = Arc::clone(crypto) as Arc<dyn quinn::crypto::ServerConfig>;
+    let mut config = ServerConfig::new(crypto, Arc::clone(&keys.token));
+    config.max_incoming(limits::QUIC_INCOMING_MAX);
+    config.incoming_buffer_size(limits::QUIC_INCOMING_BYTES);
+    config.incoming_buffer_size_total(limits::QUIC_INCOMING_BYTES);
+    let mut validation = ValidationTokenConfig::default();
+    validation.log(Arc::clone(tokens) as Arc<dyn quinn::TokenLog>);
+    validation.lifetime(limits::QUIC_TOKEN_LIFETIME);
+    if let Some((conf, server)) = server {
+        validation.sent(u32::from(conf.of_server::<Conf>(server).quic_retry));
+        config.transport_config(Arc::new(transport(conf, server)));
+    }
+    config.validation_token_config(validation);
+    config
+}
+
+fn transport(conf: &WorkerConf, server: ServerId) -> TransportConfig {
+    let own: &Conf = conf.of_server(server);
+    let core = conf.location(conf.server(server).conf).http_core();
+    let number = |value: u64| VarInt::from_u64(value).unwrap_or(VarInt::MAX);
+    let room = own.http3_stream_buffer_size.bytes() as u64;
+    let streams = own.http3_max_concurrent_streams;
+    // 0 would be for ever.
+    let idle = match core.keepalive_timeout.timeout {
+        timeout if timeout.is_zero() => core.client_header_timeout,
+        timeout => timeout,
+    };
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(number(streams))
+        .max_concurrent_uni_streams(ONE_WAY_STREAMS.into())
+        .stream_receive_window(number(room))
+        .receive_window(number(streams.saturating_mul(room)))
+        .send_window(limits::QUIC_SEND_BYTES)
+        .max_idle_timeout(IdleTimeout::try_from(idle).ok())
+        .datagram_receive_buffer_size(None)
+        .enable_segmentation_offload(own.quic_gso);
+    transport
+}

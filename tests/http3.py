@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""HTTP/3 with clients of others: ngtcp2's (Debian's gtlsclient), aioquic with ls-qpack, Chromium.
+
+  tests/http3.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import asyncio, base64, hashlib, random, subprocess, sys
+from attacks import h3wire
+from browser import Browser
+from peers import PATIENCE, Folder, Server, run, until
+from tls import certificate
+
+PAGE = bytes(range(256)) * 8192
+
+
+def equal(got, wanted, what=''):
+    assert got == wanted, f'{what}: got {got!r}, wanted {wanted!r}'
+
+
+def served(folder, inside='', outside=''):
+    """A server of files over HTTP/3, and over HTTP/1 with the same port's number."""
+    www = folder / 'www'
+    www.mkdir(exist_ok=True)
+    (www / 'page').write_bytes(PAGE)
+    (www / 'small').write_text('small')
+    return Server(folder, f'''keepalive_timeout 20s; {outside}
+        server {{ listen 127.0.0.1:$port; {h3wire.listen(folder)} server_name a.test; root {www}; client_max_body_size 8m; {inside}
+          location = /echo {{ proxy_pass http://127.0.0.1:$port/echoed; proxy_http_version 1.1;
+            proxy_set_header Connection ""; }}
+          location = /echoed {{ client_body_in_file_only clean; return 200 "$request_method $content_length"; }}
+          location = /fields {{ return 200 "$http_user_agent|$http_x_one|$http_x_two|$http_cookie|$args"; }}
+          location = /said {{ return 200 "$server_protocol $http3 $scheme $ssl_protocol $ssl_server_name $https"; }} }}''')
+
+
+def ngtcp2(port, folder, *options, targets=('/page',)):
+    """What was downloaded, and what the client says."""
+    place = folder / 'got'
+    place.mkdir(exist_ok=True)
+    urls = [f'https://a.test:{port}{target}' for target in targets]
+    done = subprocess.run(['gtlsclient', '--no-quic-dump', '--no-http-dump', '--exit-on-all-streams-close',
+                           f'--download={place}',
+                           *map(str, options), '127.0.0.1', str(port), *urls],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * PATIENCE)
+    found = {path.name: path.read_bytes() for path in place.iterdir()}
+    for path in place.iterdir():
+        path.unlink()
+    return found, done.stderr + done.stdout
+
+
+def test_ngtcp2_gets_files():
+    with Folder() as folder, served(folder) as server:
+        found, said = ngtcp2(server.port, folder, targets=('/page', '/small', '/said'))
+        equal(found.get('page') == PAGE, True, said[-2000:])
+        equal(found.get('small'), b'small')
+        equal(found.get('said'), b'HTTP/3.0 h3 https TLSv1.3 localhost on')
+
+
+def test_ngtcp2_sends_a_body():
+    with Folder() as folder, served(folder) as server:
+        (folder / 'body').write_bytes(PAGE)
+        found, said = ngtcp2(server.port, folder, '-d', folder / 'body', '-m', 'POST', targets=('/echo',))
+        equal(found.get('echo'), f'POST {len(PAGE)}'.encode(), said[-2000:])
+
+
+def test_ngtcp2_on_a_bad_network():
+    """A tenth of the datagrams is lost in each direction."""
+    with Folder() as folder, served(folder) as server:
+        found, said = ngtcp2(server.port, folder, '-q', '--tx-loss=0.1', '--rx-loss=0.1', '--handshake-timeout=30s', targets=('/page', '/small'))
+        equal((found.get('page') == PAGE, found.get('small')), (True, b'small'), said[-2000:])
+
+
+def test_ngtcp2_with_small_windows_and_ciphers():
+    with Folder() as folder, served(folder) as server:
+        for options in (['--max-data=20000', '--max-stream-data-bidi-local=5000'], ['--ciphers=NORMAL:-VERS-ALL:+VERS-TLS1.3:-CIPHER-ALL:+CHACHA20-POLY1305'],
+                        ['--groups=-GROUP-ALL:+GROUP-SECP256R1'], ['--cc=bbr'], ['--max-udp-payload-size=1200', '--no-pmtud'], ['--scid=']):
+            found, said = ngtcp2(server.port, folder, *options)
+            equal(found.get('page') == PAGE, True, f'{options} {said[-2000:]}')
+
+
+def test_ngtcp2_moves():
+    """To another address, in the middle of a download."""
+    with Folder() as folder, served(folder, 'location = /slow { alias $dir/../www/page; limit_rate 1m; }') as server:
+        found, said = ngtcp2(server.port, folder, '--change-local-addr=300ms', targets=('/slow',))
+        equal(found.get('slow') == PAGE, True, said[-2000:])
+
+
+def test_ngtcp2_comes_again_at_once():
+    """The second request is in the first datagrams, if that is allowed."""
+    with Folder() as folder:
+        early = 'location = /early { return 200 "[$ssl_early_data] $ssl_session_reused"; }'
+        for setting, wanted in (('on', b'[1] r'), ('off', b'[] r')):
+            with served(folder, f'{early} ssl_early_data {setting};') as server:
+                session = [f'--session-file={folder}/session-{setting}', f'--tp-file={folder}/parameters-{setting}']
+                found, said = ngtcp2(server.port, folder, *session, targets=('/early',))
+                equal(found.get('early'), b'[] .', said[-2000:])
+                found, said = ngtcp2(server.port, folder, *session, targets=('/early',))
+                equal(found.get('early'), wanted, said[-2000:])
+
+
+def test_clients_prove_their_addresses():
+    """By Retry, and the next time by the token that they were given; it is taken once."""
+    with Folder() as folder, served(folder, 'quic_retry on;') as server:
+        found, said = ngtcp2(server.port, folder, targets=('/small',))
+        equal((found.get('small'), 'type=Retry' in said), (b'small', True), said[-3000:])
+        if h3wire.LACKS:
+            return
+
+        async def retries(token):
+            async with await h3wire.Connection.to(server.port, token=token) as connection:
+                equal(await connection.content(connection.ask(h3wire.get('/small'))), b'small')
+                return connection.quic._retry_count, connection.tokens
+
+        async def main():
+            count, tokens = await retries(b'')
+            equal((count, bool(tokens)), (1, True), 'the first time')
+            equal((await retries(tokens[0]))[0], 0, 'with a token')
+            equal((await retries(tokens[0]))[0], 1, 'with a token that was used')
+            equal((await retries(tokens[0][:-1] + b'x'))[0], 1, 'with a token that is no one\'s')
+        asyncio.run(main())
+
+
+def test_a_reload_keeps_connections():
+    with Folder() as folder, served(folder, 'location = /slow { alias $dir/../www/page; limit_rate 1m; }') as server:
+        with subprocess.Popen(['gtlsclient', '-q', '--exit-on-all-streams-close', f'--download={folder}', '127.0.0.1', str(server.port),
+                               f'https://a.test:{server.port}/slow'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
+            until('the first bytes', lambda: (folder / 'slow').exists() and (folder / 'slow').stat().st_size)
+            for _ in range(3):
+                server.process.send_signal(1)
+            client.wait(30 * PATIENCE)
+        equal((folder / 'slow').read_bytes() == PAGE, True)
+
+
+class Fetcher(h3wire.Connection if not h3wire.LACKS else object):
+    """aioquic's HTTP/3: its encoder is ls-qpack, with a dynamic table."""
+
+    @classmethod
+    async def of(cls, port, **more):
+        from aioquic.h3.connection import H3Connection
+        connection = await cls.to(port, start=b'', **more)
+        connection.http = H3Connection(connection.quic)
+        connection.heads, connection.bodies, connection.whole = {}, {}, set()
+        connection.flush()
+        return connection
+
+    def take(self):
+        while (event := self.quic.next_event()) is not None:
+            if hasattr(event, 'reason_phrase'):
+                self.closed, self.code, self.reason = True, event.error_code, event.reason_phrase
+            for found in self.http.handle_event(event) if hasattr(self, 'http') else ():
+                if hasattr(found, 'headers'):
+                    self.heads.setdefault(found.stream_id, []).append(found.headers)
+                if hasattr(found, 'data'):
+                    self.bodies[found.stream_id] = self.bodies.get(found.stream_id, b'') + found.data
+                if getattr(found, 'stream_ended', False):
+                    self.whole.add(found.stream_id)
+
+    def begin(self, fields, body=None):
+        stream = self.quic.get_next_available_stream_id()
+        self.http.send_headers(stream, fields, end_stream=body is None)
+        if body is not None:
+            self.http.send_data(stream, body, end_stream=True)
+        return stream
+
+    async def fetched(self, stream):
+        await self.until(lambda: stream in self.whole)
+        assert stream in self.whole, f'{self.code} {self.reason}'
+        return dict(self.heads[stream][0])[b':status'], self.bodies.get(stream, b'')
+
+
+def with_aioquic(work, folder, inside='', **more):
+    if h3wire.LACKS:
+        print(f'not run: {h3wire.LACKS}')
+        return
+
+    async def main(port):
+        async with await Fetcher.of(port, **more) as connection:
+            await work(connection)
+    with served(folder, inside) as server:
+        asyncio.run(main(server.port))
+        assert 'panic' not in server.log(), server.log()[-2000:]
+
+
+def fields_of(target, *more):
+    return [(b':method', b'GET'), (b':scheme', b'https'), (b':authority', b'a.test'), (b':path', target.encode()), *more]
+
+
+def test_fields_of_ls_qpack_arrive():
+    """Many requests with fields that come again, so that entries are made, named, waited for and put out."""
+    async def work(connection):
+        chance = random.Random(7)
+        streams = {}
+        for at in range(600):
+            agent, one, two, cookie = (f'{name}-{chance.randrange(most)}' + 'y' * chance.choice((0, 5, 200))
+                                       for name, most in (('agent', 3), ('one', 10), ('two', 200), ('id', 5)))
+            fields = fields_of(f'/fields?{at % 7}', (b'user-agent', agent.encode()), (b'x-one', one.encode()), (b'x-two', two.encode()),
+                               (b'cookie', cookie.encode()))
+            streams[connection.begin(fields)] = f'{agent}|{one}|{two}|{cookie}|{at % 7}'.encode()
+            if at % chance.choice((1, 5, 30)) == 0:
+                connection.flush()
+                for stream in list(streams):
+                    equal(await connection.fetched(stream), (b'200', streams.pop(stream)))
+        connection.flush()
+        for stream, wanted in streams.items():
+            equal(await connection.fetched(stream), (b'200', wanted))
+        # What the server's decoder says moved the encoder's mind.
+        assert connection.http._encoder_bytes_sent > 1000, connection.http._encoder_bytes_sent
+    with Folder() as folder:
+        with_aioquic(work, folder, 'keepalive_requests 10000;')
+
+
+def test_bodies_of_aioquic_come_and_go():
+    async def work(connection):
+        post = [(b':method', b'POST'), *fields_of('/echo')[1:]]
+        posts = [connection.begin(post, PAGE[:500000]) for _ in range(4)]
+        pages = [connection.begin(fields_of('/page')) for _ in range(4)]
+        connection.flush()
+        for stream in posts:
+            equal(await connection.fetched(stream), (b'200', b'POST 500000'))
+        for stream in pages:
+            status, body = await connection.fetched(stream)
+            equal((status, body == PAGE), (b'200', True))
+    with Folder() as folder:
+        with_aioquic(work, folder)
+
+
+def test_a_browser_loads_a_page():
+    """Chromium, told that the server speaks HTTP/3: a page and 100 things on it, each over HTTP/3."""
+    with Folder() as folder:
+        with served(folder, 'default_type text/html;') as server:
+            (folder / 'www/index.html').write_text('<title>here</title><body>' + ''.join(
+                f'<script src="/script.js?{at}"></script>' for at in range(100)) + '<img src="/page">')
+            (folder / 'www/script.js').write_text('window.count = (window.count || 0) + 1;')
+            key = subprocess.run(f'openssl x509 -in {folder}/quic.crt -pubkey -noout | openssl pkey -pubin -outform der',
+                                 shell=True, check=True, capture_output=True).stdout
+            trusted = base64.b64encode(hashlib.sha256(key).digest()).decode()
+            browser = Browser(f'--origin-to-force-quic-on=a.test:{server.port}', '--host-resolver-rules=MAP a.test 127.0.0.1',
+                              f'--ignore-certificate-errors-spki-list={trusted}')
+            try:
+                browser.open(f'https://a.test:{server.port}/index.html')
+                equal(browser.run('return window.count'), 100)
+                spoken = browser.run('return performance.getEntries().filter(e => e.nextHopProtocol !== undefined).map(e => e.nextHopProtocol)')
+                equal(set(spoken), {'h3'})
+                # And an icon, perhaps.
+                assert len(spoken) in (102, 103), spoken
+                text = browser.run('''return (async () => (await fetch('/echo', {method: 'POST', body: 'x'.repeat(300000)})).text())()''')
+                equal(text, 'POST 300000')
+            finally:
+                browser.close()
+
+
+if __name__ == '__main__':
+    found = {name.removeprefix('test_'): test for name, test in list(globals().items()) if name.startswith('test_')}
+    sys.exit(run(found, sys.argv[1:]))

@@ -12,7 +12,7 @@ from peers import told
 
 # Those that take longest come first: two run at the same time.
 CLASSES = ('floods', 'http3', 'refreshes', 'answers', 'forms', 'sharing', 'requests', 'downgrades', 'authorities',
-           'purges')
+           'upstreams', 'purges')
 DOCUMENT = pathlib.Path(__file__).resolve().parent.parent / 'docs/security.md'
 
 

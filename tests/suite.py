@@ -106,6 +106,8 @@ PARTS = [
     Part('attacks', 'attacks on the server and its cache', 'tests/attacks.py'),
     Part('gateways', 'gateways with memcached, PHP-FPM and Apache', 'tests/gateways.py'),
     Part('applications', 'applications behind uwsgi and SCGI', 'tests/applications.py'),
+    Part('calls', 'gRPC, and upstreams of HTTP/2', 'tests/calls.py'),
+    Part('videos', 'parts of videos', 'tests/videos.py'),
     Part('storm', 'clients that leave and upstreams that fail', 'tests/storm.py'),
     Part('client-certificates', 'certificates of clients', 'tests/client_certificates.py'),
     Part('server-certificates', 'certificates of upstreams', 'tests/server_certificates.py'),

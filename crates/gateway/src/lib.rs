@@ -4,8 +4,9 @@
 //! | --- | --- |
 //! | [`cache`] | what may be stored and answered from the store, under which key, for how long |
 //! | [`protocol`] | what a protocol is: its calls, the codec of its answers, the family of its directives |
-//! | [`fastcgi`], [`uwsgi`], [`scgi`], [`proxy`], [`memcached`] | the protocols |
+//! | [`fastcgi`], [`uwsgi`], [`scgi`], [`proxy`], [`grpc`], [`memcached`] | the protocols |
 //! | [`cgi`] | what the first three have in common |
+//! | [`h2`] | HTTP/2, as the next two may speak it |
 //! | [`upstream`] | groups of servers |
 //! | [`pass`] | a request on its way to an upstream, and the answer on its way back |
 
@@ -14,6 +15,8 @@
 pub mod cache;
 pub mod cgi;
 pub mod fastcgi;
+pub mod grpc;
+pub mod h2;
 pub mod memcached;
 pub mod pass;
 pub mod protocol;

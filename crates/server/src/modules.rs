@@ -3,14 +3,16 @@
 use crate::control;
 use std::sync::LazyLock;
 use yorozu_connection::{h2, quic, tls};
-use yorozu_gateway::{cache, fastcgi, memcached, proxy, scgi, upstream, uwsgi};
+use yorozu_gateway::{cache, fastcgi, grpc, memcached, proxy, scgi, upstream, uwsgi};
 use yorozu_kernel::config::module::{Module, Modules, WithoutEffect};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::core_variables::VARIABLES;
 use yorozu_modules::access_log;
 use yorozu_modules::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use yorozu_modules::filters::{addition, charset, headers, more_headers, slice, ssi, sub, userid};
-use yorozu_modules::handlers::{autoindex, dav, empty_gif, flv, index, random_index, stub_status};
+use yorozu_modules::handlers::{
+    autoindex, dav, empty_gif, flv, index, mp4, random_index, stub_status,
+};
 use yorozu_modules::phases::{
     access, auth_basic, auth_request, browser, geo, geoip2, limit_conn, limit_req, map, mirror,
     realip, referer, rewrite, secure_link, split_clients,
@@ -40,6 +42,7 @@ const ALL: &[Module] = &[
     secure_link::MODULE,
     empty_gif::MODULE,
     flv::MODULE,
+    mp4::MODULE,
     random_index::MODULE,
     dav::MODULE,
     index::MODULE,
@@ -50,6 +53,7 @@ const ALL: &[Module] = &[
     cache::MODULE,
     cache::drop_args::MODULE,
     proxy::MODULE,
+    grpc::MODULE,
     memcached::MODULE,
     fastcgi::MODULE,
     uwsgi::MODULE,

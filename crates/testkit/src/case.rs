@@ -3,13 +3,14 @@
 //! ```text
 //! about   one sentence
 //! gateways fastcgi proxy                         once for each: {gateway} is its name, {pass} passes to the
-//!         origin, {to NAME} to an upstream block, {address} is what stands there
+//!         origin, {to NAME} to an upstream block, {address} is what stands there; of `proxy` also with HTTP/2
 //! main    directives before events {}
 //! events  directives inside events {}
 //! http    directives inside http {}             ($dir, $port, $certs are replaced; $origin speaks FastCGI,
 //!         $web HTTP/1.1, $keys memcached's protocol; $tls_server, $tls_revoked, $tls_deep and $tls_other
 //!         are $web behind TLS with that certificate of `tls::certificates`; $php speaks FastCGI over TCP, $scgi and
-//!         $uwsgi their protocols, $tls_uwsgi, $revoked_uwsgi and $deep_uwsgi the latter behind TLS;
+//!         $uwsgi their protocols, $tls_uwsgi, $revoked_uwsgi and $deep_uwsgi the latter behind TLS; $h2 and
+//!         $tls_h2 speak HTTP/2, where a field Trailer-Name stands behind the content as Name;
 //!         answers and counts are shared. $deaf takes connections and reads nothing, $full takes none)
 //! conf    directives inside server {}
 //! file    html/a.txt "text"
@@ -33,7 +34,7 @@
 //! origin done  1                                 answers that it could send whole
 //! origin connections  1                          connections so far
 //! origin param  NAME "value"                     of the last request; over HTTP, fields as HTTP_NAME; PEER and
-//!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED
+//!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED, TLS_ALPN
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
 //! cold    the reason why a second pass on the same server would not be the same
 //! only    h1 the reason why other forms cannot be; h1, h2, h3, plain, tls, new
@@ -209,9 +210,17 @@ impl Case {
 pub fn parse_all(text: &str) -> Vec<Case> {
     let names = text.lines().find_map(|line| line.strip_prefix("gateways "));
     let Some(names) = names else { return vec![parse(text)] };
+    let mut names: Vec<&str> = names.split_whitespace().collect();
+    if names.contains(&"proxy") {
+        names.push("h2");
+    }
     let one = |name: &str| {
+        if name == "h2" {
+            return of_h2(text);
+        }
         let (scheme, address) = match name {
             "fastcgi" => ("", "$php"),
+            "grpc" => ("grpc://", "$h2"),
             "proxy" => ("http://", "$web"),
             "scgi" => ("", "$scgi"),
             "uwsgi" => ("", "$uwsgi"),
@@ -227,7 +236,22 @@ pub fn parse_all(text: &str) -> Vec<Case> {
         case.about = format!("{name}: {}", case.about);
         case
     };
-    names.split_whitespace().map(one).collect()
+    names.into_iter().map(one).collect()
+}
+
+/// A case of `proxy` with upstreams of HTTP/2, which nginx of Debian does not have.
+fn of_h2(text: &str) -> Case {
+    let text = text
+        .replace("proxy_http_version 1.1;", "")
+        .replace("{gateway}", "proxy")
+        .replace("{pass}", "proxy_pass http://$h2")
+        .replace("{address}", "$h2")
+        .replace("{to ", "{to proxy_pass http://");
+    let mut case = parse(&text);
+    case.http.insert_str(0, "proxy_http_version 2;\n");
+    case.about = format!("h2: {}", case.about);
+    case.differs = Some(None);
+    case
 }
 
 /// `{to X Y}` as `X Y`.

@@ -40,7 +40,7 @@ impl Client {
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let (sender, driver) = runtime.block_on(async {
             let tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.map_err(text)?;
-            let handshake = h2::client::handshake(Stream { tcp, tls });
+            let handshake = h2::client::handshake(Stream { tcp, tls: tls.map(Into::into) });
             let shaken = tokio::time::timeout(PATIENCE, handshake).await.map_err(text)?;
             let (sender, connection) = shaken.map_err(text)?;
             Ok::<_, String>((sender, tokio::spawn(connection)))
@@ -142,9 +142,9 @@ pub fn as_http(request: &Request) -> Option<http::Request<()>> {
 
 /// A TCP connection, with TLS or without.
 #[derive(Debug)]
-struct Stream {
-    tcp: TcpStream,
-    tls: Option<ClientConnection>,
+pub(crate) struct Stream {
+    pub(crate) tcp: TcpStream,
+    pub(crate) tls: Option<rustls::Connection>,
 }
 
 /// The socket as rustls wants it: what would wait says so.

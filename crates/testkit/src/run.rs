@@ -118,6 +118,11 @@ fn configuration(case: &Case, kind: &Kind, ports: &Ports, origin: &Origin) -> Te
     if all.contains("$full") {
         places.push(("$full", full()));
     }
+    for (word, certificate) in [("$h2", None), ("$tls_h2", Some("server"))] {
+        if all.contains(word) {
+            places.push((word, origin.listen_h2(certificate)));
+        }
+    }
     if all.contains("$uwsgi") {
         places.push(("$uwsgi", origin.listen_uwsgi()));
     }

@@ -141,6 +141,13 @@ pub fn server(name: &str) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
+/// The same for servers of HTTP/2.
+pub fn server_of_h2(name: &str) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::clone(&server(name));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
+}
+
 #[derive(Debug)]
 struct Anyone;
 

@@ -1,6 +1,7 @@
 //! Idle connections kept for the next request.
 
 use crate::connection::Connection;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct Kept {
     pub requests: u64,
     /// When it was opened.
     pub opened: Instant,
+    /// What its protocol has to know of the requests before.
+    pub memory: Option<Box<dyn Any>>,
 }
 
 /// What a connection is for.
@@ -155,7 +158,7 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         let connection = Rc::new(Connection::Unix(UnixSocket::new(near).unwrap()));
-        (Kept { connection, requests: 0, opened: now }, far)
+        (Kept { connection, requests: 0, opened: now, memory: None }, far)
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -229,12 +229,16 @@ fn a_reload_that_the_server_did_not_survive_is_reported() {
     let http = format!("{PLAIN} #later server {{ listen 127.0.0.1:{port}; return 200 later; }}\n");
     let server = Server::start(&yorozu(), folder.path(), &http);
     let first = answering(server.port);
+    // The master has heard that it serves once it takes a configuration.
+    let reloads = || log(&folder).matches("reconfigured").count();
+    signal(&server, Signal::SIGHUP);
+    until("a reload", || reloads() == 1);
     send(first, Signal::SIGSTOP);
     let file = folder.path().join("nginx.conf");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace("#later", "")).unwrap();
     signal(&server, Signal::SIGHUP);
-    until("the signal", || log(&folder).contains("signal 1 (SIGHUP) received"));
+    until("the signal", || log(&folder).matches("signal 1 (SIGHUP) received").count() == 2);
     until("the socket", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     send(first, Signal::SIGKILL);
     until("the report", || {
@@ -242,7 +246,7 @@ fn a_reload_that_the_server_did_not_survive_is_reported() {
     });
     assert_ne!(answering(server.port), first);
     signal(&server, Signal::SIGHUP);
-    until("the reload", || log(&folder).contains("reconfigured"));
+    until("the reload", || reloads() == 2);
     assert_eq!(get(port, "/").unwrap().body, b"later");
 }
 

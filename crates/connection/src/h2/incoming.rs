@@ -181,7 +181,7 @@ impl Incoming {
                 Ok(())
             }
             Frame::WindowUpdate(more) => streams.widen(head.stream, more),
-            Frame::Other => Ok(()),
+            Frame::Goaway(..) | Frame::Other => Ok(()),
         }
     }
 

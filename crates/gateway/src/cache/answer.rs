@@ -62,7 +62,7 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
 /// The fields of a stored head that a response keeps apart.
 fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
     let mut response = Response::new(head.status);
-    response.content_type = head.content_type.clone();
+    entry::place_type(&head.content_type, &mut response);
     response.last_modified = head.last_modified;
     response.etag = head.etag.clone();
     response.age = conf.cache_age.then(|| head.age(now));
@@ -258,7 +258,7 @@ pub fn revalidated(
 
 fn update_fields(conf: &Conf, update: Response, renewed: &mut EntryHead) {
     if !update.content_type.is_empty() {
-        renewed.content_type = update.content_type.clone();
+        renewed.content_type = entry::stored_type(&update);
     }
     if !update.etag.is_empty() {
         renewed.etag = update.etag.clone();

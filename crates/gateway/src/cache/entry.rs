@@ -107,7 +107,7 @@ fn entry_head(
     Ok(EntryHead {
         key: Bytes::copy_from_slice(key.as_bytes()),
         status: head.status,
-        content_type: response.content_type.clone(),
+        content_type: stored_type(response),
         fields: stored_fields(response, part.is_some()),
         stored_at: now,
         born_at: fresh.born_at,
@@ -125,6 +125,28 @@ fn entry_head(
         tags,
         ..EntryHead::default()
     })
+}
+
+/// Between a stored type and the charset that its text is to be in; no type holds it.
+const MARK: u8 = 0;
+
+/// The type, and the charset that the upstream wants.
+pub(super) fn stored_type(response: &Response) -> Bytes {
+    match &response.charset {
+        Some(charset) => [&response.content_type[..], &[MARK], charset].concat().into(),
+        None => response.content_type.clone(),
+    }
+}
+
+/// What [`stored_type`] joined, given to a response.
+pub(super) fn place_type(stored: &Bytes, response: &mut Response) {
+    match memchr::memchr(MARK, stored) {
+        Some(at) => {
+            response.content_type = stored.slice(..at);
+            response.charset = Some(stored.slice(at + 1..));
+        }
+        None => response.content_type = stored.clone(),
+    }
 }
 
 /// Fields as a later client shall get them.

@@ -5,7 +5,7 @@ pub mod codec;
 pub mod head;
 pub mod params;
 
-use crate::protocol::call::{Call, Framing};
+use crate::protocol::call::{Call, Framing, Talk};
 use crate::protocol::family::Family;
 use bytes::Bytes;
 use codec::reader;
@@ -78,7 +78,7 @@ impl Plain {
             validates,
             framing: Framing::PLAIN,
             content,
-            reader: reader(exchange, location, family),
+            talk: Talk::Apart(reader(exchange, location, family)),
             catch_stderr: Vec::new(),
             line: None,
             may_keep: false,

@@ -6,7 +6,7 @@ use super::cgi::Param;
 use super::cgi::params::{Own, Pairs, put};
 use super::pass::{self, Shared};
 use super::protocol::Protocol;
-use super::protocol::call::{Call, Framing};
+use super::protocol::call::{Call, Framing, Talk};
 use super::protocol::codec::{Asked, Reader};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
@@ -92,7 +92,7 @@ impl Protocol for Fastcgi {
             validates,
             framing: STDIN,
             content,
-            reader: Reader { asked, make: |asked| codec(asked.head_bytes_max) },
+            talk: Talk::Apart(Reader { asked, make: |asked| codec(asked.head_bytes_max) }),
             catch_stderr: conf.fastcgi_catch_stderr.clone(),
             line: None,
             may_keep: conf.fastcgi_keep_conn,

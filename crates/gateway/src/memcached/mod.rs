@@ -4,7 +4,7 @@ pub mod pipeline;
 
 use super::pass::{self, Shared};
 use super::protocol::Protocol;
-use super::protocol::call::{Call, Framing, Line, LineAnswer, LineBounds, LineFault};
+use super::protocol::call::{Call, Framing, Line, LineAnswer, LineBounds, LineFault, Talk};
 use super::protocol::codec::{Asked, Head, Reader, Whole};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::fault::Conditions;
@@ -161,7 +161,10 @@ impl Protocol for Memcached {
             framing: Framing::PLAIN,
             content: Content::None,
             validates: false,
-            reader: Reader { asked: Asked::default(), make: |_| Box::new(Whole { body: None }) },
+            talk: Talk::Apart(Reader {
+                asked: Asked::default(),
+                make: |_| Box::new(Whole { body: None }),
+            }),
             catch_stderr: Vec::new(),
             may_keep: false,
             tls: None,

@@ -20,7 +20,7 @@ use yorozu_kernel::exchange::cached::NotStored;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response};
-use yorozu_kernel::exchange::{Exchange, content_type, error_page};
+use yorozu_kernel::exchange::{Exchange, error_page};
 use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Context, Level};
 
@@ -94,7 +94,7 @@ pub async fn accept(
     fetched.before = before;
     let mut body = ArrivingBody::new(exchange, fetched, targets);
     body.gather(&conf, is_buffered, &response).await;
-    if let Some(saver) = body.attach(exchange, &conf, is_buffered, &mut response) {
+    if let Some(saver) = body.attach(exchange, &conf, is_buffered, &mut response).await {
         Box::pin(saver.finish()).await;
     }
     Outcome::Respond(response)
@@ -168,7 +168,7 @@ async fn keep_intercepted(
             let mut body = ArrivingBody::new(exchange, fetched, targets);
             body.gather(&conf, conf.buffering, &response).await;
             // Nothing was given to it that would have to be finished.
-            drop(body.attach(exchange, &conf, conf.buffering, &mut response));
+            drop(body.attach(exchange, &conf, conf.buffering, &mut response).await);
         }
     }
 }
@@ -203,7 +203,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
     }
     let is_ignored = conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_CHARSET);
     if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
-        content_type::add_charset(&mut response.content_type, charset);
+        response.charset = (!charset.is_empty()).then(|| charset.clone());
     }
     response.allow_ranges |= conf.cache.force_ranges;
     response.forces_ranges = conf.cache.force_ranges;

@@ -80,7 +80,7 @@ impl ArrivingBody {
     /// Gives it to the response: whole, or with a pump that reads on. What is returned has all of it, and is to be
     /// finished.
     #[must_use]
-    pub fn attach(
+    pub async fn attach(
         self,
         exchange: &mut Exchange,
         conf: &Conf,
@@ -100,8 +100,7 @@ impl ArrivingBody {
             }
             let saver = finish_whole(exchange, pieces, targets, response, started);
             place_trailers(exchange, source.codec.take_trailers(), response);
-            let (connection, is_reusable) = source.into_connection(true);
-            lease.release(connection, is_reusable);
+            lease.release(source.rest(true).await);
             return saver;
         }
         if has_no_content {

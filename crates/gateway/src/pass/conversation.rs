@@ -3,9 +3,11 @@
 use super::fetch::{CLOSED_EARLY, Job};
 use super::pump::{ANSWERS, Source};
 use super::upload::{self, Sending, UploadFault, Uploaded};
-use crate::protocol::codec::{Codec, Head};
+use crate::protocol::call::{Begun, Outgoing, Talk};
+use crate::protocol::codec::{Codec, CodecError, Head};
 use crate::protocol::fault::Fault;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
+use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
@@ -25,6 +27,8 @@ pub(super) struct Conversation {
     /// Bytes of the request that were sent, but for those of an upload under way.
     sent: u64,
     pub(super) received: usize,
+    /// Whether another request went before.
+    is_kept: bool,
     /// Whether the request may be sent again over a new connection, should this one, which was kept,
     /// be dead.
     may_repeat: bool,
@@ -52,28 +56,59 @@ impl Conversation {
     }
 }
 
+/// What a request begins with.
+struct Opening {
+    head: Bytes,
+    /// Content in memory that could not go with it.
+    rest: Bytes,
+    outgoing: Option<Rc<dyn Outgoing>>,
+}
+
 impl Job<'_> {
-    /// Sends the request, or as much of it as goes at once.
-    pub(super) async fn begin(&self, connection: Rc<Connection>, may_repeat: bool) -> Conversation {
+    /// Sends the request, or as much of it as goes at once; `memory` is what the conversation before left.
+    pub(super) async fn begin(
+        &self,
+        connection: Rc<Connection>,
+        memory: Option<Box<dyn Any>>,
+        (is_kept, may_repeat): (bool, bool),
+    ) -> Conversation {
+        let (codec, mut opening) = self.opening(memory);
         let mut sent = 0;
         // The first piece of a body shares a call with the head.
         if matches!(self.call.content, Content::None | Content::Memory(_)) {
-            sent = batch::write_upstream(&connection, &self.call.request).await.unwrap_or(0);
+            sent = batch::write_upstream(&connection, &opening.head).await.unwrap_or(0);
+            opening.head.advance(sent);
         }
         Conversation {
-            codec: self.call.reader.codec(),
+            codec,
             input: ANSWERS.with(Spare::take),
-            sending: self.send(&connection, sent),
+            sending: self.send(&connection, opening, sent),
             sent: sent as u64,
             connection,
             received: 0,
+            is_kept,
             may_repeat,
             trouble: None,
         }
     }
 
+    /// A reader for the answer, and what is sent before it.
+    fn opening(&self, memory: Option<Box<dyn Any>>) -> (Box<dyn Codec>, Opening) {
+        match &self.call.talk {
+            Talk::Apart(reader) => {
+                let head = self.call.request.clone();
+                (reader.codec(), Opening { head, rest: Bytes::new(), outgoing: None })
+            }
+            Talk::Within(session) => {
+                let Begun { request, rest, codec, outgoing } = session.begin(memory);
+                (codec, Opening { head: request, rest, outgoing: Some(outgoing) })
+            }
+        }
+    }
+
     /// Leaves what is behind the `count` bytes that were sent to an upload, if there is anything.
-    fn send(&self, connection: &Rc<Connection>, count: usize) -> Sending {
+    fn send(&self, connection: &Rc<Connection>, opening: Opening, count: usize) -> Sending {
+        let Opening { head, rest, outgoing } = opening;
         let live = self.live.borrow_mut().take();
         let source = match (live, &self.call.content) {
             (Some(body), _) => {
@@ -84,14 +119,19 @@ impl Job<'_> {
             (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
             // Its body went with an earlier attempt: this one cannot be whole.
             (None, Content::Live { .. }) => return Sending::Broken,
-            (None, _) if count == self.call.request.len() => return Sending::Done,
+            (None, _) if !rest.is_empty() => upload::Source::Memory(rest),
+            (None, _) if head.is_empty() => return Sending::Done,
             (None, _) => upload::Source::None,
+        };
+        let framing = match outgoing {
+            Some(outgoing) => upload::Frames::Within(outgoing),
+            None => upload::Frames::Apart(self.call.framing),
         };
         Sending::UnderWay(upload::start(upload::Plan {
             connection: Rc::clone(connection),
-            head: self.call.request.slice(count..),
+            head,
             source,
-            framing: self.call.framing,
+            framing,
             send_timeout: self.conf.send_timeout,
             sent: Rc::new(Cell::new(count as u64)),
         }))
@@ -127,8 +167,13 @@ impl Job<'_> {
                 }
                 Ok(None) => {}
                 Err(problem) => {
-                    self.log(&problem.to_string(), peer);
-                    return Err(Fault::InvalidHead);
+                    let level = match &problem {
+                        // A new connection decides.
+                        CodecError::Refused(_) if talk.is_kept && !self.is_live => Level::Info,
+                        _ => Level::Error,
+                    };
+                    self.log_at(level, &problem.to_string(), peer);
+                    return Err(problem.into());
                 }
             }
             self.read_more(talk, peer).await?;
@@ -139,6 +184,10 @@ impl Job<'_> {
     async fn read_more(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), Fault> {
         let read = loop {
             let Sending::UnderWay(upload) = &mut talk.sending else {
+                let output = talk.codec.take_output();
+                if !output.is_empty() {
+                    Box::pin(self.say(talk, &output, peer)).await?;
+                }
                 let read = talk.connection.read(&mut talk.input);
                 match timer::within(self.conf.read_timeout, read).await {
                     Some(read) => break read,
@@ -176,6 +225,20 @@ impl Job<'_> {
                 talk.received += count;
                 Ok(())
             }
+        }
+    }
+
+    /// Says what the peer has to know before it says more.
+    async fn say(&self, talk: &mut Conversation, output: &[u8], peer: &Peer) -> Result<(), Fault> {
+        let write = talk.connection.write_all(output);
+        match timer::within(self.conf.send_timeout, write).await {
+            Some(Ok(())) => Ok(()),
+            // What it said before may be all of its answer.
+            Some(Err(problem)) => {
+                talk.trouble.get_or_insert(problem);
+                Ok(())
+            }
+            None => Err(self.not_sent(UploadFault::Peer(io::ErrorKind::TimedOut.into()), peer)),
         }
     }
 

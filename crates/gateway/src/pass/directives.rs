@@ -111,7 +111,7 @@ family_settings! {
     /// Buffer for the first part of the answer, which holds its head.
     buffer_size: Size = "8k", ONE;
     /// Whether the answer is read ahead of a slow client.
-    buffering: bool = "on", ONE;
+    buffering: bool = { buffering }, ONE;
     /// Count and size of buffers for reading ahead.
     buffers: Buffers = "8 8k", TWO;
     /// Bytes that may wait for the client while more is read.
@@ -141,7 +141,7 @@ family_settings! {
     /// Time between two reads of the answer.
     read_timeout: Duration = "60s", ONE;
     /// Whether the whole request body is read before the upstream is asked; `chunked`: only one whose length the client did not announce.
-    request_buffering: RequestBuffering = "on", ONE;
+    request_buffering: RequestBuffering = { buffering }, ONE;
     /// Least bytes of a send; accepted, not done.
     send_lowat: Size = "0", ONE;
     /// Time between two writes of the request.

@@ -83,7 +83,7 @@ impl Fetched {
     /// The rest of the answer is not wanted: the connection ends, and after it the hold on its peer.
     pub fn end(self) {
         drop(self.source);
-        self.lease.release(None, false);
+        self.lease.release(None);
     }
 }
 
@@ -185,7 +185,7 @@ impl Job<'_> {
     }
 
     /// Notes something about the attempt under way.
-    fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
+    pub(super) fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
         if let Some(attempt) = self.attempts.borrow_mut().last_mut() {
             note(attempt);
         }
@@ -278,7 +278,7 @@ impl Job<'_> {
                     Ok(connection) => {
                         let whom = self.pool.as_ref().map(|key| pools::whom(key, peer));
                         let connection = Rc::new(connection);
-                        (whom, Kept { connection, requests: 0, opened: begun })
+                        (whom, Kept { connection, requests: 0, opened: begun, memory: None })
                     }
                     Err(fault) => return Err((fault, lease)),
                 },
@@ -286,7 +286,8 @@ impl Job<'_> {
             let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
             self.attempt(|attempt| attempt.connect_time = Some(time));
             *was_sent = true;
-            let mut talk = self.begin(Rc::clone(&kept.connection), may_repeat).await;
+            let Kept { connection, requests, opened, memory } = kept;
+            let mut talk = self.begin(connection, memory, (requests > 0, may_repeat)).await;
             let result = self.read_head(&mut talk, peer).await;
             self.attempt(|attempt| {
                 attempt.bytes_sent = talk.sent();
@@ -295,6 +296,12 @@ impl Job<'_> {
             match result {
                 // It died while idle: not the peer's fault, a new connection decides.
                 Err(Fault::Error) if talk.received == 0 && may_repeat => *was_sent = false,
+                // It ended in order, and the request went past that: whatever it is, it was not done.
+                Err(Fault::Refused) if is_kept && !self.is_live => *was_sent = false,
+                Err(Fault::Refused) => {
+                    *was_sent = self.is_live;
+                    return Err((Fault::Refused, lease));
+                }
                 Err(fault) => return Err((fault, lease)),
                 Ok(head) => {
                     self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
@@ -302,12 +309,7 @@ impl Job<'_> {
                         head,
                         received: talk.received as u64,
                         source: talk.into_source(),
-                        lease: Lease::new(
-                            &self.upstream,
-                            lease,
-                            whom,
-                            (kept.requests, kept.opened),
-                        ),
+                        lease: Lease::new(&self.upstream, lease, whom, (requests, opened)),
                         started: begun,
                         scheme: self.call.scheme,
                         before: None,

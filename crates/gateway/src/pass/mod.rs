@@ -1,7 +1,7 @@
 //! What every gateway shares: directives, peers and retries, buffering, the cache in front.
 //!
 //! Way through: [`respond`] (cache, never waits) -> [`run`] (waits: disk, another maker, the request
-//! body, the peer) -> [`fetch`] (peers, one after another) -> [`answer`] (head to response, what is
+//! body, the peer) -> [`fetch`] (peers, one after another; with each a [`conversation`]) -> [`answer`] (head to response, what is
 //! stored) -> [`arriving`] (the body, if it is there) -> [`pump`] (the rest, read ahead of the client).
 //!
 //! Nothing here names a protocol: each is a [`Protocol`], which brings its directives, a

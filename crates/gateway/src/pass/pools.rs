@@ -4,6 +4,7 @@
 //! with `keepalive … local` or TLS, for one location and peer name: it is never used for what it was not opened for.
 
 use crate::upstream::{Keepalive, Upstream};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,6 +21,8 @@ use yorozu_upstream::{Connection, Group, Kept, KeptFor, Peer, Pool};
 pub struct PoolKey {
     group: u64,
     scheme: &'static str,
+    /// Whether a connection has a state of its own.
+    has_session: bool,
     /// `*_bind`
     from: Option<SocketAddr>,
     /// The location and the name of the peer's certificate, where they matter.
@@ -27,10 +30,10 @@ pub struct PoolKey {
 }
 
 impl PoolKey {
-    /// `location` is unlike any other of the process's configurations.
+    /// `scheme`, and whether a connection has a state of its own; `location` is unlike any other of the process's configurations.
     pub fn new(
         upstream: &Upstream,
-        scheme: &'static str,
+        (scheme, has_session): (&'static str, bool),
         from: Option<SocketAddr>,
         location: usize,
         tls_name: Option<&str>,
@@ -40,7 +43,7 @@ impl PoolKey {
             Some(name) => Some((location, name.into())),
             None => is_local.then(|| (location, "".into())),
         };
-        Self { group: upstream.group.id, scheme, from, place }
+        Self { group: upstream.group.id, scheme, has_session, from, place }
     }
 }
 
@@ -157,6 +160,12 @@ async fn sweep(_sweeping: Sweeping) {
     }
 }
 
+/// A connection on which another request can follow, and what that has to know.
+pub struct Rest {
+    pub connection: Rc<Connection>,
+    pub memory: Option<Box<dyn Any>>,
+}
+
 /// A peer in use by one request, and where its connection is kept afterwards, if at all.
 pub struct Lease {
     upstream: Arc<Upstream>,
@@ -191,12 +200,11 @@ impl Lease {
         self.whom = None;
     }
 
-    /// The request is over; a whole connection may be kept.
-    pub fn release(self, connection: Option<Rc<Connection>>, is_reusable: bool) {
-        let whom = self.whom.filter(|_| is_reusable);
-        if let (Some(whom), Some(connection)) = (whom, connection) {
-            let requests = self.requests + 1;
-            put(whom, &self.upstream, Kept { connection, requests, opened: self.opened });
+    /// The request is over; a connection on which another can follow may be kept.
+    pub fn release(self, rest: Option<Rest>) {
+        if let (Some(whom), Some(Rest { connection, memory })) = (self.whom, rest) {
+            let (requests, opened) = (self.requests + 1, self.opened);
+            put(whom, &self.upstream, Kept { connection, requests, opened, memory });
         }
         if !self.is_blamed {
             self.lease.succeeded(turn::instant);

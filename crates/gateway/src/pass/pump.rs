@@ -2,7 +2,7 @@
 //! temporary file, as far as the location's buffers allow.
 
 use super::pace::Paced;
-use super::pools::Lease;
+use super::pools::{Lease, Rest};
 use super::store::Saver;
 use super::upload::Sending;
 use crate::cache::Collecting;
@@ -18,6 +18,7 @@ use yorozu_cache::Filling;
 use yorozu_kernel::base::spare::Spare;
 use yorozu_kernel::base::turn::{self, unix_seconds_of};
 use yorozu_kernel::base::{faults, tasks, timer};
+use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::response::Segment;
 use yorozu_kernel::exchange::stream::{Ending, Shared, Stream, Torn, Totals};
 use yorozu_kernel::files::read;
@@ -32,6 +33,9 @@ thread_local! {
     /// Read into while an answer arrives: connections that are kept own no buffer.
     pub static ANSWERS: Spare = const { Spare::of(ANSWER_BYTES) };
 }
+
+/// How long a connection that is to be kept may take for the last words of a request; chosen: they are few bytes.
+const REST_TIME: Duration = Duration::from_secs(1);
 
 /// A connection in the middle of a response.
 pub struct Source {
@@ -55,6 +59,11 @@ impl Source {
                 BodyStep::End => return Ok(None),
                 BodyStep::NeedMore => {}
             }
+            if let Some(words) = self.words() {
+                if words.await.is_err() {
+                    self.sending = Sending::Broken;
+                }
+            }
             if !matches!(self.read().await, Ok(count) if count > 0) {
                 return if self.codec.is_whole_at_close() {
                     Ok(None)
@@ -63,6 +72,19 @@ impl Source {
                 };
             }
         }
+    }
+
+    /// What the peer has to be told, once the request is sent; until then that is the upload's.
+    ///
+    /// # Cancel safety
+    /// Not safe: see [`Connection::write_all`].
+    fn words(&mut self) -> Option<Later<'static, io::Result<()>>> {
+        let connection = self.connection.as_ref().filter(|_| self.sending.is_done())?;
+        let output = self.codec.take_output();
+        (!output.is_empty()).then(|| {
+            let connection = Rc::clone(connection);
+            Box::pin(async move { connection.write_all(&output).await }) as Later<'static, _>
+        })
     }
 
     /// Reads, while the request may still be on its way.
@@ -105,6 +127,12 @@ impl Source {
     ) -> Result<bool, CodecError> {
         let deadline = tokio::time::Instant::now() + longest;
         while !self.arrived(pieces)? {
+            if let Some(words) = self.words() {
+                if !matches!(tokio::time::timeout_at(deadline, words).await, Ok(Ok(()))) {
+                    // A part of them may be said.
+                    self.sending = Sending::Broken;
+                }
+            }
             let read = tokio::time::timeout_at(deadline, self.read()).await;
             if !matches!(read, Ok(Ok(count)) if count > 0) {
                 return Ok(false);
@@ -113,14 +141,23 @@ impl Source {
         Ok(true)
     }
 
-    /// The connection for another request, and whether it can serve one.
-    pub fn into_connection(self, is_whole: bool) -> (Option<Rc<Connection>>, bool) {
+    /// The connection, if it can serve another request.
+    pub async fn rest(mut self, is_whole: bool) -> Option<Rest> {
         let is_reusable =
             is_whole && self.sending.is_done() && self.input.is_empty() && self.codec.is_reusable();
-        ANSWERS.with(|spare| spare.give(self.input));
-        // An upload under way holds the connection, too.
-        drop(self.sending);
-        (self.connection.filter(|connection| Rc::strong_count(connection) == 1), is_reusable)
+        ANSWERS.with(|spare| spare.give(std::mem::take(&mut self.input)));
+        if !is_reusable {
+            return None;
+        }
+        if let Some(words) = self.words() {
+            let said = Box::pin(timer::within(REST_TIME, words)).await;
+            if !matches!(said, Some(Ok(()))) {
+                return None;
+            }
+        }
+        let memory = self.codec.leave();
+        let connection = self.connection.filter(|connection| Rc::strong_count(connection) == 1)?;
+        Some(Rest { connection, memory })
     }
 }
 
@@ -220,8 +257,7 @@ impl Pump {
         }
         let may_be_stored = source.codec.may_be_stored();
         let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
-        let (connection, is_reusable) = source.into_connection(is_whole);
-        end.lease.release(connection, is_reusable);
+        end.lease.release(source.rest(is_whole).await);
         {
             let mut state = self.shared.state.borrow_mut();
             state.trailers = trailers;

@@ -51,8 +51,9 @@ fn of_location(config: &WorkerConf, id: LocationId, protocol: &dyn Protocol) -> 
     let tls = protocol.tls(location);
     let tls_name = tls.as_ref().map(|tls| tls.name.to_str());
     let place = std::ptr::from_ref(location).addr();
+    let speech = (protocol.scheme(), protocol.has_sessions(location));
     Some(Ready {
-        key: PoolKey::new(upstream, protocol.scheme(), None, place, tls_name.as_deref()),
+        key: PoolKey::new(upstream, speech, None, place, tls_name.as_deref()),
         upstream: Arc::clone(upstream),
         options: gateway.socket_options(None),
         connect_timeout: gateway.connect_timeout,
@@ -86,7 +87,7 @@ impl Ready {
                 return;
             }
             let connection = Rc::new(connection);
-            let kept = Kept { connection, requests: 0, opened: Instant::now() };
+            let kept = Kept { connection, requests: 0, opened: Instant::now(), memory: None };
             pools::put(pools::whom(&self.key, peer), &self.upstream, kept);
         }
     }

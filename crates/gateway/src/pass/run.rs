@@ -7,7 +7,7 @@ use super::pools::PoolKey;
 use super::{Settings, settings};
 use crate::cache::answer::Failure;
 use crate::cache::{self, Found, Plan, parts};
-use crate::protocol::call::Call;
+use crate::protocol::call::{Call, Talk};
 use crate::protocol::fault::{Conditions, Fault};
 use crate::protocol::target::Target;
 use crate::protocol::{self, Protocol};
@@ -234,7 +234,8 @@ fn pool_key(
     (call.may_keep && upstream.keepalive.is_some()).then(|| {
         let tls_name = call.tls.as_ref().map(|tls| tls.name.to_str());
         let place = std::ptr::from_ref(way.location).addr();
-        PoolKey::new(upstream, call.scheme, from, place, tls_name.as_deref())
+        let speech = (call.scheme, matches!(call.talk, Talk::Within(_)));
+        PoolKey::new(upstream, speech, from, place, tls_name.as_deref())
     })
 }
 

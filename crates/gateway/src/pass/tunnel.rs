@@ -77,7 +77,7 @@ impl Upgraded {
         };
         let Self { connection, lease, started, .. } = self;
         drop(connection);
-        lease.release(None, false);
+        lease.release(None);
         let carried = passing.carried.get();
         let (time, is_timed_out) = (turn::since(started), result.unwrap_or(false));
         Carried { time, is_timed_out, ..carried }

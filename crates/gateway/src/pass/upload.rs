@@ -1,12 +1,12 @@
 //! Sends a request while its answer may already be arriving.
 
-use crate::protocol::call::Framing;
+use crate::protocol::call::{Framing, Outgoing};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,8 @@ use yorozu_upstream::Connection;
 /// The body of a request, as far as it is not in memory with the head.
 pub enum Source {
     None,
+    /// What could not go with the head.
+    Memory(Bytes),
     /// In a file, and its length in bytes.
     File(Arc<File>, u64),
     /// Still on its way from the client.
@@ -66,13 +68,21 @@ impl Sending {
     }
 }
 
+/// How pieces are framed.
+pub enum Frames {
+    /// As they come.
+    Apart(Framing),
+    /// As the peer has room for them.
+    Within(Rc<dyn Outgoing>),
+}
+
 /// What one upload needs.
 pub struct Plan {
     pub connection: Rc<Connection>,
     /// Bytes before the body, as far as they are not sent yet.
     pub head: Bytes,
     pub source: Source,
-    pub framing: Framing,
+    pub framing: Frames,
     pub send_timeout: Duration,
     /// Bytes sent so far, for `$upstream_bytes_sent`.
     pub sent: Rc<Cell<u64>>,
@@ -89,6 +99,7 @@ pub fn start(plan: Plan) -> Upload {
         let result = async {
             match source {
                 Source::None => sender.head().await,
+                Source::Memory(rest) => sender.pieces(vec![rest], true).await,
                 Source::File(file, length) => sender.file(&file, length).await,
                 Source::Live(live, bounds) => {
                     let live = body.insert(*live);
@@ -104,7 +115,7 @@ pub fn start(plan: Plan) -> Upload {
 
 struct Sender {
     connection: Rc<Connection>,
-    framing: Framing,
+    framing: Frames,
     send_timeout: Duration,
     sent: Rc<Cell<u64>>,
     /// What goes before the body, until it is sent: with the first piece, if that is there.
@@ -131,12 +142,65 @@ impl Sender {
         if head.is_empty() { Ok(()) } else { self.write(&mut [IoSlice::new(&head)]).await }
     }
 
+    /// Sends pieces, and the end behind them.
+    async fn pieces(&mut self, pieces: Vec<Bytes>, is_last: bool) -> Result<(), UploadFault> {
+        match &self.framing {
+            Frames::Apart(framing) => {
+                let framing = *framing;
+                self.at_once(&pieces, framing, is_last).await
+            }
+            Frames::Within(outgoing) => {
+                let outgoing = Rc::clone(outgoing);
+                self.as_taken(&*outgoing, pieces, is_last).await
+            }
+        }
+    }
+
+    /// Sends pieces as the peer takes them.
+    async fn as_taken(
+        &mut self,
+        outgoing: &dyn Outgoing,
+        mut pieces: Vec<Bytes>,
+        is_last: bool,
+    ) -> Result<(), UploadFault> {
+        pieces.retain(|piece| !piece.is_empty());
+        if pieces.is_empty() && is_last {
+            return self.end().await;
+        }
+        while !pieces.is_empty() {
+            while outgoing.room() == 0 {
+                self.words(outgoing).await?;
+                let changed = tokio::time::timeout(self.send_timeout, outgoing.changed()).await;
+                changed.map_err(|_| UploadFault::Peer(io::ErrorKind::TimedOut.into()))?;
+            }
+            let mut out = vec![std::mem::take(&mut self.head), outgoing.take_output().into()];
+            outgoing.put(&mut pieces, is_last, &mut out);
+            let mut slices: Vec<IoSlice<'_>> = out.iter().map(|part| IoSlice::new(part)).collect();
+            self.write(&mut slices).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what goes before the content, and what is to be said beside it.
+    async fn words(&mut self, outgoing: &dyn Outgoing) -> Result<(), UploadFault> {
+        let (head, output) = (std::mem::take(&mut self.head), outgoing.take_output());
+        match head.is_empty() && output.is_empty() {
+            true => Ok(()),
+            false => self.write(&mut [IoSlice::new(&head), IoSlice::new(&output)]).await,
+        }
+    }
+
     /// Sends pieces in one call, and the end behind them.
-    async fn pieces(&mut self, pieces: &[Bytes], is_last: bool) -> Result<(), UploadFault> {
+    async fn at_once(
+        &mut self,
+        pieces: &[Bytes],
+        framing: Framing,
+        is_last: bool,
+    ) -> Result<(), UploadFault> {
         let parts: Vec<&[u8]> =
-            pieces.iter().flat_map(|piece| piece.chunks(self.framing.piece_bytes_max)).collect();
+            pieces.iter().flat_map(|piece| piece.chunks(framing.piece_bytes_max)).collect();
         // What arrived together goes on as one chunk; a record holds one part.
-        let frames: Vec<&[&[u8]]> = match self.framing.joins {
+        let frames: Vec<&[&[u8]]> = match framing.joins {
             false => parts.chunks(1).collect(),
             // A chunk of nothing, or a record, would be the end.
             true if parts.is_empty() => Vec::new(),
@@ -147,12 +211,12 @@ impl Sender {
         for frame in &frames {
             let start = self.before.len();
             let bytes = frame.iter().map(|part| part.len()).sum();
-            let after = (self.framing.around)(bytes, &mut self.before);
+            let after = (framing.around)(bytes, &mut self.before);
             marks.push((start..self.before.len(), after));
         }
         let mut end = Vec::new();
         if is_last {
-            (self.framing.end)(&mut end);
+            (framing.end)(&mut end);
         }
         let head = std::mem::take(&mut self.head);
         let mut slices = Vec::with_capacity(parts.len() + 2 * frames.len() + 2);
@@ -169,7 +233,13 @@ impl Sender {
     async fn end(&mut self) -> Result<(), UploadFault> {
         self.head().await?;
         let mut end = Vec::new();
-        (self.framing.end)(&mut end);
+        match &self.framing {
+            Frames::Apart(framing) => (framing.end)(&mut end),
+            Frames::Within(outgoing) => {
+                end = outgoing.take_output();
+                outgoing.end(&mut end);
+            }
+        }
         if end.is_empty() { Ok(()) } else { self.write(&mut [IoSlice::new(&end)]).await }
     }
 
@@ -184,9 +254,29 @@ impl Sender {
             let count = left.min(yorozu_kernel::base::limits::FILE_CHUNK_BYTES);
             let piece = read::read(file, at, count).await.map_err(UploadFault::Peer)?;
             at += count as u64;
-            self.pieces(&[piece], at >= length).await?;
+            self.pieces(vec![piece], at >= length).await?;
         }
         Ok(())
+    }
+
+    /// What arrives next from the client; meanwhile the peer is told what it has to know.
+    async fn arriving(
+        &mut self,
+        body: &mut RequestBody,
+        bounds: &PieceBounds,
+    ) -> Result<Vec<Bytes>, UploadFault> {
+        let outgoing = match &self.framing {
+            Frames::Apart(_) => return body.pieces(bounds).await.map_err(UploadFault::Client),
+            Frames::Within(outgoing) => Rc::clone(outgoing),
+        };
+        let mut next = pin!(body.pieces(bounds));
+        loop {
+            tokio::select! {
+                biased;
+                pieces = &mut next => return pieces.map_err(UploadFault::Client),
+                () = outgoing.changed() => self.words(&*outgoing).await?,
+            }
+        }
     }
 
     async fn live(
@@ -198,12 +288,12 @@ impl Sender {
             self.head().await?;
         }
         loop {
-            let pieces = body.pieces(bounds).await.map_err(UploadFault::Client)?;
+            let pieces = self.arriving(body, bounds).await?;
             if pieces.is_empty() {
                 return self.end().await;
             }
             let is_last = body.is_finished();
-            self.pieces(&pieces, is_last).await?;
+            self.pieces(pieces, is_last).await?;
             if is_last {
                 return Ok(());
             }

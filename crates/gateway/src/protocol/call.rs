@@ -2,8 +2,10 @@
 
 use super::codec::{Codec, Head, Reader};
 use bytes::Bytes;
+use std::any::Any;
 use std::io::{self, Write as _};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use yorozu_kernel::exchange::content::Content;
@@ -12,7 +14,8 @@ use yorozu_upstream::{Peer, SocketOptions, TlsOptions};
 
 /// A request as one protocol sends it, and how its answer is read.
 pub struct Call {
-    /// The whole request, or its part before a body that lies in a file or still arrives.
+    /// With [`Talk::Apart`] the whole request, or its part before a body that lies in a file or still arrives; else its head, as
+    /// HTTP/1 would have it.
     pub request: Bytes,
     /// How pieces of such a body are framed.
     pub framing: Framing,
@@ -20,8 +23,8 @@ pub struct Call {
     pub validates: bool,
     /// The content that the request announces; in memory, it is a part of [`Call::request`].
     pub content: Content,
-    /// What reads the answer.
-    pub reader: Reader,
+    /// How it is begun on a connection.
+    pub talk: Talk,
     /// Texts in the application's messages that make its answer a failure.
     pub catch_stderr: Vec<Bytes>,
     /// Whether the connection may be kept for another request.
@@ -34,6 +37,50 @@ pub struct Call {
     pub line: Option<Box<dyn Line>>,
     /// Where in the request the `/path` stands that messages have behind the peer's address.
     pub uri: Range<usize>,
+}
+
+/// How a request is begun on a connection.
+pub enum Talk {
+    /// Whatever was said before: [`Call::request`] is sent, and this reads the answer.
+    Apart(Reader),
+    /// With what was said on the connection before.
+    Within(Box<dyn Session>),
+}
+
+/// A request of a protocol in which a connection has a state of its own.
+pub trait Session {
+    /// Begins on a connection; `kept` is what the conversation before [left](Codec::leave), `None` on a new one.
+    fn begin(&self, kept: Option<Box<dyn Any>>) -> Begun;
+}
+
+/// A request for one connection.
+pub struct Begun {
+    /// What goes out first, instead of [`Call::request`].
+    pub request: Bytes,
+    /// Content that is in memory and could not go with it.
+    pub rest: Bytes,
+    pub codec: Box<dyn Codec>,
+    /// How what follows is sent.
+    pub outgoing: Rc<dyn Outgoing>,
+}
+
+/// The sending side of a conversation in which the peer says how much it takes, and has to be answered beside that.
+pub trait Outgoing {
+    /// How many bytes of the content the peer takes now.
+    fn room(&self) -> usize;
+
+    /// Frames as much of the pieces as there is room for; what is left stays in `pieces`. With `is_last` they end the
+    /// content.
+    fn put(&self, pieces: &mut Vec<Bytes>, is_last: bool, out: &mut Vec<Bytes>);
+
+    /// Ends the content.
+    fn end(&self, out: &mut Vec<u8>);
+
+    /// What is to be said beside the content.
+    fn take_output(&self) -> Vec<u8>;
+
+    /// Returns when there is more room, or something to say.
+    fn changed(&self) -> Later<'_, ()>;
 }
 
 /// How pieces of a request body are framed.

@@ -1,6 +1,7 @@
 //! How a protocol's answers are read.
 
 use bytes::{Bytes, BytesMut};
+use std::any::Any;
 use std::ops::Deref;
 use std::rc::Rc;
 use yorozu_kernel::base::spare::SpareLists;
@@ -194,6 +195,16 @@ pub trait Codec {
         Vec::new()
     }
 
+    /// What is to be said to the peer before it says more; asked once the request is sent.
+    fn take_output(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// What the next conversation on the connection has to know.
+    fn leave(&mut self) -> Option<Box<dyn Any>> {
+        None
+    }
+
     /// nginx's words for a connection closed in the middle of the body.
     fn closed_early(&self) -> &'static str {
         "upstream prematurely closed connection"
@@ -212,6 +223,9 @@ pub enum CodecError {
     /// With nginx's words for it.
     #[error("{0}")]
     Invalid(String),
+    /// The peer did nothing for the request; nginx's words.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Hands out a body that is there already.

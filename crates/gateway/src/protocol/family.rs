@@ -16,6 +16,8 @@ pub struct Family {
     pub prefix: &'static str,
     /// The default of its `*_temp_path`.
     pub temp_path: &'static str,
+    /// The defaults of its `*_buffering` and `*_request_buffering`.
+    pub buffering: &'static str,
     /// Whether it has a default cache key, where `*_cache_key` is not set.
     pub has_default_key: bool,
     /// Where the settings with its prefix lie: the gateway's, those of the cache in front, and those of TLS.
@@ -29,11 +31,18 @@ impl Family {
         Self {
             prefix,
             temp_path,
+            buffering: "on",
             has_default_key: false,
             gateway: Place::new(),
             cache: Place::new(),
             tls: Place::new(),
         }
+    }
+
+    /// The same with content that passes as it comes, both ways.
+    #[must_use]
+    pub const fn unbuffered(self) -> Self {
+        Self { buffering: "off", ..self }
     }
 
     /// The same with a default cache key.

@@ -14,6 +14,8 @@ pub enum Fault {
     Timeout,
     /// Its answer broke the protocol.
     InvalidHead,
+    /// It said that it did nothing for the request; as nginx, an answer that is none.
+    Refused,
     /// It answered with this status, which counts as a failure here.
     Status(u16),
     /// All peers are taken out or tried.
@@ -26,7 +28,7 @@ impl Fault {
         match self {
             Self::Timeout => 504,
             Self::Status(status) => *status,
-            Self::Error | Self::InvalidHead | Self::NoPeer => 502,
+            Self::Error | Self::InvalidHead | Self::Refused | Self::NoPeer => 502,
         }
     }
 
@@ -35,15 +37,18 @@ impl Fault {
         match self {
             Self::Error | Self::NoPeer => Conditions::ERROR,
             Self::Timeout => Conditions::TIMEOUT,
-            Self::InvalidHead => Conditions::INVALID_HEADER,
+            Self::InvalidHead | Self::Refused => Conditions::INVALID_HEADER,
             Self::Status(status) => Conditions::of_status(*status),
         }
     }
 }
 
 impl From<CodecError> for Fault {
-    fn from(_: CodecError) -> Self {
-        Self::InvalidHead
+    fn from(problem: CodecError) -> Self {
+        match problem {
+            CodecError::Refused(_) => Self::Refused,
+            _ => Self::InvalidHead,
+        }
     }
 }
 

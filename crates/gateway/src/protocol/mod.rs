@@ -72,6 +72,12 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
     /// Whether connections may be kept for another request.
     fn may_keep(&self, location: &LocationConf) -> bool;
 
+    /// Whether a connection has a state of its own ([`Talk::Within`](call::Talk)): then only those of such requests are
+    /// used.
+    fn has_sessions(&self, _location: &LocationConf) -> bool {
+        false
+    }
+
     /// Whether connections may have to be encrypted.
     fn may_use_tls(&self) -> bool {
         false

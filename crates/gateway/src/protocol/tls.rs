@@ -2,12 +2,13 @@
 
 use super::Protocol;
 use super::family::{Family, FamilyDraft, Spoken, Stamped, family_settings};
+use crate::h2;
 use bytes::Bytes;
 use rustls::ClientConfig;
 use rustls::pki_types::{IpAddr, ServerName};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::place::Place;
@@ -72,6 +73,8 @@ pub use own::{Draft, rows};
 pub struct Conf {
     /// Loaded, unless variables decide about the certificate; `None` where TLS is not used.
     config: Option<Arc<ClientConfig>>,
+    /// The same where HTTP/2 is spoken.
+    of_h2: OnceLock<Arc<ClientConfig>>,
     settings: ClientSettings,
     /// Of the directives, for messages.
     prefix: &'static str,
@@ -144,6 +147,7 @@ impl Conf {
         };
         let mut conf = Self {
             config: None,
+            of_h2: OnceLock::new(),
             settings,
             prefix,
             identity: identity(&own, prefix, is_used)?,
@@ -161,6 +165,19 @@ impl Conf {
     /// Whether variables name the certificate.
     pub fn is_spelled(&self) -> bool {
         self.config.is_none()
+    }
+
+    /// The same connection for HTTP/2, which the peer is asked for (RFC 7301).
+    pub fn for_h2(&self, options: TlsOptions) -> TlsOptions {
+        let TlsOptions { config, name } = options;
+        let asking = || {
+            let mut config = ClientConfig::clone(&config);
+            config.alpn_protocols = vec![h2::ALPN.to_vec()];
+            Arc::new(config)
+        };
+        let is_fixed = self.config.as_ref().is_some_and(|fixed| Arc::ptr_eq(fixed, &config));
+        let config = if is_fixed { Arc::clone(self.of_h2.get_or_init(asking)) } else { asking() };
+        TlsOptions { config, name }
     }
 
     fn prepare(&mut self, files: &PemFiles) -> Result<(), ValueError> {

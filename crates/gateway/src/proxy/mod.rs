@@ -1,14 +1,15 @@
-//! `proxy_pass`: the mapping from an exchange to HTTP/1 and back, and the module's own directives.
+//! `proxy_pass`: the mapping from an exchange to HTTP and back, and the module's own directives.
 
 mod codec;
+pub mod destination;
 pub mod directives;
-mod request;
+pub mod request;
 mod rewrite;
 
 pub use request::add_x_forwarded_for;
 
 use super::pass::{self, Shared};
-use super::protocol::call::{Call, Framing};
+use super::protocol::call::{Call, Talk};
 use super::protocol::codec::{Asked, Reader};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
@@ -17,7 +18,8 @@ use crate::cache::settings;
 use crate::upstream::Upstream;
 use bytes::Bytes;
 use codec::HttpCodec;
-use request::Fields;
+use destination::{Destination, Going, Scheme};
+use request::{Fields, Rules};
 use rewrite::{CookieRules, Rule};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,14 +29,11 @@ use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::place::{ModuleConf, Place, place};
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft, Varies, silent};
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::word_enum;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::engine::Later;
-use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::variables::{Row, Variable};
-use yorozu_kernel::logging::error::{self, Level};
 use yorozu_upstream::TlsOptions;
 
 /// The module.
@@ -65,6 +64,7 @@ const HIDDEN: [&[u8]; 3] = [b"date", b"server", b"x-pad"];
 pub enum HttpVersion {
     V10,
     V11,
+    V2,
 }
 
 impl Setting for HttpVersion {
@@ -72,36 +72,8 @@ impl Setting for HttpVersion {
         match args.word(0) {
             b"1.0" => Ok(Self::V10),
             b"1.1" => Ok(Self::V11),
-            b"2" => Err(ValueError::new(
-                "\"proxy_http_version 2\" is not supported, it must be \"1.0\" or \"1.1\"",
-            )),
-            other => Err(args.invalid_value_must_be(other, "\"1.0\" or \"1.1\"")),
-        }
-    }
-}
-
-word_enum! {
-    /// The scheme of a URL.
-    Scheme {
-        /// Plain.
-        Http = "http",
-        /// Over TLS.
-        Https = "https",
-    }
-}
-
-impl Scheme {
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Http => "http://",
-            Self::Https => "https://",
-        }
-    }
-
-    const fn port(self) -> u16 {
-        match self {
-            Self::Http => 80,
-            Self::Https => 443,
+            b"2" => Ok(Self::V2),
+            other => Err(args.invalid_value_must_be(other, "\"1.0\", \"1.1\" or \"2\"")),
         }
     }
 }
@@ -137,6 +109,19 @@ impl std::ops::Deref for Conf {
     }
 }
 
+impl Conf {
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            family: &FAMILY,
+            fields: &self.fields,
+            version: self.proxy_http_version,
+            method: self.proxy_method.as_ref(),
+            body: self.proxy_set_body.as_ref(),
+            converts_head: self.proxy_cache_convert_head,
+        }
+    }
+}
+
 impl ModuleDraft for directives::Draft {
     type Conf = Conf;
 
@@ -151,7 +136,7 @@ impl ModuleDraft for directives::Draft {
     fn compile(&self, at: &Compiling<'_>) -> Result<Conf, ValueError> {
         let own = directives::Conf::compile(self, at.env)?;
         let host = Template::compile(b"$proxy_host", at.env)?;
-        let fields = Fields::new(&own.proxy_set_header, &host);
+        let fields = Fields::new(&own.proxy_set_header, &host, &[]);
         let mut redirects = own.proxy_redirect.rules.clone();
         if let Some(pass) = spoken_by::<Pass>(&**at.handler) {
             if own.proxy_redirect.has_default {
@@ -211,140 +196,31 @@ const OTHERS: &[Directive] = &[
 ];
 
 fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
-    let url = Template::compile(args.word(0), args.env)?;
-    let pass = match url.as_literal() {
-        None => Pass::Spelled { url, target: Target::new(Template::default(), 80) },
-        Some(text) => {
-            let destination = Destination::parse(&text, false)
-                .ok_or_else(|| ValueError::new("invalid URL prefix"))?;
-            let takes_uri =
-                matches!(block.name, LocationName::Exact(_) | LocationName::Prefix { .. });
-            if !takes_uri && !destination.uri.is_empty() {
-                return Err(ValueError::new(
-                    "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, or inside \"if\" statement, or inside \"limit_except\" block",
-                ));
-            }
-            let address = Template::literal(destination.address.clone());
-            let target = Target::new(address, destination.scheme.port());
-            Pass::Fixed { url: text, destination: Arc::new(destination), target }
+    let going = Going::from_args(args, Destination::of_url)?;
+    if let Going::Fixed { destination, .. } = &going {
+        let takes_uri = matches!(block.name, LocationName::Exact(_) | LocationName::Prefix { .. });
+        if !takes_uri && !destination.uri.is_empty() {
+            return Err(ValueError::new(
+                "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, or inside \"if\" statement, or inside \"limit_except\" block",
+            ));
         }
-    };
-    pass::handle_by(block, pass, args)
-}
-
-/// A URL as `proxy_pass` names it.
-#[derive(Clone, Debug)]
-pub struct Destination {
-    pub scheme: Scheme,
-    /// `host:port`, `unix:path`, or a group's name: as written.
-    pub address: Bytes,
-    /// `$proxy_host`: the address, without the scheme's own port.
-    pub host: Bytes,
-    /// `$proxy_port`
-    pub port: Bytes,
-    /// The path and query; empty for none.
-    pub uri: Bytes,
-    /// Whether variables spelled it.
-    pub is_spelled: bool,
-}
-
-impl Destination {
-    /// Reads `http://host[:port][/path]` or `http://unix:path[:/path]`.
-    fn parse(url: &Bytes, is_spelled: bool) -> Option<Self> {
-        let has = |prefix: &str| {
-            url.get(..prefix.len()).is_some_and(|p| p.eq_ignore_ascii_case(prefix.as_bytes()))
-        };
-        let scheme = [Scheme::Http, Scheme::Https].into_iter().find(|scheme| has(scheme.text()))?;
-        let rest = url.slice(scheme.text().len()..);
-        if rest.starts_with(b"unix:") {
-            let end = memchr::memchr(b':', &rest[5..]).map_or(rest.len(), |at| at + 5);
-            let uri = rest.slice((end + 1).min(rest.len())..);
-            return Some(Self {
-                scheme,
-                address: rest.slice(..end),
-                host: Bytes::from_static(b"localhost"),
-                port: Bytes::new(),
-                uri,
-                is_spelled,
-            });
-        }
-        let end = rest.iter().position(|byte| b"/?".contains(byte)).unwrap_or(rest.len());
-        let address = rest.slice(..end);
-        if address.is_empty() {
-            return None;
-        }
-        let mut uri = rest.slice(end..);
-        if uri.starts_with(b"?") {
-            uri = [b"/", &uri[..]].concat().into();
-        }
-        let default = scheme.port().to_string();
-        let split = address.iter().rposition(|byte| *byte == b':');
-        let split = split.filter(|at| !address.ends_with(b"]") && *at > 0);
-        let (host, port) = match split {
-            Some(at) if address[at + 1..] != *default.as_bytes() => {
-                (address.clone(), address.slice(at + 1..))
-            }
-            Some(at) => (address.slice(..at), default.into()),
-            None => (address.clone(), default.into()),
-        };
-        Some(Self { scheme, address, host, port, uri, is_spelled })
     }
+    pass::handle_by(block, Pass(going), args)
 }
 
 /// What `proxy_pass` says.
 #[derive(Debug)]
-pub enum Pass {
-    /// A URL without variables.
-    Fixed { url: Bytes, destination: Arc<Destination>, target: Target },
-    /// One that variables spell.
-    Spelled { url: Template, target: Target },
-}
+pub struct Pass(Going);
 
 impl Pass {
-    /// The scheme, if it is known beforehand.
-    fn known_scheme(&self) -> Option<Scheme> {
-        match self {
-            Self::Fixed { destination, .. } => Some(destination.scheme),
-            Self::Spelled { .. } => None,
-        }
-    }
-
     /// `proxy_redirect default`
     fn default_redirect(&self, location: &Bytes) -> Option<Rule> {
-        let Self::Fixed { url, destination, .. } = self else { return None };
+        let Going::Fixed { url, destination, .. } = &self.0 else { return None };
         if destination.uri.is_empty() {
             let with_slash = [&url[..], b"/"].concat();
             return Some(Rule::literal(with_slash.into(), Bytes::from_static(b"/")));
         }
         Some(Rule::literal(url.clone(), location.clone()))
-    }
-
-    /// Where this exchange goes; what variables spell is known to the exchange from here on (`$proxy_host`).
-    ///
-    /// # Errors
-    /// The status the client gets: what the variables spell is no URL.
-    fn resolved(&self, exchange: &mut Exchange) -> Result<Arc<Destination>, u16> {
-        let url = match self {
-            Self::Fixed { destination, .. } => return Ok(Arc::clone(destination)),
-            Self::Spelled { url, .. } => url.value(exchange),
-        };
-        let Some(destination) = Destination::parse(&url, true) else {
-            let url = String::from_utf8_lossy(&url);
-            let text = format!("invalid URL prefix in \"{url}\"");
-            error::request(exchange, Level::Error, &text);
-            return Err(500);
-        };
-        let destination = Arc::new(destination);
-        exchange.pass.put_for_shadows(Arc::clone(&destination));
-        Ok(destination)
-    }
-
-    /// As resolved before, or now.
-    fn destination(&self, exchange: &mut Exchange) -> Result<Arc<Destination>, u16> {
-        match known(exchange) {
-            Some(destination) => Ok(Arc::clone(destination)),
-            None => self.resolved(exchange),
-        }
     }
 }
 
@@ -356,53 +232,42 @@ impl Spoken for Pass {
 
 impl Protocol for Pass {
     fn target(&self) -> Option<&Target> {
-        match self {
-            Self::Fixed { target, .. } => Some(target),
-            Self::Spelled { .. } => None,
-        }
+        self.0.target()
     }
 
     fn upstream<'a>(&'a self, exchange: &'a mut Exchange) -> Later<'a, Result<Arc<Upstream>, u16>> {
-        Box::pin(async {
-            let destination = self.destination(exchange)?;
-            match self {
-                Self::Fixed { target, .. } => target.upstream(exchange).await,
-                Self::Spelled { target, .. } => {
-                    let address = &destination.address;
-                    target.spelled(exchange, address, destination.scheme.port()).await
-                }
-            }
-        })
+        self.0.upstream(exchange)
     }
 
     fn scheme(&self) -> &'static str {
-        self.known_scheme().unwrap_or(Scheme::Http).text()
+        self.0.known_scheme().unwrap_or(Scheme::Http).text()
     }
 
     /// The cache key may name where it goes.
     fn resolve(&self, exchange: &mut Exchange) -> Result<(), u16> {
-        self.resolved(exchange).map(drop)
+        self.0.resolved(exchange).map(drop)
     }
 
     fn may_keep(&self, location: &LocationConf) -> bool {
-        location.of::<Conf>().proxy_http_version == HttpVersion::V11
+        location.of::<Conf>().proxy_http_version != HttpVersion::V10
+    }
+
+    fn has_sessions(&self, location: &LocationConf) -> bool {
+        location.of::<Conf>().proxy_http_version == HttpVersion::V2
     }
 
     fn may_use_tls(&self) -> bool {
-        self.known_scheme() != Some(Scheme::Http)
+        self.0.known_scheme() != Some(Scheme::Http)
     }
 
     fn tls(&self, location: &LocationConf) -> Option<TlsOptions> {
-        match self {
-            Self::Fixed { destination, .. } => {
-                tls::fixed_options(tls::of::<Self>(location), &destination.host)
-            }
-            Self::Spelled { .. } => None,
-        }
+        let conf = tls::of::<Self>(location);
+        let options = self.0.tls(conf)?;
+        Some(if self.has_sessions(location) { conf.for_h2(options) } else { options })
     }
 
     fn takes_chunked(&self, location: &LocationConf) -> bool {
-        location.of::<Conf>().proxy_http_version == HttpVersion::V11
+        location.of::<Conf>().proxy_http_version != HttpVersion::V10
     }
 
     fn replaces_content(&self, location: &LocationConf) -> bool {
@@ -446,7 +311,7 @@ impl Protocol for Pass {
     }
 
     fn default_key(&self, exchange: &mut Exchange, location: &LocationConf, key: &mut Vec<u8>) {
-        let Ok(destination) = self.destination(exchange) else { return };
+        let Ok(destination) = self.0.destination(exchange) else { return };
         key.extend_from_slice(destination.scheme.text().as_bytes());
         key.extend_from_slice(&destination.host);
         request::append_uri(exchange, location, &destination, key);
@@ -468,48 +333,32 @@ impl Protocol for Pass {
         location: &LocationConf,
         content: Content,
     ) -> Result<Call, u16> {
-        let destination = self.destination(exchange)?;
-        let conf = location.of::<Conf>();
-        let made = request::make(exchange, location, &destination, content);
-        let is_head = exchange.request.method == Method::Head
-            && conf.proxy_method.is_none()
-            && !request::is_converted_head(exchange, conf);
-        let asked = Asked {
-            head_bytes_max: pass::conf(location, &FAMILY).buffer_size.bytes(),
-            is_head_request: is_head,
-            may_upgrade: exchange.request.field(b"upgrade").is_some(),
-        };
-        let tls = match destination.scheme {
-            Scheme::Http => None,
-            Scheme::Https => {
-                Some(tls::options(exchange, tls::of::<Self>(location), &destination.host)?)
+        let destination = self.0.destination(exchange)?;
+        let rules = location.of::<Conf>().rules();
+        let made = request::make(exchange, location, rules, &destination, content);
+        let speech = match rules.version {
+            HttpVersion::V10 | HttpVersion::V11 => {
+                let asked = Asked {
+                    head_bytes_max: pass::conf(location, &FAMILY).buffer_size.bytes(),
+                    is_head_request: rules.asks_for_head(exchange),
+                    may_upgrade: exchange.request.field(b"upgrade").is_some(),
+                };
+                Talk::Apart(Reader { asked, make: |asked| Box::new(HttpCodec::new(asked)) })
             }
+            HttpVersion::V2 => made.session(exchange, rules, destination.scheme),
         };
-        Ok(Call {
-            request: made.bytes.into(),
-            framing: match made.content {
-                Content::Live { length: None } => Framing::CHUNKED,
-                _ => Framing::PLAIN,
-            },
-            content: made.content,
-            validates: made.validates,
-            reader: Reader { asked, make: |asked| Box::new(HttpCodec::new(asked)) },
-            catch_stderr: Vec::new(),
-            line: None,
-            // A certificate that variables name is one request's.
-            may_keep: tls.is_none() || !tls::of::<Self>(location).is_spelled(),
-            tls,
-            scheme: destination.scheme.text(),
-            uri: made.uri,
-        })
+        made.call(exchange, tls::of::<Self>(location), &destination, speech)
     }
 }
 
-/// Where `proxy_pass` goes in the exchange's location, resolved or known beforehand.
-fn known(exchange: &Exchange) -> Option<&Arc<Destination>> {
-    match spoken_by(&*exchange.conf.location(exchange.location).handler)? {
-        Pass::Fixed { destination, .. } => Some(destination),
-        Pass::Spelled { .. } => exchange.pass.of(),
+/// Where the exchange's location goes, resolved or known beforehand.
+fn known(exchange: &Exchange) -> Option<&Destination> {
+    if let Some(destination) = exchange.pass.of::<Arc<Destination>>() {
+        return Some(destination);
+    }
+    match &spoken_by::<Pass>(&*exchange.conf.location(exchange.location).handler)?.0 {
+        Going::Fixed { destination, .. } => Some(destination),
+        Going::Spelled { .. } => None,
     }
 }
 
@@ -527,30 +376,4 @@ pub fn proxy_port(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(&destination.port);
         true
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_are_taken_apart() {
-        let parse = |url: &'static str| {
-            let found = Destination::parse(&Bytes::from_static(url.as_bytes()), false)?;
-            let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-            Some((text(&found.address), text(&found.host), text(&found.port), text(&found.uri)))
-        };
-        let some =
-            |a: &str, h: &str, p: &str, u: &str| Some((a.into(), h.into(), p.into(), u.into()));
-        assert_eq!(parse("http://a/b?c"), some("a", "a", "80", "/b?c"));
-        assert_eq!(parse("http://a:80"), some("a:80", "a", "80", ""));
-        assert_eq!(parse("https://a:80/"), some("a:80", "a:80", "80", "/"));
-        assert_eq!(parse("HTTPS://a"), some("a", "a", "443", ""));
-        assert_eq!(parse("http://[::1]:81/x"), some("[::1]:81", "[::1]:81", "81", "/x"));
-        assert_eq!(parse("http://unix:/a.sock:/x"), some("unix:/a.sock", "localhost", "", "/x"));
-        assert_eq!(parse("http://unix:/a.sock"), some("unix:/a.sock", "localhost", "", ""));
-        assert_eq!(parse("http://a?b"), some("a", "a", "80", "/?b"));
-        assert_eq!(parse("ftp://a"), None);
-        assert_eq!(parse("http://"), None);
-    }
 }

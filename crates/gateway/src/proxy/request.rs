@@ -1,9 +1,12 @@
 //! The request to an HTTP upstream: line, fields, body.
 
-use super::{Conf, Destination, HttpVersion};
-use crate::cache;
+use super::destination::{Destination, Scheme};
+use super::{HttpVersion, SetHeader};
 use crate::cache::settings::with_prefix;
-use crate::{pass, proxy};
+use crate::protocol::call::{Call, Framing, Talk};
+use crate::protocol::family::Family;
+use crate::protocol::tls;
+use crate::{cache, h2, pass};
 use bytes::Bytes;
 use std::io::Write as _;
 use std::ops::Range;
@@ -98,14 +101,16 @@ const NEVER_PASSED: [&str; 9] = [
 ];
 
 impl Fields {
-    /// From the lines that were written; `host` is the default of `Host`.
-    pub fn new(written: &[super::SetHeader], host: &Template) -> Self {
+    /// From the lines that were written; `host` is the default of `Host`, `others` those of other fields.
+    pub fn new(written: &[SetHeader], host: &Template, others: &[SetHeader]) -> Self {
         let is_written =
-            |name: &str| written.iter().any(|w| w.name.eq_ignore_ascii_case(name.as_bytes()));
+            |name: &[u8]| written.iter().any(|line| line.name.eq_ignore_ascii_case(name));
         let mut fields = Self { host: host.clone(), ..Self::default() };
-        if !is_written("Host") {
+        if !is_written(b"Host") {
             fields.lines.push(Line::new(&Bytes::from_static(b"Host"), host));
         }
+        let others = others.iter().filter(|line| !is_written(&line.name));
+        fields.lines.extend(others.map(|line| Line::new(&line.name, &line.value)));
         for header in written {
             let is = |name: &[u8]| header.name.eq_ignore_ascii_case(name);
             if is(b"Content-Length") {
@@ -145,69 +150,147 @@ fn end_line(out: &mut Vec<u8>, value_at: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The request up to content that is not in memory, and that content.
-pub(super) struct Made {
-    pub(super) bytes: Scratch,
+/// What the configuration says of requests, with `proxy_*` or `grpc_*`.
+#[derive(Clone, Copy)]
+pub struct Rules<'a> {
+    pub family: &'static Family,
+    pub fields: &'a Fields,
+    pub version: HttpVersion,
+    pub method: Option<&'a Template>,
+    pub body: Option<&'a Template>,
+    /// Whether a GET is sent for a HEAD, where the page may be stored.
+    pub converts_head: bool,
+}
+
+impl Rules<'_> {
+    /// Whether a HEAD is sent on as GET, so that the whole page can be stored.
+    fn converts(&self, exchange: &Exchange) -> bool {
+        self.converts_head
+            && cache::is_cacheable(exchange)
+            && exchange.request.method == Method::Head
+    }
+
+    /// Whether the answer has no content because of the method.
+    pub fn asks_for_head(&self, exchange: &Exchange) -> bool {
+        exchange.request.method == Method::Head && self.method.is_none() && !self.converts(exchange)
+    }
+}
+
+/// The request: its head, with the empty line behind it, and its content.
+pub struct Made {
+    pub head: Scratch,
     /// Where the target stands in it.
-    pub(super) uri: Range<usize>,
-    pub(super) content: Content,
+    pub uri: Range<usize>,
+    pub content: Content,
     /// Whether its only condition is that the stored page is still good.
-    pub(super) validates: bool,
+    pub validates: bool,
+}
+
+impl Made {
+    /// How it is begun over HTTP/2.
+    pub fn session(&self, exchange: &Exchange, rules: Rules<'_>, scheme: Scheme) -> Talk {
+        let location = exchange.conf.location(exchange.location);
+        let asked = h2::Asked {
+            head_bytes_max: pass::conf(location, rules.family).buffer_size.bytes(),
+            is_head_request: rules.asks_for_head(exchange),
+        };
+        let block = h2::request::block(&self.head, scheme.of_requests());
+        Talk::Within(Box::new(h2::Asking::new(block, &self.content, asked)))
+    }
+
+    /// The whole of it; `conf` is about TLS, which the destination may ask for.
+    ///
+    /// # Errors
+    /// As [`tls::options`].
+    pub fn call(
+        self,
+        exchange: &mut Exchange,
+        conf: &tls::Conf,
+        destination: &Destination,
+        talk: Talk,
+    ) -> Result<Call, u16> {
+        let Self { head: mut request, uri, content, validates } = self;
+        let is_h2 = matches!(talk, Talk::Within(_));
+        let tls = match destination.scheme.is_encrypted() {
+            false => None,
+            true => Some(tls::options(exchange, conf, &destination.host)?),
+        };
+        match &content {
+            // Over HTTP/2 its session has it.
+            Content::Memory(body) if !is_h2 => request.extend_from_slice(body),
+            _ => {}
+        }
+        Ok(Call {
+            request: request.into(),
+            framing: match content {
+                Content::Live { length: None } => Framing::CHUNKED,
+                _ => Framing::PLAIN,
+            },
+            content,
+            validates,
+            talk,
+            catch_stderr: Vec::new(),
+            line: None,
+            // A certificate that variables name is one request's.
+            may_keep: tls.is_none() || !conf.is_spelled(),
+            tls: if is_h2 { tls.map(|tls| conf.for_h2(tls)) } else { tls },
+            scheme: destination.scheme.text(),
+            uri,
+        })
+    }
 }
 
 /// Room for a request before it has to grow; chosen: most are shorter.
 const REQUEST_BYTES: usize = 1024;
 
 /// Makes the request, with `content` where the configuration has no other for it.
-pub(super) fn make(
+pub fn make(
     exchange: &mut Exchange,
     location: &LocationConf,
+    rules: Rules<'_>,
     destination: &Destination,
     content: Content,
 ) -> Made {
-    let conf = location.of::<proxy::Conf>();
-    let content = sent(exchange, conf, content);
+    let content = sent(exchange, rules, content);
     let mut out = Scratch::take();
     out.reserve(REQUEST_BYTES);
-    method(exchange, conf, &mut out);
+    method(exchange, rules, &mut out);
     out.push(b' ');
     let uri_at = out.len();
     append_uri(exchange, location, destination, &mut out);
     escape_breaks(&mut out, uri_at);
     let uri = uri_at..out.len();
-    out.extend_from_slice(match conf.proxy_http_version {
+    out.extend_from_slice(match rules.version {
         HttpVersion::V10 => b" HTTP/1.0\r\n",
         HttpVersion::V11 => b" HTTP/1.1\r\n",
+        HttpVersion::V2 => b" HTTP/2.0\r\n",
     });
-    own_fields(exchange, conf, &mut out);
-    let gateway = pass::conf(location, &super::FAMILY);
-    let sends_body = gateway.pass_request_body && conf.fields.content_length.is_none();
+    own_fields(exchange, rules, &mut out);
+    let gateway = pass::conf(location, rules.family);
+    let sends_body = gateway.pass_request_body && rules.fields.content_length.is_none();
     announce(exchange, sends_body, &content, &mut out);
     if gateway.pass_request_headers {
-        client_fields(exchange, conf, &mut out);
+        client_fields(exchange, rules, &mut out);
     }
     let mut validates = false;
     if cache::is_cacheable(exchange) {
-        validates = validators(exchange, conf, &mut out);
+        validates = validators(exchange, rules, &mut out);
         if let Some(range) = cache::missing_range(exchange) {
             let _ = write!(out, "Range: {range}\r\n");
         }
     }
     out.extend_from_slice(b"\r\n");
-    if let Content::Memory(body) = &content {
-        out.extend_from_slice(body);
-    }
-    Made { bytes: out, uri, content, validates }
+    Made { head: out, uri, content, validates }
 }
 
 /// The content as the configuration has it: `proxy_set_body` puts its own in the place of the client's,
 /// a `proxy_set_header Content-Length` that is empty or 0 takes it away.
-fn sent(exchange: &mut Exchange, conf: &Conf, content: Content) -> Content {
-    let content = match &conf.proxy_set_body {
+fn sent(exchange: &mut Exchange, rules: Rules<'_>, content: Content) -> Content {
+    let content = match rules.body {
         Some(body) => Content::Memory(body.value(exchange)),
         None => content,
     };
-    let is_taken_away = match &conf.fields.content_length {
+    let is_taken_away = match &rules.fields.content_length {
         Some(length) => matches!(&length.value(exchange)[..], b"" | b"0"),
         None => false,
     };
@@ -232,13 +315,13 @@ fn announce(exchange: &Exchange, sends_body: bool, content: &Content, out: &mut 
     }
 }
 
-fn method(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
-    match &conf.proxy_method {
+fn method(exchange: &mut Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
+    match rules.method {
         Some(method) => {
             let method = method.value(exchange);
             out.extend(method.iter().filter(|byte| byte.is_ascii_graphic()));
         }
-        None if is_converted_head(exchange, conf) => out.extend_from_slice(b"GET"),
+        None if rules.converts(exchange) => out.extend_from_slice(b"GET"),
         None => out.extend_from_slice(exchange.request.method_text()),
     }
 }
@@ -259,18 +342,11 @@ fn escape_breaks(out: &mut Vec<u8>, uri_at: usize) {
     }
 }
 
-/// Whether a HEAD is sent on as GET, so that the whole page can be stored.
-pub(super) fn is_converted_head(exchange: &Exchange, conf: &Conf) -> bool {
-    conf.proxy_cache_convert_head
-        && cache::is_cacheable(exchange)
-        && exchange.request.method == Method::Head
-}
-
 /// Appends the target: as the client sent it, or with another prefix, or as variables spell it.
 ///
 /// # Source
 /// nginx, `proxy_pass`.
-pub(super) fn append_uri(
+pub fn append_uri(
     exchange: &Exchange,
     location: &LocationConf,
     destination: &Destination,
@@ -305,17 +381,17 @@ pub(super) fn append_uri(
     }
 }
 
-fn own_fields(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
+fn own_fields(exchange: &mut Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
     // Its requests must have a Host (RFC 9112, section 3.2).
-    let is_http11 = conf.proxy_http_version == HttpVersion::V11;
-    for Line { name, text, value } in &conf.fields.lines {
+    let needs_host = rules.version != HttpVersion::V10;
+    for Line { name, text, value } in &rules.fields.lines {
         let start = out.len();
         out.extend_from_slice(text);
         let Some(value) = value else { continue };
         let value_at = out.len();
         value.append(exchange, out);
-        if out.len() == value_at && is_http11 && name.eq_ignore_ascii_case(b"Host") {
-            conf.fields.host.append(exchange, out);
+        if out.len() == value_at && needs_host && name.eq_ignore_ascii_case(b"Host") {
+            rules.fields.host.append(exchange, out);
         }
         if out.len() == value_at {
             // As nginx: an empty value takes the field away.
@@ -324,18 +400,18 @@ fn own_fields(exchange: &mut Exchange, conf: &Conf, out: &mut Vec<u8>) {
             end_line(out, value_at);
         }
     }
-    if conf.proxy_http_version == HttpVersion::V10 && !conf.fields.sets(b"Connection") {
+    if rules.version == HttpVersion::V10 && !rules.fields.sets(b"Connection") {
         out.extend_from_slice(b"Connection: close\r\n");
     }
 }
 
-fn client_fields(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
+fn client_fields(exchange: &Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
     let is_cached = cache::is_cacheable(exchange);
     let request = &exchange.request;
     for field in &request.fields {
         let name = request.name(field);
         let is_conditional = is_cached && cache::is_for_stored_page(name);
-        if is_conditional || conf.fields.replaced.has(name) {
+        if is_conditional || rules.fields.replaced.has(name) {
             continue;
         }
         out.extend_from_slice(name);
@@ -346,15 +422,15 @@ fn client_fields(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) {
 }
 
 /// Asks whether the expired page is still good; `true` if no other condition is put.
-fn validators(exchange: &Exchange, conf: &Conf, out: &mut Vec<u8>) -> bool {
+fn validators(exchange: &Exchange, rules: Rules<'_>, out: &mut Vec<u8>) -> bool {
     let (modified, etag) = cache::validators(
         exchange,
-        with_prefix(exchange.conf.location(exchange.location), &super::FAMILY),
+        with_prefix(exchange.conf.location(exchange.location), rules.family),
     );
-    if let Some(modified) = modified.as_ref().filter(|_| !conf.fields.sets(b"If-Modified-Since")) {
+    if let Some(modified) = modified.as_ref().filter(|_| !rules.fields.sets(b"If-Modified-Since")) {
         let _ = write!(out, "If-Modified-Since: {modified}\r\n");
     }
-    if !etag.is_empty() && !conf.fields.sets(b"If-None-Match") {
+    if !etag.is_empty() && !rules.fields.sets(b"If-None-Match") {
         out.extend_from_slice(b"If-None-Match: ");
         out.extend_from_slice(&etag);
         out.extend_from_slice(b"\r\n");

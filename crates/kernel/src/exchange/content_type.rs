@@ -9,13 +9,6 @@ pub fn parameter(content_type: &[u8]) -> Option<usize> {
     starts.find(|at| lower[at + 1..].trim_ascii_start().starts_with(b"charset="))
 }
 
-/// Adds the charset, unless the type has one or there is none.
-pub fn add_charset(content_type: &mut Bytes, charset: &[u8]) {
-    if !content_type.is_empty() && parameter(content_type).is_none() {
-        *content_type = with_charset(content_type, charset);
-    }
-}
-
 pub fn with_charset(content_type: &[u8], charset: &[u8]) -> Bytes {
     [content_type, b"; charset=", charset].concat().into()
 }

@@ -85,6 +85,8 @@ pub struct Response {
     pub reason: Option<Bytes>,
     /// Empty for none.
     pub content_type: Bytes,
+    /// The charset that the upstream wants it to be in (`X-Accel-Charset`).
+    pub charset: Option<Bytes>,
     pub content_length: Option<u64>,
     /// Seconds since 1970.
     pub last_modified: Option<i64>,
@@ -132,6 +134,7 @@ impl Response {
             status,
             reason: None,
             content_type: Bytes::new(),
+            charset: None,
             content_length: None,
             last_modified: None,
             etag: Bytes::new(),

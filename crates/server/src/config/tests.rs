@@ -42,12 +42,12 @@ const BROKEN: &[(&str, &str)] = &[
         "\"keepalive_ready\" asks for 3 connections, \"keepalive\" allows 2 in conf:1",
     ),
     (
-        "http { server { location / { proxy_http_version 2; } } }",
-        "\"proxy_http_version 2\" is not supported, it must be \"1.0\" or \"1.1\" in conf:1",
+        "http { server { location / { proxy_http_version 3; } } }",
+        "invalid value \"3\" in \"proxy_http_version\" directive, it must be \"1.0\", \"1.1\" or \"2\" in conf:1",
     ),
     (
-        "http { server { location / { grpc_pass a; } } }",
-        "\"grpc_pass\" is not supported by this version (nginx's module http_grpc) in conf:1",
+        "http { server { location / { perl a; } } }",
+        "\"perl\" is not supported by this version (nginx's module http_perl) in conf:1",
     ),
     ("listen 80;", "\"listen\" directive is not allowed here in conf:1"),
     ("http { gzip; }", "invalid number of arguments in \"gzip\" directive in conf:1"),

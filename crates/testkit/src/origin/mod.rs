@@ -1,6 +1,7 @@
-//! A server that answers from a script, over FastCGI, SCGI, uwsgi and HTTP/1.1, both with TLS or without, and
+//! A server that answers from a script, over FastCGI, SCGI, uwsgi, HTTP/1.1 and HTTP/2, with TLS or without, and
 //! memcached's protocol: for what a real PHP or Apache cannot be made to do.
 
+mod h2;
 mod memcached;
 mod plain;
 
@@ -192,6 +193,20 @@ impl Origin {
                     stream.conn.send_close_notify();
                     let _ = stream.flush();
                 });
+            }
+        });
+        port
+    }
+
+    /// Speaks HTTP/2, behind TLS with one of the [certificates](tls::certificates) or without; the port.
+    pub fn listen_h2(&self, certificate: Option<&str>) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (work, config) = (self.work.clone(), certificate.map(tls::server_of_h2));
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let (work, config) = (work.begin(), config.clone());
+                std::thread::spawn(move || h2::serve(connection, config, &work));
             }
         });
         port

@@ -119,26 +119,28 @@ impl Head {
     }
 }
 
-/// A frame that a client may send.
+/// A frame that a peer may send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Frame<'a> {
-    /// A piece of a request's body.
+    /// A piece of content.
     Data(&'a [u8]),
     /// The first part of a block of fields.
     Headers(&'a [u8]),
     /// Its further parts.
     Continuation(&'a [u8]),
-    /// The client gives the stream up.
+    /// The peer gives the stream up.
     Reset(Code),
     /// Changed settings: pairs, read by [`settings`].
     Settings(&'a [u8]),
-    /// The client has read our settings.
+    /// The peer has read our settings.
     SettingsAck,
     /// To be sent back.
     Ping([u8; 8]),
     /// Room for this many bytes more.
     WindowUpdate(u32),
-    /// Says nothing to a server: priorities, the client's own farewell, answers to our pings, kinds that are not known.
+    /// The peer's farewell: the last stream of ours that it worked on or may work on, and why it goes.
+    Goaway(u32, Code),
+    /// Says nothing: priorities, answers to our pings, kinds that are not known.
     Other,
 }
 
@@ -202,10 +204,11 @@ pub fn read<'a>(head: &Head, payload: &'a [u8]) -> Result<Frame<'a>, Broken> {
         }
         kind::GOAWAY => {
             for_connection("GOAWAY frame of a stream")?;
-            if payload.len() < 8 {
+            let Some([a, b, c, d, e, f, g, h]) = payload.first_chunk() else {
                 return Err(size("GOAWAY frame of incorrect length"));
-            }
-            Frame::Other
+            };
+            let last = u32::from_be_bytes([a & 127, *b, *c, *d]);
+            Frame::Goaway(last, Code(u32::from_be_bytes([*e, *f, *g, *h])))
         }
         kind::WINDOW_UPDATE => Frame::WindowUpdate(room(head, payload)?),
         _ => Frame::Other,
@@ -310,6 +313,8 @@ mod tests {
         );
         assert_eq!(of(kind::WINDOW_UPDATE, 0, 0, &[128, 0, 0, 9]), Ok(Frame::WindowUpdate(9)));
         assert_eq!(of(kind::PING, flag::ACK, 0, b"12345678"), Ok(Frame::Other));
+        let farewell = Frame::Goaway(5, Code::ENHANCE_YOUR_CALM);
+        assert_eq!(of(kind::GOAWAY, 0, 0, b"\x80\0\0\x05\0\0\0\x0bwhy"), Ok(farewell));
         assert_eq!(of(200, 255, 7, b"anything"), Ok(Frame::Other));
         assert_eq!(Head::read(&[0; 8]), None);
     }

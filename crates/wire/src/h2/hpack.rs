@@ -3,7 +3,7 @@
 use crate::packed::{Packed, Unread, put_integer, put_string};
 use crate::table::Table;
 
-/// Bytes of the dynamic table that a client may have us keep: the protocol's default (RFC 9113, section 6.5.2).
+/// Bytes of the dynamic table that a peer may have us keep: the protocol's default (RFC 9113, section 6.5.2).
 pub const TABLE_BYTES: usize = 4096;
 /// What the first block of an encoder begins with: its dynamic table stays empty (section 6.3).
 pub const NO_TABLE: u8 = 0x20;
@@ -93,7 +93,7 @@ impl From<Unread> for Stop {
     }
 }
 
-/// The way of a client's fields.
+/// The way of a peer's fields.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
@@ -202,9 +202,37 @@ pub fn put_status(out: &mut Vec<u8>, status: u16) {
     out.push(0x80 | (STATUS_200 + known));
 }
 
-/// Appends a field; its name in small letters.
+/// Appends what a request begins with: method, scheme, path, and the authority, if there is one.
+pub fn put_request(out: &mut Vec<u8>, method: &[u8], scheme: &[u8], path: &[u8], authority: &[u8]) {
+    let pseudo = [
+        (&b":method"[..], method),
+        (b":scheme", scheme),
+        (b":path", path),
+        (b":authority", authority),
+    ];
+    for (name, value) in pseudo.into_iter().filter(|(_, value)| !value.is_empty()) {
+        if let Some(index) = STATIC.iter().position(|field| *field == (name, value)) {
+            put_integer(out, 0x80, 7, index as u64 + 1);
+        } else {
+            put_field_from(0, out, name, value);
+        }
+    }
+}
+
+/// Appends a field of a request; its name in small letters.
+pub fn put_request_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    // Behind the names that begin with a colon.
+    put_field_from(14, out, name, value);
+}
+
+/// Appends a field of a response; its name in small letters.
 pub fn put_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    match number_of(name) {
+    // Responses have none of those before.
+    put_field_from(17, out, name, value);
+}
+
+fn put_field_from(first: usize, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    match number_from(first, name) {
         Some(number) => put_integer(out, 0, 4, number as u64),
         None => {
             out.push(0);
@@ -214,11 +242,9 @@ pub fn put_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     put_string(out, 0, 7, value, false);
 }
 
-/// The static table's first field of a name, whatever its letters' case.
-fn number_of(name: &[u8]) -> Option<usize> {
-    // Responses have none of those before.
-    const FIRST: usize = 17;
-    let mut left = OF_LENGTH.get(name.len())? & u64::MAX << FIRST;
+/// The static table's first field of a name, whatever its letters' case; those before `first` are not looked at.
+fn number_from(first: usize, name: &[u8]) -> Option<usize> {
+    let mut left = OF_LENGTH.get(name.len())? & u64::MAX << first;
     while left != 0 {
         let index = left.trailing_zeros() as usize;
         if STATIC[index].0.eq_ignore_ascii_case(name) {
@@ -324,6 +350,28 @@ mod tests {
         }
         let stopped = Decoder::default().decode(&[0x82, 0x84], |name, _| name == b":path");
         assert_eq!(stopped, Err(Stop::Enough));
+    }
+
+    #[test]
+    fn requests_are_encoded() {
+        let mut block = Vec::new();
+        put_request(&mut block, b"GET", b"http", b"/", b"www.example.com");
+        put_request_field(&mut block, b"Accept-Encoding", b"gzip");
+        // Appendix C.4.1 has the same beginning, with the authority in the table.
+        assert_eq!(block[..3], [0x82, 0x86, 0x84]);
+        put_request(&mut block, b"PURGE", b"https", b"/a?b", b"");
+        let found = decoded(&mut Decoder::default(), &block).unwrap();
+        let expected = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/"),
+            (":authority", "www.example.com"),
+            ("accept-encoding", "gzip"),
+            (":method", "PURGE"),
+            (":scheme", "https"),
+            (":path", "/a?b"),
+        ];
+        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 
     #[test]

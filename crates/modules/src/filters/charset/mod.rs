@@ -85,9 +85,11 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     if response.content_type.is_empty() {
         return;
     }
-    let wanted = match &exchange.charset {
-        Some(charset) => Some(charset.clone()),
-        None => wanted(exchange, response, conf),
+    let of_upstream = response.charset.take().filter(|_| !exchange.is_subrequest());
+    let wanted = match (of_upstream, &exchange.charset) {
+        (Some(charset), _) => Some(charset),
+        (None, Some(charset)) => Some(charset.clone()),
+        (None, None) => wanted(exchange, response, conf),
     };
     let Some(charset) = wanted else { return };
     let source = said(&response.content_type).or_else(|| conf.source_charset.clone());

@@ -1,0 +1,10 @@
+//! The directives of `grpc_pass` that are the module's own.
+
+use crate::proxy::SetHeader;
+use yorozu_kernel::config::directive::*;
+
+settings! {
+    written;
+    /// A field of the request to the upstream; an empty value takes it away.
+    grpc_set_header: Vec<SetHeader> = none, TWO, HTTP_SERVER_LOCATION;
+}

@@ -200,7 +200,7 @@ pub(super) fn read(list: &FieldList, version: Version, bounds: &Bounds) -> Read 
         // Its server is that of the host it names, as far as that can be read.
         if let Some((host, port)) = line.authority.or(line.host).and_then(split_authority) {
             let port = Bytes::copy_from_slice(port.unwrap_or_default());
-            (request.host, request.port) = (host.into(), port);
+            (request.host, request.port) = (Bytes::from(host.into_owned()), port);
         }
         return Read { request, refusal: Some((400, problem.to_owned())), is_malformed: true };
     }

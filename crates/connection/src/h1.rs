@@ -10,7 +10,7 @@
 use super::head::{Bounds, Received, begun, receive};
 use super::respond::{self, Begun, log};
 use super::send::Sent;
-use super::transport::Transport;
+use super::transport::{HEADS, Transport};
 use super::write;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
 use bytes::BytesMut;
@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::{self, LingeringClose};
@@ -55,7 +56,7 @@ pub fn serve(
         worker,
         timer: Timer::default(),
         buffer: early,
-        out: Vec::new(),
+        out: Scratch::default(),
         send_timeout: Duration::ZERO,
         keepalive_timeout: Duration::ZERO,
         is_pipelined: false,
@@ -73,7 +74,7 @@ pub(super) struct Connection {
     buffer: BytesMut,
     /// Responses to pipelined requests that are held back to be sent together, and behind them the head under construction;
     /// kept for its allocation while requests follow closely.
-    pub(super) out: Vec<u8>,
+    pub(super) out: Scratch,
     /// How long the client may take nothing of what is held back.
     pub(super) send_timeout: Duration,
     /// What the last request's location allows.
@@ -106,8 +107,8 @@ impl Connection {
         let Some(conf) = self.conf() else { return false };
         let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
         drop(conf);
-        self.buffer = BytesMut::new();
-        self.out = Vec::new();
+        HEADS.with(|spare| spare.give(std::mem::take(&mut self.buffer)));
+        self.out = Scratch::default();
         self.handle.is_idle.set(self.client.requests.get() > 0);
         self.timer.begin(limit);
         let read = std::future::poll_fn(|context| {
@@ -222,20 +223,22 @@ impl Connection {
                     // A client that is gone is noticed by what is waited for, or when the response is sent.
                     let _ = Box::pin(write::flush(self)).await;
                 }
-                Box::pin(respond::wait(&mut exchange, pending)).await
+                respond::wait(&mut exchange, pending).await
             }
             Begun::Done(answer) => answer,
         };
-        match answer {
+        let next = match answer {
             Ok(response) => self.finish(&mut exchange, response).await,
-            Err(status) => self.give_up(exchange, status).await,
-        }
+            Err(status) => self.give_up(&mut exchange, status).await,
+        };
+        respond::end(&mut exchange);
+        next
     }
 
     /// Closes without an answer.
-    async fn give_up(&mut self, mut exchange: Exchange, status: u16) -> Next {
+    async fn give_up(&mut self, exchange: &mut Exchange, status: u16) -> Next {
         exchange.status = status;
-        log(&mut exchange);
+        log(exchange);
         if !self.out.is_empty() {
             let _ = Box::pin(write::flush(self)).await;
         }

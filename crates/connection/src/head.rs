@@ -3,10 +3,12 @@
 use super::transport::Transport;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
+use std::borrow::Cow;
 use std::pin::pin;
 use std::time::Duration;
 use yorozu_http::uri::split_authority;
 use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::Conf;
@@ -16,6 +18,18 @@ use yorozu_wire::WireError;
 use yorozu_wire::h1::{
     Field, FieldRules, RequestLine, Span, Version, fields, fields_end, request_line, slice,
 };
+
+thread_local! {
+    static FIELDS: SpareLists<Field> = const { SpareLists::empty() };
+}
+
+/// Fields of a head whose list the worker has room for again; chosen: most heads have fewer.
+const FIELDS_USUAL: usize = 64;
+
+/// The request is over: what it held may hold the next one.
+pub fn give_back(request: &mut Request) {
+    FIELDS.with(|lists| lists.give(std::mem::take(&mut request.fields), FIELDS_USUAL));
+}
 
 /// What came of waiting for a request.
 pub enum Received {
@@ -227,9 +241,17 @@ fn name_host(request: &mut Request, authority: Option<&Span>) {
         None => request.field(b"host"),
     };
     if let Some((host, port)) = text.and_then(split_authority) {
-        let port = Bytes::copy_from_slice(port.unwrap_or_default());
-        (request.host, request.port) = (host.into(), port);
+        (request.host, request.port) = shared(&request.head, host, port);
     }
+}
+
+/// Host and port that stand in a head, as parts of it where they are as they were sent.
+fn shared(head: &Bytes, host: Cow<'_, [u8]>, port: Option<&[u8]>) -> (Bytes, Bytes) {
+    let host = match host {
+        Cow::Borrowed(host) => head.slice_ref(host),
+        Cow::Owned(host) => host.into(),
+    };
+    (host, port.map_or_else(Bytes::new, |port| head.slice_ref(port)))
 }
 
 pub(super) fn fill_line(request: &mut Request, line: &RequestLine) {
@@ -270,7 +292,7 @@ pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Rec
 }
 
 fn read_fields(request: &mut Request, line: &RequestLine, bounds: &Bounds) -> Result<(), Refusal> {
-    let mut found = Vec::with_capacity(16);
+    let mut found = FIELDS.with(SpareLists::take);
     let end = request.head.len();
     if line.version != Version::V09 {
         let read = fields(&request.head, line.consumed as usize, end, bounds.rules, &mut found);
@@ -322,9 +344,10 @@ pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(
 /// in the target takes its place (RFC 9112, section 3.2.2).
 fn check_authority(request: &mut Request, authority: Option<&Span>) -> Result<(), Refusal> {
     let invalid = || (400, "client sent invalid host header".to_owned());
+    let head = request.head.clone();
     let split = |text: &[u8]| {
-        let (name, port) = split_authority(text).ok_or_else(invalid)?;
-        Ok((Bytes::from(name), Bytes::copy_from_slice(port.unwrap_or_default())))
+        let (host, port) = split_authority(text).ok_or_else(invalid)?;
+        Ok(shared(&head, host, port))
     };
     let mut chosen = (Bytes::new(), Bytes::new());
     if request.known.host.is_some() {

@@ -1,10 +1,13 @@
 //! From a request to its response: the part that all protocols share.
 
+use crate::head;
 use crate::tls::client_auth::Verification;
 use crate::tls::server::ServerTls;
 use crate::tls::session;
 use bytes::Bytes;
+use yorozu_http::uri;
 use yorozu_kernel::base::faults;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::client::TlsSession as _;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
@@ -62,6 +65,13 @@ fn filtered(exchange: &mut Exchange, progress: Progress) -> Begun {
     })
 }
 
+/// The request is over: what it was read into may hold the next one.
+pub(super) fn end(exchange: &mut Exchange) {
+    head::give_back(&mut exchange.request);
+    exchange.sent.give_back();
+    drop(Scratch::from(std::mem::take(&mut exchange.uri)));
+}
+
 /// Writes the access log.
 pub(super) fn log(exchange: &mut Exchange) {
     let log = exchange.conf.engine.log;
@@ -96,10 +106,11 @@ fn phases(exchange: &mut Exchange) -> Progress {
     }
     let merges = merges_slashes(exchange);
     let target = exchange.request.target();
+    let path = Scratch::take().into();
     let target = match target.first() {
-        Some(b'/') => yorozu_http::uri::normalize(target, merges),
+        Some(b'/') => uri::normalize_into(path, target, merges),
         // Absolute-form without a path.
-        _ => yorozu_http::uri::normalize(&[b"/", target].concat(), merges),
+        _ => uri::normalize_into(path, &[b"/", target].concat(), merges),
     };
     match target {
         Ok(target) => {

@@ -253,21 +253,21 @@ impl Socket {
         }
     }
 
-    /// Returns when the client has closed its side and sent nothing more; never, if it sends.
-    pub async fn closed(&self) {
+    /// Is ready when the client has closed its side and sent nothing more; never, if it sends.
+    pub fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.readable().await.is_err() {
-                return;
+            if ready!(self.poll_readable(context)).is_err() {
+                return Poll::Ready(());
             }
             let mut byte = [0];
             let result = self
                 .try_io(Interest::READABLE, || Ok(recv(self.fd(), &mut byte, MsgFlags::MSG_PEEK)?));
             match result {
-                Ok(0) => return,
+                Ok(0) => return Poll::Ready(()),
                 // A pipelined request: it says nothing about this one.
-                Ok(_) => std::future::pending().await,
+                Ok(_) => return Poll::Pending,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
+                Err(_) => return Poll::Ready(()),
             }
         }
     }

@@ -10,11 +10,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use yorozu_kernel::base::batch::TryWrite;
 use yorozu_kernel::base::timer;
-use yorozu_kernel::exchange::source::{ByteStream, Ended, Interim, RequestSource};
+use yorozu_kernel::exchange::source::{ByteStream, Interim, RequestSource};
 
 impl RequestSource for Transport {
-    fn closed(&self) -> Ended<'_> {
-        Box::pin(Transport::closed(self))
+    fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
+        Transport::poll_closed(self, context)
     }
 
     fn interim<'a>(

@@ -8,6 +8,15 @@ use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::task::{Context, Poll};
 use tokio::io::ReadBuf;
+use yorozu_kernel::base::spare::Spare;
+
+/// Room for what a client sends at once; chosen: most heads are shorter.
+const HEAD_BYTES: usize = 4096;
+
+thread_local! {
+    /// Read into while a request lasts: idle connections own no buffer.
+    pub(super) static HEADS: Spare = const { Spare::of(HEAD_BYTES) };
+}
 
 /// A client's end of a connection.
 #[derive(Debug)]
@@ -60,9 +69,12 @@ impl Transport {
         max: usize,
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Plain(socket) => {
-                socket.poll_take(context, max, &mut |bytes| into.extend_from_slice(bytes))
-            }
+            Self::Plain(socket) => socket.poll_take(context, max, &mut |bytes| {
+                if into.capacity() == 0 {
+                    *into = HEADS.with(Spare::take);
+                }
+                into.extend_from_slice(bytes);
+            }),
             Self::Tls(tls) => tls.poll_read_at_most(context, into, max),
         }
     }
@@ -136,11 +148,11 @@ impl Transport {
         }
     }
 
-    /// Returns when the client has closed its side and sent nothing more; never, if it sends.
-    pub async fn closed(&self) {
+    /// Is ready when the client has closed its side and sent nothing more; never, if it sends.
+    pub fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Plain(socket) => socket.closed().await,
-            Self::Tls(tls) => tls.closed().await,
+            Self::Plain(socket) => socket.poll_closed(context),
+            Self::Tls(tls) => tls.poll_closed(context),
         }
     }
 

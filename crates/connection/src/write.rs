@@ -7,14 +7,17 @@ use super::send::{
 };
 use bytes::Bytes;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::{self, IoSlice, Write as _};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use yorozu_http::field;
 use yorozu_http::status::reason;
 use yorozu_kernel::base::batch::{self, TryWrite};
 use yorozu_kernel::base::limits;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
@@ -54,9 +57,10 @@ pub(super) async fn response(
     let held_bytes = connection.out.len() as u64;
     let framing = framing(exchange, &mut response, core);
     if exchange.request.version > Version::V09 {
-        let mut out = std::mem::take(&mut connection.out);
-        head(exchange, &response, framing, core, &mut out);
-        connection.out = out;
+        if connection.out.capacity() == 0 {
+            connection.out = Scratch::take();
+        }
+        head(exchange, &response, framing, core, &mut connection.out);
     }
     let head_bytes = connection.out.len() as u64 - held_bytes;
     let body = std::mem::replace(&mut response.body, Body::empty());
@@ -126,9 +130,8 @@ fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Fra
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
-    // Without a way out of the loop, so that it takes many bytes at once.
-    if value.iter().fold(false, |has_break, byte| has_break | breaks(byte)) {
+    if field::has_break(value) {
+        let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
         out.extend(value.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }));
     } else {
         out.extend_from_slice(value);
@@ -201,7 +204,7 @@ impl Writer<'_> {
     }
 
     /// Keeps the allocation of what was sent.
-    fn take_back(&mut self, mut head: Vec<u8>) {
+    fn take_back(&mut self, mut head: Scratch) {
         head.clear();
         self.connection.out = head;
     }
@@ -279,7 +282,7 @@ impl Writer<'_> {
         tokio::select! {
             biased;
             allowed = self.limit.allowance(self.sent) => Ok(allowed),
-            () = self.connection.io.closed() => {
+            () = poll_fn(|context| self.connection.io.poll_closed(context)) => {
                 Err(Stop::Failed(io::ErrorKind::ConnectionAborted.into()))
             }
         }

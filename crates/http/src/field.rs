@@ -25,6 +25,20 @@ pub fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|member| !member.is_empty())
 }
 
+/// Whether a CR, LF or NUL stands in a value: written as it is, it would be more than one line, or none.
+pub fn has_break(value: &[u8]) -> bool {
+    // Whether one of eight bytes is below 16: the highest bit of a byte is borrowed where its upper half is 0.
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let (mut rest, mut borrowed) = (value, 0);
+    while let Some((eight, behind)) = rest.split_first_chunk() {
+        let upper = u64::from_ne_bytes(*eight) & (ONES * 0xf0);
+        borrowed |= upper.wrapping_sub(ONES) & !upper & (ONES * 0x80);
+        rest = behind;
+    }
+    let unread = if borrowed == 0 { rest } else { value };
+    unread.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))
+}
+
 /// Whether the list holds `token`, compared without case.
 pub fn list_has(value: &[u8], token: &[u8]) -> bool {
     list(value).any(|member| member.eq_ignore_ascii_case(token))
@@ -86,6 +100,22 @@ mod tests {
         assert_eq!(argument(b"x=1&yy=2&y=3", b"y"), Some(&b"3"[..]));
         assert_eq!(argument(b"x", b"x"), None);
         assert_eq!(argument(b"", b"x"), None);
+    }
+
+    #[test]
+    fn a_break_is_found_wherever_it_stands() {
+        for length in 0..40 {
+            let plain: Vec<u8> =
+                (0u8..=255).cycle().filter(|b| !b"\r\n\0".contains(b)).take(length).collect();
+            assert!(!has_break(&plain), "{length}");
+            for at in 0..length {
+                for byte in *b"\r\n\0" {
+                    let mut broken = plain.clone();
+                    broken[at] = byte;
+                    assert!(has_break(&broken), "{length} {at}");
+                }
+            }
+        }
     }
 
     #[test]

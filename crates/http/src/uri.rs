@@ -3,6 +3,7 @@
 use percent_encoding::{
     AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode, percent_encode_byte,
 };
+use std::borrow::Cow;
 
 /// A target's path after decoding and normalising, and its query as written.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -29,25 +30,58 @@ pub enum UriError {
 /// # Errors
 /// [`UriError`]; nginx answers 400 to each.
 pub fn normalize(target: &[u8], merge_slashes: bool) -> Result<Normalized, UriError> {
-    let target = match target.iter().position(|byte| *byte == b'#') {
-        Some(at) => &target[..at],
-        None => target,
+    normalize_into(Vec::new(), target, merge_slashes)
+}
+
+/// As [`normalize`], with the path in a buffer that has room already.
+///
+/// # Errors
+/// As [`normalize`].
+pub fn normalize_into(
+    mut path: Vec<u8>,
+    target: &[u8],
+    merge_slashes: bool,
+) -> Result<Normalized, UriError> {
+    let (raw_path, is_simple) = raw_path(target, merge_slashes);
+    let args = match target.get(raw_path.len()) {
+        Some(b'?') => target[raw_path.len() + 1..].split(|byte| *byte == b'#').next(),
+        _ => None,
     };
-    let (raw_path, args) = match target.iter().position(|byte| *byte == b'?') {
-        Some(at) => (&target[..at], Some(target[at + 1..].to_vec())),
-        None => (target, None),
-    };
-    if !raw_path.contains(&b'%') && is_simple(raw_path, merge_slashes) {
-        return Ok(Normalized { path: raw_path.to_vec(), args });
+    let args = args.map(<[u8]>::to_vec);
+    if is_simple {
+        path.extend_from_slice(raw_path);
+        return Ok(Normalized { path, args });
     }
     let decoded = decode(raw_path)?;
     Ok(Normalized { path: resolve_dots(&decoded, merge_slashes)?, args })
 }
 
-/// No segment needs work: nothing like `//`, `/.`.
-fn is_simple(path: &[u8], merge_slashes: bool) -> bool {
-    !path.windows(2).any(|pair| pair == b"/." || (merge_slashes && pair == b"//"))
-        && !path.contains(&0)
+/// The path of a target, and whether no segment needs work: there is no escape, and nothing like `//`, `/.`.
+fn raw_path(target: &[u8], merge_slashes: bool) -> (&[u8], bool) {
+    const MATTERS: [bool; 256] = table(b"?#%\0./");
+    let (mut is_simple, mut at) = (true, 0);
+    while let Some(next) = target[at..].iter().position(|byte| MATTERS[usize::from(*byte)]) {
+        at += next;
+        let is_behind_slash = at > 0 && target[at - 1] == b'/';
+        match target[at] {
+            b'?' | b'#' => return (&target[..at], is_simple),
+            b'.' => is_simple &= !is_behind_slash,
+            b'/' => is_simple &= !(is_behind_slash && merge_slashes),
+            _ => is_simple = false,
+        }
+        at += 1;
+    }
+    (target, is_simple)
+}
+
+/// Which bytes are among these.
+const fn table(bytes: &[u8]) -> [bool; 256] {
+    let (mut table, mut at) = ([false; 256], 0);
+    while at < bytes.len() {
+        table[bytes[at] as usize] = true;
+        at += 1;
+    }
+    table
 }
 
 fn decode(raw: &[u8]) -> Result<Vec<u8>, UriError> {
@@ -218,13 +252,16 @@ pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
     percent_encode(text, set).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
+/// A host, and the port behind it.
+pub type Authority<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
+
 /// A host as `server_name` compares it: lower case, port and trailing dot cut off.
 ///
 /// `None` if it cannot be a host (nginx answers 400). Returns the host and the port as written.
 ///
 /// # Source
 /// RFC 3986, section 3.2.2; as nginx, an address in brackets is not read, and no label but the last is empty.
-pub fn split_authority(authority: &[u8]) -> Option<(Vec<u8>, Option<&[u8]>)> {
+pub fn split_authority(authority: &[u8]) -> Option<Authority<'_>> {
     let (host, rest) = match authority.strip_prefix(b"[") {
         Some(address) => {
             let end = address.iter().position(|byte| *byte == b']')?;
@@ -234,10 +271,8 @@ pub fn split_authority(authority: &[u8]) -> Option<(Vec<u8>, Option<&[u8]>)> {
             authority.split_at(end + 2)
         }
         None => {
-            let end = authority.iter().position(|byte| *byte == b':').unwrap_or(authority.len());
-            if !authority[..end].iter().all(|byte| is_host_byte(*byte) || *byte == b'%') {
-                return None;
-            }
+            let is_of_name = |byte: &u8| is_host_byte(*byte) || *byte == b'%';
+            let end = authority.iter().take_while(|byte| is_of_name(byte)).count();
             authority.split_at(end)
         }
     };
@@ -251,12 +286,25 @@ pub fn split_authority(authority: &[u8]) -> Option<(Vec<u8>, Option<&[u8]>)> {
         return None;
     }
     let host = host.strip_suffix(b".").unwrap_or(host);
-    (!host.is_empty()).then(|| (host.to_ascii_lowercase(), port))
+    let host = match host.iter().any(u8::is_ascii_uppercase) {
+        true => Cow::Owned(host.to_ascii_lowercase()),
+        false => Cow::Borrowed(host),
+    };
+    (!host.is_empty()).then_some((host, port))
 }
 
 /// Whether it may stand in a name as it is, and in an address in brackets.
 fn is_host_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+    const IS: [bool; 256] = {
+        let mut is = table(b"-._~!$&'()*+,;=");
+        let mut byte = 0u8;
+        while byte < u8::MAX {
+            is[byte as usize] |= byte.is_ascii_alphanumeric();
+            byte += 1;
+        }
+        is
+    };
+    IS[usize::from(byte)]
 }
 
 /// Whether it is a number that a port can have, or nothing.

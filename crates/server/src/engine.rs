@@ -12,7 +12,7 @@ use yorozu_modules::phases::realip;
 pub(crate) static ENGINE: Engine = Engine {
     start: handlers::start,
     resume: handlers::resume,
-    run: |exchange, pending| Box::pin(handlers::run(exchange, pending)),
+    run: handlers::run,
     files: handlers::files,
     whole: |exchange| Box::pin(handlers::whole(exchange)),
     content_again: |exchange| Box::pin(handlers::content_again(exchange)),

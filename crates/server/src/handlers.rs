@@ -1,13 +1,13 @@
 //! What makes the response: the content phase, and the pages for errors and redirects.
 
 use crate::phases::{self, Part};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use yorozu_gateway::cache::purge;
 use yorozu_gateway::protocol::family::Family;
 use yorozu_gateway::{fastcgi, proxy, scgi, uwsgi};
 use yorozu_kernel::base::faults;
+use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
 use yorozu_kernel::exchange::request::Method;
@@ -117,20 +117,17 @@ fn is_purge(exchange: &mut Exchange) -> bool {
 }
 
 /// The part of a request that waits: between two phases, or for its content.
-pub async fn run(exchange: &mut Exchange, pending: Pending) -> Outcome {
-    match pending {
-        Pending::Content => content(exchange).await,
-        _ => Box::pin(phases::wait(exchange, pending)).await,
+pub fn run(exchange: &mut Exchange, pending: Pending) -> Later<'_, Outcome> {
+    if !matches!(pending, Pending::Content) {
+        return Box::pin(phases::wait(exchange, pending));
     }
-}
-
-async fn content(exchange: &mut Exchange) -> Outcome {
-    let conf = Rc::clone(&exchange.conf);
     if is_purge(exchange) {
-        let has_rules = conf.location(exchange.location).of::<access::Conf>().is_set();
-        return Box::pin(purge::run(exchange, &CACHED, has_rules)).await;
+        let location = exchange.conf.location(exchange.location);
+        let has_rules = location.of::<access::Conf>().is_set();
+        return Box::pin(purge::run(exchange, &CACHED, has_rules));
     }
-    conf.location(exchange.location).handler.run(exchange).await
+    let handler = Arc::clone(&exchange.conf.location(exchange.location).handler);
+    handler.run(exchange)
 }
 
 /// Files: `dav_methods`, indexes, listings, static files.
@@ -145,10 +142,7 @@ impl Handler for Files {
         }
     }
 
-    fn run<'a>(
-        &'a self,
-        exchange: &'a mut Exchange,
-    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+    fn run(self: Arc<Self>, exchange: &mut Exchange) -> Later<'_, Outcome> {
         Box::pin(dav::run(exchange))
     }
 }

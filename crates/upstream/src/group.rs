@@ -210,14 +210,23 @@ impl Peer {
 /// Which peers one request has tried, and how far its hash went.
 #[derive(Clone, Debug, Default)]
 pub struct Tried {
-    ids: Vec<u64>,
+    last: Option<u64>,
+    before: Vec<u64>,
     hash: HashState,
 }
 
 impl Tried {
     /// How many so far.
     pub fn count(&self) -> usize {
-        self.ids.len()
+        self.before.len() + usize::from(self.last.is_some())
+    }
+
+    fn has(&self, id: u64) -> bool {
+        self.last == Some(id) || self.before.contains(&id)
+    }
+
+    fn add(&mut self, id: u64) {
+        self.before.extend(self.last.replace(id));
     }
 }
 
@@ -272,7 +281,7 @@ impl Slot {
 
     /// Whether a request that is bound to it may have it.
     fn is_available(&self, tried: &Tried, now: Instant) -> bool {
-        !self.options.down && !tried.ids.contains(&self.id) && !self.is_out(now) && !self.is_full()
+        !self.options.down && !tried.has(self.id) && !self.is_out(now) && !self.is_full()
     }
 }
 
@@ -383,7 +392,7 @@ impl Group {
             let index = match &inner.slots[..] {
                 // As nginx: a lone peer is never taken out by failures.
                 [only] => {
-                    let is_free = tried.ids.is_empty() && !only.options.down && !only.is_full();
+                    let is_free = tried.last.is_none() && !only.options.down && !only.is_full();
                     is_free.then_some(0)?
                 }
                 _ => inner.choose(self.balance, tried, selector, now)?,
@@ -403,7 +412,7 @@ impl Group {
             if is_window_over {
                 slot.state.checked = Some(now);
             }
-            tried.ids.push(slot.id);
+            tried.add(slot.id);
             let is_inflight =
                 matches!(self.balance, Balance::LeastTime(LeastTime { with_inflight: true, .. }));
             if is_inflight {

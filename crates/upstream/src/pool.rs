@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use std::any::Any;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ pub struct PoolLimits {
 /// A kept connection with its history.
 #[derive(Debug)]
 pub struct Kept {
-    /// The connection.
-    pub connection: Connection,
+    /// The connection; what is kept holds it alone.
+    pub connection: Rc<Connection>,
     /// Requests served so far.
     pub requests: u64,
     /// When it was opened.
@@ -41,10 +42,25 @@ pub struct KeptFor<K> {
     pub key: K,
 }
 
+/// An idle connection.
+#[derive(Debug)]
+struct Idle<K> {
+    /// Made when it was opened; it comes and goes with the connection.
+    whom: Rc<KeptFor<K>>,
+    since: Instant,
+    kept: Kept,
+}
+
+impl<K: Eq> Idle<K> {
+    fn is_for(&self, peer: &Arc<str>, key: &K) -> bool {
+        self.whom.peer == *peer && self.whom.key == *key
+    }
+}
+
 /// One worker's idle connections of one group, for all keys; least recently used goes first.
 #[derive(Debug)]
 pub struct Pool<K> {
-    idle: VecDeque<(KeptFor<K>, Instant, Kept)>,
+    idle: VecDeque<Idle<K>>,
 }
 
 impl<K> Default for Pool<K> {
@@ -54,20 +70,26 @@ impl<K> Default for Pool<K> {
 }
 
 impl<K: Eq> Pool<K> {
-    /// The most recently used connection that is for the same and still good.
-    pub fn take(&mut self, whom: &KeptFor<K>, limits: &PoolLimits, now: Instant) -> Option<Kept> {
+    /// The most recently used connection that is for the same and still good, and what it is for.
+    pub fn take(
+        &mut self,
+        peer: &Arc<str>,
+        key: &K,
+        limits: &PoolLimits,
+        now: Instant,
+    ) -> Option<(Rc<KeptFor<K>>, Kept)> {
         self.expire(limits, now);
-        while let Some(at) = self.idle.iter().rposition(|(found, ..)| found == whom) {
-            let (_, _, kept) = self.idle.remove(at)?;
+        while let Some(at) = self.idle.iter().rposition(|idle| idle.is_for(peer, key)) {
+            let Idle { whom, kept, .. } = self.idle.remove(at)?;
             if kept.connection.is_quiet() {
-                return Some(kept);
+                return Some((whom, kept));
             }
         }
         None
     }
 
     /// Keeps a connection that stands between two requests, within the limits.
-    pub fn put(&mut self, whom: KeptFor<K>, kept: Kept, limits: &PoolLimits, now: Instant) {
+    pub fn put(&mut self, whom: Rc<KeptFor<K>>, kept: Kept, limits: &PoolLimits, now: Instant) {
         let is_old = now.saturating_duration_since(kept.opened) >= limits.age_max;
         if limits.idle_max == 0 || kept.requests >= limits.requests_max || is_old {
             return;
@@ -75,14 +97,14 @@ impl<K: Eq> Pool<K> {
         while self.idle.len() >= limits.idle_max {
             self.idle.pop_front();
         }
-        self.idle.push_back((whom, now, kept));
+        self.idle.push_back(Idle { whom, since: now, kept });
     }
 
     /// Closes what has been idle too long.
     pub fn expire(&mut self, limits: &PoolLimits, now: Instant) {
         // In the order in which they were put back.
-        while let Some((_, since, _)) = self.idle.front() {
-            if now.saturating_duration_since(*since) < limits.idle_timeout {
+        while let Some(idle) = self.idle.front() {
+            if now.saturating_duration_since(idle.since) < limits.idle_timeout {
                 return;
             }
             self.idle.pop_front();
@@ -91,12 +113,12 @@ impl<K: Eq> Pool<K> {
 
     /// Closes what the peer closed, or sent something unasked.
     pub fn drop_closed(&mut self) {
-        self.idle.retain(|(_, _, kept)| kept.connection.is_quiet());
+        self.idle.retain(|idle| idle.kept.connection.is_quiet());
     }
 
     /// How many are idle that are for the same.
-    pub fn idle(&self, whom: &KeptFor<K>) -> usize {
-        self.idle.iter().filter(|(found, ..)| found == whom).count()
+    pub fn idle(&self, peer: &Arc<str>, key: &K) -> usize {
+        self.idle.iter().filter(|idle| idle.is_for(peer, key)).count()
     }
 
     /// How many are idle.
@@ -123,14 +145,19 @@ mod tests {
         age_max: Duration::from_secs(3600),
     };
 
-    fn of(peer: &str) -> KeptFor<&'static str> {
-        KeptFor { peer: peer.into(), key: "" }
+    fn of(peer: &str) -> Rc<KeptFor<&'static str>> {
+        Rc::new(KeptFor { peer: peer.into(), key: "" })
+    }
+
+    /// What is idle for a peer.
+    fn take(pool: &mut Pool<&'static str>, peer: &str, now: Instant) -> Option<Kept> {
+        pool.take(&peer.into(), &"", &LIMITS, now).map(|(_, kept)| kept)
     }
 
     fn kept(now: Instant) -> (Kept, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        let connection = Connection::Unix(UnixSocket::new(near).unwrap());
+        let connection = Rc::new(Connection::Unix(UnixSocket::new(near).unwrap()));
         (Kept { connection, requests: 0, opened: now, memory: None }, far)
     }
 
@@ -144,9 +171,9 @@ mod tests {
             pool.put(of(name), kept, &LIMITS, now);
         }
         assert_eq!(pool.len(), 2);
-        assert!(pool.take(&of("a"), &LIMITS, now).is_none());
-        assert!(pool.take(&of("c"), &LIMITS, now).is_some());
-        assert!(pool.take(&of("b"), &LIMITS, now + LIMITS.idle_timeout).is_none());
+        assert!(take(&mut pool, "a", now).is_none());
+        assert!(take(&mut pool, "c", now).is_some());
+        assert!(take(&mut pool, "b", now + LIMITS.idle_timeout).is_none());
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -157,7 +184,7 @@ mod tests {
         drop(far);
         // The close shows as readiness only after the reactor ran.
         tokio::task::yield_now().await;
-        if let Some(kept) = pool.take(&of("a"), &LIMITS, now) {
+        if let Some(kept) = take(&mut pool, "a", now) {
             assert!(kept.connection.is_quiet(), "not noticed yet is allowed; wrong is not");
         }
     }
@@ -169,7 +196,7 @@ mod tests {
         for requests in 1..LIMITS.requests_max {
             kept.requests = requests;
             pool.put(of("a"), kept, &LIMITS, now);
-            kept = pool.take(&of("a"), &LIMITS, now).unwrap();
+            kept = take(&mut pool, "a", now).unwrap();
         }
         kept.requests = LIMITS.requests_max;
         pool.put(of("a"), kept, &LIMITS, now);
@@ -183,10 +210,10 @@ mod tests {
         for key in 0..9 {
             let (kept, end) = kept(now);
             far.push(end);
-            pool.put(KeptFor { peer: "a".into(), key }, kept, &LIMITS, now);
+            pool.put(Rc::new(KeptFor { peer: "a".into(), key }), kept, &LIMITS, now);
             assert!(pool.len() <= LIMITS.idle_max);
         }
-        let mut take = |key| pool.take(&KeptFor { peer: "a".into(), key }, &LIMITS, now).is_some();
+        let mut take = |key| pool.take(&"a".into(), &key, &LIMITS, now).is_some();
         assert!(!take(6) && take(7) && !take(7) && take(8));
     }
 

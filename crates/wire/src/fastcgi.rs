@@ -118,11 +118,50 @@ pub fn pair(params: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// Appends one name-value pair whose value `write` appends itself, and says whether it is wanted.
 pub fn pair_with(params: &mut Vec<u8>, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
     let start = params.len();
+    let length_at = begin_pair(params, name);
+    value_with(params, start, length_at, write);
+}
+
+/// Appends a pair up to its value; where the value's length stands.
+fn begin_pair(params: &mut Vec<u8>, name: &[u8]) -> usize {
     pair_length(params, name.len());
     // Room for a short length; a long one moves the value.
     let length_at = params.len();
     params.push(0);
     params.extend_from_slice(name);
+    length_at
+}
+
+/// A name-value pair up to its value, to be appended often.
+#[derive(Clone, Debug)]
+pub struct PairStart {
+    text: Box<[u8]>,
+    length_at: usize,
+}
+
+impl PairStart {
+    /// Of a pair with this name.
+    pub fn new(name: &[u8]) -> Self {
+        let mut text = Vec::new();
+        let length_at = begin_pair(&mut text, name);
+        Self { text: text.into(), length_at }
+    }
+
+    /// As [`pair_with`].
+    pub fn put(&self, params: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        let start = params.len();
+        params.extend_from_slice(&self.text);
+        value_with(params, start, start + self.length_at, write);
+    }
+}
+
+/// Appends the value of the pair from `start` on, or takes the pair away.
+fn value_with(
+    params: &mut Vec<u8>,
+    start: usize,
+    length_at: usize,
+    write: impl FnOnce(&mut Vec<u8>) -> bool,
+) {
     let value_at = params.len();
     if !write(params) {
         params.truncate(start);

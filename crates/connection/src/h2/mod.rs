@@ -41,7 +41,7 @@ use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::exchange::request_body::RequestBody;
-use yorozu_kernel::exchange::source::{Ended, Frames, Interim, RequestSource};
+use yorozu_kernel::exchange::source::{Frames, Interim, RequestSource};
 use yorozu_kernel::exchange::{Client, Exchange};
 use yorozu_kernel::logging::error::Level;
 use yorozu_upstream::Gauge;
@@ -64,8 +64,8 @@ struct Asker {
 }
 
 impl RequestSource for Asker {
-    fn closed(&self) -> Ended<'_> {
-        Box::pin(poll_fn(|context| self.streams.poll_reset(self.id, context)))
+    fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.streams.poll_reset(self.id, context)
     }
 
     fn interim<'a>(
@@ -554,5 +554,6 @@ impl Stream {
                 let _ = tokio::time::timeout(limits::H2_LINGERING, all).await;
             });
         }
+        respond::end(&mut self.exchange);
     }
 }

@@ -4,7 +4,7 @@ use super::{Shared, number, stream_number};
 use crate::fields::{may_send, plain};
 use crate::send::Stop;
 use bytes::Bytes;
-use quinn::{SendStream, WriteError};
+use quinn::{SendStream, StoppedError, VarInt, WriteError};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use yorozu_kernel::base::timer;
-use yorozu_kernel::exchange::source::{Ended, Interim, RequestSource};
+use yorozu_kernel::exchange::source::{Interim, RequestSource};
 use yorozu_wire::h3::frame::{Code, kind, put_head};
 use yorozu_wire::h3::qpack::{put_field, put_prefix, put_status};
 
@@ -27,7 +27,12 @@ pub(super) struct Outgoing {
     early: RefCell<Bytes>,
     /// Whether the client has given it up.
     is_stopped: Cell<bool>,
+    /// Waits for that.
+    stopped: RefCell<Option<Stopped>>,
 }
+
+/// What the client did with a stream: read all of it, or stopped.
+type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>>>>;
 
 impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,7 +82,14 @@ impl Outgoing {
     pub(super) fn new(shared: Rc<Shared>, send: SendStream) -> Rc<Self> {
         let id = stream_number(send.id());
         let send = RefCell::new(Some(send));
-        Rc::new(Self { shared, id, send, early: RefCell::default(), is_stopped: Cell::new(false) })
+        Rc::new(Self {
+            shared,
+            id,
+            send,
+            early: RefCell::default(),
+            stopped: RefCell::default(),
+            is_stopped: Cell::new(false),
+        })
     }
 
     fn note_stopped(&self) {
@@ -140,6 +152,18 @@ impl Outgoing {
         }
     }
 
+    /// Returns when the client has given it up: for who sends it, beside those who ask for the client.
+    pub(super) async fn closed(&self) {
+        let stopped = self.send.borrow().as_ref().map(SendStream::stopped);
+        let Some(stopped) = stopped else { return };
+        match stopped.await {
+            // All of it has arrived.
+            Ok(None) => std::future::pending().await,
+            Ok(Some(_)) => self.note_stopped(),
+            Err(_) => {}
+        }
+    }
+
     /// Ends the stream before its end.
     pub(super) fn reset(&self, code: Code) {
         if let Some(mut send) = self.send.take() {
@@ -149,17 +173,24 @@ impl Outgoing {
 }
 
 impl RequestSource for Outgoing {
-    fn closed(&self) -> Ended<'_> {
-        let stopped = self.send.borrow().as_ref().map(SendStream::stopped);
-        Box::pin(async move {
-            let Some(stopped) = stopped else { return };
-            match stopped.await {
-                // All of it has arrived.
-                Ok(None) => std::future::pending().await,
-                Ok(Some(_)) => self.note_stopped(),
-                Err(_) => {}
+    fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut waiting = self.stopped.borrow_mut();
+        let mut stopped = match (waiting.take(), &*self.send.borrow()) {
+            (Some(stopped), _) => stopped,
+            (None, Some(send)) => Box::pin(send.stopped()),
+            (None, None) => return Poll::Ready(()),
+        };
+        match stopped.as_mut().poll(context) {
+            Poll::Pending => *waiting = Some(stopped),
+            // All of it has arrived.
+            Poll::Ready(Ok(None)) => *waiting = Some(Box::pin(std::future::pending())),
+            Poll::Ready(Ok(Some(_))) => {
+                self.note_stopped();
+                return Poll::Ready(());
             }
-        })
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+        }
+        Poll::Pending
     }
 
     fn interim<'a>(

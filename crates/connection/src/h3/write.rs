@@ -12,7 +12,6 @@ use std::rc::Rc;
 use std::time::Duration;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
-use yorozu_kernel::exchange::source::RequestSource as _;
 use yorozu_kernel::exchange::{Exchange, stream};
 use yorozu_wire::h3::frame::{Code, kind, put_head};
 

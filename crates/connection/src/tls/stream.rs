@@ -241,18 +241,16 @@ impl Tls {
         }
     }
 
-    /// As [`crate::transport::Transport::closed`].
-    pub async fn closed(&self) {
-        let mut plain = BytesMut::new();
-        if !self.early.borrow().is_empty() {
-            return std::future::pending().await;
-        }
-        while let Ok(true) = self.receive(&mut plain).await {
-            if !plain.is_empty() {
-                // The next request: it says nothing about this one.
-                self.early.borrow_mut().unsplit(plain);
-                return std::future::pending().await;
+    /// As [`crate::transport::Transport::poll_closed`].
+    pub fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
+        // What is there is of the next request: it says nothing about this one.
+        while self.early.borrow().is_empty() {
+            let mut plain = BytesMut::new();
+            match ready!(self.poll_receive(context, &mut plain)) {
+                Ok(true) => self.early.borrow_mut().unsplit(plain),
+                _ => return Poll::Ready(()),
             }
         }
+        Poll::Pending
     }
 }

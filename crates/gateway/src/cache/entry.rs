@@ -21,7 +21,7 @@ pub fn collector(
     head: &Head,
     response: &Response,
     started: std::time::Instant,
-) -> Option<Collector> {
+) -> Option<Box<Collector>> {
     storing::objections(exchange, conf);
     let mut plan = exchange.pass.take::<Plan>()?;
     let making = plan.making.take()?;
@@ -30,7 +30,8 @@ pub fn collector(
             entry.made_in = u32::try_from(turn::since(started).as_millis()).unwrap_or(u32::MAX);
             exchange.cache_report.is_stored = true;
             let context = Context::of(exchange);
-            Some(Collector::new(plan.zone, entry, plan.guard.take(), making, context))
+            let guard = plan.guard.take();
+            Some(Box::new(Collector::new(plan.zone, entry, guard, making, context)))
         }
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);

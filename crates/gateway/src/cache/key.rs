@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Entry, EntryHead, Key, VariantId, Zone};
 use yorozu_http::{field, vary};
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::request::Method;
-use yorozu_kernel::exchange::scratch::Scratch;
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The zone the location names.

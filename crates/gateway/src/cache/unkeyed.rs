@@ -268,7 +268,7 @@ impl<'e> Own<'e> {
     fn has_host(&self, authority: &[u8]) -> bool {
         let Some((host, port)) = split_authority(authority) else { return false };
         let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok());
-        host == self.host
+        *host == self.host[..]
             && port.is_none_or(|port| Some(port) == self.port || self.is_own_port(port))
     }
 
@@ -371,7 +371,7 @@ pub fn leads_to_itself(exchange: &Exchange, conf: &Conf, head: &Head) -> bool {
         let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
         let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
         let host = authority.rsplit(|byte| *byte == b'@').next().unwrap_or_default();
-        if split_authority(host).is_none_or(|(host, _)| host != request.host) {
+        if split_authority(host).is_none_or(|(host, _)| *host != request.host[..]) {
             return false;
         }
         path

@@ -2,32 +2,23 @@
 
 use super::head::{content_length, head};
 use crate::pass;
-use crate::protocol::codec::{BodyStep, Codec, CodecError, Head};
+use crate::protocol::codec::{Asked, BodyStep, Codec, CodecError, FieldSpans, Head, Reader};
 use crate::protocol::family::Family;
 use bytes::BytesMut;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_wire::WireError;
-use yorozu_wire::h1::{slice, status_line, upstream_fields};
+use yorozu_wire::h1::{slice, status_line};
 
-/// What a codec has to know of the request.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    pub head_bytes_max: usize,
-    pub is_head_request: bool,
-    pub may_upgrade: bool,
-}
-
-impl Asked {
-    /// Of the exchange, in a location that speaks a protocol of this family.
-    pub fn of(exchange: &Exchange, location: &LocationConf, family: &Family) -> Self {
-        Self {
-            head_bytes_max: pass::conf(location, family).buffer_size.bytes(),
-            is_head_request: exchange.request.method == Method::Head,
-            may_upgrade: exchange.request.field(b"upgrade").is_some(),
-        }
-    }
+/// What reads the answer to the exchange's request, in a location that speaks a protocol of this family.
+pub fn reader(exchange: &Exchange, location: &LocationConf, family: &Family) -> Reader {
+    let asked = Asked {
+        head_bytes_max: pass::conf(location, family).buffer_size.bytes(),
+        is_head_request: exchange.request.method == Method::Head,
+        may_upgrade: exchange.request.field(b"upgrade").is_some(),
+    };
+    Reader { asked, make: |asked| Box::new(PlainCodec::new(asked)) }
 }
 
 /// State of one response.
@@ -78,7 +69,7 @@ impl Codec for PlainCodec {
             Ok(None) => return Ok(None),
             Err(_) => None,
         };
-        let found = upstream_fields(input, line.as_ref().map_or(0, |line| line.consumed))?;
+        let found = FieldSpans::read(input, line.as_ref().map_or(0, |line| line.consumed))?;
         let head_bytes = found.as_ref().map_or(input.len(), |(_, end)| *end);
         if head_bytes > self.asked.head_bytes_max
             || (found.is_none() && head_bytes == self.asked.head_bytes_max)

@@ -8,7 +8,7 @@ pub mod params;
 use crate::protocol::call::{Call, Framing, Talk};
 use crate::protocol::family::Family;
 use bytes::Bytes;
-use codec::{Asked, PlainCodec};
+use codec::reader;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
@@ -25,6 +25,16 @@ pub struct Param {
     pub name: Bytes,
     pub value: Template,
     pub is_if_not_empty: bool,
+    /// Whether it is `CONTENT_LENGTH`, whose value what is sent decides.
+    pub is_content_length: bool,
+    /// Whether it takes the place of one of the client's fields: its name begins with `HTTP_`.
+    pub is_of_field: bool,
+}
+
+impl AsRef<Self> for Param {
+    fn as_ref(&self) -> &Self {
+        self
+    }
 }
 
 impl Setting for Param {
@@ -34,10 +44,13 @@ impl Setting for Param {
             b"if_not_empty" => true,
             other => return Err(args.invalid_parameter(other)),
         };
+        let name = args.words[0].clone();
         Ok(Self {
-            name: args.words[0].clone(),
             value: Template::compile(args.word(1), args.env)?,
             is_if_not_empty,
+            is_content_length: &name[..] == b"CONTENT_LENGTH",
+            is_of_field: name.starts_with(b"HTTP_"),
+            name,
         })
     }
 }
@@ -60,19 +73,18 @@ impl Plain {
         if let Content::Memory(body) = &content {
             request.extend_from_slice(body);
         }
-        let asked = Asked::of(exchange, location, family);
         Call {
             request: request.into(),
             validates,
             framing: Framing::PLAIN,
             content,
-            talk: Talk::Apart(Box::new(move || Box::new(PlainCodec::new(asked)))),
+            talk: Talk::Apart(reader(exchange, location, family)),
             catch_stderr: Vec::new(),
             line: None,
             may_keep: false,
             tls,
             scheme,
-            uri: Vec::new(),
+            uri: 0..0,
         }
     }
 }

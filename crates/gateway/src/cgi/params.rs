@@ -9,16 +9,19 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::iter::successors;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::request::{Request, append_joined};
 
-/// As [`super::REQUEST_BYTES`], of a field's name.
-const NAME_BYTES: usize = 64;
+/// Where parameters are put; `P`: how those of the configuration are kept ready.
+pub trait Pairs<P: AsRef<Param>> {
+    /// Puts one of the configuration, whose value `write` appends as in [`Pairs::put`].
+    fn put_param(&mut self, param: &P, write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        self.put(&param.as_ref().name, write);
+    }
 
-/// Where parameters are put.
-pub trait Pairs {
     /// Puts one whose value `write` appends itself, and says whether it is wanted.
     fn put(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool);
 
@@ -32,26 +35,27 @@ pub trait Pairs {
 }
 
 /// What a protocol has of its own in a location.
-#[derive(Clone, Copy, Debug)]
-pub struct Own<'a> {
+#[derive(Debug)]
+pub struct Own<'a, P> {
     pub family: &'static Family,
     /// Its `*_param`.
-    pub params: &'a [Param],
+    pub params: &'a [P],
 }
 
 /// Puts the parameters of a request with this content; whether it asks if the stored page is still good.
-pub fn put(
+pub fn put<P: AsRef<Param>>(
     exchange: &mut Exchange,
     location: &LocationConf,
-    own: Own<'_>,
+    own: &Own<'_, P>,
     content: &Content,
-    pairs: &mut impl Pairs,
+    pairs: &mut impl Pairs<P>,
 ) -> bool {
-    for param in own.params {
-        pairs.put(&param.name, |out| {
+    for kept in own.params {
+        let param = kept.as_ref();
+        pairs.put_param(kept, |out| {
             let start = out.len();
             param.value.append(exchange, out);
-            if &param.name[..] == b"CONTENT_LENGTH" && out.len() > start {
+            if param.is_content_length && out.len() > start {
                 announce(content, start, out);
             }
             !param.is_if_not_empty || out.len() > start
@@ -117,12 +121,15 @@ impl Repeats {
 }
 
 /// `HTTP_*` for every field that no `*_param` sets.
-fn fields(exchange: &Exchange, own: Own<'_>, pairs: &mut impl Pairs) {
+fn fields<P: AsRef<Param>>(exchange: &Exchange, own: &Own<'_, P>, pairs: &mut impl Pairs<P>) {
     let is_cached = cache::is_cacheable(exchange);
-    let is_set = |name: &[u8], list: &[Param]| list.iter().any(|param| &param.name[..] == name);
+    let is_set = |name: &[u8]| {
+        let mut params = own.params.iter().map(AsRef::as_ref);
+        params.any(|param| param.is_of_field && &param.name[..] == name)
+    };
     let request = &exchange.request;
     let repeats = (request.fields.len() > FEW_FIELDS).then(|| Repeats::of(request));
-    let mut name = Vec::with_capacity(NAME_BYTES);
+    let mut name = Scratch::take();
     for (at, field) in request.fields.iter().enumerate() {
         let field_name = request.name(field);
         // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
@@ -139,15 +146,15 @@ fn fields(exchange: &Exchange, own: Own<'_>, pairs: &mut impl Pairs) {
         }
         name.clear();
         name.extend_from_slice(b"HTTP_");
-        name.extend(field_name.iter().map(|byte| match byte {
-            b'-' => b'_',
-            byte => byte.to_ascii_uppercase(),
-        }));
+        name.extend_from_slice(field_name);
+        for byte in &mut name[b"HTTP_".len()..] {
+            *byte = if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() };
+        }
         let is_conditional = is_cached && cache::is_for_stored_page(field_name);
-        if is_conditional || is_set(&name, own.params) {
+        if is_conditional || is_set(&name) {
             continue;
         }
-        if name == b"HTTP_HOST" {
+        if &name[..] == b"HTTP_HOST" {
             // The authority that chose the server and the cache key, not another one.
             pairs.put(&name, |out| {
                 out.extend_from_slice(&request.host);
@@ -162,7 +169,7 @@ fn fields(exchange: &Exchange, own: Own<'_>, pairs: &mut impl Pairs) {
         let separator: &[u8] =
             if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
         pairs.put(&name, |out| match &repeats {
-            None => append_joined(request.values(field_name), separator, out),
+            None => append_joined(request.values_from(at), separator, out),
             Some(repeats) => {
                 let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
                 append_joined(values, separator, out)
@@ -173,16 +180,16 @@ fn fields(exchange: &Exchange, own: Own<'_>, pairs: &mut impl Pairs) {
 
 /// Asks for what is missing of a stored page, and whether what is stored is still good; `true` if that is the only
 /// condition.
-fn own_conditions(
+fn own_conditions<P: AsRef<Param>>(
     exchange: &Exchange,
     location: &LocationConf,
-    own: Own<'_>,
-    pairs: &mut impl Pairs,
+    own: &Own<'_, P>,
+    pairs: &mut impl Pairs<P>,
 ) -> bool {
     if let Some(range) = cache::missing_range(exchange) {
         pairs.put_value(b"HTTP_RANGE", range.as_bytes());
     }
-    let is_condition = |param: &Param| param.name.starts_with(b"HTTP_IF_");
+    let is_condition = |param: &P| param.as_ref().name.starts_with(b"HTTP_IF_");
     if own.params.iter().any(is_condition) {
         // The configuration sets its own conditions.
         return false;

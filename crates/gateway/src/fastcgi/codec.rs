@@ -1,10 +1,9 @@
 //! Reads a FastCGI response: records, the CGI head inside them, the body.
 
 use crate::cgi::head::{content_length, head};
-use crate::protocol::codec::{BodyStep, Codec, CodecError, Head};
+use crate::protocol::codec::{BodyStep, Codec, CodecError, FieldSpans, Head};
 use bytes::{Buf as _, Bytes, BytesMut};
 use yorozu_wire::fastcgi::{HEAD_BYTES, RecordHead, RecordKind, decode_head};
-use yorozu_wire::h1::upstream_fields;
 
 /// Longest text kept of an application's standard error per request; nginx logs 2048 bytes.
 const STDERR_BYTES_MAX: usize = 2048;
@@ -26,8 +25,10 @@ struct FastcgiCodec {
     /// Body bytes still to come, when the application announced a length.
     length_left: Option<u64>,
     is_ended: bool,
-    /// What END_REQUEST says: four bytes of the application's status, one of the protocol's, three unused.
-    end: Vec<u8>,
+    /// Bytes that END_REQUEST has so far: four of the application's status, one of the protocol's, three unused.
+    end_bytes: usize,
+    /// Whether one of the first five was not 0.
+    has_ended_badly: bool,
     /// Whether a message reported a fatal error.
     has_failed: bool,
     stderr: Vec<u8>,
@@ -36,21 +37,20 @@ struct FastcgiCodec {
 /// How PHP's messages of errors that end a page begin.
 const FATAL: &[u8] = b"PHP Fatal error: ";
 
-/// Makes codecs for one location.
-pub(super) fn codec(head_bytes_max: usize) -> impl Fn() -> Box<dyn Codec> {
-    move || {
-        Box::new(FastcgiCodec {
-            head_bytes_max,
-            record: None,
-            text: BytesMut::new(),
-            has_head: false,
-            length_left: None,
-            is_ended: false,
-            end: Vec::new(),
-            has_failed: false,
-            stderr: Vec::new(),
-        })
-    }
+/// A codec for one answer.
+pub(super) fn codec(head_bytes_max: usize) -> Box<dyn Codec> {
+    Box::new(FastcgiCodec {
+        head_bytes_max,
+        record: None,
+        text: BytesMut::new(),
+        has_head: false,
+        length_left: None,
+        is_ended: false,
+        end_bytes: 0,
+        has_ended_badly: false,
+        has_failed: false,
+        stderr: Vec::new(),
+    })
 }
 
 enum Piece {
@@ -90,7 +90,11 @@ impl FastcgiCodec {
                         self.stderr.extend_from_slice(&content[..content.len().min(room)]);
                         self.has_failed |= memchr::memmem::find(&self.stderr, FATAL).is_some();
                     }
-                    _ => self.end.extend_from_slice(&content),
+                    _ => {
+                        let statuses = content.iter().take(5usize.saturating_sub(self.end_bytes));
+                        self.has_ended_badly |= statuses.into_iter().any(|byte| *byte != 0);
+                        self.end_bytes += content.len();
+                    }
                 }
                 continue;
             }
@@ -113,7 +117,7 @@ impl Codec for FastcgiCodec {
     fn read_head(&mut self, input: &mut BytesMut) -> Result<Option<Head>, CodecError> {
         loop {
             if !self.text.is_empty() {
-                let found = upstream_fields(&self.text, 0)?;
+                let found = FieldSpans::read(&self.text, 0)?;
                 let head_bytes = found.as_ref().map_or(self.text.len(), |(_, end)| *end);
                 if head_bytes > self.head_bytes_max {
                     return Err(CodecError::HeadTooBig);
@@ -174,7 +178,7 @@ impl Codec for FastcgiCodec {
 
     fn may_be_stored(&self) -> bool {
         // PHP says 0 even after a fatal error in the middle of a page; its message tells.
-        !self.has_failed && self.end.iter().take(5).all(|byte| *byte == 0)
+        !self.has_failed && !self.has_ended_badly
     }
 
     fn closed_early(&self) -> &'static str {
@@ -202,7 +206,7 @@ mod tests {
     }
 
     fn run(bytes: &[u8], piece: usize) -> Result<(Head, Vec<u8>, Option<Bytes>), CodecError> {
-        let mut codec = codec(4096)();
+        let mut codec = codec(4096);
         let (mut input, mut rest) = (BytesMut::new(), bytes);
         let mut head = None;
         let mut body = Vec::new();
@@ -263,7 +267,7 @@ mod tests {
             stream(&mut bytes, RecordKind::Stdout, b"A: b\r\n\r\nbody");
             stream(&mut bytes, RecordKind::Stderr, message);
             bytes.extend([1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, application, protocol, 7, 7, 7]);
-            let (mut codec, mut input) = (codec(4096)(), BytesMut::from(&bytes[..]));
+            let (mut codec, mut input) = (codec(4096), BytesMut::from(&bytes[..]));
             codec.read_head(&mut input).unwrap().unwrap();
             while !matches!(codec.read_body(&mut input).unwrap(), BodyStep::End) {}
             codec.may_be_stored()

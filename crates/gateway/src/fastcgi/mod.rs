@@ -7,12 +7,14 @@ use super::cgi::params::{Own, Pairs, put};
 use super::pass::{self, Shared};
 use super::protocol::Protocol;
 use super::protocol::call::{Call, Framing, Talk};
+use super::protocol::codec::{Asked, Reader};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
 use crate::cache::settings;
 use crate::cgi::REQUEST_BYTES;
 use bytes::Bytes;
 use codec::codec;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -24,7 +26,8 @@ use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::variables::{Row, Variable};
 use yorozu_wire::fastcgi::{
-    CONTENT_BYTES_MAX, RecordKind, begin_request, pair_with, stdin_head, stream, stream_with,
+    CONTENT_BYTES_MAX, PairStart, RecordKind, begin_request, pair, pair_with, stdin_head, stream,
+    stream_with,
 };
 
 /// The module.
@@ -82,18 +85,20 @@ impl Protocol for Fastcgi {
     ) -> Result<Call, u16> {
         let conf = location.of::<Conf>();
         let (request, validates) = request(exchange, location, &content);
+        let head_bytes_max = pass::conf(location, &FAMILY).buffer_size.bytes();
+        let asked = Asked { head_bytes_max, ..Asked::default() };
         Ok(Call {
             request: request.into(),
             validates,
             framing: STDIN,
             content,
-            talk: Talk::Apart(Box::new(codec(pass::conf(location, &FAMILY).buffer_size.bytes()))),
+            talk: Talk::Apart(Reader { asked, make: |asked| codec(asked.head_bytes_max) }),
             catch_stderr: conf.fastcgi_catch_stderr.clone(),
             line: None,
             may_keep: conf.fastcgi_keep_conn,
             tls: None,
             scheme: SCHEME,
-            uri: Vec::new(),
+            uri: 0..0,
         })
     }
 }
@@ -113,7 +118,14 @@ const STDIN: Framing = Framing {
 /// The name-value pairs of a stream.
 struct Params<'a>(&'a mut Vec<u8>);
 
-impl Pairs for Params<'_> {
+impl Pairs<FastcgiParam> for Params<'_> {
+    fn put_param(&mut self, param: &FastcgiParam, write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        match &param.ready {
+            Ready::Whole(pair) => self.0.extend_from_slice(pair),
+            Ready::Start(start) => start.put(self.0, write),
+        }
+    }
+
     fn put(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
         pair_with(self.0, name, write);
     }
@@ -121,14 +133,15 @@ impl Pairs for Params<'_> {
 
 /// The request up to its content; with it, if that is in memory. And whether it asks if the stored page is still
 /// good.
-fn request(exchange: &mut Exchange, location: &LocationConf, content: &Content) -> (Vec<u8>, bool) {
+fn request(exchange: &mut Exchange, location: &LocationConf, content: &Content) -> (Scratch, bool) {
     let conf = location.of::<Conf>();
-    let own = Own { family: &FAMILY, params: &conf.fastcgi_param };
-    let mut out = Vec::with_capacity(REQUEST_BYTES);
+    let own = Own { family: &FAMILY, params: &conf.fastcgi_param[..] };
+    let mut out = Scratch::take();
+    out.reserve(REQUEST_BYTES);
     let mut validates = false;
     begin_request(&mut out, conf.fastcgi_keep_conn);
     stream_with(&mut out, RecordKind::Params, |params| {
-        validates = put(exchange, location, own, content, &mut Params(params));
+        validates = put(exchange, location, &own, content, &mut Params(params));
     });
     stream(&mut out, RecordKind::Params, b"");
     match content {
@@ -142,6 +155,43 @@ fn request(exchange: &mut Exchange, location: &LocationConf, content: &Content) 
         Content::File(..) | Content::Live { .. } => {}
     }
     (out, validates)
+}
+
+/// `fastcgi_param`, made ready.
+#[derive(Clone, Debug)]
+pub struct FastcgiParam {
+    param: Param,
+    ready: Ready,
+}
+
+#[derive(Clone, Debug)]
+enum Ready {
+    /// No variable stands in its value.
+    Whole(Box<[u8]>),
+    Start(PairStart),
+}
+
+impl AsRef<Param> for FastcgiParam {
+    fn as_ref(&self) -> &Param {
+        &self.param
+    }
+}
+
+impl Setting for FastcgiParam {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let param = Param::from_args(args)?;
+        let ready = match param.value.as_literal() {
+            Some(value) if !param.is_content_length => {
+                let mut text = Vec::new();
+                if !value.is_empty() || !param.is_if_not_empty {
+                    pair(&mut text, &param.name, &value);
+                }
+                Ready::Whole(text.into())
+            }
+            _ => Ready::Start(PairStart::new(&param.name)),
+        };
+        Ok(Self { param, ready })
+    }
 }
 
 /// `fastcgi_split_path_info`
@@ -164,7 +214,7 @@ settings! {
     /// Whether the connection stays open; useful with `keepalive` in the upstream block.
     fastcgi_keep_conn: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// A parameter for the application.
-    fastcgi_param: Vec<Param> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION;
+    fastcgi_param: Vec<FastcgiParam> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION;
     /// Splits the path into $fastcgi_script_name and $fastcgi_path_info.
     fastcgi_split_path_info: Option<SplitPathInfo> = none, ONE, LOCATION;
     /// A text in the application's messages that counts as a failure.

@@ -109,7 +109,7 @@ impl ModuleDraft for directives::Draft {
             name: Bytes::from_static(b"TE"),
             value: Template::compile(b"$grpc_internal_trailers", at.env)?,
         };
-        Ok(Conf { fields: Fields::new(&own.grpc_set_header, host, &[trailers]) })
+        Ok(Conf { fields: Fields::new(&own.grpc_set_header, &host, &[trailers]) })
     }
 }
 
@@ -165,7 +165,10 @@ impl Protocol for Grpc {
     }
 
     fn resolve(&self, exchange: &mut Exchange) -> Result<(), u16> {
-        self.0.resolved(exchange).map(drop)
+        let destination = self.0.resolved(exchange)?;
+        // `$proxy_host` looks for it there.
+        exchange.pass.put_for_shadows(destination);
+        Ok(())
     }
 
     fn may_keep(&self, _location: &LocationConf) -> bool {
@@ -210,6 +213,6 @@ impl Protocol for Grpc {
         let talk = made.session(exchange, rules, destination.scheme);
         let call = made.call(exchange, tls::of::<Self>(location), &destination, talk)?;
         // As nginx: its messages name the server alone.
-        Ok(Call { uri: Vec::new(), ..call })
+        Ok(Call { uri: 0..0, ..call })
     }
 }

@@ -5,7 +5,7 @@ pub mod pipeline;
 use super::pass::{self, Shared};
 use super::protocol::Protocol;
 use super::protocol::call::{Call, Framing, Line, LineAnswer, LineBounds, LineFault, Talk};
-use super::protocol::codec::{Head, Whole};
+use super::protocol::codec::{Asked, Head, Reader, Whole};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::fault::Conditions;
 use super::protocol::target::Target;
@@ -161,12 +161,15 @@ impl Protocol for Memcached {
             framing: Framing::PLAIN,
             content: Content::None,
             validates: false,
-            talk: Talk::Apart(Box::new(|| Box::new(Whole { body: None }))),
+            talk: Talk::Apart(Reader {
+                asked: Asked::default(),
+                make: |_| Box::new(Whole { body: None }),
+            }),
             catch_stderr: Vec::new(),
             may_keep: false,
             tls: None,
             scheme: SCHEME,
-            uri: Vec::new(),
+            uri: 0..0,
             line: Some(Box::new(Pipelined { gzip_flag })),
         })
     }

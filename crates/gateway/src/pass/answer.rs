@@ -25,7 +25,11 @@ use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Context, Level};
 
 /// Turns what was fetched into an outcome; the body goes on arriving.
-pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fetched) -> Outcome {
+pub async fn accept(
+    exchange: &mut Exchange,
+    conf: Settings<'_>,
+    mut fetched: Box<Fetched>,
+) -> Outcome {
     let (head, before) = parts::completed(exchange, std::mem::take(&mut fetched.head));
     exchange.upstream_fields = Rc::clone(&head.fields);
     sticky::learn(exchange);
@@ -65,7 +69,7 @@ pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fe
     }
     if let Some(status) = intercepted(exchange, conf.cache, head.status) {
         exchange.keep_challenges(status, &head.fields);
-        keep_intercepted(exchange, conf, &head, fetched).await;
+        Box::pin(keep_intercepted(exchange, conf, &head, fetched)).await;
         return Outcome::Status(status);
     }
     let mut response = response(exchange, conf, &head);
@@ -75,7 +79,7 @@ pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fe
     response.upstream_validates = exchange.pass.of::<Plan>().is_none();
     let collector = collector(exchange, conf.cache, &head, &response, fetched.started);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
-    let saver = Saver::start(exchange, &conf, &response);
+    let saver = Saver::start(exchange, &conf, &response).map(Box::new);
     let is_buffered = match head.field(b"x-accel-buffering") {
         Some(value) if !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_BUFFERING) => {
             if value.eq_ignore_ascii_case(b"no") {
@@ -90,20 +94,27 @@ pub async fn accept(exchange: &mut Exchange, conf: Settings<'_>, mut fetched: Fe
     fetched.before = before;
     let mut body = ArrivingBody::new(exchange, fetched, targets);
     body.gather(&conf, is_buffered, &response).await;
-    body.attach(exchange, &conf, is_buffered, &mut response).await;
-    Outcome::Respond(Box::new(response))
+    if let Some(saver) = body.attach(exchange, &conf, is_buffered, &mut response).await {
+        Box::pin(saver.finish()).await;
+    }
+    Outcome::Respond(response)
 }
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.
-fn upgraded(exchange: &mut Exchange, conf: Settings<'_>, head: &Head, fetched: Fetched) -> Outcome {
+fn upgraded(
+    exchange: &mut Exchange,
+    conf: Settings<'_>,
+    head: &Head,
+    fetched: Box<Fetched>,
+) -> Outcome {
     drop(exchange.pass.take::<Plan>());
     let mut response = response(exchange, conf, head);
-    let Fetched { source, lease, started, .. } = fetched;
+    let Fetched { source, lease, started, .. } = *fetched;
     let Some(connection) = source.connection else { return Outcome::Status(502) };
     let early = source.input.freeze();
     response.body =
         Body::Tunnel(Box::new(Upgraded::new(connection, early, conf.read_timeout, started, lease)));
-    Outcome::Respond(Box::new(response))
+    Outcome::Respond(response)
 }
 
 fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Option<Outcome> {
@@ -147,7 +158,7 @@ async fn keep_intercepted(
     exchange: &mut Exchange,
     conf: Settings<'_>,
     head: &Head,
-    fetched: Fetched,
+    fetched: Box<Fetched>,
 ) {
     let mut response = response(exchange, conf, head);
     match collector(exchange, conf.cache, head, &response, fetched.started) {
@@ -156,18 +167,19 @@ async fn keep_intercepted(
             let targets = StoreTargets { collector: Some(collector), saver: None };
             let mut body = ArrivingBody::new(exchange, fetched, targets);
             body.gather(&conf, conf.buffering, &response).await;
-            body.attach(exchange, &conf, conf.buffering, &mut response).await;
+            // Nothing was given to it that would have to be finished.
+            drop(body.attach(exchange, &conf, conf.buffering, &mut response).await);
         }
     }
 }
 
 /// The upstream's head as the client shall see it.
-pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Response {
+pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box<Response> {
     let config = Rc::clone(&exchange.conf);
     let protocol = protocol::of(config.location(exchange.location));
     let protocol = protocol.expect("only gateways have answers");
     exchange.passes_trailers = protocol.passes_trailers(config.location(exchange.location));
-    let mut response = Response::new(head.status);
+    let mut response = Box::new(Response::new(head.status));
     response.reason.clone_from(&head.reason);
     // Most have nothing to say but whether it is kept.
     let is_usual = |options: &Bytes| {

@@ -9,6 +9,7 @@ use crate::cache::Collector;
 use crate::protocol::codec::CodecError;
 use bytes::Bytes;
 use std::time::{Duration, Instant};
+use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response};
@@ -21,6 +22,13 @@ const GATHERED_BYTES_MAX: u64 = 64 * 1024;
 /// How long it is waited for. An application that flushes a part and works on is not held up.
 const GATHER_TIME: Duration = Duration::from_millis(2);
 
+thread_local! {
+    static PIECES: SpareLists<Bytes> = const { SpareLists::empty() };
+}
+
+/// Pieces of a body whose list the worker has room for again; chosen: those that were gathered are fewer.
+const PIECES_USUAL: usize = 64;
+
 /// Whether its length is known, and short.
 fn is_short(response: &Response) -> bool {
     response.content_length.is_some_and(|length| length <= GATHERED_BYTES_MAX)
@@ -28,8 +36,8 @@ fn is_short(response: &Response) -> bool {
 
 /// Those who keep what passes by.
 pub struct StoreTargets {
-    pub collector: Option<Collector>,
-    pub saver: Option<Saver>,
+    pub collector: Option<Box<Collector>>,
+    pub saver: Option<Box<Saver>>,
 }
 
 impl StoreTargets {
@@ -40,7 +48,7 @@ impl StoreTargets {
 
 /// A body, as far as it has arrived.
 pub struct ArrivingBody {
-    fetched: Fetched,
+    fetched: Box<Fetched>,
     targets: StoreTargets,
     pieces: Vec<Bytes>,
     is_whole: Result<bool, CodecError>,
@@ -48,9 +56,10 @@ pub struct ArrivingBody {
 }
 
 impl ArrivingBody {
-    pub fn new(exchange: &Exchange, mut fetched: Fetched, targets: StoreTargets) -> Self {
+    pub fn new(exchange: &Exchange, mut fetched: Box<Fetched>, targets: StoreTargets) -> Self {
         let has_no_content = exchange.request.method == Method::Head && targets.is_empty();
-        let mut pieces: Vec<Bytes> = fetched.before.take().into_iter().collect();
+        let mut pieces = PIECES.with(SpareLists::take);
+        pieces.extend(fetched.before.take());
         let is_whole = fetched.source.arrived(&mut pieces);
         Self { fetched, targets, pieces, is_whole, has_no_content }
     }
@@ -68,14 +77,16 @@ impl ArrivingBody {
         }
     }
 
-    /// Gives it to the response: whole, or with a pump that reads on.
+    /// Gives it to the response: whole, or with a pump that reads on. What is returned has all of it, and is to be
+    /// finished.
+    #[must_use]
     pub async fn attach(
         self,
         exchange: &mut Exchange,
         conf: &Conf,
         is_buffered: bool,
         response: &mut Response,
-    ) {
+    ) -> Option<Box<Saver>> {
         let Self { fetched, mut targets, mut pieces, is_whole, has_no_content } = self;
         let rate = if has_no_content { 0 } else { rate(conf, is_buffered) };
         let free = room_beside_head(conf, &fetched, &pieces);
@@ -83,14 +94,16 @@ impl ArrivingBody {
         let is_held = pace.as_ref().is_some_and(Paced::holds);
         let is_whole = matches!(is_whole, Ok(true));
         if is_whole && !is_held {
-            let Fetched { mut source, lease, started, .. } = fetched;
+            let Fetched { mut source, lease, started, .. } = *fetched;
             if !source.codec.may_be_stored() {
                 (targets.collector, targets.saver) = (None, None);
             }
-            finish_whole(exchange, pieces, targets, response, started).await;
+            let saver = finish_whole(exchange, pieces, targets, response, started);
             place_trailers(exchange, source.codec.take_trailers(), response);
             lease.release(source.rest(true).await);
-        } else if has_no_content {
+            return saver;
+        }
+        if has_no_content {
             // The content is not wanted; PHP may be cut short.
             fetched.end();
         } else {
@@ -101,8 +114,9 @@ impl ArrivingBody {
                 .then(|| (conf.temp_path.0.clone(), temp_bytes_max));
             let read_timeout = conf.read_timeout;
             let ahead = ReadAhead { read_timeout, memory_bytes_max, file, pace, is_whole };
-            start_pump(exchange, fetched, targets, pieces, ahead, response);
+            start_pump(exchange, *fetched, targets, pieces, ahead, response);
         }
+        None
     }
 }
 
@@ -130,7 +144,7 @@ fn start_pump(
     let Fetched { source, lease, started, received, scheme, .. } = fetched;
     let end = PumpEnd {
         collecting: targets.collector.map(|collector| collector.begin(response.content_length)),
-        saver: targets.saver,
+        saver: targets.saver.map(|saver| *saver),
         context: Context::of(exchange),
         peer: exchange
             .attempts
@@ -155,35 +169,35 @@ fn place_trailers(exchange: &mut Exchange, trailers: Vec<(Bytes, Bytes)>, respon
     }
 }
 
-async fn finish_whole(
+/// Gives a body that is there to the response, and to those who keep it; a saver is to be finished.
+fn finish_whole(
     exchange: &mut Exchange,
     mut pieces: Vec<Bytes>,
     targets: StoreTargets,
     response: &mut Response,
     started: Instant,
-) {
+) -> Option<Box<Saver>> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if let Some(collector) = targets.collector {
         collector.store_whole(&pieces, turn::unix_seconds());
     }
-    if let Some(mut saver) = targets.saver {
-        if pieces.iter().all(|piece| saver.push(piece)) {
-            saver.finish().await;
-        }
-    }
+    let mut saver = targets.saver;
+    saver.take_if(|saver| !pieces.iter().all(|piece| saver.push(piece)));
     if let Some(attempt) = exchange.attempts.last_mut() {
         attempt.response_time = Some(turn::since(started));
         attempt.response_bytes = length as u64;
     }
-    let body = match pieces.len() {
-        0 => Bytes::new(),
-        1 => pieces.remove(0),
-        _ => pieces.concat().into(),
+    let body = match &mut pieces[..] {
+        [] => Bytes::new(),
+        [all] => std::mem::take(all),
+        pieces => pieces.concat().into(),
     };
+    PIECES.with(|lists| lists.give(pieces, PIECES_USUAL));
     let is_head = exchange.request.method == Method::Head;
     let announced = response.content_length;
     if announced.is_none() && !is_head && yorozu_http::status::has_content(response.status) {
         response.content_length = Some(length as u64);
     }
     response.body = Body::Memory(body);
+    saver
 }

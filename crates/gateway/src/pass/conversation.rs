@@ -1,7 +1,7 @@
 //! One request on one connection, until the head of its answer is read.
 
-use super::fetch::{Answered, CLOSED_EARLY, Failed, Job};
-use super::pump::Source;
+use super::fetch::{CLOSED_EARLY, Job};
+use super::pump::{ANSWERS, Source};
 use super::upload::{self, Sending, UploadFault, Uploaded};
 use crate::protocol::call::{Begun, Outgoing, Talk};
 use crate::protocol::codec::{Codec, CodecError, Head};
@@ -12,60 +12,92 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
-use yorozu_kernel::base::{batch, timer, turn};
+use yorozu_kernel::base::spare::Spare;
+use yorozu_kernel::base::{batch, timer};
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::logging::error::{Level, os_error};
-use yorozu_upstream::{Connection, Kept, Peer};
+use yorozu_upstream::{Connection, Peer};
 
-impl Job {
-    /// Sends the request and reads the head; the error comes with the bytes received.
-    pub(super) async fn converse(
-        &self,
-        kept: Kept,
-        peer: &Peer,
-        begun: Instant,
-        may_repeat: bool,
-    ) -> Result<Answered, Failed> {
-        let Kept { connection, requests, opened, memory } = kept;
-        let sent = Rc::new(Cell::new(0));
-        let connection = Rc::new(connection);
-        let (codec, mut opening) = self.begin(memory);
-        // The first piece of a body shares a call with the head.
-        let is_alone = matches!(self.call.content, Content::None | Content::Memory(_));
-        if is_alone {
-            let count = batch::write_upstream(&connection, &opening.head).await.unwrap_or(0);
-            sent.set(count as u64);
-            opening.head.advance(count);
+/// One request on one connection, until the head of its answer is read.
+pub(super) struct Conversation {
+    connection: Rc<Connection>,
+    codec: Box<dyn Codec>,
+    input: BytesMut,
+    sending: Sending,
+    /// Bytes of the request that were sent, but for those of an upload under way.
+    sent: u64,
+    pub(super) received: usize,
+    /// Whether another request went before.
+    is_kept: bool,
+    /// Whether the request may be sent again over a new connection, should this one, which was kept,
+    /// be dead.
+    may_repeat: bool,
+    /// Why the request could not be sent, while an answer may still come.
+    trouble: Option<io::Error>,
+}
+
+impl Conversation {
+    /// Bytes of the request that were sent.
+    pub(super) fn sent(&self) -> u64 {
+        match &self.sending {
+            Sending::UnderWay(upload) => upload.sent.get(),
+            Sending::Done | Sending::Broken => self.sent,
         }
-        let mut talk = Conversation {
+    }
+
+    pub(super) fn into_source(self) -> Source {
+        let Self { connection, codec, input, sending, .. } = self;
+        Source { connection: Some(connection), codec, input, sending }
+    }
+
+    /// How serious an end before the answer is: hardly, if a new connection decides.
+    fn level(&self) -> Level {
+        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
+    }
+}
+
+/// What a request begins with.
+struct Opening {
+    head: Bytes,
+    /// Content in memory that could not go with it.
+    rest: Bytes,
+    outgoing: Option<Rc<dyn Outgoing>>,
+}
+
+impl Job<'_> {
+    /// Sends the request, or as much of it as goes at once; `memory` is what the conversation before left.
+    pub(super) async fn begin(
+        &self,
+        connection: Rc<Connection>,
+        memory: Option<Box<dyn Any>>,
+        (is_kept, may_repeat): (bool, bool),
+    ) -> Conversation {
+        let (codec, mut opening) = self.opening(memory);
+        let mut sent = 0;
+        // The first piece of a body shares a call with the head.
+        if matches!(self.call.content, Content::None | Content::Memory(_)) {
+            sent = batch::write_upstream(&connection, &opening.head).await.unwrap_or(0);
+            opening.head.advance(sent);
+        }
+        Conversation {
             codec,
-            input: BytesMut::new(),
-            sending: self.send(&connection, opening, &sent),
+            input: ANSWERS.with(Spare::take),
+            sending: self.send(&connection, opening, sent),
+            sent: sent as u64,
             connection,
             received: 0,
-            is_kept: requests > 0,
+            is_kept,
             may_repeat,
             trouble: None,
-        };
-        let head = self.read_head(&mut talk, peer).await;
-        self.attempt(|attempt| {
-            attempt.bytes_sent = sent.get();
-            attempt.bytes_received = talk.received as u64;
-        });
-        let head = head.map_err(|fault| (fault, talk.received))?;
-        self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
-        let Conversation { connection, codec, input, sending, received, .. } = talk;
-        let source = Source { connection: Some(connection), codec, input, sending };
-        Ok(Answered { head, source, requests, opened, started: begun, received: received as u64 })
+        }
     }
 
     /// A reader for the answer, and what is sent before it.
-    fn begin(&self, memory: Option<Box<dyn Any>>) -> (Box<dyn Codec>, Opening) {
+    fn opening(&self, memory: Option<Box<dyn Any>>) -> (Box<dyn Codec>, Opening) {
         match &self.call.talk {
-            Talk::Apart(codec) => {
+            Talk::Apart(reader) => {
                 let head = self.call.request.clone();
-                (codec(), Opening { head, rest: Bytes::new(), outgoing: None })
+                (reader.codec(), Opening { head, rest: Bytes::new(), outgoing: None })
             }
             Talk::Within(session) => {
                 let Begun { request, rest, codec, outgoing } = session.begin(memory);
@@ -74,14 +106,14 @@ impl Job {
         }
     }
 
-    /// Leaves what is not `sent` yet to an upload, if there is anything.
-    fn send(&self, connection: &Rc<Connection>, opening: Opening, sent: &Rc<Cell<u64>>) -> Sending {
+    /// Leaves what is behind the `count` bytes that were sent to an upload, if there is anything.
+    fn send(&self, connection: &Rc<Connection>, opening: Opening, count: usize) -> Sending {
         let Opening { head, rest, outgoing } = opening;
         let live = self.live.borrow_mut().take();
         let source = match (live, &self.call.content) {
             (Some(body), _) => {
-                let core = self.conf.location(self.location).http_core();
-                let bounds = core.piece_bounds(self.conf().buffer_size.bytes());
+                let core = self.location.http_core();
+                let bounds = core.piece_bounds(self.conf.buffer_size.bytes());
                 upload::Source::Live(Box::new(body), bounds)
             }
             (None, Content::File(file, length)) => upload::Source::File(Arc::clone(file), *length),
@@ -100,12 +132,16 @@ impl Job {
             head,
             source,
             framing,
-            send_timeout: self.conf().send_timeout,
-            sent: Rc::clone(sent),
+            send_timeout: self.conf.send_timeout,
+            sent: Rc::new(Cell::new(count as u64)),
         }))
     }
 
-    async fn read_head(&self, talk: &mut Conversation, peer: &Peer) -> Result<Head, Fault> {
+    pub(super) async fn read_head(
+        &self,
+        talk: &mut Conversation,
+        peer: &Peer,
+    ) -> Result<Head, Fault> {
         loop {
             let head = talk.codec.read_head(&mut talk.input);
             if let Some(text) = talk.codec.take_stderr() {
@@ -153,7 +189,7 @@ impl Job {
                     Box::pin(self.say(talk, &output, peer)).await?;
                 }
                 let read = talk.connection.read(&mut talk.input);
-                match timer::within(self.conf().read_timeout, read).await {
+                match timer::within(self.conf.read_timeout, read).await {
                     Some(read) => break read,
                     None => {
                         self.timed_out("reading response header from upstream", peer);
@@ -163,9 +199,10 @@ impl Job {
             };
             let uploaded = tokio::select! {
                 biased;
-                uploaded = upload => uploaded,
+                uploaded = &mut upload.work => uploaded,
                 read = talk.connection.read(&mut talk.input) => break read,
             };
+            talk.sent = upload.sent.get();
             talk.sending = Sending::of(&uploaded.result);
             self.uploaded(talk, uploaded, peer)?;
         };
@@ -194,7 +231,7 @@ impl Job {
     /// Says what the peer has to know before it says more.
     async fn say(&self, talk: &mut Conversation, output: &[u8], peer: &Peer) -> Result<(), Fault> {
         let write = talk.connection.write_all(output);
-        match timer::within(self.conf().send_timeout, write).await {
+        match timer::within(self.conf.send_timeout, write).await {
             Some(Ok(())) => Ok(()),
             // What it said before may be all of its answer.
             Some(Err(problem)) => {
@@ -214,7 +251,7 @@ impl Job {
         *self.live.borrow_mut() = uploaded.body;
         match uploaded.result {
             Ok(()) => {
-                self.uploaded.notify_one();
+                self.is_uploaded.set(true);
                 Ok(())
             }
             // An early answer may say why the peer takes no more: it is read first.
@@ -224,36 +261,5 @@ impl Job {
             }
             Err(problem) => Err(self.not_sent(problem, peer)),
         }
-    }
-}
-
-/// What a request begins with.
-struct Opening {
-    head: Bytes,
-    /// Content in memory that could not go with it.
-    rest: Bytes,
-    outgoing: Option<Rc<dyn Outgoing>>,
-}
-
-/// Such a request.
-struct Conversation {
-    connection: Rc<Connection>,
-    codec: Box<dyn Codec>,
-    input: BytesMut,
-    sending: Sending,
-    received: usize,
-    /// Whether another request went before.
-    is_kept: bool,
-    /// Whether the request may be sent again over a new connection, should this one, which was kept,
-    /// be dead.
-    may_repeat: bool,
-    /// Why the request could not be sent, while an answer may still come.
-    trouble: Option<io::Error>,
-}
-
-impl Conversation {
-    /// How serious an end before the answer is: hardly, if a new connection decides.
-    fn level(&self) -> Level {
-        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
     }
 }

@@ -4,11 +4,12 @@ use super::Conf;
 use super::pools::{self, Lease, PoolKey};
 use super::pump::Source;
 use super::upload::{Sending, UploadFault};
+use crate::protocol::Protocol;
 use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
 use crate::protocol::codec::Head;
-use crate::protocol::family::Family;
 use crate::protocol::fault::{Conditions, Fault};
-use crate::upstream::{Upstream, sticky};
+use crate::upstream::Upstream;
+use crate::upstream::sticky::{self, Sticky};
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -16,14 +17,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 use yorozu_kernel::base::turn;
-use yorozu_kernel::config::servers::LocationId;
-use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::attempts::{Attempts, UpstreamAttempt};
+use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::request_body::{BodyError, RequestBody};
 use yorozu_kernel::exchange::source::RequestSource;
-use yorozu_kernel::exchange::{Exchange, UpstreamAttempt};
-use yorozu_kernel::logging::error::{Context, Level, os_error};
+use yorozu_kernel::logging::error::{Level, os_error, upstream};
 use yorozu_tls::verifier::Disbelief;
 use yorozu_upstream::{Connection, Kept, Peer, Selector, Tls, Tried};
 
@@ -34,11 +34,11 @@ pub(super) const CLOSED_EARLY: &str =
 const LINE_IDLE: Duration = Duration::from_secs(60);
 
 /// A request ready to be sent.
-pub struct Job {
-    pub conf: Rc<WorkerConf>,
-    pub location: LocationId,
-    /// The protocol's family, whose prefix the settings have.
-    pub family: &'static Family,
+pub struct Job<'a> {
+    pub exchange: &'a Exchange,
+    pub location: &'a LocationConf,
+    pub protocol: &'a dyn Protocol,
+    pub conf: &'a Conf,
     pub upstream: Arc<Upstream>,
     /// What the choice of a peer depends on.
     pub selector: Selector,
@@ -47,20 +47,19 @@ pub struct Job {
     pub live: RefCell<Option<RequestBody>>,
     /// Whether there is, or was, a body in [`Job::live`]: once begun it cannot be sent to another peer.
     pub is_live: bool,
-    /// All of that body was sent.
-    pub uploaded: Notify,
+    /// Whether all of that body was sent.
+    pub is_uploaded: Cell<bool>,
     /// What went wrong on the client's side of a body sent on.
     pub client_fault: Cell<Option<BodyError>>,
     /// `*_bind`
     pub from: Option<SocketAddr>,
     /// Where connections are kept, if they are.
-    pub pool: Option<Rc<PoolKey>>,
+    pub pool: Option<PoolKey>,
     pub is_idempotent: bool,
-    pub context: Context,
     /// The client, if it shall get early hints.
     pub hinted: Option<Rc<dyn RequestSource>>,
     /// The outcome of each peer asked.
-    pub attempts: RefCell<Vec<UpstreamAttempt>>,
+    pub attempts: RefCell<Attempts>,
     /// Which peer was chosen last, for `sticky`.
     pub sid: RefCell<Option<Arc<str>>>,
     /// When the last of them was chosen.
@@ -88,18 +87,36 @@ impl Fetched {
     }
 }
 
-/// What came of a conversation: a head, and what a [`Lease`] of its connection knows.
-pub(super) struct Answered {
-    pub(super) head: Head,
-    pub(super) source: Source,
-    pub(super) requests: u64,
-    pub(super) opened: Instant,
-    pub(super) started: Instant,
-    pub(super) received: u64,
+/// What an exchange learns from having asked.
+pub struct Learned {
+    attempts: Attempts,
+    /// `sticky`, and the peer that the client is bound to.
+    bound: Option<(Arc<Sticky>, Arc<str>)>,
+    /// The body that was sent on.
+    body: Option<RequestBody>,
+    /// What went wrong on the client's side of it.
+    pub client_fault: Option<BodyError>,
+    /// Whether the stored page was validated ([`Call::validates`]).
+    pub validates: bool,
 }
 
-/// A failed conversation: which side's fault, and how many bytes of an answer had come.
-pub(super) type Failed = (Fault, usize);
+impl Learned {
+    /// Writes it to the exchange.
+    pub fn hand_over(&mut self, exchange: &mut Exchange) {
+        exchange.attempts.append(std::mem::take(&mut self.attempts));
+        if let Some((sticky, sid)) = self.bound.take() {
+            sticky::bind(exchange, &sticky, &sid);
+        }
+        if let Some(body) = self.body.take() {
+            exchange.body = body;
+            // As nginx: the client need not send the rest.
+            exchange.keep_alive &= exchange.body.is_finished();
+        }
+    }
+}
+
+/// A peer that was asked in vain, and why.
+type Failed = (Fault, yorozu_upstream::Lease);
 
 /// Asks peers until one answers acceptably.
 ///
@@ -108,12 +125,13 @@ pub(super) type Failed = (Fault, usize);
 ///
 /// # Cancel safety
 /// The connection is closed and the peer's lease given back.
-pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
+pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
     let started = turn::instant();
     let mut tried = Tried::default();
     loop {
         let group = &job.upstream.group;
-        let Some(lease) = group.select(&mut tried, &job.selector, turn::instant()) else {
+        let begun = turn::instant();
+        let Some(lease) = group.select(&mut tried, &job.selector, begun) else {
             job.no_peer();
             return Err(Fault::NoPeer);
         };
@@ -122,18 +140,17 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
         if job.upstream.sticky.is_some() {
             job.sid.replace(Some(Arc::clone(peer.sid())));
         }
-        job.begun.set(turn::instant());
+        job.begun.set(begun);
         let mut was_sent = false;
-        match job.ask(peer, &mut was_sent).await {
-            Ok(answered) => {
-                let mut fetched = job.fetched(answered, lease);
+        match job.ask(lease, &mut was_sent).await {
+            Ok(mut fetched) => {
                 let may_try_next =
                     |fault: &Fault| job.may_try_next(fault, was_sent, tried.count(), started);
                 if !job.judge(&mut fetched).as_ref().is_some_and(may_try_next) {
                     return Ok(fetched);
                 }
             }
-            Err(fault) => {
+            Err((fault, lease)) => {
                 job.attempt_ended();
                 if job.is_clients_fault() {
                     drop(lease);
@@ -150,16 +167,12 @@ pub async fn fetch(job: &Job) -> Result<Fetched, Fault> {
     }
 }
 
-impl Job {
-    pub(super) fn conf(&self) -> &Conf {
-        super::conf(self.conf.location(self.location), self.family)
-    }
-
+impl Job<'_> {
     /// `fastcgi://unix:/run/php.sock:` for messages.
     fn name(&self, peer: Option<&Peer>) -> String {
         let peer = peer.map_or(&*self.upstream.group.name, |peer| peer.text());
         let end = if peer.starts_with("unix:") { ":" } else { "" };
-        let uri = String::from_utf8_lossy(&self.call.uri);
+        let uri = String::from_utf8_lossy(&self.call.request[self.call.uri.clone()]);
         format!("{}{peer}{end}{uri}", self.call.scheme)
     }
 
@@ -168,9 +181,7 @@ impl Job {
     }
 
     pub(super) fn log_at(&self, level: Level, text: &str, peer: &Peer) {
-        if self.context.takes(level) {
-            self.context.upstream(level, text, Some(&self.name(Some(peer))));
-        }
+        upstream(self.exchange, level, text, || self.name(Some(peer)));
     }
 
     /// Notes something about the attempt under way.
@@ -180,16 +191,16 @@ impl Job {
         }
     }
 
-    /// Writes the outcomes of the attempts to the exchange.
-    pub fn hand_over(&self, exchange: &mut Exchange) {
-        let mut attempts = self.attempts.take();
-        if exchange.attempts.is_empty() {
-            exchange.attempts = attempts;
-        } else {
-            exchange.attempts.append(&mut attempts);
-        }
-        if let (Some(sticky), Some(sid)) = (&self.upstream.sticky, self.sid.take()) {
-            sticky::bind(exchange, sticky, &sid);
+    /// What the exchange learns from it.
+    pub fn learned(&self) -> Learned {
+        // A body that is still on its way stays with the upload.
+        let body = || self.live.take().unwrap_or_else(RequestBody::lent);
+        Learned {
+            attempts: self.attempts.take(),
+            bound: self.upstream.sticky.clone().zip(self.sid.take()),
+            client_fault: self.client_fault.take(),
+            body: self.is_live.then(body),
+            validates: self.call.validates,
         }
     }
 
@@ -201,7 +212,7 @@ impl Job {
 
     fn no_peer(&self) {
         let text = "no live upstreams while connecting to upstream";
-        self.context.upstream(Level::Error, text, Some(&self.name(None)));
+        upstream(self.exchange, Level::Error, text, || self.name(None));
         let mut attempt = UpstreamAttempt::new(self.upstream.group.name.as_str().into());
         attempt.status = 502;
         attempt.response_time = Some(Duration::ZERO);
@@ -209,7 +220,7 @@ impl Job {
     }
 
     fn may_try_next(&self, fault: &Fault, was_sent: bool, tries: usize, started: Instant) -> bool {
-        let conf = self.conf();
+        let conf = self.conf;
         let is_used_up = was_sent && self.is_live;
         conf.next_upstream.has(fault.condition())
             && !is_used_up
@@ -230,17 +241,11 @@ impl Job {
         is_clients
     }
 
-    fn fetched(&self, answered: Answered, lease: yorozu_upstream::Lease) -> Fetched {
-        let Answered { head, source, requests, opened, started, received } = answered;
-        let lease = Lease::new(&self.upstream, lease, self.pool.clone(), (requests, opened));
-        Fetched { head, source, lease, started, received, scheme: self.call.scheme, before: None }
-    }
-
     /// The fault of an answer whose status counts as a failure here.
     fn judge(&self, fetched: &mut Fetched) -> Option<Fault> {
         let status = fetched.head.status;
         self.attempt(|attempt| attempt.status = status);
-        if !self.conf().next_upstream.has(Conditions::of_status(status)) {
+        if !self.conf.next_upstream.has(Conditions::of_status(status)) {
             fetched.lease.headed();
             return None;
         }
@@ -251,44 +256,76 @@ impl Job {
         Some(Fault::Status(status))
     }
 
-    async fn ask(&self, peer: &Peer, was_sent: &mut bool) -> Result<Answered, Fault> {
+    async fn ask(
+        &self,
+        lease: yorozu_upstream::Lease,
+        was_sent: &mut bool,
+    ) -> Result<Box<Fetched>, Failed> {
         if let Some(line) = &self.call.line {
             *was_sent = true;
-            return Box::pin(self.ask_line(&**line, peer)).await;
+            return Box::pin(self.ask_line(&**line, lease)).await;
         }
+        let peer = lease.peer();
         let mut kept = self.pool.as_ref().and_then(|key| pools::take(key, peer));
         loop {
             let begun = turn::instant();
             let is_kept = kept.is_some();
             let may_repeat = is_kept && self.is_idempotent && !self.is_live;
-            let kept = match kept.take() {
-                Some(kept) => kept,
-                // Boxed, as everything rare: the future of a request is moved when it starts.
-                None => {
-                    let connection = Box::pin(self.connect(peer)).await?;
-                    Kept { connection, requests: 0, opened: begun, memory: None }
-                }
+            let (whom, kept) = match kept.take() {
+                Some((whom, kept)) => (Some(whom), kept),
+                // Boxed, as everything rare.
+                None => match Box::pin(self.connect(peer)).await {
+                    Ok(connection) => {
+                        let whom = self.pool.as_ref().map(|key| pools::whom(key, peer));
+                        let connection = Rc::new(connection);
+                        (whom, Kept { connection, requests: 0, opened: begun, memory: None })
+                    }
+                    Err(fault) => return Err((fault, lease)),
+                },
             };
             let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
             self.attempt(|attempt| attempt.connect_time = Some(time));
             *was_sent = true;
-            match self.converse(kept, peer, begun, may_repeat).await {
+            let Kept { connection, requests, opened, memory } = kept;
+            let mut talk = self.begin(connection, memory, (requests > 0, may_repeat)).await;
+            let result = self.read_head(&mut talk, peer).await;
+            self.attempt(|attempt| {
+                attempt.bytes_sent = talk.sent();
+                attempt.bytes_received = talk.received as u64;
+            });
+            match result {
                 // It died while idle: not the peer's fault, a new connection decides.
-                Err((Fault::Error, 0)) if may_repeat => *was_sent = false,
+                Err(Fault::Error) if talk.received == 0 && may_repeat => *was_sent = false,
                 // It ended in order, and the request went past that: whatever it is, it was not done.
-                Err((Fault::Refused, _)) if is_kept && !self.is_live => *was_sent = false,
-                Err((Fault::Refused, _)) => {
+                Err(Fault::Refused) if is_kept && !self.is_live => *was_sent = false,
+                Err(Fault::Refused) => {
                     *was_sent = self.is_live;
-                    return Err(Fault::Refused);
+                    return Err((Fault::Refused, lease));
                 }
-                result => return result.map_err(|(fault, _)| fault),
+                Err(fault) => return Err((fault, lease)),
+                Ok(head) => {
+                    self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
+                    return Ok(Box::new(Fetched {
+                        head,
+                        received: talk.received as u64,
+                        source: talk.into_source(),
+                        lease: Lease::new(&self.upstream, lease, whom, (requests, opened)),
+                        started: begun,
+                        scheme: self.call.scheme,
+                        before: None,
+                    }));
+                }
             }
         }
     }
 
     /// Asks over a connection that other requests share.
-    async fn ask_line(&self, line: &dyn Line, peer: &Peer) -> Result<Answered, Fault> {
-        let conf = self.conf();
+    async fn ask_line(
+        &self,
+        line: &dyn Line,
+        lease: yorozu_upstream::Lease,
+    ) -> Result<Box<Fetched>, Failed> {
+        let (conf, peer) = (self.conf, lease.peer());
         let keepalive = self.upstream.keepalive.map(|keepalive| keepalive.limits.idle_timeout);
         let bounds = LineBounds {
             socket: conf.socket_options(self.from),
@@ -298,8 +335,10 @@ impl Job {
         };
         let begun = turn::instant();
         let answer = line.ask(peer, bounds, self.call.request.clone()).await;
-        let answer = answer.map_err(|fault| self.line_fault(&fault, peer))?;
-        let LineAnswer { head, codec, received } = answer;
+        let LineAnswer { head, codec, received } = match answer {
+            Ok(answer) => answer,
+            Err(fault) => return Err((self.line_fault(&fault, peer), lease)),
+        };
         let time = turn::since(begun);
         self.attempt(|attempt| {
             attempt.connect_time = Some(Duration::ZERO);
@@ -309,7 +348,9 @@ impl Job {
         });
         let source =
             Source { connection: None, codec, input: BytesMut::new(), sending: Sending::Done };
-        Ok(Answered { head, source, requests: 0, opened: begun, started: begun, received })
+        let lease = Lease::new(&self.upstream, lease, None, (0, begun));
+        let (started, scheme) = (begun, self.call.scheme);
+        Ok(Box::new(Fetched { head, source, lease, started, received, scheme, before: None }))
     }
 
     fn line_fault(&self, fault: &LineFault, peer: &Peer) -> Fault {
@@ -343,7 +384,7 @@ impl Job {
     }
 
     async fn connect(&self, peer: &Peer) -> Result<Connection, Fault> {
-        let conf = self.conf();
+        let conf = self.conf;
         let open = Connection::open(peer.address(), conf.socket_options(self.from));
         let connection = match tokio::time::timeout(conf.connect_timeout, open).await {
             Ok(Ok(connection)) => connection,
@@ -397,6 +438,7 @@ impl Job {
         }
     }
 }
+
 /// nginx's words for a failed handshake, with rustls's reason.
 fn tls_error(problem: &io::Error) -> String {
     if let Some(why) = Disbelief::of(problem) {

@@ -2,12 +2,12 @@
 
 use super::fetch::Job;
 use super::{Settings, shown};
+use crate::protocol::Protocol;
 use crate::protocol::codec::Head;
-use crate::protocol::{self, Protocol};
 use bytes::Bytes;
 use std::io;
 use yorozu_kernel::exchange::source::Interim;
-use yorozu_kernel::logging::error::Level;
+use yorozu_kernel::logging::error::{Context, Level};
 
 /// Fields that say how a message is carried, which the client's connection has its own of, and those that are changed on
 /// the way (`proxy_redirect`, `proxy_cookie_path`): of the answer itself, not of what comes before it.
@@ -23,20 +23,19 @@ const OF_THE_ANSWER: [&[u8]; 9] = [
     b"upgrade",
 ];
 
-impl Job {
+impl Job<'_> {
     /// `early_hints`: sends the client what the upstream says beforehand.
     pub(super) async fn pass_hints(&self, head: &Head) {
-        let location = self.conf.location(self.location);
-        let Some(protocol) = protocol::of(location) else { return };
-        let fields = of_head(protocol, super::settings(location, protocol), head);
+        let settings = super::settings(self.location, self.protocol);
+        let fields = of_head(self.protocol, settings, head);
         let Some(client) = self.hinted.as_ref().filter(|_| !fields.is_empty()) else { return };
-        let send_timeout = self.conf.location(self.location).http_core().send_timeout;
+        let send_timeout = self.location.http_core().send_timeout;
         let sent = client.interim(Interim::EarlyHints(&fields), send_timeout).await;
         // A client that is gone is noticed with the answer itself.
         if sent.is_err_and(|problem| problem.kind() == io::ErrorKind::TimedOut) {
             let text =
                 "client timed out (110: Connection timed out) while sending early hints to client";
-            self.context.upstream(Level::Info, text, None);
+            Context::of(self.exchange).upstream(Level::Info, text, None);
         }
     }
 }

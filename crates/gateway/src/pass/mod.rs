@@ -30,14 +30,14 @@ pub use run::run;
 use super::protocol::family::{Family, Stamped};
 use super::protocol::{Gateway, Protocol};
 use crate::cache;
-use std::future::Future;
 use std::ops::Deref;
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use yorozu_kernel::config::directive::ValueError;
 use yorozu_kernel::config::shared::Collected;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending};
 
@@ -49,13 +49,10 @@ impl Handler for Gateway {
         respond(exchange, &*self.0)
     }
 
-    fn run<'a>(
-        &'a self,
-        exchange: &'a mut Exchange,
-    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
-        // Written where it stays: it has ten thousand bytes, which would be moved there.
+    fn run(self: Arc<Self>, exchange: &mut Exchange) -> Later<'_, Outcome> {
+        // Written where it stays: it has thousands of bytes, which would be moved there.
         let place = Box::new_uninit();
-        let made = Box::write(place, run(exchange, &*self.0));
+        let made = Box::write(place, async move { run(exchange, &*self.0).await });
         Box::into_pin(made)
     }
 

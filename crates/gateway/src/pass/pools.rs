@@ -47,8 +47,11 @@ impl PoolKey {
     }
 }
 
+/// What a connection is kept for: made when it is opened, and with it from then on.
+pub type Whom = Rc<KeptFor<PoolKey>>;
+
 struct Entry {
-    pool: Pool<Rc<PoolKey>>,
+    pool: Pool<PoolKey>,
     keepalive: Keepalive,
     /// Gone with its configuration.
     group: Weak<Group>,
@@ -75,8 +78,9 @@ impl Hasher for ByNumber {
     }
 }
 
-fn of(key: &Rc<PoolKey>, peer: &Peer) -> KeptFor<Rc<PoolKey>> {
-    KeptFor { peer: Arc::clone(peer.text()), key: Rc::clone(key) }
+/// What a connection to `peer` is kept for.
+pub fn whom(key: &PoolKey, peer: &Peer) -> Whom {
+    Rc::new(KeptFor { peer: Arc::clone(peer.text()), key: key.clone() })
 }
 
 thread_local! {
@@ -88,44 +92,40 @@ thread_local! {
 /// How often idle connections are looked at.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Notified whenever a connection of this worker is taken.
+/// Notified whenever a connection of this worker is taken from those that are kept ready.
 pub fn taken() -> Rc<Notify> {
     TAKEN.with(Rc::clone)
 }
 
 /// An idle connection to `peer`.
-pub fn take(key: &Rc<PoolKey>, peer: &Peer) -> Option<Kept> {
-    TAKEN.with(|taken| taken.notify_waiters());
+pub fn take(key: &PoolKey, peer: &Peer) -> Option<(Whom, Kept)> {
     POOLS.with_borrow_mut(|pools| {
-        let entry = pools.get_mut(&key.group)?;
-        entry.pool.take(&of(key, peer), &entry.keepalive.limits, turn::instant())
+        let Entry { pool, keepalive, .. } = pools.get_mut(&key.group)?;
+        if keepalive.ready > 0 {
+            TAKEN.with(|taken| taken.notify_waiters());
+        }
+        pool.take(peer.text(), key, &keepalive.limits, turn::instant())
     })
 }
 
 /// Whether fewer than `count` connections to `peer` are idle, and there is room for one more.
-pub fn lacks(key: &Rc<PoolKey>, peer: &Peer, count: usize) -> bool {
+pub fn lacks(key: &PoolKey, peer: &Peer, count: usize) -> bool {
     POOLS.with_borrow(|pools| {
         pools.get(&key.group).is_none_or(|Entry { pool, keepalive, .. }| {
-            pool.len() < keepalive.limits.idle_max && pool.idle(&of(key, peer)) < count
+            pool.len() < keepalive.limits.idle_max && pool.idle(peer.text(), key) < count
         })
     })
 }
 
-/// Keeps a connection that stands between two requests.
-fn put(key: &Rc<PoolKey>, upstream: &Upstream, peer: &Peer, mut kept: Kept) {
-    kept.requests += 1;
-    add(key, upstream, peer, kept);
-}
-
-/// Keeps a connection, within the limits.
-pub fn add(key: &Rc<PoolKey>, upstream: &Upstream, peer: &Peer, kept: Kept) {
+/// Keeps a connection that stands between two requests, within the limits.
+pub fn put(whom: Whom, upstream: &Upstream, kept: Kept) {
     let Some(keepalive) = upstream.keepalive else { return };
     POOLS.with_borrow_mut(|pools| {
-        let entry = pools.entry(key.group).or_insert_with(|| {
+        let entry = pools.entry(whom.key.group).or_insert_with(|| {
             let group = Arc::downgrade(&upstream.group);
             Entry { pool: Pool::default(), keepalive, group }
         });
-        entry.pool.put(of(key, peer), kept, &keepalive.limits, turn::instant());
+        entry.pool.put(whom, kept, &keepalive.limits, turn::instant());
     });
     if !IS_SWEEPING.replace(true) {
         tasks::of_request(sweep(Sweeping));
@@ -162,7 +162,7 @@ async fn sweep(_sweeping: Sweeping) {
 
 /// A connection on which another request can follow, and what that has to know.
 pub struct Rest {
-    pub connection: Connection,
+    pub connection: Rc<Connection>,
     pub memory: Option<Box<dyn Any>>,
 }
 
@@ -170,7 +170,7 @@ pub struct Rest {
 pub struct Lease {
     upstream: Arc<Upstream>,
     lease: yorozu_upstream::Lease,
-    key: Option<Rc<PoolKey>>,
+    whom: Option<Whom>,
     requests: u64,
     opened: Instant,
     /// Whether the peer was found at fault though its answer is used.
@@ -182,10 +182,10 @@ impl Lease {
     pub fn new(
         upstream: &Arc<Upstream>,
         lease: yorozu_upstream::Lease,
-        key: Option<Rc<PoolKey>>,
+        whom: Option<Whom>,
         (requests, opened): (u64, Instant),
     ) -> Self {
-        Self { upstream: Arc::clone(upstream), lease, key, requests, opened, is_blamed: false }
+        Self { upstream: Arc::clone(upstream), lease, whom, requests, opened, is_blamed: false }
     }
 
     /// The head of the answer came, and counts as none.
@@ -197,15 +197,14 @@ impl Lease {
     pub fn blame(&mut self, now: Instant) {
         self.lease.blame(now);
         self.is_blamed = true;
-        self.key = None;
+        self.whom = None;
     }
 
     /// The request is over; a connection on which another can follow may be kept.
     pub fn release(self, rest: Option<Rest>) {
-        if let (Some(key), Some(Rest { connection, memory })) = (&self.key, rest) {
-            let (requests, opened) = (self.requests, self.opened);
-            let kept = Kept { connection, requests, opened, memory };
-            put(key, &self.upstream, self.lease.peer(), kept);
+        if let (Some(whom), Some(Rest { connection, memory })) = (self.whom, rest) {
+            let (requests, opened) = (self.requests + 1, self.opened);
+            put(whom, &self.upstream, Kept { connection, requests, opened, memory });
         }
         if !self.is_blamed {
             self.lease.succeeded(turn::instant);

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::Filling;
+use yorozu_kernel::base::spare::Spare;
 use yorozu_kernel::base::turn::{self, unix_seconds_of};
 use yorozu_kernel::base::{faults, tasks, timer};
 use yorozu_kernel::exchange::engine::Later;
@@ -24,6 +25,14 @@ use yorozu_kernel::files::read;
 use yorozu_kernel::files::temporary::TemporaryFile;
 use yorozu_kernel::logging::error::{Context, Level, os_error};
 use yorozu_upstream::Connection;
+
+/// Room for what an upstream sends at once; chosen: a page in one read.
+const ANSWER_BYTES: usize = 32 * 1024;
+
+thread_local! {
+    /// Read into while an answer arrives: connections that are kept own no buffer.
+    pub static ANSWERS: Spare = const { Spare::of(ANSWER_BYTES) };
+}
 
 /// How long a connection that is to be kept may take for the last words of a request; chosen: they are few bytes.
 const REST_TIME: Duration = Duration::from_secs(1);
@@ -70,9 +79,10 @@ impl Source {
     /// # Cancel safety
     /// Not safe: see [`Connection::write_all`].
     fn words(&mut self) -> Option<Later<'static, io::Result<()>>> {
-        let connection = Rc::clone(self.connection.as_ref().filter(|_| self.sending.is_done())?);
+        let connection = self.connection.as_ref().filter(|_| self.sending.is_done())?;
         let output = self.codec.take_output();
         (!output.is_empty()).then(|| {
+            let connection = Rc::clone(connection);
             Box::pin(async move { connection.write_all(&output).await }) as Later<'static, _>
         })
     }
@@ -84,7 +94,7 @@ impl Source {
             let uploaded = tokio::select! {
                 biased;
                 read = connection.read(&mut self.input) => return read,
-                uploaded = upload => uploaded,
+                uploaded = &mut upload.work => uploaded,
             };
             // Its outcome does not matter: the answer has begun and decides.
             self.sending = Sending::of(&uploaded.result);
@@ -135,17 +145,19 @@ impl Source {
     pub async fn rest(mut self, is_whole: bool) -> Option<Rest> {
         let is_reusable =
             is_whole && self.sending.is_done() && self.input.is_empty() && self.codec.is_reusable();
+        ANSWERS.with(|spare| spare.give(std::mem::take(&mut self.input)));
         if !is_reusable {
             return None;
         }
         if let Some(words) = self.words() {
-            let said = timer::within(REST_TIME, words).await;
+            let said = Box::pin(timer::within(REST_TIME, words)).await;
             if !matches!(said, Some(Ok(()))) {
                 return None;
             }
         }
         let memory = self.codec.leave();
-        Some(Rest { connection: Rc::into_inner(self.connection?)?, memory })
+        let connection = self.connection.filter(|connection| Rc::strong_count(connection) == 1)?;
+        Some(Rest { connection, memory })
     }
 }
 

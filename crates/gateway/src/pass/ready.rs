@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connections of one pool that are kept ready.
 struct Ready {
-    key: Rc<PoolKey>,
+    key: PoolKey,
     upstream: Arc<Upstream>,
     tls: Option<TlsOptions>,
     options: SocketOptions,
@@ -53,7 +53,7 @@ fn of_location(config: &WorkerConf, id: LocationId, protocol: &dyn Protocol) -> 
     let place = std::ptr::from_ref(location).addr();
     let speech = (protocol.scheme(), protocol.has_sessions(location));
     Some(Ready {
-        key: PoolKey::new(upstream, speech, None, place, tls_name.as_deref()).into(),
+        key: PoolKey::new(upstream, speech, None, place, tls_name.as_deref()),
         upstream: Arc::clone(upstream),
         options: gateway.socket_options(None),
         connect_timeout: gateway.connect_timeout,
@@ -86,8 +86,9 @@ impl Ready {
             if !pools::lacks(&self.key, peer, self.count) {
                 return;
             }
+            let connection = Rc::new(connection);
             let kept = Kept { connection, requests: 0, opened: Instant::now(), memory: None };
-            pools::add(&self.key, &self.upstream, peer, kept);
+            pools::put(pools::whom(&self.key, peer), &self.upstream, kept);
         }
     }
 

@@ -7,14 +7,18 @@ use super::pools::PoolKey;
 use super::{Settings, settings};
 use crate::cache::answer::Failure;
 use crate::cache::{self, Found, Plan, parts};
-use crate::protocol::call::Talk;
+use crate::protocol::call::{Call, Talk};
 use crate::protocol::fault::{Conditions, Fault};
 use crate::protocol::target::Target;
 use crate::protocol::{self, Protocol};
+use crate::upstream::Upstream;
 use std::cell::{Cell, RefCell};
+use std::future::{Future as _, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use std::task::Poll;
 use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::body_failed::body_failed;
@@ -23,7 +27,7 @@ use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::source::RequestSource;
-use yorozu_kernel::logging::error::{self, Context, Level};
+use yorozu_kernel::logging::error::{self, Level};
 use yorozu_upstream::Selector;
 use yorozu_wire::h1::Version;
 
@@ -56,41 +60,39 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
             return outcome;
         }
     }
-    let job = match job(exchange, location, protocol, gateway, is_live).await {
-        Ok(job) => job,
-        Err(status) => return Outcome::Status(status),
+    let way = Way { location, protocol, gateway };
+    let mut reply = match ask(exchange, way, is_live).await {
+        Ok(reply) => reply,
+        Err(outcome) => return outcome,
     };
-    let mut result = fetch_for_client(exchange, gateway, &job).await;
-    if let Some(Ok(fetched)) = &result {
-        if fetched.head.status == 206 && !parts::completes(exchange, &fetched.head).await {
+    if let Ok(fetched) = &reply.result {
+        let is_part = fetched.head.status == 206;
+        if is_part && !Box::pin(parts::completes(exchange, &fetched.head)).await {
             // The rest does not fit the start that is stored: all of it is asked for.
             let plan = exchange.pass.of_mut::<Plan>().expect("has a start");
             plan.start = None;
-            let job = match self::job(exchange, location, protocol, gateway, false).await {
-                Ok(job) => job,
-                Err(status) => return Outcome::Status(status),
+            reply = match Box::pin(ask(exchange, way, false)).await {
+                Ok(reply) => reply,
+                Err(outcome) => return outcome,
             };
-            result = fetch_for_client(exchange, gateway, &job).await;
         }
     }
-    if job.is_live {
-        // A body that is still on its way stays with the upload.
-        exchange.body = job.live.borrow_mut().take().unwrap_or_else(RequestBody::lent);
-        // As nginx: the client need not send the rest.
-        exchange.keep_alive &= exchange.body.is_finished();
-    }
-    let Some(result) = result else {
-        error::request(
-            exchange,
-            Level::Info,
-            "client prematurely closed connection while sending request to upstream",
-        );
-        return Outcome::Status(499);
-    };
-    if let Some(problem) = job.client_fault.take() {
-        return body_failed(exchange, problem);
-    }
-    conclude(exchange, gateway, job.call.validates, result).await
+    conclude(exchange, gateway, reply).await
+}
+
+/// Where a request goes, and by which settings.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    location: &'a LocationConf,
+    protocol: &'a dyn Protocol,
+    gateway: Settings<'a>,
+}
+
+/// What came of asking the upstream.
+struct Reply {
+    result: Result<Box<Fetched>, Fault>,
+    /// Whether it was asked if the stored page is still good.
+    validates: bool,
 }
 
 /// Whether the body goes to the upstream while it arrives.
@@ -120,57 +122,98 @@ async fn read_body(exchange: &mut Exchange, location: &LocationConf) -> Result<(
     read.map_err(|problem| body_failed(exchange, problem))
 }
 
-/// Fetches; `None` if the client has gone meanwhile and the answer is not wanted otherwise.
-async fn fetch_for_client(
-    exchange: &mut Exchange,
-    conf: Settings<'_>,
-    job: &Job,
-) -> Option<Result<Fetched, Fault>> {
-    let is_watching = !cache::is_cacheable(exchange) && !conf.ignore_client_abort && !conf.stores();
-    let closed = match &*job.live.borrow() {
-        Some(body) => body.client_closed(),
-        None => exchange.body.client_closed(),
-    };
-    // A body on its way shows by itself that the client is there.
-    let closed = async {
-        if job.is_live {
-            job.uploaded.notified().await;
-        }
-        closed.await;
-    };
-    let result = tokio::select! {
-        biased;
-        result = fetch(job) => Some(result),
-        () = closed, if is_watching => {
-            job.attempt_ended();
-            None
-        }
-    };
-    job.hand_over(exchange);
-    result
-}
-
-/// Everything one request to the upstream needs.
+/// Asks the upstream.
 ///
 /// # Errors
-/// The status the client gets.
-async fn job(
-    exchange: &mut Exchange,
-    location: &LocationConf,
-    protocol: &dyn Protocol,
-    gateway: Settings<'_>,
-    is_live: bool,
-) -> Result<Box<Job>, u16> {
+/// What the client gets where there is nothing to ask for, or where it is at fault.
+async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Reply, Outcome> {
     match exchange.pass.of_mut::<Plan>() {
         Some(plan) => plan.begin(),
-        None => cache::invalidate::begin(exchange, gateway.cache),
+        None => cache::invalidate::begin(exchange, way.gateway.cache),
     }
-    let upstream = match protocol.target().and_then(Target::fixed) {
+    let upstream = match way.protocol.target().and_then(Target::fixed) {
         Some(upstream) => Arc::clone(upstream),
-        None => Box::pin(protocol.upstream(exchange)).await?,
+        None => way.protocol.upstream(exchange).await.map_err(Outcome::Status)?,
     };
+    let Way { location, protocol, gateway } = way;
     let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
     let from = from.and_then(|address| super::directives::bind_address(&address));
+    let selector = selector(exchange, &upstream);
+    let content = match gateway.pass_request_body {
+        true => exchange.body.content(is_live),
+        false => Content::None,
+    };
+    let call = protocol.call(exchange, location, content).map_err(Outcome::Status)?;
+    let pool = pool_key(way, &upstream, &call, from);
+    let hinted = hinted(exchange, location);
+    let is_live = matches!(call.content, Content::Live { .. });
+    let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
+    let job = Job {
+        exchange,
+        location,
+        protocol,
+        conf: gateway.own,
+        upstream,
+        selector,
+        call,
+        live: RefCell::new(live),
+        is_live,
+        is_uploaded: Cell::new(false),
+        client_fault: Cell::default(),
+        from,
+        pool,
+        is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
+        hinted,
+        attempts: RefCell::default(),
+        sid: RefCell::default(),
+        begun: Cell::new(turn::instant()),
+    };
+    let result = fetch_for_client(&job, gateway).await;
+    let mut learned = job.learned();
+    drop(job);
+    learned.hand_over(exchange);
+    let Some(result) = result else {
+        let text = "client prematurely closed connection while sending request to upstream";
+        error::request(exchange, Level::Info, text);
+        return Err(Outcome::Status(499));
+    };
+    match learned.client_fault {
+        Some(problem) => Err(body_failed(exchange, problem)),
+        None => Ok(Reply { result, validates: learned.validates }),
+    }
+}
+
+/// Fetches; `None` if the client has gone meanwhile and the answer is not wanted otherwise.
+async fn fetch_for_client(
+    job: &Job<'_>,
+    conf: Settings<'_>,
+) -> Option<Result<Box<Fetched>, Fault>> {
+    let is_watching =
+        !cache::is_cacheable(job.exchange) && !conf.ignore_client_abort && !conf.stores();
+    let client = match &*job.live.borrow() {
+        Some(body) => body.source(),
+        None => job.exchange.body.source(),
+    };
+    let client = client.filter(|_| is_watching);
+    let mut fetch = pin!(fetch(job));
+    poll_fn(|context| {
+        if let Poll::Ready(result) = fetch.as_mut().poll(context) {
+            return Poll::Ready(Some(result));
+        }
+        let Some(client) = &client else { return Poll::Pending };
+        // A body on its way shows by itself that the client is there.
+        let is_asked = !job.is_live || job.is_uploaded.get();
+        if is_asked && client.poll_closed(context).is_ready() {
+            job.attempt_ended();
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// What the choice of a peer depends on.
+fn selector(exchange: &mut Exchange, upstream: &Upstream) -> Selector {
     let mut selector = Selector { client: exchange.remote.ip(), ..Selector::default() };
     if let Some(key) = &upstream.hash_key {
         key.append(exchange, &mut selector.key);
@@ -178,40 +221,22 @@ async fn job(
     if let Some(sticky) = &upstream.sticky {
         selector.sid = sticky.sid(exchange);
     }
-    let content = match gateway.pass_request_body {
-        true => exchange.body.content(is_live),
-        false => Content::None,
-    };
-    let call = protocol.call(exchange, location, content)?;
-    let pool = (call.may_keep && upstream.keepalive.is_some()).then(|| {
+    selector
+}
+
+/// What keeps the connections of a request apart from others, if they are kept.
+fn pool_key(
+    way: Way<'_>,
+    upstream: &Upstream,
+    call: &Call,
+    from: Option<SocketAddr>,
+) -> Option<PoolKey> {
+    (call.may_keep && upstream.keepalive.is_some()).then(|| {
         let tls_name = call.tls.as_ref().map(|tls| tls.name.to_str());
-        let place = std::ptr::from_ref(location).addr();
+        let place = std::ptr::from_ref(way.location).addr();
         let speech = (call.scheme, matches!(call.talk, Talk::Within(_)));
-        Rc::new(PoolKey::new(&upstream, speech, from, place, tls_name.as_deref()))
-    });
-    let hinted = hinted(exchange, location);
-    let is_live = matches!(call.content, Content::Live { .. });
-    let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
-    Ok(Box::new(Job {
-        conf: Rc::clone(&exchange.conf),
-        location: exchange.location,
-        family: protocol.family(),
-        upstream,
-        selector,
-        call,
-        live: RefCell::new(live),
-        is_live,
-        uploaded: Notify::new(),
-        client_fault: Cell::default(),
-        from,
-        pool,
-        is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
-        context: Context::of(exchange),
-        hinted,
-        attempts: RefCell::default(),
-        sid: RefCell::default(),
-        begun: Cell::new(turn::instant()),
-    }))
+        PoolKey::new(upstream, speech, from, place, tls_name.as_deref())
+    })
 }
 
 /// The client, if `early_hints` lets it have 103 answers.
@@ -223,14 +248,9 @@ fn hinted(exchange: &mut Exchange, location: &LocationConf) -> Option<Rc<dyn Req
     is_wanted.then(|| exchange.body.source()).flatten()
 }
 
-/// Decides between the answer, a stale entry and an error; `validates`: the upstream was asked whether the stored
-/// page is still good.
-async fn conclude(
-    exchange: &mut Exchange,
-    conf: Settings<'_>,
-    validates: bool,
-    result: Result<Fetched, Fault>,
-) -> Outcome {
+/// Decides between the answer, a stale entry and an error.
+async fn conclude(exchange: &mut Exchange, conf: Settings<'_>, reply: Reply) -> Outcome {
+    let Reply { result, validates } = reply;
     let fault = match result {
         Ok(fetched) => {
             let status = fetched.head.status;
@@ -238,7 +258,7 @@ async fn conclude(
             let has_stale = exchange.pass.of::<Plan>().is_some_and(|plan| plan.stale.is_some());
             if has_stale && status == 304 && validates {
                 let head = &fetched.head;
-                let shown = |exchange: &mut Exchange| answer::response(exchange, conf, head);
+                let shown = |exchange: &mut Exchange| *answer::response(exchange, conf, head);
                 return cache::revalidated(exchange, conf.cache, head, shown)
                     .expect("there is a stale entry");
             }
@@ -285,9 +305,8 @@ async fn refresh(exchange: &mut Exchange) {
     let location = config.location(exchange.location);
     let Some(protocol) = protocol::of(location) else { return };
     let gateway = settings(location, protocol);
-    let Ok(job) = job(exchange, location, protocol, gateway, false).await else { return };
-    let result = fetch(&job).await;
-    job.hand_over(exchange);
+    let way = Way { location, protocol, gateway };
+    let Ok(reply) = ask(exchange, way, false).await else { return };
     // Dropping the response leaves its pump to finish the entry.
-    drop(conclude(exchange, gateway, job.call.validates, result).await);
+    drop(conclude(exchange, gateway, reply).await);
 }

@@ -41,8 +41,13 @@ pub enum UploadFault {
     Peer(io::Error),
 }
 
-/// A request on its way, polled beside the reading of the answer.
-pub type Upload = Pin<Box<dyn Future<Output = Uploaded>>>;
+/// A request on its way.
+pub struct Upload {
+    /// Polled beside the reading of the answer.
+    pub work: Pin<Box<dyn Future<Output = Uploaded>>>,
+    /// Bytes sent so far, for `$upstream_bytes_sent`.
+    pub sent: Rc<Cell<u64>>,
+}
 
 /// How far a request is on its way. Only on a connection where all of it was sent can another one follow.
 pub enum Sending {
@@ -85,7 +90,8 @@ pub struct Plan {
 
 /// Starts an upload.
 pub fn start(plan: Plan) -> Upload {
-    Box::pin(async move {
+    let sent = Rc::clone(&plan.sent);
+    let work = Box::pin(async move {
         let Plan { connection, head, source, framing, send_timeout, sent } = plan;
         let before = Vec::new();
         let mut sender = Sender { connection, head, framing, send_timeout, sent, before };
@@ -103,7 +109,8 @@ pub fn start(plan: Plan) -> Upload {
         }
         .await;
         Uploaded { body, result }
-    })
+    });
+    Upload { work, sent }
 }
 
 struct Sender {

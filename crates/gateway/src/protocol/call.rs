@@ -1,9 +1,10 @@
 //! What a protocol makes of an exchange.
 
-use super::codec::{Codec, Head};
+use super::codec::{Codec, Head, Reader};
 use bytes::Bytes;
 use std::any::Any;
 use std::io::{self, Write as _};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use yorozu_upstream::{Peer, SocketOptions, TlsOptions};
 
 /// A request as one protocol sends it, and how its answer is read.
 pub struct Call {
-    /// With [`Talk::Apart`] the whole request, or its part before a body that lies in a file or still arrives.
+    /// With [`Talk::Apart`] the whole request, or its part before a body that lies in a file or still arrives; else its head, as
+    /// HTTP/1 would have it.
     pub request: Bytes,
     /// How pieces of such a body are framed.
     pub framing: Framing,
@@ -33,14 +35,14 @@ pub struct Call {
     pub scheme: &'static str,
     /// The task that sends the request, instead of a connection for it alone.
     pub line: Option<Box<dyn Line>>,
-    /// `/path` behind the peer's address in messages.
-    pub uri: Vec<u8>,
+    /// Where in the request the `/path` stands that messages have behind the peer's address.
+    pub uri: Range<usize>,
 }
 
 /// How a request is begun on a connection.
 pub enum Talk {
-    /// Whatever was said before: [`Call::request`] is sent. Makes a reader for one answer.
-    Apart(Box<dyn Fn() -> Box<dyn Codec>>),
+    /// Whatever was said before: [`Call::request`] is sent, and this reads the answer.
+    Apart(Reader),
     /// With what was said on the connection before.
     Within(Box<dyn Session>),
 }

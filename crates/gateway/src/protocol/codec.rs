@@ -2,16 +2,26 @@
 
 use bytes::{Bytes, BytesMut};
 use std::any::Any;
+use std::ops::Deref;
 use std::rc::Rc;
+use yorozu_kernel::base::spare::SpareLists;
+use yorozu_kernel::exchange::engine::{FieldLines, no_fields};
 use yorozu_wire::WireError;
+use yorozu_wire::h1::{Field, upstream_fields_into};
 
 /// A response head as the protocol's codec read it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Head {
     pub status: u16,
     pub reason: Option<Bytes>,
     /// Shared with the exchange's `$upstream_http_*`.
-    pub fields: Rc<Vec<(Bytes, Bytes)>>,
+    pub fields: FieldLines,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Self { status: 0, reason: None, fields: no_fields() }
+    }
 }
 
 impl Head {
@@ -71,12 +81,73 @@ fn is_again(name: &[u8], known: &mut u16) -> bool {
     was_known
 }
 
+thread_local! {
+    static FIELDS: SpareLists<Field> = const { SpareLists::empty() };
+}
+
+/// Fields of a head whose list the worker has room for again; chosen: most heads have fewer.
+const FIELDS_USUAL: usize = 64;
+
+/// Where the fields of a head stand in it.
+pub struct FieldSpans(Vec<Field>);
+
+impl FieldSpans {
+    /// Reads them as [`upstream_fields`](yorozu_wire::h1::upstream_fields) does, from a position on; and where the head ends.
+    ///
+    /// # Errors
+    /// A line is not a field line.
+    pub fn read(input: &[u8], from: usize) -> Result<Option<(Self, usize)>, WireError> {
+        let mut spans = Self(FIELDS.with(SpareLists::take));
+        let end = upstream_fields_into(input, from, &mut spans.0)?;
+        Ok(end.map(|end| (spans, end)))
+    }
+}
+
+impl Drop for FieldSpans {
+    fn drop(&mut self) {
+        let list = std::mem::take(&mut self.0);
+        // At the end of the thread there are no lists any more.
+        let _ = FIELDS.try_with(|lists| lists.give(list, FIELDS_USUAL));
+    }
+}
+
+impl Deref for FieldSpans {
+    type Target = [Field];
+
+    fn deref(&self) -> &[Field] {
+        &self.0
+    }
+}
+
 /// Progress within a response body.
 #[derive(Debug)]
 pub enum BodyStep {
     Data(Bytes),
     NeedMore,
     End,
+}
+
+/// What a codec has to know of the request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    pub head_bytes_max: usize,
+    pub is_head_request: bool,
+    /// Whether an upgrade was asked for.
+    pub may_upgrade: bool,
+}
+
+/// What reads the answers to a request, each with a codec of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader {
+    pub asked: Asked,
+    pub make: fn(Asked) -> Box<dyn Codec>,
+}
+
+impl Reader {
+    /// A codec for one answer.
+    pub fn codec(&self) -> Box<dyn Codec> {
+        (self.make)(self.asked)
+    }
 }
 
 /// One protocol's reading side; state of one request on one connection.

@@ -1,6 +1,6 @@
 //! Reads an HTTP/1 response: status line, fields, a body by length, by chunks or up to the close.
 
-use crate::protocol::codec::{BodyStep, Codec, CodecError, Head};
+use crate::protocol::codec::{Asked, BodyStep, Codec, CodecError, FieldSpans, Head};
 use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
 use yorozu_wire::WireError;
@@ -31,14 +31,6 @@ enum Body {
     Done,
 }
 
-/// What a codec has to know of the request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) head_bytes_max: usize,
-    pub(super) is_head_request: bool,
-    pub(super) may_upgrade: bool,
-}
-
 impl HttpCodec {
     pub(super) fn new(asked: Asked) -> Self {
         Self {
@@ -55,7 +47,7 @@ impl HttpCodec {
         let line = status_line(input)?;
         let found = match &line {
             None => None,
-            Some(line) => upstream_fields(input, line.consumed)
+            Some(line) => FieldSpans::read(input, line.consumed)
                 .map_err(|_| invalid_header(input, line.consumed))?,
         };
         let (Some(line), Some((fields, end))) = (line, found) else {

@@ -4,7 +4,6 @@ use crate::protocol::target::Target;
 use crate::protocol::tls;
 use crate::upstream::Upstream;
 use bytes::Bytes;
-use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_kernel::config::directive::{Args, ValueError};
 use yorozu_kernel::config::template::Template;
@@ -135,7 +134,7 @@ type Read = fn(&Bytes, bool) -> Option<Destination>;
 #[derive(Debug)]
 pub enum Going {
     /// A URL without variables.
-    Fixed { url: Bytes, destination: Destination, target: Target },
+    Fixed { url: Bytes, destination: Arc<Destination>, target: Target },
     /// One that variables spell.
     Spelled { url: Template, target: Target, read: Read },
 }
@@ -152,7 +151,7 @@ impl Going {
             read(&text, false).ok_or_else(|| ValueError::new("invalid URL prefix"))?;
         let address = Template::literal(destination.address.clone());
         let target = Target::new(address, destination.scheme.port());
-        Ok(Self::Fixed { url: text, destination, target })
+        Ok(Self::Fixed { url: text, destination: Arc::new(destination), target })
     }
 
     pub fn target(&self) -> Option<&Target> {
@@ -180,28 +179,23 @@ impl Going {
         }
     }
 
-    /// Where this exchange goes; known to the exchange from here on (`$proxy_host`).
+    /// Where this exchange goes; what variables spell is known to the exchange from here on (`$proxy_host`).
     ///
     /// # Errors
     /// The status the client gets: what the variables spell is no URL.
-    pub fn resolved(&self, exchange: &mut Exchange) -> Result<Rc<Destination>, u16> {
-        let destination = match self {
-            Self::Fixed { destination, .. } => destination.clone(),
-            Self::Spelled { url, read, .. } => {
-                let url = url.value(exchange);
-                match read(&url, true) {
-                    Some(destination) => destination,
-                    None => {
-                        let url = String::from_utf8_lossy(&url);
-                        let text = format!("invalid URL prefix in \"{url}\"");
-                        error::request(exchange, Level::Error, &text);
-                        return Err(500);
-                    }
-                }
-            }
+    pub fn resolved(&self, exchange: &mut Exchange) -> Result<Arc<Destination>, u16> {
+        let (url, read) = match self {
+            Self::Fixed { destination, .. } => return Ok(Arc::clone(destination)),
+            Self::Spelled { url, read, .. } => (url.value(exchange), read),
         };
-        let destination = Rc::new(destination);
-        exchange.pass.put_for_shadows(Rc::clone(&destination));
+        let Some(destination) = read(&url, true) else {
+            let url = String::from_utf8_lossy(&url);
+            let text = format!("invalid URL prefix in \"{url}\"");
+            error::request(exchange, Level::Error, &text);
+            return Err(500);
+        };
+        let destination = Arc::new(destination);
+        exchange.pass.put_for_shadows(Arc::clone(&destination));
         Ok(destination)
     }
 
@@ -209,9 +203,9 @@ impl Going {
     ///
     /// # Errors
     /// As [`Going::resolved`].
-    pub fn destination(&self, exchange: &mut Exchange) -> Result<Rc<Destination>, u16> {
-        match exchange.pass.of::<Rc<Destination>>() {
-            Some(destination) => Ok(Rc::clone(destination)),
+    pub fn destination(&self, exchange: &mut Exchange) -> Result<Arc<Destination>, u16> {
+        match exchange.pass.of::<Arc<Destination>>() {
+            Some(destination) => Ok(Arc::clone(destination)),
             None => self.resolved(exchange),
         }
     }

@@ -10,13 +10,14 @@ pub use request::add_x_forwarded_for;
 
 use super::pass::{self, Shared};
 use super::protocol::call::{Call, Talk};
+use super::protocol::codec::{Asked, Reader};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
 use super::protocol::{Protocol, spoken_by, tls};
 use crate::cache::settings;
 use crate::upstream::Upstream;
 use bytes::Bytes;
-use codec::{Asked, HttpCodec};
+use codec::HttpCodec;
 use destination::{Destination, Going, Scheme};
 use request::{Fields, Rules};
 use rewrite::{CookieRules, Rule};
@@ -135,7 +136,7 @@ impl ModuleDraft for directives::Draft {
     fn compile(&self, at: &Compiling<'_>) -> Result<Conf, ValueError> {
         let own = directives::Conf::compile(self, at.env)?;
         let host = Template::compile(b"$proxy_host", at.env)?;
-        let fields = Fields::new(&own.proxy_set_header, host, &[]);
+        let fields = Fields::new(&own.proxy_set_header, &host, &[]);
         let mut redirects = own.proxy_redirect.rules.clone();
         if let Some(pass) = spoken_by::<Pass>(&**at.handler) {
             if own.proxy_redirect.has_default {
@@ -313,12 +314,12 @@ impl Protocol for Pass {
         let Ok(destination) = self.0.destination(exchange) else { return };
         key.extend_from_slice(destination.scheme.text().as_bytes());
         key.extend_from_slice(&destination.host);
-        key.extend_from_slice(&request::uri(exchange, location, &destination));
+        request::append_uri(exchange, location, &destination, key);
     }
 
     fn append_decided(&self, exchange: &mut Exchange, location: &LocationConf, out: &mut Vec<u8>) {
         let conf = location.of::<Conf>();
-        if let Some(destination) = exchange.pass.of::<Rc<Destination>>() {
+        if let Some(destination) = known(exchange) {
             out.extend_from_slice(&destination.address);
             out.extend_from_slice(destination.scheme.text().as_bytes());
         }
@@ -342,7 +343,7 @@ impl Protocol for Pass {
                     is_head_request: rules.asks_for_head(exchange),
                     may_upgrade: exchange.request.field(b"upgrade").is_some(),
                 };
-                Talk::Apart(Box::new(move || Box::new(HttpCodec::new(asked))))
+                Talk::Apart(Reader { asked, make: |asked| Box::new(HttpCodec::new(asked)) })
             }
             HttpVersion::V2 => made.session(exchange, rules, destination.scheme),
         };
@@ -352,7 +353,7 @@ impl Protocol for Pass {
 
 /// Where the exchange's location goes, resolved or known beforehand.
 fn known(exchange: &Exchange) -> Option<&Destination> {
-    if let Some(destination) = exchange.pass.of::<Rc<Destination>>() {
+    if let Some(destination) = exchange.pass.of::<Arc<Destination>>() {
         return Some(destination);
     }
     match &spoken_by::<Pass>(&*exchange.conf.location(exchange.location).handler)?.0 {

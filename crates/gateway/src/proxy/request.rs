@@ -9,7 +9,10 @@ use crate::protocol::tls;
 use crate::{cache, h2, pass};
 use bytes::Bytes;
 use std::io::Write as _;
+use std::ops::Range;
+use yorozu_http::field;
 use yorozu_http::uri::{Escape, escape_into};
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
@@ -20,13 +23,68 @@ use yorozu_kernel::exchange::request::{Method, append_joined};
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     /// Lines in order.
-    lines: Vec<(Bytes, Template)>,
+    lines: Vec<Line>,
     /// The default of `Host`.
     host: Template,
     /// Names of the client's fields that do not go on.
-    replaced: Vec<Bytes>,
+    replaced: Names,
     /// What is said of `Content-Length`: no line, see [`sent`].
     content_length: Option<Template>,
+}
+
+/// A field that is written to each request.
+#[derive(Clone, Debug)]
+struct Line {
+    name: Bytes,
+    /// All of it, or `Name: ` before a value that variables spell.
+    text: Bytes,
+    value: Option<Template>,
+}
+
+impl Line {
+    fn new(name: &Bytes, value: &Template) -> Self {
+        let is_host = name.eq_ignore_ascii_case(b"Host");
+        let start = [name, &b": "[..]].concat();
+        let (text, value) = match value.as_literal() {
+            // Requests of HTTP/1.1 have a `Host` all the same.
+            Some(value) if !(value.is_empty() && is_host) => {
+                let mut text = start;
+                // As nginx: an empty value takes the field away.
+                if value.is_empty() {
+                    text.clear();
+                } else {
+                    put_value(&mut text, &value);
+                }
+                (text, None)
+            }
+            _ => (start, Some(value.clone())),
+        };
+        Self { name: name.clone(), text: text.into(), value }
+    }
+}
+
+/// Names of fields, looked for by their length first.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    /// A bit for each length below 64; the last is that of longer ones, too.
+    lengths: u64,
+    all: Vec<Bytes>,
+}
+
+impl Names {
+    fn bit(name: &[u8]) -> u64 {
+        1 << name.len().min(63)
+    }
+
+    fn add(&mut self, name: Bytes) {
+        self.lengths |= Self::bit(&name);
+        self.all.push(name);
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.lengths & Self::bit(name) != 0
+            && self.all.iter().any(|found| found.eq_ignore_ascii_case(name))
+    }
 }
 
 /// Fields of the client that concern its own connection, or are written by the gateway.
@@ -44,15 +102,15 @@ const NEVER_PASSED: [&str; 9] = [
 
 impl Fields {
     /// From the lines that were written; `host` is the default of `Host`, `others` those of other fields.
-    pub fn new(written: &[SetHeader], host: Template, others: &[SetHeader]) -> Self {
+    pub fn new(written: &[SetHeader], host: &Template, others: &[SetHeader]) -> Self {
         let is_written =
             |name: &[u8]| written.iter().any(|line| line.name.eq_ignore_ascii_case(name));
         let mut fields = Self { host: host.clone(), ..Self::default() };
         if !is_written(b"Host") {
-            fields.lines.push((Bytes::from_static(b"Host"), host));
+            fields.lines.push(Line::new(&Bytes::from_static(b"Host"), host));
         }
         let others = others.iter().filter(|line| !is_written(&line.name));
-        fields.lines.extend(others.map(|line| (line.name.clone(), line.value.clone())));
+        fields.lines.extend(others.map(|line| Line::new(&line.name, &line.value)));
         for header in written {
             let is = |name: &[u8]| header.name.eq_ignore_ascii_case(name);
             if is(b"Content-Length") {
@@ -62,20 +120,34 @@ impl Fields {
             if is(b"Content-Length") || is(b"Transfer-Encoding") {
                 continue;
             }
-            fields.lines.push((header.name.clone(), header.value.clone()));
-            fields.replaced.push(header.name.clone());
+            fields.lines.push(Line::new(&header.name, &header.value));
+            fields.replaced.add(header.name.clone());
         }
-        fields.replaced.extend(NEVER_PASSED.iter().map(|n| Bytes::from_static(n.as_bytes())));
+        NEVER_PASSED
+            .iter()
+            .for_each(|name| fields.replaced.add(Bytes::from_static(name.as_bytes())));
         fields
     }
 
-    fn replaces(&self, name: &[u8]) -> bool {
-        self.replaced.iter().any(|found| found.eq_ignore_ascii_case(name))
-    }
-
     fn sets(&self, name: &[u8]) -> bool {
-        self.lines.iter().any(|(found, _)| found.eq_ignore_ascii_case(name))
+        self.lines.iter().any(|line| line.name.eq_ignore_ascii_case(name))
     }
+}
+
+/// Appends a value and the line's end. Variables may bring line ends: they become spaces, never a second line.
+fn put_value(out: &mut Vec<u8>, value: &[u8]) {
+    out.extend_from_slice(value);
+    end_line(out, out.len() - value.len());
+}
+
+/// Ends the line whose value begins at a position.
+fn end_line(out: &mut Vec<u8>, value_at: usize) {
+    let value = &mut out[value_at..];
+    if field::has_break(value) {
+        let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
+        value.iter_mut().filter(|byte| breaks(byte)).for_each(|byte| *byte = b' ');
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 /// What the configuration says of requests, with `proxy_*` or `grpc_*`.
@@ -106,8 +178,9 @@ impl Rules<'_> {
 
 /// The request: its head, with the empty line behind it, and its content.
 pub struct Made {
-    pub head: Vec<u8>,
-    pub uri: Vec<u8>,
+    pub head: Scratch,
+    /// Where the target stands in it.
+    pub uri: Range<usize>,
     pub content: Content,
     /// Whether its only condition is that the stored page is still good.
     pub validates: bool,
@@ -143,10 +216,9 @@ impl Made {
             true => Some(tls::options(exchange, conf, &destination.host)?),
         };
         match &content {
-            // Its session has it all.
-            _ if is_h2 => request.clear(),
-            Content::Memory(body) => request.extend_from_slice(body),
-            Content::None | Content::File(..) | Content::Live { .. } => {}
+            // Over HTTP/2 its session has it.
+            Content::Memory(body) if !is_h2 => request.extend_from_slice(body),
+            _ => {}
         }
         Ok(Call {
             request: request.into(),
@@ -168,6 +240,9 @@ impl Made {
     }
 }
 
+/// Room for a request before it has to grow; chosen: most are shorter.
+const REQUEST_BYTES: usize = 1024;
+
 /// Makes the request, with `content` where the configuration has no other for it.
 pub fn make(
     exchange: &mut Exchange,
@@ -177,19 +252,24 @@ pub fn make(
     content: Content,
 ) -> Made {
     let content = sent(exchange, rules, content);
-    let mut out = Vec::with_capacity(1024);
+    let mut out = Scratch::take();
+    out.reserve(REQUEST_BYTES);
     method(exchange, rules, &mut out);
     out.push(b' ');
-    let uri = without_breaks(uri(exchange, location, destination));
-    out.extend_from_slice(&uri);
+    let uri_at = out.len();
+    append_uri(exchange, location, destination, &mut out);
+    escape_breaks(&mut out, uri_at);
+    let uri = uri_at..out.len();
     out.extend_from_slice(match rules.version {
         HttpVersion::V10 => b" HTTP/1.0\r\n",
         HttpVersion::V11 => b" HTTP/1.1\r\n",
         HttpVersion::V2 => b" HTTP/2.0\r\n",
     });
     own_fields(exchange, rules, &mut out);
-    announce(exchange, rules, &content, &mut out);
-    if pass::conf(location, rules.family).pass_request_headers {
+    let gateway = pass::conf(location, rules.family);
+    let sends_body = gateway.pass_request_body && rules.fields.content_length.is_none();
+    announce(exchange, sends_body, &content, &mut out);
+    if gateway.pass_request_headers {
         client_fields(exchange, rules, &mut out);
     }
     let mut validates = false;
@@ -218,8 +298,8 @@ fn sent(exchange: &mut Exchange, rules: Rules<'_>, content: Content) -> Content 
 }
 
 /// Says how the content is framed (RFC 9112, section 6). Unlike nginx, which also announces what it does not
-/// send: the next request on the connection would be taken for it.
-fn announce(exchange: &Exchange, rules: Rules<'_>, content: &Content, out: &mut Vec<u8>) {
+/// send: the next request on the connection would be taken for it. `sends_body`: the client's would be sent.
+fn announce(exchange: &Exchange, sends_body: bool, content: &Content, out: &mut Vec<u8>) {
     let request = &exchange.request;
     match (content, content.length()) {
         (_, Some(length)) => {
@@ -227,16 +307,11 @@ fn announce(exchange: &Exchange, rules: Rules<'_>, content: &Content, out: &mut 
         }
         (Content::Live { .. }, None) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         // What the client announced is empty, or was sent to another upstream already.
-        (_, None)
-            if pass::conf(exchange.conf.location(exchange.location), rules.family)
-                .pass_request_body
-                && rules.fields.content_length.is_none() =>
-        {
-            if request.content_length.is_some() || request.is_chunked {
+        (_, None) => {
+            if sends_body && (request.content_length.is_some() || request.is_chunked) {
                 out.extend_from_slice(b"Content-Length: 0\r\n");
             }
         }
-        (_, None) => {}
     }
 }
 
@@ -251,41 +326,43 @@ fn method(exchange: &mut Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// A target in which nothing can end the request line: what variables decoded (`$uri` in
+/// Has nothing in the target end the request line: what variables decoded (`$uri` in
 /// `proxy_pass`) is escaped again. nginx sends it as it is.
-fn without_breaks(uri: Vec<u8>) -> Vec<u8> {
-    if !uri.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
-        return uri;
+fn escape_breaks(out: &mut Vec<u8>, uri_at: usize) {
+    let breaks = |byte: &u8| *byte <= b' ' || *byte == 0x7f;
+    if !out[uri_at..].iter().fold(false, |has_break, byte| has_break | breaks(byte)) {
+        return;
     }
-    let mut out = Vec::with_capacity(uri.len() + 16);
-    for byte in uri {
-        if byte <= b' ' || byte == 0x7f {
+    for byte in out.split_off(uri_at) {
+        if breaks(&byte) {
             let _ = write!(out, "%{byte:02X}");
         } else {
             out.push(byte);
         }
     }
-    out
 }
 
-/// The target: as the client sent it, or with another prefix, or as variables spell it.
+/// Appends the target: as the client sent it, or with another prefix, or as variables spell it.
 ///
 /// # Source
 /// nginx, `proxy_pass`.
-pub(super) fn uri(
+pub fn append_uri(
     exchange: &Exchange,
     location: &LocationConf,
     destination: &Destination,
-) -> Vec<u8> {
+    out: &mut Vec<u8>,
+) {
     let prefix = &destination.uri;
     if destination.is_spelled && !prefix.is_empty() {
-        return prefix.to_vec();
+        return out.extend_from_slice(prefix);
     }
     if prefix.is_empty() && exchange.is_uri_as_sent {
         let target = exchange.request.target();
-        return if target.starts_with(b"/") { target.to_vec() } else { [b"/", target].concat() };
+        if !target.starts_with(b"/") {
+            out.push(b'/');
+        }
+        return out.extend_from_slice(target);
     }
-    let mut out = Vec::with_capacity(prefix.len() + exchange.uri.len() + exchange.args.len() + 1);
     let mut rest = &exchange.uri[..];
     if exchange.is_uri_in_location && !prefix.is_empty() {
         out.extend_from_slice(prefix);
@@ -294,7 +371,7 @@ pub(super) fn uri(
     // As nginx: a target without escapes goes on without new ones.
     let has_escapes = memchr::memchr(b'%', exchange.request.target()).is_some();
     if has_escapes || exchange.is_internal {
-        escape_into(&mut out, rest, Escape::Path);
+        escape_into(out, rest, Escape::Path);
     } else {
         out.extend_from_slice(rest);
     }
@@ -302,31 +379,26 @@ pub(super) fn uri(
         out.push(b'?');
         out.extend_from_slice(&exchange.args);
     }
-    out
 }
 
 fn own_fields(exchange: &mut Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
     // Its requests must have a Host (RFC 9112, section 3.2).
     let needs_host = rules.version != HttpVersion::V10;
-    for (name, value) in &rules.fields.lines {
+    for Line { name, text, value } in &rules.fields.lines {
         let start = out.len();
-        out.extend_from_slice(name);
-        out.extend_from_slice(b": ");
-        let value_start = out.len();
+        out.extend_from_slice(text);
+        let Some(value) = value else { continue };
+        let value_at = out.len();
         value.append(exchange, out);
-        if out.len() == value_start && needs_host && name.eq_ignore_ascii_case(b"Host") {
+        if out.len() == value_at && needs_host && name.eq_ignore_ascii_case(b"Host") {
             rules.fields.host.append(exchange, out);
         }
-        if out.len() == value_start {
+        if out.len() == value_at {
             // As nginx: an empty value takes the field away.
             out.truncate(start);
-            continue;
+        } else {
+            end_line(out, value_at);
         }
-        // Variables may bring line ends: they become spaces, never a second line.
-        for byte in out[value_start..].iter_mut().filter(|b| matches!(b, b'\r' | b'\n' | 0)) {
-            *byte = b' ';
-        }
-        out.extend_from_slice(b"\r\n");
     }
     if rules.version == HttpVersion::V10 && !rules.fields.sets(b"Connection") {
         out.extend_from_slice(b"Connection: close\r\n");
@@ -339,7 +411,7 @@ fn client_fields(exchange: &Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
     for field in &request.fields {
         let name = request.name(field);
         let is_conditional = is_cached && cache::is_for_stored_page(name);
-        if is_conditional || rules.fields.replaces(name) {
+        if is_conditional || rules.fields.replaced.has(name) {
             continue;
         }
         out.extend_from_slice(name);

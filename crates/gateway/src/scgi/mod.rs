@@ -91,9 +91,10 @@ impl Protocol for Scgi {
         location: &LocationConf,
         content: Content,
     ) -> Result<Call, u16> {
-        let own = Own { family: &FAMILY, params: &location.of::<Conf>().scgi_param };
+        let params = &location.of::<Conf>().scgi_param[..];
+        let own = Own { family: &FAMILY, params };
         let mut headers = Headers::new(content.length().unwrap_or(0));
-        let validates = put(exchange, location, own, &content, &mut headers);
+        let validates = put(exchange, location, &own, &content, &mut headers);
         let Some(request) = headers.finish() else {
             let text = "a parameter for the SCGI server has a zero byte";
             error::request(exchange, Level::Error, text);
@@ -104,7 +105,7 @@ impl Protocol for Scgi {
     }
 }
 
-impl Pairs for Headers {
+impl Pairs<Param> for Headers {
     fn put(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
         self.pair_with(name, write);
     }

@@ -207,9 +207,9 @@ impl Protocol for Uwsgi {
         content: Content,
     ) -> Result<Call, u16> {
         let conf = location.of::<Conf>();
-        let own = Own { family: &FAMILY, params: &conf.uwsgi_param };
+        let own = Own { family: &FAMILY, params: &conf.uwsgi_param[..] };
         let mut packet = Packet::new(conf.uwsgi_modifier1.0, conf.uwsgi_modifier2.0);
-        let validates = put(exchange, location, own, &content, &mut packet);
+        let validates = put(exchange, location, &own, &content, &mut packet);
         let request = packet.finish().map_err(|bytes| {
             let text = format!("uwsgi request is too big: {bytes}");
             error::request(exchange, Level::Alert, &text);
@@ -228,7 +228,7 @@ impl Protocol for Uwsgi {
     }
 }
 
-impl Pairs for Packet {
+impl Pairs<Param> for Packet {
     fn put(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> bool) {
         self.pair_with(name, write);
     }

@@ -5,6 +5,7 @@
 //! in turn for each request they are fetched again each time; so all that is ready is made first, and
 //! then all of it is sent (docs/decisions/0013).
 
+use crate::base::scratch::Scratch;
 use crate::base::{faults, limits, tasks, turn};
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -32,7 +33,7 @@ impl TryWrite for Connection {
 /// Bytes that wait to be sent: an answer, or a request to an upstream.
 struct Waiting {
     to: Rc<dyn TryWrite>,
-    head: Vec<u8>,
+    head: Scratch,
     body: Bytes,
     sending: Rc<Sending>,
 }
@@ -49,7 +50,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         // Lost by a panic: its client gets nothing, and that is known.
-        let lost = || (Vec::new(), Err(io::ErrorKind::ConnectionAborted.into()));
+        let lost = || (Scratch::default(), Err(io::ErrorKind::ConnectionAborted.into()));
         self.sending.done.borrow_mut().get_or_insert_with(lost);
         if let Some(waker) = self.sending.waker.take() {
             waker.wake();
@@ -60,7 +61,7 @@ impl Drop for Waiting {
 /// The outcome of a write: the head's buffer to use again, and how much was sent.
 #[derive(Default)]
 struct Sending {
-    done: RefCell<Option<(Vec<u8>, io::Result<usize>)>>,
+    done: RefCell<Option<(Scratch, io::Result<usize>)>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -99,9 +100,9 @@ thread_local! {
 /// The answer may be written all the same.
 pub async fn write(
     to: Rc<dyn TryWrite>,
-    head: Vec<u8>,
+    head: Scratch,
     body: &Bytes,
-) -> (Vec<u8>, io::Result<usize>) {
+) -> (Scratch, io::Result<usize>) {
     send(to, head, body.clone()).await
 }
 
@@ -111,10 +112,10 @@ pub async fn write(
 /// The request may be written all the same.
 pub async fn write_upstream(connection: &Rc<Connection>, request: &Bytes) -> io::Result<usize> {
     let to = Rc::clone(connection) as Rc<dyn TryWrite>;
-    send(to, Vec::new(), request.clone()).await.1
+    send(to, Scratch::default(), request.clone()).await.1
 }
 
-async fn send(to: Rc<dyn TryWrite>, head: Vec<u8>, body: Bytes) -> (Vec<u8>, io::Result<usize>) {
+async fn send(to: Rc<dyn TryWrite>, head: Scratch, body: Bytes) -> (Scratch, io::Result<usize>) {
     if !BATCH.with_borrow_mut(Batch::waits) {
         let written = to.try_write(&head, &body);
         return (head, written);

@@ -38,8 +38,9 @@ impl Beat {
     /// A turn begins.
     pub fn turn(&self, now: Instant) {
         self.connection.store(0, Ordering::Relaxed);
-        let millis = now.saturating_duration_since(*START).as_millis();
-        self.began.store(u64::try_from(millis).unwrap_or(u64::MAX - 1) + 1, Ordering::Relaxed);
+        let time = now.saturating_duration_since(*START);
+        let millis = time.as_secs() * 1000 + u64::from(time.subsec_millis());
+        self.began.store(millis + 1, Ordering::Relaxed);
     }
 
     /// It works on this connection from here on.

@@ -8,6 +8,8 @@ pub mod faults;
 pub mod limits;
 pub mod memory;
 pub mod pace;
+pub mod scratch;
+pub mod spare;
 pub mod tasks;
 pub mod timer;
 pub mod turn;

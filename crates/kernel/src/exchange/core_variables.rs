@@ -1,8 +1,9 @@
 //! The variables of what every exchange has: client, request, response, upstream's attempts, time.
 
-use super::scratch::Scratch;
+use super::Exchange;
+use super::attempts::UpstreamAttempt;
 use super::variables::{Row, Variable, put, put_number};
-use super::{Exchange, UpstreamAttempt};
+use crate::base::scratch::Scratch;
 use crate::exchange::request::append_joined;
 use crate::logging::clock;
 use std::io::Write as _;
@@ -83,8 +84,8 @@ pub const VARIABLES: &[Row] = &[
     (
         "request_filename",
         Variable::Builtin(|ex, out| {
-            let path = crate::files::path::request_filename(ex);
-            put(out, &path)
+            crate::files::path::append_file_of(ex, &ex.uri, out);
+            true
         }),
     ),
     ("request_id", Variable::Builtin(request_id)),

@@ -21,6 +21,14 @@ pub type Answer = Result<Box<Response>, u16>;
 /// Lines of a head.
 pub type FieldLines = Rc<Vec<(Bytes, Bytes)>>;
 
+/// Those of no head: a list that all have together.
+pub fn no_fields() -> FieldLines {
+    thread_local! {
+        static NONE: FieldLines = FieldLines::default();
+    }
+    NONE.with(Rc::clone)
+}
+
 /// The way of a request through the server.
 pub struct Engine {
     /// Runs the phases until there is a response or something to wait for.

@@ -2,8 +2,8 @@
 
 use super::Exchange;
 use super::request::{Request, append_joined};
-use super::scratch::Scratch;
 use super::variables::{Variable, prefixed, put, put_number};
+use crate::base::scratch::Scratch;
 use crate::config::regex::{Captures, Regex};
 use crate::config::template::{Part, Template};
 use crate::exchange::conf::Config;

@@ -1,6 +1,7 @@
 //! What a location's content comes from.
 
 use super::Exchange;
+use super::engine::Later;
 use super::outcome::Outcome;
 use super::response::Response;
 use crate::config::shared::Collected;
@@ -8,8 +9,7 @@ use crate::config::value_error::ValueError;
 use crate::exchange::conf::LocationConf;
 use std::any::Any;
 use std::fmt::Debug;
-use std::future::Future;
-use std::pin::Pin;
+use std::sync::Arc;
 
 /// Makes responses.
 pub trait Handler: Any + Debug + Send + Sync {
@@ -20,10 +20,7 @@ pub trait Handler: Any + Debug + Send + Sync {
     ///
     /// # Cancel safety
     /// What was begun for the request is given back.
-    fn run<'a>(
-        &'a self,
-        _exchange: &'a mut Exchange,
-    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+    fn run(self: Arc<Self>, _exchange: &mut Exchange) -> Later<'_, Outcome> {
         unreachable!("this handler never waits")
     }
 

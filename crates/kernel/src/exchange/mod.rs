@@ -3,6 +3,7 @@
 //! A connection makes an [`Exchange`], the phases and handlers fill in its response, the filters
 //! shape it, the connection writes it, the logs read it. Nothing here knows the protocol.
 
+pub mod attempts;
 pub mod body_failed;
 pub mod cached;
 pub mod client;
@@ -22,7 +23,6 @@ pub mod recode;
 pub mod request;
 pub mod request_body;
 pub mod response;
-pub mod scratch;
 pub mod shadow;
 pub mod slots;
 pub mod source;
@@ -33,15 +33,18 @@ pub mod subrequests;
 pub mod tunnel;
 pub mod variables;
 
+use crate::base::scratch::Scratch;
 use crate::base::{limits, turn};
 use crate::config::regex::Captures;
 use crate::config::servers::{LocationId, ServerId};
 use crate::exchange::conf::WorkerConf;
 use crate::exchange::request_body::RequestBody;
+use attempts::Attempts;
 use bytes::Bytes;
 use cached::CacheStatus;
 pub use client::{Client, Remote};
 use coding::Coding;
+use engine::{FieldLines, no_fields};
 use request::Request;
 use slots::Slots;
 use states::{SharedStates, States};
@@ -49,39 +52,8 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subrequests::Subrequests;
-
-/// What is known about one attempt to reach an upstream peer.
-#[derive(Clone, Debug)]
-pub struct UpstreamAttempt {
-    pub peer: Arc<str>,
-    pub status: u16,
-    pub connect_time: Option<Duration>,
-    pub header_time: Option<Duration>,
-    /// Until the answer was whole; `None` before.
-    pub response_time: Option<Duration>,
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    pub response_bytes: u64,
-}
-
-impl UpstreamAttempt {
-    /// An attempt that begins.
-    pub fn new(peer: Arc<str>) -> Self {
-        Self {
-            peer,
-            status: 0,
-            connect_time: None,
-            header_time: None,
-            response_time: None,
-            bytes_sent: 0,
-            bytes_received: 0,
-            response_bytes: 0,
-        }
-    }
-}
 
 /// On whose behalf a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +182,7 @@ pub struct Exchange {
     pub body_bytes_sent: u64,
     /// Whether the whole response was sent.
     pub is_complete: bool,
-    pub attempts: Vec<UpstreamAttempt>,
+    pub attempts: Attempts,
     pub cache_status: Option<CacheStatus>,
     pub role: Role,
     /// Whether the connection must end without a response.
@@ -226,7 +198,7 @@ pub struct Exchange {
     /// What the cache did, and why.
     pub cache_report: cached::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
-    pub upstream_fields: Rc<Vec<(Bytes, Bytes)>>,
+    pub upstream_fields: FieldLines,
     /// Whether the trailers are passed to the client, too (`proxy_pass_trailers`).
     pub passes_trailers: bool,
     /// Fields behind the upstream's body, for `$upstream_trailer_*`.
@@ -282,7 +254,7 @@ impl Exchange {
             bytes_sent: 0,
             body_bytes_sent: 0,
             is_complete: false,
-            attempts: Vec::new(),
+            attempts: Attempts::default(),
             cache_status: None,
             role: Role::Request,
             is_given_up: false,
@@ -291,7 +263,7 @@ impl Exchange {
             challenges: Vec::new(),
             replaced_location: None,
             cache_report: cached::Report::default(),
-            upstream_fields: Rc::default(),
+            upstream_fields: no_fields(),
             passes_trailers: false,
             upstream_trailers: Vec::new(),
             sent: response::SentHead::default(),
@@ -386,6 +358,6 @@ impl Exchange {
 
     pub fn set_uri(&mut self, uri: Vec<u8>) {
         self.is_uri_as_sent = false;
-        self.uri = uri;
+        drop(Scratch::from(std::mem::replace(&mut self.uri, uri)));
     }
 }

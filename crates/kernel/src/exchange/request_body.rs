@@ -261,12 +261,10 @@ impl RequestBody {
     /// Returns when the client has gone; a separate future, so that work can go on beside it.
     pub fn client_closed(&self) -> impl Future<Output = ()> + use<> {
         let source = self.source();
-        async move {
-            match source {
-                Some(source) => source.closed().await,
-                None => std::future::pending().await,
-            }
-        }
+        poll_fn(move |context| match &source {
+            Some(source) => source.poll_closed(context),
+            None => Poll::Pending,
+        })
     }
 
     /// Reads the whole body.

@@ -2,6 +2,7 @@
 
 use super::recode::Recode;
 use super::tunnel::Tunnel;
+use crate::base::spare::SpareLists;
 use crate::exchange::stream::Stream;
 use bytes::Bytes;
 use std::fs::File;
@@ -9,6 +10,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use yorozu_cache::Entry;
 use yorozu_http::conditional;
+
+thread_local! {
+    static LINES: SpareLists<(Bytes, Bytes)> = const { SpareLists::empty() };
+}
+
+/// Field lines whose list the worker has room for again; chosen: most heads have fewer.
+const LINES_USUAL: usize = 64;
 
 /// Bytes to send.
 #[derive(Clone, Debug)]
@@ -159,6 +167,9 @@ impl Response {
     }
 
     pub fn add(&mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) {
+        if self.fields.capacity() == 0 {
+            self.fields = LINES.with(SpareLists::take);
+        }
         self.fields.push((name.into(), value.into()));
     }
 
@@ -252,6 +263,11 @@ impl Response {
 }
 
 impl SentHead {
+    /// The request is over: what it held may hold the next one's.
+    pub fn give_back(&mut self) {
+        LINES.with(|lists| lists.give(std::mem::take(&mut self.fields), LINES_USUAL));
+    }
+
     /// What a response would say that is not sent yet.
     pub fn preview(response: &Response) -> Self {
         Self {

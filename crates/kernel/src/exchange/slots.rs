@@ -6,14 +6,16 @@ use bytes::Bytes;
 /// Values of slots in one exchange.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
+    /// None before the first is set.
     values: Vec<Option<Bytes>>,
+    count: usize,
     /// What is being computed, outermost first: each needs the one behind it.
     under_way: Vec<usize>,
 }
 
 impl Slots {
     pub fn new(count: usize) -> Self {
-        Self { values: vec![None; count], under_way: Vec::new() }
+        Self { values: Vec::new(), count, under_way: Vec::new() }
     }
 
     pub fn get(&self, slot: u16) -> Option<&Bytes> {
@@ -21,6 +23,9 @@ impl Slots {
     }
 
     pub fn set(&mut self, slot: u16, value: Option<Bytes>) {
+        if self.values.is_empty() {
+            self.values.resize(self.count, None);
+        }
         if let Some(place) = self.values.get_mut(usize::from(slot)) {
             *place = value;
         }

@@ -17,13 +17,10 @@ pub enum Interim<'a> {
     EarlyHints(&'a [(Bytes, Bytes)]),
 }
 
-/// Something that may be awaited and says nothing but that it is over.
-pub type Ended<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
-
 /// The client of one request, as its connection or stream has it.
 pub trait RequestSource: Debug {
-    /// Is ready when the client has given the request up.
-    fn closed(&self) -> Ended<'_>;
+    /// Is ready when the client has given the request up; of those who ask, the last is woken.
+    fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()>;
 
     /// Says something before the response, in no more than `timeout`: answers before it may fill the way to a client
     /// that does not read. What is out of it then cannot be taken back, so the connection is over.

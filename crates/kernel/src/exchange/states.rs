@@ -8,6 +8,7 @@ use std::cell::{RefCell, RefMut};
 pub struct States {
     /// Has its place here: most have this one alone, if any.
     first: Option<State>,
+    /// None without a first.
     more: Vec<State>,
 }
 
@@ -20,12 +21,17 @@ struct State {
 type CopyState = fn(&dyn Any) -> Box<dyn Any>;
 
 impl States {
+    #[inline]
     pub fn of<T: Any>(&self) -> Option<&T> {
-        self.iter().find_map(|state| state.value.downcast_ref())
+        let first = self.first.as_ref()?;
+        let mut all = std::iter::once(first).chain(&self.more);
+        all.find_map(|state| state.value.downcast_ref())
     }
 
+    #[inline]
     pub fn of_mut<T: Any>(&mut self) -> Option<&mut T> {
-        let mut all = self.first.iter_mut().chain(&mut self.more);
+        let first = self.first.as_mut()?;
+        let mut all = std::iter::once(first).chain(&mut self.more);
         all.find_map(|state| state.value.downcast_mut())
     }
 
@@ -57,7 +63,10 @@ impl States {
     pub fn take<T: Any>(&mut self) -> Option<T> {
         let is_wanted = |state: &mut State| state.value.is::<T>();
         let state = match self.first.take_if(is_wanted) {
-            Some(first) => first,
+            Some(first) => {
+                self.first = self.more.pop();
+                first
+            }
             None => {
                 let at = self.more.iter().position(|state| state.value.is::<T>())?;
                 self.more.swap_remove(at)

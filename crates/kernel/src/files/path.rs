@@ -1,9 +1,9 @@
 //! Which file a request names, and of which type it is.
 
 use super::open::{self, Kind};
+use crate::base::scratch::Scratch;
 use crate::config::http_core::{Root, Symlinks, Types};
 use crate::exchange::conf::LocationConf;
-use crate::exchange::scratch::Scratch;
 use crate::exchange::{Exchange, Role};
 use bytes::Bytes;
 use std::io;
@@ -15,8 +15,10 @@ pub fn append_document_root(exchange: &Exchange, out: &mut Vec<u8>) {
 }
 
 /// `$request_filename`: the file the current path names.
-pub fn request_filename(exchange: &Exchange) -> Vec<u8> {
-    file_of(exchange, &exchange.uri)
+pub fn request_filename(exchange: &Exchange) -> Scratch {
+    let mut path = Scratch::take();
+    append_file_of(exchange, &exchange.uri, &mut path);
+    path
 }
 
 /// The file that `uri` names in the exchange's location.

@@ -117,6 +117,14 @@ pub fn request(exchange: &Exchange, level: Level, text: &str) {
     }
 }
 
+/// Logs a message about the upstream of a request; `peer` as [`Context::upstream`] has it, asked for where it is written.
+pub fn upstream(exchange: &Exchange, level: Level, text: &str, peer: impl FnOnce() -> String) {
+    let context = Context::of(exchange);
+    if context.takes(level) {
+        context.upstream(level, text, Some(&peer()));
+    }
+}
+
 /// Logs a message of the process to the main log.
 pub fn process(config: &Config, level: Level, text: &str) {
     config.error_log.process(level, text);

@@ -1,13 +1,13 @@
 //! `index`: the file that stands for a folder.
 
 use std::rc::Rc;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::types::Templates;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
-use yorozu_kernel::exchange::scratch::Scratch;
 use yorozu_kernel::files::{open, path};
 use yorozu_kernel::logging::error::{self, Level};
 

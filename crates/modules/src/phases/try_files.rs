@@ -1,10 +1,10 @@
 //! `try_files`: the first file that exists, or the last argument.
 
 use std::rc::Rc;
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::http_core::{Root, TryFile, TryLast};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
-use yorozu_kernel::exchange::scratch::Scratch;
 use yorozu_kernel::files::{open, path};
 
 /// Sets the path of the first file found; the outcome of the last argument if there is none.

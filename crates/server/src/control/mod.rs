@@ -25,10 +25,9 @@ pub use explain::head;
 pub use purge_api::by_answer;
 
 use bytes::Bytes;
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use yorozu_conf::{ConfError, Source};
 use yorozu_connection::read_file;
 use yorozu_kernel::base::limits;
@@ -40,6 +39,7 @@ use yorozu_kernel::config::main_core::{self, ControlSocket};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::content::Content;
+use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending};
 use yorozu_kernel::exchange::request_body::{BodyError, BodyRules};
@@ -81,11 +81,8 @@ impl Handler for Control {
         Outcome::Wait(Pending::Content)
     }
 
-    fn run<'a>(
-        &'a self,
-        exchange: &'a mut Exchange,
-    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
-        Box::pin(run(exchange, &self.0))
+    fn run(self: Arc<Self>, exchange: &mut Exchange) -> Later<'_, Outcome> {
+        Box::pin(async move { run(exchange, &self.0).await })
     }
 
     fn bounds_bodies(&self) -> bool {

@@ -3,11 +3,13 @@
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc};
@@ -22,7 +24,7 @@ use yorozu_gateway::pass::ready;
 use yorozu_gateway::upstream;
 use yorozu_kernel::base::beat::Beat;
 use yorozu_kernel::base::counters::{COUNTERS, Counted};
-use yorozu_kernel::base::tasks::{self, guarded};
+use yorozu_kernel::base::tasks::{self, Panicked, guarded};
 use yorozu_kernel::base::{batch, faults, limits, memory, turn};
 use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::conf::{Config, WorkerConf};
@@ -129,7 +131,8 @@ pub fn run(
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
+        .enable_io()
+        .enable_time()
         .event_interval(limits::EVENT_INTERVAL)
         .max_io_events_per_tick(limits::EVENTS_PER_TURN)
         .max_blocking_threads(limits::BLOCKING_THREADS_MAX)
@@ -145,10 +148,20 @@ pub fn run(
         ended: Notify::new(),
         changed: Notify::new(),
     });
+    // A task like the others: what is polled beside them is polled each time that one of them is.
+    let end = Rc::new(End::default());
+    let its_end = Rc::clone(&end);
+    let serving = async move {
+        // What the worker holds is given back outside of the panic.
+        its_end.come(guarded(serve(worker, listeners, commands)).await);
+    };
+    let running = local.run_until(async {
+        tasks::of_request(serving);
+        poll_fn(|context| end.poll(context)).await
+    });
     // After each round: a client that has its answer finds it in the log soon.
-    let serving = turn::run(local.run_until(serve(worker, listeners, commands)), access_log::flush);
-    // What the worker holds is given back outside of the panic.
-    let served = runtime.block_on(guarded(serving));
+    let served = runtime.block_on(guarded(turn::run(running, access_log::flush)));
+    let served = served.and_then(|served| served);
     drop(local);
     access_log::flush_all();
     // What still runs on blocking threads are cache files; their temporary names are cleaned up.
@@ -156,6 +169,31 @@ pub fn run(
     match served {
         Ok(served) => served.map_err(|problem| os_error(&problem)),
         Err(panicked) => Err(panicked.to_string()),
+    }
+}
+
+/// What serving came to; looking whether it has ended costs next to nothing.
+#[derive(Default)]
+struct End {
+    served: Cell<Option<Result<io::Result<()>, Panicked>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl End {
+    fn come(&self, served: Result<io::Result<()>, Panicked>) {
+        self.served.set(Some(served));
+        self.waker.take().iter().for_each(Waker::wake_by_ref);
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Poll<Result<io::Result<()>, Panicked>> {
+        if let Some(served) = self.served.take() {
+            return Poll::Ready(served);
+        }
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *waker = Some(context.waker().clone());
+        }
+        Poll::Pending
     }
 }
 

@@ -250,14 +250,11 @@ pub fn fields(
         if length == 0 {
             return Ok(());
         }
-        out.push(field(&rest[..length], at, rules)?);
+        out.push(field(&rest[..length], at, rules, |byte| byte == b' ')?);
         at += length + end_bytes;
     }
     Ok(())
 }
-
-/// Room for this many fields before it has to grow; chosen: most heads have fewer.
-const FIELDS: usize = 16;
 
 /// Kinds of bytes in a field name, beside those of any name: bits that a whole name is judged by.
 const UNDERSCORE: u8 = 1;
@@ -282,8 +279,13 @@ const NAME_BYTES: [u8; 256] = {
     }
 };
 
-/// A line without its end, NUL and CR.
-fn field(line: &[u8], at: usize, rules: FieldRules) -> Result<Field, WireError> {
+/// A line without its end, NUL and CR; what `is_around` a value is no part of it.
+fn field(
+    line: &[u8],
+    at: usize,
+    rules: FieldRules,
+    is_around: impl Fn(u8) -> bool,
+) -> Result<Field, WireError> {
     let mut kinds = 0;
     let colon = line.iter().position(|byte| {
         let is_colon = *byte == b':';
@@ -296,7 +298,7 @@ fn field(line: &[u8], at: usize, rules: FieldRules) -> Result<Field, WireError> 
     }
     let is_invalid = kinds & OTHER != 0 || (kinds & UNDERSCORE != 0 && !rules.underscores);
     let value = colon.map(|colon| &line[colon + 1..]).unwrap_or_default();
-    let value = trimmed(value, |byte| byte == b' ');
+    let value = trimmed(value, is_around);
     let value_at = at + name.len() + 1;
     Ok(Field {
         name: span(at, at + name.len()),
@@ -306,7 +308,7 @@ fn field(line: &[u8], at: usize, rules: FieldRules) -> Result<Field, WireError> 
 }
 
 /// The part of a value without what stands around it.
-fn trimmed(value: &[u8], is_around: fn(u8) -> bool) -> Range<usize> {
+fn trimmed(value: &[u8], is_around: impl Fn(u8) -> bool) -> Range<usize> {
     let start = value.iter().take_while(|byte| is_around(**byte)).count();
     let end = value.iter().rposition(|byte| !is_around(*byte)).map_or(start, |last| last + 1);
     start..end
@@ -368,16 +370,53 @@ pub fn upstream_fields(
     input: &[u8],
     from: usize,
 ) -> Result<Option<(Vec<Field>, usize)>, WireError> {
-    let Some(end) = fields_end(input, from, from) else { return Ok(None) };
-    let mut out = Vec::with_capacity(FIELDS);
-    let rules = FieldRules { underscores: true };
-    fields(input, from, end, rules, &mut out).map_err(|_| WireError::UpstreamHead)?;
-    for Field { value, .. } in &mut out {
-        // RFC 9112, section 5.1: tabs may stand there, and no other program reads this head.
-        let inner = trimmed(slice(input, value), |byte| matches!(byte, b' ' | b'\t'));
-        *value = span(value.start as usize + inner.start, value.start as usize + inner.end);
+    let mut out = Vec::new();
+    Ok(upstream_fields_into(input, from, &mut out)?.map(|end| (out, end)))
+}
+
+/// As [`upstream_fields`], into a list that has room already.
+///
+/// # Errors
+/// As [`upstream_fields`].
+pub fn upstream_fields_into(
+    input: &[u8],
+    from: usize,
+    out: &mut Vec<Field>,
+) -> Result<Option<usize>, WireError> {
+    match upstream_lines(input, from, out) {
+        Ok(Some(end)) if memchr(b'\0', &input[from..end]).is_none() => Ok(Some(end)),
+        Ok(None) => Ok(None),
+        // What is broken is judged when all of the head is there.
+        _ if fields_end(input, from, from).is_none() => Ok(None),
+        _ => Err(WireError::UpstreamHead),
     }
-    Ok(Some((out, end)))
+}
+
+/// Reads lines up to an empty one; the position behind that, `Ok(None)` if it has not arrived.
+fn upstream_lines(
+    input: &[u8],
+    from: usize,
+    out: &mut Vec<Field>,
+) -> Result<Option<usize>, WireError> {
+    let rules = FieldRules { underscores: true };
+    // RFC 9112, section 5.1: tabs may stand there, and no other program reads this head.
+    let is_around = |byte| matches!(byte, b' ' | b'\t');
+    let mut at = from;
+    loop {
+        let rest = &input[at..];
+        let Some(length) = memchr2(b'\r', b'\n', rest) else { return Ok(None) };
+        let end_bytes = match rest[length..] {
+            [b'\n', ..] => 1,
+            [b'\r', b'\n', ..] => 2,
+            [b'\r'] => return Ok(None),
+            _ => return Err(WireError::UpstreamHead),
+        };
+        if length == 0 {
+            return Ok(Some(at + end_bytes));
+        }
+        out.push(field(&rest[..length], at, rules, is_around)?);
+        at += length + end_bytes;
+    }
 }
 
 #[cfg(test)]

@@ -244,10 +244,26 @@ fn put_field_from(first: usize, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// The static table's first field of a name, whatever its letters' case; those before `first` are not looked at.
 fn number_from(first: usize, name: &[u8]) -> Option<usize> {
-    let is = |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name);
-    let index = STATIC[first..].iter().position(is)?;
-    Some(index + first + 1)
+    let mut left = OF_LENGTH.get(name.len())? & u64::MAX << first;
+    while left != 0 {
+        let index = left.trailing_zeros() as usize;
+        if STATIC[index].0.eq_ignore_ascii_case(name) {
+            return Some(index + 1);
+        }
+        left &= left - 1;
+    }
+    None
 }
+
+/// By the length of a name, the fields of the static table that have such a name: a bit for each.
+const OF_LENGTH: [u64; 32] = {
+    let (mut of_length, mut index) = ([0; 32], 0);
+    while index < STATIC.len() {
+        of_length[STATIC[index].0.len()] |= 1 << index;
+        index += 1;
+    }
+    of_length
+};
 
 #[cfg(test)]
 mod tests {

@@ -17,9 +17,7 @@ use atoms::{HEAD_BYTES_MAX, Head, Problem};
 use bytes::Bytes;
 use movie::{Made, Wanted};
 use std::fs::File;
-use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_http::field;
@@ -28,6 +26,7 @@ use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::types::Size;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending};
 use yorozu_kernel::exchange::response::Segment;
@@ -81,10 +80,7 @@ impl Handler for Mp4 {
         Outcome::Wait(Pending::Content)
     }
 
-    fn run<'a>(
-        &'a self,
-        exchange: &'a mut Exchange,
-    ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+    fn run(self: Arc<Self>, exchange: &mut Exchange) -> Later<'_, Outcome> {
         Box::pin(respond(exchange))
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use std::rc::Rc;
 use yorozu_conf::{ConfError, Directive as Line, value};
 use yorozu_http::uri::{Escape, escape_into, unescape_redirect};
+use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::target;
@@ -23,7 +24,6 @@ use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
-use yorozu_kernel::exchange::scratch::Scratch;
 use yorozu_kernel::exchange::variables::Variable;
 use yorozu_kernel::logging::error::{self, Level};
 

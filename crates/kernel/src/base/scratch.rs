@@ -1,10 +1,13 @@
 //! Buffers for texts that are looked at and forgotten: a worker uses them again.
 
+use bytes::Bytes;
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
-/// Buffers kept; chosen: few texts are needed at a time.
-const KEPT_MAX: usize = 8;
+/// Buffers kept; chosen: few texts are needed at a time, but for the heads of a batch.
+const KEPT_MAX: usize = 32;
+/// Room of a new buffer, and the least of one that is kept: a shorter one would have to grow.
+const BYTES_MIN: usize = 256;
 /// A buffer that grew beyond this is not kept.
 const BYTES_MAX: usize = 4096;
 
@@ -20,14 +23,18 @@ thread_local! {
     };
 }
 
-/// An empty buffer, given back when it is dropped.
+/// A buffer, given back when it is dropped. The default has no room.
+#[derive(Debug, Default)]
 pub struct Scratch(Vec<u8>);
 
 impl Scratch {
+    /// An empty one.
     #[inline]
     pub fn take() -> Self {
         Self(KEPT.with(|kept| {
-            let Some(last) = kept.count.get().checked_sub(1) else { return Vec::new() };
+            let Some(last) = kept.count.get().checked_sub(1) else {
+                return Vec::with_capacity(BYTES_MIN);
+            };
             kept.count.set(last);
             kept.buffers[last].take()
         }))
@@ -37,18 +44,45 @@ impl Scratch {
 impl Drop for Scratch {
     #[inline]
     fn drop(&mut self) {
-        if self.0.capacity() > BYTES_MAX {
+        if !(BYTES_MIN..=BYTES_MAX).contains(&self.0.capacity()) {
             return;
         }
         let mut buffer = std::mem::take(&mut self.0);
         buffer.clear();
-        KEPT.with(|kept| {
+        // At the end of the thread there is no list any more.
+        let _ = KEPT.try_with(|kept| {
             let count = kept.count.get();
             if let Some(place) = kept.buffers.get(count) {
                 place.set(buffer);
                 kept.count.set(count + 1);
             }
         });
+    }
+}
+
+impl From<Vec<u8>> for Scratch {
+    /// A buffer that is not needed any more is given back.
+    fn from(buffer: Vec<u8>) -> Self {
+        Self(buffer)
+    }
+}
+
+impl From<Scratch> for Vec<u8> {
+    fn from(mut scratch: Scratch) -> Self {
+        std::mem::take(&mut scratch.0)
+    }
+}
+
+impl AsRef<[u8]> for Scratch {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Scratch> for Bytes {
+    /// Without a copy: the buffer is given back when the bytes are not needed any more.
+    fn from(text: Scratch) -> Self {
+        Self::from_owner(text)
     }
 }
 

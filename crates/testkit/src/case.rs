@@ -26,8 +26,7 @@
 //! soon    GET /a -> 200 "body" Name: value       asked again until it is so
 //! client  one: gone                              the client closes it
 //! client  one: sees "text"                       what came over it, unread; !"text": after a while, not
-//! tls     name=a version=1.2 cert=client         what the next handshakes say; also curve=, cipher=, resume=id,
-//!         resume=ticket; nothing: as in the beginning
+//! tls     name=a version=1.2 cert=client         what the next handshakes say; also curve=, cipher=, resume=id, resume=ticket; nothing: as in the beginning
 //! write   html/a.txt "text"                      the file, now
 //! wait    1.2s
 //! origin saw  2                                  requests so far; waits for the last
@@ -41,18 +40,15 @@
 //! differs the reason why nginx does something else; the case is not run against it
 //! differs over h2: the reason why it does so in some forms, with the words of `only`
 //! ```
-//! A line that starts with white space continues the one before. In steps, `$scheme`, `$port` and
-//! `$protocol` are those of the form.
+//! A line that starts with white space continues the one before. In steps, `$scheme`, `$port` and `$protocol` are those of the form.
 //!
-//! A text in quotes may be repeated: `"text" * 1000`. Of an answer, `~"text"` and `!~"text"` say
-//! what the content holds and does not, `Name: ~text` what a value holds, `took 0.5s` how long it
-//! took at least, `piece 512` how long the longest chunk, frame or record is, `certificate other` whose
-//! it is.
+//! A text in quotes may be repeated: `"text" * 1000`. Of an answer, `~"text"` and `!~"text"` say what the content holds and does not,
+//! `Name: ~text` what a value holds, `took 0.5s` how long it took at least, `piece 512` how long the longest chunk, frame or record is,
+//! `certificate other` whose it is.
 //!
-//! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that
-//! all but the first find it warm; with `cold` each has its own server. What HTTP/2 and HTTP/3 cannot say
-//! (a `raw` that is not one well-formed request of HTTP/1.1, `Upgrade`) is said over HTTP/1.1 there; a
-//! case that says nothing else is not run over them.
+//! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that all but the first find it warm; with
+//! `cold` each has its own server. What HTTP/2 and HTTP/3 cannot say (a `raw` that is not one well-formed request of HTTP/1.1,
+//! `Upgrade`) is said over HTTP/1.1 there; a case that says nothing else is not run over them.
 
 use crate::form::{FORMS, Form, Version};
 use crate::h2;

@@ -43,8 +43,7 @@
 //! A line that starts with white space continues the one before. In steps, `$scheme`, `$port` and `$protocol` are those of the form.
 //!
 //! A text in quotes may be repeated: `"text" * 1000`. Of an answer, `~"text"` and `!~"text"` say what the content holds and does not,
-//! `Name: ~text` what a value holds, `took 0.5s` how long it took at least, `piece 512` how long the longest chunk, frame or record is,
-//! `certificate other` whose it is.
+//! `Name: ~text` what a value holds, `took 0.5s` how long it took at least, `piece 512` how long the longest chunk, frame or record is, `certificate other` whose it is.
 //!
 //! Each case runs in every [`Form`](crate::form::Form), one after the other on one server, so that all but the first find it warm; with
 //! `cold` each has its own server. What HTTP/2 and HTTP/3 cannot say (a `raw` that is not one well-formed request of HTTP/1.1,

@@ -44,7 +44,7 @@ fuzz_target!(|input: &[u8]| {
     if let Some(found) = Certificate::read(input) {
         check_name(found.subject);
         check_name(found.issuer);
-        let _ = (found.validity(), found.is_for_clients(), found.has_other_names());
+        let _ = (found.validity(), found.is_for(certificate::Purpose::Server), found.has_other_names());
         assert!(found.authority_flag().is_none_or(|at| found.content[at] == 0xff));
         assert_eq!(found.is_self_issued(), found.subject == found.issuer);
     }

@@ -154,7 +154,7 @@ def rust_parts():
             # The differential test prints its seed, which repeats a run.
             env = {'ROUNDS': os.environ.get('ROUNDS', '60')} if target['name'] == 'differential' else {}
             yield Part(f'{package["name"]}{option.replace("--", "-").replace(" ", "-").replace("-test-", "-")}',
-                       f'cargo test -p {package["name"]} {option}', f'tests/libtest.py {program}', needs, folder=folder,
+                       f'cargo test -p {package["name"]} {option}', f'tests/libtest.py {program}', needs, 1200, folder=folder,
                        again=f'cargo test --locked -p {package["name"]} {option} -- --exact {{test}}',
                        CARGO_MANIFEST_DIR=str(folder), CARGO_PKG_NAME=package['name'], **env)
 

@@ -1,10 +1,11 @@
-//! Heads of HTTP upstreams, trailer sections, and memcached's answers: in one piece or in two, the
+//! Heads of HTTP upstreams, trailer sections, and answers of memcached and Redis: in one piece or in two, the
 //! result is the same, and nothing beyond the input is claimed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep, status_line, upstream_fields};
-use yorozu_wire::memcached::{Reply, reply, value_end};
+use yorozu_wire::memcached::{Reply, done, reply, value_end};
+use yorozu_wire::redis;
 
 fuzz_target!(|input: &[u8]| {
     if let Ok(Some(line)) = status_line(input) {
@@ -25,6 +26,13 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     let _ = value_end(input);
+    let _ = done(input);
+    if let Ok(Some((answer, consumed))) = redis::reply(input) {
+        assert_eq!(redis::reply(&input[..consumed]), Ok(Some((answer, consumed))));
+        for cut in 0..consumed {
+            assert_eq!(redis::reply(&input[..cut]), Ok(None), "an answer cut short is partial");
+        }
+    }
     let mut chunked = Chunked::with_trailers(BareLf::Accept);
     let mut at = 0;
     loop {

@@ -16,12 +16,11 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 use yorozu_kernel::base::tasks;
 use yorozu_upstream::{Connection, PeerAddress, SocketOptions, Tls, TlsOptions};
-use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep, slice, status_line, upstream_fields};
+use yorozu_wire::h1::{Answer, AnswerReader};
 
 /// Time for one request and its answer; nginx's timeouts of upstreams.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Most bytes of an answer's head and of its content; chosen, chains of certificates have some thousand.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Most bytes of an answer's content; chosen, chains of certificates have some thousand.
 const CONTENT_BYTES_MAX: usize = 1024 * 1024;
 /// Redirects that are followed for one document; chosen.
 const REDIRECTS_MAX: usize = 10;
@@ -105,6 +104,7 @@ async fn respond(duty: &Duty, sight: &Sight, request: Sent) -> Result<BytesRespo
     loop {
         let shown = uri.to_string();
         let tell = |problem: String| format!("{problem} while requesting \"{shown}\"");
+        keeps_tls(&duty.issuer.uri, &uri).map_err(tell)?;
         let answer = exchange(duty, &parts.method, &uri, &parts.headers, &content);
         let answer = answer.await.map_err(tell)?;
         let location = answer.headers().get(header::LOCATION).filter(|_| may_follow);
@@ -118,6 +118,18 @@ async fn respond(duty: &Duty, sight: &Sight, request: Sent) -> Result<BytesRespo
         note(sight, &answer);
         let (parts, content) = answer.into_parts();
         return Ok(BytesResponse { parts, body: Box::new(content) });
+    }
+}
+
+/// What a directory that was fetched over TLS names is asked over TLS, too.
+///
+/// # Errors
+/// It would not be.
+fn keeps_tls(directory: &Uri, uri: &Uri) -> Result<(), String> {
+    let is_tls = |uri: &Uri| uri.scheme_str() == Some("https");
+    match is_tls(directory) && !is_tls(uri) {
+        true => Err("the issuer's directory is https and names an address that is not".to_owned()),
+        false => Ok(()),
     }
 }
 
@@ -167,40 +179,31 @@ async fn exchange(
     let text = head(method, uri, headers, content.len());
     let failed = |problem: io::Error| yorozu_kernel::logging::error::os_error(&problem);
     connection.write_all(&[text.as_bytes(), content].concat()).await.map_err(failed)?;
-    let mut input = BytesMut::new();
-    let mut answer = loop {
-        let is_at_end = connection.read(&mut input).await.map_err(failed)? == 0;
-        if let Some(answer) = read_head(&mut input)? {
-            break answer;
-        }
-        if is_at_end || input.len() > HEAD_BYTES_MAX {
-            return Err("upstream prematurely closed connection".to_owned());
-        }
-    };
-    let mut content = Content::new(&answer, method);
+    let (mut reader, mut input) =
+        (AnswerReader::new(*method != Method::HEAD, CONTENT_BYTES_MAX), BytesMut::new());
     loop {
-        if content.take(&mut input)? {
-            *answer.body_mut() = content.text.freeze();
-            return Ok(answer);
-        }
-        match connection.read(&mut input).await {
-            Ok(0) => {}
-            Ok(_) => continue,
+        let answer = match connection.read(&mut input).await {
+            Ok(0) => reader.ended(true).map(Some),
+            Ok(_) => reader.take(&input.split()),
             // Some servers close without TLS's own end: the length says whether it is whole.
-            Err(problem) if problem.kind() != io::ErrorKind::UnexpectedEof => {
-                return Err(failed(problem));
+            Err(problem) if problem.kind() == io::ErrorKind::UnexpectedEof => {
+                reader.ended(false).map(Some)
             }
-            Err(_) if content.ends_with_connection() => {
-                return Err("upstream prematurely closed connection".to_owned());
-            }
-            Err(_) => {}
+            Err(problem) => return Err(failed(problem)),
+        };
+        if let Some(answer) = answer.map_err(|problem| problem.to_string())? {
+            return response(answer);
         }
-        if !content.ends_with_connection() {
-            return Err("upstream prematurely closed connection".to_owned());
-        }
-        *answer.body_mut() = content.text.freeze();
-        return Ok(answer);
     }
+}
+
+/// An answer as the library has it.
+fn response(answer: Answer) -> Result<Response<Bytes>, String> {
+    let mut response = Response::builder().status(answer.status);
+    for (name, value) in answer.fields {
+        response = response.header(name, value);
+    }
+    response.body(answer.content.into()).map_err(|problem| problem.to_string())
 }
 
 fn head(method: &Method, uri: &Uri, headers: &HeaderMap, length: usize) -> String {
@@ -218,91 +221,6 @@ fn head(method: &Method, uri: &Uri, headers: &HeaderMap, length: usize) -> Strin
         text += &format!("Content-Length: {length}\r\n");
     }
     text + "\r\n"
-}
-
-fn read_head(input: &mut BytesMut) -> Result<Option<Response<Bytes>>, String> {
-    let invalid = |_| "upstream sent an invalid answer".to_owned();
-    loop {
-        let Some(line) = status_line(input).map_err(invalid)? else { return Ok(None) };
-        let Some((fields, end)) = upstream_fields(input, line.consumed).map_err(invalid)? else {
-            return Ok(None);
-        };
-        let mut answer = Response::builder().status(line.status);
-        for field in &fields {
-            answer = answer.header(slice(input, &field.name), slice(input, &field.value));
-        }
-        drop(input.split_to(end));
-        // What is said meanwhile.
-        if (100..200).contains(&line.status) {
-            continue;
-        }
-        let answer = answer.body(Bytes::new()).map_err(|problem| problem.to_string())?;
-        return Ok(Some(answer));
-    }
-}
-
-/// The content of an answer as it arrives.
-struct Content {
-    end: End,
-    text: BytesMut,
-}
-
-enum End {
-    Length(usize),
-    Chunks(Chunked),
-    Connection,
-}
-
-impl Content {
-    fn new(answer: &Response<Bytes>, method: &Method) -> Self {
-        let is_chunked = answer.headers().contains_key(header::TRANSFER_ENCODING);
-        let length = answer.headers().get(header::CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        let is_empty = *method == Method::HEAD || answer.status() == StatusCode::NO_CONTENT;
-        let end = match length {
-            _ if is_empty => End::Length(0),
-            _ if is_chunked => End::Chunks(Chunked::new(BareLf::Accept)),
-            Some(length) => End::Length(length),
-            None => End::Connection,
-        };
-        Self { end, text: BytesMut::new() }
-    }
-
-    fn ends_with_connection(&self) -> bool {
-        matches!(self.end, End::Connection)
-    }
-
-    /// Takes what has arrived; whether it is whole.
-    fn take(&mut self, input: &mut BytesMut) -> Result<bool, String> {
-        let is_whole = match &mut self.end {
-            End::Connection => {
-                self.text.unsplit(input.split());
-                false
-            }
-            End::Length(length) => {
-                let left = length.saturating_sub(self.text.len()).min(input.len());
-                self.text.unsplit(input.split_to(left));
-                self.text.len() >= *length
-            }
-            End::Chunks(chunks) => loop {
-                match chunks.next(input).map_err(|problem| problem.to_string())? {
-                    ChunkedStep::Data(range) => {
-                        self.text.extend_from_slice(&input[range.clone()]);
-                        drop(input.split_to(range.end));
-                    }
-                    ChunkedStep::Done(_) => break true,
-                    ChunkedStep::Partial(used) => {
-                        drop(input.split_to(used));
-                        break false;
-                    }
-                }
-            },
-        };
-        if self.text.len() > CONTENT_BYTES_MAX {
-            return Err("upstream sent too much".to_owned());
-        }
-        Ok(is_whole)
-    }
 }
 
 /// Connects to the first address of the host that answers.
@@ -366,28 +284,15 @@ async fn addresses(duty: &Duty, host: &str, port: u16) -> Result<Vec<SocketAddr>
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<(u16, String), String> {
-        let mut input = BytesMut::from(text);
-        let answer = read_head(&mut input)?.ok_or("no head")?;
-        let mut content = Content::new(&answer, &Method::GET);
-        let is_whole = content.take(&mut input)? || content.ends_with_connection();
-        let text = String::from_utf8_lossy(&content.text).into_owned();
-        if is_whole { Ok((answer.status().as_u16(), text)) } else { Err("incomplete".to_owned()) }
-    }
-
     #[test]
-    fn answers_end_in_each_way() {
-        let head = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nA: b\r\n";
-        assert_eq!(
-            read(&format!("{head}Content-Length: 2\r\n\r\nabc")).unwrap(),
-            (201, "ab".to_owned())
-        );
-        assert_eq!(read(&format!("{head}\r\nabc")).unwrap(), (201, "abc".to_owned()));
-        let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n");
-        assert_eq!(read(&chunked).unwrap_err(), "incomplete");
-        assert_eq!(read(&format!("{chunked}0\r\n\r\n")).unwrap(), (201, "abc".to_owned()));
-        assert_eq!(read(&format!("{head}Content-Length: 4\r\n\r\nabc")).unwrap_err(), "incomplete");
-        assert!(read("SSH-2.0").is_err());
+    fn what_a_directory_over_tls_names_is_asked_over_tls() {
+        let may_follow = |directory: &str, uri: &str| {
+            keeps_tls(&directory.parse().unwrap(), &uri.parse().unwrap()).is_ok()
+        };
+        assert!(may_follow("https://a.example/dir", "https://b.example/new-order"));
+        assert!(!may_follow("https://a.example/dir", "http://a.example/new-order"));
+        assert!(may_follow("http://127.0.0.1/dir", "http://127.0.0.1/new-order"));
+        assert!(may_follow("http://127.0.0.1/dir", "https://a.example/new-order"));
     }
 
     #[test]

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
-use yorozu_tls::client::{ClientSettings, Verify};
-use yorozu_tls::commands::Commands;
+use yorozu_tls::client;
 use yorozu_tls::pem::PemFiles;
 
 /// An issuer, as a configuration has it.
@@ -49,14 +48,6 @@ pub struct Profile {
     pub name: String,
     pub is_required: bool,
 }
-
-/// The system's authorities, where distributions have them.
-const SYSTEM_AUTHORITIES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// What its lines have said so far.
 #[derive(Default)]
@@ -138,7 +129,7 @@ impl Draft {
                 Some(AccountKey::File(key)) => Some(key),
                 _ => None,
             },
-            tls: tls(self.verifies.unwrap_or(true), self.trusted, &name, env)?,
+            tls: tls(self.verifies.unwrap_or(true), self.trusted.as_deref(), &name, env)?,
             name,
         })
     }
@@ -234,47 +225,18 @@ fn folder(args: &Args<'_>) -> Result<Option<PathBuf>, ValueError> {
 /// How the issuer's server is believed.
 fn tls(
     verifies: bool,
-    trusted: Option<PathBuf>,
+    trusted: Option<&Path>,
     name: &str,
     env: &Env,
 ) -> Result<Arc<ClientConfig>, ValueError> {
-    /// Intermediate certificates; above what any authority uses.
-    const DEPTH: u64 = 5;
     let files = env.shared::<PemFiles>().clone();
-    let system = || {
-        let paths = SYSTEM_AUTHORITIES.iter().map(Path::new);
-        paths.into_iter().find(|path| files.certificates(path, "certificate").is_ok())
-    };
-    let trusted = match (verifies, trusted) {
-        (false, _) => None,
-        (true, Some(path)) => Some(path),
-        (true, None) => {
-            let found = system();
-            if found.is_none() {
-                env.warn(format!(
-                    "no certificates of authorities on this system: acme issuer \"{name}\" is not believed; name some by \"ssl_trusted_certificate\""
-                ));
-            }
-            // One without any believes nothing.
-            Some(found.map(Path::to_owned).unwrap_or_default())
-        }
-    };
-    let is_bare = trusted.as_ref().is_some_and(|path| path.as_os_str().is_empty());
-    let verify = trusted.map(|trusted| Verify { trusted, crl: None, depth: DEPTH });
-    let settings = ClientSettings {
-        protocols: vec![&rustls::version::TLS12, &rustls::version::TLS13],
-        ciphers: "DEFAULT".to_owned(),
-        commands: Commands::default(),
-        sends_name: true,
-        reuses_sessions: false,
-        verify: verify.filter(|_| !is_bare),
-    };
-    if is_bare {
-        let builder = ClientConfig::builder_with_provider(Arc::clone(yorozu_tls::provider()));
-        let builder = builder.with_safe_default_protocol_versions();
-        let builder = builder.map_err(|problem| ValueError(problem.to_string()))?;
-        let none = rustls::RootCertStore::empty();
-        return Ok(Arc::new(builder.with_root_certificates(none).with_no_client_auth()));
+    if !verifies {
+        return client::settings(None).config(None, &files);
     }
-    settings.config(None, &files)
+    if trusted.is_none() && client::system_authorities(&files).is_none() {
+        env.warn(format!(
+            "no certificates of authorities on this system: acme issuer \"{name}\" is not believed; name some by \"ssl_trusted_certificate\""
+        ));
+    }
+    client::believing(trusted, &files)
 }

@@ -42,7 +42,8 @@ pub const MODULE: Module =
     Module::new("http_acme", || [directives::DIRECTIVES, directives::OTHERS].concat())
         .with(&[silent::<directives::Draft>])
         .sharing(&[SharedType::of::<Acme>()])
-        .computing(VARIABLES);
+        .computing(VARIABLES)
+        .showing(status::report, &[]);
 
 /// Two variables, for `ssl_certificate` and `ssl_certificate_key`: PEM texts, as nginx's.
 pub const CERTIFICATE: &str = "$acme_certificate";

@@ -1,6 +1,6 @@
 //! One order: from the names to a certificate.
 
-use crate::certificate::{Certificate, Duty, Shown};
+use crate::certificate::{Certificate, Duty, Shown, now};
 use crate::challenges::{Challenges, Expectation, Kind};
 use crate::identifier::{Identifier, KeyKind};
 use crate::session::{Failure, Session};
@@ -13,6 +13,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, RsaKeySize};
 use std::sync::Arc;
 use std::time::Duration;
 use yorozu_kernel::logging::error::Level;
+use yorozu_tls::x509::date;
 
 /// How the issuer is asked whether it is done.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(180));
@@ -85,6 +86,17 @@ impl Ordering<'_> {
             self.certificate.order.identifiers.iter().find(|name| !shown.is_for(name))
         {
             let text = format!("the issuer's certificate is not for \"{missing}\"");
+            return Err(Failure { kind: Some(String::new()), ..Failure::from(text) });
+        }
+        // By a clock that is wrong, here or there.
+        let is_good = |shown: &Shown| shown.is_valid(now());
+        let has_good =
+            || self.certificate.shown().is_some_and(|old| old.is_issued && is_good(&old));
+        if !is_good(&shown) && has_good() {
+            let (begin, end) = (date(shown.validity.0), date(shown.validity.1));
+            let text = format!(
+                "the issuer's certificate is valid from {begin} to {end}, which is not now, and the one in use is kept"
+            );
             return Err(Failure { kind: Some(String::new()), ..Failure::from(text) });
         }
         if let Some(folder) = self.folder {
@@ -203,6 +215,11 @@ impl Ordering<'_> {
                 let text = format!("no supported challenges for \"{identifier}\"");
                 Failure { is_final: true, kind: Some(String::new()), ..Failure::from(text) }
             })?;
+            if !is_token(&challenge.token) {
+                let text =
+                    format!("the issuer's challenge for \"{identifier}\" has no valid token");
+                return Err(Failure { kind: Some(String::new()), ..Failure::from(text) });
+            }
             let answer = challenge.key_authorization();
             expected.push(match kind {
                 Kind::Http => self.challenges.expect_http(&challenge.token, answer.as_str()),
@@ -287,6 +304,25 @@ fn generate(kind: KeyKind) -> Result<KeyPair, rcgen::Error> {
                 _ => RsaKeySize::_2048,
             };
             KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size)
+        }
+    }
+}
+
+/// Whether it is base64url (RFC 8555, section 8.3): clients are answered with it.
+fn is_token(token: &str) -> bool {
+    let is_of_it = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    !token.is_empty() && token.bytes().all(is_of_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_token;
+
+    #[test]
+    fn a_token_is_base64url() {
+        assert!(is_token("evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr_oA"));
+        for other in ["", "<script>", "a\r\nX: y", "a b", "a=", "../a", "ä"] {
+            assert!(!is_token(other), "{other}");
         }
     }
 }

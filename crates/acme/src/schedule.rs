@@ -10,6 +10,8 @@ const PAUSES: [Duration; 3] =
 const PAUSE_MAX: Duration = DAY;
 /// A certificate with a shorter life is renewed after half of it; nginx's.
 const SHORT_LIFE: Duration = Duration::from_secs(10 * 24 * 60 * 60);
+/// A certificate is used for this part of its life at least; chosen.
+const SOON_PART: u32 = 20;
 /// Bounds of the time between two questions for a time of renewal; nginx's.
 const INFO_PAUSE_MIN: Duration = Duration::from_secs(60);
 const INFO_PAUSE_MAX: Duration = DAY;
@@ -29,9 +31,27 @@ pub(crate) fn renewal((begin, end): (Duration, Duration), chance: f64) -> Durati
     begin + part + (life / 50).mul_f64(chance.clamp(0.0, 1.0))
 }
 
+/// Whether the time of renewal comes too soon after a certificate was issued: by a clock that is wrong, here or at the
+/// issuer, and the next certificate would be no better.
+pub(crate) fn is_too_soon((begin, end): (Duration, Duration), left: Duration) -> bool {
+    left <= end.saturating_sub(begin) / SOON_PART
+}
+
 /// A time in a window.
 pub(crate) fn within((begin, end): (Duration, Duration), chance: f64) -> Duration {
     begin + end.saturating_sub(begin).mul_f64(chance.clamp(0.0, 1.0))
+}
+
+/// A time in the window of a certificate that was issued just now: one with room left is not renewed at once, though its
+/// window may have begun already.
+pub(crate) fn within_of_new(
+    (begin, end): (Duration, Duration),
+    validity: (Duration, Duration),
+    now: Duration,
+    chance: f64,
+) -> Duration {
+    let earliest = now + validity.1.saturating_sub(validity.0) / SOON_PART * 2;
+    within((begin.max(earliest.min(end)), end), chance)
 }
 
 /// When the issuer is asked when to renew after a reload: sooner than planned, but not at each of many.
@@ -63,6 +83,23 @@ mod tests {
         assert!(at(90, 1.0) > at(90, 0.0) && at(90, 1.0) < DAY * 63);
         // A certificate that ends before it begins is due.
         assert_eq!(renewal((DAY, Duration::ZERO), 0.5), DAY);
+    }
+
+    #[test]
+    fn a_renewal_right_after_an_order_is_too_soon() {
+        let is_too_soon = |left| is_too_soon((DAY, DAY * 91), left);
+        assert!(is_too_soon(Duration::ZERO) && is_too_soon(DAY * 4) && !is_too_soon(DAY * 5));
+    }
+
+    #[test]
+    fn a_window_that_has_begun_leaves_a_new_certificate_some_time() {
+        let validity = (DAY, DAY * 101);
+        let drawn = |window, chance| within_of_new(window, validity, DAY, chance);
+        let left = drawn((DAY, DAY * 101), 0.0) - DAY;
+        assert!(!is_too_soon(validity, left), "{left:?}");
+        assert_eq!(drawn((DAY * 51, DAY * 61), 0.0), DAY * 51);
+        // The whole window is too soon: that is for `is_too_soon` to tell.
+        assert!(is_too_soon(validity, drawn((DAY, DAY * 2), 0.5) - DAY));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::config::Acme;
 use crate::identifier::Identifier;
 use std::fmt::Write as _;
 use std::time::Duration;
+use yorozu_kernel::base::report::Report;
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_tls::x509::date;
 
@@ -33,6 +34,20 @@ pub fn text(config: &Config) -> String {
         );
     }
     out
+}
+
+/// Adds when the issued certificates cease to be valid.
+pub fn report(config: &Config, report: &mut Report) {
+    let help = "When a server's certificate ceases to be valid, in seconds since 1970.";
+    let family = report.gauge("yorozu_certificate_expiry_seconds", help);
+    for (_, certificate) in config.shared.of::<Acme>().certificates() {
+        let order = &certificate.order;
+        let name = order.identifiers.first().map(Identifier::to_string).unwrap_or_default();
+        if let Some(shown) = certificate.shown().filter(|shown| shown.is_issued) {
+            let labels = [("name", name.as_str()), ("issuer", &order.issuer)];
+            family.count(&labels, shown.validity.1.as_secs());
+        }
+    }
 }
 
 fn state(certificate: &Certificate, now: Duration) -> (&'static str, String) {

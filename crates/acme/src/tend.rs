@@ -93,12 +93,15 @@ struct Tended {
     office: Rc<Office>,
     folder: Option<Rc<Folder>>,
     renewal: Renewal,
+    /// Whether it was issued just now, and its time of renewal is not known yet.
+    is_new: bool,
 }
 
 /// Tends a certificate as long as it is wanted.
 pub(crate) async fn tend(certificate: Arc<Certificate>, office: Rc<Office>) {
     let mut reread = certificate.reread();
-    let mut tended = Tended { certificate, office, folder: None, renewal: Renewal::default() };
+    let mut tended =
+        Tended { certificate, office, folder: None, renewal: Renewal::default(), is_new: false };
     loop {
         reread.borrow_and_update();
         faults::point("acme");
@@ -148,6 +151,14 @@ impl Tended {
                 .as_ref()
                 .is_some_and(|folder| folder.order(&certificate.order).is_some());
             let left = renew_at.saturating_sub(now());
+            let is_new = std::mem::take(&mut self.is_new);
+            if is_new && schedule::is_too_soon(shown.validity, left) {
+                let end = yorozu_tls::x509::date(shown.validity.1);
+                let text = format!(
+                    "the certificate, valid until {end}, is due for renewal as soon as it was issued"
+                );
+                return self.fail(&Failure::from(text)).map(|pause| pause.max(left));
+            }
             if !left.is_zero() && !is_interrupted {
                 certificate.note(|standing| {
                     standing.next = Next::Renew(renew_at);
@@ -160,12 +171,11 @@ impl Tended {
         match self.order(&duty).await {
             Ok(shown) => {
                 let end = shown.validity.1;
+                // The count of failures stays: this certificate may be one.
+                certificate.note(|standing| standing.last_error = None);
                 certificate.show(shown);
                 self.renewal = Renewal::default();
-                certificate.note(|standing| {
-                    standing.failures = 0;
-                    standing.last_error = None;
-                });
+                self.is_new = true;
                 let text =
                     format!("certificate issued, valid until {}", yorozu_tls::x509::date(end));
                 certificate.log(Level::Notice, &text);
@@ -255,7 +265,7 @@ impl Tended {
                 if window.0 >= window.1 || window.1 > shown.validity.1 + INFO_PAUSE * 2 {
                     "invalid renewal window".to_owned()
                 } else {
-                    self.note_window(window);
+                    self.note_window(window, shown);
                     return;
                 }
             }
@@ -274,11 +284,15 @@ impl Tended {
         self.certificate.log(Level::Warn, &format!("{failed} while updating renewal info"));
     }
 
-    fn note_window(&mut self, window: (Duration, Duration)) {
+    fn note_window(&mut self, window: (Duration, Duration), shown: &Shown) {
         // A time that was drawn stays as long as the window does.
         if self.renewal.window != Some(window) {
             self.renewal.window = Some(window);
-            self.renewal.at = Some(schedule::within(window, fastrand::f64()));
+            let chance = fastrand::f64();
+            self.renewal.at = Some(match self.is_new {
+                true => schedule::within_of_new(window, shown.validity, now(), chance),
+                false => schedule::within(window, chance),
+            });
             let date = yorozu_tls::x509::date;
             let text =
                 format!("CA suggested renewal window: {} - {}", date(window.0), date(window.1));

@@ -16,7 +16,8 @@
 
 use crate::entry::{Entry, EntryHead};
 use crate::entry_file::{self, Content, Opened};
-use crate::files;
+use crate::figures::Evicted;
+use crate::files::{self, failed};
 use crate::folder::{Names, PendingRemoval};
 use crate::index::{Digest, Index, Known};
 use crate::levels::{Levels, parse_digest};
@@ -49,10 +50,6 @@ pub struct DiskOptions {
     pub loader: Pace,
     /// How files are removed.
     pub manager: Pace,
-}
-
-pub(crate) fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-    move |source| StoreError::Io { call, path: path.to_owned(), source }
 }
 
 /// Files that could not be removed, after which room is made no further.
@@ -123,6 +120,7 @@ impl Tiers {
                 }
                 Err(error) => {
                     if matches!(error, StoreError::Damaged { .. }) {
+                        self.figures.evict(Evicted::Damaged);
                         self.discard(key, &path, &opened);
                     }
                     return Err(error);
@@ -155,7 +153,6 @@ impl Tiers {
                 self.put_read(locked, key, entry);
             }
             found = Some(newer.unwrap_or_else(|| Arc::clone(entry)));
-            true
         });
         let is_unknown = is_owner && !self.index.holds(&digest);
         match found {
@@ -240,7 +237,7 @@ impl Tiers {
         if !names.are_of(self.zone) || self.index.has_newer(&digest, number) {
             return Ok(false);
         }
-        let is_named = self.purge_list().unless_purged(key, &entry.head, |locked| {
+        let is_named = self.purge_list().unless_purged_or_changed(key, &entry.head, |locked| {
             is_wanted(locked) && self.may_be_named(locked, key, entry)
         });
         if !is_named {
@@ -266,15 +263,15 @@ impl Tiers {
             return false;
         }
         let (mut refused, mut tried) = (0, 0);
-        while refused < REFUSED_MAX
-            && (self.is_above(bytes, !self.index.holds(digest))
-                || (tried < GONE_FOR_NAMES_MAX && self.are_names_above()))
-        {
+        while refused < REFUSED_MAX {
+            let for_names = || (tried < GONE_FOR_NAMES_MAX).then(|| self.names_above()).flatten();
+            let why = self.above(bytes, !self.index.holds(digest)).or_else(for_names);
+            let Some(why) = why else { break };
             tried += 1;
             let is_removed = match self.remove_next_pending(refused) {
                 Some(is_removed) => is_removed,
                 None => match self.index.oldest() {
-                    Some(oldest) => self.remove_known(&oldest, now),
+                    Some(oldest) => self.remove_known(&oldest, now, why),
                     None => {
                         self.make_room_in_memory();
                         break;
@@ -286,12 +283,19 @@ impl Tiers {
         true
     }
 
-    /// Whether the bounds would be exceeded with this much more.
-    fn is_above(&self, more_bytes: u64, is_one_more: bool) -> bool {
+    /// The bound that would be exceeded with this much more.
+    fn above(&self, more_bytes: u64, is_one_more: bool) -> Option<Evicted> {
         let (files, bytes) = self.index.usage();
         let (pending_files, pending_bytes) = self.folder.names().pending_usage();
-        files + pending_files + usize::from(is_one_more) > self.options.files_max
-            || self.options.max_size.is_some_and(|max| bytes + pending_bytes + more_bytes > max)
+        if files + pending_files + usize::from(is_one_more) > self.options.files_max {
+            return Some(Evicted::Keys);
+        }
+        let is_large = |max: &u64| bytes + pending_bytes + more_bytes > *max;
+        self.options.max_size.filter(is_large).map(|_| Evicted::MaxSize)
+    }
+
+    fn names_above(&self) -> Option<Evicted> {
+        self.are_names_above().then_some(Evicted::Names)
     }
 
     /// Removes a file whose removal is pending, unless another file has its name now; `false` if
@@ -330,7 +334,7 @@ impl Tiers {
 
     /// Removes a file known only by name; its head names the key. `false` if it is not
     /// removed: used meanwhile, or it cannot be; then it counts as used now.
-    fn remove_known(&self, known: &Known, now: i64) -> bool {
+    fn remove_known(&self, known: &Known, now: i64, why: Evicted) -> bool {
         let digest = &known.digest;
         let path = self.path_of(digest);
         let head = entry_file::head_at(&path);
@@ -339,7 +343,10 @@ impl Tiers {
             return false;
         }
         let is_removed = match self.unlink(&mut names, &path) {
-            Ok(()) => self.index.forget(digest).is_some() | names.stuck.remove(digest) | true,
+            Ok(()) => {
+                self.figures.evict(why);
+                self.index.forget(digest).is_some() | names.stuck.remove(digest) | true
+            }
             Err(problem) => {
                 names.is_stuck(digest, problem);
                 self.index.touch(digest, now.saturating_add(1));
@@ -376,21 +383,22 @@ impl Tiers {
         for part in Index::parts() {
             for unused in self.index.unused_since(part, now - self.options.inactive) {
                 // One that cannot be removed is looked at again after as long.
-                removed += usize::from(self.remove_known(&unused, now));
+                removed += usize::from(self.remove_known(&unused, now, Evicted::Inactive));
                 if !steps.next() {
                     return removed;
                 }
             }
         }
         let mut refused = 0;
-        while refused < REFUSED_MAX
-            && (self.is_above(0, false) || self.are_names_above() || self.is_disk_tight())
-        {
+        while refused < REFUSED_MAX {
+            let above = self.above(0, false).or_else(|| self.names_above());
+            let tight = || self.is_disk_tight().then_some(Evicted::MinFree);
+            let Some(why) = above.or_else(tight) else { break };
             let Some(oldest) = self.index.oldest() else {
                 self.make_room_in_memory();
                 break;
             };
-            let is_removed = self.remove_known(&oldest, now);
+            let is_removed = self.remove_known(&oldest, now, why);
             removed += usize::from(is_removed);
             refused += usize::from(!is_removed);
             if !steps.next() {

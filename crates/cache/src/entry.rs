@@ -12,6 +12,7 @@ use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::beyond::Known;
 use crate::key::VariantId;
 use crate::lent::Held;
 use crate::purge_list::Moment;
@@ -153,12 +154,20 @@ pub struct Entry {
     /// The body in other codings; what each place stands for is the caller's.
     pub forms: [Form; FORMS],
     last_used: AtomicI64,
+    /// Of the purges of other machines, before it began to be made; for the tier beyond this machine's.
+    pub(crate) known: OnceLock<Known>,
 }
 
 impl EntryHead {
     /// Seconds since the response was made, at `now` in milliseconds (RFC 9111, section 4.2.3).
     pub fn age(&self, now: i64) -> u64 {
         u64::try_from((now - self.born_at) / 1000).unwrap_or(0)
+    }
+
+    /// Whether it may answer a request that the origin was not asked for: never with `no-cache`, which is stored to be asked
+    /// for at each use (RFC 9111, section 5.2.2.4).
+    pub fn may_answer_others(&self) -> bool {
+        self.fresh_until > self.stored_at
     }
 
     /// Whether it is fresh at `now`, in milliseconds. An entry from the future is not: a clock was set back.
@@ -175,7 +184,9 @@ impl Entry {
     /// A new entry, used now. It owns every byte of its head: a slice of what was read from an upstream would keep the
     /// whole buffer.
     pub fn new(head: EntryHead, body: EntryBody, now: i64) -> Self {
-        Self { head: head.owned(), body, forms: Default::default(), last_used: AtomicI64::new(now) }
+        let last_used = AtomicI64::new(now);
+        let known = OnceLock::new();
+        Self { head: head.owned(), body, forms: Default::default(), last_used, known }
     }
 
     /// The same page, its other codings too, with another head and place.

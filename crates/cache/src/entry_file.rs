@@ -1,8 +1,7 @@
 //! An entry's file: written whole, read and verified whole.
 
-use crate::disk::failed;
 use crate::entry::{Entry, EntryBody, EntryHead, PREFIX_BYTES, Prefix, decode_forms, encode_form};
-use crate::files;
+use crate::files::{self, failed};
 use crate::lent::Account;
 use crate::{Key, StoreError};
 use bytes::Bytes;

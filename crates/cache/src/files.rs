@@ -1,9 +1,15 @@
 //! The system calls of the disk tier, in one place, where tests make them fail.
 
+use crate::StoreError;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+
+/// The error of a call on a path.
+pub(crate) fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Io { call, path: path.to_owned(), source }
+}
 
 /// `mkdir -p`, as nginx: no other user of the machine may read what is stored.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
@@ -60,6 +66,31 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     call("unlink()")?;
     fs::remove_file(path)
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
+    match remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed("unlink()", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Puts a file with these bytes in the place of the one at `path`, whole or not at all: it is written as `new`. Where that
+/// fails the one before stays. `is_durable`: the bytes outlast a power failure from here on, the name does so after
+/// [`sync_folder`].
+pub(crate) fn replace(
+    path: &Path,
+    new: &Path,
+    bytes: &[u8],
+    is_durable: bool,
+) -> Result<(), StoreError> {
+    // What a torn one of before has.
+    let _ = remove(new);
+    append(new, bytes, is_durable).map_err(failed("write()", new))?;
+    rename(new, path).map_err(failed("rename()", path))
 }
 
 /// What lies in a folder.

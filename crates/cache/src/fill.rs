@@ -3,6 +3,7 @@
 //! | state | next |
 //! | --- | --- |
 //! | made ([`Claim::Maker`]) | flowing, when the maker lets others read along ([`FillGuard::begin`]) |
+//! | made, of a response that each has to ask for | free, as soon as its head is there |
 //! | made, flowing | stored, or free if its maker ends without ([`FillGuard`] is dropped) |
 //! | free, with waiters | made by one of them, woken in their order; the others sleep on |
 //! | overdue (older than the caller's age) | made by the next caller; the old maker's end is ignored |
@@ -21,6 +22,7 @@ use crate::key::Key;
 use crate::purge_list::{Making, Moment, PurgeList};
 use crate::sync::{Mutex, MutexGuard, Notify};
 use bytes::Bytes;
+use std::any::Any;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, PoisonError};
@@ -181,18 +183,30 @@ pub struct FillGuard {
     key: Key,
     fill: Arc<Fill>,
     is_stored: bool,
+    /// Of its user's.
+    held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl FillGuard {
+    /// Keeps a value as long as the claim.
+    pub fn hold(&mut self, value: impl Any + Send + Sync) {
+        self.held = Some(Box::new(value));
+    }
+
     /// Its maker begins here.
     pub fn started(&self, making: &Arc<Making>) {
         self.fill.state().making = Some(Arc::clone(making));
     }
 
-    /// Lets waiters read along from here on.
-    pub fn begin(&self, flow: &Arc<Flow>) {
+    /// Lets waiters read along from here on. `None`, and the claim is free: each of them has to ask for its own.
+    #[must_use]
+    pub fn begin(self, flow: &Arc<Flow>) -> Option<Self> {
+        if !flow.head.may_answer_others() {
+            return None;
+        }
         self.fill.state().stage = Stage::Flowing(Arc::clone(flow));
         self.fill.changed.notify_waiters();
+        Some(self)
     }
 
     /// The response is whole and stored: all waiters get it.
@@ -290,7 +304,7 @@ impl Fills {
             }
         };
         let fills = Arc::clone(self);
-        Claim::Maker(FillGuard { fills, key: key.clone(), fill, is_stored: false })
+        Claim::Maker(FillGuard { fills, key: key.clone(), fill, is_stored: false, held: None })
     }
 
     /// Cancels the fills that are `is_purged`, a function of the key, the tags as far as they are known, and
@@ -349,7 +363,12 @@ mod tests {
     }
 
     fn entry() -> Arc<Entry> {
-        Arc::new(Entry::new(EntryHead::default(), EntryBody::Memory(Held::default()), 0))
+        Arc::new(Entry::new(head(), EntryBody::Memory(Held::default()), 0))
+    }
+
+    /// Of a response that is fresh for a second.
+    fn head() -> EntryHead {
+        EntryHead { fresh_until: 1000, ..EntryHead::default() }
     }
 
     #[test]
@@ -411,12 +430,9 @@ mod tests {
         let fills = fills();
         let guard = maker(&fills);
         let waiter = waiter(&fills);
-        let filling = Filling::new(
-            EntryHead { status: 200, ..EntryHead::default() },
-            Some(6),
-            &Account::default(),
-        );
-        guard.begin(filling.flow());
+        let filling =
+            Filling::new(EntryHead { status: 200, ..head() }, Some(6), &Account::default());
+        let guard = guard.begin(filling.flow());
         filling.push(&Bytes::from_static(b"abc"));
         let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
         let mut reader = flow.follow().unwrap();
@@ -433,8 +449,8 @@ mod tests {
     async fn who_reads_along_with_a_purged_response_gets_all_of_it() {
         let fills = fills();
         let (guard, waiter) = (maker(&fills), waiter(&fills));
-        let filling = Filling::new(EntryHead::default(), None, &Account::default());
-        guard.begin(filling.flow());
+        let filling = Filling::new(head(), None, &Account::default());
+        let guard = guard.begin(filling.flow());
         let Woken::Flowing(flow) = waiter.woken().await else { panic!("it flows") };
         fills.cancel(|_, _, _| true);
         filling.push(&Bytes::from_static(b"abc"));
@@ -445,6 +461,18 @@ mod tests {
         assert!(matches!(reader.next().await, Ok(None)));
         assert!(matches!(waiter.woken().await, Woken::Free));
     }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_each_has_to_ask_for_is_read_along_by_nobody() {
+        let fills = fills();
+        let (guard, waiter) = (maker(&fills), waiter(&fills));
+        let filling = Filling::new(EntryHead::default(), None, &Account::default());
+        assert!(guard.begin(filling.flow()).is_none());
+        assert!(matches!(waiter.woken().await, Woken::Free));
+        assert!(fills.join(&key()).is_none());
+        drop(maker(&fills));
+    }
+
     #[tokio::test(flavor = "current_thread")]
     async fn nobody_joins_what_a_purge_met() {
         for purge in [Purge::Tag("t".into()), Purge::Page(key()), Purge::Prefix("k".into())] {
@@ -456,13 +484,9 @@ mod tests {
             fills.purge_list.note(std::slice::from_ref(&purge), PurgeMode::Hard, None);
             // The tags are not known yet: those who come now wait, and learn it with the head.
             let later = matches!(purge, Purge::Tag(_)).then(|| waiter(&fills));
-            let head = EntryHead {
-                began: making.moment(),
-                tags: vec!["t".into()],
-                ..EntryHead::default()
-            };
+            let head = EntryHead { began: making.moment(), tags: vec!["t".into()], ..head() };
             let filling = Filling::new(head, None, &Account::default());
-            guard.begin(filling.flow());
+            let guard = guard.begin(filling.flow()).unwrap();
             if let Some(later) = &later {
                 assert!(matches!(later.woken().await, Woken::Free), "{purge:?}");
             }

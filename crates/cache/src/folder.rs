@@ -13,8 +13,7 @@
 //!   index and the catalog say of it.
 
 use crate::StoreError;
-use crate::disk::failed;
-use crate::files;
+use crate::files::{self, failed};
 use crate::index::Digest;
 use crate::journal::Journal;
 use crate::purge_list::{Left, PurgeList};
@@ -25,6 +24,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{self, Arc, OnceLock, PoisonError, Weak};
@@ -376,7 +376,9 @@ fn process_of(name: &str) -> Option<String> {
 /// The folder's lock; `None` if another process has it.
 fn try_lock(path: &Path) -> Result<Option<Flock<File>>, StoreError> {
     // To read is enough for a lock; another user may have made the file.
-    let file = File::open(path).or_else(|_| File::create(path));
+    let file = File::open(path).or_else(|_| {
+        File::options().write(true).create(true).truncate(true).mode(0o644).open(path)
+    });
     let file = file.map_err(failed("open()", path))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),

@@ -6,7 +6,6 @@
 
 use crate::Key;
 use crate::StoreError;
-use crate::disk::failed;
 use crate::files;
 use crate::tiers::Tiers;
 use bytes::Bytes;
@@ -38,12 +37,8 @@ impl Hottest {
         if self.written.load(Ordering::Relaxed) == sum {
             return Ok(());
         }
-        let (path, temporary) = (tiers.options.path.join(NAME), tiers.temporary_path());
-        let write = || {
-            files::write(&files::create(&temporary)?, &list)?;
-            files::rename(&temporary, &path)
-        };
-        write().map_err(failed("write()", &path))?;
+        let path = tiers.options.path.join(NAME);
+        files::replace(&path, &tiers.temporary_path(), &list, false)?;
         self.written.store(sum, Ordering::Relaxed);
         Ok(())
     }

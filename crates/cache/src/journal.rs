@@ -15,8 +15,7 @@
 //!   every purge in it, or that entry counts as if.
 //! - A line is never joined to a torn one: each write begins with a line feed.
 
-use crate::disk::failed;
-use crate::files;
+use crate::files::{self, failed};
 use crate::index::Digest;
 use crate::levels::parse_digest;
 use crate::purge_list::{Left, Moment, Purge};
@@ -45,14 +44,34 @@ fn epoch_line(epoch: u64) -> String {
     summed(&format!("epoch {epoch:016x}"))
 }
 
+impl Purge {
+    /// As a word: `page:HEX`, `prefix:HEX`, `tag:HEX` or `all:`, bytes in hexadecimal.
+    pub fn to_word(&self) -> String {
+        let (kind, bytes) = match self {
+            Self::Page(key) => ("page", key.as_bytes()),
+            Self::Prefix(prefix) => ("prefix", &prefix[..]),
+            Self::Tag(tag) => ("tag", &tag[..]),
+            Self::All => ("all", &b""[..]),
+        };
+        format!("{kind}:{}", lower::encode_string(bytes))
+    }
+
+    /// What [`Purge::to_word`] wrote; `None` for any other word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        let (kind, digits) = word.split_once(':')?;
+        let bytes = bytes_of(digits)?;
+        match kind {
+            "page" => Some(Self::Page(Key::new(bytes))),
+            "prefix" => Some(Self::Prefix(bytes)),
+            "tag" => Some(Self::Tag(bytes)),
+            "all" => Some(Self::All),
+            _ => None,
+        }
+    }
+}
+
 fn purge_line(purge: &Purge, Moment { epoch, number }: Moment) -> String {
-    let (kind, bytes) = match purge {
-        Purge::Page(key) => ("page", key.as_bytes()),
-        Purge::Prefix(prefix) => ("prefix", &prefix[..]),
-        Purge::Tag(tag) => ("tag", &tag[..]),
-        Purge::All => ("all", &b""[..]),
-    };
-    summed(&format!("purge {epoch:016x} {number} {kind}:{}", lower::encode_string(bytes)))
+    summed(&format!("purge {epoch:016x} {number} {}", purge.to_word()))
 }
 
 fn file_line(digest: &Digest, Moment { epoch, number }: Moment) -> String {
@@ -75,16 +94,7 @@ fn read_line(line: &str, left: &mut Left) -> Option<()> {
     match kind {
         "purge" => {
             let moment = moment()?;
-            let (kind, digits) = words.next()?.split_once(':')?;
-            let bytes = bytes_of(digits)?;
-            let purge = match kind {
-                "page" => Purge::Page(Key::new(bytes)),
-                "prefix" => Purge::Prefix(bytes),
-                "tag" => Purge::Tag(bytes),
-                "all" => Purge::All,
-                _ => return None,
-            };
-            left.purges.push((purge, moment));
+            left.purges.push((Purge::of_word(words.next()?)?, moment));
         }
         "file" => {
             let moment = moment()?;
@@ -202,20 +212,14 @@ impl Journal {
         let mut state = self.state();
         let (path, new) = (self.folder.join(NAME), self.folder.join(NEW_NAME));
         let Some(left) = left() else {
-            match files::remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(failed("unlink()", &path)(error));
-                }
-                _ => *state = State { is_there: false, has_epoch: false },
-            }
+            files::remove_if_there(&path)?;
+            *state = State { is_there: false, has_epoch: false };
             return Ok(());
         };
         let mut text: String = left.epochs.iter().map(|epoch| epoch_line(*epoch)).collect();
         text.extend(left.purges.iter().map(|(purge, at)| purge_line(purge, *at)));
         text.extend(left.files.iter().map(|(digest, at)| file_line(digest, *at)));
-        let _ = files::remove(&new);
-        files::append(&new, text.as_bytes(), true).map_err(failed("write()", &new))?;
-        files::rename(&new, &path).map_err(failed("rename()", &path))?;
+        files::replace(&path, &new, text.as_bytes(), true)?;
         state.has_epoch = true;
         files::sync_folder(&self.folder).map_err(failed("fsync()", &self.folder))
     }

@@ -20,10 +20,12 @@
 //!   the order is that of numbers, not of clocks.
 //! - Policy (freshness, bypass, what may be stored) is the caller's.
 
+mod beyond;
 mod catalog;
 mod disk;
 mod entry;
 mod entry_file;
+mod figures;
 mod files;
 mod fill;
 mod flow;
@@ -34,6 +36,7 @@ mod journal;
 mod key;
 mod lent;
 mod levels;
+mod notes;
 mod pace;
 mod purge;
 mod purge_list;
@@ -46,8 +49,10 @@ mod zone;
 #[cfg(test)]
 mod zone_faults;
 
+pub use beyond::{Beyond, Known};
 pub use disk::DiskOptions;
 pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
+pub use figures::{Evicted, Figures, PURGE_KINDS};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Filling, Flow, Follower, Piece};
 pub use key::{Key, VariantId};

@@ -76,6 +76,7 @@ impl Zone {
             true => Ok(()),
             false => folder.journal.append(purges, at),
         };
+        self.tiers.figures.purge(purges, counts.iter().sum());
         // Many files are removed later, by the manager; should it not come to that, the journal tells.
         if is_noted.is_err() || files <= REMOVED_AT_ONCE {
             let mut are_removed = is_known;

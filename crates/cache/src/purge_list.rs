@@ -12,6 +12,7 @@
 //! - What has no number, or one of an unknown epoch, began before every purge.
 
 use crate::Key;
+use crate::beyond::Known;
 use crate::catalog::host_end;
 use crate::entry::EntryHead;
 use crate::index::Digest;
@@ -46,7 +47,7 @@ pub enum PurgeMode {
 
 impl Purge {
     /// Whether the purge matches the page.
-    pub(crate) fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
+    pub fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
         match self {
             Self::Page(page) => key == page || key.page() == *page,
             Self::Prefix(prefix) => key.as_bytes().starts_with(prefix),
@@ -80,6 +81,8 @@ pub(crate) struct At {
 pub struct Making {
     purge_list: Arc<PurgeList>,
     moment: Moment,
+    /// Of the purges of other machines, before it began.
+    pub(crate) known: Option<Known>,
 }
 
 impl Making {
@@ -365,7 +368,8 @@ impl PurgeList {
     pub(crate) fn begin_under(self: &Arc<Self>, locked: &mut Locked<'_>) -> Making {
         let number = locked.state.draw();
         locked.state.outstanding.insert(number);
-        Making { purge_list: Arc::clone(self), moment: Moment { epoch: self.epoch, number } }
+        let moment = Moment { epoch: self.epoch, number };
+        Making { purge_list: Arc::clone(self), moment, known: None }
     }
 
     /// Notes purges: what began before is not stored from here on, but for the `spared` one where a page is
@@ -404,8 +408,22 @@ impl PurgeList {
         state.changed.note(key, PagePurge { at, except }, takes_all);
     }
 
-    /// Calls `store`, unless the response was purged or its page changed: a later purge finds it stored.
+    /// Calls `take`, unless the response, of which there is a file, was purged: a later purge finds what it took. A page
+    /// that changed is purged beside that.
     pub(crate) fn unless_purged(
+        &self,
+        key: &Key,
+        head: &EntryHead,
+        take: impl FnOnce(&Locked<'_>),
+    ) {
+        let locked = self.locked();
+        if !locked.is_purged(key, &head.tags, head.began) {
+            take(&locked);
+        }
+    }
+
+    /// Calls `store`, unless the response was purged or its page changed: a later purge finds it stored.
+    pub(crate) fn unless_purged_or_changed(
         &self,
         key: &Key,
         head: &EntryHead,

@@ -111,9 +111,10 @@ impl Tiers {
             }
         };
         let key = Key::new(head.key.clone());
-        let is_kept = self.purge_list().unless_purged(&key, &head, |_| {
+        let mut is_kept = false;
+        self.purge_list().unless_purged(&key, &head, |_| {
             self.catalog.add(&key, &head.tags);
-            true
+            is_kept = true;
         });
         if is_kept {
             self.index.remember(digest, bytes, self.purge_list().own_number(head.began), now);

@@ -1,9 +1,8 @@
 //! Bodies that outgrow memory while they arrive.
 
 use crate::StoreError;
-use crate::disk::failed;
 use crate::entry::EntryBody;
-use crate::files;
+use crate::files::{self, failed};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Arc;

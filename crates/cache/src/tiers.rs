@@ -11,6 +11,7 @@ use crate::catalog::Catalog;
 use crate::disk::DiskOptions;
 use crate::entry::{Entry, EntryBody};
 use crate::entry_file;
+use crate::figures::{Evicted, Figures};
 use crate::fill::Fills;
 use crate::folder::Folder;
 use crate::index::Index;
@@ -52,7 +53,7 @@ impl Clone for InMemory {
 
 /// Notes what is pushed out of memory: if it has no file its name goes, too.
 #[derive(Clone, Default)]
-struct PushedOut(Arc<Mutex<HashSet<Key>>>);
+struct PushedOut(Arc<Mutex<HashSet<Key>>>, Arc<Figures>);
 
 impl PushedOut {
     fn take(&self) -> HashSet<Key> {
@@ -73,6 +74,7 @@ impl Lifecycle<Key, InMemory> for PushedOut {
     fn on_evict(&self, freed: &mut Self::RequestState, key: Key, kept: InMemory) {
         freed.push(kept);
         self.note(&key);
+        self.1.evict(Evicted::Memory);
     }
 }
 
@@ -107,6 +109,7 @@ pub(crate) struct Tiers {
     pub(crate) catalog: Catalog,
     pub(crate) fills: Arc<Fills>,
     pub(crate) index: Index,
+    pub(crate) figures: Arc<Figures>,
     pub(crate) is_scanned: AtomicBool,
 }
 
@@ -143,6 +146,7 @@ impl Tiers {
             halved: AtomicU32::new(0),
             held: Account::default(),
             kept: Account::default(),
+            figures: Arc::clone(&pushed_out.1),
             pushed_out,
             open_file_bytes: memory_bytes / FILES_OPEN_MAX,
             catalog: Catalog::default(),
@@ -336,6 +340,7 @@ impl Tiers {
             let _names = self.folder.names();
             self.drop_from_memory(&key);
             self.forget_unused(&key);
+            self.figures.evict(Evicted::Names);
         }
     }
 

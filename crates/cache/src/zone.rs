@@ -1,8 +1,10 @@
 //! A zone: both tiers and the fills, shared by all workers, kept over a reload.
 
+use crate::beyond::Beyond;
 use crate::disk::DiskOptions;
 use crate::entry::{Entry, EntryBody, EntryHead};
 use crate::entry_file::body_bytes;
+use crate::figures::Figures;
 use crate::fill::{Claim, Waiter};
 use crate::flow::Filling;
 use crate::folder::Folder;
@@ -16,8 +18,9 @@ use crate::tiers::{BEYOND_MAX, Tiers};
 use crate::{Key, StoreError};
 use bytes::Bytes;
 use quick_cache::sync::Cache;
+use std::any::Any;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 /// What a zone is made from.
@@ -61,6 +64,9 @@ pub struct Zone {
     queue: Queue,
     hottest: Hottest,
     pub(crate) tiers: Arc<Tiers>,
+    /// What its user keeps with it.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
+    pub(crate) beyond: RwLock<Option<Arc<dyn Beyond>>>,
 }
 
 /// What the housekeeping of a zone did.
@@ -121,6 +127,8 @@ impl Zone {
             queue: Queue::default(),
             hottest: Hottest::default(),
             tiers,
+            kept: OnceLock::new(),
+            beyond: RwLock::default(),
             options,
         }
     }
@@ -194,11 +202,13 @@ impl Zone {
     /// Begins the making of a response: to be held from right before its upstream is asked until it is
     /// stored or given up.
     pub fn begin(&self) -> Making {
-        self.tiers.purge_list().begin()
+        let known = self.known();
+        self.tiers.purge_list().begin().with_known(known)
     }
 
     /// As [`Zone::begin`], for one that builds on an entry found in memory. `None`: it is not there any more.
     pub fn begin_from(&self, key: &Key, entry: &Arc<Entry>) -> Option<Making> {
+        let known = self.known();
         let mut locked = self.tiers.purge_list().locked();
         let EntryHead { tags, began, is_purged, .. } = &entry.head;
         let is_out = match is_purged {
@@ -207,7 +217,7 @@ impl Zone {
             false => locked.is_purged(key, tags, *began),
         };
         let is_good = !is_out && self.tiers.is_current(key, entry);
-        is_good.then(|| self.tiers.purge_list().begin_under(&mut locked))
+        is_good.then(|| self.tiers.purge_list().begin_under(&mut locked).with_known(known))
     }
 
     /// Looks into the disk tier and brings what it finds into memory. Blocks. The making is that of a
@@ -228,7 +238,7 @@ impl Zone {
         let is_own = making.is_of(self.tiers.purge_list(), entry.head.began);
         debug_assert!(is_own, "the making of another response");
         let put = |locked: &Locked<'_>| self.tiers.put_made(locked, key, entry);
-        self.tiers.purge_list().unless_purged(key, &entry.head, put)
+        self.tiers.purge_list().unless_purged_or_changed(key, &entry.head, put)
     }
 
     /// A place among those who wait for the disk, to be held until the entry is written.
@@ -254,6 +264,7 @@ impl Zone {
         if entry.head.is_purged {
             return Ok(());
         }
+        self.tell_again(key, entry);
         self.tiers.write(key, entry, now, is_wanted)?;
         if let EntryBody::File(..) = entry.body {
             self.tiers.move_to_name(key, entry);
@@ -442,6 +453,26 @@ impl Zone {
         found
     }
 
+    /// Keeps a value of its user's with the zone, if it has none yet.
+    pub fn keep<T: Any + Send + Sync>(&self, value: T) {
+        self.kept.get_or_init(|| Box::new(value));
+    }
+
+    /// The value that is kept, if it is of this type.
+    pub fn kept<T: Any>(&self) -> Option<&T> {
+        self.kept.get()?.downcast_ref()
+    }
+
+    /// Whether every file has been read since the start.
+    pub fn is_scanned(&self) -> bool {
+        self.tiers.is_scanned()
+    }
+
+    /// What it has counted.
+    pub fn figures(&self) -> &Figures {
+        &self.tiers.figures
+    }
+
     /// How full the zone is.
     pub fn usage(&self) -> ZoneUsage {
         let (disk_files, disk_bytes) = self.tiers.index.usage();
@@ -485,6 +516,7 @@ mod tests {
     use super::*;
     use crate::disk::Taken;
     use crate::entry_file::{Content, Opened};
+    use crate::figures::Evicted;
     use crate::levels::Levels;
     use crate::pace::Pace;
     use crate::purge_list::{Purge, PurgeMode};
@@ -619,6 +651,23 @@ mod tests {
         assert_eq!(read(&next, "a").as_deref(), Some(&b"page"[..]));
         assert!(next.peek(&key("a")).is_some());
         assert_eq!(read(&next, "b"), None);
+    }
+
+    #[test]
+    fn a_change_at_the_origin_hides_no_file() {
+        let folder = Folder::new();
+        write(&folder.zone(), "a", b"read", 0);
+        write(&folder.zone(), "b", b"scanned", 0);
+        let zone = folder.zone();
+        // Changes are noted while anything is being made.
+        let (making, late) = make(&zone, "a", b"as it was");
+        ["a", "b"].iter().for_each(|page| zone.changed(&key(page), true, None));
+        assert_eq!(read(&zone, "a").as_deref(), Some(&b"read"[..]));
+        zone.scan(0, &|| true);
+        assert_eq!(zone.stored_of(&key("b")), Some(vec![key("b")]));
+        assert_eq!(read(&zone, "b").as_deref(), Some(&b"scanned"[..]));
+        assert!(!zone.insert(&key("a"), &late, &making), "it began before the change");
+        assert_eq!(purge(&zone, page("a"), PurgeMode::Hard), 1);
     }
 
     #[test]
@@ -1276,6 +1325,28 @@ mod tests {
         assert!(zone.evict(10_000, &|| true).problems.is_empty());
         assert_eq!((zone.usage().disk_files, folder.files().len()), (0, 0));
         assert!(zone.peek(&key("d")).is_none());
+    }
+
+    #[test]
+    fn evictions_are_counted_by_their_cause_and_purges_by_their_kind() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        (options.disk.max_size, options.disk.files_max) = (Some(700), 3);
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        let evicted = |why: Evicted| zone.figures().evicted()[why as usize];
+        (0..4).for_each(|time| write(&zone, &format!("k{time}"), b"x", time));
+        assert_eq!((evicted(Evicted::Keys), evicted(Evicted::MaxSize)), (1, 0));
+        write(&zone, "large", &[b'x'; 450], 5);
+        assert!(evicted(Evicted::MaxSize) > 0);
+        zone.evict(10_000, &|| true);
+        assert_eq!((evicted(Evicted::Inactive), zone.usage().disk_files), (1, 0));
+        store(&zone, "a", b"page");
+        purge(&zone, page("a"), PurgeMode::Hard);
+        purge(&zone, all(), PurgeMode::Soft);
+        assert_eq!((zone.figures().purges(), zone.figures().purged()), ([1, 0, 1, 0], 1));
+        (0..200).for_each(|number| drop(put(&zone, &format!("{number}"), &[b'x'; 16 * 1024])));
+        assert!(evicted(Evicted::Memory) > 100);
     }
 
     #[test]

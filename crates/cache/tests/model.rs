@@ -189,6 +189,7 @@ impl World {
             status: 200,
             began: making.moment(),
             born_at: i64::try_from(self.tick()).unwrap(),
+            fresh_until: i64::MAX,
             tags: vec![Bytes::from_static(b"site\0t")],
             ..EntryHead::default()
         }
@@ -209,13 +210,13 @@ impl World {
     }
 
     /// Makes it as one that others wait for; `is_read_along`: while it arrives.
-    fn make_for_all(&self, guard: FillGuard, is_read_along: bool) {
+    fn make_for_all(&self, mut guard: FillGuard, is_read_along: bool) {
         let making = Arc::new(self.zone.begin());
         guard.started(&making);
         let head = self.head(&making);
         if is_read_along {
             let filling = self.zone.filling(head.clone(), Some(4));
-            guard.begin(filling.flow());
+            guard = guard.begin(filling.flow()).expect("it may answer others");
             filling.push(&Bytes::from_static(b"pa"));
             filling.push(&Bytes::from_static(b"ge"));
             filling.end();
@@ -313,7 +314,7 @@ fn two_claimants_and_a_purge() {
 /// A maker breaks off while others read along: they notice, and one of those who wait makes it.
 fn a_maker_breaks_off() {
     let world = World::new();
-    let Claim::Maker(guard) = world.zone.claim(&key(), world.now(), Duration::MAX) else {
+    let Claim::Maker(mut guard) = world.zone.claim(&key(), world.now(), Duration::MAX) else {
         panic!("no other request asks")
     };
     let follower = |world: &World| {
@@ -333,7 +334,7 @@ fn a_maker_breaks_off() {
             let making = Arc::new(world.zone.begin());
             guard.started(&making);
             let filling = world.zone.filling(world.head(&making), None);
-            guard.begin(filling.flow());
+            guard = guard.begin(filling.flow()).expect("it may answer others");
             filling.push(&Bytes::from_static(b"pa"));
             drop(filling);
             drop(guard);

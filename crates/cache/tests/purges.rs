@@ -289,7 +289,7 @@ impl Worker {
         }
     }
 
-    fn make(&mut self, zone: &Arc<Zone>, page: Page, guard: yorozu_cache::FillGuard) {
+    fn make(&mut self, zone: &Arc<Zone>, page: Page, mut guard: yorozu_cache::FillGuard) {
         self.pause();
         let (making, reading) = {
             // So that the readings of two makers stand in the order of their beginnings.
@@ -315,7 +315,7 @@ impl Worker {
         let mut flow = None;
         if self.draw.one_in(2) {
             let filling = Filling::new(head.clone(), None, &Account::default());
-            guard.begin(filling.flow());
+            guard = guard.begin(filling.flow()).expect("it may answer others");
             for chunk in body.chunks(body.len() / 3 + 1) {
                 self.pause();
                 filling.push(&body.slice_ref(chunk));

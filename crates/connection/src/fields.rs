@@ -5,6 +5,7 @@ use crate::head::{Bounds, Received, Refusal, interpret};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::ops::Range;
+use yorozu_http::field;
 use yorozu_http::uri::split_authority;
 use yorozu_kernel::exchange::request::Request;
 use yorozu_wire::h1::{RequestLine, Version};
@@ -293,7 +294,7 @@ pub(super) fn may_send(name: &[u8]) -> bool {
 
 /// A value as it may be sent: what variables brought in never makes a second line.
 pub(super) fn plain(value: &[u8]) -> Cow<'_, [u8]> {
-    if !value.iter().any(|byte| is_forbidden(*byte)) {
+    if !field::has_break(value) {
         return Cow::Borrowed(value);
     }
     let plain = value.iter().map(|byte| if is_forbidden(*byte) { b' ' } else { *byte });
@@ -318,7 +319,7 @@ const IS_OF_NAME: [bool; 256] = {
 
 /// Fields that HTTP/2 and HTTP/3 forbid.
 fn is_of_connection(name: &[u8]) -> bool {
-    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+    let is = |known: &[u8]| field::is_same(known, name);
     // By length first: most names are none of these.
     match name.len() {
         2 => is(b"te"),
@@ -328,17 +329,4 @@ fn is_of_connection(name: &[u8]) -> bool {
         17 => is(b"transfer-encoding"),
         _ => false,
     }
-}
-
-/// Fields that say how a message is carried, or are needed before its content (RFC 9110, section 6.5.1).
-pub(super) fn is_of_head(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 6] = [
-        b"content-length",
-        b"content-encoding",
-        b"content-type",
-        b"content-range",
-        b"host",
-        b"trailer",
-    ];
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }

@@ -17,9 +17,8 @@ use bytes::BytesMut;
 use std::future::Future;
 use std::net::Shutdown;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
-use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
@@ -32,7 +31,6 @@ use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::source::ByteStream;
 use yorozu_kernel::exchange::{Client, Exchange};
 use yorozu_kernel::logging::error::{self, Level};
-use yorozu_upstream::Gauge;
 use yorozu_wire::h1::Version;
 
 /// What to do after a response.
@@ -185,7 +183,7 @@ impl Connection {
             request.is_chunked,
             expects,
         );
-        COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
+        counters::count(Happened::Request);
         self.client.requests.set(self.client.requests.get() + 1);
         let mut exchange = Exchange::new(conf, Rc::clone(&self.client), request, body);
         exchange.is_pipelined = self.is_pipelined;
@@ -215,14 +213,12 @@ impl Connection {
         request: Request,
         refusal: Option<(u16, String)>,
     ) -> Next {
-        let _writing = Gauge::take(&COUNTERS.writing);
+        let _writing = Counted::of(Present::Writing);
         let mut exchange = self.exchange(conf, request);
         let answer = match respond::begin(&mut exchange, refusal) {
             Begun::Waits(pending) => {
-                if !self.out.is_empty() {
-                    // A client that is gone is noticed by what is waited for, or when the response is sent.
-                    let _ = Box::pin(write::flush(self)).await;
-                }
+                // A client that is gone is noticed by what is waited for, or when the response is sent.
+                let _ = write::flush(self).await;
                 respond::wait(&mut exchange, pending).await
             }
             Begun::Done(answer) => answer,
@@ -239,9 +235,7 @@ impl Connection {
     async fn give_up(&mut self, exchange: &mut Exchange, status: u16) -> Next {
         exchange.status = status;
         log(exchange);
-        if !self.out.is_empty() {
-            let _ = Box::pin(write::flush(self)).await;
-        }
+        let _ = write::flush(self).await;
         Next::Close
     }
 
@@ -295,7 +289,11 @@ impl Connection {
     fn may_keep_alive(&self, exchange: &Exchange, core: &http_core::Conf) -> bool {
         !core.keepalive_timeout.timeout.is_zero()
             && self.client.requests.get() < core.keepalive_requests
-            && turn::instant().saturating_duration_since(self.client.since) < core.keepalive_time
+            && self
+                .client
+                .since
+                .checked_add(core.keepalive_time)
+                .is_none_or(|end| turn::instant() < end)
             && !self.worker.is_stopping()
             && !is_disabled_for(exchange, core)
     }

@@ -6,14 +6,14 @@ use memchr::memchr;
 use std::borrow::Cow;
 use std::pin::pin;
 use std::time::Duration;
+use yorozu_http::field;
 use yorozu_http::uri::split_authority;
-use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::counters::{Counted, Present};
 use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::request::{KnownFields, Method, Request};
-use yorozu_upstream::Gauge;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
     Field, FieldRules, RequestLine, Span, Version, fields, fields_end, request_line, slice,
@@ -117,7 +117,7 @@ pub async fn receive(
             return Received::NotYet;
         }
         let (_, begun) =
-            reading.get_or_insert_with(|| (Gauge::take(&COUNTERS.reading), turn::instant()));
+            reading.get_or_insert_with(|| (Counted::of(Present::Reading), turn::instant()));
         let limit = timeout.saturating_sub(turn::instant().saturating_duration_since(*begun));
         match timer.within(limit, pin!(io.read(buffer))).await {
             None => return Received::TimedOut,
@@ -344,17 +344,16 @@ pub(super) fn check(request: &mut Request, authority: Option<&Span>) -> Result<(
 /// in the target takes its place (RFC 9112, section 3.2.2).
 fn check_authority(request: &mut Request, authority: Option<&Span>) -> Result<(), Refusal> {
     let invalid = || (400, "client sent invalid host header".to_owned());
-    let head = request.head.clone();
-    let split = |text: &[u8]| {
+    let split = |head: &Bytes, text: &[u8]| {
         let (host, port) = split_authority(text).ok_or_else(invalid)?;
-        Ok(shared(&head, host, port))
+        Ok(shared(head, host, port))
     };
     let mut chosen = (Bytes::new(), Bytes::new());
     if request.known.host.is_some() {
-        chosen = split(request.authority())?;
+        chosen = split(&request.head, request.authority())?;
     }
     if let Some(span) = authority {
-        chosen = split(slice(&request.head, span))?;
+        chosen = split(&request.head, slice(&request.head, span))?;
         match request.known.host {
             Some(host) => request.fields[usize::from(host)].value = span.clone(),
             None => request.add_host(span.clone()),
@@ -403,7 +402,7 @@ fn known_fields(request: &mut Request) -> Result<FieldCounts, Refusal> {
         let name = request.name(field);
         let index = u16::try_from(index)
             .map_err(|_| (400, "client sent too many header lines".to_owned()))?;
-        let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
+        let is = |text: &str| field::is_same(name, text.as_bytes());
         let unique = |place: &mut Option<u16>| match place.replace(index) {
             None => Ok(()),
             Some(_) => {

@@ -27,7 +27,9 @@ use std::cell::Cell;
 use std::fmt::Debug;
 use std::net::Shutdown;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use transport::Transport;
+use yorozu_kernel::base::counters::COUNTERS;
 use yorozu_kernel::config::http_core;
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
@@ -168,6 +170,10 @@ async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<dyn Host
     }
 }
 
+fn add_one(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Shakes hands; `false` if nothing can follow.
 async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
@@ -178,6 +184,10 @@ async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> b
     let shaken = tokio::time::timeout(core.client_header_timeout, handshake(tls, client, &conf));
     match shaken.await {
         Ok(Ok(session)) => {
+            add_one(&COUNTERS.handshakes);
+            if session.is_resumed() {
+                add_one(&COUNTERS.handshakes_resumed);
+            }
             let is_first = client.tls.set(Box::new(session)).is_ok();
             debug_assert!(is_first, "a connection shakes hands once");
             true
@@ -188,6 +198,7 @@ async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> b
             true
         }
         Ok(Err(NoSession::Failed(why))) => {
+            add_one(&COUNTERS.handshakes_failed);
             let text = format!("SSL_do_handshake() failed ({why}) while SSL handshaking");
             logs.connection(Level::Info, client, &text);
             false
@@ -197,10 +208,12 @@ async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> b
             false
         }
         Ok(Err(NoSession::Closed)) => {
+            add_one(&COUNTERS.handshakes_failed);
             logs.connection(Level::Info, client, "peer closed connection in SSL handshake");
             false
         }
         Err(_) => {
+            add_one(&COUNTERS.handshakes_late);
             let text = "client timed out (110: Connection timed out) while SSL handshaking";
             logs.connection(Level::Info, client, text);
             false

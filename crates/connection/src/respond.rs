@@ -168,7 +168,9 @@ fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
     error::request(exchange, Level::Info, &text);
     exchange.keep_alive = false;
     if exchange.uri.is_empty() {
-        exchange.uri = b"/".to_vec();
+        // As nginx: the path of a request whose other lines are wrong is known.
+        let target = uri::normalize(exchange.request.target(), merges_slashes(exchange));
+        exchange.uri = target.map_or_else(|_| b"/".to_vec(), |target| target.path);
     }
     let resume = exchange.conf.engine.resume;
     resume(exchange, Outcome::Status(status))

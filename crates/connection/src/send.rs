@@ -217,8 +217,10 @@ pub(super) fn note_stream(exchange: &mut Exchange, stream: &mut Stream) {
         exchange.coded_bytes = Some(bytes);
     }
     exchange.upstream_trailers.append(&mut stream.take_trailers());
-    if exchange.passes_trailers {
-        exchange.sent.trailers.extend(exchange.upstream_trailers.iter().cloned());
+    if let Some(passes) = exchange.passes_trailer {
+        let is_passed = |(name, _): &&(Bytes, Bytes)| passes(exchange, name);
+        let passed: Vec<_> = exchange.upstream_trailers.iter().filter(is_passed).cloned().collect();
+        exchange.sent.trailers.extend(passed);
     }
     let add_trailers = exchange.conf.engine.add_trailers;
     add_trailers(exchange);
@@ -232,9 +234,62 @@ pub async fn read_file(file: &Arc<File>, at: u64, length: usize) -> Result<Bytes
     })
 }
 
+/// How a stream of HTTP/2 or HTTP/3 sends content.
+pub(super) trait Pieces {
+    /// Sends a piece as the client takes it and `limit_rate` allows.
+    async fn piece(&mut self, exchange: &mut Exchange, bytes: Bytes) -> Result<(), Stop>;
+
+    /// The same of one that may be in a file.
+    async fn segment(&mut self, exchange: &mut Exchange, segment: Segment) -> Result<(), Stop>;
+
+    /// Returns when the client does not want the response any more.
+    async fn given_up(&self);
+}
+
+/// Sends content that comes piece by piece.
+pub(super) async fn stream(
+    to: &mut impl Pieces,
+    exchange: &mut Exchange,
+    mut stream: Stream,
+) -> Result<(), Stop> {
+    stream.announced = exchange.sent.content_length;
+    let result = pieces(to, exchange, &mut stream).await;
+    note_stream(exchange, &mut stream);
+    result
+}
+
+async fn pieces(
+    to: &mut impl Pieces,
+    exchange: &mut Exchange,
+    stream: &mut Stream,
+) -> Result<(), Stop> {
+    loop {
+        let next = tokio::select! {
+            biased;
+            next = stream.next() => next?,
+            () = to.given_up() => {
+                return Err(Stop::Failed(io::ErrorKind::ConnectionReset.into()));
+            }
+        };
+        match next {
+            None => return Ok(()),
+            Some(Segment::Memory(bytes)) if bytes.len() < limits::H2_SMALL_BYTES => {
+                let (bytes, after) = gather(bytes, stream).await;
+                to.piece(exchange, bytes).await?;
+                match after.transpose()? {
+                    Some(Some(segment)) => to.segment(exchange, segment).await?,
+                    Some(None) => return Ok(()),
+                    None => {}
+                }
+            }
+            Some(segment) => to.segment(exchange, segment).await?,
+        }
+    }
+}
+
 /// Joins a small piece with those that are there already behind it, or will be once the tasks that are ready have run:
 /// clients take many small frames for an attack. With what came in the place of one that can be joined.
-pub(super) async fn gather(
+async fn gather(
     first: Bytes,
     stream: &mut Stream,
 ) -> (Bytes, Option<Result<Option<Segment>, Torn>>) {

@@ -48,9 +48,9 @@ pub(super) async fn response(
     core: &Conf,
 ) -> Sent {
     let limit = Limit::of(exchange, core);
-    if !connection.out.is_empty() && !limit.is_free() {
+    if !limit.is_free() {
         // The limit is this response's alone.
-        if let Err(stop) = Box::pin(flush(connection)).await {
+        if let Err(stop) = flush(connection).await {
             return outcome(exchange, Err(stop));
         }
     }
@@ -92,13 +92,17 @@ pub(super) async fn response(
     outcome(exchange, result)
 }
 
-/// Sends the responses that are held back.
+/// Sends the responses that are held back, if there are any.
 pub(super) async fn flush(connection: &mut Connection) -> Result<(), Stop> {
+    if connection.out.is_empty() {
+        return Ok(());
+    }
     let send_timeout = connection.send_timeout;
     let limit = Limit::default();
     let mut writer = Writer { limit, sent: 0, is_chunked: false, send_timeout, connection };
     let held = std::mem::take(&mut writer.connection.out);
-    let result = writer.slices(&[&held]).await;
+    // Boxed, as everything rare: a connection is moved when it starts.
+    let result = Box::pin(writer.slices(&[&held])).await;
     writer.take_back(held);
     result
 }
@@ -186,9 +190,12 @@ struct Writer<'a> {
 impl Writer<'_> {
     async fn body(&mut self, exchange: &mut Exchange, body: Body, core: &Conf) -> Result<(), Stop> {
         let body = match body {
-            Body::Memory(bytes) => return self.memory(&bytes, exchange).await,
-            Body::Segments(segments) => match &segments[..] {
-                [Segment::Memory(bytes)] => return self.memory(bytes, exchange).await,
+            Body::Memory(bytes) => return self.memory(bytes, exchange).await,
+            Body::Segments(mut segments) => match &mut segments[..] {
+                [Segment::Memory(bytes)] => {
+                    let bytes = std::mem::take(bytes);
+                    return self.memory(bytes, exchange).await;
+                }
                 _ => Body::Segments(segments),
             },
             other => other,
@@ -223,9 +230,9 @@ impl Writer<'_> {
         self.sent = self.connection.out.len() as u64;
     }
 
-    async fn memory(&mut self, bytes: &Bytes, exchange: &Exchange) -> Result<(), Stop> {
+    async fn memory(&mut self, mut bytes: Bytes, exchange: &Exchange) -> Result<(), Stop> {
         if self.is_held(exchange, bytes.len()) {
-            self.hold(bytes);
+            self.hold(&bytes);
             return Ok(());
         }
         if !exchange.keep_alive {
@@ -234,12 +241,12 @@ impl Writer<'_> {
         let mut head = std::mem::take(&mut self.connection.out);
         let mut done = 0;
         if self.limit.is_free() && self.connection.io.is_plain() {
-            let written;
-            (head, written) =
-                batch::write(Rc::clone(&self.connection.io) as Rc<dyn TryWrite>, head, bytes).await;
-            done = match written {
+            let to = Rc::clone(&self.connection.io) as Rc<dyn TryWrite>;
+            let written = batch::write(to, head, bytes).await;
+            (head, bytes) = (written.head, written.body);
+            done = match written.count {
                 Err(problem) if problem.kind() == io::ErrorKind::WouldBlock => 0,
-                written => written?,
+                count => count?,
             };
             self.sent += done as u64;
         }

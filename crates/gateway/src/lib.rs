@@ -8,6 +8,7 @@
 //! | [`cgi`] | what the first three have in common |
 //! | [`h2`] | HTTP/2, as the next two may speak it |
 //! | [`upstream`] | groups of servers |
+//! | [`nodes`] | other machines that have the same pages |
 //! | [`pass`] | a request on its way to an upstream, and the answer on its way back |
 
 #![expect(missing_docs, reason = "public for the server's crates alone; fields say what they are")]
@@ -18,6 +19,7 @@ pub mod fastcgi;
 pub mod grpc;
 pub mod h2;
 pub mod memcached;
+pub mod nodes;
 pub mod pass;
 pub mod protocol;
 pub mod proxy;

@@ -29,17 +29,28 @@ pub(crate) fn quality(member: &[u8]) -> u16 {
     member.split(|byte| *byte == b';').skip(1).find_map(thousandths).unwrap_or(1000)
 }
 
-/// `q=0.5` as 500; `None` for another parameter.
+/// `q=0.5` as 500; `None` for another parameter. As nginx: what is no weight, or one above 1, is 0.
 fn thousandths(parameter: &[u8]) -> Option<u16> {
     let (name, value) = parameter.trim_ascii().split_at_checked(2)?;
     if !name.eq_ignore_ascii_case(b"q=") {
         return None;
     }
-    let mut digits = value.iter().filter(|byte| byte.is_ascii_digit());
-    let first = digits.next().map_or(0, |digit| u16::from(digit - b'0'));
-    let rest = [100, 10, 1].into_iter().zip(digits);
-    let parts: u16 = rest.map(|(place, digit)| place * u16::from(digit - b'0')).sum();
-    Some((first * 1000).saturating_add(parts).min(1000))
+    let whole = match value.first() {
+        Some(b'0') => 0,
+        Some(b'1') => 1000,
+        _ => return Some(0),
+    };
+    let decimals = match &value[1..] {
+        [] => &[][..],
+        [b'.', decimals @ ..] => decimals,
+        _ => return Some(0),
+    };
+    if decimals.len() > 3 || !decimals.iter().all(u8::is_ascii_digit) {
+        return Some(0);
+    }
+    let places = [100, 10, 1].into_iter().zip(decimals);
+    let parts: u16 = places.map(|(place, digit)| place * u16::from(digit - b'0')).sum();
+    Some(whole + parts).map(|weight| if weight > 1000 { 0 } else { weight })
 }
 
 #[cfg(test)]
@@ -53,7 +64,10 @@ mod tests {
         assert_eq!(weight("br;q=0.5, gzip"), Some(500));
         assert_eq!(weight("br; q=0.875"), Some(875));
         assert_eq!(weight("br;q=1.0"), Some(1000));
-        assert_eq!(weight("br;q=7"), Some(1000));
+        assert_eq!(weight("br;q=1."), Some(1000));
+        for none in ["7", "1.001", "1.0000", "0.0001", "0.5x", "x", ".5", "-1"] {
+            assert_eq!(weight(&format!("br;q={none}")), None, "{none}");
+        }
         assert_eq!(weight("br;q="), None);
         assert_eq!(weight("gzip"), None);
     }

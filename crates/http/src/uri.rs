@@ -222,7 +222,7 @@ pub enum Escape {
     Memcached,
 }
 
-const HTML: AsciiSet = with(CONTROLS.add(b' '), b"#%\"'");
+const HTML: AsciiSet = with(CONTROLS.add(b' '), b"#%\"'<>\\^`{|}");
 const PATH: AsciiSet = with(CONTROLS.add(b' '), b"#%?\"<>\\^`{|}");
 const ARGS: AsciiSet = with(PATH, b"&+;");
 const COMPONENT: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -282,11 +282,17 @@ pub fn split_authority(authority: &[u8]) -> Option<Authority<'_>> {
         _ => return None,
     };
     // Before the dot at its end is cut off, or "a.." would be another host.
-    if host.windows(2).any(|pair| pair == b"..") {
+    let (mut is_large, mut has_empty, mut before) = (false, false, 0);
+    for byte in host {
+        is_large |= byte.is_ascii_uppercase();
+        has_empty |= *byte == b'.' && before == b'.';
+        before = *byte;
+    }
+    if has_empty {
         return None;
     }
     let host = host.strip_suffix(b".").unwrap_or(host);
-    let host = match host.iter().any(u8::is_ascii_uppercase) {
+    let host = match is_large {
         true => Cow::Owned(host.to_ascii_lowercase()),
         false => Cow::Borrowed(host),
     };
@@ -453,7 +459,7 @@ mod tests {
             (Escape::Path, "\"#%<>?\\^`{|}"),
             (Escape::Args, "\"#%&+;<>?\\^`{|}"),
             (Escape::Component, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}"),
-            (Escape::Html, "\"#%'"),
+            (Escape::Html, "\"#%'<>\\^`{|}"),
             (Escape::Memcached, "%"),
         ] {
             for byte in 0..=255 {

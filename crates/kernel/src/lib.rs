@@ -8,6 +8,7 @@
 //! | [`exchange`] | one request with its response, and the configuration it began with |
 //! | [`find_config`] | which server and which location a request belongs to |
 //! | [`files`] | paths, open and temporary files |
+//! | [`live`] | what viewers of the running server see |
 //! | [`logging`] | error logs and log files |
 
 #![expect(missing_docs, reason = "public for the server's crates alone; fields say what they are")]
@@ -17,6 +18,7 @@ pub mod config;
 pub mod exchange;
 pub mod files;
 pub mod find_config;
+pub mod live;
 pub mod logging;
 
 pub use base::NGINX_VERSION;

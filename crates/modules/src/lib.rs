@@ -6,4 +6,5 @@
 pub mod access_log;
 pub mod filters;
 pub mod handlers;
+pub mod metrics;
 pub mod phases;

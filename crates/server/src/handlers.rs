@@ -12,7 +12,7 @@ use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
-use yorozu_kernel::exchange::{Exchange, error_page};
+use yorozu_kernel::exchange::{Exchange, body_failed, error_page};
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_modules::handlers::{autoindex, dav, index, random_index, static_file};
 use yorozu_modules::phases::access;
@@ -31,7 +31,10 @@ pub fn start(exchange: &mut Exchange) -> Progress {
 pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
     loop {
         outcome = match outcome {
-            Outcome::Respond(response) => return Progress::Ready(response),
+            Outcome::Respond(response) => match body_failed::broken_unasked(exchange) {
+                Some(refusal) => refusal,
+                None => return Progress::Ready(response),
+            },
             Outcome::Wait(pending) => return Progress::Wait(pending),
             Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
                 Some(next) => {

@@ -20,10 +20,12 @@
 )]
 
 pub mod config;
+pub mod console;
 pub mod control;
 mod engine;
 pub mod filters;
 pub mod handlers;
+mod live;
 pub mod modules;
 pub mod phases;
 pub mod process;

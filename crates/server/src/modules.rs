@@ -1,13 +1,12 @@
 //! The modules of the server, in the order a request meets them. A new one is a line here.
 
-use crate::control;
+use crate::{console, control};
 use std::sync::LazyLock;
 use yorozu_connection::{h2, quic, tls};
-use yorozu_gateway::{cache, fastcgi, grpc, memcached, proxy, scgi, upstream, uwsgi};
+use yorozu_gateway::{cache, fastcgi, grpc, memcached, nodes, proxy, scgi, upstream, uwsgi};
 use yorozu_kernel::config::module::{Module, Modules, WithoutEffect};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::core_variables::VARIABLES;
-use yorozu_modules::access_log;
 use yorozu_modules::filters::compress::{brotli, gunzip, gzip, precompressed, zstd};
 use yorozu_modules::filters::{addition, charset, headers, more_headers, slice, ssi, sub, userid};
 use yorozu_modules::handlers::{
@@ -17,6 +16,7 @@ use yorozu_modules::phases::{
     access, auth_basic, auth_request, browser, geo, geoip2, limit_conn, limit_req, map, mirror,
     realip, referer, rewrite, secure_link, split_clients,
 };
+use yorozu_modules::{access_log, metrics};
 
 /// The modules.
 const ALL: &[Module] = &[
@@ -49,10 +49,13 @@ const ALL: &[Module] = &[
     index::MODULE,
     autoindex::MODULE,
     stub_status::MODULE,
+    metrics::MODULE,
+    console::MODULE,
     control::MODULE,
     upstream::MODULE,
     cache::MODULE,
     cache::drop_args::MODULE,
+    nodes::MODULE,
     proxy::MODULE,
     grpc::MODULE,
     memcached::MODULE,

@@ -198,6 +198,7 @@ fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
         if !exchange.body.is_discarded() {
             let text = format!("client intended to send too large body: {length} bytes");
             error::request(exchange, Level::Error, &text);
+            exchange.body.discard();
             return Some(Outcome::Status(413));
         }
     }

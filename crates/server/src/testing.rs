@@ -3,7 +3,6 @@
 #![expect(clippy::disallowed_methods, reason = "a folder for a test")]
 
 use crate::config::load::{Kept, Loaded, Request as LoadRequest, load};
-use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,19 +44,8 @@ pub(crate) fn try_load(text: &str) -> Result<Loaded, String> {
 pub(crate) fn exchange(config: Arc<Config>, _head: &str) -> Exchange {
     let address = config.sockets[0].address.clone();
     let conf = Rc::new(WorkerConf::new(config, || {}));
-    let client = Client {
-        remote: Rc::new(Remote::of(None)),
-        local: None,
-        number: 1,
-        since: Instant::now(),
-        requests: Cell::new(1),
-        address,
-        listen: Cell::new(0),
-        tls: OnceCell::new(),
-        is_tls_assumed: false,
-        asked_name: OnceCell::new(),
-        proxied: OnceCell::new(),
-    };
+    let client = Client::new(1, address, Rc::new(Remote::of(None)), None, Instant::now());
+    client.requests.set(1);
     Exchange::new(conf, Rc::new(client), Request::unread(bytes::Bytes::new()), RequestBody::none())
 }
 

@@ -36,8 +36,15 @@ pub struct Asked {
     _send: SendStream,
 }
 
-fn text(problem: impl std::fmt::Display) -> String {
-    problem.to_string()
+/// An error, and what it comes of.
+fn text(problem: impl std::error::Error) -> String {
+    let mut text = problem.to_string();
+    let mut cause = problem.source();
+    while let Some(problem) = cause {
+        text += &format!(": {problem}");
+        cause = problem.source();
+    }
+    text
 }
 
 impl Client {

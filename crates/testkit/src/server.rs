@@ -75,6 +75,8 @@ pub struct Server {
     child: Child,
     /// Its port on 127.0.0.1.
     pub port: u16,
+    /// Of a port that was drawn for it: given back when the server has ended.
+    claim: Option<Claim>,
 }
 
 /// First and number of the ports that servers under test get: below those the system gives to
@@ -140,11 +142,15 @@ pub struct Text {
 impl Server {
     /// Starts a server with what stands in `http {}`; `$port`, `$quic`, `$dir` and `$origin` are replaced.
     pub fn start(kind: &Kind, folder: &Path, http: &str) -> Self {
-        let port = free_port();
+        let claim = Claim::new();
+        let port = claim.port;
         let http = http.replace("$port", &port.to_string());
         let http = http.replace("$quic", &quic_port(port).to_string());
         let text = Text { http, ..Text::default() };
-        Self::try_start(kind, folder, &[port], &text).unwrap_or_else(|why| panic!("{why}"))
+        let started = Self::try_start(kind, folder, &[port], &text);
+        let mut server = started.unwrap_or_else(|why| panic!("{why}"));
+        server.claim = Some(claim);
+        server
     }
 
     /// Starts a server that listens at these ports.
@@ -177,7 +183,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(Self { child, port: ports[0] })
+        Ok(Self { child, port: ports[0], claim: None })
     }
 
     /// The id of the process that was started: the master.

@@ -15,6 +15,7 @@
 use super::certificate::Certificate;
 pub use super::certificate::Purpose;
 use super::distinguished_name::{has_mail_address, may_name_host};
+use super::pem::PemFiles;
 use super::provider;
 use super::restated::{Restated, Restating};
 use super::revocation::Revocation;
@@ -23,6 +24,7 @@ use rustls::pki_types::{
     SignatureVerificationAlgorithm, TrustAnchor, UnixTime, alg_id,
 };
 use std::cell::Cell;
+use std::path::Path;
 use webpki::{EndEntityCert, Error, KeyUsage, RevocationOptions, VerifiedPath};
 
 /// OpenSSL's number and words for a reason (`X509_V_ERR_…`, openssl-verification-options(1)).
@@ -72,7 +74,7 @@ pub struct Authorities {
 impl Authorities {
     /// # Errors
     /// A list of revoked certificates that cannot be read.
-    pub fn new(
+    fn new(
         trusted: Vec<CertificateDer<'static>>,
         revoked: Option<&[CertificateRevocationListDer<'_>]>,
         depth: usize,
@@ -85,6 +87,23 @@ impl Authorities {
         let anchors = anchors.collect();
         let own_signatures = OwnSignatures::of(roots());
         Ok(Self { anchors, own_signatures, trusted, revocation, depth, purpose })
+    }
+
+    /// The same with lists out of a file.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn load(
+        trusted: Vec<CertificateDer<'static>>,
+        crl: Option<&Path>,
+        depth: usize,
+        purpose: Purpose,
+        files: &PemFiles,
+    ) -> Result<Self, String> {
+        let Some(crl) = crl else { return Self::new(trusted, None, depth, purpose) };
+        let lists = files.revocations(crl)?;
+        Self::new(trusted, Some(&lists), depth, purpose)
+            .map_err(|problem| format!("cannot load CRL \"{}\": {problem}", crl.display()))
     }
 
     /// Trusted certificates that the library cannot read, and why: they sign no other certificate.

@@ -70,12 +70,58 @@ impl ClientSettings {
 impl Verify {
     fn load(&self, files: &PemFiles) -> Result<Authorities, ValueError> {
         let trusted = files.certificates(&self.trusted, "certificate").map_err(ValueError)?;
-        let lists = self.crl.as_ref().map(|crl| files.revocations(crl)).transpose();
-        let lists = lists.map_err(ValueError)?;
         let depth = usize::try_from(self.depth).unwrap_or(usize::MAX);
-        Authorities::new(trusted, lists.as_deref(), depth, Purpose::Server).map_err(|problem| {
-            let shown = self.crl.as_deref().unwrap_or(Path::new("")).display();
-            ValueError(format!("cannot load CRL \"{shown}\": {problem}"))
-        })
+        Authorities::load(trusted, self.crl.as_deref(), depth, Purpose::Server, files)
+            .map_err(ValueError)
+    }
+}
+
+/// The system's authorities, where distributions have them.
+const SYSTEM_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Where this system has its authorities.
+pub fn system_authorities(files: &PemFiles) -> Option<&'static Path> {
+    let mut paths = SYSTEM_AUTHORITIES.iter().map(Path::new);
+    paths.find(|path| files.certificates(path, "certificate").is_ok())
+}
+
+/// What a client of ours asks with that no gateway's directives describe; `trusted`: what the server is verified by, if
+/// it is.
+pub fn settings(trusted: Option<&Path>) -> ClientSettings {
+    /// Intermediate certificates; above what any authority uses.
+    const DEPTH: u64 = 5;
+    ClientSettings {
+        protocols: vec![&rustls::version::TLS12, &rustls::version::TLS13],
+        ciphers: "DEFAULT".to_owned(),
+        commands: Commands::default(),
+        sends_name: true,
+        reuses_sessions: false,
+        verify: trusted.map(|path| Verify { trusted: path.to_owned(), crl: None, depth: DEPTH }),
+    }
+}
+
+/// TLS towards a server that is believed if these authorities vouch for it, or else the system's. On a system without
+/// any no server is.
+///
+/// # Errors
+/// A file that cannot be used.
+pub fn believing(
+    trusted: Option<&Path>,
+    files: &PemFiles,
+) -> Result<Arc<ClientConfig>, ValueError> {
+    match trusted.or_else(|| system_authorities(files)) {
+        Some(path) => settings(Some(path)).config(None, files),
+        None => {
+            let builder = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let builder = builder.with_safe_default_protocol_versions();
+            let builder = builder.map_err(|problem| ValueError(problem.to_string()))?;
+            let none = rustls::RootCertStore::empty();
+            Ok(Arc::new(builder.with_root_certificates(none).with_no_client_auth()))
+        }
     }
 }

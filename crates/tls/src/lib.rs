@@ -11,6 +11,7 @@ mod der;
 mod distinguished_name;
 pub mod host;
 pub mod identity;
+pub mod kept;
 mod locked;
 pub mod names;
 pub mod ocsp;

@@ -11,9 +11,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use yorozu_conf::os_error;
+use yorozu_kernel::config::directive::{Args, Setting, ValueError};
 use yorozu_kernel::config::files::{read_file_or_pipe, read_regular};
 use yorozu_kernel::config::place::{Place, place};
 use yorozu_kernel::config::shared::Shared;
+use yorozu_kernel::config::types::ConfPath;
 
 /// PEM files, each read once however often it is named: one may be a pipe.
 #[derive(Clone, Debug, Default)]
@@ -134,6 +136,18 @@ impl PemFiles {
     /// It cannot be read.
     pub fn bytes(&self, path: &Path, what: &str) -> Result<Bytes, String> {
         self.read(path, what)
+    }
+}
+
+/// `*_password_file`: read with the line that names it, so that a missing one is noticed also where no key needs it.
+#[derive(Clone, Debug)]
+pub struct PasswordFile(pub PathBuf);
+
+impl Setting for PasswordFile {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let path = ConfPath::from_args(args)?.0;
+        args.env.shared::<PemFiles>().passwords(&path).map_err(ValueError)?;
+        Ok(Self(path))
     }
 }
 

@@ -7,7 +7,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
@@ -71,7 +71,7 @@ impl Connection {
     /// Dropping the future closes the socket.
     pub async fn open(address: &PeerAddress, options: SocketOptions) -> io::Result<Self> {
         let connection = match address {
-            PeerAddress::Unix(path) => Self::Unix(UnixSocket::connect(path)?),
+            PeerAddress::Unix(path) => return Self::open_unix(path, options),
             PeerAddress::Tcp(address) => {
                 let stream = match options.from.filter(|from| from.is_ipv4() == address.is_ipv4()) {
                     None => TcpStream::connect(address).await?,
@@ -99,10 +99,29 @@ impl Connection {
                 Self::Tcp(stream)
             }
         };
-        if options != SocketOptions::default() {
-            connection.apply(options)?;
+        connection.with(options)
+    }
+
+    /// As [`Connection::open`], of a Unix socket: that takes no time. `None` for others.
+    ///
+    /// # Errors
+    /// As the system refused it.
+    pub fn open_at_once(address: &PeerAddress, options: SocketOptions) -> Option<io::Result<Self>> {
+        match address {
+            PeerAddress::Unix(path) => Some(Self::open_unix(path, options)),
+            PeerAddress::Tcp(_) => None,
         }
-        Ok(connection)
+    }
+
+    fn open_unix(path: &Path, options: SocketOptions) -> io::Result<Self> {
+        Self::Unix(UnixSocket::connect(path)?).with(options)
+    }
+
+    fn with(self, options: SocketOptions) -> io::Result<Self> {
+        if options != SocketOptions::default() {
+            self.apply(options)?;
+        }
+        Ok(self)
     }
 
     fn apply(&self, options: SocketOptions) -> io::Result<()> {
@@ -155,6 +174,15 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => return Poll::Ready(other),
             }
+        }
+    }
+
+    /// Whether something may have arrived. Its one reader is woken when that is so; one that is encrypted says yes.
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(context).map(drop),
+            Self::Unix(socket) => socket.poll_readable(context).map(drop),
+            Self::Tls(_) => Poll::Ready(()),
         }
     }
 

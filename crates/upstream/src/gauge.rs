@@ -40,6 +40,13 @@ impl Gauge {
     }
 }
 
+impl<G: Deref<Target = Gauge>> Taken<G> {
+    /// What keeps the gauge.
+    pub fn keeper(&self) -> &G {
+        &self.0
+    }
+}
+
 impl<G: Deref<Target = Gauge>> Drop for Taken<G> {
     fn drop(&mut self) {
         let before = self.0.0.fetch_sub(1, Ordering::Relaxed);

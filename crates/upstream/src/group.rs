@@ -14,14 +14,15 @@
 use crate::balance::{self, Balance, HashState, LeastTime, MISSES_MAX, Selector};
 use crate::connection::PeerAddress;
 use crate::gauge::{Gauge, Taken};
+use crate::loads::Loads;
 use crate::numbers::{digest, mix, seed};
 use crate::ring::{self, Ring};
 use crate::sync::{Mutex, MutexGuard};
 use crate::times::{Inflight, averaged, millis, soonest};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A `server` line of an `upstream` block; one per address the name resolved to.
@@ -76,48 +77,34 @@ pub struct Peer {
 
 /// An address with its text, and the requests under way there.
 #[derive(Debug)]
-struct Place {
+pub(crate) struct Place {
     address: PeerAddress,
-    text: Arc<str>,
+    pub(crate) text: Arc<str>,
     sid: Arc<str>,
     /// Those of earlier configurations included.
     load: Arc<Gauge>,
-}
-
-/// Names a peer over reloads: its group, its address, and which of several alike it is.
-type LoadKey = (String, PeerAddress, usize);
-
-/// The loads of all peers of the process: a reload makes new groups, and requests of before go on.
-#[derive(Debug, Default)]
-pub struct Loads(Mutex<HashMap<LoadKey, Weak<Gauge>>>);
-
-impl Loads {
-    fn of(&self, key: LoadKey) -> Arc<Gauge> {
-        // Each use is one call: a panic elsewhere cannot leave it half changed.
-        let mut loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(load) = loads.get(&key).and_then(Weak::upgrade) {
-            return load;
-        }
-        // Now and then, so that ten thousand peers are not each compared with all.
-        if loads.len().is_power_of_two() {
-            loads.retain(|_, load| load.strong_count() > 0);
-        }
-        let load = Arc::new(Gauge::new());
-        loads.insert(key, Arc::downgrade(&load));
-        load
-    }
 }
 
 /// A peer in use by one request.
 #[derive(Debug)]
 pub struct Lease {
     group: Arc<Group>,
-    peer: Peer,
-    begun: Instant,
+    /// Counted until the lease ends.
+    peer: Taken<Loaded>,
+    pub(crate) begun: Instant,
     /// Whether it counts as not answered yet.
     is_inflight: Cell<bool>,
-    /// Counted until the lease ends.
-    _load: Taken<Arc<Gauge>>,
+}
+
+/// A peer, as it keeps the gauge of its load.
+struct Loaded(Peer);
+
+impl Deref for Loaded {
+    type Target = Gauge;
+
+    fn deref(&self) -> &Gauge {
+        &self.0.place.load
+    }
 }
 
 impl Drop for Lease {
@@ -131,14 +118,14 @@ impl Drop for Lease {
 impl Lease {
     /// The peer it is for.
     pub fn peer(&self) -> &Peer {
-        &self.peer
+        &self.peer.keeper().0
     }
 
     /// The head of an answer came that is none of a failure. The time is asked for where it counts.
     pub fn headed(&self, now: impl FnOnce() -> Instant) {
         let Balance::LeastTime(LeastTime { to_last_byte, .. }) = self.group.balance else { return };
         let now = now();
-        self.group.with_slot(&self.peer, |slot| {
+        self.group.with_slot(self.peer(), |slot| {
             let time = &mut slot.state.header_time;
             *time = Some(averaged(*time, millis(self.begun, now)));
         });
@@ -151,7 +138,7 @@ impl Lease {
     fn landed(&self, now: Instant) {
         if self.is_inflight.replace(false) {
             let begun = self.begun;
-            self.group.with_slot(&self.peer, |slot| slot.state.inflight.remove(begun, now));
+            self.group.with_slot(self.peer(), |slot| slot.state.inflight.remove(begun, now));
         }
     }
 
@@ -161,7 +148,7 @@ impl Lease {
         if let Some(now) = now {
             self.landed(now);
         }
-        self.group.with_slot(&self.peer, |slot| {
+        self.group.with_slot(self.peer(), |slot| {
             if let Some(now) = now {
                 let time = &mut slot.state.response_time;
                 *time = Some(averaged(*time, millis(self.begun, now)));
@@ -179,9 +166,11 @@ impl Lease {
 
     /// As [`Lease::failed`], of a peer whose answer is still read.
     pub fn blame(&self, now: Instant) {
-        self.group.with_slot(&self.peer, |slot| {
+        self.group.with_slot(self.peer(), |slot| {
             let (options, state) = (&slot.options, &mut slot.state);
             state.fails += 1;
+            state.failures += 1;
+            state.outages += u64::from(state.fails == options.max_fails);
             (state.accessed, state.checked) = (Some(now), Some(now));
             if let Some(loss) = options.weight.checked_div(options.max_fails).map(i64::from) {
                 state.effective_weight = (state.effective_weight - loss).max(0);
@@ -235,6 +224,10 @@ pub(crate) struct State {
     pub(crate) current_weight: i64,
     pub(crate) effective_weight: i64,
     fails: u32,
+    /// How often it was asked, failed, and was taken out for its failures.
+    pub(crate) requests: u64,
+    pub(crate) failures: u64,
+    pub(crate) outages: u64,
     accessed: Option<Instant>,
     pub(crate) checked: Option<Instant>,
     /// Averages in milliseconds, of answers that were none of failures.
@@ -246,18 +239,18 @@ pub(crate) struct State {
 /// A peer in its group.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    id: u64,
+    pub(crate) id: u64,
     /// Position in [`Inner::servers`].
     server: u32,
     /// Unlike that of any other peer of the group with this address.
     alike: usize,
-    place: Arc<Place>,
+    pub(crate) place: Arc<Place>,
     pub(crate) options: PeerOptions,
     pub(crate) state: State,
 }
 
 impl Slot {
-    fn is_out(&self, now: Instant) -> bool {
+    pub(crate) fn is_out(&self, now: Instant) -> bool {
         let (options, state) = (&self.options, &self.state);
         options.max_fails > 0
             && state.fails >= options.max_fails
@@ -286,8 +279,8 @@ impl Slot {
 }
 
 #[derive(Debug)]
-struct Inner {
-    slots: Vec<Slot>,
+pub(crate) struct Inner {
+    pub(crate) slots: Vec<Slot>,
     servers: Vec<(String, u32)>,
     ring: Ring,
     next_id: u64,
@@ -336,24 +329,14 @@ impl Group {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
         // Numbers only; a panic between two updates costs at most a skewed choice.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many peers it has now.
-    pub fn len(&self) -> usize {
-        self.inner().slots.len()
     }
 
     /// How many peers a request may try: those not `down`.
     pub fn tries_max(&self) -> usize {
         self.inner().slots.iter().filter(|slot| !slot.options.down).count()
-    }
-
-    /// Whether it has no peer now.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// All peers that are in use; none of them counts as selected.
@@ -398,30 +381,29 @@ impl Group {
                 _ => inner.choose(self.balance, tried, selector, now)?,
             };
             let slot = &mut inner.slots[index];
-            let load = Arc::clone(&slot.place.load);
+            let peer = Loaded(Peer { id: slot.id, place: Arc::clone(&slot.place) });
             let taken = match slot.options.max_conns {
-                0 => Some(Gauge::take(load)),
-                max => Gauge::take_below(load, max),
+                0 => Some(Gauge::take(peer)),
+                max => Gauge::take_below(peer, max),
             };
             // Else another configuration's request was quicker.
-            let Some(taken) = taken else { continue };
-            let is_window_over = slot
-                .state
-                .checked
-                .is_none_or(|at| now.saturating_duration_since(at) > slot.options.fail_timeout);
+            let Some(peer) = taken else { continue };
+            let is_window_over = slot.state.checked.is_none_or(|at| {
+                at.checked_add(slot.options.fail_timeout).is_some_and(|end| now > end)
+            });
             if is_window_over {
                 slot.state.checked = Some(now);
             }
+            slot.state.requests += 1;
             tried.add(slot.id);
             let is_inflight =
                 matches!(self.balance, Balance::LeastTime(LeastTime { with_inflight: true, .. }));
             if is_inflight {
                 slot.state.inflight.add(now);
             }
-            let peer = Peer { id: slot.id, place: Arc::clone(&slot.place) };
             let is_inflight = Cell::new(is_inflight);
             let group = Arc::clone(self);
-            return Some(Lease { group, peer, begun: now, is_inflight, _load: taken });
+            return Some(Lease { group, peer, begun: now, is_inflight });
         }
     }
 

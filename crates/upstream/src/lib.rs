@@ -17,8 +17,10 @@
 mod balance;
 mod connection;
 mod dns;
+mod figures;
 mod gauge;
 mod group;
+mod loads;
 mod numbers;
 mod pool;
 mod records;
@@ -31,8 +33,10 @@ mod unix;
 
 pub use balance::{Balance, LeastTime, Selector};
 pub use connection::{Connection, PeerAddress, SocketOptions};
+pub use figures::PeerFigures;
 pub use gauge::{Gauge, Taken};
-pub use group::{Group, Lease, Loads, Peer, PeerOptions, Tried};
+pub use group::{Group, Lease, Peer, PeerOptions, Tried};
+pub use loads::Loads;
 pub use pool::{Kept, KeptFor, Pool, PoolLimits};
 pub use records::Records;
 pub use resolver::{ResolveFault, Resolved, Resolver};

@@ -47,7 +47,8 @@ pub struct KeptFor<K> {
 struct Idle<K> {
     /// Made when it was opened; it comes and goes with the connection.
     whom: Rc<KeptFor<K>>,
-    since: Instant,
+    /// When it was idle for too long; `None` for never.
+    until: Option<Instant>,
     kept: Kept,
 }
 
@@ -75,10 +76,9 @@ impl<K: Eq> Pool<K> {
         &mut self,
         peer: &Arc<str>,
         key: &K,
-        limits: &PoolLimits,
         now: Instant,
     ) -> Option<(Rc<KeptFor<K>>, Kept)> {
-        self.expire(limits, now);
+        self.expire(now);
         while let Some(at) = self.idle.iter().rposition(|idle| idle.is_for(peer, key)) {
             let Idle { whom, kept, .. } = self.idle.remove(at)?;
             if kept.connection.is_quiet() {
@@ -90,21 +90,24 @@ impl<K: Eq> Pool<K> {
 
     /// Keeps a connection that stands between two requests, within the limits.
     pub fn put(&mut self, whom: Rc<KeptFor<K>>, kept: Kept, limits: &PoolLimits, now: Instant) {
-        let is_old = now.saturating_duration_since(kept.opened) >= limits.age_max;
+        // The end of its time, not its age: clocks are added faster than they are subtracted.
+        let end = kept.opened.checked_add(limits.age_max);
+        let is_old = end.is_some_and(|end| now >= end);
         if limits.idle_max == 0 || kept.requests >= limits.requests_max || is_old {
             return;
         }
         while self.idle.len() >= limits.idle_max {
             self.idle.pop_front();
         }
-        self.idle.push_back(Idle { whom, since: now, kept });
+        let until = now.checked_add(limits.idle_timeout);
+        self.idle.push_back(Idle { whom, until, kept });
     }
 
     /// Closes what has been idle too long.
-    pub fn expire(&mut self, limits: &PoolLimits, now: Instant) {
+    pub fn expire(&mut self, now: Instant) {
         // In the order in which they were put back.
         while let Some(idle) = self.idle.front() {
-            if now.saturating_duration_since(idle.since) < limits.idle_timeout {
+            if idle.until.is_none_or(|until| now < until) {
                 return;
             }
             self.idle.pop_front();
@@ -151,7 +154,7 @@ mod tests {
 
     /// What is idle for a peer.
     fn take(pool: &mut Pool<&'static str>, peer: &str, now: Instant) -> Option<Kept> {
-        pool.take(&peer.into(), &"", &LIMITS, now).map(|(_, kept)| kept)
+        pool.take(&peer.into(), &"", now).map(|(_, kept)| kept)
     }
 
     fn kept(now: Instant) -> (Kept, UnixStream) {
@@ -213,7 +216,7 @@ mod tests {
             pool.put(Rc::new(KeptFor { peer: "a".into(), key }), kept, &LIMITS, now);
             assert!(pool.len() <= LIMITS.idle_max);
         }
-        let mut take = |key| pool.take(&"a".into(), &key, &LIMITS, now).is_some();
+        let mut take = |key| pool.take(&"a".into(), &key, now).is_some();
         assert!(!take(6) && take(7) && !take(7) && take(8));
     }
 

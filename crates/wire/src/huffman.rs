@@ -155,11 +155,17 @@ pub fn encode(text: impl Iterator<Item = u8>, out: &mut Vec<u8>) {
         let bits = u32::from(BITS[usize::from(byte)]);
         held = held << bits | u64::from(CODES[usize::from(byte)]);
         count += bits;
-        while count >= 8 {
-            count -= 8;
-            #[expect(clippy::cast_possible_truncation, reason = "the byte wanted")]
-            out.push((held >> count) as u8);
+        // Below that there is room for the longest code.
+        if count >= 32 {
+            count -= 32;
+            #[expect(clippy::cast_possible_truncation, reason = "the bytes wanted")]
+            out.extend_from_slice(&((held >> count) as u32).to_be_bytes());
         }
+    }
+    while count >= 8 {
+        count -= 8;
+        #[expect(clippy::cast_possible_truncation, reason = "the byte wanted")]
+        out.push((held >> count) as u8);
     }
     if count > 0 {
         #[expect(clippy::cast_possible_truncation, reason = "the byte wanted")]

@@ -1,5 +1,5 @@
 //! Bytes on the wire: HTTP/1 heads and chunked bodies, HTTP/2 and HTTP/3 frames and fields, FastCGI records, the heads of SCGI and
-//! uwsgi, memcached's text protocol, the PROXY protocol.
+//! uwsgi, memcached's text protocol, Redis' protocol, the PROXY protocol.
 //!
 //! # Invariants
 //! - Pure: slices in, values with offsets out; no allocation that a peer can grow without bound.
@@ -7,7 +7,7 @@
 //! - What two readers could understand differently is refused, never repaired (request smuggling).
 //!
 //! # Sources
-//! RFC 9112; RFC 9113; RFC 7541; RFC 9114; RFC 9204; FastCGI specification 1.0; SCGI's and uWSGI's; memcached's protocol.txt; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
+//! RFC 9112; RFC 9113; RFC 7541; RFC 9114; RFC 9204; FastCGI specification 1.0; SCGI's and uWSGI's; memcached's protocol.txt; Redis' protocol specification; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
 //! outside, noted where it differs from the RFC.
 
 pub mod fastcgi;
@@ -18,10 +18,22 @@ pub mod huffman;
 pub mod memcached;
 mod packed;
 pub mod proxy_protocol;
+pub mod redis;
 pub mod scgi;
 mod table;
 mod target;
 pub mod uwsgi;
+
+/// What breaks the rules of HTTP/2 or HTTP/3, by the codes of either, and what it ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Broken<C> {
+    /// The connection is over.
+    #[error("{1}")]
+    Connection(C, &'static str),
+    /// The stream is over.
+    #[error("{1}")]
+    Stream(C, &'static str),
+}
 
 /// Why bytes of a peer cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -48,6 +60,9 @@ pub enum WireError {
     /// An answer of memcached breaks its protocol.
     #[error("memcached sent invalid response")]
     Memcached,
+    /// An answer of Redis breaks its protocol.
+    #[error("redis sent invalid response")]
+    Redis,
     /// Neither version of the PROXY protocol.
     #[error("broken PROXY protocol header")]
     Proxy,

@@ -18,6 +18,40 @@ pub fn get(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends `set key`, or `add key` where there is none, with a value and how many seconds it lives.
+pub fn put(out: &mut Vec<u8>, is_new: bool, key: &[u8], seconds: u32, value: &[u8]) {
+    out.extend_from_slice(if is_new { b"add " } else { b"set " });
+    out.extend_from_slice(key);
+    out.extend_from_slice(format!(" 0 {seconds} {}\r\n", value.len()).as_bytes());
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `delete key`.
+pub fn delete(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"delete ");
+    out.extend_from_slice(key);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Reads the answer to [`put`] or [`delete`]: whether that was done, and how long it is; `Ok(None)` if its end has not
+/// arrived.
+///
+/// # Errors
+/// [`WireError::Memcached`]
+pub fn done(input: &[u8]) -> Result<Option<(bool, usize)>, WireError> {
+    let Some(end) = memchr::memchr(b'\n', input) else {
+        return if input.len() > LINE_BYTES_MAX { Err(WireError::Memcached) } else { Ok(None) };
+    };
+    match input[..end].strip_suffix(b"\r") {
+        Some(b"STORED" | b"DELETED") => Ok(Some((true, end + 1))),
+        Some(b"NOT_STORED" | b"NOT_FOUND") => Ok(Some((false, end + 1))),
+        // It has no memory for it.
+        Some(line) if line.starts_with(b"SERVER_ERROR") => Ok(Some((false, end + 1))),
+        _ => Err(WireError::Memcached),
+    }
+}
+
 /// The first line of an answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Reply {
@@ -96,6 +130,20 @@ mod tests {
         assert_eq!(reply(b"VALUE /a 2"), Ok(None));
         assert_eq!(value_end(b"\r\nEND\r\nVALUE"), Ok(Some(7)));
         assert_eq!(value_end(b"\r\nEN"), Ok(None));
+    }
+
+    #[test]
+    fn values_are_stored() {
+        let mut out = Vec::new();
+        put(&mut out, false, b"a", 60, b"x\r\ny");
+        put(&mut out, true, b"b", 0, b"");
+        delete(&mut out, b"a");
+        assert_eq!(out, b"set a 0 60 4\r\nx\r\ny\r\nadd b 0 0 0\r\n\r\ndelete a\r\n");
+        assert_eq!(done(b"STORED\r\nN"), Ok(Some((true, 8))));
+        assert_eq!(done(b"NOT_FOUND\r\n"), Ok(Some((false, 11))));
+        assert_eq!(done(b"SERVER_ERROR out of memory\r\n"), Ok(Some((false, 28))));
+        assert_eq!(done(b"STOR"), Ok(None));
+        assert_eq!(done(b"END\r\n"), Err(WireError::Memcached));
     }
 
     #[test]

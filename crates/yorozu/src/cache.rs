@@ -4,7 +4,7 @@
 use crate::command_line::Options;
 use crate::warm::Warm;
 use lexopt::prelude::*;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use yorozu_server::config::load::control_socket;
@@ -49,9 +49,9 @@ Options:
 /// A request to the control socket.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Command {
-    method: &'static str,
-    target: String,
-    content: String,
+    pub(crate) method: &'static str,
+    pub(crate) target: String,
+    pub(crate) content: String,
 }
 
 impl Command {
@@ -200,18 +200,9 @@ pub(crate) fn ask(
     target: &str,
     content: &str,
 ) -> Result<Vec<u8>, String> {
-    let failed = |what: &str, problem: std::io::Error| {
-        let (path, why) = (path.display(), yorozu_conf::os_error(&problem));
-        format!("{what} \"{path}\" failed ({why}), is the server running?")
-    };
-    let mut socket = UnixStream::connect(path).map_err(|p| failed("connect() to", p))?;
-    let length = content.len();
-    let request = format!(
-        "{method} {target} HTTP/1.0\r\nHost: control\r\nContent-Length: {length}\r\n\r\n{content}"
-    );
-    socket.write_all(request.as_bytes()).map_err(|p| failed("write() to", p))?;
+    let mut socket = send(path, method, target, content)?;
     let mut answer = Vec::new();
-    socket.read_to_end(&mut answer).map_err(|p| failed("read() from", p))?;
+    socket.read_to_end(&mut answer).map_err(|p| failed("read() from", path, &p))?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let content = answer.split_off(end.map_or(answer.len(), |end| end + 4));
     if answer.starts_with(b"HTTP/1.1 200 ") {
@@ -224,7 +215,43 @@ pub(crate) fn ask(
     Err(text.trim().to_owned())
 }
 
-fn escape(text: &str) -> String {
+fn failed(what: &str, path: &Path, problem: &std::io::Error) -> String {
+    let (path, why) = (path.display(), yorozu_conf::os_error(problem));
+    format!("{what} \"{path}\" failed ({why}), is the server running?")
+}
+
+fn send(path: &Path, method: &str, target: &str, content: &str) -> Result<UnixStream, String> {
+    let mut socket = UnixStream::connect(path).map_err(|p| failed("connect() to", path, &p))?;
+    let length = content.len();
+    let request = format!(
+        "{method} {target} HTTP/1.0\r\nHost: control\r\nContent-Length: {length}\r\n\r\n{content}"
+    );
+    socket.write_all(request.as_bytes()).map_err(|p| failed("write() to", path, &p))?;
+    Ok(socket)
+}
+
+/// Asks for what has no end; its content from here on.
+///
+/// # Errors
+/// The server cannot be reached, or refuses.
+pub(crate) fn open(path: &Path, target: &str) -> Result<BufReader<UnixStream>, String> {
+    let mut reader = BufReader::new(send(path, "GET", target, "")?);
+    let mut line = || {
+        let mut line = String::new();
+        let read = reader.read_line(&mut line).map_err(|p| failed("read() from", path, &p))?;
+        if read == 0 { Err("the server ended".to_owned()) } else { Ok(line) }
+    };
+    let status = line()?;
+    while !line()?.trim().is_empty() {}
+    if status.starts_with("HTTP/1.1 200 ") {
+        return Ok(reader);
+    }
+    let mut text = String::new();
+    let _ = reader.take(1000).read_to_string(&mut text);
+    Err(if text.trim().is_empty() { status } else { text }.trim().to_owned())
+}
+
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {

@@ -1,6 +1,8 @@
 //! Options of the command line.
 
 use crate::cache::Command;
+use crate::log::Log;
+use crate::top::Top;
 use crate::warm::Warm;
 use lexopt::prelude::*;
 use nix::sys::signal::Signal;
@@ -16,8 +18,12 @@ pub(crate) enum Action {
     Build,
     /// `cache …`; `None`: its help.
     Cache(Option<Command>),
+    /// `log …`; `None`: its help.
+    Log(Option<Log>),
     /// `purge …`, and what is warmed then; `None`: its help.
     Purge(Option<(Command, Option<Warm>)>),
+    /// `top`; `None`: its help.
+    Top(Option<Top>),
     /// `warm …`; `None`: its help.
     Warm(Option<Warm>),
     Directives,
@@ -64,7 +70,9 @@ Options:
 
   acme status   : certificates that issuers give: how each stands, and why: see yorozu acme -h
   cache COMMAND : what is stored, and how a request would be answered: see yorozu cache -h
+  log           : requests as they come, with the reason for each that was no hit: see yorozu log -h
   purge URL ... : removes stored pages: see yorozu purge -h
+  top           : what the server does, in this terminal: see yorozu top -h
   warm URL ...  : makes pages before visitors come for them: see yorozu warm -h
 ";
 
@@ -142,8 +150,14 @@ impl Options {
             OwnedArg::Other(text) if text == "cache" => {
                 self.action = Action::Cache(Command::parse(parser)?);
             }
+            OwnedArg::Other(text) if text == "log" => {
+                self.action = Action::Log(Log::parse(parser)?);
+            }
             OwnedArg::Other(text) if text == "purge" => {
                 self.action = Action::Purge(Command::parse_purge(parser)?);
+            }
+            OwnedArg::Other(text) if text == "top" => {
+                self.action = Action::Top(Top::parse(parser)?);
             }
             OwnedArg::Other(text) if text == "warm" => {
                 self.action = Action::Warm(Warm::parse(parser)?);

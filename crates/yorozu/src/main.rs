@@ -3,6 +3,8 @@
 
 mod cache;
 mod command_line;
+mod log;
+mod top;
 mod warm;
 
 use command_line::{Action, Options};
@@ -41,7 +43,17 @@ fn main() -> ExitCode {
             print!("{}", warm::HELP);
             Ok(())
         }
+        Action::Log(None) => {
+            print!("{}", log::HELP);
+            Ok(())
+        }
+        Action::Top(None) => {
+            print!("{}", top::HELP);
+            Ok(())
+        }
         Action::Acme(Some(command)) | Action::Cache(Some(command)) => command.run(&options),
+        Action::Log(Some(log)) => log.run(&options),
+        Action::Top(Some(top)) => top.run(&options),
         Action::Purge(Some((command, warm))) => command
             .run(&options)
             .and_then(|()| warm.as_ref().map_or(Ok(()), |warm| warm.run(&options))),

@@ -116,7 +116,7 @@ const TABLES: [&[u8]; 5] = [b"map", b"geo", b"types", b"split_clients", b"charse
 fn working() -> BTreeSet<String> {
     let rows = MODULES.all.iter().flat_map(|module| (module.directives)());
     rows.filter(|row| row.contexts != 0)
-        .filter(|row| !matches!(row.action, Action::Ignored(_) | Action::Refused(_)))
+        .filter(|row| !matches!(row.action, Action::Ignored(..) | Action::Refused(_)))
         .map(|row| row.name.into_owned())
         .filter(|name| MODULES.without_effect_at_all(name).is_none())
         .filter(|name| !OF_THE_RUNNER.contains(&&name[..]))

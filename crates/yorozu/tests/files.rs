@@ -36,7 +36,7 @@ fn modes(kind: &Kind, mask: u32) -> BTreeMap<&'static str, u32> {
         folder.path(),
         "fastcgi_cache_path $dir/c levels=1:2 keys_zone=z:1m; fastcgi_cache_key $request_uri;
         fastcgi_param REQUEST_METHOD $request_method; fastcgi_param REQUEST_URI $request_uri;
-        server { listen 127.0.0.1:$port;
+        server { listen 127.0.0.1:$port; root $dir; access_log $dir/logs/all; access_log $dir/logs/of$args;
         location / { fastcgi_pass $origin; fastcgi_cache z; fastcgi_cache_valid 200 1h; }
         location /kept/ { fastcgi_pass $origin; client_body_in_file_only on; client_body_temp_path $dir/kept; }
         location /store/ { fastcgi_pass $origin; fastcgi_store $dir$uri; }
@@ -67,6 +67,10 @@ fn modes(kind: &Kind, mask: u32) -> BTreeMap<&'static str, u32> {
         ("stored for others", mode(&at("shared/sub/a"))),
         ("folder of those", mode(&at("shared/sub"))),
         ("stored for all", mode(&at("all/a"))),
+        ("log", mode(&at("logs/all"))),
+        ("log of a variable", mode(&at("logs/of"))),
+        ("error log", mode(&at("logs/error.log"))),
+        ("process id", mode(&at("pid"))),
     ])
 }
 
@@ -85,6 +89,10 @@ fn modes_are_nginx_s_whatever_the_mask() {
             ("folder of stored", 0o700),
             ("stored for others", 0o664),
             ("stored for all", 0o604),
+            ("log", 0o644 & !mask),
+            ("log of a variable", 0o644 & !mask),
+            ("error log", 0o644 & !mask),
+            ("process id", 0o644 & !mask),
         ] {
             assert_eq!(
                 format!("{:o}", ours[what]),
@@ -130,4 +138,139 @@ fn an_answer_is_stored_across_file_systems() {
     until("the end of the copy", || fs::read_dir(folder.path().join("t")).unwrap().count() == 0);
     assert_eq!(fs::read_dir(&other).unwrap().count(), 2, "the page and the bystander's link");
     fs::remove_dir_all(&other).unwrap();
+}
+
+/// What is in a log that `name` of a request chooses, and in the file that lies behind a link of that name.
+#[test]
+fn logs_of_variables_are_not_written_behind_links_that_are_refused() {
+    for (setting, cache) in [
+        ("off", ""),
+        ("on", ""),
+        ("on", "open_log_file_cache max=10;"),
+        ("if_not_owner", ""),
+        ("on from=$dir/logs", ""),
+    ] {
+        let mut seen = Vec::new();
+        for kind in std::iter::once(yorozu()).chain(Kind::oracle()) {
+            let folder = Folder::new();
+            let at = |path: &str| folder.path().join(path);
+            let server = Server::start(
+                &kind,
+                folder.path(),
+                &format!(
+                    "log_format name $arg_n; server {{ listen 127.0.0.1:$port; root $dir; disable_symlinks {setting}; {cache}
+                    access_log $dir/logs/../logs/$arg_n.log name; location / {{ return 204; }} }}"
+                ),
+            );
+            fs::create_dir(at("elsewhere")).unwrap();
+            fs::write(at("elsewhere/file"), "").unwrap();
+            std::os::unix::fs::symlink(at("elsewhere/file"), at("logs/link.log")).unwrap();
+            std::os::unix::fs::symlink(at("elsewhere/none"), at("logs/dangling.log")).unwrap();
+            std::os::unix::fs::symlink(at("elsewhere"), at("logs/folder")).unwrap();
+            for name in ["plain", "link", "dangling", "folder/log", "../elsewhere/climbs"] {
+                for _ in 0..2 {
+                    assert_eq!(get(server.port, &format!("/?n={name}")).unwrap().status, 204);
+                }
+            }
+            let read = |path| fs::read_to_string(at(path)).ok();
+            until("the plain log", || {
+                read("logs/plain.log").is_some_and(|log| log.lines().count() == 2)
+            });
+            seen.push(["elsewhere/file", "elsewhere/none", "elsewhere/log.log"].map(read));
+            if matches!(kind, Kind::Yorozu(_)) {
+                assert_eq!(read("elsewhere/climbs.log"), None, "{setting}");
+                let log = read("logs/error.log").unwrap();
+                let refused = log.matches("openat() \"").count();
+                assert_eq!(refused == 0, setting == "off", "{setting}: {log}");
+            }
+        }
+        assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "{setting} {cache}: {seen:?}");
+        let is_written = setting == "off";
+        assert_eq!(seen[0][0].as_deref() == Some(""), !is_written, "{setting} {cache}");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_no_one() {
+    let folder = Folder::new();
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        "open_log_file_cache max=10; server { listen 127.0.0.1:$port; root $dir;
+        location / { access_log $dir/logs/$arg_n.log; return 204; } }",
+    );
+    nix::unistd::mkfifo(&folder.path().join("logs/pipe.log"), Mode::S_IRWXU).unwrap();
+    for name in ["pipe", "other", "pipe"] {
+        assert_eq!(get(server.port, &format!("/?n={name}")).unwrap().status, 204);
+    }
+    let log = fs::read_to_string(folder.path().join("logs/error.log")).unwrap();
+    assert!(log.contains("pipe.log\" failed (6: No such device or address)"), "{log}");
+}
+
+/// Whoever owns a folder swaps what lies there for a link, and back, while it is asked for.
+#[test]
+fn links_that_are_put_there_at_any_moment_show_nothing_of_other_owners() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("left out: only root gives files away");
+    }
+    for mode in ["on", "if_not_owner"] {
+        let folder = Folder::new();
+        let (html, secret) = (folder.path().join("html"), folder.path().join("secret"));
+        for path in [&secret, &html.join("own")] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::write(secret.join("a"), "secret").unwrap();
+        fs::write(html.join("own/a"), "own").unwrap();
+        fs::write(html.join("plain"), "own").unwrap();
+        let other = Some(65534);
+        for path in [&html, &html.join("own"), &html.join("own/a"), &html.join("plain")] {
+            std::os::unix::fs::chown(path, other, other).unwrap();
+        }
+        let link = |target: &Path, name: &str| {
+            let path = html.join(name);
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            std::os::unix::fs::lchown(&path, other, other).unwrap();
+        };
+        link(&secret, "folder");
+        link(&secret.join("a"), "file");
+        let server = Server::start(
+            &yorozu(),
+            folder.path(),
+            &format!(
+                "server {{ listen 127.0.0.1:$port; root $dir/html; disable_symlinks {mode}; autoindex on; }}"
+            ),
+        );
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let swapped = |one: &str, other: &str| {
+            let (one, other) = (html.join(one), html.join(other));
+            let exchange = nix::fcntl::RenameFlags::RENAME_EXCHANGE;
+            nix::fcntl::renameat2(
+                nix::fcntl::AT_FDCWD,
+                &one,
+                nix::fcntl::AT_FDCWD,
+                &other,
+                exchange,
+            )
+            .unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    swapped("own", "folder");
+                    swapped("plain", "file");
+                }
+            });
+            let mut seen = BTreeMap::new();
+            for _ in 0..1500 {
+                for path in ["/own/a", "/plain", "/own/"] {
+                    let answer = get(server.port, path).unwrap();
+                    let is_secret = answer.body == b"secret";
+                    *seen.entry((path, answer.status, is_secret)).or_insert(0) += 1;
+                }
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(seen.keys().all(|(_, _, is_secret)| !is_secret), "{mode}: {seen:?}");
+            assert!(seen.keys().any(|(_, status, _)| *status == 200), "{mode}: {seen:?}");
+        });
+    }
 }

@@ -105,6 +105,8 @@ fn a_socket_that_a_reload_adds_is_heard_though_a_worker_still_ends() {
     signal(&server, Signal::SIGWINCH);
     until("the rest", || log(&folder).contains("signal 28"));
     signal(&server, Signal::SIGHUP);
+    // The process that ends may still answer, and a second signal that comes before the first was read is none.
+    until("a server", || log(&folder).contains("start server process"));
     until("an answer", || get(server.port, "/").is_some());
     let file = folder.path().join("nginx.conf");
     let text = fs::read_to_string(&file).unwrap().replace("#later", "");
@@ -214,6 +216,42 @@ fn systemd_opens_the_sockets_and_is_told_how_it_goes() {
     kill(pid, Signal::SIGQUIT).unwrap();
     hears("STOPPING=1");
     assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn systemd_does_not_take_the_old_one_s_end_for_the_service_s() {
+    let folder = Folder::new();
+    let messages = folder.path().join("notify");
+    let told = UnixDatagram::bind(&messages).unwrap();
+    told.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let hears = || {
+        let mut text = [0; 256];
+        let count = told.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..count]).into_owned()
+    };
+    let http = format!("server {{ listen 127.0.0.1:{}; }}", free_port());
+    let mut old = activate(&folder, &http, Vec::new(), &messages);
+    let first = Pid::from_raw(i32::try_from(old.id()).unwrap());
+    assert!(hears().contains("READY=1"));
+    let begin = || {
+        kill(first, Signal::SIGUSR2).unwrap();
+        let second = hears().trim().strip_prefix("MAINPID=").unwrap().parse().unwrap();
+        assert!(hears().contains("READY=1"));
+        Stranger(second)
+    };
+    let end = |process| kill(Pid::from_raw(process), Signal::SIGQUIT).unwrap();
+    let refused = begin();
+    end(refused.0);
+    assert_eq!(hears().trim(), format!("MAINPID={first}"));
+    drop(refused);
+    let new = begin();
+    end(first.as_raw());
+    assert!(old.wait().unwrap().success());
+    end(new.0);
+    assert!(hears().contains("STOPPING=1"));
+    until("the new one's end", || !is_alive(new.0));
+    told.set_nonblocking(true).unwrap();
+    assert!(told.recv(&mut [0; 256]).is_err(), "there was one end, and one message of it");
 }
 
 #[test]

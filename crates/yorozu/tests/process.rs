@@ -511,7 +511,7 @@ fn symbolic_links_are_refused_when_asked() {
     std::os::unix::fs::symlink(html.join("real"), html.join("linked")).unwrap();
     std::os::unix::fs::symlink(html.join("real/a"), html.join("real/b")).unwrap();
     let http =
-        "server { listen 127.0.0.1:$port; root $dir/html; disable_symlinks on from=$document_root;
+        "server { listen 127.0.0.1:$port; root $dir/html; disable_symlinks on from=$document_root; autoindex on;
         location /linked/free { disable_symlinks off; alias $dir/html/linked/a; }
         location /linked/own { disable_symlinks if_not_owner; alias $dir/html/linked/a; } }";
     for kind in std::iter::once(yorozu()).chain(Kind::oracle()) {
@@ -523,5 +523,6 @@ fn symbolic_links_are_refused_when_asked() {
             "{kind:?}"
         );
         assert_eq!((status("/linked/free"), status("/linked/own")), (200, 200), "{kind:?}");
+        assert_eq!((status("/real/"), status("/linked/")), (200, 404), "{kind:?}");
     }
 }

@@ -150,20 +150,35 @@ fn early_data_is_for_requests_that_may_come_twice() {
         settings.enable_early_data = true;
         Arc::new(settings)
     };
-    for (method, expected) in [("GET", (200, "1r")), ("POST", (425, "")), ("HEAD", (200, ""))] {
-        let mut first = Client::connect(port, &settings, &hello).unwrap();
-        assert_eq!(get(&mut first, "/").unwrap().status, 200);
-        drop(first);
-        let early = request(method, "/");
-        let (mut client, asked) = Client::connect_early(port, &settings, &hello, &early).unwrap();
-        let answer = client.answer(asked).unwrap();
-        assert_eq!(answer.status, expected.0, "{method}");
-        if answer.status == 200 {
-            assert_eq!(body(&answer), expected.1, "{method}");
-        }
-        // Once the handshake is over nothing is early.
-        let asked = client.ask(&request("POST", "/")).unwrap();
-        assert_eq!(body(&client.answer(asked).unwrap()), "r");
+    for (method, early, late) in [
+        ("GET", (200, "1r"), (200, "r")),
+        ("POST", (425, ""), (200, "r")),
+        ("HEAD", (200, ""), (200, "")),
+    ] {
+        let ask = || {
+            let mut first = Client::connect(port, &settings, &hello).unwrap();
+            assert_eq!(get(&mut first, "/").unwrap().status, 200);
+            drop(first);
+            let (mut client, asked) =
+                Client::connect_early(port, &settings, &hello, &request(method, "/")).unwrap();
+            let answer = client.answer(asked).unwrap();
+            // Once the handshake is over nothing is early.
+            let asked = client.ask(&request("POST", "/")).unwrap();
+            assert_eq!(body(&client.answer(asked).unwrap()), "r");
+            (answer.status, if answer.status == 425 { String::new() } else { body(&answer) })
+        };
+        // On a busy machine the handshake's end may be there before the server looks at the request.
+        let mut answers = (0..50).map(|_| ask());
+        let is = |(status, body): &(u16, String), wanted: (u16, &str)| {
+            (*status, body.as_str()) == wanted
+        };
+        assert!(
+            answers.any(|answer| {
+                assert!(is(&answer, early) || is(&answer, late), "{method}: {answer:?}");
+                is(&answer, early)
+            }),
+            "{method} was never early"
+        );
     }
 }
 

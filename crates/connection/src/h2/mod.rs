@@ -29,12 +29,11 @@ use std::future::poll_fn;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use streams::{Handle, Known, Streams};
 use tokio::time::{Instant, Sleep};
-use yorozu_kernel::base::counters::{COUNTERS, Counted};
+use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::{limits, tasks};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
@@ -44,7 +43,6 @@ use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::source::{Frames, Interim, RequestSource};
 use yorozu_kernel::exchange::{Client, Exchange};
 use yorozu_kernel::logging::error::Level;
-use yorozu_upstream::Gauge;
 use yorozu_wire::h1::Version;
 use yorozu_wire::h2::frame::{Code, WINDOW_BYTES, WINDOW_MAX};
 use yorozu_wire::h2::hpack::Stop;
@@ -461,9 +459,9 @@ impl Loop {
             .then(|| Box::new(streams::Body(Rc::clone(&handle))) as Box<dyn Frames>);
         let source = Rc::new(Asker { streams: Rc::clone(&self.streams), id });
         let body = RequestBody::of_stream(source as Rc<dyn RequestSource>, frames, length);
-        COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
+        counters::count(Happened::Request);
         let exchange = Exchange::new(conf, client, request, body);
-        let _writing = Gauge::take(&COUNTERS.writing);
+        let _writing = Counted::of(Present::Writing);
         let stream = Stream { exchange, handle, is_malformed, _writing };
         // A panic ends the one stream, as it does in its own task.
         if let Ok(Some(rest)) = tasks::guard(|| stream.start(refusal)) {

@@ -1,16 +1,16 @@
 //! Sends a response as frames.
 
 use super::streams::{Gone, Handle};
-use crate::fields::is_of_head;
 use crate::send::{
-    Limit, Sent, Stop, first_fields, gather, keep_sent, last_fields, note_stream, outcome,
-    read_file, set_content_length,
+    self, Limit, Pieces, Sent, Stop, first_fields, keep_sent, last_fields, outcome, read_file,
+    set_content_length,
 };
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
+use yorozu_http::field::is_of_head;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
 use yorozu_kernel::exchange::{Exchange, stream};
@@ -67,7 +67,7 @@ pub(super) fn begin(exchange: &mut Exchange, stream: &Rc<Handle>, mut response: 
         conf.location(exchange.location).of::<super::Conf>().http2_chunk_size.bytes().max(1);
     if let Body::Memory(bytes) = &body {
         if limit.is_free() && streams.room(stream.id) >= bytes.len() {
-            let sent = send(exchange, stream, bytes.clone(), chunk_bytes, true);
+            let sent = send_now(exchange, stream, bytes.clone(), chunk_bytes, true);
             return Begun::Done(outcome(exchange, sent));
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn begin(exchange: &mut Exchange, stream: &Rc<Handle>, mut response: 
 }
 
 /// Sends bytes for which there is room.
-fn send(
+fn send_now(
     exchange: &mut Exchange,
     stream: &Handle,
     bytes: Bytes,
@@ -153,12 +153,9 @@ impl Rest {
     async fn stream(
         &mut self,
         exchange: &mut Exchange,
-        mut stream: stream::Stream,
+        stream: stream::Stream,
     ) -> Result<(), Stop> {
-        stream.announced = exchange.sent.content_length;
-        let result = self.pieces(exchange, &mut stream).await;
-        note_stream(exchange, &mut stream);
-        result?;
+        send::stream(self, exchange, stream).await?;
         let stream = &self.sender.stream;
         if exchange.sent.trailers.is_empty() {
             stream.streams.send_data(stream.id, Bytes::new(), 1, true)?;
@@ -170,35 +167,6 @@ impl Rest {
             })?;
         }
         Ok(())
-    }
-
-    async fn pieces(
-        &mut self,
-        exchange: &mut Exchange,
-        stream: &mut stream::Stream,
-    ) -> Result<(), Stop> {
-        loop {
-            let next = tokio::select! {
-                biased;
-                next = stream.next() => next?,
-                () = self.sender.reset() => {
-                    return Err(Stop::Failed(io::ErrorKind::ConnectionReset.into()));
-                }
-            };
-            match next {
-                None => return Ok(()),
-                Some(Segment::Memory(bytes)) if bytes.len() < limits::H2_SMALL_BYTES => {
-                    let (bytes, after) = gather(bytes, stream).await;
-                    self.bytes(exchange, bytes, false).await?;
-                    match after.transpose()? {
-                        Some(Some(segment)) => self.segment(exchange, segment, false).await?,
-                        Some(None) => return Ok(()),
-                        None => {}
-                    }
-                }
-                Some(segment) => self.segment(exchange, segment, false).await?,
-            }
-        }
     }
 
     /// Sends bytes as the client's windows and `limit_rate` allow.
@@ -214,18 +182,28 @@ impl Rest {
             let count = self.sender.room().await?.min(wanted);
             let piece = bytes.split_to(count);
             let is_end = is_last && bytes.is_empty();
-            send(exchange, &self.sender.stream, piece, self.sender.chunk_bytes, is_end)?;
+            send_now(exchange, &self.sender.stream, piece, self.sender.chunk_bytes, is_end)?;
         }
         Ok(())
     }
 }
 
-impl Sender {
-    /// Returns when the client has given the stream up.
-    async fn reset(&self) {
-        poll_fn(|context| self.stream.streams.poll_reset(self.stream.id, context)).await;
+impl Pieces for Rest {
+    async fn piece(&mut self, exchange: &mut Exchange, bytes: Bytes) -> Result<(), Stop> {
+        self.bytes(exchange, bytes, false).await
     }
 
+    async fn segment(&mut self, exchange: &mut Exchange, segment: Segment) -> Result<(), Stop> {
+        Self::segment(self, exchange, segment, false).await
+    }
+
+    async fn given_up(&self) {
+        let stream = &self.sender.stream;
+        poll_fn(|context| stream.streams.poll_reset(stream.id, context)).await;
+    }
+}
+
+impl Sender {
     /// Waits for room: how much there is.
     async fn room(&self) -> Result<usize, Stop> {
         let streams = &self.stream.streams;

@@ -1,21 +1,17 @@
 //! HTTP/0.9 over QUIC, as tests between implementations speak it: a line in, content out.
 
 use super::outgoing::Outgoing;
-use super::{Open, Shared, number, write};
+use super::{Open, Shared, number, stream, write};
 use crate::head::{Bounds, Received, read};
-use crate::respond::{self, Begun, log};
-use crate::send::Sent;
 use crate::{current_conf, default_core, first_core};
 use bytes::BytesMut;
 use quinn::{RecvStream, SendStream};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
-use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::counters::{self, Happened};
 use yorozu_kernel::base::timer;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::source::RequestSource;
-use yorozu_upstream::Gauge;
 use yorozu_wire::h3::frame::Code;
 
 /// Reads a request, and answers it.
@@ -43,24 +39,9 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut
     };
     let source = Rc::clone(&outgoing) as Rc<dyn RequestSource>;
     let body = RequestBody::of_stream(source, None, None);
-    COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
-    let mut exchange = Exchange::new(conf, Rc::clone(&shared.client), request, body);
-    let _writing = Gauge::take(&COUNTERS.writing);
-    let answer = match respond::begin(&mut exchange, refusal) {
-        Begun::Waits(pending) => respond::wait(&mut exchange, pending).await,
-        Begun::Done(answer) => answer,
-    };
-    match answer {
-        Ok(response) => {
-            let sent = write::send(&mut exchange, &outgoing, *response, write::Form::Bare).await;
-            exchange.is_complete = sent == Sent::Whole;
-        }
-        Err(status) => {
-            exchange.status = status;
-            outgoing.reset(Code::REQUEST_CANCELLED);
-        }
-    }
-    log(&mut exchange);
+    counters::count(Happened::Request);
+    let exchange = Box::new(Exchange::new(conf, Rc::clone(&shared.client), request, body));
+    stream::respond((exchange, refusal), &outgoing, write::Form::Bare).await;
 }
 
 /// The first line, with its end.

@@ -34,13 +34,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
-use yorozu_kernel::base::counters::{COUNTERS, Counted};
+use yorozu_kernel::base::counters::{Counted, Present};
 use yorozu_kernel::base::{limits, tasks};
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::logging::error::Level;
-use yorozu_upstream::Gauge;
 use yorozu_wire::h3::frame::{Broken, Code};
 use yorozu_wire::h3::qpack::{Decoder, TABLE_BYTES};
 
@@ -113,6 +112,8 @@ struct Shared {
     failure: Cell<Option<(Code, &'static str)>>,
     /// Told when a stream ends, or the connection has to.
     told: Notify,
+    /// Whether it begins a stream: it looks what has ended after that, and need not be told.
+    is_beginning: Cell<bool>,
     /// Responses that were given to the library whole, and of which not all may have arrived.
     unacknowledged: RefCell<VecDeque<SendStream>>,
 }
@@ -210,8 +211,8 @@ struct Open {
 impl Open {
     fn new(shared: &Rc<Shared>) -> Self {
         shared.streams.set(shared.streams.get() + 1);
-        shared.counted.borrow_mut().get_or_insert_with(|| Gauge::take(&COUNTERS.with_streams));
-        Self { shared: Rc::clone(shared), _counted: Gauge::take(&COUNTERS.streams) }
+        shared.counted.borrow_mut().get_or_insert_with(|| Counted::of(Present::WithStreams));
+        Self { shared: Rc::clone(shared), _counted: Counted::of(Present::Streams) }
     }
 }
 
@@ -222,7 +223,9 @@ impl Drop for Open {
         if left == 0 {
             *self.shared.counted.borrow_mut() = None;
         }
-        self.shared.told.notify_one();
+        if !self.shared.is_beginning.get() {
+            self.shared.told.notify_one();
+        }
     }
 }
 
@@ -258,6 +261,7 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
         next_stream: Cell::new(0),
         failure: Cell::new(None),
         told: Notify::new(),
+        is_beginning: Cell::new(false),
         unacknowledged: RefCell::default(),
     });
     let opened = Instant::now();
@@ -351,7 +355,8 @@ struct Life {
 
 /// What happens next.
 enum Event {
-    Request(SendStream, RecvStream),
+    /// Many streams were taken.
+    Busy,
     OneWay(RecvStream),
     /// A stream ended, or the connection has to.
     Told,
@@ -375,19 +380,10 @@ impl Life {
         if shared.worker.is_stopping() {
             self.end();
         }
-        let mut steps = 0;
         loop {
             let event = self.next(&mut changed).await;
             match event {
-                Event::Request(send, recv) => {
-                    self.request(send, recv);
-                    steps += 1;
-                    if steps >= STEPS_MAX {
-                        steps = 0;
-                        tokio::task::yield_now().await;
-                    }
-                    continue;
-                }
+                Event::Busy => tokio::task::yield_now().await,
                 Event::OneWay(recv) => control::take(&shared, recv, self.speaks_hq),
                 Event::Told => {}
                 Event::Changed => {
@@ -401,7 +397,6 @@ impl Life {
                 Event::Silent | Event::Unwanted => return self.close(Code::NO_ERROR, "").await,
                 Event::Gone => return,
             }
-            steps = 0;
             if let Some((code, text)) = shared.failure.get() {
                 self.log(text);
                 return self.close(code, text).await;
@@ -412,25 +407,33 @@ impl Life {
         }
     }
 
+    /// Answers requests until something else happens.
     async fn next(&mut self, changed: &mut Pin<Box<dyn Future<Output = ()>>>) -> Event {
-        let shared = Rc::clone(&self.shared);
-        let may_take = shared.streams.get() < self.streams_max;
+        let (shared, handle) = (Rc::clone(&self.shared), Rc::clone(&self.handle));
+        let mut steps = 0;
         self.note_quiet();
         let mut told = pin!(shared.told.notified());
         let mut request = pin!(shared.quic.accept_bi());
         let mut one_way = pin!(shared.quic.accept_uni());
-        let mut ending = pin!(self.handle.ending.notified());
+        let mut ending = pin!(handle.ending.notified());
         poll_fn(|context| {
             if told.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Event::Told);
             }
-            if may_take {
+            while shared.streams.get() < self.streams_max {
                 match request.as_mut().poll(context) {
-                    Poll::Ready(Ok((send, recv))) => {
-                        return Poll::Ready(Event::Request(send, recv));
-                    }
+                    Poll::Ready(Ok((send, recv))) => self.request(send, recv),
                     Poll::Ready(Err(_)) => return Poll::Ready(Event::Gone),
-                    Poll::Pending => {}
+                    Poll::Pending => break,
+                }
+                if self.is_ending || shared.failure.get().is_some() {
+                    return Poll::Ready(Event::Told);
+                }
+                request.set(shared.quic.accept_bi());
+                self.note_quiet();
+                steps += 1;
+                if steps >= STEPS_MAX {
+                    return Poll::Ready(Event::Busy);
                 }
             }
             match one_way.as_mut().poll(context) {
@@ -508,12 +511,23 @@ impl Life {
         let open = Open::new(shared);
         let mut work: stream::Work = match self.speaks_hq {
             true => Box::pin(hq::answer(Rc::clone(shared), open, send, recv)),
-            false => Box::pin(stream::answer(Rc::clone(shared), open, send, recv)),
+            false => {
+                // Written where it stays: it has thousands of bytes, which would be moved there.
+                let place = Box::new_uninit();
+                let answer = Box::write(place, stream::answer(Rc::clone(shared), open, send, recv));
+                Box::into_pin(answer)
+            }
         };
         // What waits for nothing is answered now. A panic ends the one stream, as it does in its own task.
         let mut context = Context::from_waker(Waker::noop());
-        if let Ok(Poll::Pending) = tasks::guard(|| work.as_mut().poll(&mut context)) {
+        shared.is_beginning.set(true);
+        let begun = tasks::guard(|| work.as_mut().poll(&mut context));
+        if let Ok(Poll::Pending) = begun {
+            shared.is_beginning.set(false);
             tasks::of_request(work);
+        } else {
+            drop(work);
+            shared.is_beginning.set(false);
         }
     }
 

@@ -11,15 +11,13 @@ use quinn::{RecvStream, SendStream};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
-use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::timer;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::source::{Frames, RequestSource};
-use yorozu_upstream::Gauge;
 use yorozu_wire::h1::Version;
 use yorozu_wire::h3::frame::{Broken, Code};
 
@@ -33,11 +31,11 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, rec
     let outgoing = Outgoing::new(Rc::clone(&shared), send);
     let incoming = Incoming::new(Rc::clone(&shared), id, recv);
     let Some(exchange) = receive(&shared, &outgoing, incoming).await else { return };
-    respond(exchange, &outgoing).await;
+    respond(exchange, &outgoing, write::Form::Frames).await;
 }
 
-/// A request, and why it is refused, if it is.
-type Received = (Exchange, Option<Refusal>);
+/// A request, and why it is refused, if it is. Boxed, as it is passed on some times.
+pub(super) type Received = (Box<Exchange>, Option<Refusal>);
 
 /// Reads a request's head; `None` if it gets no answer.
 async fn receive(
@@ -112,8 +110,9 @@ fn begin(
     let frames = (!is_whole).then(|| Box::new(incoming) as Box<dyn Frames>);
     let source = Rc::clone(outgoing) as Rc<dyn RequestSource>;
     let body = RequestBody::of_stream(source, frames, length);
-    COUNTERS.requests.fetch_add(1, Ordering::Relaxed);
-    (Exchange::new(conf, Rc::clone(&shared.client), request, body), refusal)
+    counters::count(Happened::Request);
+    let (place, client) = (Box::new_uninit(), Rc::clone(&shared.client));
+    (Box::write(place, Exchange::new(conf, client, request, body)), refusal)
 }
 
 /// Whether the handshake is still under way: what comes now may be another's, who sends it once more (RFC 8470).
@@ -134,15 +133,20 @@ fn give_up(shared: &Shared, outgoing: &Outgoing, incoming: &mut Incoming, why: &
     }
 }
 
-async fn respond((mut exchange, refusal): Received, outgoing: &Rc<Outgoing>) {
-    let _writing = Gauge::take(&COUNTERS.writing);
+/// Answers a request that was read.
+pub(super) async fn respond(
+    (mut exchange, refusal): Received,
+    outgoing: &Rc<Outgoing>,
+    form: write::Form,
+) {
+    let _writing = Counted::of(Present::Writing);
     let answer = match respond::begin(&mut exchange, refusal) {
         Begun::Waits(pending) => respond::wait(&mut exchange, pending).await,
         Begun::Done(answer) => answer,
     };
     match answer {
         Ok(response) => {
-            let sent = write::send(&mut exchange, outgoing, *response, write::Form::Frames).await;
+            let sent = write::send(&mut exchange, outgoing, *response, form).await;
             exchange.is_complete = sent == Sent::Whole;
         }
         Err(status) => {

@@ -1,15 +1,14 @@
 //! Sends a response as frames.
 
 use super::outgoing::{Fields, Outgoing};
-use crate::fields::is_of_head;
 use crate::send::{
-    Limit, Sent, Stop, first_fields, gather, keep_sent, last_fields, note_stream, outcome,
-    read_file, set_content_length,
+    self, Limit, Pieces, Sent, Stop, first_fields, keep_sent, last_fields, outcome, read_file,
+    set_content_length,
 };
 use bytes::Bytes;
-use std::io;
 use std::rc::Rc;
 use std::time::Duration;
+use yorozu_http::field::is_of_head;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
 use yorozu_kernel::exchange::{Exchange, stream};
@@ -50,7 +49,7 @@ pub(super) async fn send(
     keep_sent(exchange, response, false);
     exchange.keep_alive = true;
     let limit = Limit::of(exchange, core);
-    let sender = Sender { stream, timeout: core.send_timeout, limit, form };
+    let mut sender = Sender { stream, timeout: core.send_timeout, limit, form };
     let result = sender.all(exchange, head, has_content, body).await;
     match &result {
         Ok(()) => stream.finish(),
@@ -62,7 +61,7 @@ pub(super) async fn send(
 
 impl Sender<'_> {
     async fn all(
-        &self,
+        &mut self,
         exchange: &mut Exchange,
         head: Option<Bytes>,
         has_content: bool,
@@ -79,7 +78,7 @@ impl Sender<'_> {
                 self.stream.write(&mut [head], self.timeout).await?;
                 match body {
                     _ if !has_content => Ok(()),
-                    Body::Memory(bytes) => self.bytes(exchange, bytes).await,
+                    Body::Memory(bytes) => self.piece(exchange, bytes).await,
                     Body::Segments(segments) => {
                         for segment in segments {
                             self.segment(exchange, segment).await?;
@@ -110,41 +109,12 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Sends content as the client takes it and `limit_rate` allows.
-    async fn bytes(&self, exchange: &mut Exchange, mut bytes: Bytes) -> Result<(), Stop> {
-        while !bytes.is_empty() {
-            let allowed = self.limit.allowance(exchange.body_bytes_sent).await;
-            let piece = bytes.split_to(bytes.len().min(allowed));
-            self.put(exchange, Bytes::new(), piece).await?;
-        }
-        Ok(())
-    }
-
-    async fn segment(&self, exchange: &mut Exchange, segment: Segment) -> Result<(), Stop> {
-        match segment {
-            Segment::Memory(bytes) => self.bytes(exchange, bytes).await,
-            Segment::File(file, range) => {
-                let mut at = range.start;
-                while at < range.end {
-                    let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-                    let bytes = read_file(&file, at, left.min(limits::FILE_CHUNK_BYTES)).await?;
-                    at += bytes.len() as u64;
-                    self.bytes(exchange, bytes).await?;
-                }
-                Ok(())
-            }
-        }
-    }
-
     async fn stream(
-        &self,
+        &mut self,
         exchange: &mut Exchange,
-        mut stream: stream::Stream,
+        stream: stream::Stream,
     ) -> Result<(), Stop> {
-        stream.announced = exchange.sent.content_length;
-        let result = self.pieces(exchange, &mut stream).await;
-        note_stream(exchange, &mut stream);
-        result?;
+        send::stream(self, exchange, stream).await?;
         let trailers = &exchange.sent.trailers;
         let allowed: Vec<_> = trailers.iter().filter(|(name, _)| !is_of_head(name)).collect();
         if allowed.is_empty() || self.form == Form::Bare {
@@ -154,33 +124,35 @@ impl Sender<'_> {
         allowed.iter().for_each(|(name, value)| fields.put(name, value));
         self.stream.write(&mut [fields.frame()], self.timeout).await
     }
+}
 
-    async fn pieces(
-        &self,
-        exchange: &mut Exchange,
-        stream: &mut stream::Stream,
-    ) -> Result<(), Stop> {
-        loop {
-            let next = tokio::select! {
-                biased;
-                next = stream.next() => next?,
-                () = self.stream.closed() => {
-                    return Err(Stop::Failed(io::ErrorKind::ConnectionReset.into()));
+impl Pieces for Sender<'_> {
+    async fn piece(&mut self, exchange: &mut Exchange, mut bytes: Bytes) -> Result<(), Stop> {
+        while !bytes.is_empty() {
+            let allowed = self.limit.allowance(exchange.body_bytes_sent).await;
+            let piece = bytes.split_to(bytes.len().min(allowed));
+            self.put(exchange, Bytes::new(), piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn segment(&mut self, exchange: &mut Exchange, segment: Segment) -> Result<(), Stop> {
+        match segment {
+            Segment::Memory(bytes) => self.piece(exchange, bytes).await,
+            Segment::File(file, range) => {
+                let mut at = range.start;
+                while at < range.end {
+                    let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+                    let bytes = read_file(&file, at, left.min(limits::FILE_CHUNK_BYTES)).await?;
+                    at += bytes.len() as u64;
+                    self.piece(exchange, bytes).await?;
                 }
-            };
-            match next {
-                None => return Ok(()),
-                Some(Segment::Memory(bytes)) if bytes.len() < limits::H2_SMALL_BYTES => {
-                    let (bytes, after) = gather(bytes, stream).await;
-                    self.bytes(exchange, bytes).await?;
-                    match after.transpose()? {
-                        Some(Some(segment)) => self.segment(exchange, segment).await?,
-                        Some(None) => return Ok(()),
-                        None => {}
-                    }
-                }
-                Some(segment) => self.segment(exchange, segment).await?,
+                Ok(())
             }
         }
+    }
+
+    async fn given_up(&self) {
+        self.stream.closed().await;
     }
 }

@@ -17,8 +17,8 @@ settings! {
     http3_max_concurrent_streams: u64 = "128", ONE, HTTP_SERVER;
     /// How much of a request's body a client may send before it is read.
     http3_stream_buffer_size: Size = "64k", ONE, HTTP_SERVER;
-    /// Whether several datagrams are given to the system with one call.
-    quic_gso: bool = "off", ONE, HTTP_SERVER;
+    /// Whether several datagrams are given to the system with one call, where it takes them (`UDP_SEGMENT`).
+    quic_gso: bool = "on", ONE, HTTP_SERVER;
     /// Secret that tokens, stateless resets and connection IDs are made with; without, one is drawn at the start.
     quic_host_key: Option<HostKey> = none, ONE, HTTP_SERVER;
     /// Whether clients must show first that they are at the address they send from.
@@ -31,14 +31,14 @@ pub const OTHERS: &[Directive] = &[
         "quic_active_connection_id_limit",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("five of a client's are kept"),
+        Action::Ignored("five of a client's are kept", once::<u64>),
         "Connection IDs of a client that are kept.",
     ),
     Directive::row(
         "quic_bpf",
         MAIN,
         Arity::ONE,
-        Action::Ignored("a worker that gets another one's datagram hands it over"),
+        Action::Ignored("a worker that gets another one's datagram hands it over", once::<bool>),
         "Whether the system brings the datagrams of a client that moved to its worker.",
     ),
 ];

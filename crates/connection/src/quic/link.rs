@@ -26,21 +26,38 @@ const HERE: [u8; 1] = [0];
 /// Longest message: as many datagrams as the system gives at once, and what is said of them.
 const MESSAGE_BYTES: usize = 72 * 1024;
 
-/// From here on `switch` belongs to the process that reads the sockets, and `link` leads to the one before it.
-///
-/// # Errors
-/// No thread or descriptor is left.
-pub fn lead(switch: &Arc<Switch>, link: UnixDatagram) -> io::Result<()> {
-    link.set_nonblocking(true)?;
-    switch.set_predecessor(Some(link.try_clone()?));
-    let switch = Arc::clone(switch);
-    tasks::of_process("the word to the server before", move || {
-        while !link.send(&HERE).is_err_and(|problem| problem.kind() != ErrorKind::WouldBlock) {
-            pause(INTERVAL);
-        }
-        // It has ended: what it had is unknown to all.
-        switch.set_predecessor(None);
-    })
+/// The end of the link in the process that reads the sockets.
+#[derive(Debug)]
+pub struct Lead {
+    switch: Arc<Switch>,
+    link: UnixDatagram,
+}
+
+impl Lead {
+    /// From here on `switch` hands back what it does not know: before the first endpoint reads.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(switch: &Arc<Switch>, link: UnixDatagram) -> io::Result<Self> {
+        link.set_nonblocking(true)?;
+        switch.set_predecessor(Some(link.try_clone()?));
+        Ok(Self { switch: Arc::clone(switch), link })
+    }
+
+    /// Tells the process before this one that the sockets are read here, as long as it is there.
+    ///
+    /// # Errors
+    /// No thread is left.
+    pub fn begin(self) -> io::Result<()> {
+        let Self { switch, link } = self;
+        tasks::of_process("the word to the server before", move || {
+            while !link.send(&HERE).is_err_and(|problem| problem.kind() != ErrorKind::WouldBlock) {
+                pause(INTERVAL);
+            }
+            // It has ended: what it had is unknown to all.
+            switch.set_predecessor(None);
+        })
+    }
 }
 
 /// From here on `switch` reads the sockets only while no one at the other end of `link` does.
@@ -50,8 +67,10 @@ pub fn lead(switch: &Arc<Switch>, link: UnixDatagram) -> io::Result<()> {
 pub fn follow(switch: &Arc<Switch>, link: UnixDatagram) -> io::Result<()> {
     link.set_nonblocking(false)?;
     link.set_read_timeout(Some(INTERVAL))?;
-    let switch = Arc::clone(switch);
-    tasks::of_process("what the next server hands back", move || {
+    switch.set_successor(true);
+    let of_thread = Arc::clone(switch);
+    let started = tasks::of_process("what the next server hands back", move || {
+        let switch = &of_thread;
         let mut message = vec![0; MESSAGE_BYTES];
         let mut heard: Option<Instant> = None;
         loop {
@@ -77,8 +96,10 @@ pub fn follow(switch: &Arc<Switch>, link: UnixDatagram) -> io::Result<()> {
                 switch.set_succeeded(false);
             }
         }
+        switch.set_successor(false);
         switch.set_succeeded(false);
-    })
+    });
+    started.inspect_err(|_| switch.set_successor(false))
 }
 
 #[expect(clippy::disallowed_methods, reason = "of threads that serve no client")]

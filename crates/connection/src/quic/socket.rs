@@ -192,6 +192,11 @@ impl Debug for Poller {
 impl UdpPoller for Poller {
     fn poll_writable(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let sockets = Arc::clone(&self.sockets);
+        // It nearly always does: asked before each datagram, the future for the rest costs more than making one.
+        let is_writable = || sockets.parts[0].io.try_io(Interest::WRITABLE, || Ok(()));
+        if self.writable.is_none() && is_writable().is_ok() {
+            return Poll::Ready(Ok(()));
+        }
         let writable = self
             .writable
             .get_or_insert_with(|| Box::pin(async move { sockets.parts[0].io.writable().await }));

@@ -47,6 +47,8 @@ pub struct Switch {
     predecessor: ArcSwapOption<UnixDatagram>,
     /// Whether another process reads the sockets.
     is_succeeded: AtomicBool,
+    /// Whether another process is there that reads them, or is about to: what is known to no endpoint may be its own.
+    has_successor: AtomicBool,
 }
 
 /// What an endpoint has of the switch.
@@ -116,11 +118,13 @@ impl Switch {
         queue.map(|queue| _ = queue.try_send(parcel)).is_some()
     }
 
-    /// Hands a parcel to the process before this one; `false` if there is none.
+    /// Hands a parcel to the process before this one; `false` if no other process can have the connection. What the
+    /// process after this one may have is lost, as on any way: an answer would end its connection.
     pub(super) fn hand_back(&self, address: SocketAddr, parcel: impl Fn() -> Parcel) -> bool {
         let predecessor = self.predecessor.load();
         // What it does not take is lost.
         predecessor.as_ref().map(|link| _ = link.send(&link::written(address, &parcel()))).is_some()
+            || self.has_successor.load(Ordering::Relaxed)
     }
 
     /// A parcel that the process after this one has handed back.
@@ -133,6 +137,10 @@ impl Switch {
 
     pub(super) fn set_predecessor(&self, link: Option<UnixDatagram>) {
         self.predecessor.store(link.map(Arc::new));
+    }
+
+    pub(super) fn set_successor(&self, is_there: bool) {
+        self.has_successor.store(is_there, Ordering::Relaxed);
     }
 
     pub(super) fn is_succeeded(&self) -> bool {
@@ -192,6 +200,20 @@ mod tests {
         assert!(!switch.hand_over(address, two, parcel(1)));
         let next = switch.join(address, None).unwrap().number;
         assert_eq!(next, two.wrapping_add(1), "numbers come again late");
+    }
+
+    #[test]
+    fn what_another_process_may_have_is_not_answered() {
+        let (switch, address) = (Switch::default(), ([127, 0, 0, 1], 443).into());
+        assert!(!switch.hand_back(address, || parcel(1)));
+        switch.set_successor(true);
+        assert!(switch.hand_back(address, || parcel(1)));
+        switch.set_successor(false);
+        assert!(!switch.hand_back(address, || parcel(1)));
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        switch.set_predecessor(Some(ours));
+        assert!(switch.hand_back(address, || parcel(1)));
+        assert!(theirs.recv(&mut [0; 100]).is_ok_and(|length| length > 1));
     }
 
     #[test]

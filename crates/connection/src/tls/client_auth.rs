@@ -71,12 +71,7 @@ impl ClientAuth {
         let rule = [asking as u8];
         let parts = std::iter::once(&rule[..]).chain(all.iter().map(|der| &der[..]));
         let circle = tickets::circle(parts);
-        let lists = crl.map(|crl| files.revocations(crl)).transpose()?;
-        let authorities = Authorities::new(all, lists.as_deref(), depth, Purpose::Client);
-        let authorities = authorities.map_err(|problem| {
-            let shown = crl.unwrap_or(Path::new("")).display();
-            format!("cannot load CRL \"{shown}\": {problem}")
-        })?;
+        let authorities = Authorities::load(all, crl, depth, Purpose::Client, files)?;
         Ok(Self { asking, authorities, hints: hints.into(), circle })
     }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 use yorozu_conf::value;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::{ConfPath, Size, word_enum};
+use yorozu_kernel::config::types::{ConfPath, Size, ZONE_BYTES_MIN, word_enum};
 use yorozu_tls::commands::Commands;
+use yorozu_tls::kept::CertificateCache;
 use yorozu_tls::names::{Curves, Protocols};
+use yorozu_tls::pem::PasswordFile;
 
 const HTTP_SERVER: Contexts = HTTP | SERVER;
 
@@ -35,7 +37,7 @@ settings! {
     /// Groups for the exchange of keys.
     ssl_ecdh_curve: Curves = "auto", ONE, HTTP_SERVER;
     /// Passwords for the keys, one a line.
-    ssl_password_file: Option<ConfPath> = none, ONE, HTTP_SERVER;
+    ssl_password_file: Option<PasswordFile> = none, ONE, HTTP_SERVER;
     /// Whether the server's order of ciphers decides.
     ssl_prefer_server_ciphers: bool = "off", ONE, HTTP_SERVER;
     /// Versions of TLS.
@@ -76,24 +78,40 @@ word_enum! {
 }
 
 /// `ssl_session_cache`
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum SessionCache {
-    /// Nothing is stored.
-    None,
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct SessionCache {
+    /// What the last of `off`, `none` and `builtin` says: the number of sessions, or none.
+    builtin: Option<Option<usize>>,
     /// Name and number of sessions.
-    Stored(String, usize),
+    shared: Option<(String, usize)>,
+}
+
+impl SessionCache {
+    /// Name and number of sessions, where any are stored.
+    pub fn stored(&self) -> Option<(&str, usize)> {
+        let shared = self.shared.as_ref().map(|(name, count)| (name.as_str(), *count));
+        match self.builtin {
+            // As nginx: whatever stands beside it.
+            Some(None) => None,
+            Some(Some(count)) => shared.or(Some(("builtin", count))),
+            None => shared,
+        }
+    }
 }
 
 /// Sessions in a megabyte, as nginx's manual has it.
 const SESSIONS_PER_MEGABYTE: u64 = 4000;
 /// Sessions of a cache without a name.
 const BUILTIN_SESSIONS: usize = 20_480;
-/// nginx's least size of a shared memory zone: eight pages.
-const ZONE_BYTES_MIN: u64 = 8 * 4096;
 
 impl Setting for SessionCache {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut found = Self::None;
+        let mut found = Self::default();
+        found.again(args)?;
+        Ok(found)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             let invalid = || {
                 let word = String::from_utf8_lossy(word);
@@ -102,15 +120,13 @@ impl Setting for SessionCache {
             let text = std::str::from_utf8(word).map_err(|_| invalid())?;
             let mut parts = text.split(':');
             match (parts.next(), parts.next(), parts.next(), parts.next()) {
-                (Some("off" | "none"), None, ..) => {}
+                (Some("off" | "none"), None, ..) => self.builtin = Some(None),
                 (Some("builtin"), size, None, _) => {
                     let size = match size {
                         Some(size) => size.parse().map_err(|_| invalid())?,
                         None => BUILTIN_SESSIONS,
                     };
-                    if found == Self::None {
-                        found = Self::Stored("builtin".to_owned(), size);
-                    }
+                    self.builtin = Some(Some(size));
                 }
                 (Some("shared"), Some(name), Some(size), None) if !name.is_empty() => {
                     let bytes = value::size(size.as_bytes()).ok_or_else(invalid)?;
@@ -119,60 +135,13 @@ impl Setting for SessionCache {
                     }
                     let count = bytes.saturating_mul(SESSIONS_PER_MEGABYTE) / (1024 * 1024);
                     let count = usize::try_from(count).unwrap_or(usize::MAX);
-                    found = Self::Stored(name.to_owned(), count);
+                    self.shared = Some((name.to_owned(), count));
                 }
                 _ => return Err(invalid()),
             }
         }
-        Ok(found)
+        Ok(())
     }
-}
-
-/// `ssl_certificate_cache`
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct CertificateCache {
-    /// Certificates kept; 0 for none.
-    pub max: usize,
-    /// Those not asked for so long are forgotten.
-    pub inactive: Duration,
-    /// After so long the file is looked at again.
-    pub valid: Duration,
-}
-
-impl Setting for CertificateCache {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut cache =
-            Self { max: 0, inactive: Duration::from_secs(10), valid: Duration::from_secs(60) };
-        for word in args.words {
-            let text = String::from_utf8_lossy(word);
-            let time = |text: &str| value::time(text.as_bytes()).filter(|time| !time.is_zero());
-            let is_read = match text.split_once('=') {
-                None => text == "off" && args.words.len() == 1,
-                Some(("max", number)) => {
-                    number.parse().is_ok_and(|max: usize| max > 0 && replace(&mut cache.max, max))
-                }
-                Some(("inactive", text)) => {
-                    time(text).is_some_and(|time| replace(&mut cache.inactive, time))
-                }
-                Some(("valid", text)) => {
-                    time(text).is_some_and(|time| replace(&mut cache.valid, time))
-                }
-                Some(_) => false,
-            };
-            if !is_read {
-                return Err(args.invalid_parameter(word));
-            }
-        }
-        if cache.max == 0 && args.word(0) != b"off" {
-            return Err(ValueError(format!("\"{}\" must have the \"max\" parameter", args.name)));
-        }
-        Ok(cache)
-    }
-}
-
-fn replace<T>(place: &mut T, value: T) -> bool {
-    *place = value;
-    true
 }
 
 /// Rows with no effect, or none here.
@@ -181,21 +150,21 @@ pub const OTHERS: &[Directive] = &[
         "ssl_certificate_compression",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("certificates are sent as they are"),
+        Action::Ignored("certificates are sent as they are", once::<bool>),
         "Whether certificates are compressed.",
     ),
     Directive::row(
         "ssl_dhparam",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("the TLS library exchanges keys over curves only"),
+        Action::Ignored("the TLS library exchanges keys over curves only", once::<Bytes>),
         "Parameters for the exchange of keys without curves.",
     ),
     Directive::row(
         "ssl_stapling_verify",
         HTTP_SERVER,
         Arity::ONE,
-        Action::Ignored("answers are always verified by the certificate's authority"),
+        Action::Ignored("answers are always verified by the certificate's authority", once::<bool>),
         "Whether the responder's answers are verified.",
     ),
     Directive::row(

@@ -2,6 +2,7 @@
 
 pub mod client_auth;
 pub mod directives;
+mod figures;
 pub mod handshake;
 pub mod server;
 pub mod session;
@@ -19,4 +20,5 @@ pub const MODULE: Module =
     Module::new("http_ssl", || [directives::DIRECTIVES, directives::OTHERS].concat())
         .with(&[silent::<directives::Draft>])
         .sharing(&[SharedType::of::<tickets::SessionStore>(), SharedType::of::<pem::PemFiles>()])
-        .computing(session::VARIABLES);
+        .computing(session::VARIABLES)
+        .showing(figures::report, figures::SECTIONS);

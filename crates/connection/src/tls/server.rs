@@ -1,7 +1,7 @@
 //! TLS towards clients, as one `server` block has it.
 
 use crate::tls::client_auth::{Asking, ClientAuth};
-use crate::tls::directives::{Conf, Draft, SessionCache, VerifyClient};
+use crate::tls::directives::{Conf, Draft, VerifyClient};
 use crate::tls::stapling::{Question, Stapled};
 use crate::tls::tickets::{self, Circle};
 use arc_swap::ArcSwap;
@@ -10,10 +10,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{
     CipherSuite, ProtocolVersion, ServerConfig, SignatureAlgorithm, SupportedProtocolVersion,
 };
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 use yorozu_kernel::config::directive::ValueError;
 use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::place::{ModuleConf, Place, place};
@@ -21,8 +19,9 @@ use yorozu_kernel::config::settings::{Compiling, ModuleDraft};
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_tls::identity::Identity;
+use yorozu_tls::kept::Kept;
 use yorozu_tls::pem::{self, PemFiles};
-use yorozu_tls::provider;
+use yorozu_tls::{provider, x509};
 
 /// Bytes that a record adds to its content, by rustls's way of counting.
 const RECORD_OVERHEAD: usize = 5;
@@ -44,6 +43,8 @@ pub struct ServerTls {
     configs: Option<Configs>,
     /// Certificates that variables name.
     named: Option<Named>,
+    /// Those that no variables name.
+    certificates: Vec<Stapled>,
     /// Certificates whose state is asked of their responders.
     pub questions: Vec<Arc<Question>>,
 }
@@ -88,16 +89,7 @@ struct Named {
     pairs: Vec<(Template, Template)>,
     folder: PathBuf,
     passwords: Vec<Vec<u8>>,
-    cache: crate::tls::directives::CertificateCache,
-    kept: Mutex<HashMap<Vec<u8>, LoadedCertificate>>,
-}
-
-/// A certificate that variables named.
-#[derive(Debug)]
-struct LoadedCertificate {
-    certificate: Arc<CertifiedKey>,
-    loaded: Instant,
-    used: Instant,
+    kept: Kept<Arc<CertifiedKey>>,
 }
 
 impl ModuleDraft for Draft {
@@ -139,6 +131,7 @@ impl ServerTls {
             has_tls13: protocols.iter().copied().any(is_tls13),
             configs: None,
             named: None,
+            certificates: Vec::new(),
             questions: Vec::new(),
         };
         if pairs.is_empty() {
@@ -173,14 +166,14 @@ impl ServerTls {
             }
         }
         let circle = tls.circle(&certificates);
+        tls.certificates.clone_from(&certificates);
         tls.configs =
             Some(configs(&conf, &tls, Arc::new(Certificates(certificates)), circle, env)?);
         tls.named = (!named.is_empty()).then(|| Named {
             pairs: named,
             folder: env.conf_prefix.clone(),
             passwords,
-            cache: conf.ssl_certificate_cache,
-            kept: Mutex::default(),
+            kept: Kept::new(conf.ssl_certificate_cache),
         });
         Ok(tls)
     }
@@ -188,6 +181,15 @@ impl ServerTls {
     /// Whether it has a certificate to show.
     pub fn has_certificate(&self) -> bool {
         self.named.is_some() || (self.configs.is_some() && !self.rejects)
+    }
+
+    /// When the first of its certificates ceases to be valid, in seconds since 1970; of those that no variables name.
+    pub fn expiry(&self) -> Option<u64> {
+        let ends = self.certificates.iter().filter_map(|certificate| {
+            let key = certificate.load();
+            Some(x509::validity(key.cert.first()?)?.1.as_secs())
+        });
+        ends.min()
     }
 
     /// Settings for a handshake; `exchange` is for the variables in names of certificates.
@@ -234,37 +236,16 @@ impl Named {
             return Ok(issued);
         }
         let name = [&certificate[..], b"\n", &key].concat();
-        let now = Instant::now();
-        if self.cache.max > 0 {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.retain(|_, kept| now - kept.used < self.cache.inactive);
-            if let Some(found) = kept.get_mut(&name) {
-                if now - found.loaded < self.cache.valid {
-                    found.used = now;
-                    return Ok(Arc::clone(&found.certificate));
-                }
-            }
-        }
-        let path = |name: &[u8]| pem::path(&self.folder, name);
-        let identity = Identity {
-            certificate: path(&certificate),
-            key: path(&key),
-            passwords: self.passwords.clone(),
-        };
-        let loaded = identity.load(&PemFiles::default()).map_err(|problem| problem.0)?;
-        let loaded = Arc::new(loaded);
-        if self.cache.max > 0 {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() >= self.cache.max {
-                let oldest = kept.iter().min_by_key(|(_, kept)| kept.used);
-                if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
-                    kept.remove(&oldest);
-                }
-            }
-            let certificate = Arc::clone(&loaded);
-            kept.insert(name, LoadedCertificate { certificate, loaded: now, used: now });
-        }
-        Ok(loaded)
+        self.kept.get_or_load(name, || {
+            let path = |name: &[u8]| pem::path(&self.folder, name);
+            let identity = Identity {
+                certificate: path(&certificate),
+                key: path(&key),
+                passwords: self.passwords.clone(),
+            };
+            let loaded = identity.load(&PemFiles::default()).map_err(|problem| problem.0)?;
+            Ok(Arc::new(loaded))
+        })
     }
 }
 
@@ -392,10 +373,7 @@ fn configs(
 /// Sessions that can begin with early data: they are stored, and taken out when they are taken up again, so that what
 /// was sent with one is answered once.
 fn early_data(conf: &Conf, config: &mut ServerConfig, circle: Circle, env: &Env) {
-    let (name, count) = match &conf.ssl_session_cache {
-        SessionCache::None => ("early data", EARLY_SESSIONS),
-        SessionCache::Stored(name, count) => (name.as_str(), *count),
-    };
+    let (name, count) = conf.ssl_session_cache.stored().unwrap_or(("early data", EARLY_SESSIONS));
     config.send_tls13_tickets = 1;
     let sessions = env.shared::<tickets::SessionStore>().sessions();
     config.session_storage = sessions.store(name, count, circle, conf.ssl_session_timeout);
@@ -417,14 +395,13 @@ fn resumption(
     config.send_tls13_tickets = 1;
     let timeout = conf.ssl_session_timeout;
     let sessions = env.shared::<tickets::SessionStore>().sessions();
-    match &conf.ssl_session_cache {
-        SessionCache::None => config.session_storage = Arc::new(NoServerSessionStorage {}),
-        SessionCache::Stored(name, count) => {
-            config.session_storage = sessions.store(name, *count, circle, timeout);
-        }
-    }
+    let stored = conf.ssl_session_cache.stored();
+    config.session_storage = match stored {
+        None => Arc::new(NoServerSessionStorage {}),
+        Some((name, count)) => sessions.store(name, count, circle, timeout),
+    };
     if !conf.ssl_conf_command.has_tickets(conf.ssl_session_tickets) {
-        if conf.ssl_session_cache == SessionCache::None {
+        if stored.is_none() {
             config.send_tls13_tickets = 0;
         }
         return Ok(());

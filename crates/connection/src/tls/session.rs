@@ -101,6 +101,11 @@ pub fn of(client: &Client) -> Option<&Session> {
 }
 
 impl Session {
+    /// Whether it goes on with an earlier one.
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
+    }
+
     pub fn new(session: &CommonState, offered: Offered, server: ServerId, id: SessionId) -> Self {
         Self {
             id,

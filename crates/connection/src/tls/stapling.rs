@@ -28,6 +28,7 @@ use yorozu_tls::ocsp::{
 };
 use yorozu_tls::signature::is_signed;
 use yorozu_upstream::{Connection, PeerAddress, SocketOptions};
+use yorozu_wire::h1::AnswerReader;
 
 const SHA1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.14.3.2.26");
 /// id-ad-ocsp
@@ -41,7 +42,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(60 * 60);
 const PAUSE: Duration = Duration::from_secs(5 * 60);
 /// Time for one question and its answer; nginx's.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Most bytes of an answer; chosen, usual ones have some thousand.
+/// Most bytes of an answer's content; chosen, usual ones have some thousand.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// How far clocks may differ; nginx's.
 const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
@@ -282,33 +283,21 @@ impl Question {
         );
         let text = [head.as_bytes(), &request].concat();
         connection.write_all(&text).await.map_err(failed)?;
-        let mut answer = BytesMut::new();
-        while answer.len() < ANSWER_BYTES_MAX && !is_whole(&answer) {
-            if connection.read(&mut answer).await.map_err(failed)? == 0 {
-                break;
+        let (mut reader, mut input) = (AnswerReader::new(true, ANSWER_BYTES_MAX), BytesMut::new());
+        let answer = loop {
+            let answer = match connection.read(&mut input).await.map_err(failed)? {
+                0 => reader.ended(true).map(Some),
+                _ => reader.take(&input.split()),
+            };
+            if let Some(answer) = answer.map_err(|problem| problem.to_string())? {
+                break answer;
             }
-        }
-        let is_ok = answer.starts_with(b"HTTP/1.") && answer.get(9..12) == Some(b"200");
-        match head_end(&answer).filter(|_| is_ok) {
-            Some(end) => Ok(answer.freeze().slice(end..)),
-            None => Err("OCSP responder sent no response with status 200".to_owned()),
+        };
+        match answer.status {
+            200 => Ok(answer.content.into()),
+            _ => Err("OCSP responder sent no response with status 200".to_owned()),
         }
     }
-}
-
-fn head_end(answer: &[u8]) -> Option<usize> {
-    memchr::memmem::find(answer, b"\r\n\r\n").map(|at| at + 4)
-}
-
-/// Whether an answer has arrived up to the length it announces. An answer without one ends with its connection.
-fn is_whole(answer: &[u8]) -> bool {
-    let Some(end) = head_end(answer) else { return false };
-    let length = answer[..end].split(|byte| *byte == b'\n').find_map(|line| {
-        let (name, value) = line.split_at_checked(b"content-length:".len())?;
-        let value = value.trim_ascii();
-        name.eq_ignore_ascii_case(b"content-length:").then(|| yorozu_conf::value::number(value))?
-    });
-    length.is_some_and(|length| (answer.len() - end) as u64 >= length)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub fn answer(
     exchange.cache_status = Some(status);
     exchange.cache_report.is_hit = is_hit;
     exchange.cache_report.ttl = Some(entry.head.fresh_until - now);
+    exchange.cache_report.saved = entry.head.made_in;
     entry.touch(exchange.now());
     let head = &entry.head;
     if let Some(status) = intercepted(exchange, conf, head.status) {
@@ -92,7 +93,9 @@ fn body(entry: &Entry, range: Range<u64>) -> Body {
     match &entry.body {
         EntryBody::Memory(bytes) => {
             let inside = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-            Body::Memory(bytes.bytes().slice(inside(range.start)..inside(range.end)))
+            let (bytes, range) = (bytes.bytes(), inside(range.start)..inside(range.end));
+            let is_whole = range == (0..bytes.len());
+            Body::Memory(if is_whole { bytes } else { bytes.slice(range) })
         }
         EntryBody::File(file, offset) => {
             let range = offset + range.start..offset + range.end;
@@ -106,6 +109,7 @@ pub fn answer_along(exchange: &mut Exchange, flow: &Flow, follower: Follower) ->
     exchange.cache_status = Some(CacheStatus::Hit);
     exchange.cache_report.is_hit = true;
     let head = &flow.head;
+    exchange.cache_report.saved = head.made_in;
     let location = exchange.conf.location(exchange.location);
     let Some(conf) = settings::of(location) else { unreachable!("a gateway's answer") };
     if let Some(status) = intercepted(exchange, conf, head.status) {

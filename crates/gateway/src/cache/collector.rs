@@ -2,11 +2,12 @@
 
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::task::spawn_blocking;
 use yorozu_cache::{
     Entry, EntryBody, EntryHead, FillGuard, Filling, Key, Making, Refused, Spool, StoreError, Zone,
 };
-use yorozu_kernel::base::tasks;
+use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::logging::error::{Context, Level};
 
 /// A response on its way into a zone, of whose body nothing has come yet.
@@ -17,6 +18,8 @@ pub struct Collector {
     guard: Option<FillGuard>,
     /// Since the upstream was asked for it.
     making: Arc<Making>,
+    /// When the upstream was asked, if the page shall remember what it cost.
+    started: Option<Instant>,
     context: Context,
 }
 
@@ -29,7 +32,13 @@ impl Collector {
         context: Context,
     ) -> Self {
         let head = EntryHead { began: making.moment(), ..head };
-        Self { zone, head, guard, making, context }
+        Self { zone, head, guard, making, started: None, context }
+    }
+
+    /// The page remembers how long it took from then on until it was whole.
+    #[must_use]
+    pub fn since(self, started: Instant) -> Self {
+        Self { started: Some(started), ..self }
     }
 
     /// The body is here, whole. `now` in seconds since 1970.
@@ -46,13 +55,11 @@ impl Collector {
         tasks::of_request(collecting.finish(now));
     }
 
-    /// The body takes time: those who wait for it read along from here on, as does its maker. `announced`: its
+    /// The body takes time: those who wait for it read along from here on, as does its maker, if it may answer them. `announced`: its
     /// length, if the origin said it.
-    pub fn begin(self, announced: Option<u64>) -> Collecting {
+    pub fn begin(mut self, announced: Option<u64>) -> Collecting {
         let filling = self.zone.filling(self.head.clone(), announced);
-        if let Some(guard) = &self.guard {
-            guard.begin(filling.flow());
-        }
+        self.guard = self.guard.and_then(|guard| guard.begin(filling.flow()));
         Collecting {
             collector: self,
             filling,
@@ -63,7 +70,8 @@ impl Collector {
     }
 
     fn store(self, body: EntryBody, body_bytes: u64, body_crc: u32, now: i64) {
-        let head = EntryHead { body_bytes, body_crc, ..self.head };
+        let made_in = self.started.map_or(self.head.made_in, made_in);
+        let head = EntryHead { body_bytes, body_crc, made_in, ..self.head };
         let entry = Arc::new(Entry::new(head, body, now));
         let made = Made { entry, making: self.making, guard: self.guard };
         store(self.zone, made, now, self.context);
@@ -159,6 +167,11 @@ impl Collecting {
     }
 }
 
+/// Milliseconds since the upstream was asked.
+pub fn made_in(started: Instant) -> u32 {
+    u32::try_from(turn::since(started).as_millis()).unwrap_or(u32::MAX)
+}
+
 /// An entry that is whole.
 pub struct Made {
     pub entry: Arc<Entry>,
@@ -178,6 +191,8 @@ pub fn store(zone: Arc<Zone>, made: Made, now: i64, context: Context) {
         // Without it: those who wait look again.
         return drop(guard);
     }
+    // Before the claim is given up, and with it the one of all nodes.
+    zone.tell(&key, &entry, &making);
     if let Some(guard) = guard {
         guard.stored(Arc::clone(&entry));
     }

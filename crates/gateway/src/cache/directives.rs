@@ -1,7 +1,9 @@
 //! Values of the cache's directives, and `*_cache_path`.
 
+use crate::nodes;
 use bitflags::bitflags;
 use bytes::Bytes;
+use std::path::PathBuf;
 use std::time::Duration;
 use yorozu_cache::{DiskOptions, Levels, Pace, ZoneOptions};
 use yorozu_conf::value;
@@ -272,6 +274,20 @@ fn keys(bytes: u64) -> usize {
     usize::try_from(pages * KEYS_PER_PAGE).unwrap_or(usize::MAX)
 }
 
+/// A disk tier of which nothing is said but its folder.
+pub(super) fn disk_at(path: PathBuf) -> DiskOptions {
+    DiskOptions {
+        path,
+        levels: Levels::default(),
+        max_size: None,
+        min_free: None,
+        files_max: 0,
+        inactive: 600,
+        loader: Pace::default(),
+        manager: Pace::default(),
+    }
+}
+
 fn pace<'a>(disk: &'a mut DiskOptions, name: &str) -> &'a mut Pace {
     if name.starts_with("loader") { &mut disk.loader } else { &mut disk.manager }
 }
@@ -285,18 +301,9 @@ fn time(text: &str) -> Option<Duration> {
 /// # Errors
 /// A parameter that is unknown or malformed, or a zone defined twice.
 pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
-    let mut disk = DiskOptions {
-        path: args.env.prefix_path(&args.text(0)),
-        levels: Levels::default(),
-        max_size: None,
-        min_free: None,
-        files_max: 0,
-        inactive: 600,
-        loader: Pace::default(),
-        manager: Pace::default(),
-    };
+    let mut disk = disk_at(args.env.prefix_path(&args.text(0)));
     let mut memory_bytes = MEMORY_DEFAULT;
-    let mut zone = None;
+    let (mut zone, mut shared) = (None, None);
     for word in &args.words[1..] {
         let text = String::from_utf8_lossy(word).into_owned();
         let (name, argument) = text.split_once('=').ok_or_else(|| args.invalid_parameter(word))?;
@@ -322,6 +329,7 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
             }
             "max_size" => disk.max_size = Some(size().ok_or_else(|| broken("max_size"))?),
             "min_free" => disk.min_free = Some(size().ok_or_else(|| broken("min_free"))?),
+            "shared" => shared = Some(argument.to_owned()),
             "memory" => memory_bytes = size().ok_or_else(|| broken("memory"))?,
             "use_temp_path" => {
                 // Temporary files always lie in the cache's own folder.
@@ -348,6 +356,9 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     let Some(zone) = zone else {
         return Err(ValueError(format!("\"{}\" must have \"keys_zone\" parameter", args.name)));
     };
+    if let Some(url) = shared {
+        nodes::share(args, &zone, &url)?;
+    }
     let options = ZoneOptions { memory_bytes, disk };
     let old = args.env.zones.borrow_mut().insert(zone.clone(), CacheZone { options });
     match old {

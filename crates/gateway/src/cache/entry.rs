@@ -1,6 +1,6 @@
 //! From an answer to an entry: whether it may be stored, and what is stored of it.
 
-use super::collector::Collector;
+use super::collector::{Collector, made_in};
 use super::directives::IgnoreHeaders;
 use super::plan::Plan;
 use super::settings::Conf;
@@ -27,11 +27,13 @@ pub fn collector(
     let making = plan.making.take()?;
     match entry_head(exchange, conf, head, response, &plan) {
         Ok(mut entry) => {
-            entry.made_in = u32::try_from(turn::since(started).as_millis()).unwrap_or(u32::MAX);
+            // Until it is whole, for those who read along.
+            entry.made_in = made_in(started);
             exchange.cache_report.is_stored = true;
             let context = Context::of(exchange);
             let guard = plan.guard.take();
-            Some(Box::new(Collector::new(plan.zone, entry, guard, making, context)))
+            let collector = Collector::new(plan.zone, entry, guard, making, context);
+            Some(Box::new(collector.since(started)))
         }
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);

@@ -3,10 +3,12 @@
 use super::directives::Invalidate;
 use super::key;
 use super::plan::Plan;
+use super::purge;
 use super::settings::Conf;
+use crate::nodes::{self, By};
 use crate::protocol::codec::Head;
 use std::sync::Arc;
-use yorozu_cache::{Key, Making, Purge, PurgeMode, Zone};
+use yorozu_cache::{Key, Making, Purge, PurgeMode, StoreError, Zone};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::logging::error::{self, Level};
@@ -33,36 +35,47 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
         // First: it applies to what is stored from here on; what was stored before is found.
         zone.changed(&key, takes_all, own.as_ref().map(|own| &*own.making));
         let stored = zone.stored_of(&key);
-        if stored.as_ref().is_some_and(Vec::is_empty) {
+        let purges = vec![Purge::Page(key.clone())];
+        let is_absent = stored.as_ref().is_some_and(Vec::is_empty);
+        // Other nodes may have it all the same; where pages are removed by what they say, each decides by its own.
+        if is_absent && !takes_all {
             continue;
         }
-        let (zone, now) = (Arc::clone(&zone), exchange.now());
-        let removed = tokio::task::spawn_blocking(move || {
-            if !takes_all && !says_its_lifetime(&zone, &key, stored, now) {
-                return Ok(());
+        let (of_task, of_others, now) = (Arc::clone(&zone), purges.clone(), exchange.now());
+        let remove = move || {
+            if is_absent {
+                return Ok(true);
             }
-            let own = own.as_ref().map(|own| &*own.making);
-            zone.purge_but(&[Purge::Page(key)], PurgeMode::Hard, own).map(drop)
-        });
-        if let Ok(Err(problem)) = removed.await {
+            if !takes_all && !says_its_lifetime(&of_task, &key, stored, now) {
+                return Ok(false);
+            }
+            let by = By::Change(own.as_ref().map(|own| &*own.making));
+            nodes::purge(&of_task, &purges, PurgeMode::Hard, by).map(|_| true)
+        };
+        // Begins once it is foreseen.
+        let work = async move { tokio::task::spawn_blocking(remove).await };
+        let is_done = |done: &Result<_, _>| !matches!(done, Ok(Ok(false)));
+        let conf = &exchange.conf;
+        let done = purge::spread(conf, &zone, &of_others, PurgeMode::Hard, work, is_done).await;
+        if let Some((Ok(Err::<bool, StoreError>(problem)), _)) = done {
             error::request(exchange, Level::Crit, &problem.to_string());
         }
     }
 }
 
-/// Whether the page says itself how long it is fresh, in any of its `stored` variants. `true` for a page that is not
-/// found while its variants are unknown. Blocks.
+/// Whether the page says itself how long it is fresh, in any of its `stored` variants. `true` for what is not found: it may
+/// be out of memory, and on its way to its file. Blocks.
 fn says_its_lifetime(zone: &Zone, page: &Key, stored: Option<Vec<Key>>, now: i64) -> bool {
     /// Variants that are looked at; chosen: all of a page have their lifetime from one place.
     const LOOKED_AT: usize = 16;
-    let is_by_operator = |key: &Key| {
+    let may_say = |key: &Key| {
         let in_memory = zone.peek(key);
         let found = in_memory.or_else(|| zone.load(key, now).ok()?.map(|(entry, _)| entry));
-        found.map(|entry| entry.head.is_by_operator)
+        found.is_none_or(|entry| !entry.head.is_by_operator)
     };
     match stored {
-        Some(keys) => keys.iter().take(LOOKED_AT).any(|key| is_by_operator(key) == Some(false)),
-        None => is_by_operator(page) != Some(true),
+        Some(keys) => keys.iter().take(LOOKED_AT).any(may_say),
+        None => may_say(page),
     }
 }
 
@@ -132,4 +145,32 @@ fn is_safe(method: &[u8]) -> bool {
     const SAFE: [&[u8]; 7] =
         [b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PROPFIND", b"REPORT", b"SEARCH"];
     SAFE.contains(&method)
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "no worker waits for a test's files")]
+mod tests {
+    use super::*;
+    use crate::cache::directives::disk_at;
+    use yorozu_cache::{EntryHead, ZoneOptions};
+
+    #[test]
+    fn what_says_its_lifetime_is_found_where_only_the_disk_has_it() {
+        let folder = std::env::temp_dir().join(format!("yorozu-invalidate.{}", std::process::id()));
+        let options = ZoneOptions { memory_bytes: 1 << 20, disk: disk_at(folder.clone()) };
+        let zone = Zone::open(options).unwrap();
+        let page = Key::new("page".into());
+        let making = zone.begin();
+        let (key, began) = (page.as_bytes().to_vec().into(), making.moment());
+        let head = EntryHead { key, began, status: 200, ..EntryHead::default() };
+        let entry = Arc::new(zone.seal(head, "text".into(), 0));
+        zone.write(&page, &entry, 0, &making).unwrap();
+        // While anything is being made, changes are noted.
+        let _other = zone.begin();
+        zone.changed(&page, false, None);
+        assert!(says_its_lifetime(&zone, &page, Some(vec![page.clone()]), 0));
+        assert!(!says_its_lifetime(&zone, &page, Some(Vec::new()), 0));
+        drop(zone);
+        let _ = std::fs::remove_dir_all(folder);
+    }
 }

@@ -17,6 +17,7 @@
 
 pub mod answer;
 pub mod collector;
+pub mod counters;
 pub mod decision;
 pub mod directives;
 pub mod drop_args;
@@ -31,6 +32,7 @@ pub mod plan;
 pub mod purge;
 pub mod report;
 pub mod settings;
+pub mod shared;
 pub mod storing;
 pub mod unkeyed;
 
@@ -52,15 +54,20 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::variables::{Row, Variable, put};
+use yorozu_kernel::live;
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The module: what the caches of all gateways have in common.
-pub const MODULE: Module = Module::new("cache", Vec::new).computing(VARIABLES);
+pub const MODULE: Module = Module::new("cache", Vec::new)
+    .computing(VARIABLES)
+    .showing(counters::report, counters::SECTIONS);
 
 /// Its variables.
 const VARIABLES: &[Row] = &[
     ("cache_detail", Variable::Builtin(report::append_detail)),
+    ("cache_saved", Variable::Builtin(counters::append_saved)),
     ("cache_status", Variable::Builtin(report::append_status)),
+    ("upstream_cache_key", Variable::Builtin(report::append_key)),
     (
         "upstream_cache_status",
         Variable::Builtin(|ex, out| {
@@ -137,11 +144,18 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
         Ok(plan) => plan,
         Err(NotAsked::Method) => {
             exchange.cache_report.forward = Some(Forward::Method);
+            if live::is_counted(&exchange.conf) {
+                let zone = key::zone(exchange, conf).ok().flatten();
+                exchange.cache_report.tally = zone.and_then(|zone| counters::of(&zone));
+            }
             return None;
         }
         Err(NotAsked::Off) => return None,
         Err(NotAsked::Status(status)) => return Some(Outcome::Status(status).into()),
     };
+    if live::is_counted(&exchange.conf) {
+        exchange.cache_report.tally = counters::of(&plan.zone);
+    }
     if plan.is_bypassed {
         exchange.cache_status = Some(CacheStatus::Bypass);
         exchange.cache_report.forward = Some(Forward::Bypass);
@@ -286,6 +300,8 @@ fn refresh_early(
 fn for_refresh(exchange: &Exchange, mut shadow: Box<Exchange>, guard: FillGuard) -> Box<Exchange> {
     if let Some(plan) = exchange.pass.of::<Plan>() {
         shadow.pass.put(plan.for_refresh(guard));
+        shadow.cache_report.tally = exchange.cache_report.tally;
+        shadow.cache_report.forward = Some(Forward::Stale);
     }
     // An answer to a GET with content is not stored: what is renewed there has none.
     if !exchange.request.method.is_get_or_head() {

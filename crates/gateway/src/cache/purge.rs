@@ -14,16 +14,19 @@
 use super::directives::{From, PurgeRule};
 use super::key;
 use super::settings::{self, Conf};
+use crate::nodes::{self, By, Told};
 use crate::protocol::family::Family;
 use bytes::Bytes;
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use yorozu_cache::{Key, Purge, PurgeMode, Zone};
+use yorozu_cache::{Key, Purge, PurgeMode, StoreError, Zone};
+use yorozu_kernel::base::tasks;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::Report;
-use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::conf::{Config, LocationConf};
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::{self, Level};
@@ -81,26 +84,40 @@ pub async fn run(exchange: &mut Exchange, families: &[&Family], has_rules: bool)
     };
     let Some(zone) = zone else { return Outcome::Status(404) };
     let (purges, shown) = purges(exchange, conf);
-    let count = match purge(&zone, purges, PurgeMode::Hard).await {
-        Ok(counts) => counts.iter().sum(),
+    let (count, told) = match everywhere(&config, &zone, purges, PurgeMode::Hard).await {
+        Ok((counts, told)) => (counts.iter().sum(), told),
         Err(problem) => {
             error::request(exchange, Level::Crit, &problem.0);
             let text = "purged pages may be back after a restart: the error log says why\n";
-            return plain(500, text.to_owned());
+            return answer(self::text(500, text.to_owned()), None);
         }
     };
     exchange.cache_report = Report::default();
+    let told = match told {
+        Some(told) => Some(settled(&config, told).await),
+        None => None,
+    };
     match (&conf.cache_purge, count) {
-        (PurgeRule::Flags(_), 0) => Outcome::Status(404),
-        (PurgeRule::Flags(_), _) => Outcome::Respond(Box::new(Response::new(204))),
-        (_, 0) => Outcome::Status(412),
-        (_, count) => plain(200, format!("purged {count}: {shown}\n")),
+        // An error page has no place for it: the other nodes may have had the page.
+        (PurgeRule::Flags(_), 0) if told.is_none() => Outcome::Status(404),
+        (PurgeRule::Flags(_), 0) => answer(Response::new(404), told),
+        (PurgeRule::Flags(_), _) => answer(Response::new(204), told),
+        (_, 0) if told.is_none() => Outcome::Status(412),
+        (_, 0) => answer(text(412, format!("purged 0: {shown}\n")), told),
+        (_, count) => answer(text(200, format!("purged {count}: {shown}\n")), told),
     }
 }
 
-fn plain(status: u16, text: String) -> Outcome {
-    let response = Response::with_body(status, Bytes::from_static(b"text/plain"), text);
+/// An answer, with what came of the purge on the other nodes.
+fn answer(mut response: Response, told: Option<Told>) -> Outcome {
+    if let Some(told) = told {
+        response.add(Bytes::from_static(b"X-Purge-Bus"), told.text());
+    }
     Outcome::Respond(Box::new(response))
+}
+
+fn text(status: u16, text: String) -> Response {
+    Response::with_body(status, Bytes::from_static(b"text/plain"), text)
 }
 
 fn is_allowed(exchange: &Exchange, rule: &PurgeRule, has_rules: bool) -> bool {
@@ -165,10 +182,63 @@ pub async fn purge(
     mode: PurgeMode,
 ) -> Result<Vec<usize>, NotDurable> {
     let zone = Arc::clone(zone);
-    match tokio::task::spawn_blocking(move || zone.purge(&purges, mode)).await {
+    let work = move || nodes::purge(&zone, &purges, mode, By::Operator);
+    match tokio::task::spawn_blocking(work).await {
         Ok(Ok(counts)) => Ok(counts),
-        Ok(Err(problem)) => Err(NotDurable(problem.to_string())),
+        Ok(Err(problem)) => Err(NotDurable(StoreError::to_string(&problem))),
         Err(_) => Err(NotDurable("the purge was interrupted".to_owned())),
+    }
+}
+
+/// As [`purge`], and tells the other nodes; what came of that, if there are any.
+///
+/// # Errors
+/// As [`purge`]; the other nodes are told all the same.
+pub async fn everywhere(
+    config: &Config,
+    zone: &Arc<Zone>,
+    purges: Vec<Purge>,
+    mode: PurgeMode,
+) -> Result<(Vec<usize>, Option<Told>), NotDurable> {
+    let of_others = purges.clone();
+    let of_task = Arc::clone(zone);
+    let work = async move { purge(&of_task, purges, mode).await };
+    let interrupted = || NotDurable("the purge was interrupted".to_owned());
+    let done = spread(config, zone, &of_others, mode, work, |_| true).await;
+    let (done, told) = done.ok_or_else(interrupted)?;
+    done.map(|counts| (counts, told))
+}
+
+/// Does a purge on this node by `work`, then tells the others, unless it turns out that nothing `is_done`; also if the
+/// client goes meanwhile. `None` if that panicked.
+pub async fn spread<T: 'static>(
+    config: &Config,
+    zone: &Arc<Zone>,
+    purges: &[Purge],
+    mode: PurgeMode,
+    work: impl Future<Output = T> + 'static,
+    is_done: fn(&T) -> bool,
+) -> Option<(T, Option<Told>)> {
+    let (Some(bus), Some(name)) = (nodes::bus(config), config.zone_name(zone)) else {
+        return Some((work.await, None));
+    };
+    let (bus, foreseen) = (Arc::clone(bus), bus.foreseen(name, purges.into(), mode));
+    let task = tasks::of_request(async move {
+        let done = work.await;
+        if !is_done(&done) {
+            bus.unforesee(&foreseen);
+            return (done, None);
+        }
+        (done, Some(bus.publish(foreseen).await))
+    });
+    task.await.ok()
+}
+
+/// Waits for the other nodes, where the configuration says so.
+pub async fn settled(config: &Config, told: Told) -> Told {
+    match nodes::bus(config) {
+        Some(bus) => bus.settle(told).await,
+        None => told,
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the cache did for a request and why: `$upstream_cache_status`, and `Cache-Status` of RFC 9211.
 
 use super::directives::DEFAULT_NAME;
+use super::key;
+use super::plan::Plan;
 use super::settings;
 use crate::protocol::family::Family;
 use bytes::Bytes;
@@ -8,6 +10,7 @@ use std::rc::Rc;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::exchange::variables::put;
 
 /// Whether some answer of the location names this cache.
 pub fn is_on(location: &LocationConf, families: &[&Family]) -> bool {
@@ -34,6 +37,16 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response, families: &[&Fam
     let mut value = Vec::with_capacity(64);
     exchange.cache_report.append(name, &mut value);
     response.add(Bytes::from_static(b"Cache-Status"), value);
+}
+
+/// `$upstream_cache_key`: the key that the cache was asked by.
+pub fn append_key(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    if let Some(plan) = exchange.pass.of::<Plan>() {
+        return put(out, plan.key.as_bytes());
+    }
+    let location = exchange.conf.location(exchange.location);
+    let conf = settings::of(location).filter(|_| exchange.cache_report.is_made());
+    conf.is_some_and(|conf| put(out, key::primary(&mut exchange.shadow(), conf).as_bytes()))
 }
 
 /// `$cache_status`: the member that `*_cache_status` sends, under the default name.

@@ -3,15 +3,15 @@
 //! # Source
 //! RFC 3875, section 6.
 
-use crate::protocol::codec::{CodecError, Head};
+use crate::protocol::codec::{CodecError, FieldSpans, Head};
 use bytes::Bytes;
 use std::rc::Rc;
+use yorozu_http::field;
 use yorozu_wire::WireError;
-use yorozu_wire::h1::{Field, Span, slice};
 
 /// What an answer's head announces.
 pub fn content_length(head: &Head) -> Option<u64> {
-    let field = head.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"content-length"));
+    let field = head.fields.iter().find(|(name, _)| field::is_same(name, b"content-length"));
     field.and_then(|(_, value)| yorozu_conf::value::number(value))
 }
 
@@ -19,12 +19,10 @@ pub fn content_length(head: &Head) -> Option<u64> {
 ///
 /// # Errors
 /// `Status` is none.
-pub fn head(text: &Bytes, fields: &[Field]) -> Result<Head, CodecError> {
-    let part = |span: &Span| text.slice_ref(slice(text, span));
-    let fields: Vec<(Bytes, Bytes)> =
-        fields.iter().map(|field| (part(&field.name), part(&field.value))).collect();
+pub fn head(text: &Bytes, fields: &FieldSpans) -> Result<Head, CodecError> {
+    let fields = fields.lines(text);
     let find = |name: &[u8]| {
-        fields.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        fields.iter().find(|(found, _)| field::is_same(found, name)).map(|(_, value)| value)
     };
     let (status, reason) = match find(b"status") {
         Some(line) => status_line(line)?,

@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::iter::successors;
+use yorozu_http::field;
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
@@ -50,8 +51,11 @@ pub fn put<P: AsRef<Param>>(
     content: &Content,
     pairs: &mut impl Pairs<P>,
 ) -> bool {
+    // The lengths of the names that are a field's, as bits; the last is that of longer ones, too.
+    let mut lengths = 0;
     for kept in own.params {
         let param = kept.as_ref();
+        lengths |= if param.is_of_field { length_bit(&param.name) } else { 0 };
         pairs.put_param(kept, |out| {
             let start = out.len();
             param.value.append(exchange, out);
@@ -64,7 +68,7 @@ pub fn put<P: AsRef<Param>>(
     if !pass::conf(location, own.family).pass_request_headers {
         return false;
     }
-    fields(exchange, own, pairs);
+    fields(exchange, own, lengths, pairs);
     cache::is_cacheable(exchange) && own_conditions(exchange, location, own, pairs)
 }
 
@@ -120,12 +124,23 @@ impl Repeats {
     }
 }
 
-/// `HTTP_*` for every field that no `*_param` sets.
-fn fields<P: AsRef<Param>>(exchange: &Exchange, own: &Own<'_, P>, pairs: &mut impl Pairs<P>) {
+/// A bit for the length of a name.
+fn length_bit(name: &[u8]) -> u64 {
+    1 << name.len().min(63)
+}
+
+/// `HTTP_*` for every field that no `*_param` sets; theirs have these `lengths`.
+fn fields<P: AsRef<Param>>(
+    exchange: &Exchange,
+    own: &Own<'_, P>,
+    lengths: u64,
+    pairs: &mut impl Pairs<P>,
+) {
     let is_cached = cache::is_cacheable(exchange);
     let is_set = |name: &[u8]| {
         let mut params = own.params.iter().map(AsRef::as_ref);
-        params.any(|param| param.is_of_field && &param.name[..] == name)
+        lengths & length_bit(name) != 0
+            && params.any(|param| param.is_of_field && &param.name[..] == name)
     };
     let request = &exchange.request;
     let repeats = (request.fields.len() > FEW_FIELDS).then(|| Repeats::of(request));
@@ -137,11 +152,11 @@ fn fields<P: AsRef<Param>>(exchange: &Exchange, own: &Own<'_, P>, pairs: &mut im
         let is_first = match &repeats {
             Some(repeats) => repeats.is_first[at],
             None => {
-                let is_same = |field| request.name(field).eq_ignore_ascii_case(field_name);
+                let is_same = |field| field::is_same(request.name(field), field_name);
                 !request.fields[..at].iter().any(is_same)
             }
         };
-        if !is_first || field_name.eq_ignore_ascii_case(b"proxy") {
+        if !is_first || field::is_same(field_name, b"proxy") {
             continue;
         }
         name.clear();
@@ -166,8 +181,7 @@ fn fields<P: AsRef<Param>>(exchange: &Exchange, own: &Own<'_, P>, pairs: &mut im
             });
             continue;
         }
-        let separator: &[u8] =
-            if field_name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
+        let separator: &[u8] = if field::is_same(field_name, b"cookie") { b"; " } else { b", " };
         pairs.put(&name, |out| match &repeats {
             None => append_joined(request.values_from(at), separator, out),
             Some(repeats) => {

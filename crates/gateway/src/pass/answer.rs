@@ -3,7 +3,7 @@
 use super::Settings;
 use super::arriving::{ArrivingBody, StoreTargets};
 use super::fetch::Fetched;
-use super::shown::{is_hidden, is_of_connection};
+use super::shown::{is_hidden, is_of_connection, passes_trailer};
 use super::store::Saver;
 use super::tunnel::Upgraded;
 use crate::cache::answer::intercepted;
@@ -16,6 +16,7 @@ use crate::upstream::sticky;
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
+use yorozu_http::field;
 use yorozu_kernel::exchange::cached::NotStored;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::request::Method;
@@ -58,6 +59,12 @@ pub async fn accept(
         }
         return upgraded(exchange, conf, &head, fetched);
     }
+    // As nginx: what is intercepted leads nowhere else, and sets no rate.
+    if let Some(status) = intercepted(exchange, conf.cache, head.status) {
+        exchange.keep_challenges(status, &head.fields);
+        Box::pin(keep_intercepted(exchange, conf, &head, fetched)).await;
+        return Outcome::Status(status);
+    }
     if !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
         if let Some(rate) = head.field(b"x-accel-limit-rate") {
             exchange.limit_rate = yorozu_conf::value::number(rate);
@@ -66,11 +73,6 @@ pub async fn accept(
     if let Some(outcome) = accel_redirect(exchange, conf, &head) {
         fetched.end();
         return outcome;
-    }
-    if let Some(status) = intercepted(exchange, conf.cache, head.status) {
-        exchange.keep_challenges(status, &head.fields);
-        Box::pin(keep_intercepted(exchange, conf, &head, fetched)).await;
-        return Outcome::Status(status);
     }
     let mut response = response(exchange, conf, &head);
     if !protocol.says_type() {
@@ -178,12 +180,13 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
     let config = Rc::clone(&exchange.conf);
     let protocol = protocol::of(config.location(exchange.location));
     let protocol = protocol.expect("only gateways have answers");
-    exchange.passes_trailers = protocol.passes_trailers(config.location(exchange.location));
+    let passes_trailers = protocol.passes_trailers(config.location(exchange.location));
+    exchange.passes_trailer = passes_trailers.then_some(passes_trailer);
     let mut response = Box::new(Response::new(head.status));
     response.reason.clone_from(&head.reason);
     // Most have nothing to say but whether it is kept.
     let is_usual = |options: &Bytes| {
-        options.eq_ignore_ascii_case(b"keep-alive") || options.eq_ignore_ascii_case(b"close")
+        field::is_same(options, b"keep-alive") || field::is_same(options, b"close")
     };
     let names_fields = head.status != 101 && !head.values(b"connection").all(is_usual);
     for (name, value) in head.fields.iter() {
@@ -219,7 +222,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
 
 /// Puts a field where the filters look for it.
 fn place(response: &mut Response, name: &Bytes, value: &Bytes) {
-    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+    let is = |known: &[u8]| field::is_same(known, name);
     // By length first: most names are none of these.
     match name.len() {
         12 if is(b"content-type") => response.content_type = value.clone(),

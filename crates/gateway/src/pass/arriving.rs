@@ -160,7 +160,7 @@ fn start_pump(
 
 /// Fields behind a body that is whole: to the client, if they are let.
 fn place_trailers(exchange: &mut Exchange, trailers: Vec<(Bytes, Bytes)>, response: &mut Response) {
-    if exchange.passes_trailers && !trailers.is_empty() {
+    if exchange.passes_trailer.is_some() && !trailers.is_empty() {
         response.content_length = None;
         let body = std::mem::replace(&mut response.body, Body::empty());
         response.body = Body::Stream(Box::new(stream::of_whole(body, trailers)));

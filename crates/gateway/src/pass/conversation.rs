@@ -9,11 +9,13 @@ use crate::protocol::fault::Fault;
 use bytes::{Buf as _, Bytes, BytesMut};
 use std::any::Any;
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use yorozu_kernel::base::batch::{self, Written};
 use yorozu_kernel::base::spare::Spare;
-use yorozu_kernel::base::{batch, timer};
+use yorozu_kernel::base::timer;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::logging::error::{Level, os_error};
 use yorozu_upstream::{Connection, Peer};
@@ -41,7 +43,7 @@ impl Conversation {
     pub(super) fn sent(&self) -> u64 {
         match &self.sending {
             Sending::UnderWay(upload) => upload.sent.get(),
-            Sending::Done | Sending::Broken => self.sent,
+            Sending::Done | Sending::Waiting(_) | Sending::Broken => self.sent,
         }
     }
 
@@ -72,24 +74,51 @@ impl Job<'_> {
         memory: Option<Box<dyn Any>>,
         (is_kept, may_repeat): (bool, bool),
     ) -> Conversation {
-        let (codec, mut opening) = self.opening(memory);
-        let mut sent = 0;
-        // The first piece of a body shares a call with the head.
-        if matches!(self.call.content, Content::None | Content::Memory(_)) {
-            sent = batch::write_upstream(&connection, &opening.head).await.unwrap_or(0);
-            opening.head.advance(sent);
-        }
+        let (codec, opening) = self.opening(memory);
+        let (sending, sent) = self.begin_to_send(&connection, opening).await;
         Conversation {
             codec,
             input: ANSWERS.with(Spare::take),
-            sending: self.send(&connection, opening, sent),
-            sent: sent as u64,
+            sending,
+            sent,
             connection,
             received: 0,
             is_kept,
             may_repeat,
             trouble: None,
         }
+    }
+
+    /// Sends what the request begins with, or leaves it to be sent with those of others; how many bytes went.
+    async fn begin_to_send(
+        &self,
+        connection: &Rc<Connection>,
+        mut opening: Opening,
+    ) -> (Sending, u64) {
+        // The first piece of a body shares a call with the head.
+        if !matches!(self.call.content, Content::None | Content::Memory(_)) {
+            return (self.send(connection, opening, 0), 0);
+        }
+        let written = match batch::write_upstream(connection, std::mem::take(&mut opening.head)) {
+            Ok(written) => written,
+            Err(ticket) if opening.outgoing.is_none() => return (Sending::Waiting(ticket), 0),
+            // What it says next has to come behind.
+            Err(ticket) => poll_fn(|context| ticket.poll(context)).await,
+        };
+        self.send_rest(connection, opening, written)
+    }
+
+    /// Goes on behind what was sent at once; how many bytes that was.
+    fn send_rest(
+        &self,
+        connection: &Rc<Connection>,
+        mut opening: Opening,
+        written: Written,
+    ) -> (Sending, u64) {
+        let sent = written.count.unwrap_or(0);
+        opening.head = written.body;
+        opening.head.advance(sent);
+        (self.send(connection, opening, sent), sent as u64)
     }
 
     /// A reader for the answer, and what is sent before it.
@@ -188,9 +217,9 @@ impl Job<'_> {
                 if !output.is_empty() {
                     Box::pin(self.say(talk, &output, peer)).await?;
                 }
-                let read = talk.connection.read(&mut talk.input);
-                match timer::within(self.conf.read_timeout, read).await {
-                    Some(read) => break read,
+                match timer::within(self.conf.read_timeout, self.read(talk)).await {
+                    Some(Some(read)) => break read,
+                    Some(None) => continue,
                     None => {
                         self.timed_out("reading response header from upstream", peer);
                         return Err(Fault::Timeout);
@@ -226,6 +255,27 @@ impl Job<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Reads what the peer says once the request is sent; `None` if it could not be sent at once.
+    async fn read(&self, talk: &mut Conversation) -> Option<io::Result<usize>> {
+        if let Sending::Waiting(ticket) = &talk.sending {
+            let written = poll_fn(|context| {
+                let written = ticket.poll(context);
+                // By the first byte of its answer the request is sent: the task need not be woken before.
+                if written.is_pending() && talk.connection.poll_readable(context).is_pending() {
+                    ticket.be_quiet();
+                }
+                written
+            });
+            let opening = Opening { head: Bytes::new(), rest: Bytes::new(), outgoing: None };
+            let (sending, sent) = self.send_rest(&talk.connection, opening, written.await);
+            (talk.sending, talk.sent) = (sending, sent);
+            if !talk.sending.is_done() {
+                return None;
+            }
+        }
+        Some(talk.connection.read(&mut talk.input).await)
     }
 
     /// Says what the peer has to know before it says more.

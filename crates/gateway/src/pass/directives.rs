@@ -39,7 +39,7 @@ pub fn rows_of<P: Spoken>() -> Vec<Directive> {
         contexts: HTTP,
         arity: Arity::TWO_OR_MORE,
         default: None,
-        doc: "Folder, name and bounds of a cache zone; `memory=` bounds its memory tier.",
+        doc: "Folder, name and bounds of a cache zone; `memory=` bounds its memory tier, `shared=` names one for several nodes.",
         action: Action::Set(cache_path),
     });
     all.sort_by(|one, other| one.name.cmp(&other.name));
@@ -171,6 +171,10 @@ fn check(conf: &Conf, family: &Family, _is_used: bool, _env: &Env) -> Result<(),
     const PAGE: u64 = 4096;
     const DEFAULT: u64 = 2 * PAGE;
     let prefix = family.prefix;
+    // As nginx: these have one buffer, and no more.
+    if matches!(prefix, "grpc" | "memcached") {
+        return Ok(());
+    }
     let refuse = |name: &str, must: &str| {
         Err(ValueError(format!(
             "\"{prefix}_{name}\" must be {must} the maximum of the value of \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""

@@ -8,8 +8,8 @@ use crate::protocol::Protocol;
 use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
 use crate::protocol::codec::Head;
 use crate::protocol::fault::{Conditions, Fault};
-use crate::upstream::Upstream;
 use crate::upstream::sticky::{self, Sticky};
+use crate::upstream::{Upstream, counters};
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -39,10 +39,10 @@ pub struct Job<'a> {
     pub location: &'a LocationConf,
     pub protocol: &'a dyn Protocol,
     pub conf: &'a Conf,
-    pub upstream: Arc<Upstream>,
+    pub upstream: &'a Arc<Upstream>,
     /// What the choice of a peer depends on.
-    pub selector: Selector,
-    pub call: Call,
+    pub selector: &'a Selector,
+    pub call: &'a Call,
     /// The body, if it is sent on while it arrives (`*_request_buffering off`).
     pub live: RefCell<Option<RequestBody>>,
     /// Whether there is, or was, a body in [`Job::live`]: once begun it cannot be sent to another peer.
@@ -131,7 +131,7 @@ pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
     loop {
         let group = &job.upstream.group;
         let begun = turn::instant();
-        let Some(lease) = group.select(&mut tried, &job.selector, begun) else {
+        let Some(lease) = group.select(&mut tried, job.selector, begun) else {
             job.no_peer();
             return Err(Fault::NoPeer);
         };
@@ -156,6 +156,7 @@ pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
                     drop(lease);
                 } else {
                     job.attempt(|attempt| attempt.status = fault.status());
+                    counters::failed(job.upstream.tally);
                     lease.failed(turn::instant());
                 }
                 if !job.may_try_next(&fault, was_sent, tried.count(), started) {
@@ -273,15 +274,21 @@ impl Job<'_> {
             let may_repeat = is_kept && self.is_idempotent && !self.is_live;
             let (whom, kept) = match kept.take() {
                 Some((whom, kept)) => (Some(whom), kept),
-                // Boxed, as everything rare.
-                None => match Box::pin(self.connect(peer)).await {
-                    Ok(connection) => {
-                        let whom = self.pool.as_ref().map(|key| pools::whom(key, peer));
-                        let connection = Rc::new(connection);
-                        (whom, Kept { connection, requests: 0, opened: begun, memory: None })
+                None => {
+                    let connected = match self.connect_at_once(peer) {
+                        Some(connected) => connected,
+                        // Boxed, as everything rare.
+                        None => Box::pin(self.connect(peer)).await,
+                    };
+                    match connected {
+                        Ok(connection) => {
+                            let whom = self.pool.as_ref().map(|key| pools::whom(key, peer));
+                            let connection = Rc::new(connection);
+                            (whom, Kept { connection, requests: 0, opened: begun, memory: None })
+                        }
+                        Err(fault) => return Err((fault, lease)),
                     }
-                    Err(fault) => return Err((fault, lease)),
-                },
+                }
             };
             let time = if is_kept { Duration::ZERO } else { turn::since(begun) };
             self.attempt(|attempt| attempt.connect_time = Some(time));
@@ -309,7 +316,7 @@ impl Job<'_> {
                         head,
                         received: talk.received as u64,
                         source: talk.into_source(),
-                        lease: Lease::new(&self.upstream, lease, whom, (requests, opened)),
+                        lease: Lease::new(self.upstream, lease, whom, (requests, opened)),
                         started: begun,
                         scheme: self.call.scheme,
                         before: None,
@@ -348,7 +355,7 @@ impl Job<'_> {
         });
         let source =
             Source { connection: None, codec, input: BytesMut::new(), sending: Sending::Done };
-        let lease = Lease::new(&self.upstream, lease, None, (0, begun));
+        let lease = Lease::new(self.upstream, lease, None, (0, begun));
         let (started, scheme) = (begun, self.call.scheme);
         Ok(Box::new(Fetched { head, source, lease, started, received, scheme, before: None }))
     }
@@ -381,6 +388,19 @@ impl Job<'_> {
     fn not_connected(&self, problem: &io::Error, peer: &Peer) {
         let (at, why) = (peer.text(), os_error(problem));
         self.log(&format!("connect() to {at} failed ({why}) while connecting to upstream"), peer);
+    }
+
+    /// As [`Job::connect`], where that needs no waiting: without keep-alive each request to PHP opens a Unix socket.
+    fn connect_at_once(&self, peer: &Peer) -> Option<Result<Connection, Fault>> {
+        if self.call.tls.is_some() {
+            return None;
+        }
+        let options = self.conf.socket_options(self.from);
+        let opened = Connection::open_at_once(peer.address(), options)?;
+        Some(opened.map_err(|error| {
+            self.not_connected(&error, peer);
+            Fault::Error
+        }))
     }
 
     async fn connect(&self, peer: &Peer) -> Result<Connection, Fault> {

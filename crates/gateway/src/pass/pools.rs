@@ -3,7 +3,7 @@
 //! Each worker has a pool for each group; its bound is that of `keepalive`. A connection in it is for one protocol and,
 //! with `keepalive … local` or TLS, for one location and peer name: it is never used for what it was not opened for.
 
-use crate::upstream::{Keepalive, Upstream};
+use crate::upstream::{Keepalive, Upstream, counters};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -104,7 +104,7 @@ pub fn take(key: &PoolKey, peer: &Peer) -> Option<(Whom, Kept)> {
         if keepalive.ready > 0 {
             TAKEN.with(|taken| taken.notify_waiters());
         }
-        pool.take(peer.text(), key, &keepalive.limits, turn::instant())
+        pool.take(peer.text(), key, turn::instant())
     })
 }
 
@@ -148,7 +148,7 @@ async fn sweep(_sweeping: Sweeping) {
         let is_empty = POOLS.with_borrow_mut(|pools| {
             let now = Instant::now();
             pools.retain(|_, entry| {
-                entry.pool.expire(&entry.keepalive.limits, now);
+                entry.pool.expire(now);
                 entry.pool.drop_closed();
                 entry.group.strong_count() > 0 && !entry.pool.is_empty()
             });
@@ -196,6 +196,7 @@ impl Lease {
     /// The answer counts as the peer's failure; its connection is not kept.
     pub fn blame(&mut self, now: Instant) {
         self.lease.blame(now);
+        counters::failed(self.upstream.tally);
         self.is_blamed = true;
         self.whom = None;
     }
@@ -207,6 +208,7 @@ impl Lease {
             put(whom, &self.upstream, Kept { connection, requests, opened, memory });
         }
         if !self.is_blamed {
+            counters::answered(self.upstream.tally, turn::since(self.lease.begun()));
             self.lease.succeeded(turn::instant);
         }
     }

@@ -17,7 +17,6 @@ use std::future::{Future as _, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::exchange::Exchange;
@@ -51,6 +50,11 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     if exchange.pass.of::<Plan>().is_some() {
         if let Some(found) = Box::pin(cache::prepare(exchange, gateway.cache)).await {
             return act(found);
+        }
+        if cache::shared::is_there(exchange) {
+            if let Some(found) = Box::pin(cache::shared::find(exchange, gateway.cache)).await {
+                return act(found);
+            }
         }
     }
     let is_live = is_sent_on(exchange, location, protocol, gateway);
@@ -131,46 +135,55 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
         Some(plan) => plan.begin(),
         None => cache::invalidate::begin(exchange, way.gateway.cache),
     }
+    let own;
     let upstream = match way.protocol.target().and_then(Target::fixed) {
-        Some(upstream) => Arc::clone(upstream),
-        None => way.protocol.upstream(exchange).await.map_err(Outcome::Status)?,
+        Some(upstream) => upstream,
+        None => {
+            own = way.protocol.upstream(exchange).await.map_err(Outcome::Status)?;
+            &own
+        }
     };
     let Way { location, protocol, gateway } = way;
     let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
     let from = from.and_then(|address| super::directives::bind_address(&address));
-    let selector = selector(exchange, &upstream);
+    let selector = selector(exchange, upstream);
     let content = match gateway.pass_request_body {
         true => exchange.body.content(is_live),
         false => Content::None,
     };
-    let call = protocol.call(exchange, location, content).map_err(Outcome::Status)?;
-    let pool = pool_key(way, &upstream, &call, from);
+    let call = match protocol.call(exchange, location, content) {
+        Ok(call) => call,
+        Err(status) => return Err(Outcome::Status(status)),
+    };
+    let pool = pool_key(way, upstream, &call, from);
     let hinted = hinted(exchange, location);
     let is_live = matches!(call.content, Content::Live { .. });
     let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
-    let job = Job {
-        exchange,
-        location,
-        protocol,
-        conf: gateway.own,
-        upstream,
-        selector,
-        call,
-        live: RefCell::new(live),
-        is_live,
-        is_uploaded: Cell::new(false),
-        client_fault: Cell::default(),
-        from,
-        pool,
-        is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
-        hinted,
-        attempts: RefCell::default(),
-        sid: RefCell::default(),
-        begun: Cell::new(turn::instant()),
+    // It ends where it stands: to drop it by name would move it there.
+    let (result, mut learned) = {
+        let job = Job {
+            exchange,
+            location,
+            protocol,
+            conf: gateway.own,
+            upstream,
+            selector: &selector,
+            call: &call,
+            live: RefCell::new(live),
+            is_live,
+            is_uploaded: Cell::new(false),
+            client_fault: Cell::default(),
+            from,
+            pool,
+            is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
+            hinted,
+            attempts: RefCell::default(),
+            sid: RefCell::default(),
+            begun: Cell::new(turn::instant()),
+        };
+        let result = fetch_for_client(&job, gateway).await;
+        (result, job.learned())
     };
-    let result = fetch_for_client(&job, gateway).await;
-    let mut learned = job.learned();
-    drop(job);
     learned.hand_over(exchange);
     let Some(result) = result else {
         let text = "client prematurely closed connection while sending request to upstream";
@@ -305,8 +318,13 @@ async fn refresh(exchange: &mut Exchange) {
     let location = config.location(exchange.location);
     let Some(protocol) = protocol::of(location) else { return };
     let gateway = settings(location, protocol);
+    let is_shared = cache::shared::is_there(exchange);
+    if is_shared && Box::pin(cache::shared::find(exchange, gateway.cache)).await.is_some() {
+        return;
+    }
     let way = Way { location, protocol, gateway };
     let Ok(reply) = ask(exchange, way, false).await else { return };
     // Dropping the response leaves its pump to finish the entry.
     drop(conclude(exchange, gateway, reply).await);
+    cache::counters::count_refresh(exchange);
 }

@@ -1,10 +1,11 @@
 //! Which fields of an upstream's head the client sees.
 
-use super::Settings;
+use super::{Settings, settings};
 use crate::cache::purge::TAG_FIELDS;
-use crate::protocol::Protocol;
 use crate::protocol::codec::Head;
+use crate::protocol::{self, Protocol};
 use yorozu_http::field;
+use yorozu_kernel::exchange::Exchange;
 
 /// Fields of an answer that are for the server, not the client.
 const HIDDEN: [&[u8]; 7] = [
@@ -25,11 +26,45 @@ pub(super) fn is_of_connection(head: &Head, name: &[u8]) -> bool {
     // speak is passed on as nginx does: without it a 426 says nothing.
     const NOT_ITS: [&[u8]; 3] = [b"content-length", b"content-type", b"upgrade"];
     head.values(b"connection").any(|options| field::list_has(options, name))
-        && !NOT_ITS.iter().any(|kept| kept.eq_ignore_ascii_case(name))
+        && !NOT_ITS.iter().any(|kept| field::is_same(kept, name))
+}
+
+/// Besides [`field::is_of_head`] what says where a message is for, how long it is kept, or who may have it (RFC 9110, section
+/// 6.5.1): a cache or a client that joins trailers to the head would believe them.
+const NEVER_BEHIND: [&[u8]; 18] = [
+    b"age",
+    b"authorization",
+    b"cache-control",
+    b"cookie",
+    b"date",
+    b"expect",
+    b"expires",
+    b"location",
+    b"proxy-authenticate",
+    b"proxy-connection",
+    b"range",
+    b"refresh",
+    b"retry-after",
+    b"set-cookie",
+    b"te",
+    b"upgrade",
+    b"vary",
+    b"www-authenticate",
+];
+
+/// Whether the client gets a field that stands behind the content, too.
+pub(super) fn passes_trailer(exchange: &Exchange, name: &[u8]) -> bool {
+    let location = exchange.conf.location(exchange.location);
+    let is_never_behind = || {
+        field::is_of_head(name) || NEVER_BEHIND.iter().any(|other| other.eq_ignore_ascii_case(name))
+    };
+    protocol::of(location).is_some_and(|protocol| {
+        !is_hidden(protocol, settings(location, protocol), name) && !is_never_behind()
+    })
 }
 
 pub(super) fn is_hidden(protocol: &dyn Protocol, conf: Settings<'_>, name: &[u8]) -> bool {
-    let is = |found: &[u8]| found.eq_ignore_ascii_case(name);
+    let is = |found: &[u8]| field::is_same(found, name);
     let by_default = || {
         let own = protocol.hidden().iter();
         let tags = TAG_FIELDS.iter().filter(|_| conf.cache.zone().is_some());

@@ -10,6 +10,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use yorozu_kernel::base::batch::Ticket;
 use yorozu_kernel::exchange::request_body::{BodyError, PieceBounds, RequestBody};
 use yorozu_kernel::files::read;
 use yorozu_upstream::Connection;
@@ -52,6 +53,8 @@ pub struct Upload {
 /// How far a request is on its way. Only on a connection where all of it was sent can another one follow.
 pub enum Sending {
     Done,
+    /// It is sent with others.
+    Waiting(Ticket),
     UnderWay(Upload),
     /// It ended before all was sent.
     Broken,

@@ -1,13 +1,15 @@
 //! How a protocol's answers are read.
 
+use super::usual;
 use bytes::{Bytes, BytesMut};
 use std::any::Any;
 use std::ops::Deref;
 use std::rc::Rc;
+use yorozu_http::field;
 use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::exchange::engine::{FieldLines, no_fields};
 use yorozu_wire::WireError;
-use yorozu_wire::h1::{Field, upstream_fields_into};
+use yorozu_wire::h1::{Field, range, upstream_fields_into};
 
 /// A response head as the protocol's codec read it.
 #[derive(Clone, Debug)]
@@ -29,7 +31,7 @@ impl Head {
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a Bytes> {
         self.fields
             .iter()
-            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
+            .filter(move |(found, _)| field::is_same(found, name))
             .map(|(_, value)| value)
     }
 
@@ -61,7 +63,7 @@ impl Head {
 /// Whether `name` is one that an answer has once, and among the `known` already. Not among them is
 /// `Content-Encoding`, which nginx counts here: each of its lines names a coding of the content.
 fn is_again(name: &[u8], known: &mut u16) -> bool {
-    let is = |once: &[u8]| once.eq_ignore_ascii_case(name);
+    let is = |once: &[u8]| field::is_same(once, name);
     // By length first: most names are none of these.
     let bit = match name.len() {
         4 if is(b"date") => 1,
@@ -100,6 +102,12 @@ impl FieldSpans {
         let mut spans = Self(FIELDS.with(SpareLists::take));
         let end = upstream_fields_into(input, from, &mut spans.0)?;
         Ok(end.map(|end| (spans, end)))
+    }
+
+    /// The fields themselves, of the head that they were read in.
+    pub fn lines(&self, head: &Bytes) -> Vec<(Bytes, Bytes)> {
+        let part = |span| usual::part(head, range(span));
+        self.0.iter().map(|field| (part(&field.name), part(&field.value))).collect()
     }
 }
 

@@ -11,6 +11,7 @@ pub mod family;
 pub mod fault;
 pub mod target;
 pub mod tls;
+pub mod usual;
 
 use crate::upstream::Upstream;
 use bytes::Bytes;

@@ -75,7 +75,7 @@ impl Target {
             None => resolve(exchange, &text, default_port).await?,
         };
         let peers = addresses.into_iter().map(PeerOptions::new).collect();
-        Ok(Upstream::implicit(text, peers))
+        Ok(Upstream::implicit(text, peers, upstream::counters::of_spelled()))
     }
 }
 

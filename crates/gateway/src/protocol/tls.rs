@@ -19,6 +19,7 @@ use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_tls::client::{ClientSettings, Verify};
 use yorozu_tls::identity::Identity;
+use yorozu_tls::kept::Kept;
 use yorozu_tls::pem::{self, PemFiles};
 use yorozu_upstream::TlsOptions;
 
@@ -33,12 +34,15 @@ mod own {
     use yorozu_kernel::config::template::Template;
     use yorozu_kernel::config::types::ConfPath;
     use yorozu_tls::commands::Commands;
+    use yorozu_tls::kept::CertificateCache;
     use yorozu_tls::names::Protocols;
 
     family_settings! {
         written Draft;
         /// Certificate shown to the upstream.
         ssl_certificate: Option<Template> = none, ONE;
+        /// How many certificates that variables name are kept, and for how long.
+        ssl_certificate_cache: CertificateCache = "off", ONE_OR_MORE;
         /// Key of that certificate.
         ssl_certificate_key: Option<Template> = none, ONE;
         /// Ciphers for TLS 1.2, in OpenSSL's notation.
@@ -50,7 +54,7 @@ mod own {
         /// Name that is asked for and verified.
         ssl_name: Option<Template> = none, ONE;
         /// Passwords for the key, one a line.
-        ssl_password_file: Option<ConfPath> = none, ONE;
+        ssl_password_file: Option<yorozu_tls::pem::PasswordFile> = none, ONE;
         /// Versions of TLS.
         ssl_protocols: Protocols = "TLSv1.2 TLSv1.3", ONE_OR_MORE;
         /// Whether the name is sent (SNI).
@@ -80,6 +84,7 @@ pub struct Conf {
     prefix: &'static str,
     /// Certificate and key, where variables stand in them.
     identity: Option<(Template, Template)>,
+    kept: Arc<Kept<Arc<ClientConfig>>>,
     passwords: Vec<Vec<u8>>,
     folder: PathBuf,
     name: Option<Template>,
@@ -139,9 +144,9 @@ impl Conf {
             reuses_sessions: own.ssl_session_reuse,
             verify,
         };
-        let passwords = match path(&own.ssl_password_file) {
+        let passwords = match own.ssl_password_file.as_ref().map(|file| &file.0) {
             Some(file) if is_used => {
-                env.shared::<PemFiles>().passwords(&file).map_err(ValueError)?
+                env.shared::<PemFiles>().passwords(file).map_err(ValueError)?
             }
             _ => Vec::new(),
         };
@@ -151,6 +156,7 @@ impl Conf {
             settings,
             prefix,
             identity: identity(&own, prefix, is_used)?,
+            kept: Arc::new(Kept::new(own.ssl_certificate_cache)),
             passwords,
             folder: env.conf_prefix.clone(),
             name: own.ssl_name,
@@ -239,8 +245,12 @@ pub fn options(exchange: &mut Exchange, conf: &Conf, host: &Bytes) -> Result<Tls
         (None, None) => return Err(500),
         (None, Some((certificate, key))) => {
             let (certificate, key) = (certificate.value(exchange), key.value(exchange));
-            let identity = conf.loaded(&certificate, &key);
-            conf.settings.config(identity.as_ref(), &PemFiles::default()).map_err(|problem| {
+            let load = || {
+                let identity = conf.loaded(&certificate, &key);
+                conf.settings.config(identity.as_ref(), &PemFiles::default())
+            };
+            let name = [&certificate[..], b"\n", &key].concat();
+            conf.kept.get_or_load(name, load).map_err(|problem| {
                 error::request(exchange, Level::Error, &problem.0);
                 500u16
             })?

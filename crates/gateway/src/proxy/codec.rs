@@ -1,15 +1,17 @@
 //! Reads an HTTP/1 response: status line, fields, a body by length, by chunks or up to the close.
 
 use crate::protocol::codec::{Asked, BodyStep, Codec, CodecError, FieldSpans, Head};
+use crate::protocol::usual;
 use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
-    BareLf, Chunked, ChunkedStep, StatusLine, Version, slice, status_line, upstream_fields,
+    BareLf, Chunked, ChunkedStep, StatusLine, Version, range, status_line, upstream_fields,
 };
 
-/// State of one response.
+/// State of one response. Its size is a power of two, of which the allocator has one at hand.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct HttpCodec {
     head_bytes_max: usize,
     is_head_request: bool,
@@ -58,14 +60,11 @@ impl HttpCodec {
             return Err(CodecError::HeadTooBig);
         }
         let text = input.split_to(end).freeze();
-        let part = |span| text.slice_ref(slice(&text, span));
         let head = Head {
             status: line.status,
-            reason: Some(part(&line.reason))
+            reason: Some(usual::part(&text, range(&line.reason)))
                 .filter(|reason| yorozu_http::status::is_reason(reason)),
-            fields: Rc::new(
-                fields.iter().map(|field| (part(&field.name), part(&field.value))).collect(),
-            ),
+            fields: Rc::new(fields.lines(&text)),
         };
         self.begin_body(&line, &head)?;
         Ok(Some(head))
@@ -207,9 +206,8 @@ impl Codec for HttpCodec {
 
     fn take_trailers(&mut self) -> Vec<(Bytes, Bytes)> {
         let text = Bytes::from(std::mem::take(&mut self.trailers));
-        let Ok(Some((fields, _))) = upstream_fields(&text, 0) else { return Vec::new() };
-        let part = |span| text.slice_ref(slice(&text, span));
-        fields.iter().map(|field| (part(&field.name), part(&field.value))).collect()
+        let Ok(Some((fields, _))) = FieldSpans::read(&text, 0) else { return Vec::new() };
+        fields.lines(&text)
     }
 }
 

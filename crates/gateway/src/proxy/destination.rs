@@ -4,6 +4,7 @@ use crate::protocol::target::Target;
 use crate::protocol::tls;
 use crate::upstream::Upstream;
 use bytes::Bytes;
+use std::ops::Deref;
 use std::sync::Arc;
 use yorozu_kernel::config::directive::{Args, ValueError};
 use yorozu_kernel::config::template::Template;
@@ -139,6 +140,23 @@ pub enum Going {
     Spelled { url: Template, target: Target, read: Read },
 }
 
+/// Where an exchange goes: the configuration's, or its own.
+pub enum Resolved<'a> {
+    Fixed(&'a Destination),
+    Spelled(Arc<Destination>),
+}
+
+impl Deref for Resolved<'_> {
+    type Target = Destination;
+
+    fn deref(&self) -> &Destination {
+        match self {
+            Self::Fixed(destination) => destination,
+            Self::Spelled(destination) => destination,
+        }
+    }
+}
+
 impl Going {
     /// # Errors
     /// It is no such URL.
@@ -203,10 +221,11 @@ impl Going {
     ///
     /// # Errors
     /// As [`Going::resolved`].
-    pub fn destination(&self, exchange: &mut Exchange) -> Result<Arc<Destination>, u16> {
-        match exchange.pass.of::<Arc<Destination>>() {
-            Some(destination) => Ok(Arc::clone(destination)),
-            None => self.resolved(exchange),
+    pub fn destination(&self, exchange: &mut Exchange) -> Result<Resolved<'_>, u16> {
+        match (exchange.pass.of::<Arc<Destination>>(), self) {
+            (Some(destination), _) => Ok(Resolved::Spelled(Arc::clone(destination))),
+            (None, Self::Fixed { destination, .. }) => Ok(Resolved::Fixed(destination)),
+            (None, Self::Spelled { .. }) => self.resolved(exchange).map(Resolved::Spelled),
         }
     }
 

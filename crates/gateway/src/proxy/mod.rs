@@ -23,12 +23,14 @@ use request::{Fields, Rules};
 use rewrite::{CookieRules, Rule};
 use std::rc::Rc;
 use std::sync::Arc;
+use yorozu_http::field;
 use yorozu_kernel::config::block::{Block, LocationName};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::place::{ModuleConf, Place, place};
 use yorozu_kernel::config::settings::{Compiling, ModuleDraft, Varies, silent};
 use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::hash_size;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
@@ -183,14 +185,14 @@ const OTHERS: &[Directive] = &[
         "proxy_headers_hash_bucket_size",
         HTTP_SERVER_LOCATION,
         Arity::ONE,
-        Action::Ignored("hash tables size themselves"),
+        Action::Ignored("hash tables size themselves", hash_size),
         "Bucket of the hash of fields.",
     ),
     Directive::row(
         "proxy_headers_hash_max_size",
         HTTP_SERVER_LOCATION,
         Arity::ONE,
-        Action::Ignored("hash tables size themselves"),
+        Action::Ignored("hash tables size themselves", hash_size),
         "Size of the hash of fields.",
     ),
 ];
@@ -245,7 +247,10 @@ impl Protocol for Pass {
 
     /// The cache key may name where it goes.
     fn resolve(&self, exchange: &mut Exchange) -> Result<(), u16> {
-        self.0.resolved(exchange).map(drop)
+        match self.0 {
+            Going::Fixed { .. } => Ok(()),
+            Going::Spelled { .. } => self.0.resolved(exchange).map(drop),
+        }
     }
 
     fn may_keep(&self, location: &LocationConf) -> bool {
@@ -283,7 +288,7 @@ impl Protocol for Pass {
     }
 
     fn rewritten(&self, exchange: &mut Exchange, name: &[u8], value: &[u8]) -> Option<Bytes> {
-        let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
+        let is = |known: &[u8]| field::is_same(known, name);
         let (is_location, is_refresh, is_cookie) =
             (is(b"location"), is(b"refresh"), is(b"set-cookie"));
         // Of most fields nothing has to be known.

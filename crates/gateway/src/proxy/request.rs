@@ -83,7 +83,7 @@ impl Names {
 
     fn has(&self, name: &[u8]) -> bool {
         self.lengths & Self::bit(name) != 0
-            && self.all.iter().any(|found| found.eq_ignore_ascii_case(name))
+            && self.all.iter().any(|found| field::is_same(found, name))
     }
 }
 

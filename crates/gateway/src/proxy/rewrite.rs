@@ -198,15 +198,28 @@ pub struct CookieFlags(Vec<FlagRule>);
 
 impl Setting for CookieFlags {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        if args.words.len() == 1 && args.word(0) == b"off" {
-            return Ok(Self::default());
-        }
         let mut flags = Self::default();
-        flags.again(args)?;
+        match args.words {
+            [word] if &word[..] == b"off" => {}
+            [word] => return Err(args.invalid_parameter(word)),
+            _ => flags.add(args)?,
+        }
         Ok(flags)
     }
 
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        // `off` stands alone.
+        match self.0.is_empty() {
+            true => Err(args.duplicate()),
+            false if args.words.len() == 1 && args.word(0) == b"off" => Err(args.duplicate()),
+            false if args.words.len() == 1 => Err(args.invalid_parameter(args.word(0))),
+            false => self.add(args),
+        }
+    }
+}
+
+impl CookieFlags {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         let mut flags = Vec::new();
         for word in &args.words[1..] {
             let flag = Template::compile(word, args.env)?;

@@ -1,7 +1,9 @@
 //! `upstream` blocks: groups of peers, how one is chosen, how their connections are kept.
 
+pub mod counters;
 pub mod resolve;
 pub mod sticky;
+pub mod zones;
 
 use resolve::{Name, Names};
 use std::collections::BTreeMap;
@@ -10,9 +12,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use sticky::Sticky;
 use yorozu_conf::{ConfError, Directive as Line, value};
-use yorozu_kernel::base::address::resolve as resolve_now;
+use yorozu_kernel::base::address::resolve_peer as resolve_now;
+use yorozu_kernel::base::tally::Tally;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::listen::address;
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
@@ -26,7 +30,12 @@ use yorozu_upstream::{
 
 /// The module.
 pub const MODULE: Module = Module::new("http_upstream", || DIRECTIVES.to_vec())
-    .sharing(&[SharedType::of::<Upstreams>(), SharedType::of::<sticky::Zones>()]);
+    .sharing(&[
+        SharedType::of::<Upstreams>(),
+        SharedType::of::<sticky::Zones>(),
+        SharedType::of::<zones::Zones>(),
+    ])
+    .showing(counters::report, counters::SECTIONS);
 
 /// `upstream` blocks, and groups made of addresses written in `*_pass`.
 #[derive(Debug, Default)]
@@ -44,6 +53,8 @@ pub struct Upstream {
     pub group: Arc<Group>,
     /// Whether it is written as an `upstream` block.
     pub is_block: bool,
+    /// Where its requests are counted.
+    pub tally: &'static Tally,
     /// How idle connections are kept, if they are.
     pub keepalive: Option<Keepalive>,
     /// The key of `hash`.
@@ -56,11 +67,12 @@ pub struct Upstream {
 
 impl Upstream {
     /// A group that is written nowhere: the address of a `*_pass`.
-    pub fn implicit(name: String, peers: Vec<PeerOptions>) -> Arc<Self> {
+    pub fn implicit(name: String, peers: Vec<PeerOptions>, tally: &'static Tally) -> Arc<Self> {
         let group = Arc::new(Group::new(name, peers, Balance::RoundRobin, &Arc::default()));
         Arc::new(Self {
             group,
             is_block: false,
+            tally,
             keepalive: None,
             hash_key: None,
             sticky: None,
@@ -140,6 +152,7 @@ struct Draft {
     sticky: Option<Arc<Sticky>>,
     peers: Vec<PeerOptions>,
     names: Vec<Name>,
+    has_keepalive: bool,
     has_zone: bool,
     resolver: Option<Resolver>,
     resolver_timeout: Option<Duration>,
@@ -162,6 +175,7 @@ impl Default for Draft {
             sticky: None,
             peers: Vec::new(),
             names: Vec::new(),
+            has_keepalive: false,
             has_zone: false,
             resolver: None,
             resolver_timeout: None,
@@ -185,6 +199,15 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     Ok(())
 }
 
+/// Checks what only all blocks together show, and gives those without a `resolver` that of `http`.
+///
+/// # Errors
+/// A zone has no size, or a name to resolve no resolver.
+pub fn check(env: &Env, of_http: Option<&(Resolver, Duration)>) -> Result<(), ValueError> {
+    env.shared::<zones::Zones>().check()?;
+    resolve::check(&env.shared::<Upstreams>().0, of_http)
+}
+
 impl Draft {
     fn read(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         match args.name {
@@ -200,7 +223,10 @@ impl Draft {
             "keepalive_requests" => self.limits.requests_max = u64::from_args(args)?,
             "keepalive_time" => self.limits.age_max = Duration::from_args(args)?,
             "keepalive_timeout" => self.limits.idle_timeout = Duration::from_args(args)?,
-            "zone" => self.has_zone = true,
+            "zone" => {
+                self.has_zone = true;
+                args.env.shared::<zones::Zones>().read(args)?;
+            }
             "sticky" => {
                 if self.sticky.replace(Arc::new(Sticky::read(args)?)).is_some() {
                     return Err(args.duplicate());
@@ -214,6 +240,9 @@ impl Draft {
     }
 
     fn keepalive(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        if std::mem::replace(&mut self.has_keepalive, true) {
+            return Err(args.duplicate());
+        }
         let idle = value::number(args.word(0)).and_then(|idle| usize::try_from(idle).ok());
         self.limits.idle_max = idle.ok_or_else(|| {
             ValueError(format!("invalid value \"{}\" in \"keepalive\" directive", args.text(0)))
@@ -364,6 +393,7 @@ impl Draft {
         Ok(Upstream {
             group: Arc::new(Group::new(name.to_owned(), self.peers, balance, loads)),
             is_block: true,
+            tally: counters::of(name),
             keepalive: (self.limits.idle_max > 0).then_some(keepalive),
             hash_key: self.hash_key,
             sticky: self.sticky,
@@ -456,7 +486,7 @@ pub fn named(
     let shown = host_and_port(text, default_port).map_or(text, |(host, _)| host);
     let peers = peer_addresses(text, default_port, shown)?;
     let peers = peers.into_iter().map(PeerOptions::new).collect();
-    let upstream = Upstream::implicit(text.to_owned(), peers);
+    let upstream = Upstream::implicit(text.to_owned(), peers, counters::of(text));
     // As nginx: an address with variables that spells the same needs no name server.
     shared.of::<Upstreams>().0.insert(text.to_owned(), Arc::clone(&upstream));
     Ok(upstream)

@@ -36,7 +36,7 @@ pub struct Names {
 ///
 /// # Errors
 /// There is none, and a name to resolve.
-pub fn check(
+pub(super) fn check(
     upstreams: &BTreeMap<String, Arc<Upstream>>,
     of_http: Option<&(Resolver, Duration)>,
 ) -> Result<(), ValueError> {

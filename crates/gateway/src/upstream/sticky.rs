@@ -19,6 +19,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::place::{Place, place};
 use yorozu_kernel::config::shared::Shared;
 use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::ZONE_BYTES_MIN;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::response::Response;
 
@@ -63,8 +64,6 @@ pub const ROUTE_BYTES_MAX: usize = 32;
 const SESSION_BYTES: usize = 131;
 /// Of these, what its name may take.
 const ID_BYTES: usize = 32;
-/// nginx's least size of a shared memory zone: eight pages.
-const ZONE_BYTES_MIN: u64 = 8 * 4096;
 /// Of `timeout=`.
 const TIMEOUT: Duration = Duration::from_secs(600);
 

@@ -43,7 +43,7 @@ pub struct Modifier(u8);
 impl Setting for Modifier {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let number = yorozu_conf::value::number(args.word(0));
-        let number = number.ok_or_else(|| ValueError::new("invalid number"))?;
+        let number = number.ok_or_else(|| args.invalid_number())?;
         u8::try_from(number)
             .map(Self)
             .map_err(|_| ValueError::new("value must be between 0 and 255"))

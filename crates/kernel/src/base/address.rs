@@ -2,6 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 
+/// Socket addresses of `host[:port]` that can be asked.
+pub fn resolve_peer(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'static str> {
+    match text.split(':').next() {
+        // All addresses are none of a peer.
+        Some("*") => Err("host not found"),
+        _ => resolve(text, default_port),
+    }
+}
+
 /// Socket addresses of `host[:port]`; `*` is every IPv4 address.
 pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'static str> {
     let (host, port) = match text.rsplit_once(':') {

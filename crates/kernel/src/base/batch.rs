@@ -8,10 +8,10 @@
 use crate::base::scratch::Scratch;
 use crate::base::{faults, limits, tasks, turn};
 use bytes::Bytes;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use yorozu_upstream::Connection;
 
 /// Where bytes go; past TLS.
@@ -42,27 +42,75 @@ impl Waiting {
     /// Writes it, and wakes the task that waits for that.
     fn write(mut self) {
         faults::point("batch");
-        let written = self.to.try_write(&self.head, &self.body);
-        self.sending.done.replace(Some((std::mem::take(&mut self.head), written)));
+        let count = self.to.try_write(&self.head, &self.body);
+        let (head, body) = (std::mem::take(&mut self.head), std::mem::take(&mut self.body));
+        self.sending.done.replace(Some(Written { head, body, count }));
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         // Lost by a panic: its client gets nothing, and that is known.
-        let lost = || (Scratch::default(), Err(io::ErrorKind::ConnectionAborted.into()));
-        self.sending.done.borrow_mut().get_or_insert_with(lost);
+        let lost = || Written {
+            head: std::mem::take(&mut self.head),
+            body: std::mem::take(&mut self.body),
+            count: Err(io::ErrorKind::ConnectionAborted.into()),
+        };
+        let is_whole = self.sending.done.borrow_mut().get_or_insert_with(lost).is_whole();
+        if is_whole && self.sending.is_quiet.get() {
+            return;
+        }
         if let Some(waker) = self.sending.waker.take() {
             waker.wake();
         }
     }
 }
 
-/// The outcome of a write: the head's buffer to use again, and how much was sent.
+/// What came of a write: its bytes, and how many of them the socket took at once.
+pub struct Written {
+    /// To be used again.
+    pub head: Scratch,
+    /// As it was given.
+    pub body: Bytes,
+    /// Of both, in their order.
+    pub count: io::Result<usize>,
+}
+
+impl Written {
+    fn is_whole(&self) -> bool {
+        self.count.as_ref().is_ok_and(|count| *count == self.head.len() + self.body.len())
+    }
+}
+
+/// The outcome of a write, and who waits for it.
 #[derive(Default)]
 struct Sending {
-    done: RefCell<Option<(Scratch, io::Result<usize>)>>,
+    done: RefCell<Option<Written>>,
     waker: RefCell<Option<Waker>>,
+    /// Whether its task has to know only of what was not sent.
+    is_quiet: Cell<bool>,
+}
+
+/// A write that waits for others.
+pub struct Ticket(Rc<Sending>);
+
+impl Ticket {
+    /// What came of it.
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Written> {
+        match self.0.done.take() {
+            Some(done) => Poll::Ready(done),
+            None => {
+                self.0.is_quiet.set(false);
+                self.0.waker.replace(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Its task, which was just polled, need not be woken because all is sent: something else wakes it.
+    pub fn be_quiet(&self) {
+        self.0.is_quiet.set(true);
+    }
 }
 
 #[derive(Default)]
@@ -93,32 +141,29 @@ thread_local! {
     static BATCH: RefCell<Batch> = RefCell::default();
 }
 
-/// Writes an answer with those of other connections; gives the head's buffer back, and how much was written
-/// of head and body: as much as the client's socket took at once.
+/// Writes an answer with those of other connections.
 ///
 /// # Cancel safety
 /// The answer may be written all the same.
-pub async fn write(
-    to: Rc<dyn TryWrite>,
-    head: Scratch,
-    body: &Bytes,
-) -> (Scratch, io::Result<usize>) {
-    send(to, head, body.clone()).await
+pub async fn write(to: Rc<dyn TryWrite>, head: Scratch, body: Bytes) -> Written {
+    match begin(to, head, body) {
+        Ok(written) => written,
+        Err(ticket) => std::future::poll_fn(|context| ticket.poll(context)).await,
+    }
 }
 
-/// Writes a request to an upstream likewise; how much the socket took at once.
+/// Writes a request to an upstream likewise.
 ///
-/// # Cancel safety
-/// The request may be written all the same.
-pub async fn write_upstream(connection: &Rc<Connection>, request: &Bytes) -> io::Result<usize> {
-    let to = Rc::clone(connection) as Rc<dyn TryWrite>;
-    send(to, Scratch::default(), request.clone()).await.1
+/// # Errors
+/// It waits for others.
+pub fn write_upstream(connection: &Rc<Connection>, request: Bytes) -> Result<Written, Ticket> {
+    begin(Rc::clone(connection) as Rc<dyn TryWrite>, Scratch::default(), request)
 }
 
-async fn send(to: Rc<dyn TryWrite>, head: Scratch, body: Bytes) -> (Scratch, io::Result<usize>) {
+fn begin(to: Rc<dyn TryWrite>, head: Scratch, body: Bytes) -> Result<Written, Ticket> {
     if !BATCH.with_borrow_mut(Batch::waits) {
-        let written = to.try_write(&head, &body);
-        return (head, written);
+        let count = to.try_write(&head, &body);
+        return Ok(Written { head, body, count });
     }
     let sending = Rc::new(Sending::default());
     let waiting = Waiting { to, head, body, sending: Rc::clone(&sending) };
@@ -129,14 +174,7 @@ async fn send(to: Rc<dyn TryWrite>, head: Scratch, body: Bytes) -> (Scratch, io:
             sender.wake_by_ref();
         }
     });
-    std::future::poll_fn(|context| match sending.done.take() {
-        Some(done) => Poll::Ready(done),
-        None => {
-            sending.waker.replace(Some(context.waker().clone()));
-            Poll::Pending
-        }
-    })
-    .await
+    Err(Ticket(sending))
 }
 
 /// The worker's task that writes what waits.

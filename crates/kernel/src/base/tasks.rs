@@ -7,13 +7,15 @@
 
 use crate::base::limits;
 use arc_swap::ArcSwapOption;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::task::Poll;
 use std::time::Instant;
+use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle};
 
 /// It panicked; the log has a line of that.
@@ -160,6 +162,7 @@ pub fn of_process(what: &'static str, work: impl Fn() + Send + 'static) -> std::
 #[derive(Debug, Default)]
 pub struct Generation {
     tasks: RefCell<Vec<AbortHandle>>,
+    ended: Rc<(Cell<bool>, Notify)>,
 }
 
 impl Generation {
@@ -176,6 +179,19 @@ impl Generation {
     /// Ends them all.
     pub fn end(&self) {
         self.tasks.take().iter().for_each(AbortHandle::abort);
+        self.ended.0.set(true);
+        self.ended.1.notify_waiters();
+    }
+
+    /// Is ready when it has ended, for what would go on as long as its reader likes.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let ended = Rc::clone(&self.ended);
+        async move {
+            // No other task of this worker can end it between the two.
+            if !ended.0.get() {
+                ended.1.notified().await;
+            }
+        }
     }
 }
 
@@ -188,8 +204,6 @@ impl Drop for Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
-    use std::rc::Rc;
     use tokio::task::{LocalSet, yield_now};
 
     #[tokio::test(flavor = "current_thread")]

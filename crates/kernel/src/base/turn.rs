@@ -22,7 +22,9 @@ const NONE: u64 = 0;
 thread_local! {
     static TURN: Cell<u64> = const { Cell::new(NONE) };
     static MILLIS: Cell<(u64, i64)> = const { Cell::new((u64::MAX, 0)) };
-    static INSTANT: Cell<Option<(u64, Instant)>> = const { Cell::new(None) };
+    /// Of the present turn, as far as it was asked for: the time, and how long ago what was asked for last began.
+    static INSTANT: Cell<Option<Instant>> = const { Cell::new(None) };
+    static SINCE: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
     static BEAT: RefCell<Option<Arc<Beat>>> = const { RefCell::new(None) };
     static KEPT: RefCell<Vec<Rc<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
@@ -53,19 +55,37 @@ pub fn unix_seconds() -> i64 {
 /// As [`unix_millis`], of the monotonic clock. As nginx, whose times are those of its event loop's rounds.
 #[inline]
 pub fn instant() -> Instant {
-    match INSTANT.get() {
-        Some((turn, now)) if turn == number() && turn != NONE => now,
-        _ => {
-            let now = Instant::now();
-            INSTANT.set(Some((number(), now)));
-            now
-        }
+    INSTANT.get().unwrap_or_else(read_clock)
+}
+
+fn read_clock() -> Instant {
+    let now = Instant::now();
+    if number() != NONE {
+        INSTANT.set(Some(now));
     }
+    now
 }
 
 /// How long ago `begun`, a time of [`instant`], was.
 pub fn since(begun: Instant) -> Duration {
-    instant().saturating_duration_since(begun)
+    match SINCE.get() {
+        // A request asks this of the same time for each of its figures, and what is remembered is of this turn.
+        Some((time, since)) if time == begun => since,
+        _ => {
+            let since = instant().saturating_duration_since(begun);
+            if number() != NONE {
+                SINCE.set(Some((begun, since)));
+            }
+            since
+        }
+    }
+}
+
+/// A turn begins: what was known of the one before is over.
+fn begin() {
+    TURN.set(number() + 1);
+    INSTANT.set(None);
+    SINCE.set(None);
 }
 
 /// Has the turns of this thread noted there.
@@ -127,7 +147,7 @@ pub async fn run<T>(tasks: impl Future<Output = T>, mut round_ended: impl FnMut(
     });
     let waker = Waker::from(Arc::clone(&ready));
     std::future::poll_fn(|context| {
-        TURN.set(number() + 1);
+        begin();
         BEAT.with_borrow(|beat| beat.iter().for_each(|beat| beat.turn(instant())));
         let mut outer = ready.outer.lock().unwrap_or_else(PoisonError::into_inner);
         outer.clone_from(context.waker());

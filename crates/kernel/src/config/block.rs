@@ -45,6 +45,8 @@ pub struct Block {
     pub at: Option<Position>,
 
     pub error_log: Option<ErrorLogs>,
+    /// Directives without effect that it has and that may stand once.
+    pub ignored: HashSet<String>,
     /// What it says about each module.
     pub drafts: Drafts,
 
@@ -52,6 +54,10 @@ pub struct Block {
     pub handler: Option<Arc<dyn Handler>>,
     /// The line that says so.
     pub handler_at: Option<Position>,
+    /// Whether there are two, of which one shall be alone.
+    pub has_two_handlers: bool,
+    /// Whether `events` stands in it.
+    pub has_events: bool,
     pub name: LocationName,
     /// `limit_except`: the methods it does not concern, and its block.
     pub limit_except: Option<Box<(Vec<Bytes>, Block)>>,
@@ -70,9 +76,12 @@ impl Block {
             context,
             at,
             error_log: None,
+            ignored: HashSet::new(),
             drafts: Drafts::default(),
             handler: None,
             handler_at: None,
+            has_two_handlers: false,
+            has_events: false,
             name: LocationName::Unnamed,
             limit_except: None,
             locations: Vec::new(),
@@ -93,6 +102,8 @@ impl Block {
 
     /// Sets what makes the response; as nginx: the last one does.
     pub fn handle_by(&mut self, handler: impl Handler) {
+        let before = self.handler.as_ref();
+        self.has_two_handlers |= before.is_some_and(|one| one.is_alone() || handler.is_alone());
         self.handler = Some(Arc::new(handler));
         self.handler_at = None;
     }

@@ -49,6 +49,7 @@ impl Arity {
     pub const TWO_OR_THREE: Self = Self { min: 2, max: 3 };
     pub const ONE_TO_FOUR: Self = Self { min: 1, max: 4 };
     pub const UP_TO_TWO: Self = Self { min: 0, max: 2 };
+    pub const UP_TO_THREE: Self = Self { min: 0, max: 3 };
     pub const ONE_OR_MORE: Self = Self { min: 1, max: usize::MAX };
     pub const TWO_OR_MORE: Self = Self { min: 2, max: usize::MAX };
     pub const ANY: Self = Self { min: 0, max: usize::MAX };
@@ -70,10 +71,29 @@ pub enum Action {
     Set(Setter),
     /// A block directive.
     Open(Opener),
-    /// Read and checked for arity; has no effect here, for the reason given.
-    Ignored(&'static str),
+    /// Read and checked, so that it is refused where nginx refuses it; has no effect here, for the reason given.
+    Ignored(&'static str, Setter),
     /// nginx has it, this server does not, for the reason given.
     Refused(&'static str),
+}
+
+/// Checks a value that has no effect, of a directive that may stand once in a block.
+///
+/// # Errors
+/// It stands there a second time, or is no such value.
+pub fn once<T: Setting>(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    if !block.ignored.insert(args.name.to_owned()) {
+        return Err(args.duplicate());
+    }
+    T::from_args(args).map(drop)
+}
+
+/// Checks nothing of a value that has no effect.
+///
+/// # Errors
+/// None.
+pub fn anything(_: &mut Block, _: &Args<'_>) -> Result<(), ValueError> {
+    Ok(())
 }
 
 /// One row of the table of directives.
@@ -132,6 +152,11 @@ impl<'a> Args<'a> {
         ValueError(format!("\"{}\" directive invalid value", self.name))
     }
 
+    /// nginx's message for what is no number.
+    pub fn invalid_number(&self) -> ValueError {
+        ValueError(format!("\"{}\" directive invalid number", self.name))
+    }
+
     /// A broken value where a set of words is known.
     pub fn invalid_value_must_be(&self, got: &[u8], expected: &str) -> ValueError {
         let got = String::from_utf8_lossy(got);
@@ -139,6 +164,11 @@ impl<'a> Args<'a> {
             "invalid value \"{got}\" in \"{}\" directive, it must be {expected}",
             self.name
         ))
+    }
+
+    /// nginx's warning about a word of a set that is there already.
+    pub fn duplicate_value(&self, word: &[u8]) {
+        self.env.warn_here(&format!("duplicate value \"{}\"", String::from_utf8_lossy(word)));
     }
 
     /// A broken parameter among several.
@@ -203,6 +233,13 @@ impl<T: Setting> Inherit<T> {
         self.0.as_ref()
     }
 
+    /// Changes what is written, if anything is.
+    pub fn change(&mut self, change: impl FnOnce(&mut T)) {
+        if let Some(value) = &mut self.0 {
+            change(value);
+        }
+    }
+
     pub fn replace(&mut self, value: T) {
         self.0 = Some(value);
     }
@@ -216,7 +253,11 @@ impl<T: Setting> Inherit<T> {
                     .split_ascii_whitespace()
                     .map(|w| Bytes::copy_from_slice(w.as_bytes()))
                     .collect();
-                T::from_args(&Args { name, words: &words, env })
+                // No line says it.
+                let line = env.line.take();
+                let value = T::from_args(&Args { name, words: &words, env });
+                *env.line.borrow_mut() = line;
+                value
             }
         }
     }

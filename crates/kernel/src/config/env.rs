@@ -53,6 +53,8 @@ pub struct Env {
     pub line: RefCell<Option<Position>>,
     /// Whether a `*_bind … transparent` needs the capability.
     pub is_transparent: Cell<bool>,
+    /// Whether something shows metrics, for which requests are counted.
+    pub is_counted: Cell<bool>,
     /// What peers have under way; survives a reload.
     pub loads: Arc<Loads>,
     /// Directives that are accepted and have no effect, each once, for `-t`.
@@ -82,6 +84,7 @@ impl Env {
             warnings: RefCell::default(),
             line: RefCell::default(),
             is_transparent: Cell::new(false),
+            is_counted: Cell::new(false),
             loads: Arc::default(),
             notes: RefCell::default(),
         }

@@ -36,7 +36,7 @@ impl Template {
         let mut plain = Vec::new();
         let mut rest = text;
         while let Some((&byte, tail)) = rest.split_first() {
-            if byte != b'$' || tail.is_empty() {
+            if byte != b'$' {
                 plain.push(byte);
                 rest = tail;
                 continue;
@@ -48,6 +48,9 @@ impl Template {
             parts.push(part);
             rest = after;
         }
+        if parts.is_empty() {
+            return Ok(Self::literal(plain));
+        }
         if !plain.is_empty() {
             parts.push(Part::Text(plain.into()));
         }
@@ -57,10 +60,12 @@ impl Template {
 
 /// The variable after a `$`, and what follows it.
 fn variable<'t>(tail: &'t [u8], env: &Env) -> Result<(Part, &'t [u8]), ValueError> {
-    if let Some(digit @ b'0'..=b'9') = tail.first() {
+    if let Some(digit @ b'1'..=b'9') = tail.first() {
         return Ok((Part::Capture(usize::from(digit - b'0')), &tail[1..]));
     }
     let (name, after) = match tail.strip_prefix(b"{") {
+        // As nginx: what ends here is no name that lacks its bracket.
+        Some(b"") => return Err(ValueError::new("invalid variable name")),
         Some(inner) => {
             let name_bytes = name_length(inner);
             if inner.get(name_bytes) != Some(&b'}') {
@@ -75,9 +80,6 @@ fn variable<'t>(tail: &'t [u8], env: &Env) -> Result<(Part, &'t [u8]), ValueErro
     };
     if name.is_empty() {
         return Err(ValueError::new("invalid variable name"));
-    }
-    if let [digit @ b'0'..=b'9'] = name {
-        return Ok((Part::Capture(usize::from(digit - b'0')), after));
     }
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
     Ok((Part::Variable(env.variables.borrow_mut().resolve(&name)), after))

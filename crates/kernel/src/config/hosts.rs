@@ -55,6 +55,11 @@ impl<T: Clone> Hosts<T> {
         }
     }
 
+    /// Whether there is no name.
+    pub fn has_no_name(&self) -> bool {
+        self.exact.is_empty() && self.suffixes.is_empty() && self.prefixes.is_empty()
+    }
+
     pub fn add_regex(&mut self, regex: Regex, value: T) {
         self.regexes.push((regex, value));
         self.regex_set = OnceLock::new();

@@ -39,7 +39,7 @@ pub fn listen(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         };
         let is_tls = is_tls || is_quic;
         if block.listens.iter().any(|listen| listen.address == address) {
-            return Err(ValueError(format!("a duplicate listen {}", args.text(0))));
+            return Err(ValueError(format!("a duplicate listen {address}")));
         }
         block.listens.push(Listen { address, options, is_default, is_tls, http2, is_proxied });
     }
@@ -112,15 +112,13 @@ pub fn address(text: &str, default_port: u16) -> Result<Vec<ListenAddress>, Valu
     let broken = |why: &str| ValueError(format!("{why} in \"{text}\" of the \"listen\" directive"));
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
-            return Err(broken("no path"));
+            return Err(broken("no path in the unix domain socket"));
         }
         return Ok(vec![ListenAddress::Unix(path.into())]);
     }
-    if let Ok(port) = text.parse::<u32>() {
-        let port = u16::try_from(port)
-            .ok()
-            .filter(|port| *port > 0)
-            .ok_or_else(|| broken("invalid port"))?;
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        let port = text.parse::<u16>().ok().filter(|port| *port > 0);
+        let port = port.ok_or_else(|| broken("invalid port"))?;
         return Ok(vec![ListenAddress::Tcp((Ipv4Addr::UNSPECIFIED, port).into())]);
     }
     if let Some((host, first, last)) = port_range(text) {
@@ -149,7 +147,7 @@ pub fn server_name(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError>
     for word in args.words {
         let name = String::from_utf8_lossy(word).into_owned();
         if name.contains('/') && !name.starts_with('~') {
-            args.env.warn(format!("server name \"{name}\" has suspicious symbols"));
+            args.env.warn_here(&format!("server name \"{name}\" has suspicious symbols"));
         }
         let server_name = if let Some(pattern) = name.strip_prefix('~') {
             if pattern.is_empty() {
@@ -164,7 +162,11 @@ pub fn server_name(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError>
             let stars = name.matches('*').count();
             let is_wildcard = name.starts_with("*.") || name.ends_with(".*");
             if stars > 1 || (stars == 1 && !is_wildcard) || name.starts_with("..") {
-                return Err(ValueError(format!("invalid server name or wildcard \"{name}\"")));
+                return Err(ValueError(if name == "*" {
+                    "server name \"*\" is invalid".to_owned()
+                } else {
+                    format!("invalid server name or wildcard \"{name}\"")
+                }));
             }
             ServerName::Text(name.to_ascii_lowercase())
         };

@@ -72,9 +72,12 @@ impl Loader<'_> {
         let action = self.row(block.context, line)?.action;
         match action {
             Action::Set(set) => {
-                *self.env.line.borrow_mut() = Some(at.clone());
-                let args = Args { name: &name, words: &line.args, env: self.env };
-                set(block, &args).map_err(|error| error.at(at))?;
+                self.set(set, block, line)?;
+                if block.has_two_handlers {
+                    let text =
+                        format!("\"{name}\" cannot be in a location that has another handler");
+                    return Err(ValueError(text).at(at));
+                }
                 if block.handler.is_some() && block.handler_at.is_none() {
                     block.handler_at = Some(at.clone());
                 }
@@ -84,7 +87,8 @@ impl Loader<'_> {
                 Ok(())
             }
             Action::Open(open) => open(self, block, line),
-            Action::Ignored(why) => {
+            Action::Ignored(why, check) => {
+                self.set(check, block, line)?;
                 self.note(&name, why, at);
                 Ok(())
             }
@@ -92,6 +96,12 @@ impl Loader<'_> {
                 Err(ValueError(format!("\"{name}\" is not supported: {why}")).at(at))
             }
         }
+    }
+
+    fn set(&self, set: Setter, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+        *self.env.line.borrow_mut() = Some(line.at.clone());
+        let args = Args { name: &line.name_text(), words: &line.args, env: self.env };
+        set(block, &args).map_err(|error| error.at(&line.at))
     }
 
     /// Said once per directive.
@@ -104,6 +114,18 @@ impl Loader<'_> {
         let mut block = Block::new(context, Some(line.at.clone()));
         self.walk(&mut block, line.block.as_deref().unwrap_or_default())?;
         Ok(block)
+    }
+}
+
+/// The lines of a block like `map`, which are no directives: none has a block of its own.
+///
+/// # Errors
+/// One has.
+pub fn rows(line: &Line) -> Result<&[Line], ConfError> {
+    let rows = line.block.as_deref().unwrap_or_default();
+    match rows.iter().find(|row| row.block.is_some()) {
+        Some(row) => Err(ValueError::new("unexpected \"{\"").at(&row.at)),
+        None => Ok(rows),
     }
 }
 
@@ -120,6 +142,9 @@ pub fn unknown(name: String, at: &Position) -> ConfError {
 
 /// `events {}`
 pub fn events(loader: &mut Loader<'_>, block: &mut Block, line: &Line) -> Result<(), ConfError> {
+    if std::mem::replace(&mut block.has_events, true) {
+        return Err(ValueError::new("\"events\" directive is duplicate").at(&line.at));
+    }
     let context = std::mem::replace(&mut block.context, EVENTS);
     loader.walk(block, line.block.as_deref().unwrap_or_default())?;
     block.context = context;
@@ -222,13 +247,39 @@ fn check_nesting(block: &Block, name: &LocationName, line: &Line) -> Result<(), 
     }
 }
 
+/// Whether nginx knows the method, in whatever case.
+fn is_limited(method: &[u8]) -> bool {
+    const METHODS: [&str; 14] = [
+        "COPY",
+        "DELETE",
+        "GET",
+        "HEAD",
+        "LOCK",
+        "MKCOL",
+        "MOVE",
+        "OPTIONS",
+        "PATCH",
+        "POST",
+        "PROPFIND",
+        "PROPPATCH",
+        "PUT",
+        "UNLOCK",
+    ];
+    METHODS.iter().any(|known| method.eq_ignore_ascii_case(known.as_bytes()))
+}
+
 /// `limit_except METHOD … {}`
 pub fn limit_except(
     loader: &mut Loader<'_>,
     block: &mut Block,
     line: &Line,
 ) -> Result<(), ConfError> {
-    let mut methods = line.args.clone();
+    if let Some(method) = line.args.iter().find(|method| !is_limited(method)) {
+        let method = String::from_utf8_lossy(method);
+        return Err(ValueError(format!("invalid method \"{method}\"")).at(&line.at));
+    }
+    let mut methods: Vec<Bytes> =
+        line.args.iter().map(|one| one.to_ascii_uppercase().into()).collect();
     if methods.iter().any(|method| &method[..] == b"GET") {
         methods.push(Bytes::from_static(b"HEAD"));
     }

@@ -1,5 +1,6 @@
 //! Directives of nginx's core module: the process, its logs, its events.
 
+use super::block::Block;
 use super::directive::*;
 use super::place::{ModuleConf, Place, place};
 use super::settings::{Compiling, ModuleDraft};
@@ -30,6 +31,59 @@ word_enum! {
     }
 }
 
+word_enum! {
+    /// `debug_points`
+    DebugPoints {
+        Stop = "stop",
+        Abort = "abort",
+    }
+}
+
+/// `worker_cpu_affinity auto [mask] | mask …`
+#[derive(Clone)]
+struct CpuMasks;
+
+impl Setting for CpuMasks {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let masks = match args.words.split_first() {
+            Some((first, masks)) if &first[..] == b"auto" => masks,
+            _ => args.words,
+        };
+        let is_wrong = |byte: &&u8| !matches!(byte, b'0' | b'1' | b' ');
+        match masks.iter().find_map(|mask| mask.iter().find(is_wrong)) {
+            Some(byte) => Err(ValueError(format!(
+                "invalid character \"{}\" in \"worker_cpu_affinity\"",
+                char::from(*byte)
+            ))),
+            None => Ok(Self),
+        }
+    }
+}
+
+/// Checks `thread_pool name threads=number [max_queue=number]`.
+fn thread_pool(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    let mut has_threads = false;
+    for word in &args.words[1..] {
+        let number = |prefix: &[u8]| word.strip_prefix(prefix).map(yorozu_conf::value::number);
+        match (number(b"threads="), number(b"max_queue=")) {
+            (Some(Some(1..)), _) => has_threads = true,
+            (Some(_), _) => {
+                let text = String::from_utf8_lossy(word);
+                return Err(ValueError(format!("invalid threads value \"{text}\"")));
+            }
+            (_, Some(None)) => {
+                let text = String::from_utf8_lossy(word);
+                return Err(ValueError(format!("invalid max_queue value \"{text}\"")));
+            }
+            _ => {}
+        }
+    }
+    if !has_threads {
+        return Err(ValueError::new("\"thread_pool\" must have \"threads\" parameter"));
+    }
+    Ok(())
+}
+
 /// `worker_processes`
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Workers {
@@ -48,7 +102,7 @@ impl Setting for Workers {
             Ok(count) if (1..=crate::base::limits::WORKERS_MAX).contains(&count) => {
                 Ok(Self::Count(count))
             }
-            _ => Err(ValueError::new("invalid number")),
+            _ => Err(args.invalid_value()),
         }
     }
 }
@@ -149,13 +203,13 @@ pub const OTHERS: &[Directive] = &[
             block.error_log.get_or_insert_with(ErrorLogs::default).push(target);
             Ok(())
         }),
-        "File and least level of messages; several lines give several logs.",
+        "File and least level of messages; several lines give several logs. memory:SIZE keeps the last ones for yorozu log --error.",
     ),
     Directive::row(
         "ssl_object_cache_inheritable",
         MAIN,
         Arity::ONE,
-        Action::Ignored("a reload reads certificates and keys again"),
+        Action::Ignored("a reload reads certificates and keys again", once::<bool>),
         "Whether a reload takes certificates over that did not change.",
     ),
     Directive::row(
@@ -175,77 +229,77 @@ pub const OTHERS: &[Directive] = &[
         "multi_accept",
         EVENTS,
         Arity::ONE,
-        Action::Ignored("every pending connection is accepted on each wake-up"),
+        Action::Ignored("every pending connection is accepted on each wake-up", once::<bool>),
         "Accept all pending connections at once.",
     ),
     Directive::row(
         "accept_mutex",
         EVENTS,
         Arity::ONE,
-        Action::Ignored("each worker has a listening socket of its own"),
+        Action::Ignored("each worker has a listening socket of its own", once::<bool>),
         "Workers take turns accepting.",
     ),
     Directive::row(
         "accept_mutex_delay",
         EVENTS,
         Arity::ONE,
-        Action::Ignored("each worker has a listening socket of its own"),
+        Action::Ignored("each worker has a listening socket of its own", once::<Duration>),
         "Delay between turns.",
     ),
     Directive::row(
         "debug_connection",
         EVENTS,
         Arity::ONE,
-        Action::Ignored("there is no debug log per client"),
+        Action::Ignored("there is no debug log per client", anything),
         "Debug log for chosen clients.",
     ),
     Directive::row(
         "worker_aio_requests",
         EVENTS,
         Arity::ONE,
-        Action::Ignored("there is no aio"),
+        Action::Ignored("there is no aio", once::<u64>),
         "Outstanding aio requests.",
     ),
     Directive::row(
         "lock_file",
         MAIN,
         Arity::ONE,
-        Action::Ignored("no lock is needed between threads"),
+        Action::Ignored("no lock is needed between threads", once::<Bytes>),
         "Prefix of lock files.",
     ),
     Directive::row(
         "pcre_jit",
         MAIN,
         Arity::ONE,
-        Action::Ignored("regular expressions are always compiled just in time"),
+        Action::Ignored("regular expressions are always compiled just in time", once::<bool>),
         "Just-in-time compilation of regular expressions.",
     ),
     Directive::row(
         "timer_resolution",
         MAIN,
         Arity::ONE,
-        Action::Ignored("the clock is read without a system call"),
+        Action::Ignored("the clock is read without a system call", once::<Duration>),
         "How often the clock is read.",
     ),
     Directive::row(
         "worker_cpu_affinity",
         MAIN,
         Arity::ONE_OR_MORE,
-        Action::Ignored("the scheduler places the worker threads"),
+        Action::Ignored("the scheduler places the worker threads", once::<CpuMasks>),
         "Binds workers to CPUs.",
     ),
     Directive::row(
         "thread_pool",
         MAIN,
         Arity::TWO_OR_THREE,
-        Action::Ignored("blocking file work has its own threads"),
+        Action::Ignored("blocking file work has its own threads", thread_pool),
         "Named thread pools for aio.",
     ),
     Directive::row(
         "debug_points",
         MAIN,
         Arity::ONE,
-        Action::Ignored("there are no debug points"),
+        Action::Ignored("there are no debug points", once::<DebugPoints>),
         "Stops at internal errors.",
     ),
     Directive::row(
@@ -261,10 +315,14 @@ pub const OTHERS: &[Directive] = &[
         Arity::ONE,
         Action::Ignored(
             "modules are not loaded; directives of unknown modules are refused where they are used",
+            anything,
         ),
         "Loads a dynamic module.",
     ),
 ];
+
+/// Least size of a log in memory: that of a long line.
+const MEMORY_BYTES_MIN: usize = 1024;
 
 /// Reads `error_log file [level]`.
 ///
@@ -285,10 +343,12 @@ fn log_target(args: &Args<'_>) -> Result<Target, ValueError> {
         let syslog = Syslog::parse(syslog).map_err(ValueError)?;
         return Ok(Target(Sink::Syslog(Arc::new(syslog)), level));
     }
-    if path.starts_with("memory:") {
-        return Err(ValueError(format!(
-            "\"error_log {path}\" is not supported, expected a file, \"stderr\" or \"syslog:\""
-        )));
+    if let Some(size) = args.word(0).strip_prefix(b"memory:") {
+        let bytes = yorozu_conf::value::size(size).and_then(|size| usize::try_from(size).ok());
+        let bytes = bytes.filter(|bytes| *bytes >= MEMORY_BYTES_MIN).ok_or_else(|| {
+            ValueError(format!("invalid buffer size \"{}\"", String::from_utf8_lossy(size)))
+        })?;
+        return Ok(Target(Sink::Memory(args.env.logs.ring(bytes)), level));
     }
     let path = args.env.prefix_path(&path);
     let file = args.env.logs.get(&path).map_err(|error| {

@@ -3,6 +3,7 @@
 use super::directive::Directive;
 use super::settings::AnyDraft;
 use super::shared::SharedType;
+use crate::exchange::figures::{Reporter, Section};
 use crate::exchange::variables::{Row, Variable};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -19,12 +20,24 @@ pub struct Module {
     pub shared: &'static [SharedType],
     /// Its variables.
     pub variables: &'static [Row],
+    /// Its metrics.
+    pub report: Option<Reporter>,
+    /// What `api` shows of it.
+    pub sections: &'static [Section],
 }
 
 impl Module {
     /// A module that has directives alone.
     pub const fn new(name: &'static str, directives: fn() -> Vec<Directive>) -> Self {
-        Self { name, directives, drafts: &[], shared: &[], variables: &[] }
+        Self {
+            name,
+            directives,
+            drafts: &[],
+            shared: &[],
+            variables: &[],
+            report: None,
+            sections: &[],
+        }
     }
 
     /// The same with settings.
@@ -43,6 +56,12 @@ impl Module {
     #[must_use]
     pub const fn computing(self, variables: &'static [Row]) -> Self {
         Self { variables, ..self }
+    }
+
+    /// The same with metrics, and with what `api` shows.
+    #[must_use]
+    pub const fn showing(self, report: Reporter, sections: &'static [Section]) -> Self {
+        Self { report: Some(report), sections, ..self }
     }
 }
 

@@ -43,6 +43,9 @@ fn may_be_changed(name: &str) -> bool {
 /// The variable of a name that the server computes.
 pub type KnownVariables = dyn Fn(&str) -> Option<&'static Variable>;
 
+/// What a variable of `set` is where no `set` ran.
+const EMPTY: Variable = Variable::Builtin(|_, _| true);
+
 /// Names that the configuration uses or defines.
 pub struct VariableNames {
     /// Those that the server computes.
@@ -95,7 +98,7 @@ impl VariableNames {
     }
 
     /// The slot of a variable that `set` fills. One of a family (`$http_…`) and one of nginx's that can be changed have
-    /// their own value where no `set` ran, unless something else defines it.
+    /// their own value where no `set` ran, unless something else defines it; others are empty then.
     pub fn define_by_set(&mut self, name: &str) -> u16 {
         let name = name.to_ascii_lowercase();
         let slot = self.slot(&name);
@@ -103,7 +106,7 @@ impl VariableNames {
         if !self.is_defined[place] {
             self.is_defined[place] = true;
             let computed = || self.of_modules(&name).filter(|_| !OWN.contains(&&*name));
-            self.own[place] = prefixed(&name).or_else(computed);
+            self.own[place] = prefixed(&name).or_else(computed).or(Some(EMPTY));
             self.has_sent |= matches!(self.own[place], Some(Variable::SentField(_)));
         }
         slot

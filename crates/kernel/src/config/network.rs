@@ -4,7 +4,7 @@ use super::env::Env;
 use std::net::IpAddr;
 
 /// The clients a rule is about.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Network {
     All,
     /// Clients of a Unix socket.

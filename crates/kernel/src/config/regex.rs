@@ -40,10 +40,13 @@ impl Inner {
             ValueError(format!("regex \"{}\" is not UTF-8", String::from_utf8_lossy(source)))
         })?;
         let compiled = compile(text, is_caseless, is_kept).map_err(|error| {
-            let at = error.offset().map_or_else(String::new, |at| {
-                format!(" at \"{}\"", text.get(at..).unwrap_or_default())
-            });
-            ValueError(format!("pcre2_compile() failed: {error} in \"{text}\"{at}"))
+            let rest = error.offset().and_then(|at| text.get(at..)).filter(|rest| !rest.is_empty());
+            let at = rest.map_or_else(String::new, |rest| format!(" at \"{rest}\""));
+            let error = error.to_string();
+            // PCRE's own words, as nginx shows them.
+            let reason = error.split_once("offset ").and_then(|(_, rest)| rest.split_once(": "));
+            let reason = reason.map_or(&*error, |(_, reason)| reason);
+            ValueError(format!("pcre2_compile() failed: {reason} in \"{text}\"{at}"))
         })?;
         let names = compiled.capture_names().iter().cloned().enumerate();
         let names = names.filter_map(|(group, name)| Some((group, name?))).collect();

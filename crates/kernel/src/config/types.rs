@@ -1,6 +1,7 @@
 //! Types of directive values that several modules share.
 
-use super::directive::{Args, Setting, ValueError};
+use super::block::Block;
+use super::directive::{Args, HTTP, SERVER, Setting, ValueError, once};
 use super::template::Template;
 use crate::logging::error::Level;
 use bitflags::Flags;
@@ -19,7 +20,33 @@ impl Setting for bool {
 /// A plain number.
 impl Setting for u64 {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        value::number(args.word(0)).ok_or_else(|| ValueError::new("invalid number"))
+        value::number(args.word(0)).ok_or_else(|| args.invalid_number())
+    }
+}
+
+/// A size of a hash table that this program does not have: nginx builds none of size 0.
+#[derive(Clone)]
+pub struct HashSize;
+
+impl Setting for HashSize {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if u64::from_args(args)? > 0 {
+            return Ok(Self);
+        }
+        let name = args.name;
+        let table = name.split_inclusive("_hash").next().unwrap_or(name);
+        Err(ValueError(format!("could not build {table}, you should increase {name}: 0")))
+    }
+}
+
+/// Checks the size of a hash table that a location has only where it says something of its own.
+///
+/// # Errors
+/// It is a duplicate, or no size.
+pub fn hash_size(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    match block.context {
+        HTTP | SERVER => once::<HashSize>(block, args),
+        _ => once::<u64>(block, args),
     }
 }
 
@@ -124,8 +151,7 @@ pub struct Status(pub u16);
 
 impl Setting for Status {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let number =
-            value::number(args.word(0)).ok_or_else(|| ValueError::new("invalid number"))?;
+        let number = value::number(args.word(0)).ok_or_else(|| args.invalid_number())?;
         let status = u16::try_from(number).ok().filter(|status| (400..600).contains(status));
         status.map(Self).ok_or_else(|| ValueError::new("value must be between 400 and 599"))
     }
@@ -228,9 +254,27 @@ pub fn word_flags<F: Flags + Copy>(args: &Args<'_>, known: &[(&str, F)]) -> Resu
         let (_, flag) = found.ok_or_else(|| {
             ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
         })?;
+        if flags.contains(*flag) {
+            args.duplicate_value(word);
+        }
         flags.insert(*flag);
     }
     Ok(flags)
+}
+
+/// A value of which the last one in a block holds.
+#[derive(Clone, Debug, Default)]
+pub struct LastOf<T>(pub T);
+
+impl<T: Setting> Setting for LastOf<T> {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        T::from_args(args).map(Self)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        *self = Self::from_args(args)?;
+        Ok(())
+    }
 }
 
 /// Declares an enum of words.
@@ -298,7 +342,8 @@ impl Setting for StoreAccess {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let (mut mode, mut of_user) = (0, 0o600);
         for word in args.words {
-            let broken = || args.invalid_parameter(word);
+            let broken =
+                || ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)));
             let text = std::str::from_utf8(word).map_err(|_| broken())?;
             let (who, rights) = text.split_once(':').ok_or_else(broken)?;
             let bits = match rights {
@@ -320,14 +365,15 @@ impl Setting for StoreAccess {
     }
 }
 
+/// The least size of a zone of shared memory in bytes; nginx's: eight pages.
+pub const ZONE_BYTES_MIN: u64 = 8 * 4096;
+
 /// `name:size` of a zone.
 pub fn name_and_size(text: &str) -> Result<(String, u64), ValueError> {
-    /// nginx's: eight pages.
-    const BYTES_MIN: u64 = 8 * 4096;
     let wrong = || ValueError(format!("invalid zone size \"zone={text}\""));
     let (name, size) = text.split_once(':').ok_or_else(wrong)?;
     let bytes = value::size(size.as_bytes()).ok_or_else(wrong)?;
-    if bytes < BYTES_MIN {
+    if bytes < ZONE_BYTES_MIN {
         return Err(ValueError(format!("zone \"{name}\" is too small")));
     }
     Ok((name.to_owned(), bytes))

@@ -5,7 +5,6 @@ const MISSING: &[(&str, &[&str])] = &[
     ("stream: TCP and UDP; here is HTTP only", &["stream"]),
     ("mail: IMAP, POP3 and SMTP; here is HTTP only", &["mail"]),
     ("core", &["stall_threshold"]),
-    ("http_api", &["api", "status_zone"]),
     (
         "http_auth_jwt",
         &[
@@ -33,13 +32,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     (
         "http_grpc",
-        &[
-            "grpc_allow_upstream",
-            "grpc_bind_dynamic",
-            "grpc_request_dynamic",
-            "grpc_ssl_certificate_cache",
-            "grpc_ssl_key_log",
-        ],
+        &["grpc_allow_upstream", "grpc_bind_dynamic", "grpc_request_dynamic", "grpc_ssl_key_log"],
     ),
     (
         "http_hls",
@@ -133,7 +126,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "proxy_allow_upstream",
             "proxy_bind_dynamic",
             "proxy_request_dynamic",
-            "proxy_ssl_certificate_cache",
             "proxy_ssl_key_log",
         ],
     ),
@@ -143,7 +135,7 @@ const MISSING: &[(&str, &[&str])] = &[
         "http_ssl",
         &["ssl_ech_file", "ssl_key_log", "ssl_ocsp", "ssl_ocsp_cache", "ssl_ocsp_responder"],
     ),
-    ("http_status", &["status", "status_format", "status_zone"]),
+    ("http_status", &["status", "status_format"]),
     (
         "http_tunnel",
         &[
@@ -173,7 +165,6 @@ const MISSING: &[(&str, &[&str])] = &[
             "uwsgi_allow_upstream",
             "uwsgi_bind_dynamic",
             "uwsgi_request_dynamic",
-            "uwsgi_ssl_certificate_cache",
             "uwsgi_ssl_key_log",
         ],
     ),

@@ -7,6 +7,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct UpstreamAttempt {
     pub peer: Arc<str>,
+    /// Whether the request had been led to another upstream before: the first attempt of this one.
+    pub is_led: bool,
     pub status: u16,
     pub connect_time: Option<Duration>,
     pub header_time: Option<Duration>,
@@ -22,6 +24,7 @@ impl UpstreamAttempt {
     pub fn new(peer: Arc<str>) -> Self {
         Self {
             peer,
+            is_led: false,
             status: 0,
             connect_time: None,
             header_time: None,
@@ -65,8 +68,11 @@ impl Attempts {
     pub fn append(&mut self, more: Self) {
         if self.is_empty() {
             *self = more;
-        } else {
-            more.before.into_iter().chain(more.last).for_each(|attempt| self.push(attempt));
+            return;
+        }
+        for (at, mut attempt) in more.before.into_iter().chain(more.last).enumerate() {
+            attempt.is_led = at == 0;
+            self.push(attempt);
         }
     }
 }

@@ -24,3 +24,13 @@ pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
     error::request(exchange, level, &text);
     Outcome::Status(status)
 }
+
+/// The refusal of content that nothing asks for and that is wrongly framed, as far as it has arrived. An exchange gets it once, so
+/// that the error has its page.
+pub fn broken_unasked(exchange: &mut Exchange) -> Option<Outcome> {
+    if exchange.body.is_discarded() || !exchange.body.is_broken_at_hand() {
+        return None;
+    }
+    exchange.body.discard();
+    Some(body_failed(exchange, BodyError::Broken))
+}

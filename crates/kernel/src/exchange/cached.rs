@@ -1,5 +1,6 @@
 //! What the cache did for a request and why: `$upstream_cache_status`, and `Cache-Status` of RFC 9211.
 
+use crate::base::tally::Tally;
 use std::io::Write as _;
 
 /// Why an answer is not stored; words of `$cache_detail`.
@@ -41,6 +42,29 @@ pub enum NotStored {
 }
 
 impl NotStored {
+    /// In their order.
+    pub const ALL: [Self; 19] = [
+        Self::SetCookie,
+        Self::Vary,
+        Self::AccelExpires,
+        Self::NoStore,
+        Self::NoCache,
+        Self::Private,
+        Self::NoLifetime,
+        Self::Expired,
+        Self::Authorization,
+        Self::Forbidden,
+        Self::Partial,
+        Self::MinUses,
+        Self::LockTimeout,
+        Self::Head,
+        Self::RangeOffset,
+        Self::Body,
+        Self::Unkeyed,
+        Self::Loop,
+        Self::Tags,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::SetCookie => "set-cookie",
@@ -79,6 +103,17 @@ pub enum CacheStatus {
 }
 
 impl CacheStatus {
+    /// In their order.
+    pub const ALL: [Self; 7] = [
+        Self::Bypass,
+        Self::Expired,
+        Self::Hit,
+        Self::Miss,
+        Self::Revalidated,
+        Self::Stale,
+        Self::Updating,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Bypass => "BYPASS",
@@ -110,6 +145,10 @@ pub enum Forward {
 }
 
 impl Forward {
+    /// In their order.
+    pub const ALL: [Self; 6] =
+        [Self::Bypass, Self::Method, Self::UriMiss, Self::VaryMiss, Self::Stale, Self::Partial];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Bypass => "bypass",
@@ -138,6 +177,10 @@ pub struct Report {
     /// Whether it waited for, or shared, another request's answer.
     pub is_collapsed: bool,
     pub is_hit: bool,
+    /// Milliseconds that it took to make what is answered, where that is stored.
+    pub saved: u32,
+    /// Where this is counted, if it is.
+    pub tally: Option<&'static Tally>,
 }
 
 impl Report {
@@ -178,6 +221,15 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_are_whole_and_in_order() {
+        assert!((0..).zip(NotStored::ALL).all(|(at, why)| why as usize == at));
+        assert!((0..).zip(CacheStatus::ALL).all(|(at, status)| status as usize == at));
+        assert!((0..).zip(Forward::ALL).all(|(at, why)| why as usize == at));
+        let last = (NotStored::Tags, CacheStatus::Updating, Forward::Partial);
+        assert_eq!((last.0 as usize, last.1 as usize, last.2 as usize), (18, 6, 5));
+    }
 
     #[test]
     fn members_are_as_rfc_9211_writes_them() {

@@ -67,6 +67,29 @@ pub struct Client {
 }
 
 impl Client {
+    /// One that has asked for nothing yet, on a socket that is the first of the configuration until it is looked for.
+    pub fn new(
+        number: u64,
+        address: ListenAddress,
+        remote: Rc<Remote>,
+        local: Option<SocketAddr>,
+        since: Instant,
+    ) -> Self {
+        Self {
+            remote,
+            local,
+            number,
+            since,
+            requests: Cell::new(0),
+            address,
+            listen: Cell::new(0),
+            tls: OnceCell::new(),
+            is_tls_assumed: false,
+            asked_name: OnceCell::new(),
+            proxied: OnceCell::new(),
+        }
+    }
+
     pub fn is_tls(&self) -> bool {
         self.is_tls_assumed || self.tls.get().is_some()
     }
@@ -74,17 +97,16 @@ impl Client {
     /// The same client, as if its connection had TLS or had none.
     pub fn over(&self, is_tls: bool) -> Self {
         Self {
-            remote: Rc::clone(&self.remote),
-            local: self.local,
-            number: self.number,
-            since: self.since,
             requests: self.requests.clone(),
-            address: self.address.clone(),
             listen: self.listen.clone(),
-            tls: OnceCell::new(),
-            proxied: OnceCell::new(),
             is_tls_assumed: is_tls,
-            asked_name: OnceCell::new(),
+            ..Self::new(
+                self.number,
+                self.address.clone(),
+                Rc::clone(&self.remote),
+                self.local,
+                self.since,
+            )
         }
     }
 

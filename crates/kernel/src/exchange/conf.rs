@@ -17,6 +17,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 use yorozu_cache::Zone;
 use yorozu_conf::Position;
 
@@ -88,6 +89,8 @@ pub struct Config {
     pub hostname: String,
     /// Some `*_bind` is transparent.
     pub is_transparent: bool,
+    /// Whether requests are counted for metrics.
+    pub is_counted: bool,
     /// For the error log at start.
     pub warnings: Vec<String>,
     /// For `-t`: what is accepted and has no effect.
@@ -101,13 +104,24 @@ pub struct Config {
 pub struct InUse {
     /// 1 is the one of the start.
     number: u64,
+    since: SystemTime,
     log: ErrorLogs,
 }
 
 impl InUse {
     fn new(log: &ErrorLogs) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
-        Self { number: NUMBER.fetch_add(1, Ordering::Relaxed), log: log.clone() }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self { number, since: SystemTime::now(), log: log.clone() }
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// When it was put to use.
+    pub fn since(&self) -> SystemTime {
+        self.since
     }
 }
 
@@ -132,6 +146,12 @@ impl Config {
     #[inline]
     pub fn location(&self, id: LocationId) -> &LocationConf {
         &self.locations[id.0 as usize]
+    }
+
+    /// The name of a cache zone of this configuration.
+    pub fn zone_name(&self, zone: &Arc<Zone>) -> Option<&str> {
+        let (name, _) = self.zones.iter().find(|(_, other)| Arc::ptr_eq(other, zone))?;
+        Some(name)
     }
 
     /// A module's settings in the main block.

@@ -2,7 +2,7 @@
 
 use super::Exchange;
 use super::attempts::UpstreamAttempt;
-use super::variables::{Row, Variable, put, put_number};
+use super::variables::{Row, Variable, put, put_known, put_number};
 use crate::base::scratch::Scratch;
 use crate::exchange::request::append_joined;
 use crate::logging::clock;
@@ -49,8 +49,8 @@ pub const VARIABLES: &[Row] = &[
         }),
     ),
     ("realpath_root", Variable::Builtin(realpath_root)),
-    ("uri", Variable::Builtin(|ex, out| put(out, &ex.uri))),
-    ("document_uri", Variable::Builtin(|ex, out| put(out, &ex.uri))),
+    ("uri", Variable::Builtin(uri)),
+    ("document_uri", Variable::Builtin(uri)),
     (
         "host",
         Variable::Builtin(|ex, out| match &ex.request.host[..] {
@@ -59,7 +59,7 @@ pub const VARIABLES: &[Row] = &[
         }),
     ),
     ("hostname", Variable::Builtin(|ex, out| put(out, ex.conf.hostname.as_bytes()))),
-    ("https", Variable::Builtin(|ex, out| ex.client.is_tls() && put(out, b"on"))),
+    ("https", Variable::Builtin(|ex, out| put(out, if ex.client.is_tls() { b"on" } else { b"" }))),
     ("is_args", Variable::Builtin(|ex, out| put(out, if ex.args.is_empty() { b"" } else { b"?" }))),
     (
         "is_request_port",
@@ -80,7 +80,10 @@ pub const VARIABLES: &[Row] = &[
             ex.body.file_path().is_some_and(|p| put(out, p.as_os_str().as_encoded_bytes()))
         }),
     ),
-    ("request_completion", Variable::Builtin(|ex, out| ex.is_complete && put(out, b"OK"))),
+    (
+        "request_completion",
+        Variable::Builtin(|ex, out| put(out, if ex.is_complete { b"OK" } else { b"" })),
+    ),
     (
         "request_filename",
         Variable::Builtin(|ex, out| {
@@ -93,7 +96,7 @@ pub const VARIABLES: &[Row] = &[
         "request_length",
         Variable::Builtin(|ex, out| put_number(out, ex.request_bytes + ex.body.received())),
     ),
-    ("request_uri", Variable::Builtin(|ex, out| put(out, ex.request.target()))),
+    ("request_uri", Variable::Builtin(|ex, out| put_known(out, ex.request.target()))),
     ("scheme", Variable::Builtin(|ex, out| put(out, ex.client.scheme()))),
     (
         "server_name",
@@ -254,6 +257,11 @@ fn put_optional_seconds(out: &mut Vec<u8>, time: Option<Duration>) -> bool {
     }
 }
 
+/// A request that could not be read has none, whatever path its answer is looked for with.
+fn uri(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
+    !exchange.request.target().is_empty() && put(out, &exchange.uri)
+}
+
 /// One value per attempt, joined as nginx joins them.
 fn attempts(
     exchange: &Exchange,
@@ -262,7 +270,7 @@ fn attempts(
 ) -> bool {
     for (index, attempt) in exchange.attempts.iter().enumerate() {
         if index > 0 {
-            out.extend_from_slice(b", ");
+            out.extend_from_slice(if attempt.is_led { b" : " } else { b", " });
         }
         one(attempt, out);
     }

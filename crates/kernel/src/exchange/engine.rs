@@ -1,11 +1,13 @@
 //! What the whole server does, for parts of it that may not know the whole: functions that the assembly puts here.
 
 use super::Exchange;
+use super::figures::Section;
 use super::outcome::{Outcome, Pending, Progress};
 use super::response::Response;
 use super::stream::Stream;
 use super::variables::Variable;
-use crate::exchange::conf::WorkerConf;
+use crate::base::report::Report;
+use crate::exchange::conf::{Config, WorkerConf};
 use bytes::Bytes;
 use std::fmt::Debug;
 use std::future::Future;
@@ -49,7 +51,11 @@ pub struct Engine {
     pub filter: fn(&mut Exchange, &mut Response),
     /// Computes the fields behind the content, when that was sent.
     pub add_trailers: fn(&mut Exchange),
-    /// Writes the access log.
+    /// The metrics of all modules.
+    pub report: fn(&Config) -> Report,
+    /// What `api` can show.
+    pub sections: fn() -> Vec<&'static Section>,
+    /// The request is over: counts it, and writes the access log.
     pub log: fn(&mut Exchange),
     /// Whether the request comes from a trusted proxy (`set_real_ip_from`).
     pub is_from_trusted_proxy: fn(&Exchange) -> bool,

@@ -2,7 +2,7 @@
 
 use super::Exchange;
 use super::request::{Request, append_joined};
-use super::variables::{Variable, prefixed, put, put_number};
+use super::variables::{Variable, prefixed, put, put_known, put_number};
 use crate::base::scratch::Scratch;
 use crate::config::regex::{Captures, Regex};
 use crate::config::template::{Part, Template};
@@ -50,6 +50,11 @@ impl Template {
 
     /// Appends the text with its values.
     pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) {
+        // As most parameters of an application are.
+        if let [Part::Variable(variable)] = &self.parts[..] {
+            variable.append(exchange, out);
+            return;
+        }
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
@@ -138,8 +143,8 @@ impl Variable {
                 exchange.variables.end();
                 value.is_some_and(|value| put(out, &value))
             }
-            Self::Args => put(out, &exchange.args),
-            Self::RequestMethod => put(out, exchange.request.method_text()),
+            Self::Args => put(out, &exchange.args) && exchange.has_args(),
+            Self::RequestMethod => put_known(out, exchange.request.method_text()),
             Self::LimitRate => put_number(out, exchange.limit_rate.unwrap_or(0)),
             Self::Slot(slot) => append_slot(exchange, *slot, out),
             Self::RequestField(name) => match &name[..] {
@@ -182,6 +187,7 @@ impl Variable {
         match self {
             Self::Args => {
                 exchange.args = value.to_vec();
+                exchange.has_set_args = true;
                 // What the client sent is not what gateways are to send on.
                 exchange.is_uri_as_sent = false;
             }

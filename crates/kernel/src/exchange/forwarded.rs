@@ -11,7 +11,9 @@ pub fn named(
     is_recursive: bool,
     is_trusted: impl Fn(IpAddr) -> bool,
 ) -> Option<SocketAddr> {
-    let values: Vec<&[u8]> = exchange.request.values(field).collect();
+    // As nginx: of other fields the first line alone counts.
+    let lines = if field.eq_ignore_ascii_case(b"x-forwarded-for") { usize::MAX } else { 1 };
+    let values: Vec<&[u8]> = exchange.request.values(field).take(lines).collect();
     let mut found = None;
     // From the proxy nearest to us to the farthest.
     for text in values.join(&b","[..]).rsplit(|byte| *byte == b',') {

@@ -37,6 +37,16 @@ pub trait Handler: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether no other handler may be written beside it; of others the last one counts, as in nginx.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    /// Whether who asks is looking at the server itself: such requests are in no figure.
+    fn is_for_viewers(&self) -> bool {
+        false
+    }
+
     /// Whether it bounds request bodies itself, whatever `client_max_body_size` says.
     fn bounds_bodies(&self) -> bool {
         false

@@ -16,6 +16,7 @@ pub mod credentials;
 pub mod engine;
 pub mod error_page;
 pub mod evaluate;
+pub mod figures;
 pub mod forwarded;
 pub mod handler;
 pub mod outcome;
@@ -155,6 +156,8 @@ pub struct Exchange {
     pub uri: Vec<u8>,
     /// Query, without `?`.
     pub args: Vec<u8>,
+    /// Whether the configuration gave it a query, empty or not; one of the client's is there if it is not empty.
+    pub has_set_args: bool,
     /// Whether the path is still that of the client's target.
     pub is_uri_as_sent: bool,
     /// Whether a gateway may replace the location's prefix: not after `rewrite … break`.
@@ -199,8 +202,8 @@ pub struct Exchange {
     pub cache_report: cached::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
     pub upstream_fields: FieldLines,
-    /// Whether the trailers are passed to the client, too (`proxy_pass_trailers`).
-    pub passes_trailers: bool,
+    /// Which of the upstream's trailers the client gets, by their names (`proxy_pass_trailers`).
+    pub passes_trailer: Option<fn(&Exchange, &[u8]) -> bool>,
     /// Fields behind the upstream's body, for `$upstream_trailer_*`.
     pub upstream_trailers: Vec<(Bytes, Bytes)>,
     /// Field lines as sent, for `$sent_http_*`.
@@ -240,6 +243,7 @@ impl Exchange {
             body,
             uri: Vec::new(),
             args: Vec::new(),
+            has_set_args: false,
             is_uri_as_sent: true,
             is_uri_in_location: true,
             is_uri_below_alias: false,
@@ -264,7 +268,7 @@ impl Exchange {
             replaced_location: None,
             cache_report: cached::Report::default(),
             upstream_fields: no_fields(),
-            passes_trailers: false,
+            passes_trailer: None,
             upstream_trailers: Vec::new(),
             sent: response::SentHead::default(),
             coded_bytes: None,
@@ -283,6 +287,13 @@ impl Exchange {
     /// Whether it is only asked about.
     pub fn is_question(&self) -> bool {
         matches!(self.role, Role::Question { .. })
+    }
+
+    /// What of the path is behind that of its location, without slashes at its ends.
+    pub fn path_behind_location(&self) -> String {
+        let location = self.conf.location(self.location);
+        let rest = self.uri.strip_prefix(&location.name[..]).unwrap_or(&self.uri);
+        String::from_utf8_lossy(rest).trim_matches('/').to_owned()
     }
 
     /// `$request_id`, 16 random bytes: keys that the standard library draws for hash tables.
@@ -315,6 +326,11 @@ impl Exchange {
     /// The status that an `error_page` settled, unless it left that to its page.
     pub fn final_status(&self) -> Option<u16> {
         self.redirects.error_status.filter(|status| *status != 0)
+    }
+
+    /// Whether there is a query; as nginx, an empty one of the client is none.
+    pub fn has_args(&self) -> bool {
+        self.has_set_args || !self.args.is_empty()
     }
 
     /// Seconds since 1970, now: as nginx, not when the request began, which may have waited since.
@@ -350,6 +366,7 @@ impl Exchange {
         self.set_uri(uri);
         if let Some(args) = args {
             self.args = args;
+            self.has_set_args = false;
         }
         self.is_uri_in_location = true;
         self.is_uri_below_alias = false;

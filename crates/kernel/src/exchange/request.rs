@@ -1,6 +1,7 @@
 //! The request as it arrived.
 
 use bytes::Bytes;
+use yorozu_http::field::is_same;
 use yorozu_wire::h1::{Field, Span, Version, slice};
 
 /// Methods the server itself acts on.
@@ -213,7 +214,7 @@ impl Request {
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.fields
             .iter()
-            .filter(move |field| self.name(field).eq_ignore_ascii_case(name))
+            .filter(move |field| is_same(self.name(field), name))
             .map(|field| self.value(field))
     }
 
@@ -221,7 +222,7 @@ impl Request {
     pub fn values_from(&self, at: usize) -> impl Iterator<Item = &[u8]> {
         let name = self.name(&self.fields[at]);
         let behind = self.fields[at + 1..].iter();
-        let same = behind.filter(move |field| self.name(field).eq_ignore_ascii_case(name));
+        let same = behind.filter(move |field| is_same(self.name(field), name));
         std::iter::once(&self.fields[at]).chain(same).map(|field| self.value(field))
     }
 
@@ -313,11 +314,13 @@ impl Request {
 
     /// Whether the connection may stay open, going by version and `Connection`.
     pub fn wants_keep_alive(&self) -> bool {
-        match self.known(self.known.connection) {
-            Some(value) if yorozu_http::field::list_has(value, b"close") => false,
-            Some(value) if yorozu_http::field::list_has(value, b"keep-alive") => true,
-            _ => self.version >= Version::V11,
+        if self.known.connection.is_none() {
+            return self.version >= Version::V11;
         }
+        let has = |token: &[u8]| {
+            self.values(b"connection").any(|value| yorozu_http::field::list_has(value, token))
+        };
+        !has(b"close") && (has(b"keep-alive") || self.version >= Version::V11)
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use yorozu_conf::os_error;
+use yorozu_wire::WireError;
 use yorozu_wire::h1::{BareLf, Chunked, ChunkedStep};
 
 /// Why a body could not be read.
@@ -177,7 +178,7 @@ impl RequestBody {
         matches!(self.framing, Framing::Lent)
     }
 
-    /// It will not be asked for any more (an error page is made instead).
+    /// It is refused, and will not be asked for: the page of that error is not refused for the same reason.
     pub fn discard(&mut self) {
         self.is_discarded = true;
     }
@@ -398,15 +399,26 @@ impl RequestBody {
             Framing::Lent => false,
             Framing::Frames(_) => self.frames.as_ref().is_none_or(|frames| frames.is_end_stream()),
             Framing::Length(left) => self.unread.len() as u64 >= *left,
-            Framing::Chunked(chunked) => {
-                let (mut chunked, mut at) = (chunked.clone(), 0);
-                loop {
-                    match chunked.next(&self.unread[at..]) {
-                        Ok(ChunkedStep::Data(range)) => at += range.end,
-                        Ok(ChunkedStep::Done(_)) => return true,
-                        Ok(ChunkedStep::Partial(_)) | Err(_) => return false,
-                    }
-                }
+            Framing::Chunked(chunked) => matches!(self.chunks_at_hand(chunked), Ok(true)),
+        }
+    }
+
+    /// Whether what has arrived behind the head of a body that nothing has read is wrongly framed.
+    pub fn is_broken_at_hand(&self) -> bool {
+        match &self.framing {
+            Framing::Chunked(chunked) => self.is_to_come() && self.chunks_at_hand(chunked).is_err(),
+            _ => false,
+        }
+    }
+
+    /// Whether the last chunk has arrived; an error if one is no chunk.
+    fn chunks_at_hand(&self, chunked: &Chunked) -> Result<bool, WireError> {
+        let (mut chunked, mut at) = (chunked.clone(), 0);
+        loop {
+            match chunked.next(&self.unread[at..])? {
+                ChunkedStep::Data(range) => at += range.end,
+                ChunkedStep::Done(_) => return Ok(true),
+                ChunkedStep::Partial(_) => return Ok(false),
             }
         }
     }
@@ -520,13 +532,21 @@ impl RequestBody {
         }
     }
 
-    /// Throws away what has already arrived of an unwanted body.
+    /// Throws away what has already arrived of an unwanted body. As nginx: `$request_length` does not count it.
     ///
     /// # Errors
     /// Its framing is broken.
     pub fn skip_buffered(&mut self) -> Result<(), BodyError> {
-        while self.buffered()?.is_some() {}
-        Ok(())
+        let received = self.received;
+        let skipped = loop {
+            match self.buffered() {
+                Ok(Some(_)) => {}
+                Ok(None) => break Ok(()),
+                Err(problem) => break Err(problem),
+            }
+        };
+        self.received = received;
+        skipped
     }
 
     /// Reads an unwanted body to its end, so that the next request can be read: `pause` is the longest time between two

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use yorozu_cache::Entry;
 use yorozu_http::conditional;
+use yorozu_http::field::is_same;
 
 thread_local! {
     static LINES: SpareLists<(Bytes, Bytes)> = const { SpareLists::empty() };
@@ -183,16 +184,12 @@ impl Response {
     /// The first value of `name` among [`Response::all_fields`].
     #[inline]
     pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
-        self.all_fields()
-            .find(|(found, _)| found.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        self.all_fields().find(|(found, _)| is_same(found, name)).map(|(_, value)| value)
     }
 
     /// The values of `name` among [`Response::all_fields`], in order.
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a Bytes> {
-        self.all_fields()
-            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        self.all_fields().filter(move |(found, _)| is_same(found, name)).map(|(_, value)| value)
     }
 
     /// Moves the stored entry's lines to `fields`, so that they can be changed.
@@ -207,7 +204,7 @@ impl Response {
     pub fn remove(&mut self, name: &[u8]) {
         if self.field(name).is_some() {
             self.own_fields();
-            self.fields.retain(|(found, _)| !found.eq_ignore_ascii_case(name));
+            self.fields.retain(|(found, _)| !is_same(found, name));
         }
     }
 
@@ -251,6 +248,8 @@ impl Response {
             self.etag = conditional::weaken(&self.etag).unwrap_or_default().into();
         } else {
             self.last_modified = None;
+            // One that is no date is passed on as it came.
+            self.fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"last-modified"));
             self.etag = Bytes::new();
         }
     }

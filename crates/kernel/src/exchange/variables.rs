@@ -67,6 +67,12 @@ pub fn put(out: &mut Vec<u8>, value: &[u8]) -> bool {
     true
 }
 
+/// As [`put`], of what is never empty if it is there.
+#[inline]
+pub fn put_known(out: &mut Vec<u8>, value: &[u8]) -> bool {
+    put(out, value) && !value.is_empty()
+}
+
 #[inline]
 pub fn put_number(out: &mut Vec<u8>, value: u64) -> bool {
     put(out, decimal(value, &mut [0; 20]))

@@ -5,17 +5,20 @@
     reason = "as nginx: names are looked up where the request is, what was found is remembered"
 )]
 
+use super::links::Links;
 use crate::base::turn::{self, unix_seconds_of};
-use crate::config::http_core::{Conf, Symlinks};
+use crate::config::http_core::Conf;
 use foldhash::fast::RandomState;
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -124,33 +127,13 @@ fn seen_now(path: &[u8]) -> Option<Seen> {
     Some(Seen { kind, identity: Identity::of(&metadata) })
 }
 
-/// The first link behind the `trusted` bytes of `path` that refuses it.
-pub fn refused_link(path: &[u8], trusted: usize, mode: Symlinks) -> Option<io::Error> {
-    let ends = path.iter().enumerate().skip(trusted.max(1)).filter(|(_, byte)| **byte == b'/');
-    let ends = ends.map(|(at, _)| at).chain([path.len()]);
-    for part in ends.map(|end| as_path(&path[..end])) {
-        let Ok(link) = std::fs::symlink_metadata(part) else { continue };
-        if !link.is_symlink() {
-            continue;
-        }
-        let is_own = std::fs::metadata(part).is_ok_and(|target| target.uid() == link.uid());
-        if mode == Symlinks::Refused || !is_own {
-            // As nginx, which opens part by part without following: a folder's link is "no folder".
-            let is_last = part.as_os_str().len() == path.len();
-            let is_no_folder = mode == Symlinks::Refused && !is_last;
-            let errno = if is_no_folder { Errno::ENOTDIR } else { Errno::ELOOP };
-            return Some(io::Error::from_raw_os_error(errno as i32));
-        }
-    }
-    None
-}
-
 /// Whether any user may execute it.
 pub fn is_executable(path: &[u8]) -> bool {
     metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o100 != 0)
 }
 
 struct Cached {
+    links: Links,
     opened: Result<Opened, i32>,
     checked: Instant,
     used: Instant,
@@ -165,19 +148,19 @@ thread_local! {
 ///
 /// # Errors
 /// As the system says; with `open_file_cache_errors` a kept answer.
-pub fn open(path: &[u8], conf: &Conf) -> io::Result<Opened> {
-    let Some((max, inactive)) = conf.open_file_cache.0 else { return open_now(path) };
+pub fn open(path: &[u8], links: Links, conf: &Conf) -> io::Result<Opened> {
+    let Some((max, inactive)) = conf.open_file_cache.0 else { return open_now(path, links) };
     let now = Instant::now();
     OPEN.with_borrow_mut(|files| {
         if let Some(cached) = files.get_mut(path) {
-            let is_used = cached.uses >= conf.open_file_cache_min_uses;
+            let is_used = cached.uses >= conf.open_file_cache_min_uses && cached.links == links;
             cached.used = now;
             cached.uses += 1;
             if is_used && now.duration_since(cached.checked) < conf.open_file_cache_valid {
                 return cached.opened.clone().map_err(io::Error::from_raw_os_error);
             }
         }
-        let opened = open_now(path);
+        let opened = open_now(path, links);
         let kept = match &opened {
             Ok(opened) => Some(Ok(opened.clone())),
             Err(error) => error.raw_os_error().filter(|_| conf.open_file_cache_errors).map(Err),
@@ -190,7 +173,8 @@ pub fn open(path: &[u8], conf: &Conf) -> io::Result<Opened> {
         if !files.contains_key(path) && files.len() as u64 >= max {
             evict(files, now, inactive);
         }
-        files.insert(path.to_vec(), Cached { opened: kept, checked: now, used: now, uses });
+        let kept = Cached { links, opened: kept, checked: now, used: now, uses };
+        files.insert(path.to_vec(), kept);
         opened
     })
 }
@@ -208,10 +192,9 @@ fn evict(files: &mut HashMap<Vec<u8>, Cached>, now: Instant, inactive: Duration)
     }
 }
 
-fn open_now(path: &[u8]) -> io::Result<Opened> {
+fn open_now(path: &[u8], links: Links) -> io::Result<Opened> {
     // Not to block on a FIFO below the root.
-    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(flags).open(as_path(path))?;
+    let file = links.open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK, Mode::empty())?;
     let metadata = file.metadata()?;
     Ok(Opened {
         identity: Identity::of(&metadata),

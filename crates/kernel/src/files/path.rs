@@ -2,11 +2,10 @@
 
 use super::open::{self, Kind};
 use crate::base::scratch::Scratch;
-use crate::config::http_core::{Root, Symlinks, Types};
+use crate::config::http_core::{Root, Types};
 use crate::exchange::conf::LocationConf;
 use crate::exchange::{Exchange, Role};
 use bytes::Bytes;
-use std::io;
 
 /// `$document_root`: the folder, with its variables.
 pub fn append_document_root(exchange: &Exchange, out: &mut Vec<u8>) {
@@ -54,20 +53,6 @@ pub fn kind(exchange: &Exchange, path: &[u8]) -> Option<Kind> {
     let supposed =
         || exchange.role == (Role::Question { supposes_scripts: true }) && path.ends_with(b".php");
     open::kind(path).or_else(|| supposed().then_some(Kind::File))
-}
-
-/// What `disable_symlinks` says against a path.
-pub fn refused_link(exchange: &Exchange, path: &[u8]) -> Option<io::Error> {
-    let setting = &exchange.conf.location(exchange.location).http_core().disable_symlinks;
-    if setting.mode == Symlinks::Allowed {
-        return None;
-    }
-    let mut trusted = Scratch::take();
-    if let Some(from) = &setting.from {
-        from.append_peeked(exchange, &mut trusted);
-    }
-    let trusted = if path.starts_with(&trusted) { trusted.len() } else { 0 };
-    open::refused_link(path, trusted, setting.mode)
 }
 
 /// The type for a path's extension.

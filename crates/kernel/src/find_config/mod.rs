@@ -14,8 +14,10 @@ use std::rc::Rc;
 ///
 /// Captures of a regex name are set on the exchange.
 pub fn server(exchange: &mut Exchange) -> ServerId {
-    let host = exchange.request.host.clone();
+    // Not by a copy: to count one more who has it is dear.
+    let host = std::mem::take(&mut exchange.request.host);
     let found = server_of(exchange, &host);
+    exchange.request.host = host;
     found.unwrap_or_else(|| exchange.conf.sockets[exchange.client.listen.get()].default_server)
 }
 

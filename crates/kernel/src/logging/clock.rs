@@ -36,6 +36,13 @@ pub fn now() -> Rc<Texts> {
     })
 }
 
+/// A time of day as this machine's clocks show it, `08:49:37`.
+pub fn time_of_day(unix_seconds: i64) -> String {
+    let timestamp = Timestamp::from_second(unix_seconds).unwrap_or(Timestamp::UNIX_EPOCH);
+    let time = timestamp.to_zoned(TimeZone::system());
+    format!("{:02}:{:02}:{:02}", time.hour(), time.minute(), time.second())
+}
+
 impl Texts {
     fn at(unix_seconds: i64) -> Self {
         const MONTHS: [&str; 12] =

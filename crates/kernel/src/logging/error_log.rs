@@ -3,6 +3,7 @@
 use super::clock;
 use super::file::{LogFile, LogFiles};
 use super::level::Level;
+use super::memory::Ring;
 use super::syslog::Syslog;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,6 +17,7 @@ pub enum Sink {
     File(Arc<LogFile>),
     Stderr,
     Syslog(Arc<Syslog>),
+    Memory(Arc<Ring>),
     /// Nowhere: `error_log /dev/null crit` and the like are files; this is a log that failed.
     None,
 }
@@ -52,6 +54,14 @@ impl ErrorLogs {
         Self(vec![(sink, Level::Error)])
     }
 
+    /// Those in memory.
+    pub fn rings(&self) -> impl Iterator<Item = &Arc<Ring>> {
+        self.0.iter().filter_map(|(sink, _)| match sink {
+            Sink::Memory(ring) => Some(ring),
+            _ => None,
+        })
+    }
+
     /// Whether any log takes `level`.
     pub fn takes(&self, level: Level) -> bool {
         self.0.iter().any(|(_, least)| level <= *least)
@@ -74,6 +84,7 @@ impl ErrorLogs {
                     let _ = std::io::stderr().write_all(line.as_bytes());
                 }
                 Sink::Syslog(syslog) => syslog.send(Some(level), line.as_bytes()),
+                Sink::Memory(ring) => ring.push(line.as_bytes()),
                 Sink::None => {}
             }
         }

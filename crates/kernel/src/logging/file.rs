@@ -3,7 +3,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "opened at a start and by `reopen`")]
 
+use crate::base::counters::COUNTERS;
 use crate::files::is_own_folder;
+use crate::logging::memory::Ring;
 use arc_swap::ArcSwap;
 use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl};
 use nix::unistd::{AccessFlags, access, fchownat};
@@ -12,6 +14,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// One log.
@@ -28,6 +31,8 @@ pub struct LogFiles {
     by_path: Mutex<BTreeMap<PathBuf, Weak<LogFile>>>,
     /// Those that were asked for since [`LogFiles::named`] was called last: a configuration may name one and not use it.
     named: Mutex<Vec<Arc<LogFile>>>,
+    /// Those in memory, by their size: a reload goes on with them.
+    rings: Mutex<BTreeMap<usize, Weak<Ring>>>,
     origin: Origin,
 }
 
@@ -45,7 +50,8 @@ enum Origin {
 
 fn open(path: &Path, makes: bool) -> io::Result<File> {
     let mut options = File::options();
-    options.append(true).create(makes);
+    // As nginx, whatever the umask: who writes there says what others are thought to have done.
+    options.append(true).create(makes).mode(0o644);
     if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return options.open(path);
     }
@@ -74,7 +80,14 @@ pub fn look(path: &Path) -> io::Result<()> {
 impl LogFile {
     /// Appends whole lines with one call; a log that cannot be written is not worth a request.
     pub fn write(&self, lines: &[u8]) {
-        let _ = (&**self.file.load()).write_all(lines);
+        self.write_as(lines, || memchr::memchr_iter(b'\n', lines).count());
+    }
+
+    /// The same in another form; `lines` counts them, should they be lost.
+    pub fn write_as(&self, bytes: &[u8], lines: impl FnOnce() -> usize) {
+        if (&**self.file.load()).write_all(bytes).is_err() {
+            COUNTERS.log_lines_lost.fetch_add(lines() as u64, Ordering::Relaxed);
+        }
     }
 }
 
@@ -120,6 +133,17 @@ impl LogFiles {
         by_path.insert(path.to_owned(), Arc::downgrade(&log));
         self.note(&log);
         Ok(log)
+    }
+
+    /// The log in memory of this size; logs of one size are one.
+    pub fn ring(&self, bytes: usize) -> Arc<Ring> {
+        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ring) = rings.get(&bytes).and_then(Weak::upgrade) {
+            return ring;
+        }
+        let ring = Arc::new(Ring::new(bytes));
+        rings.insert(bytes, Arc::downgrade(&ring));
+        ring
     }
 
     fn note(&self, log: &Arc<LogFile>) {

@@ -5,4 +5,5 @@ pub mod error;
 pub mod error_log;
 pub mod file;
 pub mod level;
+pub mod memory;
 pub mod syslog;

@@ -5,10 +5,12 @@
 
 use super::clock;
 use super::level::Level;
+use crate::base::counters::COUNTERS;
 use std::io;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "intern", "lpr", "news", "uucp", "clock", "authpriv",
@@ -86,10 +88,13 @@ impl Syslog {
         text.push_str(": ");
         let mut datagram = text.into_bytes();
         datagram.extend_from_slice(message.trim_ascii_end());
-        let _ = match &self.socket {
+        let sent = match &self.socket {
             Socket::Udp(socket) => socket.send(&datagram),
             Socket::Unix(socket, path) => socket.send_to(&datagram, path),
         };
+        if sent.is_err() {
+            COUNTERS.log_lines_lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -5,10 +5,9 @@ mod named_files;
 use crate::filters::compress::{Effort, compress};
 use base16ct::upper;
 use bytes::Bytes;
-use named_files::OpenFiles;
+use named_files::{NamedFile, OpenFiles};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,8 +69,7 @@ impl Shared for Formats {
 #[derive(Clone, Debug)]
 enum Destination {
     File(Arc<LogFile>),
-    /// A path with variables, below the prefix.
-    Path(Template, PathBuf),
+    Path(NamedFile),
     Syslog(Arc<Syslog>),
 }
 
@@ -166,8 +164,7 @@ impl Destination {
             return Ok(Self::Syslog(Arc::new(Syslog::parse(syslog).map_err(ValueError)?)));
         }
         if path.contains('$') {
-            let template = Template::compile(args.word(0), args.env)?;
-            return Ok(Self::Path(template, args.env.prefix.clone()));
+            return Ok(Self::Path(NamedFile::from_args(args)?));
         }
         let path = args.env.prefix_path(&path);
         let file = args.env.logs.get(&path).map_err(|problem| {
@@ -185,12 +182,10 @@ impl Destination {
         match self {
             Self::File(file) => file.write(line),
             Self::Syslog(syslog) => syslog.send(None, line),
-            Self::Path(template, prefix) => {
-                let path = template.value(exchange);
-                let path = prefix.join(&*String::from_utf8_lossy(&path));
+            Self::Path(named) => {
                 let conf = Rc::clone(&exchange.conf);
                 let open_files = &conf.location(exchange.location).of::<Conf>().open_log_file_cache;
-                named_files::write(exchange, open_files, &path, line);
+                named.write(exchange, open_files, line);
             }
         }
     }
@@ -380,7 +375,10 @@ impl Drop for Line<'_> {
 fn write(batch: &mut Pending) {
     match batch.gzip {
         // Each write is a separate gzip member: the file can be read up to its last whole write.
-        Some(level) => batch.file.write(&compress(&batch.lines, Effort::gzip(level))),
+        Some(level) => {
+            let coded = compress(&batch.lines, Effort::gzip(level));
+            batch.file.write_as(&coded, || batch.lines.split(|byte| *byte == b'\n').count() - 1);
+        }
         None => batch.file.write(&batch.lines),
     }
     batch.lines.clear();

@@ -5,9 +5,13 @@
     reason = "as nginx: a path of variables is opened for its line"
 )]
 
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +19,9 @@ use std::time::{Duration, Instant};
 use yorozu_conf::value;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::files::links::Links;
 use yorozu_kernel::files::path::append_document_root;
 use yorozu_kernel::logging::error::{self, Level};
 
@@ -37,6 +43,8 @@ struct Cache {
 struct Kept {
     /// Once it was used `min_uses` times.
     file: Option<Arc<File>>,
+    /// How it was opened.
+    links: Links,
     uses: u64,
     used: Instant,
     /// When the path was last seen to lead to the file.
@@ -71,21 +79,48 @@ impl Setting for OpenFiles {
     }
 }
 
-/// Writes a line into the file that `path` is for this request.
-pub(super) fn write(exchange: &mut Exchange, open_files: &OpenFiles, path: &Path, line: &[u8]) {
-    // A part of the request may be in it: it shall not climb out of its folder.
-    let climbs = path.components().any(|part| part == Component::ParentDir);
-    if !climbs && !has_root(exchange) {
-        return;
+/// A log whose path has variables.
+#[derive(Clone, Debug)]
+pub(super) struct NamedFile {
+    path: Template,
+    /// What the path lies below if it is relative.
+    prefix: PathBuf,
+    /// Parts `..` that the configuration has in it.
+    climbs: usize,
+}
+
+fn climbs(path: &Path) -> usize {
+    path.components().filter(|part| *part == Component::ParentDir).count()
+}
+
+impl NamedFile {
+    pub(super) fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let path = Template::compile(args.word(0), args.env)?;
+        let prefix = args.env.prefix.clone();
+        let written = path.with(b"x");
+        let climbs = climbs(&prefix.join(OsStr::from_bytes(&written)));
+        Ok(Self { path, prefix, climbs })
     }
-    let written = match climbs {
-        true => Err(io::ErrorKind::InvalidInput.into()),
-        false => open_files.open(path).and_then(|file| (&*file).write_all(line)),
-    };
-    if let Err(problem) = written {
-        let why = error::os_error(&problem);
-        let text = format!("open() \"{}\" failed ({why})", path.display());
-        error::request(exchange, Level::Crit, &text);
+
+    /// Writes a line into the file that it is for this request.
+    pub(super) fn write(&self, exchange: &mut Exchange, open_files: &OpenFiles, line: &[u8]) {
+        let path = self.path.value(exchange);
+        let path = self.prefix.join(OsStr::from_bytes(&path));
+        // Parts of a request may be in it: they shall not climb out of the folder.
+        let is_climbing = climbs(&path) != self.climbs;
+        if !is_climbing && !has_root(exchange) {
+            return;
+        }
+        let links = Links::of(exchange, path.as_os_str().as_bytes());
+        let written = match is_climbing {
+            true => Err(io::ErrorKind::InvalidInput.into()),
+            false => open_files.open(&path, links).and_then(|file| (&*file).write_all(line)),
+        };
+        if let Err(problem) = written {
+            let (call, why) = (links.call(), error::os_error(&problem));
+            let text = format!("{call} \"{}\" failed ({why})", path.display());
+            error::request(exchange, Level::Crit, &text);
+        }
     }
 }
 
@@ -105,45 +140,61 @@ fn has_root(exchange: &mut Exchange) -> bool {
     false
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    File::options().append(true).create(true).open(path)
+fn open(path: &Path, links: Links) -> io::Result<Arc<File>> {
+    // Without O_NONBLOCK a FIFO that no one reads would stop the worker.
+    let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NONBLOCK;
+    let mode = Mode::from_bits_truncate(0o644);
+    links.open(path.as_os_str().as_bytes(), flags, mode).map(Arc::new)
 }
 
 impl OpenFiles {
-    fn open(&self, path: &Path) -> io::Result<Arc<File>> {
+    fn open(&self, path: &Path, links: Links) -> io::Result<Arc<File>> {
         match &self.0 {
-            Some(cache) => cache.open(path),
-            None => open(path).map(Arc::new),
+            Some(cache) => cache.open(path, links),
+            None => open(path, links),
         }
     }
 }
 
+/// A kept file, and whether it was seen to be that of its path not long ago.
+struct Found {
+    file: Arc<File>,
+    is_fresh: bool,
+}
+
 impl Cache {
-    fn open(&self, path: &Path) -> io::Result<Arc<File>> {
+    /// No other worker waits for a path that makes this one wait.
+    fn open(&self, path: &Path, links: Links) -> io::Result<Arc<File>> {
         let now = turn::instant();
+        let file = match self.found(path, links, now) {
+            Some(found) if found.is_fresh => return Ok(found.file),
+            Some(found) if leads_to(path, &found.file) => found.file,
+            _ => open(path, links)?,
+        };
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = files.get_mut(path) {
-            let is_used = now.saturating_duration_since(kept.used) < self.inactive;
-            kept.uses = if is_used { kept.uses + 1 } else { 1 };
-            kept.used = now;
-            if let Some(file) = kept.file.as_ref().filter(|_| is_used) {
-                let is_fresh = now.saturating_duration_since(kept.seen) < self.valid;
-                if is_fresh || leads_to(path, file) {
-                    if !is_fresh {
-                        kept.seen = now;
-                    }
-                    return Ok(Arc::clone(file));
-                }
-            }
-        } else {
-            self.make_room(&mut files, now);
+            kept.seen = now;
+            kept.links = links;
+            kept.file = (kept.uses >= self.min_uses).then(|| Arc::clone(&file));
         }
-        let file = Arc::new(open(path)?);
-        let new = || Kept { file: None, uses: 1, used: now, seen: now };
-        let kept = files.entry(path.to_owned()).or_insert_with(new);
-        kept.seen = now;
-        kept.file = (kept.uses >= self.min_uses).then(|| Arc::clone(&file));
         Ok(file)
+    }
+
+    /// Counts a use.
+    fn found(&self, path: &Path, links: Links, now: Instant) -> Option<Found> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kept) = files.get_mut(path) else {
+            self.make_room(&mut files, now);
+            files
+                .insert(path.to_owned(), Kept { file: None, links, uses: 1, used: now, seen: now });
+            return None;
+        };
+        let is_used = now.saturating_duration_since(kept.used) < self.inactive;
+        kept.uses = if is_used { kept.uses + 1 } else { 1 };
+        kept.used = now;
+        let file = Arc::clone(kept.file.as_ref().filter(|_| is_used && kept.links == links)?);
+        let is_fresh = now.saturating_duration_since(kept.seen) < self.valid;
+        Some(Found { file, is_fresh })
     }
 
     /// Drops what is unused and, where there are still too many, what is longest unused.
@@ -171,6 +222,8 @@ fn leads_to(path: &Path, file: &File) -> bool {
 mod tests {
     use super::*;
 
+    const FOLLOWED: Links = Links::FOLLOWED;
+
     fn folder(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("yorozu-logs-{name}.{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
@@ -188,8 +241,8 @@ mod tests {
         let path = |name: &str| folder.join(name);
         let cache = cache(2, 2, Duration::from_secs(60));
         let is_kept = |name: &str| {
-            let one = cache.open(&path(name)).unwrap();
-            Arc::ptr_eq(&one, &cache.open(&path(name)).unwrap())
+            let one = cache.open(&path(name), FOLLOWED).unwrap();
+            Arc::ptr_eq(&one, &cache.open(&path(name), FOLLOWED).unwrap())
         };
         assert!(!is_kept("a"), "the second use is the first that is kept");
         assert!(is_kept("a"));
@@ -206,9 +259,9 @@ mod tests {
         let path = folder.join("log");
         for (valid, is_noticed) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
             let cache = cache(2, 1, valid);
-            (&*cache.open(&path).unwrap()).write_all(b"one\n").unwrap();
+            (&*cache.open(&path, FOLLOWED).unwrap()).write_all(b"one\n").unwrap();
             fs::rename(&path, folder.join("old")).unwrap();
-            (&*cache.open(&path).unwrap()).write_all(b"two\n").unwrap();
+            (&*cache.open(&path, FOLLOWED).unwrap()).write_all(b"two\n").unwrap();
             assert_eq!(path.exists(), is_noticed);
             let _ = fs::remove_file(&path);
         }

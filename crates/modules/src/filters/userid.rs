@@ -32,7 +32,7 @@ pub const MODULE: Module = Module::new("http_userid", || DIRECTIVES.to_vec())
 const VARIABLES: &[Row] = &[
     ("uid_got", Variable::Builtin(got)),
     // What a configuration sets; nothing else gives it a value.
-    ("uid_reset", Variable::Builtin(|_, _| false)),
+    ("uid_reset", Variable::Builtin(|_, _| true)),
     ("uid_set", Variable::OfTexts(set)),
 ];
 
@@ -79,7 +79,7 @@ impl Setting for Mark {
             b"off" => Ok(Self(None)),
             [mark] if mark.is_ascii_alphanumeric() || *mark == b'=' => Ok(Self(Some(*mark))),
             _ => Err(ValueError::new(
-                "value must be \"off\" or a single letter, digit or \"=\" character",
+                "\"userid_mark\" directive value must be \"off\" or a single letter, digit or \"=\"",
             )),
         }
     }
@@ -91,19 +91,25 @@ pub struct Flags(String);
 
 impl Setting for Flags {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut flags = String::new();
+        /// In the order in which they stand in the cookie.
+        const KNOWN: [&str; 5] =
+            ["secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
+        let mut is_set = [false; KNOWN.len()];
         for word in args.words {
-            flags.push_str(match &word[..] {
-                b"off" => return Ok(Self::default()),
-                b"secure" => "; secure",
-                b"httponly" => "; httponly",
-                b"samesite=strict" => "; samesite=strict",
-                b"samesite=lax" => "; samesite=lax",
-                b"samesite=none" => "; samesite=none",
-                other => return Err(args.invalid_parameter(other)),
-            });
+            if word.eq_ignore_ascii_case(b"off") {
+                return Ok(Self::default());
+            }
+            let place = KNOWN.iter().position(|one| word.eq_ignore_ascii_case(one.as_bytes()));
+            let place = place.ok_or_else(|| {
+                ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
+            })?;
+            if std::mem::replace(&mut is_set[place], true) {
+                args.duplicate_value(word);
+            }
         }
-        Ok(Self(flags))
+        let same_site = is_set[2..].iter().position(|is_set| *is_set).map(|place| place + 2);
+        let places = (0..2).filter(|place| is_set[*place]).chain(same_site);
+        Ok(Self(places.map(|place| format!("; {}", KNOWN[place])).collect()))
     }
 }
 
@@ -178,8 +184,9 @@ fn known(exchange: &Exchange) -> UidCookie {
                     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
                 };
                 known.got = Some([number(0), number(4), number(8), number(12)]);
-                let mark = value.get(VALUE_BYTES).copied();
-                known.is_marked = conf.userid_mark.0.is_none_or(|wanted| mark == Some(wanted));
+                let mark = value.get(VALUE_BYTES..VALUE_BYTES + 2);
+                known.is_marked =
+                    conf.userid_mark.0.is_none_or(|wanted| mark == Some(&[wanted, b'=']));
             }
             None => {
                 let value = String::from_utf8_lossy(value);

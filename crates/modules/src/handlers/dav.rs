@@ -45,14 +45,20 @@ impl Setting for Methods {
         if args.words.iter().any(|word| &word[..] == b"off") {
             return Ok(Self::default());
         }
-        let upper = args.words.iter().map(|word| Bytes::from(word.to_ascii_uppercase()));
-        let methods: Vec<_> = upper.collect();
-        match methods.iter().find(|method| !KNOWN.contains(&&method[..])) {
-            Some(other) => {
-                Err(ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(other))))
+        let mut methods: Vec<Bytes> = Vec::new();
+        for word in args.words {
+            let method = Bytes::from(word.to_ascii_uppercase());
+            if !KNOWN.contains(&&method[..]) {
+                let word = String::from_utf8_lossy(word);
+                return Err(ValueError(format!("invalid value \"{word}\"")));
             }
-            None => Ok(Self(methods)),
+            if methods.contains(&method) {
+                args.duplicate_value(word);
+            } else {
+                methods.push(method);
+            }
         }
+        Ok(Self(methods))
     }
 }
 
@@ -128,12 +134,22 @@ fn path_of(exchange: &Exchange, uri: &[u8]) -> PathBuf {
 
 /// 201 with the path of what was made.
 fn created(exchange: &Exchange) -> Outcome {
-    let mut response = Response::new(201);
+    let mut response = empty_201();
     let mut path = Vec::new();
     uri::escape_into(&mut path, &exchange.uri, uri::Escape::Path);
     response.location = Some(error_page::absolute(exchange, &path.into()));
-    response.content_length = Some(0);
     Outcome::Respond(Box::new(response))
+}
+
+/// 201 of a copy, which says no path.
+fn copied() -> Outcome {
+    Outcome::Respond(Box::new(empty_201()))
+}
+
+fn empty_201() -> Response {
+    let mut response = Response::new(201);
+    response.content_length = Some(0);
+    response
 }
 
 /// These have no content.
@@ -324,7 +340,11 @@ async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
     if from == to || (found.is_dir() && inside(&from, &to)) {
         return Err(Refused(403, Some("source and destination are in each other".to_owned())));
     }
-    if fs::symlink_metadata(&to).is_ok() {
+    if let Ok(there) = fs::symlink_metadata(&to) {
+        if there.is_dir() && !found.is_dir() {
+            let text = format!("\"{}\" could not be overwritten: it is a folder", to.display());
+            return Err(Refused(409, Some(text)));
+        }
         if !may_overwrite {
             return Err(Refused(
                 412,
@@ -338,15 +358,19 @@ async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
         }
     }
     let mode = exchange.conf.location(exchange.location).of::<Conf>().dav_access.0;
-    let (source, target) = (from.clone(), to.clone());
+    let (source, target, is_folder) = (from.clone(), to.clone(), found.is_dir());
     let result = away(move || {
+        if let Some(folder) = target.parent().filter(|_| is_move && !is_folder) {
+            // As nginx, of files alone.
+            folder_for(folder, mode)?;
+        }
         if is_move { rename(&source, &target, mode) } else { copy_all(&source, &target, mode) }
     })
     .await;
     result.map_err(|problem| {
         failed(if is_move { "rename()" } else { "copy()" }, &to, &problem, 409)
     })?;
-    Ok(if found.is_dir() { created(exchange) } else { Outcome::Status(204) })
+    Ok(if found.is_dir() { copied() } else { Outcome::Status(204) })
 }
 
 fn rename(from: &Path, to: &Path, mode: u32) -> io::Result<()> {

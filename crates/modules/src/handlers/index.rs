@@ -15,9 +15,27 @@ use yorozu_kernel::logging::error::{self, Level};
 pub const MODULE: Module =
     Module::new("http_index", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
 
+/// `index file …`
+#[derive(Clone, Debug, Default)]
+pub struct Files(Templates);
+
+impl Setting for Files {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        if args.words.iter().any(|word| word.is_empty()) {
+            return Err(ValueError::new("index \"\" in \"index\" directive is invalid"));
+        }
+        Templates::from_args(args).map(Self)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.0.0.append(&mut Self::from_args(args)?.0.0);
+        Ok(())
+    }
+}
+
 settings! {
     /// Files looked for when a path ends in a slash.
-    index: Templates = "index.html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    index: Files = "index.html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 
 /// An internal redirect to the first index file that exists.
@@ -25,7 +43,7 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     let mut has_looked = false;
-    for name in &location.of::<Conf>().index.0 {
+    for name in &location.of::<Conf>().index.0.0 {
         let name = name.value(exchange);
         if name.starts_with(b"/") {
             return Some(Outcome::Internal { uri: name.to_vec(), args: None });
@@ -34,6 +52,10 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
         uri.extend_from_slice(&exchange.uri);
         uri.extend_from_slice(&name);
         path::append_file_of(exchange, &uri, &mut path);
+        if location.http_core().root.is_alias_whole() {
+            // The alias of a regex is the folder, whatever the path.
+            path.extend_from_slice(&name);
+        }
         match path::kind(exchange, &path) {
             Some(open::Kind::File) => {
                 return Some(Outcome::Internal { uri: uri.to_vec(), args: None });

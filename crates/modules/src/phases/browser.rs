@@ -5,6 +5,7 @@ use memchr::memmem;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
+use yorozu_kernel::config::types::LastOf;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::variables::{Row, Variable};
 
@@ -110,9 +111,9 @@ settings! {
     /// Strings whose presence makes a browser ancient; `netscape4`: so do those that call themselves Mozilla 1 to 4.
     ancient_browser: Ancient = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
     /// What `$modern_browser` says of a modern browser.
-    modern_browser_value: Option<Bytes> = "1", ONE, HTTP_SERVER_LOCATION;
+    modern_browser_value: LastOf<Bytes> = "1", ONE, HTTP_SERVER_LOCATION;
     /// What `$ancient_browser` says of an ancient browser.
-    ancient_browser_value: Option<Bytes> = "1", ONE, HTTP_SERVER_LOCATION;
+    ancient_browser_value: LastOf<Bytes> = "1", ONE, HTTP_SERVER_LOCATION;
 }
 
 fn agent(exchange: &Exchange) -> Option<&[u8]> {
@@ -158,25 +159,25 @@ fn version_of(text: &[u8]) -> Version {
 pub fn modern(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     let is_it = is_modern(conf, agent(exchange));
-    put(is_it, &conf.modern_browser_value, out)
+    put(is_it, &conf.modern_browser_value.0, out)
 }
 
 /// `$ancient_browser`
 pub fn ancient(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
     let is_it = !is_modern(conf, agent(exchange));
-    put(is_it, &conf.ancient_browser_value, out)
+    put(is_it, &conf.ancient_browser_value.0, out)
 }
 
 /// `$msie`: 1 for any Microsoft Internet Explorer.
 pub fn msie(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let is_it = agent(exchange).is_some_and(|agent| memmem::find(agent, b"MSIE ").is_some());
-    put(is_it, &Some(Bytes::from_static(b"1")), out)
+    put(is_it, b"1", out)
 }
 
-fn put(is_it: bool, value: &Option<Bytes>, out: &mut Vec<u8>) -> bool {
+fn put(is_it: bool, value: &[u8], out: &mut Vec<u8>) -> bool {
     if is_it {
-        out.extend_from_slice(value.as_deref().unwrap_or_default());
+        out.extend_from_slice(value);
     }
-    is_it
+    true
 }

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::define;
-use yorozu_kernel::config::loader::Loader;
+use yorozu_kernel::config::loader::{Loader, rows};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
 use yorozu_kernel::config::network::Network;
@@ -40,10 +40,15 @@ struct Geo {
 /// What the lines of a `geo` block say.
 #[derive(Default)]
 struct Draft {
-    default: Bytes,
+    default: Option<Bytes>,
     values: HashMap<Bytes, u32, RandomState>,
-    /// `ranges`: as written; where they overlap the last one counts.
-    ranges: Vec<Range<u32>>,
+    /// The values by their places.
+    texts: Vec<Bytes>,
+    /// `ranges`: by where each begins where it ends, and its value. As nginx's, none reaches over the bound of a network of 16
+    /// bits, and one that lies inside another divides it.
+    pieces: BTreeMap<u32, (u32, u32)>,
+    /// The networks that have a value, for warnings.
+    named: HashMap<Network, u32, RandomState>,
     /// As written, those that are deleted without a value: of the same network the last line counts.
     v4: Vec<Range<u32>>,
     v6: Vec<Range<u128>>,
@@ -125,43 +130,64 @@ impl Draft {
         if let Some(place) = self.values.get(value) {
             return *place;
         }
-        let place = u32::try_from(self.values.len()).expect("fewer lines than that are read");
+        let place = u32::try_from(self.texts.len()).expect("fewer lines than that are read");
         self.values.insert(value.clone(), place);
+        self.texts.push(value.clone());
         place
     }
 
-    /// One line: `name value`; `network` reads the networks that are added.
+    /// One line: `name value`; `network` reads the networks that are added, `warn` is told what was hardly meant.
     fn line(
         &mut self,
         name: &str,
         value: &Bytes,
         network: &dyn Fn(&str) -> Option<Network>,
+        warn: &dyn Fn(&str),
     ) -> Result<(), ValueError> {
+        let text = String::from_utf8_lossy(value);
         match (name, self.has_ranges) {
-            ("default", _) => self.default = value.clone(),
+            ("default", has_ranges) => {
+                if let Some(old) = self.default.replace(value.clone()) {
+                    let what =
+                        if has_ranges { "default geo range" } else { "network \"default\"," };
+                    warn(&duplicate(what, value, &old));
+                }
+            }
             ("proxy", _) => {
-                let text = String::from_utf8_lossy(value);
                 let proxy = network(&text).ok_or_else(|| invalid("network", &text))?;
                 self.proxies.push(proxy);
             }
-            ("delete", true) => {
-                self.range(&String::from_utf8_lossy(value), Spans::<u32>::NOTHING)?;
+            ("delete", true) => self.delete_range(&text, warn)?,
+            ("delete", false) => {
+                let deleted = Network::parse(&text);
+                self.network(deleted, None).ok_or_else(|| invalid("network", &text))?;
+                if deleted.and_then(|deleted| self.named.remove(&deleted)).is_none() {
+                    warn(&format!("no network \"{text}\" to delete"));
+                }
             }
-            ("delete", false) => self.delete_network(&String::from_utf8_lossy(value)),
-            (range, true) => {
-                let value = self.value(value);
-                self.range(range, value)?;
-            }
-            (text, false) => {
-                let value = self.value(value);
-                self.network(network(text), value).ok_or_else(|| invalid("network", text))?;
+            (range, true) => self.range(range, value, warn)?,
+            (name, false) => {
+                let place = self.value(value);
+                let network = network(name);
+                self.network(network, Some(place)).ok_or_else(|| invalid("network", name))?;
+                if let Some(old) = network.and_then(|network| self.named.insert(network, place)) {
+                    let old = &self.texts[old as usize];
+                    warn(&duplicate(&format!("network \"{name}\","), value, old));
+                }
             }
         }
         Ok(())
     }
 
+    /// Whether there was a line about networks: ranges come before those.
+    fn has_networks(&self) -> bool {
+        let has_lines = !self.v4.is_empty() || !self.v6.is_empty() || self.default.is_some();
+        has_lines && !self.has_ranges
+    }
+
     /// `None` for what is no network of addresses.
-    fn network(&mut self, network: Option<Network>, value: u32) -> Option<()> {
+    fn network(&mut self, network: Option<Network>, value: Option<u32>) -> Option<()> {
+        let value = value.unwrap_or(Spans::<u32>::NOTHING);
         match network? {
             Network::V4 { bits, mask } => {
                 self.v4.push(Range { first: bits, last: bits | !mask, value });
@@ -174,40 +200,58 @@ impl Draft {
         Some(())
     }
 
-    fn delete_network(&mut self, text: &str) {
-        // As nginx: what is no network was not there.
-        let _ = self.network(Network::parse(text), Spans::<u32>::NOTHING);
-    }
-
-    fn range(&mut self, text: &str, value: u32) -> Result<(), ValueError> {
-        let invalid = || invalid("range", text);
-        let (first, last) = text.split_once('-').ok_or_else(invalid)?;
-        let bits = |text: &str| text.parse::<Ipv4Addr>().ok().map(|ip| ip.to_bits());
-        let (first, last) = (bits(first).ok_or_else(invalid)?, bits(last).ok_or_else(invalid)?);
-        if first > last {
-            return Err(invalid());
+    /// # Errors
+    /// It is no range, or neither apart from another one nor inside it.
+    fn range(&mut self, text: &str, value: &Bytes, warn: &dyn Fn(&str)) -> Result<(), ValueError> {
+        let place = self.value(value);
+        for (first, last) in pieces(bounds(text)?) {
+            let before = self.pieces.range(..=last).next_back().map(|(start, end)| (*start, *end));
+            let Some((start, (end, old))) = before.filter(|(_, (end, _))| *end >= first) else {
+                self.pieces.insert(first, (last, place));
+                continue;
+            };
+            if first < start || last > end {
+                let [start, end] = [start, end].map(Ipv4Addr::from_bits);
+                return Err(ValueError(format!("range \"{text}\" overlaps \"{start}-{end}\"")));
+            }
+            if (first, last) == (start, end) {
+                let old = &self.texts[old as usize];
+                warn(&duplicate(&format!("range \"{text}\","), value, old));
+            }
+            if start < first {
+                self.pieces.insert(start, (first - 1, old));
+            }
+            if last < end {
+                self.pieces.insert(last + 1, (end, old));
+            }
+            self.pieces.insert(first, (last, place));
         }
-        self.ranges.push(Range { first, last, value });
         Ok(())
     }
 
-    fn compile(mut self, source: Option<Template>) -> Geo {
-        let in_order = self.ranges.is_sorted_by(|one, next| one.last < next.first);
-        let ranges = if in_order {
-            Spans::nested(self.ranges.into_iter())
-        } else {
-            self.ranges.reverse();
-            Spans::first_counts(&self.ranges)
-        };
-        let mut values = vec![Bytes::new(); self.values.len()];
-        for (value, place) in self.values {
-            values[place as usize] = value;
+    /// As nginx: only what was written, or is left of it, goes.
+    fn delete_range(&mut self, text: &str, warn: &dyn Fn(&str)) -> Result<(), ValueError> {
+        let mut is_missing = false;
+        for (first, last) in pieces(bounds(text)?) {
+            match self.pieces.get(&first).is_some_and(|(end, _)| *end == last) {
+                true => _ = self.pieces.remove(&first),
+                false => is_missing = true,
+            }
         }
+        if is_missing {
+            warn(&format!("no address range \"{text}\" to delete"));
+        }
+        Ok(())
+    }
+
+    fn compile(self, source: Option<Template>) -> Geo {
+        let pieces = self.pieces.into_iter();
+        let ranges = pieces.map(|(first, (last, value))| Range { first, last, value });
         Geo {
             source,
-            default: self.default,
-            values: values.into(),
-            ranges,
+            default: self.default.unwrap_or_default(),
+            values: self.texts.into(),
+            ranges: Spans::nested(joined(ranges)),
             v4: smallest(self.v4),
             v6: smallest(self.v6),
             proxies: self.proxies,
@@ -215,6 +259,42 @@ impl Draft {
             is_volatile: self.is_volatile,
         }
     }
+}
+
+/// The addresses of `first-last`.
+fn bounds(text: &str) -> Result<(u32, u32), ValueError> {
+    let bits = |text: &str| text.parse::<Ipv4Addr>().ok().map(Ipv4Addr::to_bits);
+    let bounds = text.split_once('-').and_then(|(first, last)| bits(first).zip(bits(last)));
+    bounds.filter(|(first, last)| first <= last).ok_or_else(|| invalid("range", text))
+}
+
+/// The parts of a range in each network of 16 bits.
+fn pieces((first, last): (u32, u32)) -> impl Iterator<Item = (u32, u32)> {
+    (first >> 16..=last >> 16).map(move |head| {
+        let (start, end) = (head << 16, head << 16 | 0xffff);
+        (start.max(first), end.min(last))
+    })
+}
+
+/// Ranges in order, those that touch and have one value as one.
+fn joined(ranges: impl Iterator<Item = Range<u32>>) -> impl Iterator<Item = Range<u32>> {
+    let mut ranges = ranges.peekable();
+    std::iter::from_fn(move || {
+        let mut range = ranges.next()?;
+        let touches = |next: &Range<u32>, range: &Range<u32>| {
+            range.last.checked_add(1) == Some(next.first) && range.value == next.value
+        };
+        while let Some(next) = ranges.next_if(|next| touches(next, &range)) {
+            range.last = next.last;
+        }
+        Some(range)
+    })
+}
+
+/// nginx's words for a line that another one takes back.
+fn duplicate(what: &str, value: &[u8], old: &[u8]) -> String {
+    let [value, old] = [value, old].map(String::from_utf8_lossy);
+    format!("duplicate {what} value: \"{value}\", old value: \"{old}\"")
 }
 
 fn invalid(what: &str, text: &str) -> ValueError {
@@ -225,21 +305,33 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let env = loader.env;
     let at = |error: ValueError| error.at(&line.at);
     let (source, name) = match &line.args[..] {
-        [source, name] => (Some(Template::compile(source, env).map_err(at)?), name),
+        [source, name] if source.starts_with(b"$") => {
+            (Some(Template::compile(source, env).map_err(at)?), name)
+        }
+        [source, _] => {
+            let source = String::from_utf8_lossy(source);
+            return Err(at(ValueError(format!("invalid variable name \"{source}\""))));
+        }
         _ => (None, &line.args[0]),
     };
     let slot = define(name, env).map_err(at)?;
     let mut draft = Draft::default();
-    for row in line.block.as_deref().unwrap_or_default() {
+    for row in rows(line)? {
         *env.line.borrow_mut() = Some(row.at.clone());
         let name = String::from_utf8_lossy(&row.name);
         match (&*name, &row.args[..]) {
+            ("ranges", []) if draft.has_networks() => {
+                let text =
+                    "the \"ranges\" directive must be the first directive inside \"geo\" block";
+                return Err(ValueError::new(text).at(&row.at));
+            }
             ("ranges", []) => draft.has_ranges = true,
             ("proxy_recursive", []) => draft.is_proxy_recursive = true,
             ("volatile", []) => draft.is_volatile = true,
             (name, [value]) => {
                 let network = |text: &str| Network::written(text, env);
-                draft.line(name, value, &network).map_err(|error| error.at(&row.at))?;
+                let warn = |text: &str| env.warn_here(text);
+                draft.line(name, value, &network, &warn).map_err(|error| error.at(&row.at))?;
             }
             _ => return Err(ValueError::new("invalid number of the geo parameters").at(&row.at)),
         }
@@ -268,9 +360,9 @@ mod tests {
                 let network = Network::parse(&text).unwrap();
                 networks.retain(|(earlier, _)| *earlier != network);
                 if fastrand::u8(..5) == 0 {
-                    draft.line("delete", &text.into(), &Network::parse).unwrap();
+                    draft.line("delete", &text.into(), &Network::parse, &|_| {}).unwrap();
                 } else {
-                    draft.line(&text, &value.to_string().into(), &Network::parse).unwrap();
+                    draft.line(&text, &value.to_string().into(), &Network::parse, &|_| {}).unwrap();
                     networks.push((network, value.to_string()));
                 }
             }
@@ -289,30 +381,51 @@ mod tests {
     }
 
     #[test]
-    fn the_last_range_counts() {
+    fn a_range_inside_another_one_divides_it() {
         for _ in 0..1000 {
             let mut draft = Draft { has_ranges: true, ..Draft::default() };
-            let mut ranges = Vec::new();
+            let mut naive: Vec<(u32, u32, String)> = Vec::new();
             for number in 0..fastrand::u32(..12) {
                 let (a, b) = (address(), address());
-                let (first, last, value) = (a.min(b), a.max(b), (number % 4).to_string());
-                let text = format!("{first}-{last}");
+                let (first, last) = (a.min(b).to_bits(), a.max(b).to_bits());
+                let (text, value) =
+                    (format!("{}-{}", a.min(b), a.max(b)), (number % 4).to_string());
                 if fastrand::u8(..5) == 0 {
-                    draft.line("delete", &text.into(), &Network::parse).unwrap();
-                    ranges.push((first, last, None));
-                } else {
-                    draft.line(&text, &value.clone().into(), &Network::parse).unwrap();
-                    ranges.push((first, last, Some(value)));
+                    draft.line("delete", &text.into(), &Network::parse, &|_| {}).unwrap();
+                    naive.retain(|(start, end, _)| (*start, *end) != (first, last));
+                    continue;
                 }
+                let taken =
+                    draft.line(&text, &value.clone().into(), &Network::parse, &|_| {}).is_ok();
+                let met: Vec<_> =
+                    naive.extract_if(.., |one| one.0 <= last && one.1 >= first).collect();
+                match &met[..] {
+                    [] => {}
+                    [(start, end, old)] if *start <= first && last <= *end => {
+                        if *start < first {
+                            naive.push((*start, first - 1, old.clone()));
+                        }
+                        if last < *end {
+                            naive.push((last + 1, *end, old.clone()));
+                        }
+                    }
+                    _ => {
+                        assert!(!taken, "{text} among {met:?}");
+                        naive.extend(met);
+                        continue;
+                    }
+                }
+                assert!(taken, "{text} among {naive:?}");
+                naive.push((first, last, value));
             }
             let geo = draft.compile(None);
             for _ in 0..20 {
                 let address = address();
-                let covers = |(first, last, _): &&(_, _, _)| (*first..=*last).contains(&address);
-                let naive =
-                    ranges.iter().rev().find(covers).and_then(|(_, _, value)| value.clone());
-                let found = geo.find(address.into()).map(|found| found.to_vec());
-                assert_eq!(found, naive.map(String::into_bytes), "{address}");
+                let covers = |(first, last, _): &&(u32, u32, _)| {
+                    (*first..=*last).contains(&address.to_bits())
+                };
+                let wanted = naive.iter().find(covers).map(|(_, _, value)| value.as_bytes());
+                assert_eq!(geo.find(address.into()).map(|found| &found[..]), wanted, "{address}");
             }
         }
     }

@@ -8,7 +8,7 @@ use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::define;
 use yorozu_kernel::config::hosts::Hosts;
-use yorozu_kernel::config::loader::Loader;
+use yorozu_kernel::config::loader::{self, Loader};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
 use yorozu_kernel::config::regex::Regex;
@@ -76,7 +76,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         has_hostnames: false,
         is_volatile: false,
     };
-    let rows = line.block.as_deref().unwrap_or_default();
+    let rows = loader::rows(line)?;
     map.has_hostnames = rows.iter().any(|row| &row.name[..] == b"hostnames" && row.args.is_empty());
     let mut has_default = false;
     for row in rows {

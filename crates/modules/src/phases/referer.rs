@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::regex::Regex;
@@ -16,8 +17,10 @@ pub const MODULE: Module = Module::new("http_referer", || DIRECTIVES.to_vec())
     .computing(VARIABLES);
 
 /// Its variables.
-const VARIABLES: &[Row] =
-    &[("invalid_referer", Variable::Builtin(|ex, out| is_invalid(ex) && put(out, b"1")))];
+const VARIABLES: &[Row] = &[(
+    "invalid_referer",
+    Variable::Builtin(|ex, out| put(out, if is_invalid(ex) { b"1" } else { b"" })),
+)];
 
 /// `valid_referers none | blocked | server_names | string ...`
 #[derive(Clone, Debug, Default)]
@@ -72,8 +75,22 @@ impl Valid {
 }
 
 settings! {
+    inherit = Draft::inherit, check = check;
     /// Values of `Referer` for which `$invalid_referer` is empty.
     valid_referers: Option<Valid> = none, ONE_OR_MORE, SERVER | LOCATION;
+}
+
+/// As nginx: there must be a host beside `none` and `blocked`.
+fn check(conf: &Conf, _: &Env) -> Result<(), ValueError> {
+    let is_without_host = |valid: &Valid| {
+        (valid.none || valid.blocked) && !valid.server_names && valid.hosts.has_no_name()
+    };
+    if conf.valid_referers.as_ref().is_some_and(is_without_host) {
+        return Err(ValueError::new(
+            "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer",
+        ));
+    }
+    Ok(())
 }
 
 /// What nginx compares of a host; longer ones are none of a list.

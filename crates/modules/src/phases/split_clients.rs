@@ -5,7 +5,7 @@ use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::define;
-use yorozu_kernel::config::loader::Loader;
+use yorozu_kernel::config::loader::{Loader, rows};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
 use yorozu_kernel::config::template::Template;
@@ -82,7 +82,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let slot = define(&line.args[1], env).map_err(at)?;
     let mut split = Split { key, parts: Vec::new(), rest: None };
     let mut sum = 0;
-    for row in line.block.as_deref().unwrap_or_default() {
+    for row in rows(line)? {
         let at = |error: ValueError| error.at(&row.at);
         let name = row.name_text();
         let [value] = &row.args[..] else {

@@ -3,8 +3,10 @@
 use std::rc::Rc;
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::http_core::{Root, TryFile, TryLast};
+use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
+use yorozu_kernel::files::links::Links;
 use yorozu_kernel::files::{open, path};
 
 /// Sets the path of the first file found; the outcome of the last argument if there is none.
@@ -24,31 +26,45 @@ pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
         TryLast::Status(status) => Outcome::Status(*status),
         TryLast::Named(name) => Outcome::Named(name.clone()),
         TryLast::Uri { path, args } => {
-            let path = path.value(exchange).to_vec();
-            let args = args.as_ref().map(|args| args.value(exchange));
+            let mut name = path.value(exchange).to_vec();
+            let is_literal = is_literal(path) && args.as_ref().is_none_or(is_literal);
+            name.drain(..in_front(exchange, &core.root, is_literal, &name));
+            let (path, args) = (name, args.as_ref().map(|args| args.value(exchange)));
             // As nginx: without `?` in the argument the request's own arguments are dropped.
             Outcome::internal(path, args.as_deref())
         }
     })
 }
 
+fn is_literal(template: &Template) -> bool {
+    template.as_literal().is_some()
+}
+
+/// How much of a name is the beginning that an `alias` takes the place of: as nginx, only of a name with variables, and
+/// only if it begins as the request's path does.
+fn in_front(exchange: &Exchange, root: &Root, is_literal: bool, name: &[u8]) -> usize {
+    let replaced = exchange.uri.get(..root.alias_bytes).filter(|_| root.is_alias && !is_literal);
+    replaced.filter(|replaced| name.starts_with(replaced)).map_or(0, <[u8]>::len)
+}
+
 /// The path of the file as a URI, if it exists as wanted.
 fn found(exchange: &mut Exchange, root: &Root, file: &TryFile) -> Option<Vec<u8>> {
-    let (mut uri, mut path) = (Scratch::take(), Scratch::take());
-    file.path.append(exchange, &mut uri);
-    path::append_file_in(root, exchange, &uri, &mut path);
-    if root.is_alias_whole() {
-        // As nginx: the files to try lie below the alias of a regex.
-        path.extend_from_slice(&uri);
-    }
+    let (mut name, mut path) = (Scratch::take(), Scratch::take());
+    file.path.append(exchange, &mut name);
+    let name = &name[in_front(exchange, root, is_literal(&file.path), &name)..];
+    root.path.append(exchange, &mut path);
+    path.extend_from_slice(name);
     if file.is_folder {
         path.push(b'/');
     }
     let wanted = if file.is_folder { open::Kind::Folder } else { open::Kind::File };
     let is_there = path::kind(exchange, &path) == Some(wanted);
-    if !is_there || path::refused_link(exchange, &path).is_some() {
+    if !is_there || Links::of(exchange, &path).refuse(&path) {
         return None;
     }
     // As nginx: the slash that asks for a folder is not the path's. A folder without its own is redirected to.
-    Some(uri.to_vec())
+    Some(match root.is_alias {
+        true => [exchange.uri.get(..root.alias_bytes).unwrap_or_default(), name].concat(),
+        false => name.to_vec(),
+    })
 }

@@ -19,7 +19,9 @@ use yorozu_cache::Zone;
 use yorozu_conf::{ConfError, Position, Tree};
 use yorozu_connection::tls::directives::Draft as TlsDraft;
 use yorozu_connection::tls::server::ServerTls;
-use yorozu_gateway::upstream::{self, Upstreams};
+use yorozu_gateway::cache;
+use yorozu_gateway::nodes::{self, Nodes};
+use yorozu_gateway::upstream;
 use yorozu_kernel::config::block::{Block, LocationName};
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
@@ -244,13 +246,12 @@ impl<'a> Compiler<'a> {
             return Err(ConfError::Whole { text: format!("unknown \"{name}\" variable") });
         }
         drop(names);
-        let has_sent = env.variables.borrow().has_sent;
         let (variable_names, own_values) = env.variables.borrow_mut().take();
         let mut computed: Vec<_> = variable_names.iter().map(|_| None).collect();
         for definition in env.definitions.borrow_mut().drain(..) {
             computed[usize::from(definition.slot)] = Some(definition.source);
         }
-        upstream::resolve::check(&env.shared::<Upstreams>().0, resolver.as_ref()).map_err(whole)?;
+        upstream::check(env, resolver.as_ref()).map_err(whole)?;
         Ok(Config {
             engine: &ENGINE,
             settings,
@@ -262,11 +263,12 @@ impl<'a> Compiler<'a> {
             computed,
             own_values,
             variable_names,
-            has_sent,
+            has_sent: env.variables.borrow().has_sent,
             zones: zones(env, kept)?,
             shared: SharedSet::default(),
             in_use: None,
             is_transparent: env.is_transparent.get(),
+            is_counted: env.is_counted.get(),
             hostname: hostname(),
             warnings: env.warnings.take(),
             notes: env.notes.take().into_values().collect(),
@@ -446,6 +448,7 @@ fn resolver_of_http(http: &Block, env: &Env) -> Result<Option<(Resolver, Duratio
 
 /// Opens the cache zones; a zone whose options did not change is kept with what it holds.
 fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfError> {
+    nodes::check(&env.shared::<Nodes>()).map_err(|problem| ConfError::Whole { text: problem.0 })?;
     let mut zones = BTreeMap::new();
     for (name, wanted) in env.zones.borrow().iter() {
         let old = kept.zones.get(name).filter(|zone| *zone.options() == wanted.options);
@@ -457,6 +460,7 @@ fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfErro
                 Arc::new(opened.map_err(|error| ConfError::Whole { text: error.to_string() })?)
             }
         };
+        cache::counters::begin(name, &zone);
         zones.insert(name.clone(), zone);
     }
     Ok(zones)

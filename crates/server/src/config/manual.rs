@@ -187,7 +187,7 @@ pub fn markdown() -> String {
 /// `same`, `differs`, `no effect`, `refused`, or `own` for what nginx does not have.
 fn beside_nginx(row: &Directive) -> &'static str {
     match row.action {
-        Action::Ignored(_) => "no effect",
+        Action::Ignored(..) => "no effect",
         Action::Refused(_) => "refused",
         _ if MODULES.without_effect_at_all(&row.name).is_some() => "no effect",
         _ if difference(&row.name).is_some() => "differs",
@@ -202,7 +202,7 @@ fn difference(name: &str) -> Option<&'static str> {
 
 fn remark(row: &Directive) -> String {
     match row.action {
-        Action::Ignored(why) => format!(" *Accepted but ignored: {why}.*"),
+        Action::Ignored(why, _) => format!(" *Accepted but ignored: {why}.*"),
         Action::Refused(why) => format!(" *Refused: {why}.*"),
         _ => match (MODULES.without_effect_at_all(&row.name), difference(&row.name)) {
             (Some(why), _) => format!(" *Accepted but ignored: {why}.*"),

@@ -89,7 +89,7 @@ const BROKEN: &[(&str, &str)] = &[
         "invalid port in \"99999\" of the \"listen\" directive in conf:1",
     ),
     ("http { server { listen 80 foo; } }", "invalid parameter \"foo\" in conf:1"),
-    ("http { server { listen 81; listen 81; } }", "a duplicate listen 81 in conf:1"),
+    ("http { server { listen 81; listen 81; } }", "a duplicate listen 0.0.0.0:81 in conf:1"),
     (
         "http { server { listen 81 default_server; } server { listen 81 default_server; } }",
         "a duplicate default server for 0.0.0.0:81 in conf:1",
@@ -151,7 +151,110 @@ const BROKEN: &[(&str, &str)] = &[
     ("http { gzip_comp_level 10; }", "value must be between 1 and 9 in conf:1"),
     (
         "http { server { location ~ ( {} } }",
-        "pcre2_compile() failed: PCRE2: error compiling pattern at offset 1: missing closing parenthesis in \"(\" at \"\" in conf:1",
+        "pcre2_compile() failed: missing closing parenthesis in \"(\" in conf:1",
+    ),
+    (
+        "http { gzip_disable a*+*b; }",
+        "pcre2_compile() failed: quantifier does not follow a repeatable item in \"a*+*b\" at \"*b\" in conf:1",
+    ),
+    ("http { gzip_comp_level x; }", "\"gzip_comp_level\" directive invalid number in conf:1"),
+    ("http { keepalive_requests x; }", "\"keepalive_requests\" directive invalid number in conf:1"),
+    ("http { limit_req_status x; }", "\"limit_req_status\" directive invalid number in conf:1"),
+    ("http { uwsgi_modifier1 x; }", "\"uwsgi_modifier1\" directive invalid number in conf:1"),
+    ("worker_processes x; http { }", "\"worker_processes\" directive invalid value in conf:1"),
+    ("http { root a$; }", "invalid variable name in conf:1"),
+    ("http { root a${; }", "invalid variable name in conf:1"),
+    ("http { server { return 200 $0; } }", "unknown \"0\" variable"),
+    ("http { server { return 200 ${1}; } }", "unknown \"1\" variable"),
+    ("http { types { a/b { c d; } } }", "unexpected \"{\" in conf:1"),
+    ("http { map $uri $a { b { c d; } } }", "unexpected \"{\" in conf:1"),
+    ("http { geo $a { b { c d; } } }", "unexpected \"{\" in conf:1"),
+    ("http { split_clients $uri $a { 1% { c d; } } }", "unexpected \"{\" in conf:1"),
+    ("http { charset_map a b { 80 { c d; } } }", "unexpected \"{\" in conf:1"),
+    ("http { server { location / { limit_except GTE { } } } }", "invalid method \"GTE\" in conf:1"),
+    ("http { geo uri $a { default 1; } }", "invalid variable name \"uri\" in conf:1"),
+    ("http { geo $a { delete x; } }", "invalid network \"x\" in conf:1"),
+    (
+        "http { geo $a { 1.2.3.4 a; ranges; } }",
+        "the \"ranges\" directive must be the first directive inside \"geo\" block in conf:1",
+    ),
+    (
+        "http { geo $a { ranges; 1.2.3.0-1.3.9.0 a; 1.2.9.0-1.2.255.255 b; 1.2.0.0-1.2.3.0 c; } }",
+        "range \"1.2.0.0-1.2.3.0\" overlaps \"1.2.3.0-1.2.8.255\" in conf:1",
+    ),
+    (
+        "http { server { listen 99999999999; } }",
+        "invalid port in \"99999999999\" of the \"listen\" directive in conf:1",
+    ),
+    ("http { server { server_name *; } }", "server name \"*\" is invalid in conf:1"),
+    ("http { dav_access x; }", "invalid value \"x\" in conf:1"),
+    ("http { dav_methods get; }", "invalid value \"get\" in conf:1"),
+    // Without effect, and refused where nginx refuses them.
+    (
+        "http { aio_write x; }",
+        "invalid value \"x\" in \"aio_write\" directive, it must be \"on\" or \"off\" in conf:1",
+    ),
+    ("http { aio x; }", "\"aio\" directive invalid value in conf:1"),
+    (
+        "http { types_hash_max_size x; }",
+        "\"types_hash_max_size\" directive invalid number in conf:1",
+    ),
+    ("http { postpone_output x; }", "\"postpone_output\" directive invalid value in conf:1"),
+    (
+        "http { postpone_output 1; postpone_output 1; }",
+        "\"postpone_output\" directive is duplicate in conf:1",
+    ),
+    (
+        "worker_cpu_affinity auto 01 0x; http { }",
+        "invalid character \"x\" in \"worker_cpu_affinity\" in conf:1",
+    ),
+    (
+        "thread_pool a max_queue=1; http { }",
+        "\"thread_pool\" must have \"threads\" parameter in conf:1",
+    ),
+    // What nginx builds, opens or looks for while it reads.
+    (
+        "http { server { valid_referers none ~x; } }",
+        "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer in conf:1",
+    ),
+    ("http { index a \"\"; }", "index \"\" in \"index\" directive is invalid in conf:1"),
+    ("http { resolver *; }", "host not found in resolver \"*\" in conf:1"),
+    ("http { upstream u { server *:80; } }", "host not found in upstream \"*:80\" in conf:1"),
+    ("events { } events { } http { }", "\"events\" directive is duplicate in conf:1"),
+    ("http { source_charset $nosuch; server { } }", "unknown \"nosuch\" variable"),
+    ("http { proxy_cookie_flags 1; }", "invalid parameter \"1\" in conf:1"),
+    (
+        "http { proxy_cookie_flags a secure; proxy_cookie_flags off; }",
+        "\"proxy_cookie_flags\" directive is duplicate in conf:1",
+    ),
+    (
+        "http { upstream u { server 127.0.0.1; keepalive 1; keepalive 1; } }",
+        "\"keepalive\" directive is duplicate in conf:1",
+    ),
+    ("http { upstream u { server 127.0.0.1; zone x; } }", "zero size shared memory zone \"x\""),
+    ("http { upstream u { zone x 31k; } }", "zone \"x\" is too small in conf:1"),
+    ("http { upstream u { zone x y; } }", "invalid zone size \"y\" in conf:1"),
+    ("http { upstream u { zone \"\" 64k; } }", "invalid zone name \"\" in conf:1"),
+    (
+        "http { upstream u { zone x 64k; zone x 128k; } }",
+        "the size 131072 of shared memory zone \"x\" conflicts with already declared size 65536 in conf:1",
+    ),
+    (
+        "http { ssl_password_file none; }",
+        "cannot load password file \"DIR/none\": 2: No such file or directory in conf:1",
+    ),
+    (
+        "http { variables_hash_max_size 0; }",
+        "could not build variables_hash, you should increase variables_hash_max_size: 0 in conf:1",
+    ),
+    (
+        "http { server { proxy_headers_hash_bucket_size 0; } }",
+        "could not build proxy_headers_hash, you should increase proxy_headers_hash_bucket_size: 0 in conf:1",
+    ),
+    ("http { connection_pool_size 96; }", "the pool size must be no less than 112 in conf:1"),
+    (
+        "http { server { request_pool_size 120; } }",
+        "the pool size must be a multiple of 16 in conf:1",
     ),
 ];
 
@@ -190,4 +293,21 @@ fn directives_without_effect_are_said_once() {
     let config = config("http { tcp_nopush on; output_buffers 1 32k; server { tcp_nopush on; } }");
     assert_eq!(config.notes.len(), 2, "{:?}", config.notes);
     assert!(config.notes[1].starts_with("\"tcp_nopush\" is accepted but ignored: "));
+}
+
+#[test]
+fn what_nginx_takes_twice_or_does_not_look_at_is_accepted() {
+    for text in [
+        "http { ancient_browser_value a; ancient_browser_value b; }",
+        "http { modern_browser_value a; modern_browser_value b; }",
+        "http { gzip_proxied off; gzip_proxied any; }",
+        "http { ssl_session_cache off; ssl_session_cache shared:a:1m; }",
+        "http { proxy_busy_buffers_size 1; fastcgi_buffers 1 4k; }",
+        "http { grpc_buffer_size 100m; memcached_buffer_size 100m; server { } }",
+        "http { uwsgi_busy_buffers_size 1; server { uwsgi_busy_buffers_size 16k; } }",
+        "http { upstream u { server 127.0.0.1; zone x; } upstream v { server 127.0.0.1; zone x 32k; } }",
+        "http { charset a; source_charset $arg_b; server { location / { types_hash_max_size 0; } } }",
+    ] {
+        try_config(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+    }
 }

@@ -1,10 +1,9 @@
 //! `yorozu cache explain URL`: what would become of a request, and why; nothing is asked of an upstream.
 
 use super::Problem;
-use super::list::{show_key, size};
+use super::list::show_key;
 use crate::handlers;
 use bytes::Bytes;
-use std::cell::{Cell, OnceCell};
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use yorozu_gateway::cache::decision::{Decision, Missing, NoStale, Renewal, Step}
 use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, storing};
 use yorozu_gateway::protocol;
 use yorozu_kernel::base::limits;
+use yorozu_kernel::base::readable::{harmless, size};
 use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::outcome::Progress;
@@ -25,8 +25,16 @@ use yorozu_kernel::find_config;
 /// The content of the control request: `SCHEME PORT`, a line end, and the head of the request that is
 /// asked about.
 pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> {
-    let conf = Rc::clone(&exchange.conf);
-    let mut asked = asked(&conf, &super::content(exchange).await?)?;
+    let head = super::content(exchange).await?;
+    of_head(&exchange.conf, &head).await
+}
+
+/// What would become of a request with this head: `SCHEME PORT`, a line end, and the head.
+///
+/// # Errors
+/// It cannot be asked.
+pub(crate) async fn of_head(conf: &Rc<WorkerConf>, head: &[u8]) -> Result<String, Problem> {
+    let mut asked = asked(conf, head)?;
     let mut out = String::new();
     find_config::begin(&mut asked)?;
     row(&mut out, "url", &url(&asked));
@@ -57,7 +65,7 @@ pub(super) async fn explain(exchange: &mut Exchange) -> Result<String, Problem> 
 }
 
 fn row(out: &mut String, name: &str, value: &str) {
-    let _ = writeln!(out, "{name:<10} {value}");
+    let _ = writeln!(out, "{name:<10} {}", harmless(value));
 }
 
 fn url(asked: &Exchange) -> String {
@@ -129,19 +137,11 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
         ListenAddress::Tcp(address) | ListenAddress::Udp(address) => Some(address),
         ListenAddress::Unix(_) => None,
     };
-    let client = Client {
-        remote: Rc::new(Remote::of(Some(([127, 0, 0, 1], 0).into()))),
-        local,
-        number: 0,
-        since: Instant::now(),
-        requests: Cell::new(1),
-        address: socket.address.clone(),
-        listen: Cell::new(listen),
-        tls: OnceCell::new(),
-        is_tls_assumed: is_tls,
-        asked_name: OnceCell::new(),
-        proxied: OnceCell::new(),
-    };
+    let remote = Rc::new(Remote::of(Some(([127, 0, 0, 1], 0).into())));
+    let mut client = Client::new(0, socket.address.clone(), remote, local, Instant::now());
+    client.requests.set(1);
+    client.listen.set(listen);
+    client.is_tls_assumed = is_tls;
     let mut asked = Exchange::new(Rc::clone(conf), Rc::new(client), request, RequestBody::none());
     asked.redirects.left = limits::URI_CHANGES_MAX;
     Ok(asked)
@@ -165,8 +165,7 @@ async fn of_gateway(asked: &mut Exchange, conf: &Conf, prefix: &str, out: &mut S
         }
     };
     let (zone, key, is_bypassed) = (Arc::clone(&plan.zone), plan.key.clone(), plan.is_bypassed);
-    let name = asked.conf.zones.iter().find(|(_, other)| Arc::ptr_eq(other, &zone));
-    row(out, "zone", name.map_or("?", |(name, _)| name));
+    row(out, "zone", asked.conf.zone_name(&zone).unwrap_or("?"));
     row(out, "key", &show_key(key.as_bytes()));
     row(out, "file", &zone.path(&key).display().to_string());
     for (what, values) in [("cache_bypass", &conf.cache_bypass), ("no_cache", &conf.no_cache)] {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use yorozu_cache::EntryHead;
 use yorozu_http::field::argument;
+use yorozu_kernel::base::readable::{harmless, size};
 use yorozu_kernel::base::turn::unix_millis_of;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::Config;
@@ -57,17 +58,6 @@ pub(super) fn figures(config: &Config) -> Value {
         (name.clone(), json!({ "memory": memory, "names": names, "disk": disk }))
     });
     json!({ "server": "yorozu", "zones": zones.collect::<Map<_, _>>() })
-}
-
-pub(super) fn size(bytes: u64) -> String {
-    let (mut rest, mut unit) = (bytes, "B");
-    for next in ["KB", "MB", "GB", "TB"] {
-        if rest < 10 * 1024 {
-            break;
-        }
-        (rest, unit) = (rest / 1024, next);
-    }
-    format!("{rest} {unit}")
 }
 
 /// One line for each page: zone, state, seconds, status, bytes, key.
@@ -122,11 +112,11 @@ fn line(out: &mut String, zone: &str, head: &EntryHead, now: i64) {
 /// A key as a person reads it; that of a further variant holds a digest behind a NUL.
 pub(super) fn show_key(key: &[u8]) -> String {
     match key.iter().position(|byte| *byte == 0) {
-        None => String::from_utf8_lossy(key).into_owned(),
+        None => harmless(&String::from_utf8_lossy(key)),
         Some(at) => {
             let digest = &key[at + 1..];
             let digest = base16ct::lower::encode_string(&digest[..digest.len().min(4)]);
-            format!("{} (variant {digest})", String::from_utf8_lossy(&key[..at]))
+            format!("{} (variant {digest})", harmless(&String::from_utf8_lossy(&key[..at])))
         }
     }
 }

@@ -11,6 +11,10 @@
 //! | `GET /cache/ls?zone=NAME&prefix=TEXT&limit=N` | a line for each stored page |
 //! | `POST /cache/purge`, content: JSON | what was purged, as JSON |
 //! | `POST /cache/explain`, content: `SCHEME PORT` and a request's head | what the cache would do with the request |
+//! | `GET /console/events` | what the console's page is sent, as a stream of events |
+//! | `GET /console/figures` | its figures, as JSON |
+//! | `GET /log/error` | the lines of `error_log memory:`, the oldest first |
+//! | `GET /log/live?miss=1&host=NAME&uri=TEXT&…` | requests as they come, each a line of JSON, without end |
 //! | `POST /cache/warm`, content: the same | its outcome: `STATUS CACHE CODING BYTES`, with `?content` what was sent |
 //!
 //! A request's content is bounded by [`limits::CONTROL_BYTES_MAX`].
@@ -18,18 +22,21 @@
 mod batch;
 pub(crate) mod explain;
 mod list;
-mod purge_api;
-mod warm;
+pub(crate) mod purge_api;
+pub(crate) mod warm;
 
 pub use explain::head;
 pub use purge_api::by_answer;
 
+use crate::live::{events, figures};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_conf::{ConfError, Source};
 use yorozu_connection::read_file;
+use yorozu_gateway::{fastcgi, proxy, scgi, uwsgi};
 use yorozu_kernel::base::limits;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -38,12 +45,14 @@ use yorozu_kernel::config::loader::{self, Loader};
 use yorozu_kernel::config::main_core::{self, ControlSocket};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::exchange::content::Content;
 use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending};
 use yorozu_kernel::exchange::request_body::{BodyError, BodyRules};
 use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::live::viewers::Of;
 use yorozu_kernel::logging::error::{self, Level};
 
 /// The module.
@@ -65,7 +74,10 @@ pub const DIRECTIVES: &[Directive] = &[
         LOCATION,
         Arity::ONE,
         Action::Set(|block, args| {
-            block.handle_by(Control(Access::from_args(args)?));
+            let access = Access::from_args(args)?;
+            // Its figures say why requests were no hits.
+            args.env.is_counted.set(true);
+            block.handle_by(Control(access));
             Ok(())
         }),
         "Accepts batches of purges for the site's own host from clients that know the token; GET returns figures.",
@@ -88,6 +100,10 @@ impl Handler for Control {
     fn bounds_bodies(&self) -> bool {
         true
     }
+
+    fn is_for_viewers(&self) -> bool {
+        matches!(self.0, Access::All)
+    }
 }
 
 /// Which clients may ask, and for what.
@@ -102,15 +118,25 @@ pub enum Access {
 /// Shortest token: sixteen letters and digits are beyond guessing over a network.
 const TOKEN_BYTES_MIN: usize = 16;
 
+/// Refuses a token that is too short.
+///
+/// # Errors
+/// How many bytes it has, and how many are needed.
+pub(crate) fn check_token(token: &[u8]) -> Result<(), ValueError> {
+    match token.len() {
+        TOKEN_BYTES_MIN.. => Ok(()),
+        bytes => {
+            Err(ValueError(format!("the token has {bytes} bytes, {TOKEN_BYTES_MIN} are needed")))
+        }
+    }
+}
+
 impl Setting for Access {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let token = args.word(0).strip_prefix(b"token=").ok_or_else(|| {
             ValueError(format!("invalid parameter \"{}\", expected token=SECRET", args.text(0)))
         })?;
-        if token.len() < TOKEN_BYTES_MIN {
-            let text = format!("the token has {} bytes, {TOKEN_BYTES_MIN} are needed", token.len());
-            return Err(ValueError(text));
-        }
+        check_token(token)?;
         Ok(Self::Site(Bytes::copy_from_slice(token)))
     }
 }
@@ -155,18 +181,35 @@ pub fn add(
     if main.servers.is_empty() {
         return Ok(());
     }
+    // What a configuration without servers says of buffers is nothing that nginx looks at.
+    let buffers: String = [&proxy::FAMILY, &fastcgi::FAMILY, &uwsgi::FAMILY, &scgi::FAMILY]
+        .map(|family| {
+            let of = |name: &str, value: &str| format!("{}_{name} {value};", family.prefix);
+            [
+                of("buffer_size", "8k"),
+                of("buffers", "8 8k"),
+                of("busy_buffers_size", "16k"),
+                of("temp_file_write_size", "16k"),
+                of("max_temp_file_size", "0"),
+            ]
+            .concat()
+        })
+        .concat();
     let text = format!(
-        "server {{ listen unix:{} control; access_log off; location / {{ control_api; }} }}",
+        "server {{ listen unix:{} control; access_log off; status_zone off; {buffers} location / {{ control_api; }} }}",
         path.display()
     );
+    // Nor does anyone want to read that these have no effect.
+    let notes = loader.env.notes.borrow().clone();
     for line in yorozu_conf::parse_global(source, &text)? {
         loader::server(loader, main, &line)?;
     }
+    *loader.env.notes.borrow_mut() = notes;
     Ok(())
 }
 
 /// Why a request is refused: the status, and what is wrong.
-struct Problem(u16, String);
+pub(crate) struct Problem(pub(crate) u16, pub(crate) String);
 
 impl Problem {
     fn level(&self) -> Level {
@@ -185,6 +228,14 @@ async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
     let (content_type, made): (&'static [u8], _) = match (access, &exchange.uri[..]) {
         (Access::Site(token), _) => {
             (b"application/json", purge_api::for_site(exchange, token).await)
+        }
+        (Access::All, b"/log/error") => return error_log(&exchange.conf),
+        (Access::All, b"/log/live") => return respond(events::log(exchange)),
+        (Access::All, b"/console/events") => {
+            return respond(events::events(exchange, Of::Control, false));
+        }
+        (Access::All, b"/console/figures") => {
+            (b"application/json", Ok(figures::of(&exchange.conf).to_string()))
         }
         (Access::All, b"/acme/status") => (TEXT, Ok(yorozu_acme::status::text(&exchange.conf))),
         (Access::All, b"/cache/stat") => (TEXT, Ok(list::stat(&exchange.conf))),
@@ -214,19 +265,38 @@ async fn run(exchange: &mut Exchange, access: &Access) -> Outcome {
     }
 }
 
+/// What is kept of error logs in memory; each once, however many blocks write to it.
+fn error_log(config: &Config) -> Outcome {
+    let of_locations = config.locations.iter().flat_map(|location| location.error_log.rings());
+    let rings = config.error_log.rings().chain(of_locations);
+    // By their size, as one size is one log.
+    let rings: BTreeMap<_, _> = rings.map(|ring| (ring.bytes_max(), ring)).collect();
+    if rings.is_empty() {
+        let text = "the configuration has no \"error_log memory:SIZE\"\n";
+        return answer(400, TEXT, text);
+    }
+    let lines: Vec<_> = rings.values().map(|ring| ring.text()).collect();
+    answer(200, TEXT, lines.concat())
+}
+
 const TEXT: &[u8] = b"text/plain";
 
 /// What a request says.
 async fn content(exchange: &mut Exchange) -> Result<Bytes, Problem> {
-    let content = whole_content(exchange).await;
+    content_within(exchange, limits::CONTROL_BYTES_MAX).await
+}
+
+/// The same, of `most` bytes.
+///
+/// # Errors
+/// It is longer, or did not come whole.
+pub(crate) async fn content_within(exchange: &mut Exchange, most: usize) -> Result<Bytes, Problem> {
+    let content = whole_content(exchange, most).await;
     content.map_err(|problem| {
         // What follows may be the rest of it.
         exchange.keep_alive = false;
         let (status, text) = match problem {
-            BodyError::TooLarge => {
-                let most = limits::CONTROL_BYTES_MAX;
-                (413, format!("the content is longer than {most} bytes"))
-            }
+            BodyError::TooLarge => (413, format!("the content is longer than {most} bytes")),
             BodyError::Timeout => (408, "the content was not received in time".to_owned()),
             BodyError::Broken | BodyError::Closed => (400, "the content is incomplete".to_owned()),
             BodyError::Spent => (500, "the content was already sent elsewhere".to_owned()),
@@ -236,10 +306,9 @@ async fn content(exchange: &mut Exchange) -> Result<Bytes, Problem> {
     })
 }
 
-async fn whole_content(exchange: &mut Exchange) -> Result<Bytes, BodyError> {
+async fn whole_content(exchange: &mut Exchange, most: usize) -> Result<Bytes, BodyError> {
     let conf = Rc::clone(&exchange.conf);
     let core = conf.location(exchange.location).http_core();
-    let most = limits::CONTROL_BYTES_MAX;
     let rules = BodyRules { buffer_bytes: most, body_bytes_max: most as u64, ..core.body_rules() };
     exchange.body.read_all(rules).await?;
     match exchange.body.content(false) {
@@ -257,5 +326,9 @@ async fn whole_content(exchange: &mut Exchange) -> Result<Bytes, BodyError> {
 }
 
 fn answer(status: u16, content_type: &'static [u8], text: impl Into<Bytes>) -> Outcome {
-    Outcome::Respond(Box::new(Response::with_body(status, Bytes::from_static(content_type), text)))
+    respond(Response::with_body(status, Bytes::from_static(content_type), text))
+}
+
+fn respond(response: Response) -> Outcome {
+    Outcome::Respond(Box::new(response))
 }

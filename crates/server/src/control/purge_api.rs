@@ -13,12 +13,14 @@
 use super::batch::{Batch, Batches};
 use super::{Problem, explain, list};
 use crate::handlers;
+use crate::live::figures;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Purge, PurgeMode, Zone};
 use yorozu_gateway::cache::{key, purge, settings};
+use yorozu_gateway::nodes::Told;
 use yorozu_http::field;
 use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::servers::{ServerId, ServerName};
@@ -36,14 +38,25 @@ impl Batches {
     /// Each batch, also if others fail; the worst of what went wrong.
     async fn perform(&self, exchange: &Exchange) -> Result<String, Problem> {
         let (mut answers, mut worst) = (Vec::new(), None);
+        let mut told: Option<Told> = None;
         for batch in &self.0 {
-            match perform(&exchange.conf, batch).await {
+            match perform(&exchange.conf, batch, &mut told).await {
                 Ok(answer) => answers.push(answer),
                 Err(problem) => worst = worse(worst, problem),
             }
         }
         if let Some(problem) = worst {
             return Err(problem);
+        }
+        if let Some(told) = told {
+            let told = purge::settled(&exchange.conf, told).await;
+            for answer in answers.iter_mut().filter_map(Value::as_object_mut) {
+                let word = if told.is_queued { "queued" } else { "sent" };
+                answer.insert("bus".to_owned(), word.into());
+                if !told.late.is_empty() {
+                    answer.insert("late".to_owned(), told.late.clone().into());
+                }
+            }
         }
         let answer = if self.1 { Value::Array(answers) } else { answers.remove(0) };
         Ok(format!("{answer}\n"))
@@ -67,8 +80,16 @@ fn worse(worst: Option<Problem>, other: Problem) -> Option<Problem> {
 
 /// `yorozu purge`
 pub(super) async fn run(exchange: &mut Exchange) -> Result<String, Problem> {
-    let batches = Batches::parse(&super::content(exchange).await?)?;
-    batches.perform(exchange).await
+    let content = super::content(exchange).await?;
+    of_content(exchange, &content).await
+}
+
+/// Purges what a batch, or a list of them, names.
+///
+/// # Errors
+/// The status, and what is wrong.
+pub(crate) async fn of_content(exchange: &Exchange, content: &[u8]) -> Result<String, Problem> {
+    Batches::parse(content)?.perform(exchange).await
 }
 
 /// `cache_purge_api`: batches of the site itself; the zones' figures for a GET.
@@ -82,7 +103,11 @@ pub(super) async fn for_site(exchange: &mut Exchange, token: &[u8]) -> Result<St
         return Err(Problem(403, "the token is missing or wrong".to_owned()));
     }
     match exchange.request.method {
-        Method::Get => return Ok(format!("{}\n", list::figures(&exchange.conf))),
+        Method::Get => {
+            let mut figures = list::figures(&exchange.conf);
+            figures["live"] = figures::of_site(&exchange.conf, &exchange.request.host);
+            return Ok(format!("{figures}\n"));
+        }
         Method::Post => {}
         _ => return Err(Problem(405, "expected a POST, or a GET for figures".to_owned())),
     }
@@ -112,7 +137,7 @@ pub async fn by_answer(exchange: &mut Exchange, fields: &[(Bytes, Bytes)]) {
         }
     }
     let done = match confine(exchange, &mut batch) {
-        Ok(()) => perform(&Rc::clone(&exchange.conf), &batch).await.map(|_| ()),
+        Ok(()) => perform(&Rc::clone(&exchange.conf), &batch, &mut None).await.map(|_| ()),
         Err(refused) => Err(refused.into()),
     };
     // What the upstream answered is sent all the same: it has done what it was asked.
@@ -125,11 +150,21 @@ pub async fn by_answer(exchange: &mut Exchange, fields: &[(Bytes, Bytes)]) {
 /// The host whose pages a request may purge: the one it came for, if its server answers for that by name. A
 /// server without names answers for all that no other server has.
 fn own_host(exchange: &mut Exchange) -> Result<String, String> {
-    let (conf, host) = (Rc::clone(&exchange.conf), exchange.request.host.clone());
-    let text = String::from_utf8_lossy(&host).into_owned();
-    if host.is_empty() {
+    let text = String::from_utf8_lossy(&exchange.request.host).into_owned();
+    if text.is_empty() {
         return Err("the request names no host".to_owned());
     }
+    let (is_own, is_others) = whose_host(exchange);
+    let has_names = exchange.conf.server(exchange.server).names.iter().any(ServerName::is_real);
+    match is_own || !(has_names || is_others) {
+        true => Ok(text),
+        false => Err(format!("\"{text}\" is not a name of the server that was asked")),
+    }
+}
+
+/// Whether the host of a request is a name of the server that answers it, and whether one of another server.
+pub(crate) fn whose_host(exchange: &mut Exchange) -> (bool, bool) {
+    let (conf, host) = (Rc::clone(&exchange.conf), exchange.request.host.clone());
     let captures = exchange.captures.clone();
     let own = exchange.server;
     let mut is_named_by = |hosts: &Hosts<ServerId>, is_meant: &dyn Fn(ServerId) -> bool| {
@@ -140,11 +175,7 @@ fn own_host(exchange: &mut Exchange) -> Result<String, String> {
     let is_own = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id == own));
     let is_others = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id != own));
     exchange.captures = captures;
-    let has_names = conf.server(own).names.iter().any(ServerName::is_real);
-    match is_own || !(has_names || is_others) {
-        true => Ok(text),
-        false => Err(format!("\"{text}\" is not a name of the server that was asked")),
-    }
+    (is_own, is_others)
 }
 
 /// Bounds a batch to the host of the request.
@@ -173,7 +204,12 @@ fn confine(exchange: &mut Exchange, batch: &mut Batch) -> Result<(), String> {
     Ok(())
 }
 
-async fn perform(conf: &Rc<WorkerConf>, batch: &Batch) -> Result<Value, Problem> {
+/// Does a batch; adds to `told` what came of it on other nodes.
+async fn perform(
+    conf: &Rc<WorkerConf>,
+    batch: &Batch,
+    told: &mut Option<Told>,
+) -> Result<Value, Problem> {
     let tag = |name: &String| Purge::Tag(purge::tag(batch.host.as_bytes(), name.as_bytes()));
     let mut wanted = Wanted::default();
     for zone in &zones(conf, batch.zone.as_deref())? {
@@ -184,8 +220,13 @@ async fn perform(conf: &Rc<WorkerConf>, batch: &Batch) -> Result<Value, Problem>
     let (mut urls, mut tags) = (vec![0; batch.urls.len()], vec![0; batch.tags.len()]);
     let mut total = 0;
     for (zone, of, purges) in wanted.0 {
-        let counts = match purge::purge(&zone, purges, batch.mode).await {
-            Ok(counts) => counts,
+        let counts = match purge::everywhere(conf, &zone, purges, batch.mode).await {
+            Ok((counts, of_bus)) => {
+                if let Some(of_bus) = of_bus {
+                    told.get_or_insert_default().join(of_bus);
+                }
+                counts
+            }
             Err(problem) => {
                 worst = worse(worst, problem.into());
                 continue;

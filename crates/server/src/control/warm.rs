@@ -8,6 +8,7 @@ use std::rc::Rc;
 use yorozu_connection::read_file;
 use yorozu_http::field::argument;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::response::{Body, Segment};
 use yorozu_kernel::find_config;
 
@@ -19,17 +20,32 @@ const PIECE: u64 = 64 * 1024;
 /// The content of the control request: as for `explain`. The answer: `STATUS CACHE CODING BYTES`, a line end, and with
 /// `?content` the content.
 pub(super) async fn warm(exchange: &mut Exchange) -> Result<Vec<u8>, Problem> {
-    let conf = Rc::clone(&exchange.conf);
-    let mut asked = explain::asked(&conf, &super::content(exchange).await?)?;
+    let head = super::content(exchange).await?;
+    let is_wanted = argument(&exchange.args, b"content").is_some();
+    of_head(&exchange.conf, &head, is_wanted).await
+}
+
+/// As a request with this head would: `SCHEME PORT`, a line end, and the head.
+///
+/// # Errors
+/// It cannot be asked, or its answer is incomplete.
+pub(crate) async fn of_head(
+    conf: &Rc<WorkerConf>,
+    head: &[u8],
+    is_wanted: bool,
+) -> Result<Vec<u8>, Problem> {
+    let mut asked = explain::asked(conf, head)?;
     find_config::begin(&mut asked)?;
     let closed = |status| format!("the connection is closed (status {status})");
     let mut response = handlers::whole(&mut asked).await.map_err(closed)?;
+    if response.content_type.starts_with(b"text/event-stream") {
+        return Err("a stream of events has no end, and is not stored".to_owned().into());
+    }
     filters::apply(&mut asked, &mut response);
     let coding = response.field(b"content-encoding");
     let coding = coding.map_or("-".into(), |coding| String::from_utf8_lossy(coding));
     let cache = asked.cache_status.map_or("-", |status| status.name());
     let start = format!("{} {cache} {coding}", response.status);
-    let is_wanted = argument(&exchange.args, b"content").is_some();
     let body = std::mem::replace(&mut response.body, Body::empty());
     let (bytes, content) = drain(body, is_wanted).await?;
     Ok([format!("{start} {bytes}\n").as_bytes(), &content].concat())

@@ -544,9 +544,11 @@ impl Master {
         self.restart();
     }
 
-    /// No connection is taken any more.
+    /// No connection is taken any more. Where another binary's master is there the service goes on.
     fn end(&mut self, is_graceful: bool) {
-        tell_systemd(&[NotifyState::Stopping]);
+        if self.successor.is_none() && !handover::has_predecessor() {
+            tell_systemd(&[NotifyState::Stopping]);
+        }
         self.is_ending = true;
         self.is_resting = false;
         self.sockets.clear();

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{self, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use yorozu_kernel::config::main_core::pid_path;
 use yorozu_kernel::exchange::conf::Config;
@@ -70,7 +71,8 @@ impl PidFile {
     /// The file cannot be written.
     pub fn write(path: &Path) -> Result<Self, String> {
         let write = || {
-            let mut file = fs::File::create(path)?;
+            let mut file = fs::File::options();
+            let mut file = file.write(true).create(true).truncate(true).mode(0o644).open(path)?;
             // In one call: a reader finds nothing or all of it.
             file.write_all(line().as_bytes())?;
             Ok(file)

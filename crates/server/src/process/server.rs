@@ -7,16 +7,19 @@ use super::message::{self, Answer, Given, Order};
 use super::plan::worker_count;
 use super::signals::{Signals, Word};
 use super::sockets::{self, Sockets, distribute};
-use super::worker::{self, Command};
+use super::worker::{self, Command, Reconfigured};
 use super::{adoption, handover};
 use crate::config::load::{Kept, Loaded, Request, load_from_texts};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use yorozu_acme::keeper::Keeper;
 use yorozu_connection::quic::{Switch, link};
+use yorozu_gateway::nodes;
 use yorozu_kernel::base::beat::{Beat, Busy};
+use yorozu_kernel::base::counters::COUNTERS;
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::{self, Level};
@@ -43,6 +46,8 @@ struct Server {
     manager: CacheManager,
     /// Certificates that issuers give.
     keeper: Keeper,
+    /// What is done with other nodes.
+    nodes: nodes::keeper::Keeper,
     watchdog: Watchdog,
 }
 
@@ -159,6 +164,7 @@ impl Server {
             request,
             manager: CacheManager::default(),
             keeper: Keeper::default(),
+            nodes: nodes::keeper::Keeper::default(),
             config,
             kept,
             workers: Vec::new(),
@@ -173,12 +179,13 @@ impl Server {
         };
         server.manager.watch(&server.config, given.has_predecessor);
         server.keeper.watch(&server.config);
+        // Before the first connection: what is answered then is of after it.
+        server.nodes.watch(&server.config);
+        let failed = |problem| format!("cannot start a thread ({})", error::os_error(&problem));
+        let lead = given.link.map(|link| link::Lead::new(&server.switch, link.into()));
+        let lead = lead.transpose().map_err(failed)?;
         server.start_workers()?;
-        if let Some(link) = given.link {
-            link::lead(&server.switch, link.into()).map_err(|problem| {
-                format!("cannot start a thread ({})", error::os_error(&problem))
-            })?;
-        }
+        lead.map_or(Ok(()), link::Lead::begin).map_err(failed)?;
         error::process(&server.config, Level::Notice, "start worker threads");
         Ok(server)
     }
@@ -297,8 +304,10 @@ impl Server {
         }
         // Before a worker shows one.
         self.keeper.watch(&config);
+        self.nodes.watch(&config);
+        let told = Arc::new(Reconfigured(Arc::clone(&config)));
         for (worker, added) in self.workers.iter().zip(added) {
-            let command = Command::Reload { config: Arc::clone(&config), added };
+            let command = Command::Reload { config: Arc::clone(&told), added };
             let _ = worker.commands.send(command);
         }
         self.sockets.extend(opened);
@@ -309,7 +318,6 @@ impl Server {
         process_limits::set_own(&config);
         log_panics(&config);
         self.config = config;
-        error::process(&self.config, Level::Notice, "reconfigured");
         Ok(())
     }
 
@@ -374,6 +382,7 @@ impl Server {
         }
         let mut lists = distribute(&self.sockets, self.workers.len())?;
         self.workers[place] = self.start_worker(index, lists.swap_remove(index))?;
+        COUNTERS.workers_respawned.fetch_add(1, Ordering::Relaxed);
         log("worker thread started again");
         Ok(())
     }

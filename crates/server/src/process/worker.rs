@@ -1,7 +1,7 @@
 //! One worker thread: an event loop, its listening sockets, its connections.
 
 use std::any::Any;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
@@ -23,7 +23,7 @@ use yorozu_connection::{Connected, ConnectionHandle, h3, quic};
 use yorozu_gateway::pass::ready;
 use yorozu_gateway::upstream;
 use yorozu_kernel::base::beat::Beat;
-use yorozu_kernel::base::counters::{COUNTERS, Counted};
+use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::tasks::{self, Panicked, guarded};
 use yorozu_kernel::base::{batch, faults, limits, memory, turn};
 use yorozu_kernel::config::servers::ListenAddress;
@@ -32,19 +32,29 @@ use yorozu_kernel::exchange::engine::{Host, Later};
 use yorozu_kernel::exchange::{Client, Remote};
 use yorozu_kernel::logging::error::{self, Level, os_error};
 use yorozu_modules::access_log;
-use yorozu_upstream::Gauge;
 
 /// What the main thread tells a worker.
 #[derive(Debug)]
 pub enum Command {
     /// Use another configuration, with these sockets added.
-    Reload { config: Arc<Config>, added: Vec<(ListenAddress, Listener)> },
+    Reload { config: Arc<Reconfigured>, added: Vec<(ListenAddress, Listener)> },
     /// Write the logs that wait; they are about to be opened again.
     Flush,
     /// Finish what is under way, then end.
     Quit,
     /// End now.
     Stop,
+}
+
+/// Another configuration on its way to the workers. The log says "reconfigured" when the last of them has it: no request
+/// that comes after that line is answered by the old one.
+#[derive(Debug)]
+pub struct Reconfigured(pub Arc<Config>);
+
+impl Drop for Reconfigured {
+    fn drop(&mut self) {
+        error::process(&self.0, Level::Notice, "reconfigured");
+    }
 }
 
 /// A worker as its connections see it.
@@ -212,7 +222,8 @@ async fn serve(
     start_accepting(&worker, &mut accepting, listeners)?;
     loop {
         match commands.recv().await {
-            Some(Command::Reload { config, added }) => {
+            Some(Command::Reload { config: told, added }) => {
+                let config = Arc::clone(&told.0);
                 accepting.retain(|(address, task)| {
                     let stays = config.sockets.iter().any(|socket| socket.address == *address);
                     if !stays {
@@ -371,7 +382,7 @@ fn begin_quic(
 ) {
     faults::point("accept");
     let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-    COUNTERS.accepted.fetch_add(1, Ordering::Relaxed);
+    counters::count(Happened::Accepted);
     // A wildcard socket does not say which address was asked for.
     let local = incoming.local_ip().map_or(address, |ip| (ip, address.port()).into());
     let client = Rc::new(client(
@@ -383,7 +394,7 @@ fn begin_quic(
     let Some(opening) = endpoint.begin(incoming, &client, &worker.conf()) else { return };
     let handle: Rc<h3::Handle> = Rc::default();
     worker.connections.borrow_mut().insert(number, Rc::clone(&handle) as Rc<dyn Connected>);
-    let active = Gauge::take(&COUNTERS.active);
+    let active = Counted::of(Present::Active);
     let guard = Guard { worker: Rc::clone(worker), number, io: None, _active: active };
     let host = Rc::clone(worker) as Rc<dyn Host>;
     start_serving(guard, Box::pin(h3::serve(handle, client, host, opening)));
@@ -395,19 +406,7 @@ fn client(
     peer: Option<SocketAddr>,
     local: Option<SocketAddr>,
 ) -> Client {
-    Client {
-        remote: Rc::new(Remote::of(peer)),
-        local,
-        number,
-        since: Instant::now(),
-        requests: Cell::new(0),
-        address,
-        listen: Cell::new(0),
-        tls: OnceCell::new(),
-        is_tls_assumed: false,
-        asked_name: OnceCell::new(),
-        proxied: OnceCell::new(),
-    }
+    Client::new(number, address, Rc::new(Remote::of(peer)), local, Instant::now())
 }
 
 async fn accept_tcp(worker: Rc<Worker>, address: ListenAddress, listener: Rc<TcpListener>) {
@@ -462,7 +461,7 @@ fn begin(
 ) {
     faults::point("accept");
     let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-    COUNTERS.accepted.fetch_add(1, Ordering::Relaxed);
+    counters::count(Happened::Accepted);
     let conf = worker.conf();
     let is_tls = conf.sockets.iter().any(|socket| socket.is_tls && socket.address == *address);
     let transport = match is_tls {
@@ -477,7 +476,7 @@ fn begin(
     worker.connections.borrow_mut().insert(number, Rc::clone(&handle) as Rc<dyn Connected>);
     let client = Rc::new(client(number, address.clone(), peer, local));
     let io = Some(Rc::clone(&handle.io));
-    let active = Gauge::take(&COUNTERS.active);
+    let active = Counted::of(Present::Active);
     let guard = Guard { worker: Rc::clone(worker), number, io, _active: active };
     // Boxed: a task is moved several times before it runs.
     let host = Rc::clone(worker) as Rc<dyn Host>;

@@ -38,7 +38,12 @@ async fn read_along(zone: Arc<Zone>) -> Option<usize> {
     let Claim::Taken(waiter) = claim() else { panic!("it is being made") };
     let conf = testing::config("http { server { listen 127.0.0.1:1; } }");
     let context = Context::of(&testing::exchange(conf, "GET / HTTP/1.0\r\n\r\n"));
-    let head = EntryHead { key: Bytes::from_static(b"key"), status: 200, ..EntryHead::default() };
+    let head = EntryHead {
+        key: Bytes::from_static(b"key"),
+        status: 200,
+        fresh_until: i64::MAX,
+        ..EntryHead::default()
+    };
     let making = Arc::new(zone.begin());
     let collector = Collector::new(Arc::clone(&zone), head, Some(guard), making, context);
     let pieces: Vec<Bytes> = (0..3).map(|_| Bytes::from(vec![b'x'; BODY_BYTES / 3])).collect();

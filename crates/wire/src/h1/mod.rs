@@ -2,12 +2,14 @@
 //!
 //! Positions are offsets into the caller's buffer, so that a head is read without a copy.
 
+mod answer;
 mod chunked;
 
+pub use answer::{Answer, AnswerError, AnswerReader};
 pub use chunked::{BareLf, Chunked, ChunkedStep};
 
 use crate::{WireError, target};
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr3};
 use std::ops::Range;
 
 /// Offsets into the head's bytes.
@@ -76,7 +78,13 @@ fn span(start: usize, end: usize) -> Span {
 /// The bytes of a span.
 #[inline]
 pub fn slice<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {
-    &bytes[span.start as usize..span.end as usize]
+    &bytes[range(span)]
+}
+
+/// Where the bytes of a span are.
+#[inline]
+pub fn range(span: &Span) -> Range<usize> {
+    span.start as usize..span.end as usize
 }
 
 /// Reads a request line; `Ok(None)` if its end has not arrived. Leading CR and LF are skipped.
@@ -236,12 +244,10 @@ pub fn fields(
     out: &mut Vec<Field>,
 ) -> Result<(), WireError> {
     let mut at = from;
-    if memchr(b'\0', &input[from..to]).is_some() {
-        return Err(WireError::FieldLine);
-    }
     while at < to {
         let rest = &input[at..to];
-        let length = memchr2(b'\r', b'\n', rest).ok_or(WireError::FieldLine)?;
+        // A NUL before the end of a line ends it wrongly.
+        let length = memchr3(b'\r', b'\n', b'\0', rest).ok_or(WireError::FieldLine)?;
         let end_bytes = match &rest[length..] {
             [b'\r', b'\n', ..] => 2,
             [b'\n', ..] => 1,
@@ -260,6 +266,8 @@ pub fn fields(
 const UNDERSCORE: u8 = 1;
 const OTHER: u8 = 2;
 const BROKEN: u8 = 4;
+/// Ends a name.
+const COLON: u8 = 8;
 
 /// The kind of each byte.
 const NAME_BYTES: [u8; 256] = {
@@ -269,6 +277,7 @@ const NAME_BYTES: [u8; 256] = {
         kinds[byte as usize] = match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => 0,
             b'_' => UNDERSCORE,
+            b':' => COLON,
             0..=b' ' | 0x7f => BROKEN,
             _ => OTHER,
         };
@@ -288,9 +297,9 @@ fn field(
 ) -> Result<Field, WireError> {
     let mut kinds = 0;
     let colon = line.iter().position(|byte| {
-        let is_colon = *byte == b':';
-        kinds |= if is_colon { 0 } else { NAME_BYTES[usize::from(*byte)] };
-        is_colon
+        let kind = NAME_BYTES[usize::from(*byte)];
+        kinds |= kind;
+        kind == COLON
     });
     let name = &line[..colon.unwrap_or(line.len())];
     if name.is_empty() || kinds & BROKEN != 0 {
@@ -384,8 +393,7 @@ pub fn upstream_fields_into(
     out: &mut Vec<Field>,
 ) -> Result<Option<usize>, WireError> {
     match upstream_lines(input, from, out) {
-        Ok(Some(end)) if memchr(b'\0', &input[from..end]).is_none() => Ok(Some(end)),
-        Ok(None) => Ok(None),
+        Ok(end) => Ok(end),
         // What is broken is judged when all of the head is there.
         _ if fields_end(input, from, from).is_none() => Ok(None),
         _ => Err(WireError::UpstreamHead),
@@ -404,7 +412,8 @@ fn upstream_lines(
     let mut at = from;
     loop {
         let rest = &input[at..];
-        let Some(length) = memchr2(b'\r', b'\n', rest) else { return Ok(None) };
+        // A NUL before the end of a line ends it wrongly.
+        let Some(length) = memchr3(b'\r', b'\n', b'\0', rest) else { return Ok(None) };
         let end_bytes = match rest[length..] {
             [b'\n', ..] => 1,
             [b'\r', b'\n', ..] => 2,

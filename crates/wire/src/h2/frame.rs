@@ -66,15 +66,7 @@ impl Code {
 }
 
 /// A frame that breaks the rules.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Broken {
-    /// The connection is over.
-    #[error("{1}")]
-    Connection(Code, &'static str),
-    /// The frame's stream is over.
-    #[error("{1}")]
-    Stream(Code, &'static str),
-}
+pub type Broken = crate::Broken<Code>;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -75,15 +75,7 @@ impl Code {
 }
 
 /// What breaks the rules, and what it ends.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Broken {
-    /// The connection is over.
-    #[error("{1}")]
-    Connection(Code, &'static str),
-    /// The stream is over.
-    #[error("{1}")]
-    Stream(Code, &'static str),
-}
+pub type Broken = crate::Broken<Code>;
 
 /// The integer that bytes begin with, as soon as all of it is there, and how many bytes it has: 1, 2, 4 or 8. A
 /// unidirectional stream begins with one, its type.

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use yorozu_testkit::client::{Answer, Client};
-use yorozu_testkit::server::{Folder, Kind, Server, free_port};
+use yorozu_testkit::server::{Claim, Folder, Kind, Server};
 
 const REQUESTS: usize = 30;
 
@@ -72,11 +72,11 @@ fn compare(
     nodes: &[Node],
     requests: &[Vec<u8>],
 ) -> Option<Difference> {
-    let second = free_port();
+    let second = Claim::new();
     let http = render(nodes, 0);
     let shown = http.clone();
     let http = http.replace("$files", &files.display().to_string());
-    let http = http.replace("$second", &second.to_string());
+    let http = http.replace("$second", &second.port.to_string());
     let folder = Folder::new();
     let [wanted, found] = pair.map(|kind| refusal(kind, folder.path(), &http));
     match (wanted, found) {
@@ -134,7 +134,7 @@ fn normal(answer: Option<Answer>, port: u16) -> String {
     let Some(answer) = answer else { return "closed".to_owned() };
     let own = |text: &str| {
         let text = text.replace(&format!(":{port}"), ":PORT");
-        ["yorozu/0.1.0", "yorozu", "nginx/1.22.1", "nginx"]
+        [concat!("yorozu/", env!("CARGO_PKG_VERSION")), "yorozu", "nginx/1.22.1", "nginx"]
             .iter()
             .fold(text, |text, name| text.replace(&format!("<hr><center>{name}</center>"), "<hr>"))
     };

@@ -111,8 +111,11 @@ fn check_log(round: &Round) {
     let log = round.server.log();
     let is_bad = |line: &&str| {
         // Who kills a process is told so.
-        let is_expected =
-            line.contains("exited on signal 9") || line.contains("the master process is gone");
+        // How a process ended that another master started is not known to this one.
+        let is_of_another = line.contains("server process ") && line.ends_with(" ended");
+        let is_expected = is_of_another
+            || line.contains("exited on signal 9")
+            || line.contains("the master process is gone");
         let is_severe = ["[crit]", "[alert]", "[emerg]"].iter().any(|level| line.contains(level));
         line.contains("panicked") || is_severe && !is_expected && !line.contains("is damaged")
     };

@@ -18,9 +18,8 @@ use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::time::Instant;
-use yorozu_kernel::base::counters::{COUNTERS, Counted};
+use yorozu_kernel::base::counters::{Counted, Present};
 use yorozu_kernel::base::limits;
-use yorozu_upstream::Gauge;
 use yorozu_wire::h2::frame::{Broken, Code, WINDOW_BYTES, WINDOW_MAX, kind, setting};
 
 /// Streams that ended and are still told from those that never were; chosen.
@@ -422,7 +421,7 @@ impl Streams {
         let mut state = self.0.borrow_mut();
         let (window, room) = (state.window_at_first, state.room_at_first);
         if state.entries.is_empty() {
-            state.counted = Some(Gauge::take(&COUNTERS.with_streams));
+            state.counted = Some(Counted::of(Present::WithStreams));
         }
         state.entries.push(Entry {
             id,
@@ -437,7 +436,7 @@ impl Streams {
             reader: None,
             writer: None,
             closers: Vec::new(),
-            _counted: Gauge::take(&COUNTERS.streams),
+            _counted: Counted::of(Present::Streams),
         });
         Handle { streams: Rc::clone(self), id }
     }

@@ -6,7 +6,7 @@ pub use values::*;
 
 use super::directive::*;
 use super::settings::silent;
-use super::types::{Buffers, Offset, Size, TempPath, Templates};
+use super::types::{Buffers, HashSize, Offset, Size, TempPath, Templates, hash_size};
 use crate::base::limits;
 use crate::config::module::Module;
 use crate::exchange::conf::LocationConf;
@@ -141,38 +141,50 @@ settings! {
 }
 
 macro_rules! ignored {
-    ($( $name:literal, $contexts:expr, $arity:ident, $why:literal, $doc:literal; )*) => {
-        &[ $( Directive::row($name, $contexts, Arity::$arity, Action::Ignored($why), $doc), )* ]
+    ($( $name:literal: $ty:ty, $contexts:expr, $arity:ident, $why:literal, $doc:literal; )*) => {
+        &[ $( Directive::row($name, $contexts, Arity::$arity, Action::Ignored($why, once::<$ty>), $doc), )* ]
     };
 }
 
 /// Settings of nginx's memory and I/O layout that this program does not have.
 pub const IGNORED: &[Directive] = ignored! {
-    "aio", HTTP_SERVER_LOCATION, ONE, "file reads that may block have their own threads", "Asynchronous file reads.";
-    "aio_write", HTTP_SERVER_LOCATION, ONE, "file writes have their own threads", "Asynchronous file writes.";
-    "connection_pool_size", HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a connection.";
-    "directio_alignment", HTTP_SERVER_LOCATION, ONE, "directio is not done", "Alignment for directio.";
-    "keepalive_min_timeout", HTTP_SERVER_LOCATION, ONE, "idle connections are closed by keepalive_timeout alone", "Least life of idle connections.";
-    "output_buffers", HTTP_SERVER_LOCATION, TWO, "files are read in pieces of a fixed size", "Buffers for reading files.";
-    "postpone_output", HTTP_SERVER_LOCATION, ONE, "output is written as soon as it is known", "Least bytes before a write.";
-    "read_ahead", HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Read-ahead of files.";
-    "request_pool_size", HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a request.";
-    "send_lowat", HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Least bytes of a send.";
-    "server_names_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of the hash of server names.";
-    "server_names_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of server names.";
-    "subrequest_output_buffer_size", HTTP_SERVER_LOCATION, ONE, "there are no buffered subrequests", "Buffer of a subrequest.";
-    "types_hash_bucket_size", HTTP_SERVER_LOCATION, ONE, "hash tables size themselves", "Bucket of the hash of types.";
-    "types_hash_max_size", HTTP_SERVER_LOCATION, ONE, "hash tables size themselves", "Size of the hash of types.";
-    "variables_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of the hash of variables.";
-    "variables_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of the hash of variables.";
-    "referer_hash_bucket_size", SERVER | LOCATION, ONE, "hash tables size themselves", "Bucket of the hash of valid referers.";
-    "referer_hash_max_size", SERVER | LOCATION, ONE, "hash tables size themselves", "Size of the hash of valid referers.";
-    "map_hash_bucket_size", HTTP, ONE, "hash tables size themselves", "Bucket of a map's hash.";
-    "map_hash_max_size", HTTP, ONE, "hash tables size themselves", "Size of a map's hash.";
+    "aio": Aio, HTTP_SERVER_LOCATION, ONE, "file reads that may block have their own threads", "Asynchronous file reads.";
+    "aio_write": bool, HTTP_SERVER_LOCATION, ONE, "file writes have their own threads", "Asynchronous file writes.";
+    "connection_pool_size": PoolSize, HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a connection.";
+    "directio_alignment": Size, HTTP_SERVER_LOCATION, ONE, "directio is not done", "Alignment for directio.";
+    "keepalive_min_timeout": Duration, HTTP_SERVER_LOCATION, ONE, "idle connections are closed by keepalive_timeout alone", "Least life of idle connections.";
+    "output_buffers": Buffers, HTTP_SERVER_LOCATION, TWO, "files are read in pieces of a fixed size", "Buffers for reading files.";
+    "postpone_output": Size, HTTP_SERVER_LOCATION, ONE, "output is written as soon as it is known", "Least bytes before a write.";
+    "read_ahead": Size, HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Read-ahead of files.";
+    "request_pool_size": PoolSize, HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a request.";
+    "send_lowat": Size, HTTP_SERVER_LOCATION, ONE, "the kernel decides", "Least bytes of a send.";
+    "server_names_hash_bucket_size": u64, HTTP, ONE, "hash tables size themselves", "Bucket of the hash of server names.";
+    "server_names_hash_max_size": u64, HTTP, ONE, "hash tables size themselves", "Size of the hash of server names.";
+    "subrequest_output_buffer_size": Size, HTTP_SERVER_LOCATION, ONE, "there are no buffered subrequests", "Buffer of a subrequest.";
+    "variables_hash_bucket_size": HashSize, HTTP, ONE, "hash tables size themselves", "Bucket of the hash of variables.";
+    "variables_hash_max_size": HashSize, HTTP, ONE, "hash tables size themselves", "Size of the hash of variables.";
+    "referer_hash_bucket_size": u64, SERVER | LOCATION, ONE, "hash tables size themselves", "Bucket of the hash of valid referers.";
+    "referer_hash_max_size": u64, SERVER | LOCATION, ONE, "hash tables size themselves", "Size of the hash of valid referers.";
+    "map_hash_bucket_size": u64, HTTP, ONE, "hash tables size themselves", "Bucket of a map's hash.";
+    "map_hash_max_size": u64, HTTP, ONE, "hash tables size themselves", "Size of a map's hash.";
 };
 
 /// Rows that are no plain settings.
 pub const OTHERS: &[Directive] = &[
+    Directive::row(
+        "types_hash_bucket_size",
+        HTTP_SERVER_LOCATION,
+        Arity::ONE,
+        Action::Ignored("hash tables size themselves", hash_size),
+        "Bucket of the hash of types.",
+    ),
+    Directive::row(
+        "types_hash_max_size",
+        HTTP_SERVER_LOCATION,
+        Arity::ONE,
+        Action::Ignored("hash tables size themselves", hash_size),
+        "Size of the hash of types.",
+    ),
     Directive::row(
         "server",
         HTTP,
@@ -258,15 +270,8 @@ fn types(
     // Several blocks are one.
     let written = block.drafts.of::<Draft>().types.written();
     let mut types = written.map_or_else(HashMap::new, |types| HashMap::clone(&types.0));
-    for line in directive.block.iter().flatten() {
+    for line in super::loader::rows(directive)? {
         let mime = line.name.clone();
-        if line.block.is_some() || line.args.is_empty() {
-            return Err(ValueError(format!(
-                "invalid number of arguments in \"{}\" directive",
-                line.name_text()
-            ))
-            .at(&line.at));
-        }
         for extension in &line.args {
             let extension = Bytes::from(extension.to_ascii_lowercase());
             if let Some(old) = types.insert(extension.clone(), mime.clone()) {

@@ -2,7 +2,7 @@
 
 use super::super::directive::*;
 use super::super::template::Template;
-use super::super::types::{Offset, word_enum, word_flags};
+use super::super::types::{Offset, Size, word_enum, word_flags};
 use bitflags::bitflags;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -354,6 +354,40 @@ impl Setting for DisableSymlinks {
     }
 }
 
+/// `aio on | off | threads[=pool]`
+#[derive(Clone)]
+pub(super) struct Aio;
+
+impl Setting for Aio {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        match args.word(0) {
+            b"on" | b"off" | b"threads" => Ok(Self),
+            word if word.starts_with(b"threads=") => Ok(Self),
+            _ => Err(args.invalid_value()),
+        }
+    }
+}
+
+/// The size of a memory pool, which nginx has in some least size.
+#[derive(Clone)]
+pub(super) struct PoolSize;
+
+impl Setting for PoolSize {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        const LEAST: u64 = 112;
+        const STEP: u64 = 16;
+        match Size::from_args(args)?.0 {
+            size if size < LEAST => {
+                Err(ValueError(format!("the pool size must be no less than {LEAST}")))
+            }
+            size if size % STEP != 0 => {
+                Err(ValueError(format!("the pool size must be a multiple of {STEP}")))
+            }
+            _ => Ok(Self),
+        }
+    }
+}
+
 /// `off`, or a size.
 #[derive(Clone, Copy, Debug)]
 pub struct OffOrSize(pub Option<u64>);
@@ -382,7 +416,7 @@ fn resolver(args: &Args<'_>) -> Result<Resolver, ValueError> {
         } else if let Some(is_on) = text.strip_prefix("ipv6=") {
             resolver.ipv6 = switch(is_on)?;
         } else if !text.starts_with("status_zone=") {
-            let found = crate::base::address::resolve(&text, 53)
+            let found = crate::base::address::resolve_peer(&text, 53)
                 .map_err(|why| ValueError(format!("{why} in resolver \"{text}\"")))?;
             resolver.servers.extend(found);
         }

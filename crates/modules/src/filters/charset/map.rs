@@ -6,7 +6,7 @@ use std::sync::Arc;
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::loader::Loader;
+use yorozu_kernel::config::loader::{Loader, rows};
 use yorozu_kernel::config::place::{Place, place};
 use yorozu_kernel::config::shared::Shared;
 use yorozu_kernel::exchange::recode::Rewrite;
@@ -62,7 +62,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
         return Err(refuse("\"charset_map\" from utf-8: write it the other way round".to_owned()));
     }
     let mut codes = Vec::new();
-    for row in line.block.as_deref().unwrap_or_default() {
+    for row in rows(line)? {
         let [code] = &row.args[..] else {
             return Err(ValueError::new("invalid parameters number").at(&row.at));
         };

@@ -47,7 +47,7 @@ settings! {
     /// Whether answers of a gateway are converted to it that say another one.
     override_charset: bool = "off", ONE, CONTEXTS;
     /// The charset that texts are in which say none; one that differs from `charset` is converted by a `charset_map`.
-    source_charset: Option<Bytes> = none, ONE, CONTEXTS;
+    source_charset: Option<Template> = none, ONE, CONTEXTS;
 }
 
 /// The charset a type says.
@@ -92,7 +92,8 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         (None, None) => wanted(exchange, response, conf),
     };
     let Some(charset) = wanted else { return };
-    let source = said(&response.content_type).or_else(|| conf.source_charset.clone());
+    let source = said(&response.content_type)
+        .or_else(|| conf.source_charset.as_ref().map(|source| source.value(exchange)));
     if !exchange.is_subrequest() {
         exchange.charset = Some(charset.clone());
     }
@@ -135,12 +136,14 @@ pub fn check(conf: &Conf, env: &Env) -> Result<(), ValueError> {
     let (Some(source), Some(charset)) = (&conf.source_charset, &conf.charset.0) else {
         return Ok(());
     };
-    let Some(charset) = charset.as_literal() else { return Ok(()) };
+    let (Some(source), Some(charset)) = (source.as_literal(), charset.as_literal()) else {
+        return Ok(());
+    };
     let key = (source.to_ascii_lowercase().into(), charset.to_ascii_lowercase().into());
     if source.eq_ignore_ascii_case(&charset) || env.shared::<map::Tables>().0.contains_key(&key) {
         return Ok(());
     }
-    let [from, to] = [source, &charset].map(|name| String::from_utf8_lossy(name));
+    let [from, to] = [&source, &charset].map(|name| String::from_utf8_lossy(name));
     Err(ValueError(format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"")))
 }
 

@@ -32,7 +32,8 @@ impl Setting for Level {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         match yorozu_conf::value::number(args.word(0)) {
             Some(effort @ 1..=9) => Ok(Self(effort as u8)),
-            _ => Err(ValueError::new("value must be between 1 and 9")),
+            Some(_) => Err(ValueError::new("value must be between 1 and 9")),
+            None => Err(args.invalid_number()),
         }
     }
 }
@@ -76,6 +77,11 @@ impl Setting for Proxied {
         ];
         word_flags(args, &known)
     }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.insert(Self::from_args(args)?);
+        Ok(())
+    }
 }
 
 /// `gzip_types` and its like; `text/html` is always among them.
@@ -92,19 +98,33 @@ impl MimeTypes {
         mime.eq_ignore_ascii_case(b"text/html")
             || self.0.iter().any(|found| &found[..] == b"*" || found.eq_ignore_ascii_case(mime))
     }
+
+    /// As nginx, with a warning about each that is there already; behind `*` nothing counts.
+    fn add(&mut self, args: &Args<'_>) {
+        let is_default = args.env.line.borrow().is_none();
+        for word in args.words {
+            if self.0.iter().any(|found| &found[..] == b"*") {
+                return;
+            }
+            let word = Bytes::from(word.to_ascii_lowercase());
+            if word == "text/html" && !is_default || self.0.contains(&word) {
+                let text = String::from_utf8_lossy(&word);
+                args.env.warn_here(&format!("duplicate MIME type \"{text}\""));
+            } else {
+                self.0.push(word);
+            }
+        }
+    }
 }
 
 impl Setting for MimeTypes {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        if args.words.iter().filter(|word| &word[..] == b"text/html").count() > 0
-            && args.words.len() > 1
-        {
-            args.env.warn(format!("duplicate MIME type \"text/html\" in \"{}\"", args.name));
-        }
-        Ok(Self(args.words.to_vec()))
+        let mut types = Self(Vec::new());
+        types.add(args);
+        Ok(types)
     }
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0.extend_from_slice(args.words);
+        self.add(args);
         Ok(())
     }
 }
@@ -153,14 +173,18 @@ settings! {
 
 /// Rows that are no plain settings: nginx has them, and documents none.
 pub const OTHERS: &[Directive] = &[
-    unsaid("gzip_hash", "Memory of the search for repetitions."),
-    unsaid("gzip_no_buffer", "Whether pieces are sent on as they are compressed."),
-    unsaid("gzip_window", "How far back repetitions are looked for."),
-    unsaid("postpone_gzipping", "Bytes that are waited for before compression begins."),
+    unsaid("gzip_hash", once::<Size>, "Memory of the search for repetitions."),
+    unsaid("gzip_no_buffer", once::<bool>, "Whether pieces are sent on as they are compressed."),
+    unsaid("gzip_window", once::<Size>, "How far back repetitions are looked for."),
+    unsaid(
+        "postpone_gzipping",
+        once::<Size>,
+        "Bytes that are waited for before compression begins.",
+    ),
 ];
 
-const fn unsaid(name: &'static str, doc: &'static str) -> Directive {
-    let why = Action::Ignored("memory is taken as needed");
+const fn unsaid(name: &'static str, check: Setter, doc: &'static str) -> Directive {
+    let why = Action::Ignored("memory is taken as needed", check);
     Directive::row(name, HTTP_SERVER_LOCATION, Arity::ONE, why, doc)
 }
 

@@ -7,6 +7,7 @@ use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::types::word_enum;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::response::Response;
 
 /// The module.
@@ -39,6 +40,14 @@ pub struct Candidate {
     pub coding: Coding,
     /// What its name ends with.
     pub suffix: &'static [u8],
+}
+
+/// What the names of files end with that some clients get.
+pub fn chosen(location: &LocationConf) -> impl Iterator<Item = &'static [u8]> {
+    let conf = location.of::<Conf>();
+    let rows: [(&'static [u8], _); 3] =
+        [(b".br", conf.brotli_static), (b".zst", conf.zstd_static), (b".gz", conf.gzip_static)];
+    rows.into_iter().filter(|(_, mode)| *mode == Static::On).map(|(suffix, _)| suffix)
 }
 
 /// The files to look for, the one the client likes best first; and whether clients get different ones.

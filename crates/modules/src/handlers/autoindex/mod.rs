@@ -8,9 +8,10 @@
 mod formats;
 
 use bytes::Bytes;
-use std::ffi::OsStr;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::rc::Rc;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
@@ -19,6 +20,7 @@ use yorozu_kernel::config::types::word_enum;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
+use yorozu_kernel::files::links::Links;
 use yorozu_kernel::files::{open, path};
 
 /// The module.
@@ -65,7 +67,7 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
         return None;
     }
     let path = path::request_filename(exchange);
-    let items = match read(Path::new(OsStr::from_bytes(&path))) {
+    let items = match read(&path, Links::of(exchange, &path)) {
         Ok(items) => items,
         Err(error) => return Some(Outcome::Status(open::status_of(&error))),
     };
@@ -86,9 +88,11 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     Some(Outcome::Respond(Box::new(response)))
 }
 
-fn read(folder: &Path) -> std::io::Result<Vec<Item>> {
+fn read(path: &[u8], links: Links) -> std::io::Result<Vec<Item>> {
+    // What was opened is listed, whatever the path leads to by now.
+    let folder = links.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
     let mut items = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
         let entry = entry?;
         let name = entry.file_name().as_bytes().to_vec();
         let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };

@@ -12,6 +12,7 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::{Body, Response, Segment};
+use yorozu_kernel::files::links::Links;
 use yorozu_kernel::files::open::{self, Opened};
 use yorozu_kernel::files::path;
 use yorozu_kernel::logging::error::{self, Level};
@@ -29,23 +30,22 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         return Outcome::Status(405);
     }
     let path = path::request_filename(exchange);
-    if let Some(response) = precompressed(exchange, location, &path) {
-        return Outcome::Respond(Box::new(response));
+    let beside = precompressed(exchange, location, &path);
+    if let Beside::Taken(response) = beside {
+        return Outcome::Respond(response);
     }
-    if let Some(problem) = path::refused_link(exchange, &path) {
-        return not_opened(exchange, location, &path, &problem);
-    }
-    if let Some((content, modified)) = small::known(&path) {
-        if exchange.request.method.is_get_or_head() {
+    let varies = matches!(beside, Beside::Left);
+    let links = Links::of(exchange, &path);
+    // What is remembered is found by its path, whatever links are in it.
+    if links.are_followed() && exchange.request.method.is_get_or_head() {
+        if let Some((content, modified)) = small::known(&path) {
+            let content = Segment::Memory(content);
             return Outcome::Respond(Box::new(whole(
-                exchange,
-                location,
-                Segment::Memory(content),
-                modified,
+                exchange, location, content, modified, varies,
             )));
         }
     }
-    let opened = match open::open(&path, location.http_core()) {
+    let opened = match open::open(&path, links, location.http_core()) {
         Ok(opened) => opened,
         Err(problem) => return not_opened(exchange, location, &path, &problem),
     };
@@ -68,7 +68,7 @@ pub fn respond(exchange: &mut Exchange) -> Outcome {
         Some(content) => Segment::Memory(content),
         None => Segment::File(opened.file, 0..opened.bytes),
     };
-    Outcome::Respond(Box::new(whole(exchange, location, content, modified)))
+    Outcome::Respond(Box::new(whole(exchange, location, content, modified, varies)))
 }
 
 /// The file that the path names, for handlers that send it in a way of their own; `None` for what is no file.
@@ -82,11 +82,7 @@ pub fn open(exchange: &mut Exchange) -> Result<Option<Opened>, Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     let path = path::request_filename(exchange);
-    let opened = match path::refused_link(exchange, &path) {
-        Some(problem) => Err(problem),
-        None => open::open(&path, location.http_core()),
-    };
-    match opened {
+    match open::open(&path, Links::of(exchange, &path), location.http_core()) {
         Ok(opened) => Ok(opened.is_file.then_some(opened)),
         Err(problem) => Err(not_opened(exchange, location, &path, &problem)),
     }
@@ -98,13 +94,11 @@ fn whole(
     location: &LocationConf,
     content: Segment,
     modified: i64,
+    varies: bool,
 ) -> Response {
     let mut response = of_file(exchange, location, vec![content], modified);
     response.allow_ranges = true;
-    let settings = location.of::<precompressed::Conf>();
-    let has_others = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
-    response.vary_encoding =
-        location.of::<gzip::Conf>().gzip_vary && has_others.contains(&Static::On);
+    response.vary_encoding = location.of::<gzip::Conf>().gzip_vary && varies;
     response
 }
 
@@ -127,32 +121,47 @@ pub fn of_file(
     response
 }
 
-/// The file that lies compressed beside the one asked for, if there is one the client takes.
-fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Option<Response> {
+/// What lies compressed beside the file asked for.
+enum Beside {
+    /// A file that others get.
+    Left,
+    Nothing,
+    /// One that this client gets.
+    Taken(Box<Response>),
+}
+
+/// Looks for files that lie compressed beside the one asked for.
+fn precompressed(exchange: &Exchange, location: &LocationConf, path: &[u8]) -> Beside {
     let settings = location.of::<precompressed::Conf>();
     let modes = [settings.gzip_static, settings.brotli_static, settings.zstd_static];
     if modes == [Static::Off; 3] || !exchange.request.method.is_get_or_head() {
-        return None;
+        return Beside::Nothing;
     }
+    let find = |suffix: &[u8]| {
+        let path = [path, suffix].concat();
+        let links = Links::of(exchange, &path);
+        open::open(&path, links, location.http_core()).ok().filter(|opened| opened.is_file)
+    };
     let (candidates, differs) = precompressed::candidates(exchange);
+    let mut missing = Vec::new();
     for candidate in candidates {
-        let path = [path, candidate.suffix].concat();
-        if path::refused_link(exchange, &path).is_some() {
+        let Some(opened) = find(candidate.suffix) else {
+            missing.push(candidate.suffix);
             continue;
-        }
-        let Ok(opened) = open::open(&path, location.http_core()) else { continue };
-        if !opened.is_file {
-            continue;
-        }
+        };
         let content = Segment::File(opened.file, 0..opened.bytes);
         let mut response = of_file(exchange, location, vec![content], opened.modified);
         response.allow_ranges = true;
         let token = Bytes::from_static(candidate.coding.token());
         response.add(Bytes::from_static(b"Content-Encoding"), token);
         response.vary_encoding = location.of::<gzip::Conf>().gzip_vary && differs;
-        return Some(response);
+        return Beside::Taken(Box::new(response));
     }
-    None
+    let is_there = |suffix: &[u8]| !missing.contains(&suffix) && find(suffix).is_some();
+    // Where nothing says so, who else gets what does not matter.
+    let varies =
+        location.of::<gzip::Conf>().gzip_vary && precompressed::chosen(location).any(is_there);
+    if varies { Beside::Left } else { Beside::Nothing }
 }
 
 fn forbidden_listing(exchange: &mut Exchange) -> Outcome {
@@ -176,8 +185,9 @@ fn not_opened(
     let status = open::status_of(problem);
     if status != 404 || location.http_core().log_not_found {
         let level = if status == 500 { Level::Crit } else { Level::Error };
+        let call = Links::of(exchange, path).call();
         let path = String::from_utf8_lossy(path);
-        let text = format!("open() \"{path}\" failed ({})", error::os_error(problem));
+        let text = format!("{call} \"{path}\" failed ({})", error::os_error(problem));
         error::request(exchange, level, &text);
     }
     Outcome::Status(status)

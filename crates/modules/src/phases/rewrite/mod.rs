@@ -22,6 +22,7 @@ use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::body_failed::broken_unasked;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::variables::Variable;
@@ -183,7 +184,7 @@ pub const OTHERS: &[Directive] = &[
         "uninitialized_variable_warn",
         HTTP_SERVER_LOCATION | SERVER_IF | LOCATION_IF,
         Arity::ONE,
-        Action::Ignored("uninitialized variables are not logged"),
+        Action::Ignored("uninitialized variables are not logged", anything),
         "Logs uses of variables without value.",
     ),
 ];
@@ -386,8 +387,7 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
     for instruction in script {
         let step = match instruction {
             Instruction::Break => {
-                // As nginx: what was rewritten before it stays in this location.
-                *is_changed = false;
+                stay(exchange, is_changed);
                 Step::Stop
             }
             Instruction::Set { target, value } => {
@@ -416,6 +416,13 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
         }
     }
     Step::Next
+}
+
+/// As nginx: what was rewritten stays in this location, of whose prefix it then has nothing.
+fn stay(exchange: &mut Exchange, is_changed: &mut bool) {
+    if std::mem::take(is_changed) {
+        exchange.is_uri_in_location = false;
+    }
 }
 
 impl Condition {
@@ -450,10 +457,11 @@ impl Condition {
 
 impl FileTest {
     fn holds(self, exchange: &Exchange, path: &[u8]) -> bool {
+        use yorozu_kernel::files::links::Links;
         use yorozu_kernel::files::open;
-        use yorozu_kernel::files::path::{kind, refused_link};
+        use yorozu_kernel::files::path::kind;
         match self {
-            _ if refused_link(exchange, path).is_some() => false,
+            _ if Links::of(exchange, path).refuse(path) => false,
             Self::File => kind(exchange, path) == Some(open::Kind::File),
             Self::Folder => kind(exchange, path) == Some(open::Kind::Folder),
             Self::Exists => kind(exchange, path).is_some(),
@@ -472,6 +480,9 @@ impl Return {
             None => Bytes::new(),
         };
         if matches!(self.status, 301 | 302 | 303 | 307 | 308) {
+            if let Some(refusal) = broken_unasked(exchange) {
+                return refusal;
+            }
             let mut response = Response::new(self.status);
             response.location = Some(value);
             return Outcome::Redirect(Box::new(response));
@@ -555,6 +566,7 @@ impl Rewrite {
         }
         exchange.set_uri(path.to_vec());
         exchange.is_internal = true;
+        exchange.has_set_args |= args.is_some() || exchange.has_args();
         exchange.args = args.unwrap_or_default();
         note(exchange, || {
             let text = String::from_utf8_lossy;
@@ -566,8 +578,8 @@ impl Rewrite {
         });
         match self.flag {
             Flag::Break => {
-                *is_changed = false;
-                exchange.is_uri_in_location = false;
+                *is_changed = true;
+                stay(exchange, is_changed);
                 Step::Stop
             }
             Flag::Last => {

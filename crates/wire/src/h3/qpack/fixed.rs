@@ -129,6 +129,26 @@ const fn by_length() -> ([u8; FIELDS.len()], [u8; NAME_BYTES_MAX + 2]) {
     (numbers, starts)
 }
 
+/// Whether a field has the name of the one before it, both in the order of [`BY_LENGTH`].
+const REPEATS: [bool; FIELDS.len()] = {
+    let mut repeats = [false; FIELDS.len()];
+    let mut at = 1;
+    while at < FIELDS.len() {
+        let (one, other) = (BY_LENGTH.0[at - 1] as usize, BY_LENGTH.0[at] as usize);
+        repeats[at] = is_equal(FIELDS[one].0, FIELDS[other].0);
+        at += 1;
+    }
+    repeats
+};
+
+const fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
 /// Where a field is in the table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Found {
@@ -141,14 +161,19 @@ pub(super) enum Found {
 pub(super) fn find(name: &[u8], value: &[u8]) -> Option<Found> {
     let (numbers, starts) = &BY_LENGTH;
     let (start, end) = (*starts.get(name.len())?, *starts.get(name.len() + 1)?);
-    let mut found = None;
-    for number in &numbers[usize::from(start)..usize::from(end)] {
+    let range = usize::from(start)..usize::from(end);
+    let (mut found, mut is_named) = (None, false);
+    for (number, repeats) in numbers[range.clone()].iter().zip(&REPEATS[range]) {
         let field = &FIELDS[usize::from(*number)];
-        if field.0.eq_ignore_ascii_case(name) {
+        // A dozen have the same name, one behind the other.
+        is_named = if *repeats { is_named } else { field.0.eq_ignore_ascii_case(name) };
+        if is_named {
             if field.1 == value {
                 return Some(Found::Field(*number));
             }
             found = found.or(Some(Found::Name(*number)));
+        } else if found.is_some() {
+            break;
         }
     }
     found

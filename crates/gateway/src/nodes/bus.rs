@@ -1,0 +1,670 @@
+//! What a node has to send, has sent, and has read: shared by those who purge and the thread that speaks with Redis.
+//!
+//! # Invariants
+//! - A purge is done on its own node before it is given to the bus.
+//! - An entry is in the queue until Redis has taken it, and then known as unseen until this node reads it in the stream:
+//!   what a Redis that came back without it has lost is sent again.
+//! - A place is noted beside the pages of a zone after all purges up to it were done there.
+
+use super::here::{self, By};
+use super::marks::Marks;
+use super::message::{Message, Purged, Secret, purged};
+use super::outbox::{self, OnDisk};
+use super::place::{self, Id, Place};
+use super::spec::Spec;
+use super::told::Told;
+use bytes::Bytes;
+use rustls::ClientConfig;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, oneshot, watch};
+use yorozu_cache::{Key, Purge, PurgeMode, Zone};
+use yorozu_kernel::exchange::conf::Config;
+use yorozu_kernel::logging::error::Level;
+use yorozu_kernel::logging::error_log::ErrorLogs;
+
+/// Purges that wait for Redis; of more everything is purged instead. As documented.
+const QUEUE_MAX: usize = 10_000;
+/// Between two lines of the log about entries that are not believed.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// An entry that shall be in the stream.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub number: u64,
+    /// `None`: it only takes a place.
+    pub purged: Option<Purged>,
+    pub waits: bool,
+    /// Whether it is in the file of those that wait.
+    is_noted: bool,
+    /// Its number among the marks of what has no place yet.
+    foreseen: Option<u64>,
+    answer: Option<oneshot::Sender<Id>>,
+}
+
+/// An entry that Redis has, and that was not read yet.
+#[derive(Debug)]
+struct Unseen {
+    id: Id,
+    since: Instant,
+    item: Item,
+}
+
+/// A purge that waits for the other nodes.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub id: Id,
+    pub until: Instant,
+    pub answer: oneshot::Sender<Vec<String>>,
+}
+
+#[derive(Default)]
+struct State {
+    zones: Vec<(String, Weak<Zone>)>,
+    log: ErrorLogs,
+    /// Of the last entry.
+    number: u64,
+    queue: VecDeque<Item>,
+    unseen: VecDeque<Unseen>,
+    /// The highest own number that was read.
+    last_seen: u64,
+    place: Option<Place>,
+    is_caught_up: bool,
+    /// Why Redis does not answer.
+    away: Option<String>,
+    refused: Option<Instant>,
+    waiting: Vec<Waiting>,
+    marks: Marks,
+    /// Zones whose files shall only have that everything is purged.
+    overflowed: Vec<String>,
+    /// A purge may not outlast the process: the next one shall read it again.
+    is_place_kept: bool,
+}
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub is_connected: AtomicBool,
+    pub sent: AtomicU64,
+    pub queued: AtomicU64,
+    pub read: AtomicU64,
+    pub refused: AtomicU64,
+    pub lost: AtomicU64,
+}
+
+/// The bus of a configuration; the next one goes on with it if it says the same.
+pub struct Bus {
+    pub(super) spec: Spec,
+    pub(super) secret: Option<Secret>,
+    tls: Mutex<Option<Arc<ClientConfig>>>,
+    /// Tells this process's entries from those of others.
+    pub(super) run: u64,
+    state: Mutex<State>,
+    caught_up: Condvar,
+    on_disk: Mutex<OnDisk>,
+    /// There is something to send.
+    pub(super) to_send: Notify,
+    /// A purge waits for other nodes.
+    pub(super) to_wait: Notify,
+    pub(super) figures: Figures,
+    /// Whether pages are shared with other nodes.
+    pub(super) shares: AtomicBool,
+    /// How far the stream was read.
+    read: watch::Sender<Id>,
+}
+
+impl std::fmt::Debug for Bus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bus").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+/// A purge that is about to be done.
+#[derive(Debug)]
+pub struct Foreseen {
+    purged: Purged,
+    number: u64,
+}
+
+impl Bus {
+    pub(super) fn new(spec: Spec, tls: Option<Arc<ClientConfig>>) -> Self {
+        Self {
+            secret: spec.secret.as_deref().map(Secret::new),
+            spec,
+            tls: Mutex::new(tls),
+            run: fastrand::u64(1..),
+            state: Mutex::default(),
+            caught_up: Condvar::new(),
+            on_disk: Mutex::default(),
+            to_send: Notify::new(),
+            to_wait: Notify::new(),
+            figures: Figures::default(),
+            shares: AtomicBool::new(false),
+            read: watch::Sender::new(Id::default()),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change leaves it whole: a panic elsewhere cannot leave it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How Redis is believed, by the present files.
+    pub(super) fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_tls(&self, tls: Option<Arc<ClientConfig>>) {
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+    }
+
+    pub(super) fn log(&self, level: Level, text: &str) {
+        let log = self.state().log.clone();
+        log.process(level, &format!("purge bus: {text}"));
+    }
+
+    /// The zones of the present configuration.
+    pub(super) fn zones(&self) -> Vec<(String, Arc<Zone>)> {
+        let state = self.state();
+        let zones = state.zones.iter();
+        zones.filter_map(|(name, zone)| Some((name.clone(), zone.upgrade()?))).collect()
+    }
+
+    /// Takes over the zones of a configuration. The first one says where in the stream this process begins; a zone that a
+    /// later one adds is purged softly, unless its folder is known or stands at the same place. Blocks.
+    pub(super) fn watch(&self, config: &Config) {
+        let known = self.zones();
+        let zones: Vec<_> = config.zones.iter().map(|(n, z)| (n.clone(), Arc::clone(z))).collect();
+        let mut state = self.state();
+        state.log = config.error_log.clone();
+        state.zones = zones.iter().map(|(n, z)| (n.clone(), Arc::downgrade(z))).collect();
+        drop(state);
+        let is_first = known.is_empty() && self.place().is_none();
+        if is_first {
+            let places: Vec<_> = zones.iter().filter_map(|(_, zone)| noted_place(zone)).collect();
+            self.state().place = places.into_iter().min_by_key(|place| place.id);
+        }
+        let place = self.place();
+        for (name, zone) in &zones {
+            let is_known = known.iter().any(|(_, other)| path_of(other) == path_of(zone));
+            let has_place = noted_place(zone).is_some_and(|noted| match is_first {
+                true => true,
+                false => place.as_ref().is_some_and(|place| noted.id == place.id),
+            });
+            if !is_known {
+                self.load_queue(zone);
+            }
+            // Without any place everything is purged before anything is read.
+            if !is_known && !has_place && place.is_some() {
+                self.purge_softly(name, zone);
+            }
+        }
+    }
+
+    /// Purges that an earlier process could not send.
+    fn load_queue(&self, zone: &Arc<Zone>) {
+        match outbox::read(zone) {
+            Ok(lines) if lines.is_empty() => {}
+            Ok(lines) => {
+                self.on_disk().note(zone);
+                for purged in purged(&lines) {
+                    let foreseen = self.foresee(purged.clone());
+                    drop(self.enqueue(Some(purged), Some(foreseen), true));
+                }
+            }
+            Err(problem) => self.log(Level::Crit, &problem.to_string()),
+        }
+    }
+
+    fn purge_softly(&self, name: &str, zone: &Zone) {
+        if let Err(problem) = here::purge(zone, &[Purge::All], PurgeMode::Soft, By::Operator) {
+            self.log(Level::Crit, &format!("zone \"{name}\": {problem}"));
+        }
+    }
+
+    /// Purges everything softly in all zones. Blocks.
+    pub(super) fn purge_all(&self) {
+        self.zones().iter().for_each(|(name, zone)| self.purge_softly(name, zone));
+    }
+
+    /// Does the purges of others. Blocks.
+    pub(super) fn purge(&self, lines: &str) {
+        let zones = self.zones();
+        for purged in purged(lines) {
+            // A zone that only other nodes have is theirs.
+            let Some((_, zone)) = zones.iter().find(|(name, _)| *name == purged.zone) else {
+                continue;
+            };
+            if let Err(problem) = here::purge(zone, &purged.purges, purged.mode, By::Operator) {
+                self.state().is_place_kept = true;
+                self.log(Level::Crit, &problem.to_string());
+            }
+        }
+    }
+
+    pub(super) fn place(&self) -> Option<Place> {
+        self.state().place.clone()
+    }
+
+    /// All up to `place` is done. Blocks.
+    pub(super) fn reached(&self, place: Place) {
+        let (text, id) = (place.to_text(), place.id);
+        let mut state = self.state();
+        state.place = Some(place);
+        self.read.send_replace(id);
+        let is_kept = state.is_place_kept;
+        drop(state);
+        if is_kept {
+            return;
+        }
+        for (_, zone) in self.zones() {
+            // The next process reads more again.
+            if let Err(problem) = zone.replace_note(place::NAME, text.as_bytes()) {
+                self.log(Level::Crit, &problem.to_string());
+            }
+        }
+    }
+
+    /// Everything that was in the stream has been done.
+    pub(super) fn is_caught_up(&self) {
+        self.state().is_caught_up = true;
+        self.caught_up.notify_all();
+    }
+
+    /// Waits until this process knows all that the others purged; `false` if that takes too long. Blocks.
+    pub(super) fn wait_for_start(&self) -> bool {
+        let is_behind = |state: &mut State| !state.is_caught_up;
+        let waited =
+            self.caught_up.wait_timeout_while(self.state(), self.spec.start_timeout, is_behind);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn on_disk(&self) -> MutexGuard<'_, OnDisk> {
+        self.on_disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What purges have to do with it.
+impl Bus {
+    /// This node is about to purge this: no page of the tier that nodes share is taken from here on if it is older.
+    pub fn foreseen(&self, zone: &str, purges: Arc<[Purge]>, mode: PurgeMode) -> Foreseen {
+        let purged = Purged { zone: zone.to_owned(), mode, purges };
+        Foreseen { number: self.foresee(purged.clone()), purged }
+    }
+
+    /// It is not done after all.
+    pub fn unforesee(&self, foreseen: &Foreseen) {
+        self.state().marks.forget(foreseen.number);
+    }
+
+    fn foresee(&self, purged: Purged) -> u64 {
+        self.state().marks.foresee(purged)
+    }
+
+    /// Waits until this node has read its own entry, if pages are shared: one that begins to be made before that counts
+    /// as older than the purge for all others.
+    async fn wait_for_own(&self, id: Id) {
+        /// Redis answers one connection of this node as soon as the other; chosen.
+        const WAIT: Duration = Duration::from_millis(50);
+        if self.shares.load(Ordering::Relaxed) {
+            let mut read = self.read.subscribe();
+            // What is made meanwhile is only not shared.
+            let _ = tokio::time::timeout(WAIT, read.wait_for(|read| *read >= id)).await;
+        }
+    }
+
+    /// Tells the other nodes of purges that were done on this one.
+    pub async fn publish(self: &Arc<Self>, foreseen: Foreseen) -> Told {
+        let Foreseen { purged, number } = foreseen;
+        let (number, answer) = self.enqueue(Some(purged), Some(number), false);
+        if self.state().away.is_none() {
+            if let Ok(Ok(id)) = tokio::time::timeout(self.spec.timeout, answer).await {
+                self.wait_for_own(id).await;
+                return Told { last: Some(id), ..Told::default() };
+            }
+        }
+        let bus = Arc::clone(self);
+        // Should it be interrupted, the queue in memory still has it.
+        let _ = tokio::task::spawn_blocking(move || bus.note(number)).await;
+        Told { is_queued: true, ..Told::default() }
+    }
+
+    /// Waits for the other nodes, where the configuration says so.
+    pub async fn settle(&self, mut told: Told) -> Told {
+        let (Some(id), Some(wait)) = (told.last, self.spec.wait) else { return told };
+        let (answer, late) = oneshot::channel();
+        let until = Instant::now() + wait;
+        self.state().waiting.push(Waiting { id, until, answer });
+        self.to_wait.notify_one();
+        /// For the question itself.
+        const MORE: Duration = Duration::from_millis(100);
+        match tokio::time::timeout(wait + MORE, late).await {
+            Ok(Ok(late)) => told.late = late,
+            // Who has done it is not known.
+            _ => told.late = vec!["?".to_owned()],
+        }
+        told
+    }
+
+    /// Puts an entry behind the others: its number, and what says its name once Redis has it.
+    pub(super) fn enqueue(
+        &self,
+        purged: Option<Purged>,
+        foreseen: Option<u64>,
+        is_noted: bool,
+    ) -> (u64, oneshot::Receiver<Id>) {
+        let (answer, answered) = oneshot::channel();
+        let mut state = self.state();
+        if state.queue.len() >= QUEUE_MAX {
+            state.overflow();
+        }
+        let waits = purged.is_some() && self.spec.wait.is_some();
+        let number = state.push(purged, waits, is_noted, foreseen, Some(answer));
+        self.count(&state);
+        drop(state);
+        self.to_send.notify_one();
+        (number, answered)
+    }
+
+    fn count(&self, state: &State) {
+        self.figures.queued.store(state.queue.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Notes a purge that Redis has not taken, for the next process. Blocks.
+    fn note(&self, number: u64) {
+        let mut on_disk = self.on_disk();
+        let mut state = self.state();
+        let overflowed = std::mem::take(&mut state.overflowed);
+        let item = state.queue.iter_mut().find(|item| item.number == number);
+        let purged = item.and_then(|item| {
+            item.is_noted = true;
+            item.purged.clone()
+        });
+        drop(state);
+        let zones = self.zones();
+        let zone = |name: &str| zones.iter().find(|(other, _)| other == name).map(|(_, zone)| zone);
+        let all = overflowed.iter().filter_map(|name| Some((name, zone(name)?)));
+        let mut noted: Vec<_> =
+            all.map(|(name, zone)| on_disk.replace(zone, &everything(name))).collect();
+        if let Some((purged, zone)) = purged.and_then(|it| zone(&it.zone).map(|zone| (it, zone))) {
+            noted.push(on_disk.append(zone, &purged));
+        }
+        for problem in noted.into_iter().filter_map(Result::err) {
+            self.log(Level::Crit, &format!("a purge may be lost with this process: {problem}"));
+        }
+    }
+}
+
+fn everything(zone: &str) -> Purged {
+    Purged { zone: zone.to_owned(), mode: PurgeMode::Soft, purges: [Purge::All].into() }
+}
+
+/// What the sender has to do with it.
+impl Bus {
+    /// The first of those that wait, as messages.
+    pub(super) fn next(&self, count: usize) -> Vec<Message> {
+        let state = self.state();
+        let message = |item: &Item| {
+            let lines = item.purged.as_ref().map(Purged::to_lines).unwrap_or_default();
+            Message::new(&self.spec.node, self.run, item.number, &lines, item.waits)
+        };
+        state.queue.iter().take(count).map(message).collect()
+    }
+
+    /// Redis has an entry.
+    pub(super) fn sent(&self, number: u64, id: Id) {
+        let mut state = self.state();
+        let Some(at) = state.queue.iter().position(|item| item.number == number) else { return };
+        let Some(mut item) = state.queue.remove(at) else { return };
+        self.count(&state);
+        self.figures.sent.fetch_add(1, Ordering::Relaxed);
+        if let Some(purged) = item.purged.clone() {
+            state.marks.note(id, purged);
+        }
+        if let Some(foreseen) = item.foreseen.take() {
+            state.marks.forget(foreseen);
+        }
+        if let Some(answer) = item.answer.take() {
+            // Whoever asked may have stopped waiting.
+            let _ = answer.send(id);
+        }
+        if item.purged.is_some() && number > state.last_seen && state.unseen.len() < QUEUE_MAX {
+            state.unseen.push_back(Unseen { id, since: Instant::now(), item });
+        }
+    }
+
+    /// Removes the files of purges that waited, once none does. Blocks.
+    pub(super) fn tidy(&self) {
+        let mut on_disk = self.on_disk();
+        let has_noted = self.state().queue.iter().any(|item| item.is_noted);
+        if has_noted || on_disk.is_empty() {
+            return;
+        }
+        if let Err(problem) = on_disk.clear(&self.zones()) {
+            self.log(Level::Crit, &problem.to_string());
+        }
+    }
+
+    pub(super) fn has_queue(&self) -> bool {
+        !self.state().queue.is_empty()
+    }
+
+    /// Redis answers, or why it does not; whether that is news.
+    pub(super) fn set_away(&self, why: Option<&str>) -> bool {
+        let mut state = self.state();
+        let is_news = state.away.is_none() != why.is_none();
+        state.away = why.map(str::to_owned);
+        is_news
+    }
+}
+
+/// What the reader has to do with it.
+impl Bus {
+    /// This process's entry was read.
+    pub(super) fn seen(&self, number: u64) {
+        let mut state = self.state();
+        state.last_seen = state.last_seen.max(number);
+        state.unseen.retain(|unseen| unseen.item.number != number);
+    }
+
+    /// Has entries sent again that Redis had taken and that are not in the stream: those before the place that is
+    /// reached, and those of before `since` if nothing more is in it. How many.
+    pub(super) fn send_again(&self, since: Option<Instant>) -> usize {
+        let mut state = self.state();
+        let place = state.place.as_ref().map(|place| place.id);
+        let is_lost = |unseen: &Unseen| {
+            since.is_some_and(|since| unseen.since < since)
+                || place.is_some_and(|place| unseen.id <= place)
+        };
+        let (lost, rest): (VecDeque<_>, _) = state.unseen.drain(..).partition(is_lost);
+        state.unseen = rest;
+        let count = lost.len();
+        for unseen in lost.into_iter().rev() {
+            state.queue.push_front(unseen.item);
+        }
+        self.count(&state);
+        drop(state);
+        if count > 0 {
+            self.to_send.notify_one();
+        }
+        count
+    }
+
+    /// Counts an entry that is not believed.
+    pub(super) fn refuse(&self, id: Id, why: &str) {
+        self.figures.refused.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state();
+        let is_due = state.refused.is_none_or(|last| last.elapsed() > REFUSED_PAUSE);
+        if is_due {
+            state.refused = Some(Instant::now());
+            drop(state);
+            self.log(Level::Error, &format!("entry {id} is not believed: {why}"));
+        }
+    }
+
+    /// How much of the stream this node has read and done.
+    pub(super) fn known(&self) -> Id {
+        self.state().place.as_ref().map(|place| place.id).unwrap_or_default()
+    }
+
+    /// Whether pages can be compared with purges.
+    pub(super) fn has_marks(&self) -> bool {
+        self.state().marks.is_known()
+    }
+
+    /// Nothing is known of purges before `floor`; those of entries from there on.
+    pub(super) fn mark(&self, floor: Option<Id>, entries: Vec<(Id, String)>) {
+        let mut state = self.state();
+        for (id, lines) in entries {
+            purged(&lines).into_iter().for_each(|purged| state.marks.note(id, purged));
+        }
+        if let Some(floor) = floor {
+            state.marks.begin(floor);
+        }
+    }
+
+    /// Whether a page that another node made may be older than a purge.
+    pub(super) fn is_older(&self, zone: &str, key: &Key, tags: &[Bytes], known: Id) -> bool {
+        self.state().marks.is_older(zone, key, tags, known)
+    }
+
+    /// Takes those who wait for other nodes.
+    pub(super) fn take_waiting(&self) -> Vec<Waiting> {
+        std::mem::take(&mut self.state().waiting)
+    }
+}
+
+impl State {
+    fn push(
+        &mut self,
+        purged: Option<Purged>,
+        waits: bool,
+        is_noted: bool,
+        foreseen: Option<u64>,
+        answer: Option<oneshot::Sender<Id>>,
+    ) -> u64 {
+        self.number += 1;
+        let number = self.number;
+        self.queue.push_back(Item { number, purged, waits, is_noted, foreseen, answer });
+        number
+    }
+
+    /// Has everything purged instead of what waits.
+    fn overflow(&mut self) {
+        let dropped: Vec<Item> = self.queue.drain(..).collect();
+        let mut zones: Vec<String> =
+            dropped.iter().filter_map(|item| Some(item.purged.as_ref()?.zone.clone())).collect();
+        zones.sort_unstable();
+        zones.dedup();
+        for zone in &zones {
+            let foreseen = self.marks.foresee(everything(zone));
+            self.push(Some(everything(zone)), false, true, Some(foreseen), None);
+        }
+        dropped.iter().filter_map(|item| item.foreseen).for_each(|it| self.marks.forget(it));
+        self.overflowed = zones;
+    }
+}
+
+fn path_of(zone: &Zone) -> &Path {
+    &zone.options().disk.path
+}
+
+/// Where the folder of a zone stands. Blocks.
+fn noted_place(zone: &Zone) -> Option<Place> {
+    Place::parse(&zone.read_note(place::NAME).ok()??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::target::Target;
+    use super::*;
+
+    fn bus() -> Bus {
+        let spec = Spec {
+            target: Target::parse("redis://a").unwrap().0,
+            stream: "s".to_owned(),
+            node: "n".to_owned(),
+            secret: None,
+            wait: None,
+            timeout: Duration::ZERO,
+            start_timeout: Duration::ZERO,
+            authorities: None,
+        };
+        Bus::new(spec, None)
+    }
+
+    fn tag(zone: &str, text: &'static str) -> Option<Purged> {
+        let purges = [Purge::Tag(text.into())].into();
+        Some(Purged { zone: zone.to_owned(), mode: PurgeMode::Hard, purges })
+    }
+
+    fn numbers(bus: &Bus) -> Vec<u64> {
+        bus.next(10).iter().map(|message| message.number).collect()
+    }
+
+    #[test]
+    fn of_too_many_purges_everything_is_left() {
+        let bus = bus();
+        for number in 0..QUEUE_MAX {
+            drop(bus.enqueue(tag(if number == 7 { "b" } else { "a" }, "t"), None, false));
+        }
+        assert_eq!(bus.state().queue.len(), QUEUE_MAX);
+        drop(bus.enqueue(tag("a", "last"), None, false));
+        let lines: Vec<_> = bus.next(10).into_iter().map(|message| message.lines).collect();
+        let last = tag("a", "last").unwrap().to_lines();
+        assert_eq!(lines, ["soft all: a\n", "soft all: b\n", &last]);
+        assert_eq!(bus.state().overflowed, ["a", "b"], "for the files");
+    }
+
+    #[test]
+    fn what_was_sent_and_is_not_in_the_stream_is_sent_again_in_order() {
+        let bus = bus();
+        for _ in 0..4 {
+            drop(bus.enqueue(tag("a", "t"), None, false));
+        }
+        for number in 1..=3 {
+            bus.sent(number, Id(number, 0));
+        }
+        assert_eq!(numbers(&bus), [4]);
+        bus.seen(2);
+        assert_eq!(bus.send_again(None), 0, "the reader is before them");
+        bus.state().place = Some(Place::new(Id(2, 0)));
+        assert_eq!(bus.send_again(None), 1);
+        assert_eq!(numbers(&bus), [1, 4]);
+        assert_eq!(bus.send_again(Some(Instant::now())), 1, "there is nothing behind");
+        assert_eq!(numbers(&bus), [3, 1, 4]);
+    }
+
+    #[test]
+    fn an_entry_that_is_read_before_it_is_known_to_be_sent_is_seen() {
+        let bus = bus();
+        let (number, mut answer) = bus.enqueue(tag("a", "t"), None, false);
+        bus.seen(number);
+        bus.sent(number, Id(5, 0));
+        assert_eq!(answer.try_recv(), Ok(Id(5, 0)));
+        assert!(bus.state().unseen.is_empty() && !bus.has_queue());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_pages_are_shared_a_purge_waits_until_its_own_node_has_read_it() {
+        let mut bus = bus();
+        bus.spec.timeout = Duration::from_secs(1);
+        bus.shares.store(true, Ordering::Relaxed);
+        let bus = Arc::new(bus);
+        let foreseen = bus.foreseen("a", [Purge::All].into(), PurgeMode::Hard);
+        let mut publish = std::pin::pin!(bus.publish(foreseen));
+        for step in [|_: &Bus| {}, |bus: &Bus| bus.sent(1, Id(9, 0))] {
+            step(&bus);
+            tokio::select! {
+                biased;
+                told = &mut publish => panic!("{told:?}"),
+                () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            }
+        }
+        bus.reached(Place::new(Id(9, 0)));
+        assert_eq!(publish.await.text(), "sent");
+    }
+}

@@ -1,0 +1,302 @@
+//! One of the servers of a shared tier: questions in their order over one connection, and a circuit that opens when it
+//! does not answer.
+
+use super::link::Link;
+use super::send::bounded;
+use super::target::{Host, Target};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, oneshot};
+use yorozu_wire::memcached;
+use yorozu_wire::redis::{self, Reply};
+
+/// Questions that are sent together; chosen.
+const BATCH: usize = 32;
+/// A server that takes longer to connect to is none; chosen.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Bytes of pages that wait to be sent; chosen: of more none is taken.
+const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Questions that wait; chosen.
+const WAITING_MAX: usize = 4096;
+/// memcached takes longer lives for dates.
+const SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
+/// Failures in a row after which a server is left alone, for how long at first, and at most; as documented.
+const FAILURES: u32 = 3;
+const OPEN_MIN: Duration = Duration::from_secs(1);
+const OPEN_MAX: Duration = Duration::from_secs(30);
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) enum Command {
+    Get(String),
+    /// With how long it lives.
+    Put(String, Vec<u8>, Duration),
+    /// A value where there is none: whether it is there now.
+    Claim(String, Duration),
+    Delete(String),
+}
+
+/// What is answered.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Answer {
+    Value(Option<Vec<u8>>),
+    Done(bool),
+}
+
+#[derive(Debug)]
+struct Job {
+    command: Command,
+    answer: Option<oneshot::Sender<Answer>>,
+}
+
+/// Which protocol is spoken.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Server {
+    Redis(Target),
+    Memcached(Host),
+}
+
+/// Questions to a server. Short ones and pages have a lane each: none waits for a page to pass.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    jobs: Mutex<VecDeque<Job>>,
+    is_there: Notify,
+}
+
+impl Lane {
+    fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks; the answer comes, or what it comes by is dropped.
+    pub(super) fn ask(&self, command: Command) -> oneshot::Receiver<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.push(Job { command, answer: Some(answer) });
+        answered
+    }
+
+    /// Says what needs no answer; `false` if too much waits.
+    pub(super) fn say(&self, command: Command) -> bool {
+        self.push(Job { command, answer: None })
+    }
+
+    fn push(&self, job: Job) -> bool {
+        let bytes = |job: &Job| match &job.command {
+            Command::Put(_, bytes, _) => bytes.len(),
+            _ => 0,
+        };
+        let mut jobs = self.jobs();
+        let waiting: usize = jobs.iter().map(bytes).sum();
+        if jobs.len() >= WAITING_MAX || waiting + bytes(&job) > WAITING_BYTES_MAX {
+            return false;
+        }
+        jobs.push_back(job);
+        drop(jobs);
+        self.is_there.notify_one();
+        true
+    }
+
+    fn take(&self) -> Vec<Job> {
+        let mut jobs = self.jobs();
+        let count = jobs.len().min(BATCH);
+        jobs.drain(..count).collect()
+    }
+
+    /// Asks the server what there is to ask, for ever. `told` hears whether it answered.
+    pub(super) async fn serve(
+        &self,
+        connect: impl AsyncFn() -> Result<(Link, bool), String>,
+        timeout: Duration,
+        told: impl Fn(Result<(), String>),
+    ) {
+        let mut kept = None;
+        loop {
+            let jobs = self.take();
+            if jobs.is_empty() {
+                self.is_there.notified().await;
+                continue;
+            }
+            let link = match kept.take() {
+                Some(link) => Ok(link),
+                None => bounded(CONNECT_TIMEOUT, connect()).await,
+            };
+            let asked = async {
+                let mut link = link?;
+                bounded(timeout, exchange(&mut link, jobs)).await?;
+                Ok(link)
+            };
+            match asked.await {
+                Ok(link) => {
+                    kept = Some(link);
+                    told(Ok(()));
+                }
+                Err(why) => told(Err(why)),
+            }
+        }
+    }
+}
+
+/// Sends questions together and hands out the answers.
+async fn exchange((link, is_redis): &mut (Link, bool), jobs: Vec<Job>) -> Result<(), String> {
+    let mut out = Vec::new();
+    for job in &jobs {
+        match is_redis {
+            true => as_redis(&mut out, &job.command),
+            false => as_memcached(&mut out, &job.command),
+        }
+    }
+    link.send(&out).await?;
+    for job in jobs {
+        let answer = match is_redis {
+            true => of_redis(link, &job.command).await?,
+            false => of_memcached(link, &job.command).await?,
+        };
+        if let Some(asker) = job.answer {
+            // Whoever asked may have stopped waiting.
+            let _ = asker.send(answer);
+        }
+    }
+    Ok(())
+}
+
+fn as_redis(out: &mut Vec<u8>, command: &Command) {
+    let milliseconds = |time: &Duration| time.as_millis().max(1).to_string();
+    match command {
+        Command::Get(key) => redis::command(out, &[b"GET", key.as_bytes()]),
+        Command::Put(key, bytes, life) => {
+            let life = milliseconds(life);
+            redis::command(out, &[b"SET", key.as_bytes(), bytes, b"PX", life.as_bytes()]);
+        }
+        Command::Claim(key, life) => {
+            let life = milliseconds(life);
+            redis::command(out, &[b"SET", key.as_bytes(), b"1", b"NX", b"PX", life.as_bytes()]);
+        }
+        Command::Delete(key) => redis::command(out, &[b"DEL", key.as_bytes()]),
+    }
+}
+
+async fn of_redis(link: &mut Link, command: &Command) -> Result<Answer, String> {
+    let reply = link.reply().await?;
+    match (command, reply) {
+        (_, Reply::Error(line)) => Err(line),
+        (Command::Get(_), Reply::Text(bytes)) => Ok(Answer::Value(Some(bytes))),
+        (Command::Get(_), _) => Ok(Answer::Value(None)),
+        (_, reply) => Ok(Answer::Done(reply != Reply::Nothing)),
+    }
+}
+
+fn as_memcached(out: &mut Vec<u8>, command: &Command) {
+    let seconds = |time: &Duration| {
+        let seconds = time.as_millis().div_ceil(1000).min(SECONDS_MAX.into());
+        u32::try_from(seconds).unwrap_or(1).max(1)
+    };
+    match command {
+        Command::Get(key) => memcached::get(out, key.as_bytes()),
+        Command::Put(key, bytes, life) => {
+            memcached::put(out, false, key.as_bytes(), seconds(life), bytes);
+        }
+        Command::Claim(key, life) => {
+            memcached::put(out, true, key.as_bytes(), seconds(life), b"1");
+        }
+        Command::Delete(key) => memcached::delete(out, key.as_bytes()),
+    }
+}
+
+async fn of_memcached(link: &mut Link, command: &Command) -> Result<Answer, String> {
+    let Command::Get(_) = command else {
+        return link.next(memcached::done).await.map(Answer::Done);
+    };
+    match link.next(memcached::reply).await? {
+        memcached::Reply::NotFound => Ok(Answer::Value(None)),
+        memcached::Reply::Error(_) => Err("it refused the question".to_owned()),
+        memcached::Reply::Value { length, .. } => {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            let value = |input: &[u8]| {
+                let Some((bytes, rest)) = input.split_at_checked(length) else { return Ok(None) };
+                let end = memcached::value_end(rest)?;
+                Ok(end.map(|end| (bytes.to_vec(), length + end)))
+            };
+            link.next(value).await.map(|bytes| Answer::Value(Some(bytes)))
+        }
+    }
+}
+
+/// Whether a server is asked: not for a while after it failed some times in a row, then by a first one.
+#[derive(Debug, Default)]
+pub(super) struct Circuit(Mutex<Failing>);
+
+#[derive(Debug, Default)]
+struct Failing {
+    failures: u32,
+    opened: Option<(Instant, Duration)>,
+}
+
+impl Circuit {
+    fn failing(&self) -> MutexGuard<'_, Failing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it may be asked now.
+    pub(super) fn is_closed(&self) -> bool {
+        let mut failing = self.failing();
+        match &mut failing.opened {
+            None => true,
+            Some((until, time)) if Instant::now() >= *until => {
+                // This one tries; the others wait for what comes of it.
+                *until = Instant::now() + *time;
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Whether it has been left alone until now.
+    pub(super) fn answered(&self) -> bool {
+        let was = std::mem::take(&mut *self.failing());
+        was.opened.is_some()
+    }
+
+    /// Whether it is left alone from here on.
+    pub(super) fn failed(&self) -> bool {
+        let mut failing = self.failing();
+        failing.failures += 1;
+        if failing.failures < FAILURES {
+            return false;
+        }
+        let last = failing.opened.map(|(_, time)| time);
+        let time = last.map_or(OPEN_MIN, |time| (time * 2).min(OPEN_MAX));
+        failing.opened = Some((Instant::now() + time, time));
+        last.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_opens_after_some_failures_and_closes_with_an_answer() {
+        let circuit = Circuit::default();
+        assert!(circuit.is_closed() && !circuit.failed() && !circuit.failed());
+        assert!(circuit.is_closed());
+        assert!(circuit.failed(), "it is news once");
+        assert!(!circuit.is_closed() && !circuit.failed());
+        assert_eq!(circuit.failing().opened.unwrap().1, OPEN_MIN * 2);
+        for _ in 0..10 {
+            circuit.failed();
+        }
+        assert_eq!(circuit.failing().opened.unwrap().1, OPEN_MAX);
+        assert!(circuit.answered() && circuit.is_closed() && !circuit.answered());
+    }
+
+    #[test]
+    fn too_much_is_not_taken() {
+        let lane = Lane::default();
+        let page = || Command::Put("k".to_owned(), vec![0; 1 << 20], Duration::ZERO);
+        assert!((0..8).all(|_| lane.say(page())));
+        assert!(!lane.say(page()) && lane.say(Command::Delete("k".to_owned())));
+        lane.take();
+        assert!(lane.say(page()));
+    }
+}

@@ -1,0 +1,145 @@
+//! The last purges by their places in the stream: whether a page that another node made is older than one of them.
+//!
+//! A page says how much its node had read of the stream when it began to be made. A purge behind that may have changed it.
+
+use super::message::Purged;
+use super::place::Id;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use yorozu_cache::{Key, Purge};
+
+/// Purges that are remembered; chosen: of what is older than all of them no page is taken.
+const MARKS_MAX: usize = 4096;
+
+/// Those of one entry, in one zone.
+#[derive(Debug)]
+struct Mark {
+    id: Id,
+    zone: String,
+    purges: Arc<[Purge]>,
+}
+
+impl Mark {
+    fn matches(&self, zone: &str, key: &Key, tags: &[Bytes]) -> bool {
+        self.zone == zone && self.purges.iter().any(|purge| purge.matches(key, tags))
+    }
+}
+
+/// The purges that pages are compared with.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    /// What is older than this is not known; `None`: nothing is.
+    floor: Option<Id>,
+    /// By their places.
+    marks: VecDeque<Mark>,
+    /// Purges in them.
+    count: usize,
+    /// Those of this node that have no place yet, by a number.
+    foreseen: Vec<(u64, Mark)>,
+    last: u64,
+}
+
+impl Marks {
+    pub(super) fn is_known(&self) -> bool {
+        self.floor.is_some()
+    }
+
+    /// What began before `floor` is not known any more.
+    pub(super) fn begin(&mut self, floor: Id) {
+        self.floor = self.floor.max(Some(floor));
+    }
+
+    /// The entry at `id` purged this.
+    pub(super) fn note(&mut self, id: Id, purged: Purged) {
+        let behind = self.marks.iter().rev().take_while(|mark| mark.id > id).count();
+        self.count += purged.purges.len();
+        let mark = Mark { id, zone: purged.zone, purges: purged.purges };
+        self.marks.insert(self.marks.len() - behind, mark);
+        while self.count > MARKS_MAX {
+            let Some(oldest) = self.marks.pop_front() else { return };
+            self.count -= oldest.purges.len();
+            self.begin(oldest.id);
+        }
+    }
+
+    /// This node is about to purge this: from here on no older page is taken. The number is for [`Marks::forget`].
+    pub(super) fn foresee(&mut self, purged: Purged) -> u64 {
+        self.last += 1;
+        let mark = Mark { id: Id::default(), zone: purged.zone, purges: purged.purges };
+        self.foreseen.push((self.last, mark));
+        self.last
+    }
+
+    /// A purge that was foreseen has its place by now, and was noted there.
+    pub(super) fn forget(&mut self, number: u64) {
+        self.foreseen.retain(|(other, _)| *other != number);
+    }
+
+    /// Whether a page may be older than a purge, if it began to be made when `known` had been read.
+    pub(super) fn is_older(&self, zone: &str, key: &Key, tags: &[Bytes], known: Id) -> bool {
+        self.floor.is_none_or(|floor| known < floor)
+            || self.foreseen.iter().any(|(_, mark)| mark.matches(zone, key, tags))
+            || self
+                .marks
+                .iter()
+                .rev()
+                .take_while(|mark| mark.id > known)
+                .any(|mark| mark.matches(zone, key, tags))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use yorozu_cache::PurgeMode;
+
+    fn purged(purge: Purge) -> Purged {
+        Purged { zone: "z".to_owned(), mode: PurgeMode::Hard, purges: [purge].into() }
+    }
+
+    fn key(text: &'static str) -> Key {
+        Key::new(Bytes::from_static(text.as_bytes()))
+    }
+
+    fn is_old(marks: &Marks, text: &'static str, known: u64) -> bool {
+        marks.is_older("z", &key(text), &[Bytes::from_static(b"h\0t")], Id(known, 0))
+    }
+
+    #[test]
+    fn pages_from_before_a_purge_are_old() {
+        let mut marks = Marks::default();
+        assert!(is_old(&marks, "a", 9), "nothing is known");
+        marks.begin(Id(1, 0));
+        assert!(is_old(&marks, "a", 0) && !is_old(&marks, "a", 1));
+        marks.note(Id(7, 0), purged(Purge::Tag(Bytes::from_static(b"\0t"))));
+        marks.note(Id(5, 0), purged(Purge::Page(key("a"))));
+        assert!(is_old(&marks, "b", 6) && !is_old(&marks, "b", 7));
+        assert!(!marks.is_older("z", &key("b"), &[], Id(1, 0)));
+        assert!(marks.is_older("z", &key("a"), &[], Id(4, 0)));
+        assert!(!marks.is_older("z", &key("a"), &[], Id(5, 0)));
+        assert!(!marks.is_older("y", &key("a"), &[], Id(1, 0)), "another zone");
+    }
+
+    #[test]
+    fn a_purge_counts_before_it_has_a_place() {
+        let mut marks = Marks::default();
+        marks.begin(Id(1, 0));
+        let number = marks.foresee(purged(Purge::All));
+        assert!(is_old(&marks, "a", 9));
+        marks.note(Id(9, 0), purged(Purge::All));
+        marks.forget(number);
+        assert!(is_old(&marks, "a", 8) && !is_old(&marks, "a", 9));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_known() {
+        let mut marks = Marks::default();
+        marks.begin(Id(0, 0));
+        for number in 1..=MARKS_MAX as u64 + 5 {
+            marks.note(Id(number, 0), purged(Purge::Page(key("x"))));
+        }
+        assert_eq!(marks.floor, Some(Id(5, 0)));
+        assert!(is_old(&marks, "a", 4) && !is_old(&marks, "a", 5));
+    }
+}

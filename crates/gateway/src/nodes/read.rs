@@ -1,0 +1,286 @@
+//! Reads the stream, and does what the other nodes purged.
+//!
+//! Each question begins with the entry that was read last: Redis still has it, so nothing behind it was trimmed or
+//! flushed. Else the place is lost: this node adds an entry, purges everything softly, and goes on behind that entry.
+
+use super::bus::Bus;
+use super::link::{Link, TOO_LONG};
+use super::message::{self, Message};
+use super::place::{Id, Order, Place};
+use super::send::{Pause, bounded, connect};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use yorozu_kernel::base::turn;
+use yorozu_kernel::logging::error::Level;
+use yorozu_wire::redis::{self, Reply};
+
+/// How long Redis holds a question back while there is nothing new, in milliseconds; chosen: so often a lost place is
+/// noticed where nothing is purged.
+const BLOCK: &str = "1000";
+/// Time for an answer, of which Redis may take [`BLOCK`]; chosen.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Entries that are read together; chosen.
+const COUNT: &[u8] = b"100";
+/// Entries that are read again by a process that begins; chosen.
+const RECALLED: &[u8] = b"500";
+/// Between two notes that this node is there.
+const SIGNS_PAUSE: Duration = Duration::from_secs(30);
+
+/// Reads the stream, for ever.
+pub(super) async fn read_forever(bus: Arc<Bus>) {
+    let mut pause = Pause::new();
+    loop {
+        // The sender says in the log what is wrong.
+        if let Ok(link) = connect(&bus).await {
+            let mut reader = Reader { bus: &bus, link, is_at_end: false, sign: None };
+            while reader.round().await.is_ok() {
+                pause = Pause::new();
+            }
+        }
+        pause.wait().await;
+    }
+}
+
+/// The key where nodes note their places; in a cluster it is where the stream is.
+pub(super) fn places_key(stream: &str) -> String {
+    format!("{{{stream}}}:nodes")
+}
+
+/// A message, or why it is not believed.
+type Believed = Result<Message, &'static str>;
+
+struct Reader<'a> {
+    bus: &'a Arc<Bus>,
+    link: Link,
+    /// Whether all that there was has been read over this connection.
+    is_at_end: bool,
+    /// When this node last noted its place for the others.
+    sign: Option<Instant>,
+}
+
+/// Entries of a stream as a reply has them.
+type Entries = Vec<Reply>;
+
+impl Reader<'_> {
+    /// Asks once, and does what is found.
+    async fn round(&mut self) -> Result<(), String> {
+        let Some(place) = self.bus.place() else { return self.begin().await };
+        if !self.bus.has_marks() {
+            self.recall(place.id).await?;
+        }
+        let began = Instant::now();
+        let entries = match self.ask(&place).await {
+            // It cannot be passed by reading it.
+            Err(why) if why == TOO_LONG => {
+                self.link = connect(self.bus).await?;
+                None
+            }
+            found => found?,
+        };
+        match entries {
+            None => {
+                let text = "its place in the stream is gone: everything stored is purged softly";
+                self.bus.log(Level::Warn, text);
+                self.bus.figures.lost.fetch_add(1, Ordering::Relaxed);
+                self.begin().await
+            }
+            Some(entries) if entries.is_empty() => {
+                if !self.is_at_end {
+                    self.is_at_end = true;
+                    self.bus.is_caught_up();
+                } else {
+                    self.look_for_lost(Some(began));
+                }
+                self.tell_place(false).await
+            }
+            Some(entries) => {
+                let waits = self.apply(place, entries).await?;
+                self.look_for_lost(None);
+                self.tell_place(waits).await
+            }
+        }
+    }
+
+    /// The entries behind `place`, waiting for one at the end; `None` if that is not there any more.
+    async fn ask(&mut self, place: &Place) -> Result<Option<Entries>, String> {
+        let (stream, id) = (self.bus.spec.stream.as_bytes(), place.id.to_string());
+        let mut out = Vec::new();
+        redis::command(&mut out, &[b"XRANGE", stream, id.as_bytes(), id.as_bytes()]);
+        let mut words: Vec<&[u8]> = vec![b"XREAD", b"COUNT", COUNT];
+        if self.is_at_end {
+            words.extend([&b"BLOCK"[..], BLOCK.as_bytes()]);
+        }
+        words.extend([&b"STREAMS"[..], stream, id.as_bytes()]);
+        redis::command(&mut out, &words);
+        let (last, found) = bounded(TIMEOUT, async {
+            self.link.send(&out).await?;
+            Ok((self.link.reply().await?, self.link.reply().await?))
+        })
+        .await?;
+        let is_there = match last {
+            Reply::List(entries) => !entries.is_empty(),
+            other => return Err(refused(&other)),
+        };
+        let entries = match found {
+            Reply::Nothing => Vec::new(),
+            Reply::List(mut streams) => match streams.pop() {
+                Some(Reply::List(mut pair)) => match pair.pop() {
+                    Some(Reply::List(entries)) => entries,
+                    _ => return Err(refused(&Reply::Nothing)),
+                },
+                _ => return Err(refused(&Reply::Nothing)),
+            },
+            other => return Err(refused(&other)),
+        };
+        Ok(is_there.then_some(entries))
+    }
+
+    /// Takes a place in the stream: what others purged until now may be unknown.
+    async fn begin(&mut self) -> Result<(), String> {
+        let (_, entered) = self.bus.enqueue(None, None, false);
+        let lost = |_| "the entry was not sent".to_owned();
+        let id = bounded(TIMEOUT, async { entered.await.map_err(lost) }).await?;
+        let place = self.learn(Place::new(id)).await?;
+        self.blocking(move |bus| {
+            bus.mark(Some(id), Vec::new());
+            bus.purge_all();
+            bus.reached(place);
+        })
+        .await?;
+        self.tell_place(true).await
+    }
+
+    /// Learns from the entries before `place` which numbers come next.
+    async fn learn(&mut self, mut place: Place) -> Result<Place, String> {
+        for (_, message) in self.before(place.id).await? {
+            if let Ok(Message { run, number, .. }) = message {
+                place.follow(run, number);
+            }
+        }
+        Ok(place)
+    }
+
+    /// Learns from the entries before `place` what was purged there.
+    async fn recall(&mut self, place: Id) -> Result<(), String> {
+        let entries = self.before(place).await?;
+        let floor = entries.first().map_or(place, |(id, _)| *id);
+        let purged = entries.into_iter().filter_map(|(id, it)| Some((id, it.ok()?.lines)));
+        self.bus.mark(Some(floor), purged.collect());
+        Ok(())
+    }
+
+    /// The last entries up to `place`.
+    async fn before(&mut self, place: Id) -> Result<Vec<(Id, Believed)>, String> {
+        let (bus, id) = (self.bus, place.to_string());
+        let stream = bus.spec.stream.as_bytes();
+        let words = [&b"XREVRANGE"[..], stream, id.as_bytes(), b"-", b"COUNT", RECALLED];
+        let reply = match bounded(TIMEOUT, self.link.ask(&words)).await {
+            Err(why) if why == TOO_LONG => {
+                self.link = connect(bus).await?;
+                Reply::List(Vec::new())
+            }
+            reply => reply?,
+        };
+        let Some(entries) = reply.list() else { return Err(refused(&reply)) };
+        let read = |fields| Message::read(fields, &bus.spec.stream, bus.secret.as_ref());
+        let entries = entries.iter().rev().filter_map(message::entry);
+        Ok(entries.map(|(id, fields)| (id, read(fields))).collect())
+    }
+
+    /// Does what entries say; whether a node waits for this one.
+    async fn apply(&self, mut place: Place, entries: Entries) -> Result<bool, String> {
+        let (mut lines, mut waits) = (String::new(), false);
+        let (mut gap, mut marks) = (None, Vec::new());
+        for entry in &entries {
+            let Some((id, fields)) = message::entry(entry) else { continue };
+            place.id = id;
+            let bus = self.bus;
+            let message = Message::read(fields, &bus.spec.stream, bus.secret.as_ref());
+            let message = match message {
+                Ok(message) => message,
+                Err(why) => {
+                    bus.refuse(id, why);
+                    continue;
+                }
+            };
+            // Its own as well: the next process of this node goes on behind them.
+            let order = place.follow(message.run, message.number);
+            if message.run == bus.run {
+                bus.seen(message.number);
+                continue;
+            }
+            bus.figures.read.fetch_add(1, Ordering::Relaxed);
+            waits |= message.is_waited_for();
+            match order {
+                Order::Again => continue,
+                Order::Next => {}
+                Order::Gap => gap = Some((id, message.node)),
+            }
+            let _ = writeln!(lines, "{}", message.lines);
+            marks.push((id, message.lines));
+        }
+        if let Some((id, node)) = &gap {
+            let text = format!(
+                "entries of node \"{node}\" before {id} are missing: everything stored is purged softly"
+            );
+            self.bus.log(Level::Warn, &text);
+            self.bus.figures.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.blocking(move |bus| {
+            // First of all: it applies to what comes from other nodes from here on.
+            bus.mark(gap.as_ref().map(|(id, _)| *id), marks);
+            bus.purge(&lines);
+            if gap.is_some() {
+                bus.purge_all();
+            }
+            bus.reached(place);
+        })
+        .await?;
+        Ok(waits)
+    }
+
+    async fn blocking(&self, work: impl FnOnce(&Bus) + Send + 'static) -> Result<(), String> {
+        let bus = Arc::clone(self.bus);
+        let done = tokio::task::spawn_blocking(move || work(&bus)).await;
+        done.map_err(|_| "a purge was interrupted".to_owned())
+    }
+
+    fn look_for_lost(&self, since: Option<Instant>) {
+        let count = self.bus.send_again(since);
+        if count > 0 {
+            let text = format!("{count} purges that Redis had are not in the stream: sent again");
+            self.bus.log(Level::Warn, &text);
+        }
+    }
+
+    /// Notes for the others how far this node is: at once if one of them waits, or now and then.
+    async fn tell_place(&mut self, at_once: bool) -> Result<(), String> {
+        if !at_once && self.sign.is_some_and(|sign| sign.elapsed() < SIGNS_PAUSE) {
+            return Ok(());
+        }
+        let Some(Place { id, .. }) = self.bus.place() else { return Ok(()) };
+        let (key, value) = (places_key(&self.bus.spec.stream), sign(id));
+        let words = [&b"HSET"[..], key.as_bytes(), self.bus.spec.node.as_bytes(), value.as_bytes()];
+        match bounded(TIMEOUT, self.link.ask(&words)).await? {
+            Reply::Number(_) => {
+                self.sign = Some(Instant::now());
+                Ok(())
+            }
+            other => Err(refused(&other)),
+        }
+    }
+}
+
+fn refused(reply: &Reply) -> String {
+    match reply {
+        Reply::Error(line) => line.clone(),
+        _ => "unexpected answer".to_owned(),
+    }
+}
+
+/// A node's place, and when it noted that.
+fn sign(id: Id) -> String {
+    format!("{id} {}", turn::unix_seconds())
+}

@@ -1,0 +1,361 @@
+//! The shared tier: pages in Redis or memcached for all nodes.
+//!
+//! A value is a page as its file has it, behind what says how old it is:
+//!
+//! ```text
+//! "yzp1" | place 8 + 8 | CRC-32 of key and place, 4, or with a secret HMAC-SHA-256 of key and all else, 32 | page
+//! ```
+//! The place is how far the node had read the stream of purges when the page began to be made. Who finds the page compares
+//! that with the purges it knows itself: what may be older is a miss. So no clock and no second deletion is needed.
+
+use super::bus::Bus;
+use super::lane::{Answer, Circuit, Command, Lane, Server};
+use super::link::Link;
+use super::message::Secret;
+use super::place::Id;
+use super::target::Target;
+use base16ct::lower;
+use bytes::Bytes;
+use rustls::ClientConfig;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use yorozu_cache::{Beyond, Entry, Key, Known, Making, Zone};
+use yorozu_kernel::base::tasks::Generation;
+use yorozu_kernel::base::turn;
+use yorozu_kernel::logging::error::Level;
+
+const MAGIC: &[u8; 4] = b"yzp1";
+const HEAD_BYTES: usize = 4 + 16;
+/// Time for a page to be sent; chosen: no client waits.
+const PUT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `shared=` of a zone, as it is written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct TierSpec {
+    pub servers: Vec<Server>,
+    pub timeout: Duration,
+    /// Largest value, in bytes.
+    pub object_max: u64,
+    /// How long one node makes a page for all; `None`: each makes its own.
+    pub lease: Option<Duration>,
+}
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub hit: AtomicU64,
+    pub miss: AtomicU64,
+    /// Older than a purge, or not fresh.
+    pub old: AtomicU64,
+    pub damaged: AtomicU64,
+    pub failed: AtomicU64,
+    pub stored: AtomicU64,
+    /// Too large, or too many at once.
+    pub dropped: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Lanes {
+    quick: Lane,
+    pages: Lane,
+    circuit: Circuit,
+}
+
+/// The shared tier of a zone.
+pub struct Tier {
+    pub(super) zone: String,
+    pub(super) spec: TierSpec,
+    pub(super) bus: Arc<Bus>,
+    tls: Mutex<Option<Arc<ClientConfig>>>,
+    lanes: Vec<Lanes>,
+    pub(super) figures: Figures,
+}
+
+impl std::fmt::Debug for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tier").field("zone", &self.zone).finish_non_exhaustive()
+    }
+}
+
+/// What was found under a key.
+pub enum Found {
+    Page(Box<Entry>),
+    /// Nothing that could be used.
+    Nothing,
+    /// The server is not asked, or does not answer.
+    Away,
+}
+
+/// Keeps other nodes from making a page; dropped, the next one may.
+pub struct Lease {
+    tier: Arc<Tier>,
+    server: usize,
+    key: String,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // Behind the page, if that is on its way.
+        self.tier.lanes[self.server].pages.say(Command::Delete(std::mem::take(&mut self.key)));
+    }
+}
+
+/// What came of asking for a lease.
+pub enum Leased {
+    Mine(Lease),
+    Taken,
+    /// Leases are off, or the server does not answer.
+    None,
+}
+
+impl Tier {
+    pub(super) fn new(
+        zone: &str,
+        spec: TierSpec,
+        bus: Arc<Bus>,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> Self {
+        let lanes = spec.servers.iter().map(|_| Lanes::default()).collect();
+        let figures = Figures::default();
+        Self { zone: zone.to_owned(), spec, bus, tls: Mutex::new(tls), lanes, figures }
+    }
+
+    pub(super) fn set_tls(&self, tls: Option<Arc<ClientConfig>>) {
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+    }
+
+    fn name(&self, key: &Key) -> String {
+        let digest = lower::encode_string(&key.digest());
+        format!(
+            "{{{}}}:{}:{digest}",
+            self.bus.spec.stream,
+            lower::encode_string(self.zone.as_bytes())
+        )
+    }
+
+    /// The server that has a key: of all the one that is first for it, so that the rest keep theirs when one is added.
+    fn server_of(&self, name: &str) -> usize {
+        let weight = |server: &Server| match server {
+            Server::Redis(_) => 0,
+            Server::Memcached(host) => crc32fast::hash(format!("{host} {name}").as_bytes()),
+        };
+        let servers = self.spec.servers.iter().enumerate();
+        servers.max_by_key(|(_, server)| weight(server)).map_or(0, |(at, _)| at)
+    }
+
+    async fn ask(&self, server: usize, command: Command) -> Option<Answer> {
+        let lanes = &self.lanes[server];
+        if !lanes.circuit.is_closed() {
+            return None;
+        }
+        let answer = lanes.quick.ask(command);
+        // A connection that is opened first takes longer than an answer: what is late is made here.
+        match tokio::time::timeout(self.spec.timeout, answer).await {
+            Ok(answered) => answered.ok(),
+            Err(_) => None,
+        }
+    }
+
+    /// Looks for a page that is fresh, and not older than any purge this node knows. `making` began before.
+    pub async fn get(&self, zone: &Zone, key: &Key, making: &Making, now: (i64, i64)) -> Found {
+        let name = self.name(key);
+        let server = self.server_of(&name);
+        let count = |cell: &AtomicU64| cell.fetch_add(1, Ordering::Relaxed);
+        let found = match self.ask(server, Command::Get(name.clone())).await {
+            Some(Answer::Value(found)) => found,
+            _ => {
+                count(&self.figures.failed);
+                return Found::Away;
+            }
+        };
+        let Some(bytes) = found else {
+            count(&self.figures.miss);
+            return Found::Nothing;
+        };
+        let entry =
+            opened(&name, &bytes.into(), self.bus.secret.as_ref()).and_then(|(known, page)| {
+                zone.entry_of(&page, key, (making, known), now.0).map(|entry| (known, entry))
+            });
+        let Some((known, entry)) = entry else {
+            count(&self.figures.damaged);
+            self.lanes[server].quick.say(Command::Delete(name));
+            let text = format!(
+                "zone \"{}\": a page in the shared tier is damaged, or not signed",
+                self.zone
+            );
+            self.bus.log(Level::Error, &text);
+            return Found::Nothing;
+        };
+        let is_old = self.bus.is_older(&self.zone, key, &entry.head.tags, Id(known.0, known.1));
+        if is_old || !entry.head.is_fresh(now.1) {
+            count(&self.figures.old);
+            return Found::Nothing;
+        }
+        count(&self.figures.hit);
+        Found::Page(Box::new(entry))
+    }
+
+    /// Asks to be the one node that makes a page.
+    pub async fn lease(self: &Arc<Self>, key: &Key) -> Leased {
+        let Some(life) = self.spec.lease else { return Leased::None };
+        let name = self.name(key);
+        let server = self.server_of(&name);
+        let key = format!("{name}:lease");
+        match self.ask(server, Command::Claim(key.clone(), life)).await {
+            Some(Answer::Done(true)) => Leased::Mine(Lease { tier: Arc::clone(self), server, key }),
+            Some(_) => Leased::Taken,
+            None => Leased::None,
+        }
+    }
+
+    /// Whether the pages of this tier are leased.
+    pub fn has_leases(&self) -> bool {
+        self.spec.lease.is_some()
+    }
+
+    /// Starts what asks the servers, which lasts as long as the task of this future.
+    pub(super) async fn serve(self: Arc<Self>) {
+        let tasks = Generation::default();
+        for (server, is_quick) in
+            (0..self.lanes.len()).flat_map(|server| [(server, true), (server, false)])
+        {
+            let tier = Arc::clone(&self);
+            tasks.keep("shared tier", move || Arc::clone(&tier).serve_lane(server, is_quick));
+        }
+        std::future::pending::<()>().await;
+    }
+
+    async fn serve_lane(self: Arc<Self>, server: usize, is_quick: bool) {
+        let Lanes { quick, pages, circuit } = &self.lanes[server];
+        let connect = async || self.connect(server).await;
+        let told = |asked: Result<(), String>| match asked {
+            Ok(()) if circuit.answered() => self.log(Level::Notice, "answers again"),
+            Ok(()) => {}
+            Err(why) => {
+                if circuit.failed() {
+                    self.log(
+                        Level::Error,
+                        &format!("does not answer, pages are made without it: {why}"),
+                    );
+                }
+            }
+        };
+        let (lane, timeout) = match is_quick {
+            true => (quick, self.spec.timeout),
+            false => (pages, PUT_TIMEOUT),
+        };
+        lane.serve(connect, timeout, told).await;
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.bus.log(level, &format!("shared tier of zone \"{}\" {text}", self.zone));
+    }
+
+    async fn connect(&self, server: usize) -> Result<(Link, bool), String> {
+        match &self.spec.servers[server] {
+            Server::Redis(target) => {
+                let mut target: Target = target.clone();
+                target.tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let key = format!("{{{}}}", self.bus.spec.stream);
+                Ok((target.connect(key.as_bytes()).await?, true))
+            }
+            Server::Memcached(host) => Ok((Target::plain(host).await?, false)),
+        }
+    }
+}
+
+impl Beyond for Tier {
+    fn known(&self) -> Known {
+        let Id(milliseconds, number) = self.bus.known();
+        (milliseconds, number)
+    }
+
+    fn stored(&self, key: &Key, entry: &Arc<Entry>, known: Known) {
+        let life = u64::try_from(entry.head.fresh_until - turn::unix_millis()).unwrap_or_default();
+        // A part of a page, or one that may only be served while it is renewed, is this node's own.
+        if life == 0 || entry.head.part.is_some() || entry.head.is_purged {
+            return;
+        }
+        let name = self.name(key);
+        let server = self.server_of(&name);
+        let page = entry.to_bytes().filter(|page| page.len() as u64 <= self.spec.object_max);
+        let is_sent = page.is_some_and(|page| {
+            let value = sealed(&name, known, &page, self.bus.secret.as_ref());
+            let life = Duration::from_millis(life);
+            let lanes = &self.lanes[server];
+            lanes.circuit.is_closed() && lanes.pages.say(Command::Put(name, value, life))
+        });
+        let cell = if is_sent { &self.figures.stored } else { &self.figures.dropped };
+        cell.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn head_of(known: Known) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..4].copy_from_slice(MAGIC);
+    head[4..12].copy_from_slice(&known.0.to_le_bytes());
+    head[12..].copy_from_slice(&known.1.to_le_bytes());
+    head
+}
+
+fn sum(name: &str, head: &[u8]) -> [u8; 4] {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(name.as_bytes());
+    hasher.update(head);
+    hasher.finalize().to_le_bytes()
+}
+
+/// A page as the value of a key.
+fn sealed(name: &str, known: Known, page: &[u8], secret: Option<&Secret>) -> Vec<u8> {
+    let head = head_of(known);
+    let mut out = head.to_vec();
+    match secret {
+        Some(secret) => out.extend(secret.tag(&[name.as_bytes(), &head, page])),
+        None => out.extend(sum(name, &head)),
+    }
+    out.extend_from_slice(page);
+    out
+}
+
+/// What [`sealed`] made; `None` if it is not believed.
+fn opened(name: &str, value: &Bytes, secret: Option<&Secret>) -> Option<(Known, Bytes)> {
+    let (head, _) = value.split_first_chunk::<HEAD_BYTES>()?;
+    if !head.starts_with(MAGIC) {
+        return None;
+    }
+    let number = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+    let known = (number(4)?, number(12)?);
+    let tag_bytes = if secret.is_some() { 32 } else { 4 };
+    let tag = value.get(HEAD_BYTES..HEAD_BYTES + tag_bytes)?;
+    let page = value.slice(HEAD_BYTES + tag_bytes..);
+    let is_good = match secret {
+        Some(secret) => secret.verifies(&[name.as_bytes(), head, &page], tag),
+        None => sum(name, head) == tag,
+    };
+    is_good.then_some((known, page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_read_back_and_a_changed_one_is_not() {
+        let secret = Secret::new(b"secret");
+        for secret in [None, Some(&secret)] {
+            let value = sealed("k", (7, 8), b"page", secret);
+            let (known, page) = opened("k", &value.clone().into(), secret).unwrap();
+            assert_eq!((known, &page[..]), ((7, 8), &b"page"[..]));
+            assert!(opened("other", &value.clone().into(), secret).is_none());
+            // Without a secret the page has sums of its own.
+            let end = if secret.is_some() { value.len() } else { HEAD_BYTES + 4 };
+            for at in 0..end {
+                let mut changed = value.clone();
+                changed[at] ^= 1;
+                assert!(opened("k", &changed.into(), secret).is_none(), "{at}");
+                assert!(opened("k", &value[..at].to_vec().into(), secret).is_none(), "{at}");
+            }
+        }
+    }
+}

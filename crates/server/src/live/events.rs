@@ -1,0 +1,198 @@
+//! Streams for viewers: figures once a second, and requests and purges as they come.
+//!
+//! To the page they go as server-sent events (HTML, section 9.2): `figures`, `requests`, `purges`, each with a value of JSON.
+//! To `yorozu log` go requests alone, each a line.
+//!
+//! A stream ends with its configuration: at a reload the page comes back to the next one, and an upgrade need not wait for it.
+
+use super::figures;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+use yorozu_http::field::argument;
+use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::WorkerConf;
+use yorozu_kernel::exchange::response::{Body, Response};
+use yorozu_kernel::exchange::stream::{self, Sink, Torn};
+use yorozu_kernel::live::filter::Filter;
+use yorozu_kernel::live::viewers::{Event, Line, Of, Purged, Seat};
+
+/// Requests that a page is sent in a second; chosen: more cannot be read.
+const OF_PAGE: u32 = 50;
+/// The same of `yorozu log`.
+const OF_LOG: u32 = 1000;
+/// How often a viewer looks into its queue.
+const LOOK: Duration = Duration::from_millis(200);
+/// Looks in a second.
+const LOOKS: u32 = 5;
+
+fn refused(status: u16, text: &str) -> Response {
+    Response::with_body(status, Bytes::from_static(b"text/plain"), format!("{text}\n"))
+}
+
+/// The page's stream.
+pub(crate) fn events(exchange: &mut Exchange, of: Of, shows_args: bool) -> Response {
+    stream(exchange, of, OF_PAGE, b"text/event-stream", move |seat, conf, sink| async move {
+        sink.put(Bytes::from_static(b"retry: 2000\n\n")).await?;
+        for look in 0_u64.. {
+            if look % u64::from(LOOKS) == 0 {
+                seat.renew();
+                sink.put(format!("event: figures\ndata: {}\n\n", figures::shared(&conf)).into())
+                    .await?;
+            }
+            let (events, left_out) = seat.look();
+            let (mut lines, mut purges) = (Vec::new(), Vec::new());
+            for event in &events {
+                match event {
+                    Event::Request(line) => lines.push(request(line, shows_args)),
+                    Event::Purge(purged) => purges.push(purge(purged, shows_args)),
+                }
+            }
+            if !lines.is_empty() || left_out > 0 {
+                let value = json!({ "lines": lines, "left_out": left_out });
+                sink.put(format!("event: requests\ndata: {value}\n\n").into()).await?;
+            }
+            if !purges.is_empty() {
+                sink.put(format!("event: purges\ndata: {}\n\n", Value::from(purges)).into())
+                    .await?;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    })
+}
+
+/// The stream of `yorozu log`.
+pub(crate) fn log(exchange: &mut Exchange) -> Response {
+    let shows_args = argument(&exchange.args, b"args").is_some_and(|value| value == b"1");
+    stream(
+        exchange,
+        Of::Control,
+        OF_LOG,
+        b"application/x-ndjson",
+        move |seat, _, sink| async move {
+            for look in 0_u64.. {
+                if look % u64::from(LOOKS) == 0 {
+                    seat.renew();
+                }
+                let (events, left_out) = seat.look();
+                let mut text = String::new();
+                for event in &events {
+                    if let Event::Request(line) = event {
+                        text += &format!("{}\n", request(line, shows_args));
+                    }
+                }
+                if left_out > 0 {
+                    text += &format!("{}\n", json!({ "left_out": left_out }));
+                }
+                sink.put(text.into()).await?;
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok(())
+        },
+    )
+}
+
+/// Answers with what `make` puts into its sink, as long as the viewer and the configuration stay.
+fn stream<F>(
+    exchange: &mut Exchange,
+    of: Of,
+    per_second: u32,
+    content_type: &'static [u8],
+    make: impl FnOnce(Seat, Rc<WorkerConf>, Sink) -> F + 'static,
+) -> Response
+where
+    F: Future<Output = Result<(), Torn>> + 'static,
+{
+    let filter = match Filter::of(&exchange.args) {
+        Ok(filter) => filter,
+        Err(problem) => return refused(400, &problem),
+    };
+    let Some(seat) = Seat::take(of, filter, per_second) else {
+        return refused(503, "as many as may are watching already");
+    };
+    let conf = Rc::clone(&exchange.conf);
+    let ended = conf.tasks.ended();
+    let made = stream::made_by(exchange.body.client_closed(), |sink| async move {
+        tokio::select! {
+            biased;
+            () = ended => Ok(()),
+            ended = make(seat, conf, sink) => ended,
+        }
+    });
+    let mut response = Response::new(200);
+    response.content_type = Bytes::from_static(content_type);
+    // A proxy in front that knows it sends on what it has.
+    response.add(Bytes::from_static(b"X-Accel-Buffering"), &b"no"[..]);
+    response.body = Body::Stream(Box::new(made));
+    response
+}
+
+/// A request as viewers get it: of arguments, which may hold what is private, only that there were some.
+fn request(line: &Line, shows_args: bool) -> Value {
+    let scheme = if line.is_tls { "https" } else { "http" };
+    let args = match &line.args {
+        None => String::new(),
+        Some(args) if shows_args => format!("?{args}"),
+        Some(_) => "?…".to_owned(),
+    };
+    json!({
+        "at": line.at,
+        "method": line.method,
+        "scheme": scheme,
+        "host": line.host,
+        "path": line.path,
+        "args": args,
+        "status": line.status,
+        "cache": line.cache.map(yorozu_kernel::exchange::cached::CacheStatus::name),
+        "reason": line.reason.map(|reason| json!([reason.number(), reason.name()])),
+        "micros": line.micros,
+        "upstream_micros": line.upstream_micros,
+        "bytes": line.bytes,
+    })
+}
+
+/// A key, or its beginning, without the values of arguments. Where they do not stand behind a `?` (`$uri$args`), they begin
+/// at the first `=` or `&`: what stands before that may be the name of one.
+fn without_arguments(key: &str) -> String {
+    match key.find(['?', '=', '&']) {
+        Some(at) => format!("{}…", &key[..=at]),
+        None => key.to_owned(),
+    }
+}
+
+fn purge(purged: &Purged, shows_args: bool) -> Value {
+    let what = match shows_args || matches!(purged.kind, "tag" | "all") {
+        true => purged.what.to_string(),
+        false => without_arguments(&purged.what),
+    };
+    json!({
+        "at": purged.at, "kind": purged.kind, "what": what, "pages": purged.pages, "soft": purged.is_soft,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_arguments_are_not_shown_wherever_they_stand_in_a_key() {
+        let shown = |key: &str| without_arguments(key);
+        assert_eq!(shown("https://a.example/page/"), "https://a.example/page/");
+        assert_eq!(shown("https://a.example/page?token=1&b=2"), "https://a.example/page?…");
+        assert_eq!(shown("a.example/pagetoken=1?b"), "a.example/pagetoken=…");
+        assert_eq!(shown("a.example/page|token&b"), "a.example/page|token&…");
+    }
+
+    #[test]
+    fn a_tag_is_shown_as_it_is() {
+        let of = |kind, what: &str| {
+            let purged = Purged { at: 0, kind, what: what.into(), pages: 0, is_soft: false };
+            purge(&purged, false)["what"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(of("tag", "a.example x=1"), "a.example x=1");
+        assert_eq!(of("prefix", "a.example/x=1"), "a.example/x=…");
+    }
+}

@@ -1,0 +1,141 @@
+//! The console's figures at a moment: counters, of which the viewer makes rates.
+
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use yorozu_cache::{Evicted, Zone};
+use yorozu_gateway::cache::counters::{self as caches, Sums};
+use yorozu_gateway::upstream::counters as upstreams;
+use yorozu_kernel::base::counters;
+use yorozu_kernel::base::turn::unix_millis_of;
+use yorozu_kernel::exchange::cached::CacheStatus;
+use yorozu_kernel::exchange::conf::Config;
+use yorozu_kernel::live::reason::{self, Reason};
+use yorozu_kernel::live::{costs, times};
+use yorozu_modules::metrics;
+
+/// Pages that are shown; chosen.
+const PAGES: usize = 20;
+/// The same for a site's plugin, which shows the last of them.
+const PAGES_OF_SITE: usize = 100;
+/// Zones and groups that are shown; chosen: a page with more is of no use.
+const NAMES_MAX: usize = 100;
+/// Viewers share figures that are not older than this.
+const SHARED: Duration = Duration::from_millis(900);
+
+/// The figures as text, made once for all viewers of a second.
+pub(super) fn shared(config: &Config) -> Arc<str> {
+    static LAST: Mutex<Option<(Instant, Arc<str>)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*last {
+        Some((made, text)) if made.elapsed() < SHARED => Arc::clone(text),
+        _ => {
+            let text: Arc<str> = of(config).to_string().into();
+            *last = Some((Instant::now(), Arc::clone(&text)));
+            text
+        }
+    }
+}
+
+/// When the process began to count.
+fn begun() -> i64 {
+    static BEGUN: OnceLock<i64> = OnceLock::new();
+    *BEGUN.get_or_init(|| unix_millis_of(SystemTime::now()))
+}
+
+/// The figures.
+pub(crate) fn of(config: &Config) -> Value {
+    let zones: Vec<_> =
+        config.zones.iter().map(|(name, zone)| (name, zone, caches::sums(name))).collect();
+    let (answers, saved_ms) = answered(zones.iter().map(|(.., sums)| sums));
+    let shown = zones.iter().take(NAMES_MAX);
+    let caches: Map<_, _> =
+        shown.map(|(name, zone, sums)| ((*name).clone(), of_zone(zone, sums))).collect();
+    // Some words stand for two reasons: they are told apart by their numbers.
+    let reasons = Reason::all().zip(reason::sums()).filter(|(_, count)| *count > 0);
+    let reasons: Map<_, _> =
+        reasons.map(|(reason, count)| (reason.number().to_string(), json!(count))).collect();
+    let mut steps = times::sums();
+    let end = steps.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+    steps.truncate(end);
+    let connections = counters::seen();
+    json!({
+        "now": unix_millis_of(SystemTime::now()),
+        "begun": begun(),
+        "requests": metrics::total(),
+        "answers": answers,
+        "saved_ms": saved_ms,
+        "reasons": reasons,
+        "times": steps,
+        "pages": pages(),
+        "caches": caches,
+        "upstreams": some(upstreams::groups(config)),
+        "connections": { "active": connections.active, "waiting": connections.waiting },
+    })
+}
+
+fn some(value: Value) -> Value {
+    match value {
+        Value::Object(map) => map.into_iter().take(NAMES_MAX).collect::<Map<_, _>>().into(),
+        other => other,
+    }
+}
+
+/// What a site's plugin shows: what the zones have answered, and the site's own pages that were made in the last minutes.
+pub(crate) fn of_site(config: &Config, host: &[u8]) -> Value {
+    let zones: Vec<_> = config.zones.keys().map(|name| caches::sums(name)).collect();
+    let (answers, saved_ms) = answered(zones.iter());
+    let misses = costs::dearest(PAGES_OF_SITE, Some(host)).into_iter().map(|(_, path, cost)| {
+        json!({
+            "path": path, "requests": cost.requests, "micros": cost.micros,
+            "reason": cost.reason.name(), "last": cost.last,
+        })
+    });
+    json!({
+        "now": unix_millis_of(SystemTime::now()),
+        "begun": begun(),
+        "answers": answers,
+        "saved_ms": saved_ms,
+        "misses": misses.collect::<Vec<_>>(),
+    })
+}
+
+fn pages() -> Vec<Value> {
+    let all = costs::dearest(PAGES, None).into_iter().map(|(host, path, cost)| {
+        json!({
+            "host": host, "path": path, "requests": cost.requests,
+            "micros": cost.micros, "reason": cost.reason.number(),
+        })
+    });
+    all.collect()
+}
+
+/// What all zones have answered, by status, and the milliseconds that saved.
+fn answered<'a>(zones: impl Iterator<Item = &'a Sums>) -> (BTreeMap<&'static str, u64>, u64) {
+    let (mut answers, mut saved_ms) = (BTreeMap::new(), 0);
+    for zone in zones {
+        for (status, count) in CacheStatus::ALL.iter().zip(zone.answers) {
+            *answers.entry(status.name()).or_default() += count;
+        }
+        saved_ms += zone.saved_ms;
+    }
+    (answers, saved_ms)
+}
+
+fn of_zone(zone: &Zone, sums: &Sums) -> Value {
+    let answers = CacheStatus::ALL.iter().zip(sums.answers);
+    let answers: Map<_, _> =
+        answers.map(|(status, count)| (status.name().to_owned(), json!(count))).collect();
+    let (usage, options) = (zone.usage(), zone.options());
+    let evicted = Evicted::ALL.map(Evicted::name).into_iter().zip(zone.figures().evicted());
+    let evicted = evicted.filter(|(_, count)| *count > 0);
+    let evicted: Map<_, _> = evicted.map(|(name, n)| (name.to_owned(), json!(n))).collect();
+    json!({
+        "answers": answers,
+        "memory": { "pages": usage.memory_entries, "bytes": usage.memory_bytes, "max": options.memory_bytes },
+        "disk": { "pages": usage.disk_files, "bytes": usage.disk_bytes, "max": options.disk.max_size },
+        "evicted": evicted,
+        "purged": zone.figures().purged(),
+    })
+}

@@ -2,7 +2,7 @@
 /**
  * Plugin Name:       Yorozu page cache
  * Description:       Keeps yorozu's page cache right: tags each page with what is on it, purges exactly what a change touches.
- * Version:           1.0.0
+ * Version:           0.2.0
  * Requires at least: 5.9
  * Requires PHP:      7.4
  * Author:            The authors of yorozu
@@ -22,9 +22,9 @@ namespace Yorozu;
 
 defined( 'ABSPATH' ) || exit;
 
-const VERSION = '1.0.0';
+const VERSION = '0.2.0';
 
-foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'settings-page' ) as $yorozu_part ) {
+foreach ( array( 'settings', 'client', 'queue', 'page', 'personal', 'lists', 'tags', 'other-cache', 'post-changes', 'comment-changes', 'term-changes', 'user-changes', 'site-changes', 'health', 'admin', 'reasons', 'history', 'live', 'settings-page' ) as $yorozu_part ) {
 	require __DIR__ . "/includes/class-$yorozu_part.php";
 }
 
@@ -40,6 +40,7 @@ User_Changes::register();
 Site_Changes::register();
 Queue::register();
 Health::register();
+History::register();
 Admin::register();
 Settings_Page::register();
 

@@ -38,7 +38,20 @@ final class Client {
 	 * @throws \RuntimeException There is no answer, or a refusal.
 	 */
 	public static function figures(): array {
-		$answer = self::ask( 'GET', '' );
+		return self::zones( self::answer() );
+	}
+
+	/**
+	 * What the server says of itself: `zones`, and `live`, what it counted and why it asked WordPress.
+	 *
+	 * @throws \RuntimeException There is no answer, or a refusal.
+	 */
+	public static function answer(): array {
+		return self::ask( 'GET', '' );
+	}
+
+	/** The zones of an answer. */
+	public static function zones( array $answer ): array {
 		return isset( $answer['zones'] ) && is_array( $answer['zones'] ) ? $answer['zones'] : array();
 	}
 

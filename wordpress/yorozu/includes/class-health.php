@@ -8,6 +8,7 @@ final class Health {
 	public static function register(): void {
 		add_filter( 'site_status_page_cache_supported_cache_headers', array( self::class, 'headers' ) );
 		add_filter( 'site_status_tests', array( self::class, 'tests' ) );
+		add_action( 'wp_ajax_health-check-yorozu-works', array( self::class, 'answer_works' ) );
 	}
 
 	/**
@@ -27,19 +28,77 @@ final class Health {
 			'label' => __( 'Page cache of yorozu', 'yorozu' ),
 			'test'  => array( self::class, 'test' ),
 		);
+		$tests['async']['yorozu_works'] = array(
+			'label'             => __( 'The page cache works', 'yorozu' ),
+			'test'              => 'yorozu_works',
+			'async_direct_test' => array( self::class, 'works' ),
+		);
 		return $tests;
 	}
 
-	public static function test(): array {
-		list( $status, $label, $text ) = self::state();
+	/** As Site Health asks for it from the browser. */
+	public static function answer_works(): void {
+		check_ajax_referer( 'health-check-site-status' );
+		if ( ! current_user_can( 'view_site_health_checks' ) ) {
+			wp_send_json_error();
+		}
+		wp_send_json_success( self::works() );
+	}
+
+	/** Whether the front page comes from the cache, when it is asked for a second time. */
+	public static function works(): array {
+		list( $status, $label, $text ) = self::front_page();
+		return self::result( 'yorozu_works', $status, $label, $text );
+	}
+
+	/** @return string[] Status, title, text. */
+	private static function front_page(): array {
+		$url = home_url( '/' );
+		// As a visitor who has not been here: without cookies.
+		$ask    = fn() => wp_remote_get( $url, array( 'timeout' => 10, 'cookies' => array(), 'redirection' => 0, 'sslverify' => false ) );
+		$first  = $ask();
+		$answer = is_wp_error( $first ) ? $first : $ask();
+		if ( is_wp_error( $answer ) ) {
+			return array( 'recommended', __( 'Whether the page cache works could not be found out', 'yorozu' ), $answer->get_error_message() );
+		}
+		$cache = strtoupper( (string) wp_remote_retrieve_header( $answer, 'x-cache' ) );
+		$is_hit = '' === $cache ? '' !== wp_remote_retrieve_header( $answer, 'age' ) : in_array( $cache, array( 'HIT', 'STALE', 'UPDATING' ), true );
+		if ( $is_hit ) {
+			return array( 'good', __( 'The page cache works', 'yorozu' ), __( 'The front page came from the cache when it was asked for a second time.', 'yorozu' ) );
+		}
+		return array( 'critical', __( 'The page cache does not answer', 'yorozu' ), __( 'The front page was asked for twice, and WordPress had to make it both times.', 'yorozu' ) . ' ' . self::why() );
+	}
+
+	/** What the server says of the front page. */
+	private static function why(): string {
+		try {
+			$misses = Client::answer()['live']['misses'] ?? array();
+		} catch ( \RuntimeException $problem ) {
+			return $problem->getMessage();
+		}
+		$path = (string) wp_parse_url( home_url( '/' ), PHP_URL_PATH );
+		foreach ( $misses as $miss ) {
+			if ( $miss['path'] === $path ) {
+				return implode( '. ', Reasons::words( (string) $miss['reason'] ) );
+			}
+		}
+		return __( 'The server does not say why.', 'yorozu' );
+	}
+
+	private static function result( string $test, string $status, string $label, string $text ): array {
 		return array(
 			'label'       => $label,
 			'status'      => $status,
 			'badge'       => array( 'label' => __( 'Performance', 'yorozu' ), 'color' => 'blue' ),
 			'description' => '<p>' . esc_html( $text ) . '</p>',
 			'actions'     => sprintf( '<p><a href="%s">%s</a></p>', esc_url( Admin::url() ), esc_html__( 'Page cache settings', 'yorozu' ) ),
-			'test'        => 'yorozu',
+			'test'        => $test,
 		);
+	}
+
+	public static function test(): array {
+		list( $status, $label, $text ) = self::state();
+		return self::result( 'yorozu', $status, $label, $text );
 	}
 
 	/** @return string[] Status, title, text. */

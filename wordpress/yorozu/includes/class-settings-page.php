@@ -57,7 +57,7 @@ final class Settings_Page {
 
 	private static function figures(): void {
 		try {
-			$zones = Client::figures();
+			$answer = Client::answer();
 		} catch ( \RuntimeException $problem ) {
 			$text = Client::is_configured() || ! Client::is_behind_server()
 				? $problem->getMessage()
@@ -65,6 +65,8 @@ final class Settings_Page {
 			printf( '<div class="notice notice-warning inline"><p>%s</p></div>', esc_html( $text ) );
 			return;
 		}
+		Live::show( $answer );
+		$zones = Client::zones( $answer );
 		$heads = array( __( 'Name', 'yorozu' ), __( 'Pages in memory', 'yorozu' ), __( 'Memory used', 'yorozu' ), __( 'Pages on disk', 'yorozu' ), __( 'Disk used', 'yorozu' ) );
 		$rows  = array();
 		foreach ( $zones as $name => $zone ) {
@@ -131,7 +133,7 @@ final class Settings_Page {
 	}
 
 	/** @param string[] $heads */
-	private static function table( string $id, string $caption, array $heads, array $rows ): void {
+	public static function table( string $id, string $caption, array $heads, array $rows ): void {
 		printf( '<div style="overflow-x:auto"><table class="widefat striped" id="%s"><caption style="text-align:left;padding:1em 0"><strong>%s</strong></caption><thead><tr>', esc_attr( $id ), esc_html( $caption ) );
 		foreach ( $heads as $head ) {
 			echo '<th scope="col">' . esc_html( $head ) . '</th>';

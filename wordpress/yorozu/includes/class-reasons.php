@@ -1,0 +1,53 @@
+<?php
+namespace Yorozu;
+
+defined( 'ABSPATH' ) || exit;
+
+/** Why the web server asked WordPress for a page, in words for the owner of a site. */
+final class Reasons {
+	/**
+	 * @param string $name A word of the server, as `Cache-Status` and the server's log have it.
+	 * @return string[] What happened, and what to do about it.
+	 */
+	public static function words( string $name ): array {
+		return self::of_requests()[ $name ] ?? self::of_pages()[ $name ] ?? array( $name, '' );
+	}
+
+	/** What lay in the request, or in what was stored. */
+	private static function of_requests(): array {
+		return array(
+			'uri-miss'      => array( __( 'The first visit', 'yorozu' ), __( 'Nothing to do: the page was not stored, or was purged after a change. The next visitor gets the stored page.', 'yorozu' ) ),
+			'vary-miss'     => array( __( 'The first visit of its kind', 'yorozu' ), __( 'The page is stored once for each kind of visitor (Vary). If there are many kinds, ask the developer of the theme or plugin what they are for.', 'yorozu' ) ),
+			'stale'         => array( __( 'The stored page was too old', 'yorozu' ), __( 'It was made again. If it happens often to a page that seldom changes, let the server keep pages longer.', 'yorozu' ) ),
+			'bypass'        => array( __( 'A visitor of your own', 'yorozu' ), __( 'Visitors who are logged in, have a cart or have left a comment get pages of their own. Nothing to do.', 'yorozu' ) ),
+			'method'        => array( __( 'A form was sent', 'yorozu' ), __( 'What is sent to the site is never stored. Nothing to do.', 'yorozu' ) ),
+			'uncached'      => array( __( 'Never stored here', 'yorozu' ), __( 'The server stores no pages at this address, such as wp-admin. Nothing to do.', 'yorozu' ) ),
+			'authorization' => array( __( 'Asked for with a password', 'yorozu' ), __( 'Answers to a name and password are not stored. Nothing to do.', 'yorozu' ) ),
+			'body'          => array( __( 'An unusual request', 'yorozu' ), __( 'A program, not a browser. Nothing to do.', 'yorozu' ) ),
+			'head'          => array( __( 'Only the head was asked for', 'yorozu' ), __( 'A program that looks whether the page is there. Nothing to do.', 'yorozu' ) ),
+			'partial'       => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
+			'range-offset'  => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
+			'min-uses'      => array( __( 'Not visited often enough', 'yorozu' ), __( 'The server stores a page after some visits (min_uses). Nothing to do.', 'yorozu' ) ),
+			'unkeyed'       => array( __( 'A suspicious request', 'yorozu' ), __( 'It claimed to be for another address, so its answer was not stored for others. If there is a proxy in front of the server, the server has to trust it.', 'yorozu' ) ),
+			'lock-timeout'  => array( __( 'The page takes very long', 'yorozu' ), __( 'Another visitor was waiting for the same page. Find out what makes it slow.', 'yorozu' ) ),
+		);
+	}
+
+	/** What lay in the page. */
+	private static function of_pages(): array {
+		$says = __( 'A plugin or the theme says that the page is not to be stored. Right for carts, accounts and forms; elsewhere, deactivate plugins one by one to find it.', 'yorozu' );
+		return array(
+			'set-cookie'      => array( __( 'The page sets a cookie', 'yorozu' ), __( 'A plugin sets a cookie for every visitor, often with session_start(). Deactivate plugins one by one until the page is stored, and ask the developer of the one you find.', 'yorozu' ) ),
+			'no-store'        => array( __( 'The page must not be stored', 'yorozu' ), $says ),
+			'no-cache'        => array( __( 'The page must not be stored', 'yorozu' ), $says ),
+			'private'         => array( __( 'The page is for one visitor', 'yorozu' ), $says ),
+			'x-accel-expires' => array( __( 'The page must not be stored', 'yorozu' ), $says ),
+			'forbidden'       => array( __( 'A rule of the server forbids it', 'yorozu' ), __( 'The configuration of the server says that such pages are not stored. Ask whoever runs it if that is not what you want.', 'yorozu' ) ),
+			'vary'            => array( __( 'The page differs for everyone', 'yorozu' ), __( 'Something sends Vary: *. Deactivate plugins one by one to find it.', 'yorozu' ) ),
+			'no-lifetime'     => array( __( 'It is not said how long to keep it', 'yorozu' ), __( 'Usually an error or a redirect. If it is a page, ask whoever runs the server.', 'yorozu' ) ),
+			'expired'         => array( __( 'The page says that it is old', 'yorozu' ), __( 'A plugin sends a date that has passed (Expires). Deactivate plugins one by one to find it.', 'yorozu' ) ),
+			'loop'            => array( __( 'The page leads to itself', 'yorozu' ), __( 'Check both addresses of the site under Settings, General: often one has http and the other https.', 'yorozu' ) ),
+			'tags'            => array( __( 'There is too much on the page', 'yorozu' ), __( 'It shows more posts than the server keeps track of. Show fewer.', 'yorozu' ) ),
+		);
+	}
+}

@@ -4,7 +4,11 @@
 # make bench    yorozu beside nginx
 # make lint     formatting, lints, checks of the project's own rules
 # make profile  a profile of yorozu under load, for faster builds
-.PHONY: run test conformance bench lint profile
+# make deb      packages for Debian, in target/packages
+# make image    a container image of the package
+# make packages-test  both on real systems: installed, upgraded under load, removed
+# make release  all that a release is: tests, packages, image, their tests, checksums
+.PHONY: run test conformance bench lint profile deb image packages-test release
 
 run:
 	@exec stack/run
@@ -23,3 +27,15 @@ lint:
 
 profile:
 	@exec stack/profile
+
+deb:
+	@exec packaging/run deb
+
+image:
+	@exec packaging/run image
+
+packages-test:
+	@exec packaging/run test
+
+release:
+	@exec packaging/run release

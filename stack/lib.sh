@@ -5,6 +5,7 @@ die() { printf 'make run: %s\n' "$*" >&"${terminal:-2}"; exit 1; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
 . "$here/stack/prepare.sh"
+. "$here/stack/tls.sh"
 
 # --- folders and users -----------------------------------------------------------------------
 
@@ -63,17 +64,11 @@ take_lock() {
     done
 }
 
-# Bound, not connected to: a port may be held by a process that does not listen.
-free_port() { # first
-    php -r 'for ($port = $argv[1]; $port <= min(65535, $argv[1] + 50); $port++)
-        if (@stream_socket_server("tcp://127.0.0.1:$port")) { echo $port; exit; }
-        exit(1);' -- "$1"
-}
-
 # Writes what is made of a template, with what the owner changed in it since the last start. Where both
 # changed the same lines, the owner's file stays as it is.
 write() { # file < content
     local file=$1 name=${1##*/} mine
+    case $file in "$data"/node*) name=${file#"$data"/} name=${name//\//-} ;; esac
     local before=$data/written/$name new=$data/tmp/$name
     (umask 077 && cat >"$new") || die "cannot write $new"
     if [ -e "$file" ] && [ -e "$before" ] && ! cmp -s "$file" "$before"; then
@@ -95,10 +90,11 @@ write() { # file < content
 forget_pages_of_other_address() {
     local old
     old=$(cat "$data/port" 2>/dev/null)
-    if [ -n "$old" ] && [ "$old" != "$port" ]; then
-        find "$data/cache" -mindepth 1 -delete
+    local now="$port${tls_port:+ $tls_port}"
+    if [ -n "$old" ] && [ "$old" != "$now" ]; then
+        find "$data/cache" "$data"/node?/cache -mindepth 1 -delete 2>/dev/null
     fi
-    echo "$port" >"$data/port"
+    echo "$now" >"$data/port"
 }
 
 # --- memory ------------------------------------------------------------------------------------
@@ -169,15 +165,17 @@ start_database() {
     wait_for mariadb 600 mariadb-admin --no-defaults --socket="$sockets/db/db.sock" ping
 }
 
-start_redis() {
-    step "starting Redis"
-    mkdir -p "$sockets/redis"
-    is_root && chown $php_user "$sockets/redis"
-    # A cache: nothing is written to disk, the least used goes when it is full, no TCP.
-    start redis "$sockets/redis/redis.sock" $(command_as_php) redis-server --port 0 \
-        --unixsocket "$sockets/redis/redis.sock" --unixsocketperm 700 --save '' --appendonly no \
-        --dir "$sockets/redis" --daemonize no --maxmemory "${size_redis}mb" --maxmemory-policy allkeys-lru
-    wait_for redis 20 answers redis
+# The object cache of WordPress: nothing is written to disk, the least used goes when it is full, no TCP. What nodes share has a
+# Redis of its own, where purges must not be pushed out.
+start_redis() { # name megabytes policy
+    local folder=$sockets/$1
+    step "starting Redis${4:+ $4}"
+    mkdir -p "$folder"
+    is_root && chown $php_user "$folder"
+    start "$1" "$folder/redis.sock" $(command_as_php) redis-server --port 0 \
+        --unixsocket "$folder/redis.sock" --unixsocketperm 700 --save '' --appendonly no \
+        --dir "$folder" --daemonize no --maxmemory "$2mb" --maxmemory-policy "$3"
+    wait_for "$1" 20 answers "$1"
 }
 
 command_as_php() {
@@ -188,11 +186,13 @@ sql() { mariadb --no-defaults --socket="$sockets/db/db.sock" "$@"; }
 
 make_site() {
     www=$data/www
-    local password
+    local password token
     if [ ! -e "$data/db-password" ]; then
         (umask 077; random_word >"$data/db-password"; random_word >"$data/admin-password")
     fi
-    [ -e "$data/purge-token" ] || (umask 077; random_word >"$data/purge-token")
+    for token in purge-token console-token; do
+        [ -e "$data/$token" ] || (umask 077; random_word >"$data/$token")
+    done
     password=$(cat "$data/db-password")
     if [ ! -e "$www/.complete" ]; then
         step "copying WordPress"
@@ -208,17 +208,18 @@ make_site() {
     fi
     write "$www/wp-config.php" < <(
     sed -e "s|@PASSWORD@|$password|" -e "s|@SOCKET@|$sockets/db/db.sock|" \
-        -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
+        -e "s|@ADDRESS@|http://127.0.0.1:$port|" -e "s|@TLS_PORT@|$tls_port|" -e "s|@REDIS@|$sockets/redis/redis.sock|" \
         -e "s|@TOKEN@|$(cat "$data/purge-token")|" "$here/stack/wp-config.php")
     cp "$here/stack/object-cache.php" "$www/wp-content/object-cache.php"
     rm -rf "$www/wp-content/plugins/yorozu"
     mkdir -p "$www/wp-content/plugins"
     cp -R "$here/wordpress/yorozu" "$www/wp-content/plugins/yorozu"
-    [ -e "$data/keys.php" ] || { echo '<?php'; for key in AUTH SECURE_AUTH LOGGED_IN NONCE; do
+    [ -e "$data/keys.php" ] || (umask 077; { echo '<?php'; for key in AUTH SECURE_AUTH LOGGED_IN NONCE; do
         printf "define('%s_KEY', '%s');\ndefine('%s_SALT', '%s');\n" \
             $key "$(random_word)" $key "$(random_word)"
-    done; } >"$data/keys.php"
-    cp "$data/keys.php" "$www/wp-keys.php"
+    done; } >"$data/keys.php")
+    chmod 600 "$data/keys.php"
+    (umask 077; cp "$data/keys.php" "$www/wp-keys.php")
     is_root && chown $php_user "$www/wp-config.php" "$www/wp-keys.php"
     chmod 640 "$www/wp-config.php" "$www/wp-keys.php"
     [ -e "$data/installed" ] || install_wordpress
@@ -267,29 +268,77 @@ start_php() {
     wait_for php-fpm 20 answers php-fpm
 }
 
-start_yorozu() {
-    local preset=$here/presets
-    # The preset as it is, with this site's user, paths, name and port.
+# Alone, or a balancer with its nodes behind it.
+start_servers() {
+    if [ "$nodes" -eq 1 ]; then
+        start_site yorozu "$data" "$port"
+        return
+    fi
+    start_redis bus "$size_pages" volatile-lru "for the nodes"
+    local node lines= last=$port
+    node_ports=()
+    for ((node = 1; node <= nodes; node++)); do
+        last=$(free_port $((last + 1))) || die "no free port for node $node"
+        node_ports+=("$last")
+        mkdir -p "$data/node$node"/{conf,log,cache} || die "cannot make folders in $data"
+        start_site "node$node" "$data/node$node" "$last"
+        lines+="server 127.0.0.1:$last; "
+    done
     write "$data/conf/nginx.conf" < <(
-    sed -e "s|/var/log/yorozu|$data/log|" -e "s|/run/yorozu.pid|$data/yorozu-server.pid|" \
-        -e "s|/var/cache/yorozu|$data/cache|" -e "s|\.\./mime.types|$data/conf/mime.types|" \
-        -e "s|\.\./visitor.conf|$data/conf/visitor.conf|" -e "s|^user .*|user $php_user;|" \
-        -e "s|memory=64m|memory=${size_pages}m|" \
+    of_site "$data" -e '/server 10\.0\.0\.[2-9];/d' -e "s|server 10.0.0.1;|$lines|" -e "s|listen 80;|listen 127.0.0.1:$port;|" \
+        -e "s|www.example.com|127.0.0.1|" "$here/presets/cluster/nginx.conf")
+    step "starting the balancer"
+    start_yorozu yorozu "$data" "$port"
+}
+
+of_site() { # folder options-of-sed...
+    local folder=$1
+    shift
+    sed -e "s|/var/log/yorozu|$folder/log|" -e "s|/run/yorozu.pid|$folder/yorozu-server.pid|" -e "s|^user .*|user $php_user;|" "$@"
+}
+
+# The preset as it is, with this site's user, paths, name and port.
+start_site() { # name folder port
+    local folder=$2 port=$3 preset=$here/presets conf=$2/conf
+    local shared=()
+    # Visitors name the balancer's port, which is not the node's: then it belongs into the key (docs/cache.md).
+    [ "$1" = yorozu ] || shared=(-e '/fastcgi_cache_key/s|\$host|$http_host|'
+        -e "s|memory=[0-9]*m|& shared=unix:$sockets/bus/redis.sock|"
+        -e "s|^http {|&\n    include $conf/nodes.conf;|")
+    write "$conf/nginx.conf" < <(
+    of_site "$folder" -e "s|/var/cache/yorozu|$folder/cache|" -e "s|\.\./mime.types|$conf/mime.types|" \
+        -e "s|\.\./visitor.conf|$conf/visitor.conf|" -e "s|memory=64m|memory=${size_pages}m|" "${shared[@]}" \
         "$preset/wordpress/nginx.conf")
-    write "$data/conf/wordpress.conf" < <(
-    sed -e "s|/var/log/yorozu/www.example.com|$data/log/site|" -e "s|/var/www/html|$www|" \
+    [ "$1" = yorozu ] || write "$conf/nodes.conf" < <(
+    sed -e "s|redis://[^ ]* secret=[^ ;]*|unix:$sockets/bus/redis.sock node=$1|" -e "s|10.0.0.0/24|127.0.0.1|" \
+        "$preset/cluster/nodes.conf")
+    # What the preset has switched off for HTTPS is switched on where it is asked for.
+    local secure=()
+    [ -z "$tls_port" ] || secure=(
+        -e "s|# \(listen \)443|\1127.0.0.1:$tls_port|" -e 's|# \(http2 on;\)|\1|'
+        -e "s|# \(ssl_certificate[^ ]* *\)[^ ]*;|\1$data/tls/site.pem;|"
+        -e "s|# \(add_header Alt-Svc 'h3=\":\)443|\1$tls_port|")
+    write "$conf/wordpress.conf" < <(
+    sed -e "s|/var/log/yorozu/www.example.com|$folder/log/site|" -e "s|/var/www/html|$www|" \
         -e "s|listen 80;|listen 127.0.0.1:$port;|" -e "s|www.example.com|127.0.0.1|" \
-        -e "s|\.\./fastcgi_params|$data/conf/fastcgi_params|" \
-        -e "s|://\$host\$uri/|://\$host:$port\$uri/|" \
+        -e "s|\.\./fastcgi_params|$conf/fastcgi_params|" \
+        -e "s|://\$host\$uri/|://\$http_host\$uri/|" \
         -e "s|/run/php/wordpress.sock|$php_socket|" \
+        "${secure[@]}" \
         -e "s|# \(location = /.purge .*token=\)[^;]*|\1$(cat "$data/purge-token")|" \
+        -e "s|# \(location ^~ /.console/ .*token=\)[^;]*|\1$data/console-token|" \
         "$preset/wordpress/wordpress.conf")
-    write "$data/conf/mime.types" <"$preset/mime.types"
-    write "$data/conf/fastcgi_params" <"$preset/fastcgi_params"
-    write "$data/conf/visitor.conf" <"$preset/visitor.conf"
-    step "starting yorozu"
-    start yorozu '' "$yorozu" -p "$data/" -e "$data/log/error.log" -c "$data/conf/nginx.conf" -g 'daemon off;'
-    wait_for yorozu 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$port/"
+    write "$conf/mime.types" <"$preset/mime.types"
+    write "$conf/fastcgi_params" <"$preset/fastcgi_params"
+    write "$conf/visitor.conf" <"$preset/visitor.conf"
+    step "starting $1"
+    start_yorozu "$1" "$folder" "$port"
+}
+
+start_yorozu() { # name folder port
+    start "$1" '' "$yorozu" -p "$2/" -e "$2/log/error.log" -c "$2/conf/nginx.conf" -g 'daemon off;'
+    ports[$1]=$3
+    wait_for "$1" 30 curl -sf -o /dev/null --max-time 20 "http://127.0.0.1:$3/"
 }
 
 # Activating the plugin wanted a purge when there was no server to ask: WP-Cron would ask again a minute later, and
@@ -302,4 +351,12 @@ purge_what_waits() {
 show_address() {
     printf 'WordPress is at http://127.0.0.1:%s/ - log in at /wp-admin/ as admin, password %s - Ctrl-C stops it\n' \
         "$port" "$(cat "$data/admin-password")"
+    [ -z "$tls_port" ] ||
+        printf 'With HTTP/2 and HTTP/3 it is at https://127.0.0.1:%s/ - its authority is %s\n' "$tls_port" "$data/tls/authority.crt"
+    # For this machine alone, as the site is.
+    if [ "$nodes" -eq 1 ]; then
+        printf 'The console is at http://127.0.0.1:%s/.console/#token=%s\n' "$port" "$(cat "$data/console-token")"
+    else
+        printf 'Behind it: %sThe token for them is %s\n' "$(printf 'node%s with its console at http://127.0.0.1:%s/.console/  ' $(paste -d ' ' <(seq "$nodes") <(printf '%s\n' "${node_ports[@]}")))" "$(cat "$data/console-token")"
+    fi
 }

@@ -2,7 +2,7 @@
 # Sourced by stack/lib.sh; needs $here.
 
 packages="php8.2-fpm php8.2-opcache php8.2-cli php8.2-mysql php8.2-gd php8.2-mbstring php8.2-xml
-php8.2-curl php8.2-redis php-apcu redis-server mariadb-server wordpress wordpress-theme-twentytwentythree curl"
+php8.2-curl php8.2-redis php-apcu redis-server mariadb-server wordpress wordpress-theme-twentytwentythree curl openssl"
 compiler_packages="rustc-web cargo-web gcc libc6-dev"
 rust_minimum=87   # of 1.x; Cargo.toml's rust-version
 

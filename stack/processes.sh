@@ -3,6 +3,7 @@
 names=()                # in the order they were started
 declare -A commands     # quoted, as eval reads them
 declare -A sockets_of   # where it listens; empty for a port
+declare -A ports        # the port, if that is where it listens
 declare -A pids born    # of its last start
 declare -A due          # when it is started again; empty while it runs
 declare -A pauses       # how long it waited for that
@@ -151,7 +152,7 @@ answers() { # name
     if [ -n "${sockets_of[$1]}" ]; then
         [ -S "${sockets_of[$1]}" ]
     else
-        (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null
+        (: <>"/dev/tcp/127.0.0.1/${ports[$1]}") 2>/dev/null
     fi
 }
 

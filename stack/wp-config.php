@@ -13,8 +13,10 @@ define( 'WP_CACHE_KEY_SALT', 'wordpress' );
 define( 'YOROZU_URL', '@ADDRESS@/.purge' );
 define( 'YOROZU_TOKEN', '@TOKEN@' );
 
-define( 'WP_HOME', '@ADDRESS@' );
-define( 'WP_SITEURL', '@ADDRESS@' );
+// Each address that make run prints is a whole site: links stay with the one a visitor came by.
+$yorozu_is_secure = '' !== '@TLS_PORT@' && isset( $_SERVER['HTTPS'] ) && 'on' === $_SERVER['HTTPS'];
+define( 'WP_HOME', $yorozu_is_secure ? 'https://127.0.0.1:@TLS_PORT@' : '@ADDRESS@' );
+define( 'WP_SITEURL', WP_HOME );
 define( 'WP_HTTP_BLOCK_EXTERNAL', true );
 define( 'AUTOMATIC_UPDATER_DISABLED', true );
 define( 'FS_METHOD', 'direct' );

@@ -3,7 +3,7 @@ import json, os, pathlib, re, select, signal, socket, statistics, subprocess, sy
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE), str(HERE.parent / 'tests')]
-from clients import fail
+from clients import fail, hits_during
 from measure import cpu_seconds, process_tree, resident_kilobytes
 from peers import free_port
 
@@ -270,23 +270,8 @@ def purge_rows(cache, rounds, seconds):
     script.write_text('local n = 0\nfunction request() n = (n + 1) % 50 '
                       'return wrk.format("GET", "/many/" .. (n * 100 + n)) end')
     def hits(purging):
-        stop = threading.Event()
-        def purges():
-            # A client like wrk: not on the server's core.
-            os.sched_setaffinity(threading.get_native_id(), {1})
-            number = 0
-            while not stop.wait(0.01):
-                number += 1
-                purge(cache, tags=[f'g{50 + number % 50}'])
-        thread = threading.Thread(target=purges)
-        if purging:
-            thread.start()
-        out = subprocess.run(['taskset', '-c', '1', 'wrk', '-t1', '-c50', f'-d{seconds}s', '-s', script,
-                              f'http://127.0.0.1:{cache.port}'], capture_output=True, text=True).stdout
-        stop.set()
-        if purging:
-            thread.join()
-        return float(re.search(r'Requests/sec:\s+([\d.]+)', out)[1])
+        tagged = lambda number: purge(cache, tags=[f'g{50 + number % 50}'])
+        return hits_during(tagged if purging else None, cache.port, script, seconds, '-c50')
     hits(False)
     ratio = statistics.median(hits(True) / hits(False) for _ in range(rounds))
     return [first, line('hits per second during 100 tag purges per second, against without',

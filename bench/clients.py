@@ -1,5 +1,5 @@
 """Clients that load a server from the other core; each gives requests, requests/s, p99 in ms, errors, CPU seconds."""
-import pathlib, re, subprocess, sys
+import os, pathlib, re, subprocess, sys, threading
 
 from measure import cpu_seconds
 
@@ -49,6 +49,30 @@ def wrk(server, seconds, *headers, path=None, clients=100, script=None, whole=Fa
     errors = sum(map(int, re.findall(r'(?:connect|read|write|timeout) (\d+)', out)))
     errors += sum(map(int, re.findall(r'Non-2xx or 3xx responses: (\d+)', out)))
     return dict(requests=max(requests, 1), rate=rate, p99=p99, errors=errors, cpu=cpu)
+
+
+def hits_during(purge, port, script, seconds, *options):
+    """Hits per second of wrk's requests, while `purge` is called a hundred times a second with a number that grows; `None`:
+    while nothing is."""
+    stop = threading.Event()
+
+    def purges():
+        # A client like wrk: not on the server's core.
+        os.sched_setaffinity(threading.get_native_id(), {1})
+        number = 0
+        while not stop.wait(0.01):
+            number += 1
+            purge(number)
+    thread = threading.Thread(target=purges)
+    if purge:
+        thread.start()
+    out = subprocess.run(['taskset', '-c', '1', 'wrk', '-t1', *options, f'-d{seconds}s', '-s', script,
+                          f'http://127.0.0.1:{port}'], capture_output=True, text=True).stdout
+    stop.set()
+    if purge:
+        thread.join()
+    assert 'Non-2xx' not in out, out
+    return float(re.search(r'Requests/sec:\s+([\d.]+)', out)[1])
 
 
 def h2load(server, seconds, *options):

@@ -1,7 +1,16 @@
-"""Results as Markdown tables and SVG charts: medians of interleaved rounds, with the least and the most."""
+#!/usr/bin/env python3
+"""Results as Markdown tables and SVG charts: medians of interleaved rounds, with the least and the most.
+
+  bench/report.py     writes all of it again from bench/results/rounds.json
+"""
 import html, json, math, pathlib, re, statistics
 
 README = pathlib.Path(__file__).resolve().parent.parent / 'README.md'
+RESULTS = pathlib.Path(__file__).resolve().parent / 'results'
+# The rows of the README, and their words there: what a site's visitors ask for most, and what costs more than with nginx.
+SHOWN = {'hit': 'a cached page of 16 KB', 'hit-gzip': 'the same, gzip', 'clients-10000': 'the same, 10,000 clients',
+         'tls': 'the same over TLS 1.3', 'h2': 'the same over HTTP/2', 'static-16k': 'a file of 16 KB',
+         'proxy': 'a page of an HTTP upstream, not cached', 'php': 'a small answer of PHP, not cached'}
 NAMES = dict(yorozu='yorozu', nginx='nginx', varnish='Varnish', haproxy='HAProxy', apache='Apache', caddy='Caddy',
              floor='floor')
 COLOURS = dict(yorozu='#c2410c', nginx='#15803d', varnish='#2563eb', haproxy='#7c3aed', apache='#be185d',
@@ -114,30 +123,59 @@ def write(kept, folder):
     if kept['charts']:
         (folder / 'scaling.svg').write_text(lines(kept['charts'].values()))
     (folder / 'README.md').write_text(page(kept, folder))
-    text = README.read_text()
-    part = re.compile(r'(<!-- made by bench/run -->\n).*?(<!-- end -->)', re.S)
-    if part.search(text):
-        README.write_text(part.sub(lambda match: match[1] + summary(kept, folder) + match[2], text))
+    if SHOWN.keys() <= kept['rows'].keys():
+        (folder / 'readme.svg').write_text(beside(kept))
+        README.write_text(with_summary(kept))
+
+
+MADE = re.compile(r'(<!-- made by bench/run -->\n).*?(<!-- end -->)', re.S)
+
+
+def with_summary(kept):
+    """The README with these results."""
+    return MADE.sub(lambda match: match[1] + summary(kept) + match[2], README.read_text())
+
+
+def is_up_to_date():
+    """Whether the README and its chart show what is kept."""
+    kept = json.loads((RESULTS / 'rounds.json').read_text())
+    return MADE.search(README.read_text()) and with_summary(kept) == README.read_text() \
+        and beside(kept) == (RESULTS / 'readme.svg').read_text()
 
 
 def machines(kept):
     return sorted({what['machine'] for kind in kept.values() for what in kind.values()})
 
 
-def summary(kept, folder):
-    """The table of the README: yorozu beside nginx, and the chart of pages."""
-    out = ['\n'.join(machines(kept)) + ':\n\n',
-           '| scenario | CPU per request, us: nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
-    for row in ordered(kept):
-        rounds = row['rounds']
-        out.append(f'| {row["title"]} | {cost_cell(rounds.get("nginx"), False)} | {cost_cell(rounds["yorozu"], False)} '
-                   f'| {ratio_cell(row)} | {p99_cell(row)} |\n')
-    for what in kept['lines'].values():
-        out += [f'| {title} | {nginx} | {yorozu} | {wanted} | |\n' for title, nginx, yorozu, wanted in what['lines']]
-    for name in ('pages', 'scaling'):
-        if (folder / f'{name}.svg').exists():
-            out.append(f'\n![{name}](bench/results/{name}.svg)\n')
+def summary(kept):
+    """The table of the README: yorozu beside nginx."""
+    out = ['\n'.join(machines(kept)) + '.\n\n', '| CPU per request, us | nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
+    for name, title in SHOWN.items():
+        row = kept['rows'][name]
+        found = ratio(row)
+        out.append(f'| {title} | {cost_cell(row["rounds"]["nginx"], False)} | {cost_cell(row["rounds"]["yorozu"], False)} '
+                   f'| {"failed" if found is None else f"**{found:.2f}**"} | {p99_cell(row)} |\n')
     return ''.join(out)
+
+
+def beside(kept):
+    """The chart of the README: two bars for each of its rows, yorozu's as long as its part of nginx's; in light and dark."""
+    width, left, room, y = 800, 310, 400, 46
+    style = ('<style>text{font:13px system-ui,sans-serif;fill:#1f2328}.y{fill:#c2410c}.n{fill:#8c959f}'
+             '@media(prefers-color-scheme:dark){text{fill:#e6edf3}.y{fill:#fb923c}.n{fill:#6e7681}}</style>')
+    parts = [style, '<text x="16" y="24" font-weight="600">CPU per request beside nginx (grey), less is better</text>']
+    for name, title in SHOWN.items():
+        found = ratio(kept['rows'][name])
+        if found is None:
+            continue
+        scale = room / 1.2
+        parts += [f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{html.escape(title)}</text>',
+                  f'<rect class="n" x="{left}" y="{y}" width="{scale:.0f}" height="8" rx="2"/>',
+                  f'<rect class="y" x="{left}" y="{y + 9}" width="{max(found, 0.005) * scale:.0f}" height="8" rx="2"/>',
+                  f'<text x="{left + room + 20}" y="{y + 14}">{found:.2f}</text>']
+        y += 27
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}" role="img" '
+            'aria-label="CPU per request of yorozu as part of nginx\'s">\n' + '\n'.join(parts) + '\n</svg>\n')
 
 
 def ordered(kept):
@@ -251,3 +289,7 @@ def line_chart(chart, x0, y0, wide, high):
             parts.append(f'<path d="M{x:.1f} {least:.1f}V{most:.1f}" stroke="{colour}"/>')
         parts.append(text(x0 + wide, y0 + high + 28 + 12 * number, server, 10, 'end', fill=colour))
     return parts
+
+
+if __name__ == '__main__':
+    write(json.loads((RESULTS / 'rounds.json').read_text()), RESULTS)

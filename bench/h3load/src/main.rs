@@ -7,11 +7,6 @@
 
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint, SendStream, VarInt};
-use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
 use std::cell::RefCell;
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,6 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
+use yorozu_testkit::tls::{self, Hello};
 use yorozu_wire::h3::frame::{kind, put_control_start, put_head, read_integer};
 use yorozu_wire::h3::qpack::{Decoder, put_field, put_prefix};
 
@@ -46,55 +42,10 @@ struct Load {
     counts: RefCell<Counts>,
 }
 
-/// Takes any certificate.
-#[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 fn settings() -> Result<ClientConfig, Failed> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut tls = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
-        .with_no_client_auth();
-    tls.alpn_protocols = vec![b"h3".to_vec()];
-    // Each handshake is a whole one.
-    tls.resumption = Resumption::disabled();
+    // Each handshake is a whole one, with whomever it meets.
+    let hello = Hello { version: "1.3".to_owned(), alpn: b"h3".to_vec(), ..Hello::default() };
+    let tls = tls::settings(&hello);
     Ok(ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?)))
 }
 

@@ -1,0 +1,92 @@
+"""Three nodes and a Redis on one machine: how soon a purge is on all of them, and what purges of others cost."""
+import asyncio, re, statistics, time
+import nodes
+from clients import hits_during
+from peers import until
+
+# For each round of the bench.
+PURGES = 100
+CLIENTS = 1000
+WRITER = 'local n = 0\nfunction request() n = (n + 1) % 50 return wrk.format("GET", "/hot" .. n) end'
+
+
+def following(a, b, c, count):
+    """Milliseconds from a purge's answer on one node to the first new answer of each of the others."""
+    took = []
+    for _ in range(count):
+        nodes.warm([b, c], '/1')
+        nodes.VERSIONS['/1'] += 1
+        version = nodes.VERSIONS['/1']
+        assert a.purge('/1') == 'sent'
+        begun = time.monotonic()
+        left = [b, c]
+        while left:
+            behind = [node for node in left if node.page('/1')[0] < version]
+            took += [1000 * (time.monotonic() - begun)] * (len(left) - len(behind))
+            left = behind
+    return sorted(took)
+
+
+def hits(folder, node, seconds, purger=None):
+    """Hits per second of a node, while another one purges a hundred times a second."""
+    script = folder / 'hot.lua'
+    script.write_text(WRITER)
+    purge = (lambda number: purger.purge(f'/cold{number % 100}')) if purger else None
+    return hits_during(purge, node.port, script, seconds, '-c20', '-H', 'Host: site.example')
+
+
+async def one(port, path):
+    reader, writer = await asyncio.open_connection('127.0.0.1', port)
+    writer.write(f'GET {path} HTTP/1.1\r\nHost: site.example\r\nConnection: close\r\n\r\n'.encode())
+    answer = await reader.read()
+    writer.close()
+    return answer.startswith(b'HTTP/1.1 200 ')
+
+
+async def crowd(ports, path, count):
+    """How many of many clients at once got a page that no node has."""
+    return sum(await asyncio.gather(*(one(ports[number % len(ports)], path) for number in range(count))))
+
+
+def of_redis(redis, pages, node):
+    """What Redis does for each page that a node takes from it: commands and bytes sent."""
+    figure = lambda name: int(re.search(rf'^{name}:(\d+)', redis.ask('INFO', 'stats').decode(), re.M)[1])
+    names = 'total_commands_processed', 'total_net_output_bytes'
+    before = [figure(name) for name in names]
+    for path in pages:
+        assert node.page(path)[1] == 'HIT'
+    return [(figure(name) - figure_before) / len(pages) for name, figure_before in zip(names, before)]
+
+
+def memory(redis):
+    """Bytes of Redis for each connection of a node."""
+    clients = redis.ask('CLIENT', 'LIST').decode().splitlines()
+    sizes = [int(re.search(r'tot-mem=(\d+)', line)[1]) for line in clients if 'cmd=client' not in line]
+    return statistics.mean(sizes), len(sizes)
+
+
+def lines(program, rounds, seconds):
+    """The rows."""
+    with nodes.site(shared='redis://127.0.0.1:@REDIS@', program=str(program)) as (redis, (a, b, c)):
+        took = following(a, b, c, PURGES * rounds)
+        nodes.warm([b], *[f'/hot{number}' for number in range(50)])
+        hits(redis.root, b, seconds)
+        ratio = statistics.median(hits(redis.root, b, seconds, a) / hits(redis.root, b, seconds) for _ in range(rounds))
+        made = asyncio.run(crowd([node.port for node in (a, b, c)], '/slow', CLIENTS)), nodes.ASKED['/slow']
+        pages = [f'/shared{number}' for number in range(200)]
+        for path in pages:
+            a.page(path)
+        until('the tier to have them', lambda: a.shared('stored') >= len(pages))
+        commands, sent = of_redis(redis, pages, b)
+        held, count = memory(redis)
+        return [
+            ('a purge on one of three nodes, until the first new answer of the others: median, p99', '-',
+             f'{statistics.median(took):.1f} ms, {took[len(took) * 99 // 100]:.1f} ms', 'wanted: p99 under 20 ms'),
+            ('hits per second of a node during 100 purges per second on another one, against without', '-',
+             f'{ratio:.2f}', 'wanted: at least 0.9'),
+            (f'{CLIENTS:,} clients on three nodes at once, one missing page: answers, times that it was made', '-',
+             f'{made[0]:,}, {made[1]}', 'wanted: all, 1'),
+            ('a page of 1 byte that a node takes from Redis: commands (one before the answer), bytes that Redis sends', '-',
+             f'{commands:.2f}, {sent:.0f}', 'wanted: 1 before the answer'),
+            ('memory of Redis for a connection of a node, and how many there are', '-', f'{held / 1024:.1f} KB, {count}', ''),
+        ]

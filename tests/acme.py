@@ -193,7 +193,10 @@ def rewrite(server, old, new):
 def reload(server):
     count = server.log().count('reconfigured')
     os.kill(server.pid, signal.SIGHUP)
-    until('a reload', lambda: server.log().count('reconfigured') > count)
+    try:
+        until('a reload', lambda: server.log().count('reconfigured') > count)
+    except AssertionError:
+        raise AssertionError(f'no reload: {server.log()[-2000:]}') from None
 
 
 def test_http_01_from_a_self_signed_certificate_to_one_that_outlives_a_restart():
@@ -376,6 +379,51 @@ def test_the_issuer_says_when_to_renew():
                 until('a renewal', lambda: is_issued(server.port, 'a.example', root) not in (None, first))
                 # It was ordered in the place of the other one, which may be replaced once.
                 assert 'retrying without "replaces"' not in server.log(), server.log()
+
+
+def ahead(seconds):
+    """The command before a server whose clock is ahead of all others."""
+    library = next(pathlib.Path('/usr/lib').glob('*/faketime/libfaketimeMT.so.1'))
+    return ['env', f'LD_PRELOAD={library}', f'FAKETIME=+{seconds}', 'FAKETIME_DONT_FAKE_MONOTONIC=1']
+
+
+def test_a_certificate_that_is_due_as_soon_as_it_is_there_is_not_ordered_again_and_again():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port, **SHORT) as issuer:
+            # Nearly all of its life, and then all of it, is over.
+            for seconds in (19, 60):
+                with Server(folder, conf_of(issuer, http_port), prefix=ahead(seconds)) as server:
+                    before = issuer.issued()
+                    until('a failure', lambda: 'next attempt in' in server.log(), 60)
+                    assert 'as soon as it was issued' in server.log(), server.log()
+                    equal(issuer.issued(), before + 1, server.log())
+                    assert 'as soon as it was issued' in status(server)[0][-1], status(server)
+                    shown(server.port, 'a.example')
+
+
+def test_a_certificate_that_is_good_is_not_replaced_by_one_that_is_not():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port, validity=7200) as issuer:
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                good = wait_issued(server, 'a.example', issuer.root())
+        # Its half is over, and the next one would be, too.
+        with Issuer(folder, http_port, port=issuer.port, **SHORT) as other:
+            # It does not know the account of the one before.
+            [account.unlink() for account in (server.folder / 'state').glob('account*')]
+            server.command = [*ahead(4000), *server.command]
+            server.start()
+            try:
+                until('a failure', lambda: 'next attempt in' in server.log(), 60)
+                assert 'is valid from' in server.log(), server.log()
+                equal((other.issued(), shown(server.port, 'a.example')), (1, good))
+                server.stop()
+                server.start()
+                until('a start', lambda: listens(server.port))
+                equal(shown(server.port, 'a.example'), good)
+            finally:
+                server.stop()
 
 
 def test_nonces_that_are_refused():
@@ -587,7 +635,7 @@ def test_keys_of_the_operator_and_of_nginx_s_module():
                 server.stop()
                 for path in state.glob('*.issuer'):
                     path.unlink()
-                for path in state.glob('account-*'):
+                for path in state.glob('account*'):
                     path.rename(state / f'account{path.suffix}')
                 rewrite(server, 'server_name a.example;', 'server_name a.example; acme_certificate ca b.example;')
                 rewrite(server, 'acme_certificate ca;', '')

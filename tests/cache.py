@@ -24,7 +24,7 @@ if (isset($query['status'])) http_response_code((int) $query['status']);
 if (isset($query['to_itself'])) header("Location: http://$_SERVER[HTTP_HOST]/self?to_itself=1", true, 301);
 if (isset($query['time'])) printf("%.6f ", microtime(true));
 if (isset($query['session'])) { session_start(); echo session_id(); }
-if (isset($query['login'])) echo 'user ', $_SERVER['HTTP_AUTHORIZATION'] ?? $_SERVER['PHP_AUTH_USER'] ?? 'nobody', "\n";
+if (isset($query['login'])) echo 'user ', $_SERVER['HTTP_AUTHORIZATION'] ?? $_SERVER['PHP_AUTH_USER'] ?? $_SERVER['HTTP_X_NAME'] ?? 'nobody', "\n";
 if (isset($query['reflect'])) echo $_SERVER['HTTP_X_FORWARDED_HOST'] ?? 'none', $_SERVER['HTTP_X_ORIGINAL_URL'] ?? '';
 if (isset($query['body'])) echo file_get_contents('php://input');
 if (isset($query['slow'])) {
@@ -164,6 +164,26 @@ def test_waiters_read_along():
         assert b'part 7' in site.get(path).content
         equal(site.get(path).headers['X-Cache'], 'HIT')
     both(check)
+
+
+def test_who_must_ask_for_itself_reads_along_with_nobody():
+    def check(site):
+        # `no-cache` with a validator is stored, and asked for at each use; PHP answers with the name it was asked by.
+        path = '/own?login=1&slow=4&h[]=Cache-Control:no-cache&h[]=ETag:%22x%22'
+        answers = {}
+        def read(name):
+            answers[name] = site.get(path, **({} if name == 'nobody' else {'X-Name': name})).content.decode()
+        maker = threading.Thread(target=read, args=('alice',))
+        maker.start()
+        until('the maker', lambda: site.runs(path))
+        others = [threading.Thread(target=read, args=(name,)) for name in ('bob', 'nobody', 'carol')]
+        for thread in others:
+            thread.start()
+        for thread in (maker, *others):
+            thread.join()
+        for name, text in answers.items():
+            equal(text.split()[1], name)
+    both(check, more='CACHE_revalidate on;')
 
 
 def test_a_body_beyond_memory_is_read_along_too():

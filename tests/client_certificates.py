@@ -567,7 +567,7 @@ def test_a_reload_changes_who_is_let_in_over_a_kept_connection():
                     site(folder, ['a', 'b', 'c']).replace('$port', str(server.port)), conf.replace('$port', str(server.port))))
                 os.kill(server.pid, signal.SIGHUP)
                 until('the reload', lambda: 'reconfigured' in server.log())
-                assert client.ask(host) == wanted, (host, wanted)
+                assert (got := client.ask(host)) == wanted, (host, got)
 
 
 def test_a_name_with_a_dot_at_its_end_is_the_name_without_it():

@@ -6,7 +6,7 @@
 import contextlib, http.client, json, os, re, signal, threading, time
 from browser import Browser
 from plugin_pages import PAST, PATHS, after, content, fresh, is_hit, is_now, mu_plugin, until, warm
-from wordpress import equal, log_in, main
+from wordpress import ROOT, equal, log_in, main
 
 # --- comments, terms, the site -------------------------------------------------------------------
 
@@ -509,6 +509,57 @@ def test_site_health(site):
     equal(said['status'], 'recommended')
 
 
+def test_site_health_says_whether_the_page_cache_works(site):
+    content(site)
+    works = lambda: json.loads(site.php("require ABSPATH . 'wp-admin/includes/admin.php'; echo json_encode(Yorozu\\Health::works());"))
+    said = works()
+    equal((said['status'], said['label']), ('good', 'The page cache works'))
+    with mu_plugin(site, "add_action('send_headers', function() { setcookie('seen', 'yes'); });"):
+        site.yorozu('purge', '--all')
+        said = works()
+        equal(said['status'], 'critical')
+        assert 'The page sets a cookie. A plugin sets a cookie for every visitor' in said['description'], said
+    site.yorozu('purge', '--all')
+
+
+def test_each_reason_has_words_for_the_owner_of_a_site(site):
+    table = (ROOT / 'docs/console.md').read_text()
+    names = [name for row in re.findall(r'^\| (`[^|]*) \|', table.split('## Reasons')[1].split('\n## ')[0], re.M)
+             for name in re.findall('`([a-z-]+)`', row)]
+    assert len(names) >= 24, names
+    said = json.loads(site.php('echo json_encode(array_map(array("Yorozu\\Reasons", "words"), json_decode(%s)));' % repr(json.dumps(names))))
+    for name, (what, advice) in zip(names, said):
+        assert what and what != name and advice, name
+
+
+def test_make_run_says_where_its_console_is(site):
+    address = re.search('The console is at (.*)', (site.folder / 'run.out').read_text())[1]
+    address, token = address.split('#token=')
+    equal(address, f'http://127.0.0.1:{site.port}/.console/')
+    equal([site.get(path).status for path in ('/.console/', '/.console/about', '/.console/figures')], [200, 403, 403])
+    equal([site.get(path, Authorization=f'Bearer {token}').status for path in ('/.console/about', '/.console/figures')], [200] * 2)
+
+
+def test_a_day_has_its_hours(site):
+    script = '''
+        $hour = time() - time() %% HOUR_IN_SECONDS;
+        $answer = fn($begun, $hits, $saved) => array('live' => array('begun' => 1000 * $begun, 'saved_ms' => $saved,
+            'answers' => array('HIT' => $hits, 'STALE' => 0, 'UPDATING' => 0, 'MISS' => 10, 'BYPASS' => 5)));
+        $point = fn($at, $begun, $hits) => array('time' => $at, 'begun' => 1000 * $begun, 'hits' => $hits, 'others' => 10, 'saved' => 0);
+        $old = $hour - 30 * DAY_IN_SECONDS;
+        update_option('yorozu_history', array($point($hour - 7200, $old, 100), $point($hour - 3600, $old, 160), $point($hour - 1800, $hour - 2000, 7)), false);
+        $day = Yorozu\\History::day($answer($hour - 2000, 9, 1000));
+        Yorozu\\History::note($answer($hour - 2000, 9, 1000));
+        $count = count(get_option('yorozu_history'));
+        Yorozu\\History::note($answer($hour - 2000, 9, 1000));
+        $kept = count(get_option('yorozu_history')) - $count;
+        delete_option('yorozu_history');
+        echo json_encode(array(array_column($day['hours'], 'hits'), $kept, count($day['hours'])));'''
+    hits, kept, hours = json.loads(site.php(script.replace('%%', '%').replace('\\\\', '\\')))
+    # What was counted before the first point is of no hour; a new process begins at nothing.
+    equal((hits[-3:], sum(hits), kept, hours), ([0, 67, 2], 69, 0, 24))
+
+
 def test_the_token_is_given_to_who_shows_a_certificate(site):
     """Only on this machine is none asked for."""
     content(site)
@@ -547,6 +598,9 @@ def test_the_admin_screens(site):
         browser.open(site.url + '/wp-admin/options-general.php?page=yorozu')
         assert 'is purged when something changes' in browser.text('#yorozu-state')
         assert 'fscgi' in browser.text('#yorozu-figures')
+        assert '%' in browser.text('#yorozu-ratio') and ' s' in browser.text('#yorozu-saved')
+        assert '/post-two/' in browser.text('#yorozu-misses') and 'The first visit' in browser.text('#yorozu-misses')
+        assert 'pages came from the cache' in browser.run("return document.querySelector('#yorozu-chart').getAttribute('aria-label')")
         assert 'by hand' in browser.text('#yorozu-log') and 'admin' in browser.text('#yorozu-log')
         browser.find('#tab-link-yorozu')
         equal(browser.run("""return [document.querySelectorAll('#wpbody th:not([scope])').length, document.querySelectorAll('#wpbody table.widefat').length -
@@ -563,6 +617,15 @@ def test_the_admin_screens(site):
         browser.wait(lambda: 'Left out: nonsense<b' in browser.text(), 'the complaint')
         equal(browser.run('return [document.querySelector("#yorozu-urls").value, document.querySelectorAll("#evil, .notice-success").length]'),
               ['/extra.php', 0])
+        # Site Health's own script asks so, after other tests that ask for the world outside.
+        browser.open(site.url + '/wp-admin/site-health.php')
+        ask = '''const request = new XMLHttpRequest(); request.open('POST', ajaxurl, false);
+            request.setRequestHeader('Content-Type', 'application/x-www-form-urlencoded');
+            request.send('action=health-check-' + SiteHealth.site_status.async.find(one => one.test === 'yorozu_works').test.replace('_', '-')
+                + '&_wpnonce=' + %s); return request.responseText;'''
+        said = json.loads(browser.run(ask % 'SiteHealth.nonce.site_status'))
+        equal((said['success'], said['data']['label']), (True, 'The page cache works'))
+        equal(browser.run(ask % '"wrong"'), '-1', 'without its nonce')
         # A stranger's link does nothing: it has no nonce.
         warm(site, ['/post-one/'])
         browser.open(site.url + '/wp-admin/admin-post.php?action=yorozu_purge&what=all')

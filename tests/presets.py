@@ -78,7 +78,8 @@ def configuration(name, site, php):
         text = text.replace('include wordpress.conf;', (folder / 'wordpress.conf').read_text())
     for old, new in {'https://acme-v02.api.letsencrypt.org/directory': 'https://127.0.0.1:1/directory',
                      '/var/lib/yorozu': '$dir/state', 'include ../': f'include {ROOT}/presets/', 'listen 80;': 'listen 127.0.0.1:$port;',
-                     'listen 443 ssl;': f'listen 127.0.0.1:{secure} ssl;', 'www.example.com;': 'localhost;',
+                     'listen 443 ssl;': f'listen 127.0.0.1:{secure} ssl;',
+                     'listen 443 quic reuseport;': f'listen 127.0.0.1:{secure} quic reuseport;', 'www.example.com;': 'localhost;',
                      '/etc/ssl/www.example.com.crt': site.folder / 'crt',
                      '/etc/ssl/www.example.com.key': site.folder / 'key', '/var/www/html': site.www,
                      '/var/cache/yorozu': '$dir/cache', '/var/log/yorozu': '$dir/logs',
@@ -186,7 +187,7 @@ for _check in (keeps_known_visitors_apart, keeps_other_requests_apart, leaves_pr
 
 def test_every_preset_with_a_cache_is_tested_here():
     found = {path.parent.name for path in (ROOT / 'presets').glob('*/nginx.conf')}
-    equal(found - {'upload'}, set(CACHING))
+    equal(found - {'cluster', 'upload'}, set(CACHING))
     assert 'cache' not in (ROOT / 'presets/upload/nginx.conf').read_text().replace('open_file_cache', '')
 
 

@@ -3,7 +3,7 @@
 
   tests/site.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import errno, gzip, itertools, json, os, pathlib, re, signal, struct, subprocess, tempfile, threading, time
+import base64, errno, gzip, hashlib, itertools, json, os, pathlib, re, signal, struct, subprocess, tempfile, threading, time
 import zlib
 from browser import Browser
 from peers import PATIENCE, until
@@ -20,6 +20,55 @@ def test_second_anonymous_visit_is_a_hit_and_runs_no_php(site):
         second = site.get(path)
         equal((second.cache, second.body), ('HIT', first.body), path)
         equal(site.php_runs(), runs, 'PHP ran')
+
+
+def over_tls(site, path, *options):
+    """What curl gets that believes the site's authority alone: status, version and field Alt-Svc, and the page."""
+    form = '%{stderr}%{http_code} %{http_version} %header{x-cache} %header{alt-svc}'
+    done = subprocess.run(['curl', '-sS', '--cacert', site.folder / 'tls/authority.crt', '-w', form, *options, site.secure + path],
+                          capture_output=True, text=True, check=True, timeout=60 * PATIENCE)
+    return done.stderr, done.stdout
+
+
+def test_https_is_a_whole_site_too(site):
+    port = site.secure.rpartition(':')[2]
+    asked = f'h3=":{port}"; ma=86400'
+    said, page = over_tls(site, '/a-quiet-machine/?first')
+    equal(said, f'200 2 MISS {asked}')
+    equal(over_tls(site, '/a-quiet-machine/?first', '--http1.1'), (f'200 1.1 HIT {asked}', page))
+    # Links stay with the address: both are stored.
+    plain = site.get('/a-quiet-machine/?first')
+    equal(plain.cache, 'MISS')
+    for text, own, other in (page, site.secure, site.url), (plain.body.decode(), site.url, site.secure):
+        equal((own in text, other in text), (True, False), own)
+    # A change reaches both.
+    site.php("""$posts = get_posts(['name' => 'a-quiet-machine']);
+        wp_update_post(['ID' => $posts[0]->ID, 'post_content' => 'both ways']); do_action('yorozu_retry');""")
+    until('the change over both', lambda: 'both ways' in over_tls(site, '/a-quiet-machine/?first')[1]
+          and b'both ways' in site.get('/a-quiet-machine/?first').body)
+    # wp-admin without its slash leads to the same address.
+    location = subprocess.run(['curl', '-sk', '-o', '/dev/null', '-w', '%{redirect_url}', f'{site.secure}/wp-admin'],
+                              capture_output=True, text=True, check=True).stdout
+    equal(location, f'{site.secure}/wp-admin/')
+
+
+def test_a_browser_reads_the_site_over_http3(site):
+    key = subprocess.run(f'openssl x509 -in {site.folder}/tls/site.pem -pubkey -noout | openssl pkey -pubin -outform der',
+                         shell=True, check=True, capture_output=True).stdout
+    trusted = base64.b64encode(hashlib.sha256(key).digest()).decode()
+    browser = Browser(f'--origin-to-force-quic-on={site.secure[8:]}', f'--ignore-certificate-errors-spki-list={trusted}')
+    try:
+        for path in ('/', '/the-first-thousand/'):
+            browser.open(site.secure + path)
+            spoken = browser.run("""return performance.getEntries().filter(e => e.nextHopProtocol !== undefined)
+                .map(e => e.name + ' ' + e.nextHopProtocol)""")
+            own = [line for line in spoken if line.startswith(site.secure)]
+            assert len(own) > 2 and all(line.endswith(' h3') for line in own), own
+            equal(browser.run('return document.images.length && [...document.images].some(i => !i.naturalWidth)'), False)
+        log_in(browser, site, site.secure)
+        equal(browser.run('return performance.getEntriesByType("navigation")[0].nextHopProtocol'), 'h3')
+    finally:
+        browser.close()
 
 
 def test_known_visitors_bypass_and_leave_nothing_behind(site):
@@ -674,4 +723,4 @@ def test_everything_ends_with_the_run(site):
     assert time.monotonic() - begun < 5 * PATIENCE, 'the second start was not warm'
 
 
-main(globals())
+main(globals(), YOROZU_TLS='1')

@@ -94,7 +94,7 @@ class Part:
 
 
 PARTS = [
-    Part('fuzzing', 'fuzzing', 'fuzz/run 8', (), 1200, is_slow=True, again='fuzz/run 8 {test}'),
+    Part('fuzzing', 'fuzzing', 'fuzz/run 5', (), 1200, is_slow=True, again='fuzz/run 5 {test}'),
     Part('plugin', 'the WordPress plugin: changes of posts', 'tests/plugin.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
     Part('plugin-screens', 'the WordPress plugin: all else, and its screens', 'tests/plugin_screens.py', ('yorozu', 'wordpress'), 1200,
          is_slow=True),
@@ -118,6 +118,12 @@ PARTS = [
     Part('far-origin', 'a far origin', 'tests/far_origin.py', again='tests/far_origin.py'),
     Part('presets', 'the presets with PHP-FPM', 'tests/presets.py'),
     Part('instructions', 'instructions of a request', 'tests/instructions.py'),
+    Part('documents', 'what the documents say', 'tests/documents.py'),
+    Part('packaging', 'the packages', 'tests/packaging.py'),
+    Part('cluster', 'one WordPress behind three nodes', 'tests/cluster.py', ('yorozu', 'wordpress'), 1200, is_slow=True),
+    Part('nodes', 'purges of several nodes over Redis', 'tests/nodes.py'),
+    Part('metrics', 'metrics, and Prometheus that reads them', 'tests/metrics.py'),
+    Part('console', 'the console, in a browser and in a terminal', 'tests/console.py'),
     Part('runner', 'the runner of the tests itself', 'tests/runner.py', ()),
     Part('published', 'the published configurations', 'tests/published.py'),
 ]

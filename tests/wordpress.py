@@ -29,6 +29,7 @@ class Site:
 
     def __init__(self, data=None, **environment):
         self.environment = environment
+        self.last_line = '(The console is at|Behind it:) .*\n'
         self.folder = pathlib.Path(data or tempfile.mkdtemp(prefix='yorozu-site.'))
         self.folder.chmod(0o755)
         if data is None and os.environ.get('YOROZU_SITE'):
@@ -45,12 +46,14 @@ class Site:
                                         stdin=subprocess.DEVNULL, stdout=open(self.out, 'w'),
                                         stderr=subprocess.STDOUT, start_new_session=True)
         end = time.monotonic() + 300 * PATIENCE
-        while 'WordPress is at' not in self.out.read_text():
+        while not re.search(self.last_line, self.out.read_text()):
             assert self.process.poll() is None, self.out.read_text()
             assert time.monotonic() < end, self.out.read_text()
             time.sleep(0.05)
         self.url = re.search(r'http://127.0.0.1:\d+', self.out.read_text()).group(0)
         self.port = int(self.url.rpartition(':')[2])
+        # With YOROZU_TLS=1.
+        self.secure = (re.findall(r'https://127.0.0.1:\d+', self.out.read_text()) or [None])[0]
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -143,8 +146,8 @@ def equal(got, expected, what=''):
     assert got == expected, f'{what}: got {got!r}, expected {expected!r}'
 
 
-def log_in(browser, site):
-    browser.open(site.url + '/wp-login.php')
+def log_in(browser, site, address=None):
+    browser.open((address or site.url) + '/wp-login.php')
     browser.find('#user_login')
     browser.run('document.querySelector("#user_login").value = "admin";'
                 'document.querySelector("#user_pass").value = arguments[0]', site.password)
@@ -169,13 +172,13 @@ def keep(file):
     return 0 if good else 1
 
 
-def main(names):
+def main(names, **environment):
     """Runs the `test_…` among `names`, those of which the arguments name a part, on one site."""
     wanted = sys.argv[1:]
     tests = [(name, test) for name, test in names.items() if name.startswith('test_')
              and (not wanted or any(word in name for word in wanted))]
     mount_for_itself()
-    site, failed = Site(), 0
+    site, failed = Site(**environment), 0
     try:
         for name, test in tests:
             begun, problem = time.monotonic(), ''

@@ -6,7 +6,7 @@ from peers import PATIENCE, Folder, Server
 from .h2wire import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM,
                      SETTINGS, WINDOW_UPDATE, Connection, frame, headers, literals, request)
 from .origins import STDERR, STDOUT, Closing, FastcgiOrigin, HttpOrigin, answer, record, records
-from .wire import Broken, Client, ask, head
+from .wire import Client, ask, head
 
 # Of the system's making: what is beyond fails.
 DATA_BYTES = 1 << 30
@@ -451,35 +451,36 @@ FLOODS = [slow_heads, slow_contents, many_fields, large_cookie, long_target, end
           doubled_variable, maps_in_a_circle]
 
 
+class Bounded:
+    """A server with a limit of the system's on its memory, started again if an attack ends it."""
+
+    def __init__(self, folder, conf):
+        self.folder, self.conf = folder, conf
+
+    def __enter__(self):
+        prefix = ('prlimit', f'--data={DATA_BYTES}', '--core=0', '--')
+        self.server = Server(self.folder, self.conf, prefix=prefix)
+        return self
+
+    def __exit__(self, *_):
+        self.server.stop()
+
+    async def flooded(self, tried, floods, other):
+        for flood in floods:
+            if not tried.wants(flood.__name__):
+                continue
+            async with Watch(tried, self.server, flood.__name__, other):
+                await tried.attempt(flood.__name__, flood(self.server))
+            if self.server.process.poll() is not None:
+                self.server.stop()
+                self.__enter__()
+        tried.alive(self.server)
+
+
 async def run(tried):
     # Before there is any socket that it would hold open, too.
     other = OtherClient()
     http, fastcgi = HttpOrigin(respond), FastcgiOrigin(respond_fastcgi, raw=True)
     async with http, fastcgi:
-        with Folder() as folder:
-            conf = configuration(http.port, fastcgi.port)
-
-            def started():
-                return Server(folder, conf, prefix=('prlimit', f'--data={DATA_BYTES}', '--core=0', '--'))
-            server = started()
-            try:
-                for flood in FLOODS:
-                    if not tried.wants(flood.__name__):
-                        continue
-                    begun = time.monotonic()
-                    async with Watch(tried, server, flood.__name__, other):
-                        try:
-                            await flood(server)
-                        except (OSError, AssertionError, TimeoutError, Broken) as problem:
-                            tried.failed(flood.__name__, f'{type(problem).__name__} {problem}'[:300])
-                    if SHOW:
-                        print(f'{flood.__name__:32} {time.monotonic() - begun:5.1f} s')
-                    if server.process.poll() is not None:
-                        server.stop()
-                        server = started()
-                tried.alive(server)
-            finally:
-                server.stop()
-
-
-SHOW = False
+        with Folder() as folder, Bounded(folder, configuration(http.port, fastcgi.port)) as bounded:
+            await bounded.flooded(tried, FLOODS, other)

@@ -1,7 +1,6 @@
 """Bytes of HTTP/2: frames as they are wanted, fields as literals (RFC 7541, section 6.2), nothing checked."""
 import asyncio
-import peers
-from .wire import connected
+from .wire import Arriving, connected
 
 PREFACE = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -42,7 +41,7 @@ def headers(stream, fields, end=True, flags=END_HEADERS):
     return frame(HEADERS, flags | (END_STREAM if end else 0), stream, literals(fields))
 
 
-class Connection:
+class Connection(Arriving):
     """One connection to a server; answers are gathered by stream."""
 
     def __init__(self, reader, writer):
@@ -98,19 +97,6 @@ class Connection:
                 self.contents[stream] += content
             if flags & END_STREAM:
                 self.ended.add(stream)
-
-    async def until(self, condition, seconds=10 * peers.PATIENCE):
-        """Waits for an event; `False` if it does not come or the connection ends."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition():
-                    if self.closed:
-                        return False
-                    self.arrived.clear()
-                    await self.arrived.wait()
-                return True
-        except TimeoutError:
-            return False
 
     async def answer(self, stream):
         """The content of a stream's answer; `None` if it was reset or the connection ended."""

@@ -5,6 +5,7 @@ import asyncio, logging, ssl, time
 import packages, peers
 from tls import certificate
 from .h2wire import number, request
+from .wire import Arriving
 
 LACKS = packages.need_aioquic()
 if not LACKS:
@@ -25,6 +26,9 @@ NO_ERROR, INTERNAL_ERROR, STREAM_CREATION_ERROR, CLOSED_CRITICAL_STREAM, FRAME_U
     ID_ERROR, SETTINGS_ERROR, MISSING_SETTINGS = 0x100, 0x102, 0x103, 0x104, 0x105, 0x106, 0x107, 0x108, 0x109, 0x10a
 REQUEST_CANCELLED, REQUEST_INCOMPLETE, MESSAGE_ERROR = 0x10c, 0x10d, 0x10e
 DECOMPRESSION_FAILED, ENCODER_STREAM_ERROR, DECODER_STREAM_ERROR = 0x200, 0x201, 0x202
+
+# The reason that aioquic gives for an end of its own making.
+OWN_SILENCE = 'Idle timeout'
 
 
 def integer(value):
@@ -70,7 +74,7 @@ def get(target, **more):
 START = integer(CONTROL) + frame(SETTINGS)
 
 
-class Connection(asyncio.DatagramProtocol):
+class Connection(Arriving, asyncio.DatagramProtocol):
     """One connection to a server; answers are gathered by stream."""
 
     def __init__(self, quic):
@@ -164,7 +168,9 @@ class Connection(asyncio.DatagramProtocol):
             elif isinstance(event, events.StopSendingReceived):
                 self.stops[event.stream_id] = event.error_code
             elif isinstance(event, events.ConnectionTerminated):
-                self.closed, self.code, self.reason = True, event.error_code, event.reason_phrase
+                self.closed, self.reason = True, event.reason_phrase
+                # What the client's own patience comes to is nothing that the server said.
+                self.code = None if event.reason_phrase == OWN_SILENCE else event.error_code
             self.arrived.set()
 
     # what tests do
@@ -207,19 +213,6 @@ class Connection(asyncio.DatagramProtocol):
             for data in builder.flush()[0]:
                 self.transport.sendto(data)
             quic._packet_number = builder.packet_number
-
-    async def until(self, condition, seconds=10 * peers.PATIENCE):
-        """Waits for an event; `False` if it does not come or the connection ends."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition():
-                    if self.closed:
-                        return False
-                    self.arrived.clear()
-                    await self.arrived.wait()
-                return True
-        except TimeoutError:
-            return False
 
     async def end(self, seconds=10 * peers.PATIENCE):
         """The code that the server ends the connection with; `None` if it does not."""

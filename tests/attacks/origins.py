@@ -40,12 +40,11 @@ def echo(request):
     return f'{request.method} {request.target} {len(request.body)}\n'.encode('latin1') + request.body
 
 
-class Origin:
-    """Base of both: `respond(request)` gives bytes, or `None` to close; it may be a coroutine function."""
+class Listening:
+    """What takes connections on a port of its own, each of which `serve` serves to its end."""
 
-    def __init__(self, respond=None):
-        self.respond = respond or (lambda request: answer(echo(request)))
-        self.port, self.seen, self.broken, self.connections, self.tasks = free_port(), [], [], 0, set()
+    def __init__(self):
+        self.port, self.broken, self.connections, self.tasks = free_port(), [], 0, set()
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.connected, '127.0.0.1', self.port, limit=1 << 22,
@@ -70,6 +69,14 @@ class Origin:
         finally:
             writer.close()
             self.tasks.discard(asyncio.current_task())
+
+
+class Origin(Listening):
+    """Base of both: `respond(request)` gives bytes, or `None` to close; it may be a coroutine function."""
+
+    def __init__(self, respond=None):
+        super().__init__()
+        self.respond, self.seen = respond or (lambda request: answer(echo(request))), []
 
     async def answered(self, request, writer):
         self.seen.append(request)

@@ -1,10 +1,13 @@
 """What a class of attacks has tried and what came of it."""
 import os, random, shlex, time
 from peers import told
+from .wire import Broken
 
 CASE = os.environ.get('CASE', '')
 ROUNDS = int(os.environ.get('ROUNDS', '20'))
 SEED = int(os.environ.get('SEED', '0')) or random.randrange(1, 1 << 32)
+# Says how long each case took, where cases are long.
+SHOW = bool(os.environ.get('SHOW'))
 # Failures shown of one class; the others are counted.
 SHOWN = 12
 
@@ -36,6 +39,16 @@ class Tried:
         if not holds:
             self.failed(case, what)
         return holds
+
+    async def attempt(self, case, work):
+        """Awaits what fails by raising."""
+        begun = time.monotonic()
+        try:
+            await work
+        except (OSError, AssertionError, TimeoutError, Broken) as problem:
+            self.failed(case, f'{type(problem).__name__} {problem}'[:300])
+        if SHOW:
+            print(f'{case:60} {time.monotonic() - begun:5.1f} s', flush=True)
 
     def alive(self, server):
         """No attack ends a server or makes it panic."""

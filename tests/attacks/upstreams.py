@@ -5,9 +5,10 @@ new one. The client gets 502, or an answer that is visibly not whole; the log sa
 the next request gets its own answer.
 """
 import asyncio, os, re
-from peers import Folder, Server, free_port
+from peers import Folder, Server
 from .h2wire import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY,
                      PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, literals, number)
+from .origins import Listening
 from .wire import PATIENCE, Broken, Client, head
 
 MODES = ('kept', 'live', 'grpc')
@@ -24,44 +25,26 @@ def answer(stream, content=b'', fields=(), end=True):
     return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM if end else 0, stream, content)
 
 
-class Origin:
+class Origin(Listening):
     """Raw frames: `attack(stream)` gives bytes, or an endless generator of them; without one, answers that count up."""
 
     def __init__(self, window=65535, opens=True):
-        self.port, self.attack, self.count, self.connections, self.tasks = free_port(), None, 0, 0, set()
-        self.window, self.opens, self.pieces = window, opens, 0
+        super().__init__()
+        self.attack, self.count, self.window, self.opens, self.pieces = None, 0, window, opens, 0
 
-    async def __aenter__(self):
-        self.server = await asyncio.start_server(self.connected, '127.0.0.1', self.port)
-        return self
-
-    async def __aexit__(self, *_):
-        self.server.close()
-        for task in list(self.tasks):
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-
-    async def connected(self, reader, writer):
-        self.tasks.add(asyncio.current_task())
-        self.connections += 1
-        try:
-            assert await reader.readexactly(len(PREFACE)) == PREFACE
-            writer.write(settings((4, self.window)))
-            while True:
-                top = await reader.readexactly(9)
-                content = await reader.readexactly(int.from_bytes(top[:3]))
-                kind, flags, stream = top[3], top[4], int.from_bytes(top[5:])
-                self.pieces += kind == DATA
-                if kind == DATA and content and self.opens:
-                    for opened in (0, stream):
-                        writer.write(frame(WINDOW_UPDATE, 0, opened, len(content).to_bytes(4)))
-                if kind in (HEADERS, DATA) and flags & END_STREAM:
-                    await self.answered(writer, stream)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-            self.tasks.discard(asyncio.current_task())
+    async def serve(self, reader, writer, connection):
+        assert await reader.readexactly(len(PREFACE)) == PREFACE
+        writer.write(settings((4, self.window)))
+        while True:
+            top = await reader.readexactly(9)
+            content = await reader.readexactly(int.from_bytes(top[:3]))
+            kind, flags, stream = top[3], top[4], int.from_bytes(top[5:])
+            self.pieces += kind == DATA
+            if kind == DATA and content and self.opens:
+                for opened in (0, stream):
+                    writer.write(frame(WINDOW_UPDATE, 0, opened, len(content).to_bytes(4)))
+            if kind in (HEADERS, DATA) and flags & END_STREAM:
+                await self.answered(writer, stream)
 
     async def answered(self, writer, stream):
         if self.attack is None:

@@ -47,6 +47,23 @@ async def connected(port, data=b''):
     return reader, writer
 
 
+class Arriving:
+    """A connection that many wait for: `arrived` is set when something came, `closed` is said at its end."""
+
+    async def until(self, condition, seconds=PATIENCE):
+        """Waits for an event; `False` if it does not come or the connection ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    if self.closed:
+                        return False
+                    self.arrived.clear()
+                    await self.arrived.wait()
+                return True
+        except TimeoutError:
+            return False
+
+
 class Client:
     """One connection to a server."""
 

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""The documents say what is so: configurations load, commands are taken, links lead somewhere, messages are in the sources.
+
+  tests/documents.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import pathlib, re, shlex, subprocess, sys
+from peers import ROOT, YOROZU, Folder, run
+
+README = ROOT / 'README.md'
+PAGES = sorted((ROOT / 'docs').glob('*.md'))
+DOCUMENTS = [README, *PAGES]
+# Made from the rows, or quoted by others as it is.
+MADE = {'directives.md'}
+
+# --- messages ------------------------------------------------------------------------------------
+
+TROUBLE = ROOT / 'docs/troubleshooting.md'
+# Whose every message must be explained: what `-t` warns of, faults of the cache, what the process says of itself, and
+# refusals of directives that nginx does not have.
+EXPLAINED = [f'crates/server/src/config/{name}.rs' for name in ('findings', 'visitors', 'dropped_args', 'shared_sockets', 'cycles', 'issued')] + [
+    'crates/cache/src/lib.rs', 'crates/server/src/process/cache_manager.rs', 'crates/gateway/src/cache/drop_args.rs',
+    'crates/gateway/src/cache/early.rs', 'crates/modules/src/filters/more_headers/directives.rs']
+LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
+TESTS = re.compile(r'\n#\[cfg\(test\)\]\n(?:#\[[^\n]*\n)*mod \w+ \{')
+# `{}` and `{name}` in a message, `…` in a document.
+GAPS = re.compile(r'\{[^{}]*\}|…')
+
+
+def code_of(path):
+    """A file without its comments, attributes of lints and tests."""
+    text = TESTS.split(path.read_text())[0]
+    text = re.sub(r'^\s*//.*$', '', text, flags=re.M)
+    return re.sub(r'reason = "[^"]*"|expect\("[^"]*"\)', '', text)
+
+
+def literals(path):
+    """Texts in a file, as they are printed."""
+    for text in LITERAL.findall(code_of(path)):
+        text = re.sub(r'\\\n\s*', '', text).replace('\\"', '"').replace('\\\\', '\\')
+        yield ' '.join(text.split())
+
+
+def pieces(message):
+    """What stands fast in a message."""
+    return [piece.strip() for piece in GAPS.split(message) if len(piece.strip()) > 3]
+
+
+def explained():
+    """The messages of the page: all that is code in the first column of a table."""
+    for line in TROUBLE.read_text().splitlines():
+        if line.startswith('| `'):
+            yield from re.findall(r'`([^`]+)`', re.split(r'(?<!\\)\|', line)[1])
+
+
+def test_each_message_that_is_explained_is_in_the_sources():
+    known = '\n'.join(text for path in (ROOT / 'crates').rglob('src/**/*.rs') for text in literals(path))
+    scripts = [ROOT / 'packaging/yorozu/DEBIAN/postinst', ROOT / 'packaging/yorozu/usr/lib/yorozu/upgrade']
+    known += '\n'.join(path.read_text() for path in scripts)
+    # Texts that are put together say their parts.
+    known += '\n'.join(GAPS.sub('', text) for text in known.splitlines())
+    missing = [(message, piece) for message in explained() for piece in pieces(message) if piece not in known]
+    assert not missing, missing
+
+
+def test_each_message_of_ours_is_explained():
+    page = ' '.join(explained())
+    missing = []
+    for name in EXPLAINED:
+        for text in literals(ROOT / name):
+            fixed = max(pieces(text), key=len, default='')
+            # What ends with a full stop is of the manual.
+            if len(fixed.split()) > 3 and not text.endswith('.') and fixed not in page:
+                missing.append((name, text))
+    assert not missing, '\n'.join(map(str, missing))
+
+
+# --- configurations and commands -----------------------------------------------------------------
+
+def blocks(path):
+    """The indented blocks of a document, each a text."""
+    found, block = [], []
+    for line in path.read_text().splitlines() + ['.']:
+        if line.startswith('    '):
+            block.append(line[4:])
+        elif line.strip() or not block:
+            if block:
+                found.append('\n'.join(block).strip())
+            block = []
+        else:
+            block.append('')
+    return found
+
+
+def fenced(path):
+    """The blocks between ``` of a document."""
+    return re.findall(r'^```\w*\n(.*?)^```', path.read_text(), re.M | re.S)
+
+
+DIRECTIVE = re.compile(r'^[a-z_0-9]+( [^;{}]*)?[;{]', re.M)
+
+
+def is_configuration(block):
+    first = next(line for line in block.splitlines() if not line.startswith('#'))
+    words = first.split()
+    return bool(DIRECTIVE.match(first)) and words[0].rstrip(';') in directives() and not first.startswith('<')
+
+
+def directives():
+    if not hasattr(directives, 'known'):
+        directives.known = set(re.findall(r'^\| `(\w+)`', (ROOT / 'docs/directives.md').read_text(), re.M)) | {
+            'server', 'location', 'upstream', 'http', 'events', 'map', 'if', 'set', 'geo', 'split_clients', 'types', 'acme_issuer', 'include'}
+    return directives.known
+
+
+# What examples name and do not define.
+AROUND = {
+    'fastcgi_cache_path': 'fastcgi_cache_path {folder}/cache keys_zone=fscgi:1m;',
+    'upstream php': 'upstream php {{ server 127.0.0.1:9; }}',
+    'upstream app': 'upstream app {{ server 127.0.0.1:9; }}',
+    'set $memcached_key': 'server {{ set $memcached_key a; }}',
+    'map': 'map $request_method $purges {{ PURGE 1; default ""; }}',
+}
+
+
+def forms(block, folder):
+    """Where a block may stand: a whole file, in http, in server, in a location."""
+    around = ' '.join(text.format(folder=folder) for name, text in AROUND.items() if name not in block)
+    if 'shared=' in block:
+        around += ' cache_purge_bus redis://127.0.0.1:1?node=a;'
+    if re.search(r'^(http|events) \{', block, re.M):
+        yield block + ('' if 'events' in block else '\nevents {}')
+        return
+    server = 'listen 127.0.0.1:1;'
+    tls = f'ssl_certificate {folder}/crt; ssl_certificate_key {folder}/key;'
+    yield f'events {{}}\nhttp {{ {around} {block}\n }}'
+    yield f'events {{}}\nhttp {{ {around} {tls} {block}\n }}'
+    yield f'events {{}}\nhttp {{ {around} server {{ {server} {tls} {block}\n }} }}'
+    yield f'events {{}}\nhttp {{ {around} server {{ {server} location / {{ fastcgi_pass php; {block}\n }} }} }}'
+    yield f'events {{}}\nhttp {{ {around} server {{ {server} location / {{ proxy_pass http://app; {block}\n }} }} }}'
+    yield f'{block}\nevents {{}}\nhttp {{ }}'
+
+
+def loads(folder, text):
+    file = folder / 'nginx.conf'
+    for old, new in {'/etc/ssl/': f'{folder}/', '/etc/yorozu/': f'{folder}/', '/var/lib/yorozu': f'{folder}/state', '/var/cache/': f'{folder}/', '/var/log/': f'{folder}/',
+                     'origin.example.com': '127.0.0.1'}.items():
+        text = text.replace(old, new)
+    file.write_text(f'pid {folder}/pid; error_log {folder}/error.log;\n' + re.sub(r'^\s*(pid|error_log) .*$', '', text, flags=re.M))
+    done = subprocess.run([YOROZU, '-t', '-q', '-p', folder, '-c', file], capture_output=True, text=True)
+    return done.returncode == 0, done.stderr
+
+
+def why_not(folder, block):
+    """What is said of a block that can stand nowhere."""
+    tried = [loads(folder, form) for form in forms(block, folder)]
+    if any(is_taken for is_taken, _ in tried):
+        return None
+    return next((text for _, text in tried if 'not allowed here' not in text), tried[0][1])
+
+
+def test_each_configuration_loads():
+    count, refused = 0, []
+    with Folder() as folder:
+        for name in ('logs', 'yorozu'):
+            (folder / name).mkdir()
+        for name in ('uwsgi_params', 'scgi_params'):
+            (folder / name).touch()
+        (folder / 'bus.secret').write_text('a-secret-of-sixteen-bytes-or-more')
+        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2',
+                        '-subj', '/CN=localhost', '-keyout', folder / 'key', '-out', folder / 'crt'], check=True, stderr=subprocess.DEVNULL)
+        for path in DOCUMENTS:
+            for block in (part for block in blocks(path) + fenced(path) for part in block.split('\n\n')):
+                if not is_configuration(block):
+                    continue
+                count += 1
+                said = why_not(folder, block)
+                # Some are a list of lines of which one is chosen.
+                if said and any(why_not(folder, line) for line in block.splitlines()):
+                    refused.append(f'{path.name}:\n{block}\n{said}')
+    assert count > 10 and not refused, f'{count}\n' + '\n'.join(refused)
+
+
+COMMANDS = re.compile(r'^(?:sudo )?(?:\S*/)?yorozu (.*)$', re.M)
+
+
+def test_each_command_of_yorozu_is_one():
+    """Its options are taken: what it complains of is only that no server runs here, or a file that is not here."""
+    refused, count = [], 0
+    for path in DOCUMENTS:
+        for line in (line for block in blocks(path) + fenced(path) for line in COMMANDS.findall(block)):
+            words = shlex.split(line.partition(' >')[0], comments=True)
+            if '…' in line or any(word.isupper() and len(word) > 2 for word in words):
+                continue
+            count += 1
+            if 'daemon off;' in words or not set(words) & {'-t', '-T', '-v', '-V', '-h', 'cache', 'purge', 'warm', 'acme', '--directives'}:
+                continue
+            done = subprocess.run([YOROZU, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            if re.search(r'invalid option|requires (a|parameter|file|directory)|unknown (option|command)|expected one of|Usage:', done.stderr):
+                refused.append(f'{path.name}: yorozu {line}\n{done.stderr}')
+    assert count > 10 and not refused, '\n'.join(refused)
+
+
+def test_make_knows_each_target():
+    known = set(re.findall(r'^([\w-]+):', (ROOT / 'Makefile').read_text(), re.M))
+    named = {word for path in DOCUMENTS + [ROOT / 'CONTRIBUTING.md'] for block in blocks(path) + re.findall(r'`([^`]+)`', path.read_text())
+             for word in re.findall(r'^(?:[A-Z]+=\S+ )*make ([\w-]+)', block, re.M)}
+    assert named and named <= known, named - known
+
+
+def test_shell_blocks_are_shell():
+    for path in DOCUMENTS:
+        for block in blocks(path):
+            first = block.split()[0]
+            if first in ('apt', 'systemctl', 'cp', 'make', 'mariadb', 'echo', 'chown', 'ln', 'kill', 'podman', 'curl', 'sed'):
+                done = subprocess.run(['bash', '-n'], input=block, capture_output=True, text=True)
+                assert done.returncode == 0, f'{path}:\n{block}\n{done.stderr}'
+
+
+# --- links and sizes -----------------------------------------------------------------------------
+
+def anchors(path):
+    return {re.sub(r'[^\w\- ]', '', title.lower()).strip().replace(' ', '-') for title in re.findall(r'^#+ (.*)$', path.read_text(), re.M)}
+
+
+def test_links_lead_somewhere():
+    for path in DOCUMENTS + [ROOT / 'CHANGELOG.md', ROOT / 'CONTRIBUTING.md']:
+        for link in re.findall(r'\]\(([^)\s]+)\)', path.read_text()):
+            if link.startswith(('http:', 'https:')):
+                continue
+            place, _, anchor = link.partition('#')
+            target = path.parent / place if place else path
+            assert target.exists(), f'{path.name}: {link}'
+            assert not anchor or anchor in anchors(target), f'{path.name}: {link}'
+
+
+def test_the_handbook_lists_its_pages():
+    listed = set(re.findall(r'\]\((\S+\.md)\)', (ROOT / 'docs/README.md').read_text()))
+    assert listed == {path.name for path in PAGES} - {'README.md'}, listed ^ {path.name for path in PAGES}
+
+
+def test_the_readme_is_short():
+    count = len(README.read_text().splitlines())
+    assert count <= 130, count
+
+
+def test_the_chart_is_made_of_the_results():
+    sys.path.insert(0, str(ROOT / 'bench'))
+    import report
+    assert report.is_up_to_date(), 'bench/report.py writes it'
+
+
+if __name__ == '__main__':
+    sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')}, sys.argv[1:]))

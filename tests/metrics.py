@@ -1,0 +1,479 @@
+#!/usr/bin/env python3
+"""Metrics: what is counted is what happened, bounded, in forms that Prometheus itself reads.
+
+  tests/metrics.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import contextlib, http.client, http.server, json, pathlib, re, shutil, socket, subprocess, sys, threading, time
+import urllib.parse
+from peers import PATIENCE, ROOT, YOROZU, Folder, Process, Server, free_port, listens, run, until
+
+PROMETHEUS, PROMTOOL = shutil.which('prometheus'), shutil.which('promtool')
+SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$')
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Origin(http.server.BaseHTTPRequestHandler):
+    """Says in the query what it answers: wait=seconds, h=Name:value, status=, tags=count, upgrade."""
+    protocol_version = 'HTTP/1.1'
+
+    def do_GET(self):
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        time.sleep(float(query.get('wait', ['0'])[0]))
+        if 'upgrade' in query:
+            self.wfile.write(b'HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n')
+            self.close_connection = True
+            return
+        self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        self.send_response(int(query.get('status', ['200'])[0]))
+        for field in query.get('h', []):
+            self.send_header(*field.split(':', 1))
+        if 'tags' in query:
+            self.send_header('Cache-Tag', ' '.join(f't{number}' for number in range(int(query['tags'][0]))))
+        self.send_header('Content-Length', '5')
+        self.end_headers()
+        if self.command != 'HEAD':
+            self.wfile.write(b'page\n')
+
+    do_POST = do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def origin():
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Origin)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+
+
+CACHED = '''
+    proxy_cache_path $dir/cache keys_zone=pages:1m memory=4m;
+    upstream web { server 127.0.0.1:@WEB@; }
+    status_zone_limit 50;
+    server {
+        listen 127.0.0.1:$port;
+        server_name site.example;
+        status_zone $server_name;
+        location / {
+            status_zone pages;
+            proxy_pass http://web;
+            proxy_http_version 1.1;
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection $http_connection;
+            proxy_cache pages;
+            proxy_cache_key $uri;
+            proxy_cache_valid 200 1h;
+            proxy_cache_lock on;
+            proxy_cache_bypass $arg_bypass;
+            proxy_cache_purge PURGE from 127.0.0.1;
+            add_header X-Saved $cache_saved;
+            add_header X-Cache $upstream_cache_status;
+        }
+        location /metrics { status_zone off; prometheus all; allow 127.0.0.1; deny all; }
+        location /api/ { api; }
+        location /status { vhost_traffic_status_display; }
+    }'''
+
+
+def site(folder, web, http=CACHED, **more):
+    return Server(folder, http.replace('@WEB@', str(web)), **more)
+
+
+def get(server, path, method='GET', **headers):
+    connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30)
+    headers = {name.replace('_', '-'): value for name, value in headers.items()}
+    connection.request(method, path, headers={'Host': 'site.example'} | headers)
+    answer = connection.getresponse()
+    answer.text = answer.read().decode()
+    connection.close()
+    return answer
+
+
+def samples(text):
+    """Each sample of a report: its name and labels, and its value."""
+    found = {}
+    for line in text.splitlines():
+        if line and not line.startswith('#'):
+            name, labels, value = SAMPLE.match(line).groups()
+            key = name, *sorted(LABEL.findall(labels or ''))
+            assert key not in found, f'{line} stands there twice'
+            found[key] = float(value)
+    return found
+
+
+class Figures:
+    """The metrics at a moment."""
+
+    def __init__(self, server):
+        self.found = samples(get(server, '/metrics').text)
+
+    def __call__(self, metric, /, **labels):
+        return self.found.get((metric, *sorted(labels.items())), 0)
+
+    def sum(self, metric, /, **labels):
+        wanted = set(labels.items())
+        return sum(value for (found, *pairs), value in self.found.items() if found == metric and wanted <= set(pairs))
+
+
+def equal(got, wanted, what=''):
+    assert got == wanted, f'{what}: got {got!r}, wanted {wanted!r}'
+
+
+def checked(text):
+    """What Prometheus' own checker says of a report, if it is there."""
+    if PROMTOOL:
+        done = subprocess.run([PROMTOOL, 'check', 'metrics'], input=text, text=True, capture_output=True)
+        assert done.returncode == 0, f'{done.stdout}{done.stderr}{text}'
+
+
+def logged(server, count):
+    """A request is counted when its answer was sent: all are, once this many are. Scrapes are in no location's zone."""
+    until(f'{count} requests', lambda: Figures(server).sum('yorozu_location_requests_total') >= count)
+
+
+def what_the_cache_does_is_counted_by_reason():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        load = ['/a?wait=0.3', '/a', '/a', '/b?h=Set-Cookie:a=b', '/c?h=Cache-Control:no-store', '/a?bypass=1']
+        statuses = [get(server, path).headers.get('X-Cache') for path in load]
+        equal(statuses, ['MISS', 'HIT', 'HIT', 'MISS', 'MISS', 'BYPASS'])
+        get(server, '/a', 'POST')
+        # The answer to the bypass took the page's place.
+        equal(get(server, '/a').headers['X-Cache'], 'HIT')
+        get(server, '/a', 'PURGE')
+        logged(server, 9)
+        figures = Figures(server)
+        responses = lambda status: figures('yorozu_cache_responses_total', zone='pages', status=status)
+        equal([responses(word) for word in ('hit', 'miss', 'bypass', 'stale')], [3, 3, 1, 0])
+        forwarded = lambda reason: figures('yorozu_cache_forwarded_total', zone='pages', reason=reason)
+        equal([forwarded(word) for word in ('uri-miss', 'bypass', 'method', 'stale')], [3, 1, 1, 0])
+        not_stored = lambda reason: figures('yorozu_cache_not_stored_total', zone='pages', reason=reason)
+        equal([not_stored(word) for word in ('set-cookie', 'no-store', 'vary')], [1, 1, 0])
+        equal(figures('yorozu_purges_total', zone='pages', kind='page'), 1)
+        equal(figures('yorozu_purged_pages_total', zone='pages'), 1)
+        assert 0.6 <= figures('yorozu_saved_seconds_total', zone='pages') < 5 * PATIENCE
+        equal(figures('yorozu_upstream_requests_total', upstream='web'), 5)
+        equal(figures('yorozu_upstream_seconds_count', upstream='web'), 5)
+        assert figures('yorozu_upstream_seconds_sum', upstream='web') >= 0.3
+        equal(figures('yorozu_upstream_seconds_bucket', upstream='web', le='0.25'), 4)
+        equal(figures('yorozu_request_seconds_count', zone='site.example', cache='hit'), 3)
+        equal(figures('yorozu_location_request_seconds_count', zone='pages', cache='miss'), 3)
+
+
+def saved_time_is_said_and_kept_over_a_restart():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        equal(get(server, '/a?wait=0.3').headers.get('X-Saved'), None)
+        saved = get(server, '/a').headers['X-Saved']
+        assert re.fullmatch(r'0\.[3-9]\d\d|[1-9]\d*\.\d{3}', saved), saved
+        until('a file', lambda: any(path.is_file() and 'yorozu' not in path.name for path in (server.folder / 'cache').rglob('*')))
+        server.stop()
+        server.start()
+        server.wait_for(lambda: listens(server.port) and get(server, '/a').headers['X-Cache'] == 'HIT')
+        equal(get(server, '/a').headers['X-Saved'], saved)
+        logged(server, 2)
+        assert Figures(server)('yorozu_saved_seconds_total', zone='pages') >= 0.6
+
+
+def who_waits_for_a_page_is_counted():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        threads = [threading.Thread(target=get, args=(server, '/a?wait=1')) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        logged(server, 5)
+        figures = Figures(server)
+        equal(figures('yorozu_cache_collapsed_total', zone='pages'), 4)
+        equal(figures('yorozu_cache_forwarded_total', zone='pages', reason='uri-miss'), 1)
+
+
+def renewals_in_the_background_are_counted():
+    conf = CACHED.replace('proxy_cache_valid 200 1h;', '''proxy_cache_valid 200 1s; proxy_cache_use_stale updating;
+        proxy_cache_background_update on; proxy_ignore_headers Cache-Control;''')
+    with Folder() as folder, origin() as web, site(folder, web, conf) as server:
+        get(server, '/a')
+        until('a stale answer', lambda: get(server, '/a').headers['X-Cache'] == 'STALE')
+        until('its renewal', lambda: Figures(server)('yorozu_cache_refreshes_total', zone='pages') >= 1)
+        equal(Figures(server)('yorozu_cache_forwarded_total', zone='pages', reason='stale') >= 1, True)
+
+
+def a_connection_that_leaves_http_has_no_time():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        with socket.create_connection(('127.0.0.1', server.port)) as client:
+            client.sendall(b'GET /a?upgrade=1 HTTP/1.1\r\nHost: site.example\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n')
+            assert client.recv(1000).startswith(b'HTTP/1.1 101'), 'no tunnel'
+        logged(server, 1)
+        figures = Figures(server)
+        equal(figures('yorozu_requests_total', zone='site.example', status='1xx'), 1)
+        equal(figures.sum('yorozu_location_request_seconds_count', zone='pages'), 0)
+
+
+def both_formats_are_valid():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        for path in ('/a', '/a', '/b?status=404', '/c?h=Set-Cookie:a=b'):
+            get(server, path)
+        logged(server, 4)
+        text = get(server, '/metrics')
+        equal(text.headers['Content-Type'], 'text/plain; version=0.0.4; charset=utf-8')
+        checked(text.text)
+        checked(get(server, '/status/format/prometheus').text)
+        accept = 'application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1'
+        opened = get(server, '/metrics', Accept=accept)
+        equal(opened.headers['Content-Type'], 'application/openmetrics-text; version=1.0.0; charset=utf-8')
+        assert opened.text.endswith('# EOF\n') and '# TYPE yorozu_requests counter\n' in opened.text
+        equal(get(server, '/metrics', 'POST').status, 405)
+        equal(get(server, '/metrics', 'HEAD').status, 200)
+
+
+def hostile_names_stay_labels():
+    conf = '''server { listen 127.0.0.1:$port; status_zone $http_x_zone; location / { status_zone all; return 204; }
+        location /metrics { status_zone off; prometheus all; } location /status { vhost_traffic_status_display; } }'''
+    with Folder() as folder, site(folder, 0, conf) as server:
+        names = ['a"b', 'a\\', 'a\\"} 1', '<script>', 'x' * 256, 'y' * 300, '\xe9', '{zone="a"}']
+        for name in names:
+            get(server, '/', X_Zone=name)
+        logged(server, len(names))
+        text = get(server, '/metrics').text
+        checked(text)
+        zones = {dict(key[1:])['zone'] for key in samples(text) if key[0] == 'yorozu_sent_bytes_total' and len(key) > 1}
+        assert {'a\\"b', 'a\\\\', '<script>', 'other'} <= zones, zones
+        assert all(len(zone) <= 203 for zone in zones)
+        page = get(server, '/status').text
+        assert '<script>' not in page and '&lt;script>' in page
+
+
+def ten_thousand_hosts_take_no_more_memory():
+    conf = '''status_zone_limit 20; server { listen 127.0.0.1:$port; keepalive_requests 100000; status_zone $http_x_zone;
+        location / { status_zone $http_x_zone; return 204; } location /metrics { status_zone off; prometheus all; } }'''
+    with Folder() as folder, site(folder, 0, conf, main='worker_processes 1;') as server:
+        connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30)
+
+        def ask(numbers):
+            for number in numbers:
+                connection.request('GET', '/', headers={'Host': f'h{number}.example', 'X-Zone': f'h{number}.example'})
+                connection.getresponse().read()
+        ask(range(1000))
+        before = server.allocated_bytes()
+        ask(range(1000, 11000))
+        grown = server.allocated_bytes() - before
+        assert grown < 256 * 1024, f'{grown} bytes more'
+        logged(server, 11000)
+        figures = Figures(server)
+        equal(figures('yorozu_requests_total', zone='other', status='2xx'), 11000 - 20)
+        zones = {dict(key[1:]).get('zone') for key in figures.found if key[0] == 'yorozu_requests_total'}
+        # 20, the rest, and what has no zone.
+        assert len(zones) <= 22, zones
+
+
+def a_reload_and_more_workers_count_on():
+    with Folder() as folder, origin() as web, site(folder, web, main='worker_processes 2;') as server:
+        for _ in range(20):
+            get(server, '/a')
+        logged(server, 20)
+        text = (server.folder / 'nginx.conf').read_text()
+        (server.folder / 'nginx.conf').write_text(text.replace('worker_processes 2', 'worker_processes 4'))
+        server.process.send_signal(1)
+        until('the reload', lambda: 'configuration 1 released' in server.log())
+        for _ in range(20):
+            get(server, '/a')
+        until('all of them', lambda: Figures(server)('yorozu_cache_responses_total', zone='pages', status='hit') == 39)
+
+
+def the_api_has_nginxs_shape():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        for path in ('/a', '/a', '/b?status=404'):
+            get(server, path)
+        logged(server, 3)
+        value = lambda path: json.loads(get(server, f'/api/{path}').text)
+        equal(value(''), list(range(1, 10)))
+        equal(value('9'), ['connections', 'http', 'nginx', 'processes', 'ssl'])
+        equal(value('9/http/'), ['caches', 'location_zones', 'requests', 'server_zones', 'upstreams'])
+        cache = value('9/http/caches/pages')
+        equal((cache['hit']['responses'], cache['miss']['responses'], cache['miss']['responses_written']), (1, 2, 1))
+        equal(set(cache) - {'yorozu'}, {'size', 'cold', 'hit', 'stale', 'updating', 'revalidated', 'miss', 'expired', 'bypass'})
+        zone = value('9/http/location_zones/pages')
+        equal((zone['requests'], zone['responses']['codes']), (3, {'200': 2, '404': 1}))
+        peer, = value('9/http/upstreams/web')['peers']
+        equal((peer['server'], peer['state'], peer['requests'], peer['fails']), (f'127.0.0.1:{web}', 'up', 2, 0))
+        equal(value('9/http/caches?fields='), ['pages'])
+        equal(set(value('9/http/caches?fields=size,cold')['pages']), {'size', 'cold'})
+        equal(set(value('9/nginx?fields=version,pid')), {'version', 'pid'})
+        for path, status, code in [('9/none', 404, 'PathNotFound'), ('9/http/caches/none', 404, 'CacheNotFound'), ('99', 404, 'UnknownVersion'),
+                                   ('9/nginx/more', 404, 'PathNotFound'), ('9/http/upstreams/none', 404, 'UpstreamNotFound')]:
+            answer = get(server, f'/api/{path}')
+            error = json.loads(answer.text)
+            equal((answer.status, error['error']['status'], error['error']['code']), (status, status, code), path)
+            equal(set(error), {'error', 'request_id', 'href'})
+        for method, code in (('POST', 'MethodDisabled'), ('DELETE', 'MethodDisabled'), ('PUT', 'MethodNotAllowed')):
+            answer = get(server, '/api/9/http/caches/pages', method)
+            equal((answer.status, json.loads(answer.text)['error']['code']), (405, code))
+
+
+def handshakes_and_certificates_are_shown():
+    with Folder() as folder:
+        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2',
+                        '-subj', '/CN=site.example', '-keyout', folder / 'key', '-out', folder / 'crt'], check=True, capture_output=True)
+        tls = free_port()
+        conf = f'''server {{ listen 127.0.0.1:$port; listen 127.0.0.1:{tls} ssl; server_name site.example;
+            ssl_certificate {folder}/crt; ssl_certificate_key {folder}/key;
+            location /metrics {{ prometheus all; }} location /api {{ api; }} }}'''
+        with site(folder, 0, conf) as server:
+            done = subprocess.run(['curl', '-sk', f'https://127.0.0.1:{tls}/metrics'], capture_output=True, text=True)
+            assert done.returncode == 0, done
+            subprocess.run(['curl', '-sk', '--tls-max', '1.1', '--ciphers', 'DEFAULT@SECLEVEL=0', f'https://127.0.0.1:{tls}/'], capture_output=True)
+            figures = Figures(server)
+            left = figures('yorozu_certificate_expiry_seconds', name='site.example') - time.time()
+            assert 86400 < left <= 2 * 86400, left
+            equal(figures('yorozu_tls_handshakes_total', outcome='full'), 1)
+            equal(figures('yorozu_tls_handshakes_total', outcome='failed'), 1)
+            equal(json.loads(get(server, '/api/9/ssl').text)['handshakes'], 1)
+
+
+def lines_that_are_lost_are_counted():
+    conf = '''server { listen 127.0.0.1:$port; location / { access_log /dev/full; return 204; }
+        location /metrics { prometheus all; } }'''
+    with Folder() as folder, site(folder, 0, conf) as server:
+        for _ in range(3):
+            get(server, '/')
+        until('the lost lines', lambda: Figures(server)('yorozu_log_lines_lost_total') == 3)
+
+
+def what_is_refused_is_refused():
+    cases = {
+        'location / { prometheus none; }': 'unknown template "none", expected "all"',
+        'location / { api write=on; }': '"write=on" is not supported: there is nothing to write',
+        'location / { prometheus all; api; }': '"api" cannot be in a location that has another handler',
+        'location / { proxy_pass http://127.0.0.1:1; prometheus all; }': '"prometheus" cannot be in a location that has another handler',
+        'location / { prometheus all; stub_status; }': '"stub_status" cannot be in a location that has another handler',
+        'status_zone "";': 'empty zone name',
+        'error_log memory:1;': 'invalid buffer size "1"',
+        'error_log memory:x;': 'invalid buffer size "x"',
+    }
+    for text, wanted in cases.items():
+        status, said = test_of(f'http {{ server {{ listen 127.0.0.1:{free_port()}; {text} }} }}')
+        assert status == 1 and wanted in said, f'{text}: {said}'
+
+
+def test_of(text):
+    """What `-t` says of a configuration, and its status."""
+    with Folder() as folder:
+        (folder / 'logs').mkdir()
+        (folder / 'nginx.conf').write_text(f'pid {folder}/pid;\n{"" if "events" in text else "events {}"}\n{text}')
+        done = subprocess.run([YOROZU, '-t', '-p', folder, '-c', folder / 'nginx.conf'], capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+
+def the_error_log_in_memory_can_be_read():
+    conf = 'server { listen 127.0.0.1:$port; location / { root /nonexistent; } }'
+    with Folder() as folder, site(folder, 0, conf, main='error_log memory:8k info;') as server:
+        said = lambda: subprocess.run([YOROZU, '-p', server.folder, '-c', server.folder / 'nginx.conf', 'log', '--error'],
+                                      capture_output=True, text=True)
+        get(server, '/first')
+        text = said()
+        assert text.returncode == 0 and '/nonexistent/first" failed (2: No such file' in text.stdout, text
+        server.process.send_signal(1)
+        until('the reload', lambda: 'configuration 1 released' in server.log())
+        assert '/nonexistent/first' in said().stdout, 'a reload keeps it'
+        for number in range(100):
+            get(server, f'/{number}')
+        text = said().stdout
+        assert '/first' not in text and '/99" failed' in text and len(text) <= 8192
+
+
+def prometheus_scrapes_it():
+    assert PROMETHEUS, 'the package prometheus is missing'
+    port = free_port()
+    document = (ROOT / 'docs/metrics.md').read_text()
+    scrape, = re.findall(r'```yaml\n(.*?)```', document, re.S)
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        for path in ('/a', '/a', '/b?status=404', '/c?h=Set-Cookie:a=b'):
+            get(server, path)
+        scrape = scrape.replace('www.example.com', f'127.0.0.1:{server.port}').replace('scheme: https', 'scheme: http')
+        assert str(server.port) in scrape and 'scheme: http\n' in scrape, scrape
+        (folder / 'prometheus.yml').write_text(f'global: {{ scrape_interval: 1s }}\n{scrape}')
+        command = [PROMETHEUS, f'--config.file={folder}/prometheus.yml', f'--storage.tsdb.path={folder}/data', f'--web.listen-address=127.0.0.1:{port}']
+        with Process(command, folder / 'prometheus.out') as prometheus:
+            def asked(path):
+                connection = http.client.HTTPConnection('127.0.0.1', port, timeout=30)
+                connection.request('GET', path)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            prometheus.wait_for(lambda: listens(port) and asked('/-/ready')[0] == 200)
+
+            def value(query):
+                found = json.loads(asked('/api/v1/query?' + urllib.parse.urlencode({'query': query}))[1])
+                equal(found['status'], 'success', found)
+                return [float(one['value'][1]) for one in found['data']['result']]
+            until('a scrape', lambda: value('up') == [1])
+            until('its figures', lambda: value('yorozu_cache_responses_total{zone="pages",status="hit"}') == [1])
+            equal(value('sum(yorozu_cache_not_stored_total{reason="set-cookie"})'), [1])
+            for panel, query in queries():
+                value(query)
+    print(f'{len(list(queries()))} queries of the dashboard')
+
+
+def queries():
+    """The dashboard's queries."""
+    dashboard = json.loads((ROOT / 'console/grafana.json').read_text())
+    for panel in dashboard['panels']:
+        for target in panel.get('targets', []):
+            query = target['expr'].replace('$__rate_interval', '5m').replace('$job', '.*').replace('$zone', '.*').replace('$cache', '.*')
+            yield panel['title'], query
+
+
+def the_dashboard_knows_the_metrics():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        for path in ('/a', '/a'):
+            get(server, path)
+        logged(server, 2)
+        text = get(server, '/metrics').text
+        there = {re.sub(r'$', '', name) for name in re.findall(r'^# TYPE (\w+)', text, re.M)}
+        # Of a server without certificates these are missing.
+        there |= {'yorozu_certificate_expiry_seconds'}
+        used = set()
+        for panel, query in queries():
+            names = {re.sub(r'_(bucket|sum|count)$', '', name) for name in re.findall(r'\b(?:yorozu|nginx)_\w+', query)}
+            assert names, f'{panel}: {query}'
+            assert names <= there, f'{panel}: {names - there}'
+            used |= names
+        document = (ROOT / 'docs/metrics.md').read_text()
+        unsaid = {name for name in there if f'`{name}`' not in document and f'`{name}{{' not in document}
+        assert not unsaid, f'docs/metrics.md lacks {unsaid}'
+        assert len(used) > 12, used
+
+
+def configurations_of_the_document_load():
+    document = (ROOT / 'docs/metrics.md').read_text()
+    blocks = re.findall(r'```nginx\n(.*?)```', document, re.S)
+    assert len(blocks) >= 3
+    with Folder() as folder:
+        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2',
+                        '-subj', '/CN=a', '-keyout', folder / 'key', '-out', folder / 'crt'], check=True, capture_output=True)
+        for block in blocks:
+            block = re.sub(r'/var/(log|cache)/\w+', str(folder), block)
+            status, said = test_of(block)
+            equal((status, 'warn' in said), (0, False), f'{block}{said}')
+
+
+def a_log_line_is_json():
+    document = (ROOT / 'docs/metrics.md').read_text()
+    format_, = re.findall(r'log_format metrics.*?;\n', document, re.S)
+    conf = CACHED.replace('server {\n', f'{format_} server {{ access_log $dir/logs/json.log metrics;\n', 1)
+    with Folder() as folder, origin() as web, site(folder, web, conf) as server:
+        for path in ('/a', '/a"?x=\\"', '/b?h=Set-Cookie:a=b', '/a'):
+            get(server, path.replace('"', '%22').replace('\\', '%5C'), User_Agent='"\\\t')
+        log = server.folder / 'logs/json.log'
+        until('four lines', lambda: log.exists() and log.read_text().count('\n') == 4)
+        first, _, cookie, hit = map(json.loads, log.read_text().splitlines())
+        equal((first['cache'], cookie['detail'], hit['cache'], hit['agent']), ('MISS', 'set-cookie', 'HIT', '"\\\t'))
+        assert float(hit['saved']) >= 0
+
+
+TESTS = {name.replace('_', ' '): test for name, test in list(globals().items())
+         if callable(test) and getattr(test, '__module__', '') == __name__
+         and name not in ('Origin', 'origin', 'site', 'get', 'samples', 'Figures', 'equal', 'checked', 'logged', 'queries', 'test_of')}
+
+if __name__ == '__main__':
+    sys.exit(run(TESTS, sys.argv[1:]))

@@ -1,0 +1,946 @@
+#!/usr/bin/env python3
+"""More than one machine: purges over Redis, with nodes, servers and networks that come and go.
+
+  tests/nodes.py [NAME ...]     runs the tests whose names contain one of NAME
+"""
+import collections, contextlib, http.client, http.server, json, os, random, shutil, signal, socket, statistics
+import subprocess, sys, threading, time
+from console import Viewer
+from peers import PATIENCE, YOROZU, Folder, Memcached, Process, Server, free_port, listens, run, until
+
+# A page's version at the origin is how often it changed; and how often it was asked for.
+VERSIONS, ASKED = collections.Counter(), collections.Counter()
+SECRET = 'a secret of more than sixteen bytes'
+TOKEN = 'a-token-of-sixteen-bytes'
+
+
+class Origin(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    wbufsize = -1
+    disable_nagle_algorithm = True
+
+    def do_GET(self):
+        ASKED[self.path] += 1
+        text = str(VERSIONS[self.path]).encode()
+        if 'slow' in self.path:
+            time.sleep(0.5)
+        if 'long' in self.path:
+            text += b' ' * 5000
+        self.send_response(200)
+        if 'varied' in self.path:
+            self.send_header('Vary', 'X-Kind')
+            text += self.headers['X-Kind'].encode()
+        if 'private' in self.path:
+            self.send_header('Set-Cookie', 'a=b')
+        self.send_header('Content-Type', 'text/plain')
+        self.send_header('Cache-Control', 'max-age=3600')
+        self.send_header('Surrogate-Key', f'all page{self.path.replace("/", "-")}')
+        self.send_header('Content-Length', str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+class Origins(http.server.ThreadingHTTPServer):
+    daemon_threads, request_queue_size = True, 100
+
+    def handle_error(self, *_):
+        """A node that is killed breaks its connections."""
+
+
+@contextlib.contextmanager
+def origin():
+    server = Origins(('127.0.0.1', 0), Origin)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+
+
+class Redis(Process):
+    def __init__(self, folder, *options, port=None, program='redis-server'):
+        self.port = port or free_port()
+        self.folder = folder / f'redis-{self.port}'
+        self.folder.mkdir()
+        super().__init__([program, '--port', self.port, '--bind', '127.0.0.1', '--dir', self.folder, '--save', '',
+                          '--unixsocket', self.folder / 'socket', '--unixsocketperm', '777', *options],
+                         self.folder / 'out')
+        self.wait_for(self.answers)
+        self.folder.chmod(0o755)
+
+    def answers(self):
+        try:
+            return self.ask('PING') == 'PONG'
+        except OSError:
+            return False
+
+    def again(self):
+        self.start()
+        self.wait_for(self.answers)
+
+    def ask(self, *words):
+        with socket.create_connection(('127.0.0.1', self.port), 10) as connection:
+            return ask(connection.makefile('rwb'), *words)
+
+    def entries(self, stream='yorozu'):
+        return [(name.decode(), dict(zip(fields[::2], fields[1::2])))
+                for name, fields in self.ask('XRANGE', stream, '-', '+')]
+
+
+def ask(stream, *words):
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    stream.write(b'*%d\r\n' % len(words) + b''.join(b'$%d\r\n%s\r\n' % (len(word), word) for word in words))
+    stream.flush()
+    return reply(stream)
+
+
+def reply(stream):
+    line = stream.readline().rstrip(b'\r\n')
+    if not line:
+        raise OSError('closed')
+    kind, rest = line[:1], line[1:].decode()
+    if kind == b'$':
+        return None if rest == '-1' else stream.read(int(rest) + 2)[:-2]
+    if kind == b'*':
+        return None if rest == '-1' else [reply(stream) for _ in range(int(rest))]
+    return int(rest) if kind == b':' else rest
+
+
+class Proxy:
+    """A network between a node and Redis, which can be cut: nothing passes then, and nothing is closed."""
+
+    def __init__(self, port):
+        self.to, self.is_cut = port, threading.Event()
+        self.listener = socket.create_server(('127.0.0.1', 0), backlog=50)
+        self.port = self.listener.getsockname()[1]
+        self.all = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            near, _ = self.listener.accept()
+            threading.Thread(target=self.join, args=(near,), daemon=True).start()
+
+    def join(self, near):
+        while self.is_cut.is_set():
+            time.sleep(0.005)
+        try:
+            far = socket.create_connection(('127.0.0.1', self.to))
+        except OSError:
+            near.close()
+            return
+        for each in near, far:
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for one, other in ((near, far), (far, near)):
+            threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
+
+    def carry(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                while self.is_cut.is_set():
+                    time.sleep(0.005)
+                other.sendall(data)
+        for each in one, other:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+NODE = '''
+    proxy_cache_path $dir/cache keys_zone=pages:1m memory=4m @SHARED@;
+    gzip on; gzip_types text/plain; gzip_min_length 1000; gzip_proxied any;
+    cache_purge_bus @BUS@;
+    server {
+        listen 127.0.0.1:$port;
+        server_name site.example;
+        location / {
+            proxy_pass http://127.0.0.1:@WEB@;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_cache pages;
+            proxy_cache_key $uri;
+            proxy_cache_lock on;
+            proxy_cache_use_stale updating;
+            proxy_cache_background_update on;
+            proxy_cache_purge PURGE from 127.0.0.1;
+            add_header X-Cache $upstream_cache_status;
+        }
+        location = /.purge { cache_purge_api token=@TOKEN@; }
+        location = /.metrics { prometheus all; }
+    }'''
+
+
+class Node(Server):
+    """A node of a site."""
+
+    def __init__(self, folder, web, bus, name, http=NODE, **more):
+        self.name = name
+        if 'node=' not in bus:
+            bus += f' node={name}'
+        http = http.replace('@SHARED@', '').replace('@BUS@', bus).replace('@WEB@', str(web)).replace('@TOKEN@', TOKEN)
+        super().__init__(folder, http, main='worker_processes 2;', **more)
+
+    def ask(self, path, method='GET', body=None, headers=()):
+        connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=30)
+        try:
+            connection.request(method, path, body, {'Host': 'site.example', **dict(headers)})
+            answer = connection.getresponse()
+            return answer, answer.read().decode(errors='replace')
+        finally:
+            connection.close()
+
+    def page(self, path):
+        """The version that this node shows, and how it came by it."""
+        answer, text = self.ask(path)
+        return int(text), answer.headers['X-Cache']
+
+    def purge(self, path):
+        """What was said of the other nodes."""
+        answer, text = self.ask(path, 'PURGE')
+        assert answer.status in (200, 412), (answer.status, text)
+        return answer.headers['X-Purge-Bus']
+
+    def purge_by_api(self, *batches):
+        answer, text = self.ask('/.purge', 'POST', json.dumps(batches), {'Authorization': f'Bearer {TOKEN}'})
+        assert answer.status == 200, (answer.status, text)
+        return json.loads(text)
+
+    def metric(self, name, of='purge_bus'):
+        _, text = self.ask('/.metrics')
+        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f'yorozu_{of}_{name}'))
+
+    def shared(self, outcome):
+        return self.metric(f'total{{zone="pages",outcome="{outcome}"}}', 'cache_shared')
+
+    def again(self):
+        lines = self.log().count('start worker threads')
+        # Threads of a process may outlive the one that the system lists.
+        until('the end of its sockets', lambda: not listens(self.port))
+        self.start()
+        self.wait_for(lambda: listens(self.port) and self.log().count('start worker threads') > lines)
+
+    def reload(self):
+        lines = self.log().count('reconfigured')
+        os.kill(self.pid, signal.SIGHUP)
+        until('the reload', lambda: self.log().count('reconfigured') > lines)
+
+    def becomes(self, path, version, seconds=10):
+        until(f'{path} at version {version} on {self.name}', lambda: self.page(path)[0] >= version, seconds)
+
+    def says(self, text, count=1):
+        until(f'a line with "{text}" on {self.name}', lambda: self.log().count(text) >= count)
+
+
+GONE = 'its place in the stream is gone'
+
+
+@contextlib.contextmanager
+def site(names='abc', bus='redis://127.0.0.1:@REDIS@', redis=(), http=NODE, shared='', **more):
+    """Nodes of one Redis, each behind a network of its own."""
+    VERSIONS.clear(), ASKED.clear()
+    with Folder() as folder, origin() as web, Redis(folder, *redis) as server, contextlib.ExitStack() as stack:
+        (folder / 'secret').write_text(SECRET + '\n')
+        (folder / 'secret').chmod(0o644)
+        nodes = []
+        for name in names:
+            proxy = Proxy(server.port)
+            text = bus.replace('@REDIS@', str(proxy.port)).replace('@SECRET@', str(folder / 'secret'))
+            tier = f'shared={shared.replace("@REDIS@", str(server.port))}' if shared else ''
+            node = stack.enter_context(Node(folder, web, text, name, http.replace('@SHARED@', tier), **more))
+            node.proxy = proxy
+            nodes.append(node)
+        server.web, server.root = web, folder
+        for before, node in enumerate(reversed(nodes)):
+            # What is made before a node has read that another one came counts as older than that.
+            until('the others', lambda: node.metric('entries_total{kind="read"}') >= before)
+        yield server, nodes
+
+
+def warm(nodes, *paths):
+    for node in nodes:
+        for path in paths:
+            until('a hit', lambda: node.page(path)[1] == 'HIT')
+
+
+def purges_reach_every_node():
+    with site() as (redis, nodes):
+        a, b, c = nodes
+        warm(nodes, '/1', '/2', '/3', '/4')
+        VERSIONS['/1'] += 1
+        assert a.purge('/1') == 'sent'
+        assert a.page('/1') == (1, 'MISS')
+        b.becomes('/1', 1), c.becomes('/1', 1)
+        VERSIONS.update(['/2', '/3', '/4'])
+        answers = b.purge_by_api({'tags': ['page-2']}, {'urls': ['//site.example/3']}, {'tags': ['page-4'], 'soft': True})
+        assert [answer['bus'] for answer in answers] == ['sent'] * 3, answers
+        for node in nodes:
+            for path in '/2', '/4':
+                node.becomes(path, 1)
+        assert a.metric('connected') == 1 and a.metric('entries_total{kind="sent"}') >= 2
+        assert c.metric('entries_total{kind="read"}') >= 4
+        assert all(GONE not in node.log() for node in nodes)
+
+
+def viewers_are_told_of_purges_of_other_nodes():
+    with site('ab') as (_, (a, b)):
+        warm([b], '/1')
+        with Viewer(b, unix=b.folder / 'pid.sock') as viewer:
+            viewer.next('figures')
+            a.purge_by_api({'tags': ['page-1'], 'soft': True})
+            [purge] = viewer.next('purges')
+            assert (purge['kind'], purge['what'], purge['pages'], purge['soft']) == ('tag', 'site.example page-1', 1, True), purge
+
+
+def others_follow_at_once():
+    """The first new answer of others comes within 100 ms of the purge, also through a reload."""
+    with site() as (_, nodes):
+        a, b, c = nodes
+        took = []
+        for number in range(1, 101):
+            if number == 50:
+                b.reload()
+            warm(nodes, '/1')
+            VERSIONS['/1'] += 1
+            a.purge('/1')
+            begun = time.monotonic()
+            for node in b, c:
+                while node.page('/1')[0] < number:
+                    pass
+                took.append(time.monotonic() - begun)
+        took.sort()
+        print(f'others followed after {statistics.median(took) * 1000:.1f} ms, p99 {took[-2] * 1000:.1f} ms')
+        assert statistics.median(took) < 0.1 * PATIENCE
+
+
+def a_node_that_was_away_reads_before_it_serves():
+    with site() as (redis, nodes):
+        a, b, c = nodes
+        warm(nodes, '/1', '/2')
+        b.kill()
+        os.kill(c.serving_pid, signal.SIGSTOP)
+        VERSIONS['/1'] += 1
+        a.purge('/1')
+        os.kill(c.serving_pid, signal.SIGCONT)
+        c.becomes('/1', 1)
+        b.again()
+        assert b.page('/1') == (1, 'MISS'), 'the first answer of all'
+        assert b.page('/2') == (0, 'HIT'), 'what was not purged is still there'
+        # Cut off, it serves what it has, and follows when it is back.
+        c.proxy.is_cut.set()
+        VERSIONS['/2'] += 1
+        a.purge('/2')
+        assert c.page('/2') == (0, 'HIT')
+        c.proxy.is_cut.clear()
+        c.becomes('/2', 1)
+        assert all(GONE not in node.log() for node in nodes)
+
+
+def without_redis_a_start_purges_everything():
+    with site('a') as (redis, [a]):
+        warm([a], '/1')
+        a.kill()
+        os.kill(redis.pid, signal.SIGSTOP)
+        VERSIONS['/1'] += 1
+        begun = time.monotonic()
+        a.again()
+        assert a.page('/1') == (1, 'MISS')
+        a.says('what the other nodes purged is not known: everything stored is purged softly')
+        os.kill(redis.pid, signal.SIGCONT)
+        until('the bus', lambda: a.metric('connected') == 1)
+        assert GONE not in a.log()
+
+
+def without_redis_purges_are_queued():
+    with site(bus='redis://127.0.0.1:@REDIS@?timeout=200ms', redis=['--appendonly', 'yes']) as (redis, nodes):
+        a, b, c = nodes
+        warm(nodes, '/1', '/2', '/3', '/4')
+        redis.kill()
+        for path in '/1', '/2', '/3':
+            VERSIONS[path] += 1
+            assert a.purge(path) == 'queued'
+            assert a.page(path) == (1, 'MISS'), 'its own node is done'
+        assert a.purge_by_api({'tags': ['none']})[0]['bus'] == 'queued'
+        assert a.metric('queued') == 4 and a.metric('connected') == 0
+        a.says('does not answer, purges are queued')
+        # They outlast the node.
+        a.kill()
+        a.again()
+        assert a.page('/4')[0] == 0
+        assert a.metric('queued') >= 1
+        redis.again()
+        for node in b, c:
+            for path in '/1', '/2', '/3':
+                node.becomes(path, 1)
+        until('the queue', lambda: a.metric('queued') == 0)
+        lines = b''.join(fields[b'lines'] for _, fields in redis.entries()).decode().splitlines()
+        keys = [bytes.fromhex(line.split()[1][5:]).decode() for line in lines if ' page:' in line]
+        assert keys == ['/1', '/2', '/3'], keys
+        until('the file', lambda: not (a.folder / 'cache/yorozu.bus.queue').exists())
+        a.says('answers again')
+        a.kill()
+        a.again()
+        assert a.metric('queued') == 0
+
+
+def who_lost_its_place_purges_everything():
+    with site('ab', redis=['--appendonly', 'no']) as (redis, nodes):
+        a, b = nodes
+        for number, lose in enumerate([lambda: redis.ask('FLUSHALL'), lambda: redis.ask('XTRIM', 'yorozu', 'MAXLEN', 1),
+                                       lambda: (redis.kill(), redis.again())], 1):
+            for node in nodes:
+                until('the bus', lambda: node.metric('connected') == 1)
+            warm(nodes, '/1', '/2')
+            b.proxy.is_cut.set()
+            VERSIONS.update(['/1', '/2'])
+            a.purge('/1')
+            a.purge('/2')
+            lose()
+            b.proxy.is_cut.clear()
+            for path in '/1', '/2':
+                b.becomes(path, number)
+            b.says(GONE, number)
+            # Everybody's place was lost, but for the one who had read the last entry.
+            until('the bus', lambda: b.metric('connected') == 1)
+        time.sleep(1.2)
+        assert b.log().count(GONE) == 3, b.log()
+        assert b.metric('lost_total') == 3
+
+
+def what_is_missing_is_noticed():
+    """An entry that Redis had taken and then has no more, while everyone's place is still there."""
+    with site('ab') as (redis, nodes):
+        a, b = nodes
+        warm(nodes, '/1', '/2')
+        b.kill()
+        VERSIONS.update(['/1', '/2'])
+        a.purge('/1')
+        redis.ask('XDEL', 'yorozu', redis.entries()[-1][0])
+        a.purge('/2')
+        b.again()
+        for path in '/1', '/2':
+            b.becomes(path, 1)
+        b.says('are missing: everything stored is purged softly')
+
+
+def a_redis_that_comes_back_older_is_noticed():
+    with site('ab') as (redis, nodes):
+        a, b = nodes
+        warm(nodes, '/1')
+        redis.ask('SAVE')
+        b.kill()
+        VERSIONS['/1'] += 1
+        assert a.purge('/1') == 'sent'
+        # As a replica that takes over before it has the last entries.
+        redis.kill()
+        redis.again()
+        a.says(GONE)
+        b.again()
+        assert b.page('/1') == (1, 'MISS')
+        assert GONE not in b.log() and 'entries of node "a"' in b.log(), b.log()
+
+
+def forged_entries_are_not_believed():
+    with site('ab', bus='redis://127.0.0.1:@REDIS@?secret=@SECRET@') as (redis, nodes):
+        a, b = nodes
+        warm(nodes, '/1', '/2')
+        a.purge('/2')
+        until('the entry', lambda: b.metric('entries_total{kind="read"}') >= 1)
+        _, real = redis.entries()[-1]
+        assert real[b'node'] == b'a' and len(real[b'sign']) == 64
+        warm(nodes, '/1', '/2')
+        line = b'hard all: pages\n'
+        forged = [{**real, b'lines': line}, {**real, b'number': b'99', b'lines': line}, {**real, b'sign': b'0' * 64},
+                  {key: value for key, value in real.items() if key != b'sign'}, {b'x': b'y'}]
+        for fields in [*forged, real]:
+            redis.ask('XADD', 'yorozu', '*', *[word for pair in fields.items() for word in pair])
+        until('all of them', lambda: b.metric('entries_total{kind="refused"}') == 5)
+        b.says('is not believed: its signature is wrong')
+        assert b.log().count('is not believed') == 1, 'one line a second'
+        # The real one came again, and is known by its number.
+        assert [b.page(path)[1] for path in ('/1', '/2')] == ['HIT', 'HIT']
+        VERSIONS['/1'] += 1
+        a.purge('/1')
+        b.becomes('/1', 1)
+        assert SECRET not in b.log() + a.log()
+
+
+def an_answer_waits_for_the_others():
+    with site(bus='redis://127.0.0.1:@REDIS@?wait=300ms') as (redis, nodes):
+        a, b, c = nodes
+        warm(nodes, '/1')
+        for number in range(1, 21):
+            VERSIONS['/1'] += 1
+            assert a.purge('/1') == 'sent'
+            assert [node.page('/1')[0] for node in nodes] == [number] * 3
+        c.proxy.is_cut.set()
+        assert a.purge('/1') == 'late: c'
+        answer, = b.purge_by_api({'tags': ['x']})
+        assert answer['late'] == ['c'] and answer['bus'] == 'sent', answer
+        os.kill(b.serving_pid, signal.SIGSTOP)
+        assert sorted(a.purge('/1')[6:].split(', ')) == ['b', 'c']
+        os.kill(b.serving_pid, signal.SIGCONT)
+        c.proxy.is_cut.clear()
+        until('both', lambda: a.purge('/1') == 'sent')
+
+
+def what_a_request_changed_is_purged_everywhere():
+    changed = NODE.replace('proxy_cache_lock on;', 'proxy_cache_lock on; proxy_cache_invalidate on;')
+    with Folder() as folder, Redis(folder) as redis, origin() as web:
+        VERSIONS.clear()
+        Origin.do_POST = lambda self: (self.rfile.read(int(self.headers.get('Content-Length', 0))), self.do_GET())
+        bus = f'unix:{redis.folder}/socket'
+        with Node(folder, web, bus, 'a', changed) as a, Node(folder, web, bus, 'b', changed) as b:
+            warm([b], '/1')
+            VERSIONS['/1'] += 1
+            a.ask('/1', 'POST', 'x')
+            b.becomes('/1', 1)
+
+
+def zones_of_later_configurations_are_purged():
+    """A folder that was left out of the configuration for a while did not hear of purges."""
+    with site('ab') as (redis, nodes):
+        a, b = nodes
+        warm(nodes, '/1')
+        config = b.folder / 'nginx.conf'
+        text = config.read_text()
+        other = text.replace(f'{b.folder}/cache', f'{b.folder}/other')
+        config.write_text(other)
+        b.reload()
+        VERSIONS['/1'] += 1
+        a.purge('/1')
+        b.becomes('/1', 1)
+        config.write_text(text)
+        b.reload()
+        assert b.page('/1')[0] == 1
+
+
+def a_cluster_says_where_the_stream_is():
+    with Folder() as folder, origin() as web, contextlib.ExitStack() as stack:
+        VERSIONS.clear()
+        options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '2000', '--requirepass', 'word', '--masterauth', 'word']
+        servers = [stack.enter_context(Locked(folder, *options, '--cluster-config-file', 'nodes.conf')) for _ in range(3)]
+        subprocess.run(['redis-cli', '-a', 'word', '--cluster', 'create', *[f'127.0.0.1:{server.port}' for server in servers],
+                        '--cluster-yes'], check=True, capture_output=True)
+        until('the cluster', lambda: all('cluster_state:ok' in server.ask('CLUSTER', 'INFO').decode() for server in servers))
+        hosts = ','.join(f'127.0.0.1:{server.port}' for server in servers)
+        bus = f'redis+cluster://:word@{hosts}?timeout=300ms'
+        with Node(folder, web, bus, 'a') as a, Node(folder, web, bus, 'b') as b:
+            warm([a, b], '/1')
+            VERSIONS['/1'] += 1
+            assert a.purge('/1') == 'sent'
+            b.becomes('/1', 1)
+            # The slot moves while purges go on.
+            slot = servers[0].ask('CLUSTER', 'KEYSLOT', 'yorozu')
+            at = next(server for server in servers if server.holds('yorozu'))
+            to = next(server for server in servers if server is not at)
+            ids = {server.port: server.ask('CLUSTER', 'MYID').decode() for server in servers}
+            to.ask('CLUSTER', 'SETSLOT', slot, 'IMPORTING', ids[at.port])
+            at.ask('CLUSTER', 'SETSLOT', slot, 'MIGRATING', ids[to.port])
+            keys = at.ask('CLUSTER', 'GETKEYSINSLOT', slot, 10)
+            at.ask('MIGRATE', '127.0.0.1', to.port, '', 0, 5000, 'AUTH', 'word', 'KEYS', *keys)
+            VERSIONS['/1'] += 1
+            a.purge('/1')
+            for server in servers:
+                server.ask('CLUSTER', 'SETSLOT', slot, 'NODE', ids[to.port])
+            b.becomes('/1', 2)
+            until('the queue', lambda: a.metric('queued') == 0)
+            VERSIONS['/1'] += 1
+            until('the new server', lambda: a.purge('/1') == 'sent')
+            b.becomes('/1', 3)
+            assert to.holds('yorozu')
+
+
+class Locked(Redis):
+    """A server with a password."""
+
+    def ask(self, *words):
+        with socket.create_connection(('127.0.0.1', self.port), 10) as connection:
+            stream = connection.makefile('rwb')
+            ask(stream, 'AUTH', 'word')
+            return ask(stream, *words)
+
+    def holds(self, key):
+        return self.ask('EXISTS', key) == 1
+
+
+def sentinels_say_who_the_master_is():
+    with Folder() as folder, origin() as web, contextlib.ExitStack() as stack:
+        VERSIONS.clear()
+        master = stack.enter_context(Redis(folder))
+        replica = stack.enter_context(Redis(folder, '--replicaof', f'127.0.0.1 {master.port}', '--repl-diskless-sync-delay', '0'))
+        until('the replica', lambda: b'master_link_status:up' in replica.ask('INFO', 'replication'))
+        sentinels = []
+        for number in range(3):
+            port = free_port()
+            path = folder / f'sentinel-{number}.conf'
+            path.write_text(f'''port {port}
+bind 127.0.0.1
+dir {folder}
+sentinel monitor web 127.0.0.1 {master.port} 2
+sentinel down-after-milliseconds web 500
+sentinel failover-timeout web 2000
+''')
+            process = stack.enter_context(Process(['redis-server', path, '--sentinel'], folder / f'sentinel-{number}.out'))
+            process.wait_for(lambda: listens(port))
+            sentinels.append(port)
+        hosts = ','.join(f'127.0.0.1:{port}' for port in sentinels)
+        bus = f'redis+sentinel://{hosts}/web/0?timeout=300ms'
+        with Node(folder, web, bus, 'a') as a, Node(folder, web, bus, 'b') as b:
+            warm([a, b], '/1')
+            VERSIONS['/1'] += 1
+            assert a.purge('/1') == 'sent'
+            b.becomes('/1', 1)
+            def knows_all():
+                with socket.create_connection(('127.0.0.1', sentinels[0])) as connection:
+                    return len(ask(connection.makefile('rwb'), 'SENTINEL', 'SENTINELS', 'web')) == 2
+            until('the sentinels', knows_all)
+            master.kill()
+            VERSIONS['/1'] += 1
+            assert a.purge('/1') == 'queued'
+            b.becomes('/1', 2, 60)
+            until('the new master', lambda: a.purge('/1') == 'sent')
+
+
+def over_tls_the_server_is_verified():
+    with Folder() as folder, origin() as web:
+        VERSIONS.clear()
+        subprocess.run(f'''cd {folder}; openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2
+            -subj /CN=redis -addext subjectAltName=DNS:localhost -keyout key.pem -out cert.pem'''.replace('\n', ' '),
+                       shell=True, check=True, capture_output=True)
+        for name in 'key.pem', 'cert.pem':
+            (folder / name).chmod(0o644)
+        tls = free_port()
+        with Redis(folder, '--tls-port', tls, '--tls-cert-file', folder / 'cert.pem', '--tls-key-file', folder / 'key.pem',
+                   '--tls-auth-clients', 'no') as redis:
+            bus = f'rediss://localhost:{tls}'
+            with Node(folder, web, f'{bus}?ca={folder}/cert.pem', 'a') as a, Node(folder, web, f'{bus} ca={folder}/cert.pem', 'b') as b:
+                warm([a, b], '/1')
+                VERSIONS['/1'] += 1
+                assert a.purge('/1') == 'sent'
+                b.becomes('/1', 1)
+            with Node(folder, web, f'{bus}?start_timeout=300ms', 'c') as c:
+                assert c.purge('/1') == 'queued'
+                c.says('does not answer, purges are queued: ')
+                assert 'certificate' in c.log(), c.log()
+
+
+# An answer may take long on a busy machine, after which a node makes the page by itself.
+SHARED = 'redis://127.0.0.1:@REDIS@?timeout=5s'
+
+
+def pages_are_shared():
+    with site(shared=SHARED) as (redis, nodes):
+        a, b, c = nodes
+        assert a.page('/1') == (0, 'MISS')
+        until('the page in Redis', lambda: a.shared('stored') == 1)
+        assert b.page('/1') == c.page('/1') == (0, 'HIT')
+        assert ASKED['/1'] == 1 and b.shared('hit') == 1
+        # Each node has it by itself from then on.
+        redis.ask('FLUSHALL')
+        assert b.page('/1') == (0, 'HIT') and ASKED['/1'] == 1
+
+
+def a_purge_is_one_of_shared_pages_too():
+    with site(shared=SHARED) as (redis, nodes):
+        a, b, c = nodes
+        for number in range(1, 21):
+            way = [lambda: a.purge('/1'), lambda: b.purge_by_api({'tags': ['page-1']}), lambda: c.purge('/1'),
+                   lambda: a.purge_by_api({'tags': ['all'], 'soft': True})][number % 4]
+            a.page('/1')
+            VERSIONS['/1'] += 1
+            way()
+            # Whoever makes it has read its own purge: it is good for all.
+            for node in nodes:
+                node.becomes('/1', number)
+        # Soft: a copy in memory answered once more.
+        assert ASKED['/1'] <= 21 + 10, ASKED
+        # A node that starts knows what the stream still has.
+        b.kill()
+        shutil.rmtree(b.folder / 'cache')
+        b.again()
+        before = ASKED['/1']
+        assert b.page('/1')[0] == 20
+        VERSIONS['/1'] += 1
+        os.kill(b.serving_pid, signal.SIGSTOP)
+        a.purge('/1')
+        os.kill(b.serving_pid, signal.SIGCONT)
+        b.becomes('/1', 21)
+
+
+def forms_tags_and_variants_are_shared():
+    with site('ab', shared=SHARED) as (redis, nodes):
+        a, b = nodes
+        gzip = {'Accept-Encoding': 'gzip'}
+        a.ask('/long', headers=gzip)
+        until('the page', lambda: redis.ask('KEYS', '*:' + '?' * 32))
+        key, = redis.ask('KEYS', '*:' + '?' * 32)
+        until('its compressed form', lambda: a.ask('/long', headers=gzip) and b'form' in redis.ask('GET', key))
+        assert b.page('/long')[1] == 'HIT'
+        VERSIONS['/long'] += 1
+        b.purge_by_api({'tags': ['page-long']})
+        b.becomes('/long', 1), a.becomes('/long', 1)
+        for kind in 'x', 'y':
+            answer, text = a.ask('/varied', headers={'X-Kind': kind})
+            assert text == f'0{kind}'
+        until('both', lambda: a.shared('stored') >= 4)
+        for kind in 'y', 'x':
+            answer, text = b.ask('/varied', headers={'X-Kind': kind})
+            assert text == f'0{kind}' and answer.headers['X-Cache'] == 'HIT', (text, dict(answer.headers))
+        assert ASKED['/varied'] == 2
+
+
+def what_is_damaged_is_made_again():
+    for bus in 'redis://127.0.0.1:@REDIS@', 'redis://127.0.0.1:@REDIS@?secret=@SECRET@':
+        with site('ab', bus=bus, shared=SHARED) as (redis, nodes):
+            a, b = nodes
+            a.page('/1')
+            until('the page', lambda: redis.ask('KEYS', '{yorozu}:*:' + '?' * 32))
+            key, = redis.ask('KEYS', '{yorozu}:*:' + '?' * 32)
+            value = redis.ask('GET', key)
+            for at in 3, 10, 30, len(value) // 2, len(value) - 1:
+                damaged = value[:at] + bytes([value[at] ^ 1]) + value[at + 1:]
+                redis.ask('SET', key, damaged)
+                b.purge_by_api({'tags': ['page-1']})
+                before = b.shared('damaged')
+                assert b.page('/1')[1] == 'MISS'
+                assert b.shared('damaged') == before + 1, at
+                until('its own', lambda: redis.ask('GET', key) not in (None, damaged))
+                b.says('is damaged, or not signed')
+            redis.ask('SET', key, value[:50])
+            b.purge('/1')
+            assert b.page('/1')[1] == 'MISS'
+
+
+def one_node_makes_a_page_for_all():
+    with site(shared=SHARED + '&lease=2s') as (redis, nodes):
+        a, b, c = nodes
+        threads = [threading.Thread(target=node.page, args=('/slow',)) for node in nodes for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ASKED['/slow'] == 1, ASKED
+        # What is not stored gives its lease back.
+        for node in nodes:
+            node.page('/private')
+        assert ASKED['/private'] == 3, ASKED
+        until('no lease', lambda: not redis.ask('KEYS', '*:lease'))
+        # A lease ends with its time, if its node does not end it.
+        def ask_in_vain():
+            with contextlib.suppress(http.client.HTTPException, OSError):
+                a.ask('/slow2')
+        threading.Thread(target=ask_in_vain, daemon=True).start()
+        until('the lease', lambda: redis.ask('KEYS', '*:lease'))
+        a.kill()
+        begun = time.monotonic()
+        assert b.page('/slow2') == (0, 'MISS')
+        print(f'after {time.monotonic() - begun:.1f} s')
+
+
+def without_the_tier_pages_are_made():
+    with Folder() as other, Redis(other) as tier, site('ab', shared=f'redis://127.0.0.1:{tier.port}') as (_, nodes):
+        a, b = nodes
+        a.page('/0')
+        until('the page', lambda: a.shared('stored') == 1)
+        os.kill(tier.pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        for number in range(100):
+            assert b.page(f'/{number}') == (0, 'MISS')
+        took = time.monotonic() - begun
+        print(f'100 pages without the tier took {took:.2f} s')
+        b.says('does not answer, pages are made without it')
+        assert b.log().count('pages are made without it') == 1
+        os.kill(tier.pid, signal.SIGCONT)
+        def answers():
+            b.page(f'/new{random.random()}')
+            return 'answers again' in b.log()
+        until('the tier', answers)
+        a.page('/x'), until('the page', lambda: redis_has(tier, 'x', a, b))
+
+
+def redis_has(tier, path, a, b):
+    a.purge(f'/{path}')
+    a.page(f'/{path}')
+    return b.page(f'/{path}') == (0, 'HIT')
+
+
+def pages_are_shared_over_memcached():
+    with Folder() as folder, Memcached(folder) as one, Memcached(folder) as two:
+        with site('ab', shared=f'memcached://127.0.0.1:{one.port},127.0.0.1:{two.port}?timeout=5s') as (_, nodes):
+            a, b = nodes
+            for number in range(20):
+                assert a.page(f'/{number}') == (0, 'MISS')
+            until('all of them', lambda: a.shared('stored') == 20)
+            until('both', lambda: one.stat('curr_items') + two.stat('curr_items') == 20)
+            assert one.stat('curr_items') and two.stat('curr_items')
+            for number in range(20):
+                assert b.page(f'/{number}') == (0, 'HIT')
+            VERSIONS['/3'] += 1
+            b.purge('/3')
+            assert b.page('/3') == (1, 'MISS')
+            a.becomes('/3', 1)
+            one.kill()
+            for number in range(30, 40):
+                assert a.page(f'/{number}') == (0, 'MISS')
+
+
+def what_cannot_be_is_refused():
+    with Folder() as folder:
+        def says(http):
+            (folder / 'logs').mkdir(exist_ok=True)
+            (folder / 'nginx.conf').write_text(f'events {{}} http {{ {http} }}')
+            tested = subprocess.run([YOROZU, '-t', '-p', folder, '-c', folder / 'nginx.conf'], capture_output=True, text=True)
+            return tested.stderr
+        path = f'fastcgi_cache_path {folder}/cache keys_zone=z:1m'
+        bus = 'cache_purge_bus redis://a;'
+        good = says(f'{path} shared=redis://a?timeout=5ms&max_object=1m&lease=off; {bus}')
+        assert 'is successful' in good, good
+        for http, text in [
+            (f'{path} shared=redis://a;', 'without "cache_purge_bus"'), (f'{path} shared=http://a; {bus}', 'expected redis://'),
+            (f'{path} shared=redis://a?x=1; {bus}', 'invalid parameter "x=1"'), (f'{bus} {bus}', 'is duplicate'),
+            ('cache_purge_bus http://a;', 'expected redis://'), ('cache_purge_bus redis://a stream=;', 'invalid parameter'),
+            ('cache_purge_bus redis://a secret=/nowhere;', '/nowhere'),
+            ('server { location / { srcache_fetch GET /x; } }', '"fastcgi_cache"'),
+            ('server { location / { srcache_store PUT /x; } }', '"cache_purge_bus"'),
+            ('server { location / { redis_pass a; } }', '"fastcgi_cache"'),
+        ]:
+            assert text in says(http), (http, says(http))
+
+
+class Storm:
+    """Readers and purgers of three nodes while all that can fail fails.
+
+    A purger raises a page's version at the origin and has it purged on a node; once that has answered, no answer of that
+    node to a request that begins later may show an older one.
+    """
+    PAGES = [f'/{number}' for number in range(6)]
+    # After which no entry is missing anywhere, and after which some may be.
+    MILD, WILD = ['reload', 'kill', 'redis', 'cut', 'stop'], ['trim', 'flush']
+
+    def __init__(self, redis, nodes, troubles):
+        self.redis, self.nodes, self.troubles = redis, nodes, troubles
+        self.lock, self.is_over = threading.Lock(), threading.Event()
+        self.least = {node.name: collections.Counter() for node in nodes}
+        self.last, self.problems, self.counts = collections.Counter(), [], collections.Counter()
+
+    def guarded(self, work):
+        def run():
+            try:
+                while not self.is_over.is_set():
+                    work()
+            except Exception as problem:
+                self.problems.append(repr(problem))
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def read(self):
+        node, page = random.choice(self.nodes), random.choice(self.PAGES)
+        with self.lock:
+            least = self.least[node.name][page]
+        try:
+            version, how = node.page(page)
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.01)
+            return
+        self.counts[how] += 1
+        if version < least:
+            self.problems.append(f'{node.name} shows {page} at {version} ({how}), purged at {least}')
+
+    def purge(self):
+        node, page = random.choice(self.nodes), random.choice(self.PAGES)
+        with self.lock:
+            VERSIONS[page] += 1
+            version = VERSIONS[page]
+        try:
+            answer, text = node.ask(page, 'PURGE')
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.01)
+            return
+        if answer.status in (200, 412):
+            self.counts[answer.headers['X-Purge-Bus']] += 1
+            with self.lock:
+                self.least[node.name][page] = max(self.least[node.name][page], version)
+                self.last[page] = max(self.last[page], version)
+        time.sleep(0.02)
+
+    def trouble(self):
+        node = random.choice(self.nodes)
+        what = random.choice(self.troubles)
+        self.counts[what] += 1
+        if what == 'reload':
+            node.reload()
+        elif what == 'kill':
+            node.kill()
+            node.again()
+        elif what == 'redis':
+            self.redis.kill()
+            time.sleep(random.random() / 2)
+            self.redis.again()
+        elif what == 'cut':
+            node.proxy.is_cut.set()
+            time.sleep(random.random())
+            node.proxy.is_cut.clear()
+        elif what == 'stop':
+            os.kill(self.redis.pid, signal.SIGSTOP)
+            time.sleep(random.random())
+            os.kill(self.redis.pid, signal.SIGCONT)
+        else:
+            self.redis.ask(*{'trim': ['XTRIM', 'yorozu', 'MAXLEN', 1], 'flush': ['FLUSHALL']}[what])
+        time.sleep(random.random() / 5)
+
+    def run(self, seconds):
+        threads = [self.guarded(work) for work in [self.read] * 4 + [self.purge] * 2]
+        trouble = self.guarded(self.trouble)
+        time.sleep(seconds)
+        self.is_over.set()
+        for thread in [*threads, trouble]:
+            thread.join()
+        print(dict(self.counts))
+        assert not self.problems, '\n'.join(self.problems[:10])
+        # And all of them come to know all of it.
+        for node in self.nodes:
+            until('the queue', lambda: node.metric('queued') == 0 and node.metric('connected') == 1)
+        for node in self.nodes:
+            for page in self.PAGES:
+                node.becomes(page, self.last[page])
+
+
+def storm(troubles, **more):
+    seed = int(os.environ.get('SEED', random.randrange(10**6)))
+    print(f'SEED={seed}')
+    random.seed(seed)
+    bus = 'redis://127.0.0.1:@REDIS@?timeout=200ms&start_timeout=10s'
+    with site(bus=bus, redis=['--appendonly', 'yes'], **more) as (redis, nodes):
+        Storm(redis, nodes, troubles).run(float(os.environ.get('SECONDS', 6)))
+        return nodes[0].log() + nodes[1].log() + nodes[2].log()
+
+
+def no_node_shows_what_it_purged():
+    storm(Storm.MILD + Storm.WILD)
+
+
+def all_nodes_come_to_know_all():
+    """Where Redis keeps what it had taken, nothing is missing, and nothing is purged that was not meant."""
+    log = storm(Storm.MILD)
+    for text in GONE, 'are missing', 'is not known':
+        assert text not in log, [line for line in log.splitlines() if text in line]
+
+
+def no_node_shows_what_it_purged_of_shared_pages():
+    storm(Storm.MILD + Storm.WILD, shared='redis://127.0.0.1:@REDIS@')
+
+
+TESTS = {test.__name__: test for test in [
+    purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
+    without_redis_a_start_purges_everything, without_redis_purges_are_queued, who_lost_its_place_purges_everything,
+    what_is_missing_is_noticed, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
+    what_a_request_changed_is_purged_everywhere, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
+    sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
+    pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
+    one_node_makes_a_page_for_all, without_the_tier_pages_are_made, pages_are_shared_over_memcached, what_cannot_be_is_refused,
+    no_node_shows_what_it_purged_of_shared_pages,
+]}
+
+if __name__ == '__main__':
+    sys.exit(run(TESTS, sys.argv[1:]))

@@ -136,9 +136,9 @@ OUTSIDE = [
 NAMED = [Part('h2spec', 'h2spec over TLS', 'conformance/h2spec', is_slow=True, again='conformance/h2spec')]
 # What is begun last shall be short. What needs nothing builds for itself, beside the build for all; what waits much goes
 # with what computes much.
-LONGEST = ('fuzzing', 'plugin', 'yorozu-cases', 'plugin-screens', 'model', 'site', 'nginx-tests', 'memory', 'cache', 'attacks',
-           'cache-tests', 'client-certificates', 'places', 'gateways', 'storm', 'yorozu-generations', 'far-origin',
-           'yorozu-slow_clients', 'yorozu-cache-lib')
+LONGEST = ('fuzzing', 'plugin', 'yorozu-cases', 'plugin-screens', 'model', 'site', 'acme', 'nginx-tests', 'memory', 'cache', 'attacks',
+           'nodes', 'cache-tests', 'instructions', 'configurations', 'client-certificates', 'presets', 'places', 'gateways',
+           'console', 'storm', 'packaging', 'yorozu-generations', 'far-origin', 'yorozu-slow_clients', 'yorozu-cache-lib')
 WORDPRESS = Part('wordpress', 'a WordPress, installed once for those that want one', f'tests/wordpress.py {LOGS}/wordpress.tar',
                  is_slow=True, again='tests/wordpress.py target/tests/wordpress.tar')
 

@@ -7,7 +7,7 @@ use yorozu_gateway::protocol;
 use yorozu_gateway::upstream::sticky;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
-use yorozu_kernel::exchange::handler::{BoundFilters, Filter};
+use yorozu_kernel::exchange::handler::{Bound, Filter};
 use yorozu_kernel::exchange::response::{Body, Response};
 use yorozu_kernel::exchange::stream::Stream;
 use yorozu_modules::access_log;
@@ -46,13 +46,13 @@ const ORDER: [Filter; 17] = [
 const WITHIN: [Filter; 4] =
     [compress::gunzip::FILTER, sub::FILTER, Filter::always(charset::filter), ssi::FILTER];
 
-/// The filters that have something to do in a location.
-pub fn bound(location: &LocationConf) -> BoundFilters {
+/// The filters that have something to do in a location: of all, and of those for responses to subrequests.
+pub fn bound(location: &LocationConf) -> (Bound, Bound) {
     let bound = |filters: &[Filter]| {
-        let on = filters.iter().filter(|filter| (filter.is_on)(location));
-        on.map(|filter| filter.shape).collect()
+        let numbered = (0..).zip(filters);
+        numbered.filter(|(_, filter)| (filter.is_on)(location)).map(|(number, _)| number).collect()
     };
-    BoundFilters { all: bound(&ORDER), within: bound(&WITHIN) }
+    (bound(&ORDER), bound(&WITHIN))
 }
 
 /// The status and the content of a subrequest.
@@ -66,8 +66,9 @@ pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
         access_log::log(asked);
     }
     let conf = Rc::clone(&asked.conf);
-    let within = &conf.location(asked.location).filters.within;
-    within.iter().for_each(|filter| filter(asked, &mut response));
+    for number in conf.location(asked.location).filters_within {
+        (WITHIN[number].shape)(asked, &mut response);
+    }
     response.apply_recoder();
     (response.status, response.take_stream())
 }
@@ -90,8 +91,8 @@ pub fn apply(exchange: &mut Exchange, response: &mut Response) {
     }
     exchange.status = response.status;
     let conf = Rc::clone(&exchange.conf);
-    for filter in &conf.location(exchange.location).filters.all {
-        filter(exchange, response);
+    for number in conf.location(exchange.location).filters {
+        (ORDER[number].shape)(exchange, response);
         exchange.status = response.status;
     }
     // As nginx: of other answers it is not said when they changed, unless the upstream says so.

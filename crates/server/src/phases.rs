@@ -11,7 +11,7 @@ use yorozu_gateway::cache::purge;
 use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::LocationConf;
-use yorozu_kernel::exchange::handler::BoundPhases;
+use yorozu_kernel::exchange::handler::Bound;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Step};
 use yorozu_kernel::exchange::{Exchange, Pass, Role};
 use yorozu_kernel::find_config::{self, Found};
@@ -78,11 +78,11 @@ impl Part {
     }
 }
 
-/// As many as [`BoundPhases`] has numbers for.
-const _: () = assert!(Part::ALL.len() <= 16);
+/// As many as [`Bound`] has numbers for.
+const _: () = assert!(Part::ALL.len() <= 32);
 
 /// What the phases have to do in a location.
-pub fn bound(location: &LocationConf) -> BoundPhases {
+pub fn bound(location: &LocationConf) -> Bound {
     Part::ALL.into_iter().filter(|part| part.is_on(location)).map(|part| part as u8).collect()
 }
 

@@ -3,6 +3,7 @@
 //! Each type has a [`Place`]: a number that is drawn once, by which its value is found without a name.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -95,9 +96,18 @@ impl<T> FromIterator<(usize, T)> for Table<T> {
     }
 }
 
+/// How many places lie side by side: what a location asks for of one is at hand for the others.
+const CHUNK: usize = 8;
+
+/// Settings whose places follow each other.
+type Chunk = [Option<AnyConf>; CHUNK];
+
 /// The settings of one location, by place.
+///
+/// Locations share what is the same in them, so that with thousands of servers those that a request needs were needed by
+/// the request before.
 #[derive(Clone, Default)]
-pub struct Compiled(Table<AnyConf>);
+pub struct Compiled(Vec<Arc<Chunk>>);
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -107,7 +117,17 @@ impl std::fmt::Debug for Compiled {
 
 impl Compiled {
     pub fn put(&mut self, place: &Place, conf: AnyConf) {
-        *self.0.slot(place.number()) = Some(conf);
+        let number = place.number();
+        if self.0.len() <= number / CHUNK {
+            self.0.resize_with(number / CHUNK + 1, Arc::default);
+        }
+        Arc::make_mut(&mut self.0[number / CHUNK])[number % CHUNK] = Some(conf);
+    }
+
+    #[inline]
+    fn get(&self, place: &Place) -> Option<&AnyConf> {
+        let number = place.number();
+        self.0.get(number / CHUNK)?[number % CHUNK].as_ref()
     }
 
     /// The settings at a place.
@@ -115,7 +135,7 @@ impl Compiled {
     /// # Panics
     /// The module is not in the list of modules, or the place is another type's.
     pub fn at<C: Any>(&self, place: &Place) -> &C {
-        let conf = self.0.get(place.number()).map(|conf| &**conf);
+        let conf = self.get(place).map(|conf| &**conf);
         conf.and_then(<dyn Any + Send + Sync>::downcast_ref)
             .expect("every module has settings in every location")
     }
@@ -125,15 +145,29 @@ impl Compiled {
     /// # Panics
     /// As [`Compiled::at`].
     pub fn share<C: Any + Send + Sync>(&self, place: &Place) -> Arc<C> {
-        let conf = self.0.get(place.number()).map(Arc::clone);
+        let conf = self.get(place).map(Arc::clone);
         conf.and_then(|conf| conf.downcast().ok())
             .expect("every module has settings in every location")
     }
 }
 
-impl FromIterator<(usize, AnyConf)> for Compiled {
-    fn from_iter<I: IntoIterator<Item = (usize, AnyConf)>>(all: I) -> Self {
-        Self(all.into_iter().collect())
+/// The chunks there are, so that locations share those that are the same.
+#[derive(Default)]
+pub struct Chunks(HashMap<[usize; CHUNK], Arc<Chunk>>);
+
+impl Chunks {
+    /// The settings of a location.
+    pub fn share(&mut self, all: &Table<AnyConf>) -> Compiled {
+        Compiled(all.0.chunks(CHUNK).map(|some| self.chunk(some)).collect())
+    }
+
+    fn chunk(&mut self, some: &[Option<AnyConf>]) -> Arc<Chunk> {
+        let at = |number: usize| some.get(number).and_then(Option::as_ref);
+        // The address of settings is theirs alone: the chunk keeps them.
+        let key =
+            std::array::from_fn(|number| at(number).map_or(0, |conf| Arc::as_ptr(conf).addr()));
+        let chunk = || Arc::new(std::array::from_fn(|number| at(number).map(Arc::clone)));
+        Arc::clone(self.0.entry(key).or_insert_with(chunk))
     }
 }
 

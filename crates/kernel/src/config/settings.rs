@@ -10,7 +10,7 @@
 use super::block::LocationName;
 use super::directive::ValueError;
 use super::env::Env;
-use super::place::{AnyConf, Compiled, Place, Table};
+use super::place::{AnyConf, Chunks, Compiled, Place, Table};
 use crate::exchange::handler::Handler;
 use std::any::Any;
 use std::collections::HashMap;
@@ -148,10 +148,12 @@ pub struct SettingsCompiler {
     made: HashMap<(*const (), Varies), AnyConf>,
     /// Keeps the drafts alive: their addresses are the keys.
     drafts: Vec<Rc<dyn AnyDraft>>,
+    chunks: Chunks,
 }
 
 impl SettingsCompiler {
-    /// The settings of a location; `silent`: the draft of each module that is used where a block says nothing.
+    /// The settings of a location; `silent`: the draft of each module that is used where a block says nothing; `made`: what
+    /// the loader compiled itself, by place.
     ///
     /// # Errors
     /// What is wrong with the values.
@@ -160,12 +162,15 @@ impl SettingsCompiler {
         drafts: &Drafts,
         silent: &[Rc<dyn AnyDraft>],
         at: &Compiling<'_>,
+        made: impl IntoIterator<Item = (&'static Place, AnyConf)>,
     ) -> Result<Compiled, ValueError> {
         let one = |silent: &Rc<dyn AnyDraft>| {
             let number = silent.number();
             Ok((number, self.one(drafts.0.get(number).unwrap_or(silent), at)?))
         };
-        silent.iter().map(one).collect()
+        let made = made.into_iter().map(|(place, conf)| Ok((place.number(), conf)));
+        let all = silent.iter().map(one).chain(made).collect::<Result<_, ValueError>>()?;
+        Ok(self.chunks.share(&all))
     }
 
     fn one(&mut self, draft: &Rc<dyn AnyDraft>, at: &Compiling<'_>) -> Result<AnyConf, ValueError> {

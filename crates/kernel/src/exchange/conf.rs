@@ -5,7 +5,7 @@ use crate::config::place::{Compiled, ModuleConf, Place};
 use crate::config::servers::{LocationId, LocationSet, ServerConf, ServerId, Socket};
 use crate::config::shared::SharedSet;
 use crate::exchange::engine::Engine;
-use crate::exchange::handler::{BoundFilters, BoundPhases, Handler};
+use crate::exchange::handler::{Bound, Handler};
 use crate::exchange::variables::{Computed, Variable};
 use crate::find_config::memo::Memo;
 use crate::logging::error_log::ErrorLogs;
@@ -41,8 +41,12 @@ pub struct LocationConf {
     pub settings: Compiled,
     /// A share of those of nginx's core module once more, found without looking: most that is done asks for them.
     pub core: Box<dyn Any + Send + Sync>,
-    pub filters: BoundFilters,
-    pub phases: BoundPhases,
+    /// Of the response filters.
+    pub filters: Bound,
+    /// Of those that the response to a subrequest passes: it becomes a part of another one.
+    pub filters_within: Bound,
+    /// Of the parts of the phases.
+    pub phases: Bound,
 }
 
 impl LocationConf {

@@ -83,19 +83,11 @@ impl Filter {
     }
 }
 
-/// The filters of a location that have something to do there, in order.
-#[derive(Default)]
-pub struct BoundFilters {
-    pub all: Box<[Shape]>,
-    /// Those that the response to a subrequest passes: it becomes a part of another one.
-    pub within: Box<[Shape]>,
-}
-
-/// Which parts of the phases have something to do in a location, by numbers below 16 that the list of phases gives them.
+/// Which parts of a list have something to do in a location, by their numbers below 32 in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct BoundPhases(u16);
+pub struct Bound(u32);
 
-impl BoundPhases {
+impl Bound {
     #[inline]
     #[must_use]
     pub fn has(self, part: u8) -> bool {
@@ -103,8 +95,20 @@ impl BoundPhases {
     }
 }
 
-impl FromIterator<u8> for BoundPhases {
+impl FromIterator<u8> for Bound {
     fn from_iter<I: IntoIterator<Item = u8>>(parts: I) -> Self {
         Self(parts.into_iter().fold(0, |all, part| all | 1 << part))
+    }
+}
+
+/// In the order of the list.
+impl Iterator for Bound {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let first = self.0.trailing_zeros();
+        self.0 &= self.0.wrapping_sub(1);
+        (first < 32).then_some(first as usize)
     }
 }

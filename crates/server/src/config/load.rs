@@ -28,7 +28,7 @@ use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::files::Files;
 use yorozu_kernel::config::listen::Shown;
 use yorozu_kernel::config::loader::Loader;
-use yorozu_kernel::config::place::{AnyConf, Compiled, ModuleConf};
+use yorozu_kernel::config::place::{AnyConf, Compiled, ModuleConf, Place};
 use yorozu_kernel::config::prefixes::Prefixes;
 use yorozu_kernel::config::regex_set::RegexSet;
 use yorozu_kernel::config::servers::*;
@@ -37,7 +37,7 @@ use yorozu_kernel::config::shared::SharedSet;
 use yorozu_kernel::config::texts::{self, Texts};
 use yorozu_kernel::config::{http_core, main_core};
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
-use yorozu_kernel::exchange::handler::{BoundFilters, BoundPhases};
+use yorozu_kernel::exchange::handler::Bound;
 use yorozu_kernel::logging::file::LogFiles;
 use yorozu_modules::phases::rewrite;
 use yorozu_upstream::{Loads, Resolver};
@@ -190,11 +190,18 @@ pub struct Compiler<'a> {
     env: &'a Env,
     settings: SettingsCompiler,
     locations: Vec<Option<LocationConf>>,
+    /// The script of the many blocks that have none.
+    no_script: Arc<rewrite::Script>,
 }
 
 impl<'a> Compiler<'a> {
     fn new(env: &'a Env) -> Self {
-        Self { env, settings: SettingsCompiler::default(), locations: Vec::new() }
+        Self {
+            env,
+            settings: SettingsCompiler::default(),
+            locations: Vec::new(),
+            no_script: Arc::default(),
+        }
     }
 
     fn config(
@@ -296,11 +303,9 @@ impl<'a> Compiler<'a> {
         let locations = std::mem::take(&mut block.locations);
         let steps = block.drafts.take::<rewrite::Steps>();
         let names = std::mem::take(&mut block.server_names);
-        let conf = self.location(block.clone(), &at)?;
-        let locations = self.set(locations, &without_try_files(&block))?;
         let script = self.script(steps, &block)?;
-        let of_server = self.locations[conf.0 as usize].as_mut().expect("just compiled");
-        of_server.settings.put(rewrite::server_script(), Arc::new(script));
+        let conf = self.compiled(block.clone(), &at, Some(script))?;
+        let locations = self.set(locations, &without_try_files(&block))?;
         Ok(ServerConf { names, conf, locations })
     }
 
@@ -348,7 +353,17 @@ impl<'a> Compiler<'a> {
         Ok(Some((methods, self.location(inner, at)?)))
     }
 
-    fn location(&mut self, mut block: Block, at: &Position) -> Result<LocationId, ConfError> {
+    fn location(&mut self, block: Block, at: &Position) -> Result<LocationId, ConfError> {
+        self.compiled(block, at, None)
+    }
+
+    /// Compiles a location, or what a server has outside of its locations: with its script.
+    fn compiled(
+        &mut self,
+        mut block: Block,
+        at: &Position,
+        of_server: Option<Arc<rewrite::Script>>,
+    ) -> Result<LocationId, ConfError> {
         let id = LocationId(u32::try_from(self.locations.len()).expect("few locations"));
         self.locations.push(None);
         let nested = std::mem::take(&mut block.locations);
@@ -363,9 +378,10 @@ impl<'a> Compiler<'a> {
         let handler_at = block.handler_at.as_ref().unwrap_or(at);
         handler.check(&env.collected).map_err(|error| error.at(handler_at))?;
         let compiling = Compiling { env, handler: &handler, name: &block.name };
-        let settings = self.settings.compile(&block.drafts, &env.silent, &compiling);
-        let mut settings = settings.map_err(fail)?;
-        settings.put(rewrite::Steps::place(), Arc::new(script));
+        let mut scripts: Vec<(&'static Place, AnyConf)> = vec![(rewrite::Steps::place(), script)];
+        scripts.extend(of_server.map(|script| (rewrite::server_script(), script as AnyConf)));
+        let settings = self.settings.compile(&block.drafts, &env.silent, &compiling, scripts);
+        let settings = settings.map_err(fail)?;
         let core: Arc<http_core::Conf> = settings.share(http_core::Conf::place());
         let mut conf = LocationConf {
             id,
@@ -381,10 +397,11 @@ impl<'a> Compiler<'a> {
             limit_except,
             settings,
             core: Box::new(core),
-            filters: BoundFilters::default(),
-            phases: BoundPhases::default(),
+            filters: Bound::default(),
+            filters_within: Bound::default(),
+            phases: Bound::default(),
         };
-        conf.filters = filters::bound(&conf);
+        (conf.filters, conf.filters_within) = filters::bound(&conf);
         conf.phases = phases::bound(&conf);
         self.locations[id.0 as usize] = Some(conf);
         Ok(id)
@@ -395,7 +412,18 @@ impl<'a> Compiler<'a> {
         &mut self,
         steps: rewrite::Steps,
         outer: &Block,
-    ) -> Result<rewrite::Script, ConfError> {
+    ) -> Result<Arc<rewrite::Script>, ConfError> {
+        if steps.0.is_empty() {
+            return Ok(Arc::clone(&self.no_script));
+        }
+        Ok(Arc::new(rewrite::Script(self.instructions(steps, outer)?)))
+    }
+
+    fn instructions(
+        &mut self,
+        steps: rewrite::Steps,
+        outer: &Block,
+    ) -> Result<Vec<rewrite::Instruction>, ConfError> {
         let mut script = Vec::new();
         for step in steps.0 {
             script.push(match step {
@@ -410,14 +438,14 @@ impl<'a> Compiler<'a> {
                     if block.handler.is_none() {
                         block.handler.clone_from(&outer.handler);
                     }
-                    let then = self.script(inner, &block)?.0;
+                    let then = self.instructions(inner, &block)?;
                     let location =
                         if is_in_server { None } else { Some(self.location(block, &at)?) };
                     rewrite::Instruction::If { condition, then, location }
                 }
             });
         }
-        Ok(rewrite::Script(rewrite::Rewrites::gather(script)))
+        Ok(rewrite::Rewrites::gather(script))
     }
 }
 
@@ -425,7 +453,9 @@ impl<'a> Compiler<'a> {
 fn of_process(main: &mut Block, env: &Env) -> Result<Compiled, ValueError> {
     let process: main_core::Draft = main.drafts.take();
     let process: AnyConf = Arc::new(main_core::Conf::compile(&process, env)?);
-    Ok([(main_core::Conf::place().number(), process)].into_iter().collect())
+    let mut settings = Compiled::default();
+    settings.put(main_core::Conf::place(), process);
+    Ok(settings)
 }
 
 /// `try_files` is taken over by nothing inside its block, an `if` included.

@@ -10,7 +10,7 @@ RESULTS = pathlib.Path(__file__).resolve().parent / 'results'
 # The rows of the README, and their words there: what a site's visitors ask for most, and what costs more than with nginx.
 SHOWN = {'hit': 'a cached page of 16 KB', 'hit-gzip': 'the same, gzip', 'clients-10000': 'the same, 10,000 clients',
          'tls': 'the same over TLS 1.3', 'h2': 'the same over HTTP/2', 'static-16k': 'a file of 16 KB',
-         'proxy': 'a page of an HTTP upstream, not cached', 'php': 'a small answer of PHP, not cached'}
+         'proxy': 'a page from an HTTP upstream, not cached', 'php': 'a small response from PHP, not cached'}
 NAMES = dict(yorozu='yorozu', nginx='nginx', varnish='Varnish', haproxy='HAProxy', apache='Apache', caddy='Caddy',
              floor='floor')
 COLOURS = dict(yorozu='#c2410c', nginx='#15803d', varnish='#2563eb', haproxy='#7c3aed', apache='#be185d',
@@ -147,11 +147,28 @@ def machines(kept):
     return sorted({what['machine'] for kind in kept.values() for what in kind.values()})
 
 
+# What a machine's line says of a yorozu that was built with a profile.
+PROFILE = ', yorozu after `make profile`'
+
+
+def conditions(kept):
+    """How the rows of the README were measured. Those without a profile, as the packages are built, are marked."""
+    dates, machines = {}, set()
+    for machine in (kept['rows'][name]['machine'] for name in SHOWN):
+        date, rest = machine.replace(PROFILE, '').split(', ', 1)
+        dates.setdefault(PROFILE in machine, set()).add(date)
+        machines.add(rest)
+    said = {True: 'Built with a profile (`make profile`) and measured ', False: 'Rows marked \\*: built without one, as the packages are, and measured '}
+    lines = [said[has_profile] + ', '.join(sorted(days)) + '.' for has_profile, days in sorted(dates.items(), reverse=True)]
+    return ' '.join(lines) + '\n' + '; '.join(sorted(machines)) + '.\n'
+
+
 def summary(kept):
     """The table of the README: yorozu beside nginx."""
-    out = ['\n'.join(machines(kept)) + '.\n\n', '| CPU per request, us | nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
+    out = [conditions(kept), '\n| CPU per request, us | nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
     for name, title in SHOWN.items():
         row = kept['rows'][name]
+        title += '' if PROFILE in row['machine'] else ' \\*'
         found = ratio(row)
         out.append(f'| {title} | {cost_cell(row["rounds"]["nginx"], False)} | {cost_cell(row["rounds"]["yorozu"], False)} '
                    f'| {"failed" if found is None else f"**{found:.2f}**"} | {p99_cell(row)} |\n')

@@ -356,7 +356,7 @@ fn a_worker_that_stands_is_reported_with_what_it_is_at() {
     ask(&folder, "connection");
     let mut client = Client::connect(port);
     client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    let text = format!("worker 0 has stood for 0 s at connection *{} (thread ", before + 1);
+    let text = format!("worker 0 has been stuck for 0 s at connection *{} (thread ", before + 1);
     until("the report", || log(&folder).contains(&text));
     // As this test has it stand; it may wait for a processor in between.
     let states = ["state S (sleeping)", "state R (running)"];
@@ -364,7 +364,7 @@ fn a_worker_that_stands_is_reported_with_what_it_is_at() {
     fs::remove_file(folder.path().join("faults/connection")).unwrap();
     assert_eq!(client.answer(false).unwrap().status, 200);
     until("the end of it", || log(&folder).contains("worker 0 turns again"));
-    assert_eq!(log(&folder).matches("has stood").count(), 1);
+    assert_eq!(log(&folder).matches("has been stuck").count(), 1);
 }
 
 #[test]

@@ -414,7 +414,7 @@ impl Server {
             if let Some(busy) = busy {
                 self.watchdog.reported.push((index, busy));
                 log(&format!(
-                    "worker {index} has stood for {} s {}",
+                    "worker {index} has been stuck for {} s {}",
                     busy.time.as_secs(),
                     place_of(busy)
                 ));

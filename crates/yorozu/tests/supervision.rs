@@ -363,7 +363,7 @@ fn a_worker_that_stands_is_reported_with_what_it_is_at() {
     assert!(states.iter().any(|state| log(&folder).contains(state)), "{}", log(&folder));
     fs::remove_file(folder.path().join("faults/connection")).unwrap();
     assert_eq!(client.answer(false).unwrap().status, 200);
-    until("the end of it", || log(&folder).contains("worker 0 turns again"));
+    until("the end of it", || log(&folder).contains("worker 0 responds again"));
     assert_eq!(log(&folder).matches("has been stuck").count(), 1);
 }
 

@@ -409,7 +409,7 @@ impl Server {
             }
             if let Some(place) = place {
                 self.watchdog.reported.swap_remove(place);
-                log(&format!("worker {index} turns again"));
+                log(&format!("worker {index} responds again"));
             }
             if let Some(busy) = busy {
                 self.watchdog.reported.push((index, busy));

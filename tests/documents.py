@@ -3,8 +3,8 @@
 
   tests/documents.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import pathlib, re, shlex, subprocess, sys
-from peers import ROOT, YOROZU, Folder, run
+import contextlib, http.server, json, os, pathlib, re, shlex, shutil, signal, subprocess, sys, threading, time
+from peers import ROOT, YOROZU, Folder, Server, free_port, listens, run, until
 
 README = ROOT / 'README.md'
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
@@ -207,6 +207,130 @@ def test_each_command_of_yorozu_is_one():
             if re.search(r'invalid option|requires (a|parameter|file|directory)|unknown (option|command)|expected one of|Usage:', done.stderr):
                 refused.append(f'{path.name}: yorozu {line}\n{done.stderr}')
     assert count > 10 and not refused, '\n'.join(refused)
+
+
+class Origin(http.server.BaseHTTPRequestHandler):
+    """The site that the documents speak of: pages with tags, one that sets a cookie, one that is slow, a sitemap."""
+    protocol_version = 'HTTP/1.1'
+
+    def do_GET(self):
+        body = '<urlset><url><loc>https://www.example.com/blog/a</loc></url></urlset>' if self.path.endswith('.xml') else 'a page'
+        if 'slow' in self.path:
+            time.sleep(0.6)
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(body)))
+        self.send_header('Surrogate-Key', 'post-17 home menu-2')
+        if 'slow' in self.path or self.path == '/a/page':
+            self.send_header('Set-Cookie', 'a=b')
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def site_of_the_documents(folder):
+    """A server with that site, and a shell in which commands that name www.example.com and /etc/yorozu reach it."""
+    origin = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Origin)
+    threading.Thread(target=origin.serve_forever, daemon=True).start()
+    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2',
+                    '-subj', '/CN=www.example.com', '-keyout', folder / 'key', '-out', folder / 'crt'], check=True, stderr=subprocess.DEVNULL)
+    with Server(folder, f'''
+            proxy_cache_path $dir/cache keys_zone=fscgi:1m;
+            server {{
+                listen 127.0.0.1:$port ssl;
+                server_name www.example.com;
+                ssl_certificate {folder}/crt; ssl_certificate_key {folder}/key;
+                proxy_cache fscgi; proxy_cache_key $scheme://$request_method$host$request_uri; proxy_cache_valid 1d; proxy_cache_status on;
+                location / {{ proxy_pass http://127.0.0.1:{origin.server_port}; }}
+                location = /.purge {{ cache_purge_api token=a-secret-of-sixteen-bytes-or-more; }}
+            }}''') as server:
+        (folder / 'bin').mkdir()
+        (folder / 'bin/yorozu').symlink_to(pathlib.Path(YOROZU).resolve())
+        curl = f'curl() {{ command curl -sk --connect-to ::127.0.0.1:{server.port} "$@"; }}; '
+
+        def shell(command, **options):
+            command = re.sub(r'/etc/yorozu/(\w+/)?nginx.conf', str(server.folder / 'nginx.conf'), command)
+            return subprocess.Popen(['bash', '-c', curl + command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    env=os.environ | {'PATH': f'{folder}/bin:{os.environ["PATH"]}'}, **options)
+
+        yield shell
+    origin.shutdown()
+
+
+def test_commands_for_a_running_server_work():
+    """What needs no other machine, no package and no terminal is done: all of it must succeed."""
+    with Folder() as folder, site_of_the_documents(folder) as shell:
+        count = 0
+        for path in DOCUMENTS:
+            for line in (line for block in blocks(path) for line in block.splitlines()):
+                if re.search(r'-c /etc/yorozu/\S+ (purge|warm|cache|acme)\b', line):
+                    process = shell(line)
+                    out, error = process.communicate(timeout=60)
+                    assert process.returncode == 0 and not error, f'{path.name}: {line}\n{out}{error}'
+                    count += 1
+        assert count >= 14, count
+
+
+def test_lines_of_the_log_come():
+    with Folder() as folder, site_of_the_documents(folder) as shell:
+        lines = [line for block in blocks(ROOT / 'docs/console.md') for line in block.splitlines() if re.search(' log --', line)]
+        assert len(lines) == 2, lines
+        for line, page in zip(lines, ('blog/', 'slow/')):
+            process = shell('exec ' + line)
+            came = threading.Event()
+            reader = threading.Thread(target=lambda: process.stdout.readline() and came.set())
+            reader.start()
+            number = 0
+            while not came.is_set():
+                assert process.poll() is None and number < 500, f'{line}: {process.stderr.read() if process.poll() else number}'
+                shell(f'curl https://www.example.com/{page}{number}').communicate(timeout=60)
+                number += 1
+            process.terminate()
+            reader.join()
+            process.wait()
+
+
+def test_answers_are_those_of_the_documents():
+    with Folder() as folder, site_of_the_documents(folder) as shell:
+        shell('curl https://www.example.com/a https://www.example.com/b').communicate()
+        block = next(block for block in blocks(ROOT / 'docs/purge.md') if block.startswith('curl '))
+        command, said = block.rsplit('\n', 1)
+        out, _ = shell(command).communicate()
+        kinds = lambda text: {name: type(value) if not isinstance(value, dict) else sorted(value) for name, value in json.loads(text).items()}
+        assert kinds(out) == kinds(said) and json.loads(out)['purged'] == 2, out
+        block = next(block for block in blocks(ROOT / 'docs/why-a-miss.md') if block.startswith('curl '))
+        command, said = block.split('\n', 1)
+        out, _ = shell(command).communicate()
+        assert out.strip() == said, out
+
+
+def test_a_new_binary_takes_over_as_the_document_says():
+    block = next(block for block in blocks(ROOT / 'docs/process.md') if '-USR2' in block)
+    with Folder() as folder:
+        (folder / 'new').mkdir()
+        for place in ('yorozu', 'new/yorozu'):
+            shutil.copy(YOROZU, folder / place)
+        with Server(folder, 'server { listen 127.0.0.1:$port; return 204; }', program=str(folder / 'yorozu')) as server:
+            file = server.folder / 'pid'
+            old = file.read_text().strip()
+            ended = lambda: not pathlib.Path(f'{file}.oldbin').exists()
+            events = {'USR2': lambda: not ended() and file.exists() and file.read_text().strip() not in ('', old), 'WINCH': lambda: listens(server.port), 'QUIT': ended}
+            try:
+                for line in block.splitlines():
+                    line = line.replace('/usr/sbin/yorozu', f'{folder}/yorozu').replace('/run/yorozu.pid', str(file))
+                    done = subprocess.run(['bash', '-c', line], cwd=folder, capture_output=True, text=True)
+                    assert done.returncode == 0, f'{line}: {done.stderr}'
+                    name = re.search(r'kill -(\w+)', line)
+                    if name:
+                        until(f'what {name[1]} brings', events[name[1]])
+                assert listens(server.port)
+            finally:
+                new = file.read_text().strip() if file.exists() else old
+                if new not in ('', old):
+                    os.kill(int(new), signal.SIGTERM)
+                    until('its end', lambda: not pathlib.Path(f'/proc/{new}').exists() or ' Z ' in pathlib.Path(f'/proc/{new}/stat').read_text())
 
 
 def test_make_knows_each_target():

@@ -59,6 +59,14 @@ def test_what_is_in_them():
         assert {name.split(' with ')[0] for name in used} <= told, used - told
 
 
+def test_links_of_the_handbook_lead_somewhere():
+    with made() as folder:
+        place = folder / 'yorozu/usr/share/doc/yorozu/docs'
+        links = [(page.name, link) for page in sorted(place.glob('*.md')) for link in re.findall(r'\]\(([^)\s]+)\)', page.read_text())]
+        missing = [(page, link) for page, link in links if not link.startswith(('http:', 'https:')) and not (place / (link.partition('#')[0] or page)).exists()]
+        assert len(links) > 40 and not missing, missing
+
+
 def test_the_configurations_in_it_load_where_they_are():
     with made() as folder:
         for tree in ('etc/yorozu', 'usr/share/yorozu'):

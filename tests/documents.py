@@ -201,6 +201,8 @@ def test_each_command_of_yorozu_is_one():
             if '…' in line or any(word.isupper() and len(word) > 2 for word in words):
                 continue
             count += 1
+            # Others are looked for below /usr/share/nginx, as nginx does.
+            assert all(file.startswith('/') for option, file in zip(words, words[1:]) if option in ('-c', '-p')), f'{path.name}: yorozu {line}'
             if 'daemon off;' in words or not set(words) & {'-t', '-T', '-v', '-V', '-h', 'cache', 'purge', 'warm', 'acme', '--directives'}:
                 continue
             done = subprocess.run([YOROZU, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -1,5 +1,10 @@
 //! The pace of work on many files, beside which pages are served.
 
+#![cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "the pace of a thread of its own")
+)]
+
 use std::time::{Duration, Instant};
 
 /// How much is done at once, and how long is paused after it.

@@ -8,6 +8,7 @@
 //! a purge takes a reading before it is asked for: once that is done, those that begin then may find nothing with
 //! a smaller one.
 
+#![allow(clippy::disallowed_methods, reason = "a test begins at some time")]
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 use bytes::Bytes;

@@ -7,6 +7,7 @@
 //! takes a reading before it is asked for; once it is done, a request that begins then may find nothing with
 //! a smaller one.
 
+#![allow(clippy::disallowed_methods, reason = "a test begins at some time")]
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 use bytes::Bytes;

@@ -1,5 +1,10 @@
 //! Names to addresses, asked of the name servers that `resolver` lists.
 
+#![cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "name servers are waited for by the clock")
+)]
+
 use crate::dns::{self, Found};
 use domain::base::iana::Rtype;
 use std::cell::RefCell;

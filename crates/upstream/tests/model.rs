@@ -3,6 +3,7 @@
 //!
 //! Run by `cargo test -p yorozu-upstream --features model --test model`.
 
+#![allow(clippy::disallowed_methods, reason = "a test begins at some time")]
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};

@@ -422,6 +422,41 @@ def what_is_missing_is_noticed():
         b.says('are missing: everything stored is purged softly')
 
 
+def what_is_missing_of_a_new_process_is_noticed():
+    """A process that goes on at the place of the one before, and whose first entry is lost."""
+    with site('ab') as (redis, nodes):
+        a, b = nodes
+        warm(nodes, '/1', '/2')
+        a.kill()
+        a.again()
+        b.kill()
+        VERSIONS.update(['/1', '/2'])
+        assert a.purge('/1') == 'sent'
+        redis.ask('XDEL', 'yorozu', redis.entries()[-1][0])
+        assert a.purge('/2') == 'sent'
+        b.again()
+        for path in '/1', '/2':
+            b.becomes(path, 1)
+        b.says('are missing: everything stored is purged softly')
+
+
+def a_node_that_joins_misses_nothing():
+    """What others wrote before a node took its place is no loss to it."""
+    with site('ab') as (redis, nodes):
+        a, b = nodes
+        for number in range(600):
+            a.purge(f'/{number}')
+        b.kill()
+        shutil.rmtree(b.folder / 'cache')
+        a.purge('/0')
+        b.again()
+        warm(nodes, '/1', '/2')
+        VERSIONS['/1'] += 1
+        assert a.purge('/1') == 'sent'
+        b.becomes('/1', 1)
+        assert b.page('/2') == (0, 'HIT') and 'are missing' not in b.log(), b.log()
+
+
 def a_redis_that_comes_back_older_is_noticed():
     with site('ab') as (redis, nodes):
         a, b = nodes
@@ -934,7 +969,7 @@ def no_node_shows_what_it_purged_of_shared_pages():
 TESTS = {test.__name__: test for test in [
     purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
     without_redis_a_start_purges_everything, without_redis_purges_are_queued, who_lost_its_place_purges_everything,
-    what_is_missing_is_noticed, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
+    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
     what_a_request_changed_is_purged_everywhere, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,

@@ -8,7 +8,7 @@
 
 use super::here::{self, By};
 use super::marks::Marks;
-use super::message::{Message, Purged, Secret, purged};
+use super::message::{About, Message, Purged, Secret, purged};
 use super::outbox::{self, OnDisk};
 use super::place::{self, Id, Place};
 use super::spec::Spec;
@@ -69,6 +69,8 @@ struct State {
     number: u64,
     queue: VecDeque<Item>,
     unseen: VecDeque<Unseen>,
+    /// The highest own number that Redis took, and the last name that it gave to one.
+    taken: Option<(u64, Id)>,
     /// The highest own number that was read.
     last_seen: u64,
     place: Option<Place>,
@@ -409,7 +411,8 @@ impl Bus {
         let state = self.state();
         let message = |item: &Item| {
             let lines = item.purged.as_ref().map(Purged::to_lines).unwrap_or_default();
-            Message::new(&self.spec.node, self.run, item.number, &lines, item.waits)
+            let about = About { waits: item.waits, taken: state.taken };
+            Message::new(&self.spec.node, self.run, item.number, &lines, about)
         };
         state.queue.iter().take(count).map(message).collect()
     }
@@ -420,6 +423,8 @@ impl Bus {
         let Some(at) = state.queue.iter().position(|item| item.number == number) else { return };
         let Some(mut item) = state.queue.remove(at) else { return };
         self.count(&state);
+        state.taken =
+            state.taken.max(Some((number, id))).map(|(number, last)| (number, last.max(id)));
         self.figures.sent.fetch_add(1, Ordering::Relaxed);
         if let Some(purged) = item.purged.clone() {
             state.marks.note(id, purged);

@@ -5,7 +5,7 @@
 //! | `node` | the node's name |
 //! | `run` | its process: a random number, in hexadecimal |
 //! | `number` | of this entry among those of the process, from 1 on, without gaps |
-//! | `lines` | `hard` or `soft`, what is purged as in the journal, and the zone; `wait` where the node waits for the others |
+//! | `lines` | `hard` or `soft`, what is purged as in the journal, and the zone; in front of them `wait` where the node waits for the others, and `after`, the last number that Redis had taken before, and its name there |
 //! | `sign` | HMAC-SHA-256 by the secret, in hexadecimal, over the stream's name and the four others |
 //!
 //! One without lines only takes a place in the stream.
@@ -90,16 +90,37 @@ pub(super) struct Message {
     pub node: String,
     pub run: u64,
     pub number: u64,
-    /// With `wait` in front of them.
+    /// With `wait` and `after` in front of them.
     pub lines: String,
 }
 
 const WAIT: &str = "wait\n";
+const AFTER: &str = "after ";
+
+/// What an entry says besides its purges.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct About {
+    /// The node waits until the others have done it.
+    pub waits: bool,
+    /// The last number of the run that Redis had taken before, and what it is called there.
+    pub taken: Option<(u64, Id)>,
+}
 
 impl Message {
-    pub(super) fn new(node: &str, run: u64, number: u64, lines: &str, waits: bool) -> Self {
-        let lines = format!("{}{lines}", if waits { WAIT } else { "" });
-        Self { node: node.to_owned(), run, number, lines }
+    pub(super) fn new(node: &str, run: u64, number: u64, lines: &str, about: About) -> Self {
+        let mut text = String::from(if about.waits { WAIT } else { "" });
+        if let Some((number, id)) = about.taken {
+            let _ = writeln!(text, "{AFTER}{number} {id}");
+        }
+        text.push_str(lines);
+        Self { node: node.to_owned(), run, number, lines: text }
+    }
+
+    /// The last number of its run that Redis had taken before it, and where.
+    pub(super) fn taken(&self) -> Option<(u64, Id)> {
+        let line = self.lines.lines().take(2).find_map(|line| line.strip_prefix(AFTER))?;
+        let (number, id) = line.split_once(' ')?;
+        Some((number.parse().ok()?, Id::parse(id.as_bytes())?))
     }
 
     pub(super) fn is_waited_for(&self) -> bool {
@@ -202,7 +223,10 @@ mod tests {
     #[test]
     fn every_field_is_signed() {
         let secret = Secret::new(b"secret");
-        let message = Message::new("a", 7, 3, "soft all: zone\n", true);
+        let about = About { waits: true, taken: Some((2, Id(5, 6))) };
+        let message = Message::new("a", 7, 3, "soft all: zone\n", about);
+        assert_eq!((message.is_waited_for(), message.taken()), (true, about.taken));
+        assert_eq!(purged(&message.lines).len(), 1);
         let fields = message.fields("s", Some(&secret));
         let read = |fields: &[(&str, String)], stream| {
             Message::read(&replies(fields), stream, Some(&secret))

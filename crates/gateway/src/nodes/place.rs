@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! place ID                     the last entry whose purges were done
-//! new                          the runs are not all known: the first entry of an unknown one is taken as it comes
+//! new ID                       where the node began to read: what was before is made up for, whoever wrote it
 //! run RUN NUMBER               the last number of a process that was read
 //! sum CRC                      of what stands before, in hexadecimal
 //! ```
@@ -46,38 +46,42 @@ pub(super) enum Order {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Place {
     pub id: Id,
-    is_new: bool,
+    /// Where the node began: everything was purged after the entries up to there.
+    began: Id,
     /// The last number of each run, the last one that was heard of at the end.
     runs: Vec<(u64, u64)>,
 }
 
 impl Place {
-    /// A place from which on entries are read, of whomever.
+    /// A place from which on entries are read, of whomever; what was purged before is made up for.
     pub(super) fn new(id: Id) -> Self {
-        Self { id, is_new: true, runs: Vec::new() }
+        Self { id, began: id, runs: Vec::new() }
     }
 
-    /// Notes an entry's number.
-    pub(super) fn follow(&mut self, run: u64, number: u64) -> Order {
+    /// Notes an entry's number. `taken`: the last number of its run that Redis had taken before, and where.
+    pub(super) fn follow(&mut self, run: u64, number: u64, taken: Option<(u64, Id)>) -> Order {
         let known = self.runs.iter().position(|(other, _)| *other == run);
         let last = known.map(|at| self.runs.remove(at).1);
-        self.runs.push((run, number.max(last.unwrap_or_default())));
+        // Of a run that is not known yet, what was taken before this node began is made up for.
+        let made_up = taken.filter(|(_, id)| *id <= self.began).map(|(number, _)| number);
+        let before = last.or(made_up).unwrap_or_default();
+        self.runs.push((run, number.max(before)));
         if self.runs.len() > RUNS_MAX {
             self.runs.remove(0);
         }
-        match last {
-            None if self.is_new || number == 1 => Order::Next,
-            None => Order::Gap,
-            Some(last) if number <= last => Order::Again,
-            Some(last) if number == last + 1 => Order::Next,
+        match number.checked_sub(before.saturating_add(1)) {
+            Some(0) => Order::Next,
             Some(_) => Order::Gap,
+            // It may not have been read: the number was only heard of.
+            None if last.is_none() => Order::Next,
+            None => Order::Again,
         }
     }
 
     pub(super) fn to_text(&self) -> String {
         let mut text = format!("place {}\n", self.id);
-        if self.is_new {
-            text.push_str("new\n");
+        if self.began != Id::default() {
+            let _ = writeln!(text, "new {}", self.began);
         }
         for (run, number) in &self.runs {
             let _ = writeln!(text, "run {run:016x} {number}");
@@ -98,7 +102,7 @@ impl Place {
         for line in before.lines() {
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("place", id) => place.id = Id::parse(id.as_bytes())?,
-                ("new", _) => place.is_new = true,
+                ("new", id) => place.began = Id::parse(id.as_bytes()).unwrap_or_default(),
                 ("run", rest) => {
                     let (run, number) = rest.split_once(' ')?;
                     place.runs.push((u64::from_str_radix(run, 16).ok()?, number.parse().ok()?));
@@ -117,21 +121,37 @@ mod tests {
     #[test]
     fn what_is_missing_is_noticed() {
         let mut place = Place::default();
-        assert_eq!(place.follow(7, 1), Order::Next);
-        assert_eq!(place.follow(7, 2), Order::Next);
-        assert_eq!(place.follow(7, 2), Order::Again);
-        assert_eq!(place.follow(7, 4), Order::Gap);
-        assert_eq!(place.follow(7, 3), Order::Again, "what came too late was made up for");
-        assert_eq!(place.follow(7, 5), Order::Next);
-        assert_eq!(place.follow(8, 2), Order::Gap, "its first one is missing");
-        assert_eq!(Place::new(Id(1, 0)).follow(8, 2), Order::Next);
+        assert_eq!(place.follow(7, 1, None), Order::Next);
+        assert_eq!(place.follow(7, 2, None), Order::Next);
+        assert_eq!(place.follow(7, 2, None), Order::Again);
+        assert_eq!(place.follow(7, 4, None), Order::Gap);
+        assert_eq!(place.follow(7, 3, None), Order::Again, "what came too late was made up for");
+        assert_eq!(place.follow(7, 5, None), Order::Next);
+        assert_eq!(place.follow(8, 2, None), Order::Gap, "its first one is missing");
+    }
+
+    #[test]
+    fn of_an_unknown_run_what_was_taken_before_the_place_is_not_missing() {
+        let new = || Place::new(Id(5, 0));
+        assert_eq!(new().follow(8, 1, None), Order::Next);
+        assert_eq!(new().follow(8, 2, None), Order::Gap, "where the first one was is not known");
+        assert_eq!(new().follow(8, 2, Some((1, Id(6, 0)))), Order::Gap, "the first one is missing");
+        assert_eq!(new().follow(8, 2, Some((1, Id(5, 0)))), Order::Next);
+        assert_eq!(
+            new().follow(8, 3, Some((1, Id(5, 0)))),
+            Order::Gap,
+            "the second one is missing"
+        );
+        let mut place = new();
+        assert_eq!(place.follow(8, 9, Some((8, Id(4, 0)))), Order::Next);
+        assert_eq!(place.follow(8, 11, Some((10, Id(4, 0)))), Order::Gap);
     }
 
     #[test]
     fn a_place_is_read_back_and_a_torn_one_is_none() {
         let mut place = Place::new(Id(1_700_000_000_000, 3));
         for run in 0..300 {
-            place.follow(run, run + 1);
+            place.follow(run, run + 1, None);
         }
         assert_eq!(place.runs.len(), RUNS_MAX);
         let text = place.to_text();

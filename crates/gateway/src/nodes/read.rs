@@ -155,8 +155,8 @@ impl Reader<'_> {
     /// Learns from the entries before `place` which numbers come next.
     async fn learn(&mut self, mut place: Place) -> Result<Place, String> {
         for (_, message) in self.before(place.id).await? {
-            if let Ok(Message { run, number, .. }) = message {
-                place.follow(run, number);
+            if let Ok(message) = message {
+                place.follow(message.run, message.number, None);
             }
         }
         Ok(place)
@@ -206,7 +206,7 @@ impl Reader<'_> {
                 }
             };
             // Its own as well: the next process of this node goes on behind them.
-            let order = place.follow(message.run, message.number);
+            let order = place.follow(message.run, message.number, message.taken());
             if message.run == bus.run {
                 bus.seen(message.number);
                 continue;

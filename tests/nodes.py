@@ -3,10 +3,10 @@
 
   tests/nodes.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import collections, contextlib, http.client, http.server, json, os, random, shutil, signal, socket, statistics
-import subprocess, sys, threading, time
+import collections, contextlib, http.client, http.server, json, os, random, re, shutil, signal, socket, statistics
+import subprocess, sys, threading, time, urllib.parse
 from console import Viewer
-from peers import PATIENCE, YOROZU, Folder, Memcached, Process, Server, free_port, listens, run, until
+from peers import PATIENCE, ROOT, YOROZU, Folder, Memcached, Process, Server, free_port, listens, run, until
 
 # A page's version at the origin is how often it changed; and how often it was asked for.
 VERSIONS, ASKED = collections.Counter(), collections.Counter()
@@ -19,6 +19,10 @@ class Origin(http.server.BaseHTTPRequestHandler):
     wbufsize = -1
     disable_nagle_algorithm = True
 
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        self.do_GET()
+
     def do_GET(self):
         ASKED[self.path] += 1
         text = str(VERSIONS[self.path]).encode()
@@ -30,10 +34,10 @@ class Origin(http.server.BaseHTTPRequestHandler):
         if 'varied' in self.path:
             self.send_header('Vary', 'X-Kind')
             text += self.headers['X-Kind'].encode()
-        if 'private' in self.path:
+        if 'private' in self.path or 'ends' in self.path and VERSIONS[self.path]:
             self.send_header('Set-Cookie', 'a=b')
         self.send_header('Content-Type', 'text/plain')
-        self.send_header('Cache-Control', 'max-age=3600')
+        self.send_header('Cache-Control', f'max-age={20 if "ends" in self.path else 3600}')
         self.send_header('Surrogate-Key', f'all page{self.path.replace("/", "-")}')
         self.send_header('Content-Length', str(len(text)))
         self.end_headers()
@@ -212,6 +216,11 @@ class Node(Server):
     def shared(self, outcome):
         return self.metric(f'total{{zone="pages",outcome="{outcome}"}}', 'cache_shared')
 
+    def knows_of(self):
+        """Nodes whose entries it has read and done, itself among them."""
+        path = self.folder / 'cache/yorozu.bus'
+        return path.read_text().count('\nrun ') if path.exists() else 0
+
     def again(self):
         lines = self.log().count('start worker threads')
         # Threads of a process may outlive the one that the system lists.
@@ -252,7 +261,7 @@ def site(names='abc', bus='redis://127.0.0.1:@REDIS@', redis=(), http=NODE, shar
         server.web, server.root = web, folder
         for before, node in enumerate(reversed(nodes)):
             # What is made before a node has read that another one came counts as older than that.
-            until('the others', lambda: node.metric('entries_total{kind="read"}') >= before)
+            until('the others', lambda: node.knows_of() > before)
         yield server, nodes
 
 
@@ -380,6 +389,69 @@ def without_redis_purges_are_queued():
         a.kill()
         a.again()
         assert a.metric('queued') == 0
+
+
+def who_is_cut_off_says_so():
+    """Also a node that purges nothing."""
+    with site('a') as (redis, [a]):
+        until('the bus', lambda: a.metric('connected') == 1)
+        a.proxy.is_cut.set()
+        until('that it is noticed', lambda: a.metric('connected') == 0, 15)
+        a.says('does not answer, purges are queued')
+        a.proxy.is_cut.clear()
+        until('the bus', lambda: a.metric('connected') == 1)
+        a.says('answers again')
+        assert a.log().count('does not answer') == a.log().count('answers again') == 1, a.log()
+
+
+def a_full_redis_is_no_silent_one():
+    """With `noeviction` it refuses what needs memory, and answers all else."""
+    with site('ab', redis=['--maxmemory-policy', 'noeviction'], shared=SHARED) as (redis, (a, b)):
+        a.page('/1')
+        until('the page', lambda: a.shared('stored') == 1)
+        redis.ask('CONFIG', 'SET', 'maxmemory', 1)
+        for number in range(10, 30):
+            assert a.page(f'/{number}') == (0, 'MISS')
+        assert b.page('/1') == (0, 'HIT'), 'what is there is found'
+        VERSIONS['/1'] += 1
+        assert b.purge('/1') == 'queued'
+        assert b.page('/1') == (1, 'MISS')
+        a.says('refuses what it is asked: OOM')
+        b.says('refuses purges, which are queued: OOM')
+        time.sleep(2)
+        assert a.log().count('refuses what it is asked') == 1, a.log()
+        assert 'does not answer' not in a.log() + b.log() and 'answers again' not in a.log() + b.log(), a.log() + b.log()
+        redis.ask('CONFIG', 'SET', 'maxmemory', 0)
+        until('the queue', lambda: b.metric('queued') == 0 and b.metric('connected') == 1)
+        a.becomes('/1', 1)
+        until('pages are stored', lambda: redis_has(redis, 'new', a, b))
+
+
+def a_user_needs_what_the_document_says():
+    """With the rights of `docs/nodes.md` and no others, purges are sent and pages shared."""
+    document = (ROOT / 'docs/nodes.md').read_text()
+    sentence = document[document.index('A user needs'):].split('\n')[0]
+    rights, pages = [re.search(r'`(\+[^`]*)`' + text, sentence).group(1).split() for text in (' on the keys', ' on `')]
+    keys = [f'~{pattern.replace("NAME", "yorozu")}' for pattern in re.findall(r'`([^`+]*NAME[^`]*)`', sentence)]
+    assert len(keys) == 3, keys
+    bus = 'redis://site:word@127.0.0.1:@REDIS@?wait=300ms'
+    users = ['--user', 'site', 'on', '>word', *keys, *rights, *pages, '--user', 'default', 'on', 'nopass', '~*', '&*', '+@all']
+    with site('ab', bus=bus, redis=users, shared=SHARED.replace('://', '://site:word@')) as (redis, (a, b)):
+        assert a.page('/1') == (0, 'MISS')
+        until('the page', lambda: a.shared('stored') == 1)
+        assert b.page('/1') == (0, 'HIT')
+        VERSIONS['/1'] += 1
+        assert a.purge('/1') == 'sent'
+        assert b.page('/1')[0] == 1
+        # What is not stored gives its lease back.
+        assert a.page('/private') == b.page('/private') == (0, 'MISS')
+        until('no lease', lambda: not redis.ask('KEYS', '*:lease'))
+        b.kill()
+        b.again()
+        assert b.page('/1')[0] == 1
+        assert not redis.ask('ACL', 'LOG'), redis.ask('ACL', 'LOG')
+        for log in a.log(), b.log():
+            assert 'refuses' not in log and 'does not answer' not in log and 'NOPERM' not in log, log
 
 
 def who_lost_its_place_purges_everything():
@@ -522,7 +594,6 @@ def what_a_request_changed_is_purged_everywhere():
     changed = NODE.replace('proxy_cache_lock on;', 'proxy_cache_lock on; proxy_cache_invalidate on;')
     with Folder() as folder, Redis(folder) as redis, origin() as web:
         VERSIONS.clear()
-        Origin.do_POST = lambda self: (self.rfile.read(int(self.headers.get('Content-Length', 0))), self.do_GET())
         bus = f'unix:{redis.folder}/socket'
         with Node(folder, web, bus, 'a', changed) as a, Node(folder, web, bus, 'b', changed) as b:
             warm([b], '/1')
@@ -772,6 +843,69 @@ def one_node_makes_a_page_for_all():
         print(f'after {time.monotonic() - begun:.1f} s')
 
 
+def a_page_that_ends_does_not_come_back():
+    """A fresh page whose early refresh finds that it is gone, and one that a POST changed."""
+    early = NODE.replace('proxy_cache_background_update on;', 'proxy_cache_background_update on; proxy_cache_early_refresh 50;')
+    with site('ab', http=early, shared=SHARED) as (redis, (a, b)):
+        a.page('/slow-ends')
+        until('the page', lambda: a.shared('stored') == 1)
+        VERSIONS['/slow-ends'] += 1
+        until('its end', lambda: a.page('/slow-ends')[1] == 'MISS', 15)
+        assert a.page('/slow-ends')[0] == 1
+        redis.ask('FLUSHDB')
+    with site('ab', shared=SHARED) as (redis, (a, b)):
+        a.page('/1')
+        until('the page', lambda: a.shared('stored') == 1)
+        # Only the tier has it for `b`: what a request changes there is found by the page's own lifetime.
+        VERSIONS['/1'] += 1
+        b.ask('/1', 'POST', 'x')
+        assert b.page('/1') == (1, 'MISS')
+        until('the new page', lambda: b.shared('stored') == 1)
+        # The tier does not answer: the page there is not believed all the same.
+        a.page('/2')
+        until('the page', lambda: a.shared('stored') == 2)
+        VERSIONS['/2'] += 1
+        redis.ask('CLIENT', 'PAUSE', 300, 'WRITE')
+        b.ask('/2', 'POST', 'x')
+        assert b.page('/2') == (1, 'MISS')
+
+
+def what_came_from_the_tier_is_not_sent_back():
+    with site('ab', shared=SHARED) as (redis, (a, b)):
+        a.page('/1')
+        until('the page', lambda: a.shared('stored') == 1)
+        assert b.page('/1') == (0, 'HIT')
+        b.page('/2')
+        until('the page', lambda: b.shared('stored') >= 1)
+        assert b.shared('stored') == 1
+
+
+def a_lease_is_given_back_by_its_holder_alone():
+    """A node that makes a page for longer than its lease leaves that of the next one."""
+    def with_leases(shared, leases, hold):
+        with site('a', shared=shared) as (redis, [a]):
+            made = threading.Thread(target=a.page, args=('/slow',))
+            made.start()
+            until('the lease', lambda: leases(redis))
+            key, = leases(redis)
+            hold(redis, key)
+            made.join()
+            a.page('/other')
+            # Behind the page, over the same connection.
+            until('both pages', lambda: a.shared('stored') == 2)
+            until('the end of its own', lambda: leases(redis) == [key])
+    with_leases(SHARED, lambda redis: redis.ask('KEYS', '*:lease'), lambda redis, key: redis.ask('SET', key, 'of another node'))
+    with Folder() as folder, Memcached(folder) as server:
+        def ask(line):
+            with socket.create_connection(('127.0.0.1', server.port), 10) as connection:
+                connection.sendall(line + b'\r\n')
+                return b''.join(iter(connection.makefile('rb').readline, b'END\r\n'))
+        def leases(_):
+            keys = re.findall(rb'key=(\S+)', ask(b'lru_crawler metadump all'))
+            return [urllib.parse.unquote_to_bytes(key) for key in keys if key.endswith(b'lease')]
+        with_leases(f'memcached://127.0.0.1:{server.port}?timeout=5s', leases, lambda _, key: ask(b'set %s 0 60 1\r\nx\r\nget none' % key))
+
+
 def without_the_tier_pages_are_made():
     with Folder() as other, Redis(other) as tier, site('ab', shared=f'redis://127.0.0.1:{tier.port}') as (_, nodes):
         a, b = nodes
@@ -968,11 +1102,13 @@ def no_node_shows_what_it_purged_of_shared_pages():
 
 TESTS = {test.__name__: test for test in [
     purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
-    without_redis_a_start_purges_everything, without_redis_purges_are_queued, who_lost_its_place_purges_everything,
+    without_redis_a_start_purges_everything, without_redis_purges_are_queued, who_is_cut_off_says_so, a_full_redis_is_no_silent_one,
+    a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
     what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
     what_a_request_changed_is_purged_everywhere, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
+    a_page_that_ends_does_not_come_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_given_back_by_its_holder_alone,
     one_node_makes_a_page_for_all, without_the_tier_pages_are_made, pages_are_shared_over_memcached, what_cannot_be_is_refused,
     no_node_shows_what_it_purged_of_shared_pages,
 ]}

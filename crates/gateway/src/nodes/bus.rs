@@ -61,6 +61,13 @@ pub(super) struct Waiting {
     pub answer: oneshot::Sender<Vec<String>>,
 }
 
+/// Who speaks with Redis: each has a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Side {
+    Sender,
+    Reader,
+}
+
 #[derive(Default)]
 struct State {
     zones: Vec<(String, Weak<Zone>)>,
@@ -75,8 +82,8 @@ struct State {
     last_seen: u64,
     place: Option<Place>,
     is_caught_up: bool,
-    /// Why Redis does not answer.
-    away: Option<String>,
+    /// For each [`Side`], whether Redis does not answer it.
+    away: [bool; 2],
     refused: Option<Instant>,
     waiting: Vec<Waiting>,
     marks: Marks,
@@ -322,7 +329,7 @@ impl Bus {
     pub async fn publish(self: &Arc<Self>, foreseen: Foreseen) -> Told {
         let Foreseen { purged, number } = foreseen;
         let (number, answer) = self.enqueue(Some(purged), Some(number), false);
-        if self.state().away.is_none() {
+        if !self.state().away[Side::Sender as usize] {
             if let Ok(Ok(id)) = tokio::time::timeout(self.spec.timeout, answer).await {
                 self.wait_for_own(id).await;
                 return Told { last: Some(id), ..Told::default() };
@@ -457,12 +464,30 @@ impl Bus {
         !self.state().queue.is_empty()
     }
 
-    /// Redis answers, or why it does not; whether that is news.
-    pub(super) fn set_away(&self, why: Option<&str>) -> bool {
+    /// Redis answers one of both.
+    pub(super) fn here(&self, side: Side) {
+        let (was_away, is_away) = self.set_away(side, false);
+        self.figures.is_connected.store(!is_away, Ordering::Relaxed);
+        if was_away && !is_away {
+            self.log(Level::Notice, &format!("{} answers again", self.spec.target.shown()));
+        }
+    }
+
+    /// Redis does not answer one of both, or not as it should: `what` it does instead.
+    pub(super) fn away(&self, side: Side, what: &str) {
+        let (was_away, _) = self.set_away(side, true);
+        self.figures.is_connected.store(false, Ordering::Relaxed);
+        if !was_away {
+            self.log(Level::Error, &format!("{} {what}", self.spec.target.shown()));
+        }
+    }
+
+    /// Whether Redis was away for any of both, and whether it is now.
+    fn set_away(&self, side: Side, is_away: bool) -> (bool, bool) {
         let mut state = self.state();
-        let is_news = state.away.is_none() != why.is_none();
-        state.away = why.map(str::to_owned);
-        is_news
+        let was_away = state.away.contains(&true);
+        state.away[side as usize] = is_away;
+        (was_away, state.away.contains(&true))
     }
 }
 
@@ -529,6 +554,14 @@ impl Bus {
         if let Some(floor) = floor {
             state.marks.begin(floor);
         }
+    }
+
+    /// No page that this node made or found until now is taken from the tier that nodes share, if the purge matches it;
+    /// others do not hear of it.
+    pub(super) fn mark_here(&self, zone: &str, purge: Purge) {
+        let mut state = self.state();
+        let Id(milliseconds, number) = state.place.as_ref().map(|it| it.id).unwrap_or_default();
+        state.marks.note_once(Id(milliseconds, number + 1), zone, purge);
     }
 
     /// Whether a page that another node made may be older than a purge.

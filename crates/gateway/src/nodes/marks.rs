@@ -7,7 +7,7 @@ use super::place::Id;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use yorozu_cache::{Key, Purge};
+use yorozu_cache::{Key, Purge, PurgeMode};
 
 /// Purges that are remembered; chosen: of what is older than all of them no page is taken.
 const MARKS_MAX: usize = 4096;
@@ -63,6 +63,15 @@ impl Marks {
         }
     }
 
+    /// As [`Marks::note`], where the same may be noted many times at one place.
+    pub(super) fn note_once(&mut self, id: Id, zone: &str, purge: Purge) {
+        let is_same = |mark: &Mark| mark.zone == zone && *mark.purges == [purge.clone()];
+        if !self.marks.iter().rev().take_while(|mark| mark.id >= id).any(is_same) {
+            let purges = [purge].into();
+            self.note(id, Purged { zone: zone.to_owned(), mode: PurgeMode::Hard, purges });
+        }
+    }
+
     /// This node is about to purge this: from here on no older page is taken. The number is for [`Marks::forget`].
     pub(super) fn foresee(&mut self, purged: Purged) -> u64 {
         self.last += 1;
@@ -92,7 +101,6 @@ impl Marks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use yorozu_cache::PurgeMode;
 
     fn purged(purge: Purge) -> Purged {
         Purged { zone: "z".to_owned(), mode: PurgeMode::Hard, purges: [purge].into() }
@@ -119,6 +127,17 @@ mod tests {
         assert!(marks.is_older("z", &key("a"), &[], Id(4, 0)));
         assert!(!marks.is_older("z", &key("a"), &[], Id(5, 0)));
         assert!(!marks.is_older("y", &key("a"), &[], Id(1, 0)), "another zone");
+    }
+
+    #[test]
+    fn what_is_noted_once_is_noted_once() {
+        let mut marks = Marks::default();
+        marks.begin(Id(1, 0));
+        for _ in 0..3 {
+            marks.note_once(Id(1, 1), "z", Purge::Page(key("a")));
+        }
+        assert_eq!(marks.count, 1);
+        assert!(is_old(&marks, "a", 1) && !is_old(&marks, "b", 1) && !is_old(&marks, "a", 2));
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //! Each question begins with the entry that was read last: Redis still has it, so nothing behind it was trimmed or
 //! flushed. Else the place is lost: this node adds an entry, purges everything softly, and goes on behind that entry.
 
-use super::bus::Bus;
+use super::bus::{Bus, Side};
 use super::link::{Link, TOO_LONG};
 use super::message::{self, Message};
 use super::place::{Id, Order, Place};
-use super::send::{Pause, bounded, connect};
+use super::send::{Pause, bounded, connect, silent};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,14 +31,27 @@ const SIGNS_PAUSE: Duration = Duration::from_secs(30);
 /// Reads the stream, for ever.
 pub(super) async fn read_forever(bus: Arc<Bus>) {
     let mut pause = Pause::new();
+    let mut has_failed = false;
     loop {
-        // The sender says in the log what is wrong.
-        if let Ok(link) = connect(&bus).await {
-            let mut reader = Reader { bus: &bus, link, is_at_end: false, sign: None };
-            while reader.round().await.is_ok() {
-                pause = Pause::new();
+        let (why, is_known) = match connect(&bus).await {
+            Ok(link) => {
+                let mut reader =
+                    Reader { bus: &bus, link, is_at_end: false, sign: None, is_unsigned: false };
+                let why = loop {
+                    match reader.round().await {
+                        Ok(()) => (pause, has_failed) = (Pause::new(), false),
+                        Err(why) => break why,
+                    }
+                };
+                // As when Redis starts again: whether it is away is seen by the next attempt.
+                (why, has_failed)
             }
+            Err(why) => (why, true),
+        };
+        if is_known {
+            bus.away(Side::Reader, &silent(&why));
         }
+        has_failed = true;
         pause.wait().await;
     }
 }
@@ -58,6 +71,8 @@ struct Reader<'a> {
     is_at_end: bool,
     /// When this node last noted its place for the others.
     sign: Option<Instant>,
+    /// Whether Redis refused that, which is in the log.
+    is_unsigned: bool,
 }
 
 /// Entries of a stream as a reply has them.
@@ -79,6 +94,7 @@ impl Reader<'_> {
             }
             found => found?,
         };
+        self.bus.here(Side::Reader);
         match entries {
             None => {
                 let text = "its place in the stream is gone: everything stored is purged softly";
@@ -263,13 +279,16 @@ impl Reader<'_> {
         let Some(Place { id, .. }) = self.bus.place() else { return Ok(()) };
         let (key, value) = (places_key(&self.bus.spec.stream), sign(id));
         let words = [&b"HSET"[..], key.as_bytes(), self.bus.spec.node.as_bytes(), value.as_bytes()];
-        match bounded(TIMEOUT, self.link.ask(&words)).await? {
-            Reply::Number(_) => {
-                self.sign = Some(Instant::now());
-                Ok(())
-            }
-            other => Err(refused(&other)),
+        let reply = bounded(TIMEOUT, self.link.ask(&words)).await?;
+        self.sign = Some(Instant::now());
+        // Purges are read all the same: only those that wait for this node miss it.
+        let is_refused = matches!(reply, Reply::Error(_));
+        if is_refused && !self.is_unsigned {
+            let text = format!("its place cannot be noted for other nodes: {}", refused(&reply));
+            self.bus.log(Level::Warn, &text);
         }
+        self.is_unsigned = is_refused;
+        Ok(())
     }
 }
 

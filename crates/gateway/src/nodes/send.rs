@@ -1,14 +1,12 @@
 //! Brings a node's purges into the stream, in their order.
 
-use super::bus::Bus;
+use super::bus::{Bus, Side};
 use super::link::Link;
 use super::place::Id;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use yorozu_kernel::logging::error::Level;
 use yorozu_wire::redis::{self, Reply};
 
 /// Entries that are kept in the stream, nearly; as documented.
@@ -60,26 +58,26 @@ impl Pause {
 pub(super) async fn send_forever(bus: Arc<Bus>) {
     let mut pause = Pause::new();
     loop {
-        let why = match connect(&bus).await {
+        let what = match connect(&bus).await {
             Ok(link) => match send_all(&bus, link, &mut pause).await {
                 Err(Failed::Closed) => {
                     // As when Redis starts again: whether it is away is seen by the next attempt.
                     pause.wait().await;
                     continue;
                 }
-                Err(Failed::Refused(line)) => line,
+                Err(Failed::Refused(line)) => format!("refuses purges, which are queued: {line}"),
                 Ok(never) => match never {},
             },
-            Err(why) => why,
+            Err(why) => silent(&why),
         };
-        bus.figures.is_connected.store(false, Ordering::Relaxed);
-        if bus.set_away(Some(&why)) {
-            let text =
-                format!("{} does not answer, purges are queued: {why}", bus.spec.target.shown());
-            bus.log(Level::Error, &text);
-        }
+        bus.away(Side::Sender, &what);
         pause.wait().await;
     }
+}
+
+/// What Redis does if it does not answer, for [`Bus::away`].
+pub(super) fn silent(why: &str) -> String {
+    format!("does not answer, purges are queued: {why}")
 }
 
 /// Why nothing more is sent over a connection.
@@ -95,7 +93,7 @@ async fn send_all(bus: &Arc<Bus>, mut link: Link, pause: &mut Pause) -> Result<N
     loop {
         let batch = bus.next(BATCH);
         if batch.is_empty() {
-            here(bus);
+            bus.here(Side::Sender);
             bus.to_send.notified().await;
             continue;
         }
@@ -122,16 +120,9 @@ async fn send_all(bus: &Arc<Bus>, mut link: Link, pause: &mut Pause) -> Result<N
             }
         }
         *pause = Pause::new();
-        here(bus);
+        bus.here(Side::Sender);
         let tidied = Arc::clone(bus);
         // What stays is sent again by the next process.
         let _ = tokio::task::spawn_blocking(move || tidied.tidy()).await;
-    }
-}
-
-fn here(bus: &Bus) {
-    bus.figures.is_connected.store(true, Ordering::Relaxed);
-    if bus.set_away(None) {
-        bus.log(Level::Notice, &format!("{} answers again", bus.spec.target.shown()));
     }
 }

@@ -38,7 +38,7 @@ pub fn collector(
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);
             if plan.ends_with(head.status, why) {
-                plan.end_stale(Context::of(exchange));
+                plan.end_stale(exchange);
             }
             None
         }

@@ -39,6 +39,10 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
         let is_absent = stored.as_ref().is_some_and(Vec::is_empty);
         // Other nodes may have it all the same; where pages are removed by what they say, each decides by its own.
         if is_absent && !takes_all {
+            // This one would get it back from the tier that nodes share.
+            if let Some(tier) = nodes::tier(&exchange.conf, &zone) {
+                tier.forget(&key).await;
+            }
             continue;
         }
         let (of_task, of_others, now) = (Arc::clone(&zone), purges.clone(), exchange.now());

@@ -386,6 +386,7 @@ pub fn is_range_beyond(exchange: &Exchange, conf: &Conf) -> bool {
 /// With `cache_lock`: claims the page, or waits for the request that did, and reads along.
 async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     let deadline = tokio::time::Instant::now() + conf.cache_lock_timeout;
+    exchange.pass.of_mut::<Plan>()?.waits_until = Some(deadline);
     let plan = exchange.pass.of::<Plan>()?;
     // When the variants of a page are known, each has its own maker.
     let first = plan.first.clone();

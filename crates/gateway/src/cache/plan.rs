@@ -2,10 +2,13 @@
 
 use super::objections::Objections;
 use super::purge;
+use crate::nodes;
 use bytes::Bytes;
 use std::sync::Arc;
+use tokio::time::Instant;
 use yorozu_cache::{Entry, FillGuard, Key, Making, Purge, PurgeMode, Zone};
 use yorozu_kernel::base::tasks;
+use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::NotStored;
 use yorozu_kernel::logging::error::{Context, Level};
 
@@ -30,6 +33,8 @@ pub struct Plan {
     pub is_refresh: bool,
     /// Held while this request makes the page.
     pub guard: Option<FillGuard>,
+    /// Until when this request may wait for another one's page (`*_cache_lock_timeout`), if it began to.
+    pub(super) waits_until: Option<Instant>,
     pub is_bypassed: bool,
     /// Since the upstream is asked: a purge from then on keeps the answer from being stored.
     pub making: Option<Arc<Making>>,
@@ -53,6 +58,7 @@ impl Plan {
             objections: None,
             is_refresh: false,
             guard: None,
+            waits_until: None,
             is_bypassed: false,
             making: None,
             loaded: None,
@@ -107,8 +113,14 @@ impl Plan {
     }
 
     /// Removes the stored page; those who wait for its renewal are woken afterwards.
-    pub fn end_stale(self, context: Context) {
+    pub fn end_stale(self, exchange: &Exchange) {
+        let context = Context::of(exchange);
+        let tier = nodes::tier(&exchange.conf, &self.zone).cloned();
         tasks::of_request(async move {
+            // First: the page would come back from there.
+            if let Some(tier) = tier {
+                tier.forget(&self.key).await;
+            }
             let page = vec![Purge::Page(self.key.clone())];
             if let Err(problem) = purge::purge(&self.zone, page, PurgeMode::Hard).await {
                 context.upstream(Level::Crit, &problem.0, None);

@@ -41,7 +41,7 @@ pub async fn find(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     if !is_maker || plan.is_bypassed || plan.not_stored.is_some() || plan.start.is_some() {
         return None;
     }
-    let deadline = Instant::now() + conf.cache_lock_timeout;
+    let deadline = plan.waits_until.unwrap_or_else(|| Instant::now() + conf.cache_lock_timeout);
     let has_lease = plan.guard.is_some() && tier.has_leases();
     let (mut is_leased, zone, page) = (!has_lease, Arc::clone(&plan.zone), plan.key.clone());
     loop {
@@ -57,10 +57,23 @@ pub async fn find(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
                 // It may have been put there just before.
                 is_leased = true;
             }
-            tier::Leased::Taken if Instant::now() < deadline => sleep(PAUSE).await,
+            tier::Leased::Taken if wait(tier, &page, deadline).await => {}
             tier::Leased::Taken | tier::Leased::None => return None,
         }
     }
+}
+
+/// Waits while another node makes the page; `false` if that takes too long, or is not known.
+async fn wait(tier: &Tier, page: &Key, deadline: Instant) -> bool {
+    while Instant::now() < deadline {
+        sleep(PAUSE).await;
+        match tier.is_leased(page).await {
+            Some(true) => {}
+            Some(false) => return true,
+            None => return false,
+        }
+    }
+    false
 }
 
 enum Sought {

@@ -32,8 +32,10 @@ pub(super) enum Command {
     Get(String),
     /// With how long it lives.
     Put(String, Vec<u8>, Duration),
-    /// A value where there is none: whether it is there now.
-    Claim(String, Duration),
+    /// A value where there is none: whether it is there now. Key, value, and how long it lives.
+    Claim(String, String, Duration),
+    /// The end of such a value, if it is still that.
+    Release(String, String),
     Delete(String),
 }
 
@@ -42,12 +44,21 @@ pub(super) enum Command {
 pub(super) enum Answer {
     Value(Option<Vec<u8>>),
     Done(bool),
+    /// The server works, and does not do this: it has no room, or the user no right.
+    Refused,
 }
 
 #[derive(Debug)]
 struct Job {
     command: Command,
     answer: Option<oneshot::Sender<Answer>>,
+}
+
+impl Job {
+    /// Whether its asker still waits: a claim that is made for no request keeps a page from all others.
+    fn is_wanted(&self) -> bool {
+        self.answer.as_ref().is_none_or(|asker| !asker.is_closed())
+    }
 }
 
 /// Which protocol is spoken.
@@ -103,12 +114,12 @@ impl Lane {
         jobs.drain(..count).collect()
     }
 
-    /// Asks the server what there is to ask, for ever. `told` hears whether it answered.
+    /// Asks the server what there is to ask, for ever. `told` hears whether it answered, and what it refused.
     pub(super) async fn serve(
         &self,
         connect: impl AsyncFn() -> Result<(Link, bool), String>,
         timeout: Duration,
-        told: impl Fn(Result<(), String>),
+        told: impl Fn(Result<Option<String>, String>),
     ) {
         let mut kept = None;
         loop {
@@ -121,24 +132,30 @@ impl Lane {
                 Some(link) => Ok(link),
                 None => bounded(CONNECT_TIMEOUT, connect()).await,
             };
-            let asked = async {
-                let mut link = link?;
-                bounded(timeout, exchange(&mut link, jobs)).await?;
-                Ok(link)
-            };
-            match asked.await {
-                Ok(link) => {
-                    kept = Some(link);
-                    told(Ok(()));
+            let mut link = match link {
+                Ok(link) => link,
+                Err(why) => {
+                    told(Err(why));
+                    continue;
                 }
-                Err(why) => told(Err(why)),
+            };
+            let jobs: Vec<Job> = jobs.into_iter().filter(Job::is_wanted).collect();
+            if jobs.is_empty() {
+                kept = Some(link);
+                continue;
             }
+            let answered = bounded(timeout, exchange(&mut link, jobs)).await;
+            kept = answered.is_ok().then_some(link);
+            told(answered);
         }
     }
 }
 
-/// Sends questions together and hands out the answers.
-async fn exchange((link, is_redis): &mut (Link, bool), jobs: Vec<Job>) -> Result<(), String> {
+/// Sends questions together and hands out the answers; the last line by which one was refused.
+async fn exchange(
+    (link, is_redis): &mut (Link, bool),
+    jobs: Vec<Job>,
+) -> Result<Option<String>, String> {
     let mut out = Vec::new();
     for job in &jobs {
         match is_redis {
@@ -147,18 +164,36 @@ async fn exchange((link, is_redis): &mut (Link, bool), jobs: Vec<Job>) -> Result
         }
     }
     link.send(&out).await?;
+    let (mut refused, mut released) = (None, Vec::new());
     for job in jobs {
         let answer = match is_redis {
-            true => of_redis(link, &job.command).await?,
+            true => of_redis(link, &job.command, &mut refused).await?,
             false => of_memcached(link, &job.command).await?,
         };
+        if let (Command::Release(key, token), Answer::Value(Some(found))) = (&job.command, &answer)
+        {
+            released.extend((found == token.as_bytes()).then(|| key.clone()));
+        }
         if let Some(asker) = job.answer {
             // Whoever asked may have stopped waiting.
             let _ = asker.send(answer);
         }
     }
-    Ok(())
+    for key in released {
+        let mut out = Vec::new();
+        memcached::delete(&mut out, key.as_bytes());
+        link.send(&out).await?;
+        link.next(memcached::done).await?;
+    }
+    Ok(refused)
 }
+
+/// Removes a value if it is still the one that was put there.
+///
+/// # Source
+/// <https://redis.io/docs/latest/commands/set/>, "Patterns": a lock is given back by its holder alone.
+const RELEASE: &[u8] =
+    b"if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0";
 
 fn as_redis(out: &mut Vec<u8>, command: &Command) {
     let milliseconds = |time: &Duration| time.as_millis().max(1).to_string();
@@ -168,22 +203,39 @@ fn as_redis(out: &mut Vec<u8>, command: &Command) {
             let life = milliseconds(life);
             redis::command(out, &[b"SET", key.as_bytes(), bytes, b"PX", life.as_bytes()]);
         }
-        Command::Claim(key, life) => {
-            let life = milliseconds(life);
-            redis::command(out, &[b"SET", key.as_bytes(), b"1", b"NX", b"PX", life.as_bytes()]);
+        Command::Claim(key, token, life) => {
+            let (token, life) = (token.as_bytes(), milliseconds(life));
+            redis::command(out, &[b"SET", key.as_bytes(), token, b"NX", b"PX", life.as_bytes()]);
+        }
+        Command::Release(key, token) => {
+            redis::command(out, &[b"EVAL", RELEASE, b"1", key.as_bytes(), token.as_bytes()]);
         }
         Command::Delete(key) => redis::command(out, &[b"DEL", key.as_bytes()]),
     }
 }
 
-async fn of_redis(link: &mut Link, command: &Command) -> Result<Answer, String> {
+async fn of_redis(
+    link: &mut Link,
+    command: &Command,
+    refused: &mut Option<String>,
+) -> Result<Answer, String> {
     let reply = link.reply().await?;
     match (command, reply) {
+        (_, Reply::Error(line)) if is_refusal(&line) => {
+            *refused = Some(line);
+            Ok(Answer::Refused)
+        }
         (_, Reply::Error(line)) => Err(line),
         (Command::Get(_), Reply::Text(bytes)) => Ok(Answer::Value(Some(bytes))),
         (Command::Get(_), _) => Ok(Answer::Value(None)),
         (_, reply) => Ok(Answer::Done(reply != Reply::Nothing)),
     }
+}
+
+/// Whether a server that works says so; others say that it is not the one to be asked, or not yet.
+fn is_refusal(line: &str) -> bool {
+    let code = line.split(' ').next().unwrap_or_default();
+    matches!(code, "OOM" | "NOPERM" | "MISCONF" | "NOREPLICAS" | "WRONGTYPE" | "ERR")
 }
 
 fn as_memcached(out: &mut Vec<u8>, command: &Command) {
@@ -192,21 +244,22 @@ fn as_memcached(out: &mut Vec<u8>, command: &Command) {
         u32::try_from(seconds).unwrap_or(1).max(1)
     };
     match command {
-        Command::Get(key) => memcached::get(out, key.as_bytes()),
+        // It compares nothing by itself: the value is looked at first.
+        Command::Get(key) | Command::Release(key, _) => memcached::get(out, key.as_bytes()),
         Command::Put(key, bytes, life) => {
             memcached::put(out, false, key.as_bytes(), seconds(life), bytes);
         }
-        Command::Claim(key, life) => {
-            memcached::put(out, true, key.as_bytes(), seconds(life), b"1");
+        Command::Claim(key, token, life) => {
+            memcached::put(out, true, key.as_bytes(), seconds(life), token.as_bytes());
         }
         Command::Delete(key) => memcached::delete(out, key.as_bytes()),
     }
 }
 
 async fn of_memcached(link: &mut Link, command: &Command) -> Result<Answer, String> {
-    let Command::Get(_) = command else {
+    if !matches!(command, Command::Get(_) | Command::Release(..)) {
         return link.next(memcached::done).await.map(Answer::Done);
-    };
+    }
     match link.next(memcached::reply).await? {
         memcached::Reply::NotFound => Ok(Answer::Value(None)),
         memcached::Reply::Error(_) => Err("it refused the question".to_owned()),
@@ -251,6 +304,11 @@ impl Circuit {
         }
     }
 
+    /// Whether it is left alone.
+    pub(super) fn is_open(&self) -> bool {
+        self.failing().opened.is_some()
+    }
+
     /// Whether it has been left alone until now.
     pub(super) fn answered(&self) -> bool {
         let was = std::mem::take(&mut *self.failing());
@@ -288,6 +346,17 @@ mod tests {
         }
         assert_eq!(circuit.failing().opened.unwrap().1, OPEN_MAX);
         assert!(circuit.answered() && circuit.is_closed() && !circuit.answered());
+    }
+
+    #[tokio::test]
+    async fn what_is_waited_for_no_more_is_not_asked() {
+        let lane = Lane::default();
+        let claim = || Command::Claim("k".to_owned(), "t".to_owned(), OPEN_MIN);
+        drop(lane.ask(claim()));
+        let _waits = lane.ask(claim());
+        lane.say(Command::Delete("k".to_owned()));
+        let jobs = lane.take();
+        assert_eq!(jobs.iter().map(Job::is_wanted).collect::<Vec<_>>(), [false, true, true]);
     }
 
     #[test]

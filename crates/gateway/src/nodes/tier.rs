@@ -19,8 +19,8 @@ use bytes::Bytes;
 use rustls::ClientConfig;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use yorozu_cache::{Beyond, Entry, Key, Known, Making, Zone};
+use std::time::{Duration, Instant};
+use yorozu_cache::{Beyond, Entry, Key, Known, Making, Purge, Zone};
 use yorozu_kernel::base::tasks::Generation;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::logging::error::Level;
@@ -29,6 +29,13 @@ const MAGIC: &[u8; 4] = b"yzp1";
 const HEAD_BYTES: usize = 4 + 16;
 /// Time for a page to be sent; chosen: no client waits.
 const PUT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// For so long a server that refuses a page is sent no other; chosen.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// Between two lines of the log about pages that are not believed; as about entries of the bus.
+const DAMAGED_PAUSE: Duration = Duration::from_secs(1);
+/// Between two lines of the log about what a server refuses; chosen.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// `shared=` of a zone, as it is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +67,25 @@ struct Lanes {
     quick: Lane,
     pages: Lane,
     circuit: Circuit,
+    /// When a page was refused last.
+    refused: Last,
+    /// When the log said so last.
+    refused_logged: Last,
+}
+
+/// When something happened last.
+#[derive(Debug, Default)]
+struct Last(Mutex<Option<Instant>>);
+
+impl Last {
+    fn is_within(&self, time: Duration) -> bool {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|last| last.elapsed() < time)
+    }
+
+    fn is_now(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
 }
 
 /// The shared tier of a zone.
@@ -70,6 +96,8 @@ pub struct Tier {
     tls: Mutex<Option<Arc<ClientConfig>>>,
     lanes: Vec<Lanes>,
     pub(super) figures: Figures,
+    /// When the log said last that a page is damaged.
+    damaged_logged: Last,
 }
 
 impl std::fmt::Debug for Tier {
@@ -91,13 +119,24 @@ pub enum Found {
 pub struct Lease {
     tier: Arc<Tier>,
     server: usize,
+    /// Empty if it is another node's.
     key: String,
+    /// Tells it from those of others.
+    token: String,
+    /// Whether the server has said so.
+    is_held: bool,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Behind the page, if that is on its way.
-        self.tier.lanes[self.server].pages.say(Command::Delete(std::mem::take(&mut self.key)));
+        let Lanes { quick, pages, circuit, .. } = &self.tier.lanes[self.server];
+        if self.key.is_empty() || circuit.is_open() {
+            return;
+        }
+        let (key, token) = (std::mem::take(&mut self.key), std::mem::take(&mut self.token));
+        // Behind the page, if that is on its way; or behind the question that was waited for in vain.
+        let lane = if self.is_held { pages } else { quick };
+        lane.say(Command::Release(key, token));
     }
 }
 
@@ -117,8 +156,15 @@ impl Tier {
         tls: Option<Arc<ClientConfig>>,
     ) -> Self {
         let lanes = spec.servers.iter().map(|_| Lanes::default()).collect();
-        let figures = Figures::default();
-        Self { zone: zone.to_owned(), spec, bus, tls: Mutex::new(tls), lanes, figures }
+        Self {
+            zone: zone.to_owned(),
+            spec,
+            bus,
+            tls: Mutex::new(tls),
+            lanes,
+            figures: Figures::default(),
+            damaged_logged: Last::default(),
+        }
     }
 
     pub(super) fn set_tls(&self, tls: Option<Arc<ClientConfig>>) {
@@ -144,12 +190,16 @@ impl Tier {
         servers.max_by_key(|(_, server)| weight(server)).map_or(0, |(at, _)| at)
     }
 
+    /// Asks a server, unless it is left alone.
     async fn ask(&self, server: usize, command: Command) -> Option<Answer> {
-        let lanes = &self.lanes[server];
-        if !lanes.circuit.is_closed() {
-            return None;
+        match self.lanes[server].circuit.is_closed() {
+            true => self.answer(server, command).await,
+            false => None,
         }
-        let answer = lanes.quick.ask(command);
+    }
+
+    async fn answer(&self, server: usize, command: Command) -> Option<Answer> {
+        let answer = self.lanes[server].quick.ask(command);
         // A connection that is opened first takes longer than an answer: what is late is made here.
         match tokio::time::timeout(self.spec.timeout, answer).await {
             Ok(answered) => answered.ok(),
@@ -180,11 +230,14 @@ impl Tier {
         let Some((known, entry)) = entry else {
             count(&self.figures.damaged);
             self.lanes[server].quick.say(Command::Delete(name));
-            let text = format!(
-                "zone \"{}\": a page in the shared tier is damaged, or not signed",
-                self.zone
-            );
-            self.bus.log(Level::Error, &text);
+            if !self.damaged_logged.is_within(DAMAGED_PAUSE) {
+                self.damaged_logged.is_now();
+                let text = format!(
+                    "zone \"{}\": a page in the shared tier is damaged, or not signed",
+                    self.zone
+                );
+                self.bus.log(Level::Error, &text);
+            }
             return Found::Nothing;
         };
         let is_old = self.bus.is_older(&self.zone, key, &entry.head.tags, Id(known.0, known.1));
@@ -196,16 +249,49 @@ impl Tier {
         Found::Page(Box::new(entry))
     }
 
+    /// Removes a page, so that this node does not find it again; at most as long as an answer is waited for. Other nodes may
+    /// have it by themselves.
+    pub async fn forget(&self, key: &Key) {
+        let name = self.name(key);
+        let server = self.server_of(&name);
+        let removed = self.ask(server, Command::Delete(name)).await;
+        if !matches!(removed, Some(Answer::Done(_))) {
+            self.bus.mark_here(&self.zone, Purge::Page(key.clone()));
+        }
+    }
+
     /// Asks to be the one node that makes a page.
     pub async fn lease(self: &Arc<Self>, key: &Key) -> Leased {
         let Some(life) = self.spec.lease else { return Leased::None };
         let name = self.name(key);
         let server = self.server_of(&name);
-        let key = format!("{name}:lease");
-        match self.ask(server, Command::Claim(key.clone(), life)).await {
-            Some(Answer::Done(true)) => Leased::Mine(Lease { tier: Arc::clone(self), server, key }),
-            Some(_) => Leased::Taken,
-            None => Leased::None,
+        if !self.lanes[server].circuit.is_closed() {
+            return Leased::None;
+        }
+        let (key, token) = (lease_key(&name), format!("{:016x}", fastrand::u64(..)));
+        let claim = Command::Claim(key.clone(), token.clone(), life);
+        // Held from here on: who stops waiting gives back what it may have got.
+        let mut lease = Lease { tier: Arc::clone(self), server, key, token, is_held: false };
+        match self.answer(server, claim).await {
+            Some(Answer::Done(true)) => {
+                lease.is_held = true;
+                Leased::Mine(lease)
+            }
+            Some(Answer::Done(false)) => {
+                lease.key.clear();
+                Leased::Taken
+            }
+            Some(_) | None => Leased::None,
+        }
+    }
+
+    /// Whether a node makes the page; `None` if the server does not say.
+    pub async fn is_leased(&self, key: &Key) -> Option<bool> {
+        let name = self.name(key);
+        let server = self.server_of(&name);
+        match self.ask(server, Command::Get(lease_key(&name))).await {
+            Some(Answer::Value(found)) => Some(found.is_some()),
+            _ => None,
         }
     }
 
@@ -227,11 +313,22 @@ impl Tier {
     }
 
     async fn serve_lane(self: Arc<Self>, server: usize, is_quick: bool) {
-        let Lanes { quick, pages, circuit } = &self.lanes[server];
+        let Lanes { quick, pages, circuit, refused, refused_logged } = &self.lanes[server];
         let connect = async || self.connect(server).await;
-        let told = |asked: Result<(), String>| match asked {
-            Ok(()) if circuit.answered() => self.log(Level::Notice, "answers again"),
-            Ok(()) => {}
+        let told = |asked: Result<Option<String>, String>| match asked {
+            Ok(line) => {
+                if circuit.answered() {
+                    self.log(Level::Notice, "answers again");
+                }
+                let Some(line) = line else { return };
+                if !is_quick {
+                    refused.is_now();
+                }
+                if !refused_logged.is_within(LOG_PAUSE) {
+                    refused_logged.is_now();
+                    self.log(Level::Error, &format!("refuses what it is asked: {line}"));
+                }
+            }
             Err(why) => {
                 if circuit.failed() {
                     self.log(
@@ -257,7 +354,8 @@ impl Tier {
             Server::Redis(target) => {
                 let mut target: Target = target.clone();
                 target.tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let key = format!("{{{}}}", self.bus.spec.stream);
+                // On the server of all others, and of those that a user needs a right to.
+                let key = format!("{{{}}}:", self.bus.spec.stream);
                 Ok((target.connect(key.as_bytes()).await?, true))
             }
             Server::Memcached(host) => Ok((Target::plain(host).await?, false)),
@@ -284,11 +382,16 @@ impl Beyond for Tier {
             let value = sealed(&name, known, &page, self.bus.secret.as_ref());
             let life = Duration::from_millis(life);
             let lanes = &self.lanes[server];
-            lanes.circuit.is_closed() && lanes.pages.say(Command::Put(name, value, life))
+            let is_taken = !lanes.refused.is_within(REFUSED_PAUSE) && lanes.circuit.is_closed();
+            is_taken && lanes.pages.say(Command::Put(name, value, life))
         });
         let cell = if is_sent { &self.figures.stored } else { &self.figures.dropped };
         cell.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+fn lease_key(name: &str) -> String {
+    format!("{name}:lease")
 }
 
 fn head_of(known: Known) -> [u8; HEAD_BYTES] {

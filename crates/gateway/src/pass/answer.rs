@@ -23,7 +23,7 @@ use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::{Body, Response};
 use yorozu_kernel::exchange::{Exchange, error_page};
 use yorozu_kernel::files::path;
-use yorozu_kernel::logging::error::{self, Context, Level};
+use yorozu_kernel::logging::error::{self, Level};
 
 /// Turns what was fetched into an outcome; the body goes on arriving.
 pub async fn accept(
@@ -125,7 +125,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
         .filter(|_| !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_REDIRECT))?;
     if let Some(plan) = exchange.pass.take::<Plan>() {
         if plan.ends_with(head.status, NotStored::NoLifetime) {
-            plan.end_stale(Context::of(exchange));
+            plan.end_stale(exchange);
         }
     }
     if target.starts_with(b"@") {

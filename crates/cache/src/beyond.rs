@@ -36,12 +36,12 @@ impl Zone {
         self.beyond().map(|beyond| beyond.known())
     }
 
-    /// Has the tier beyond have an entry that was made here, and later its other codings.
+    /// Has the tier beyond have an entry that was made here, and later its other codings. One that came from there is there.
     pub fn tell(&self, key: &Key, entry: &Arc<Entry>, making: &Making) {
-        if let Some(known) = making.known {
-            let _ = entry.known.set(known);
+        let Some(known) = making.known else { return };
+        if entry.known.set(known).is_ok() {
+            self.tell_again(key, entry);
         }
-        self.tell_again(key, entry);
     }
 
     /// The same of one that was shared before, or came from there.

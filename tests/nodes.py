@@ -10,6 +10,8 @@ from peers import PATIENCE, ROOT, YOROZU, Folder, Memcached, Process, Server, fr
 
 # A page's version at the origin is how often it changed; and how often it was asked for.
 VERSIONS, ASKED = collections.Counter(), collections.Counter()
+# What a POST to a page that is "held" waits for at the origin.
+HELD = threading.Event()
 SECRET = 'a secret of more than sixteen bytes'
 TOKEN = 'a-token-of-sixteen-bytes'
 
@@ -21,6 +23,8 @@ class Origin(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        if 'held' in self.path:
+            HELD.wait(30)
         self.do_GET()
 
     def do_GET(self):
@@ -620,6 +624,25 @@ def zones_of_later_configurations_are_purged():
         assert b.page('/1')[0] == 1
 
 
+def a_request_of_before_a_reload_purges_by_the_new_bus():
+    changed = NODE.replace('proxy_cache_lock on;', 'proxy_cache_lock on; proxy_cache_invalidate on;')
+    HELD.clear()
+    with site('ab', http=changed, shared=SHARED) as (redis, (a, b)):
+        warm([a, b], '/held')
+        post = threading.Thread(target=a.ask, args=('/held', 'POST', 'x'))
+        post.start()
+        until('the request', lambda: ASKED['/held'] >= 1)
+        config = a.folder / 'nginx.conf'
+        config.write_text(config.read_text().replace('node=a', 'node=a timeout=4s'))
+        a.reload()
+        VERSIONS['/held'] += 1
+        HELD.set()
+        post.join()
+        assert a.page('/held') == (1, 'MISS')
+        b.becomes('/held', 1)
+        assert a.metric('queued') == 0
+
+
 def a_cluster_says_where_the_stream_is():
     with Folder() as folder, origin() as web, contextlib.ExitStack() as stack:
         VERSIONS.clear()
@@ -1105,7 +1128,7 @@ TESTS = {test.__name__: test for test in [
     without_redis_a_start_purges_everything, without_redis_purges_are_queued, who_is_cut_off_says_so, a_full_redis_is_no_silent_one,
     a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
     what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
-    what_a_request_changed_is_purged_everywhere, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
+    what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
     a_page_that_ends_does_not_come_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_given_back_by_its_holder_alone,

@@ -226,7 +226,6 @@ pub async fn spread<T: 'static>(
     let task = tasks::of_request(async move {
         let done = work.await;
         if !is_done(&done) {
-            bus.unforesee(&foreseen);
             return (done, None);
         }
         (done, Some(bus.publish(foreseen).await))

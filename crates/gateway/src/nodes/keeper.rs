@@ -59,6 +59,9 @@ impl Keeper {
             let tier = tiers.iter().find(|tier| tier.zone == *name);
             zone.set_beyond(tier.map(|tier| Arc::clone(tier) as Arc<dyn Beyond>));
         }
+        if let (Some(new), Some(old), false) = (&bus, &self.plan.borrow().bus, is_same) {
+            old.hand_over(new);
+        }
         self.plan.send_replace(Plan { bus: bus.clone(), tiers });
         if is_same {
             return;

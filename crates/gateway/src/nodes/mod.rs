@@ -196,13 +196,13 @@ fn set(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         return Err(args.duplicate());
     }
     // One that goes on keeps its place, its queue and its connections.
-    let same = nodes.earlier.0.take().filter(|earlier| earlier.spec == spec);
-    nodes.bus = Some(match same {
-        Some(same) => {
+    let earlier = nodes.earlier.0.take();
+    nodes.bus = Some(match earlier {
+        Some(same) if same.spec == spec => {
             same.set_tls(tls);
             same
         }
-        None => Arc::new(Bus::new(spec, tls)),
+        other => Arc::new(Bus::new(spec, tls, other.as_ref())),
     });
     Ok(())
 }

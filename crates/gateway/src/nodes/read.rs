@@ -12,6 +12,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::logging::error::Level;
 use yorozu_wire::redis::{self, Reply};
@@ -31,12 +33,18 @@ const SIGNS_PAUSE: Duration = Duration::from_secs(30);
 /// Reads the stream, for ever.
 pub(super) async fn read_forever(bus: Arc<Bus>) {
     let mut pause = Pause::new();
-    let mut has_failed = false;
+    let (mut has_failed, mut entered) = (false, None);
     loop {
         let (why, is_known) = match connect(&bus).await {
             Ok(link) => {
-                let mut reader =
-                    Reader { bus: &bus, link, is_at_end: false, sign: None, is_unsigned: false };
+                let mut reader = Reader {
+                    bus: &bus,
+                    link,
+                    entered: &mut entered,
+                    is_at_end: false,
+                    sign: None,
+                    is_unsigned: false,
+                };
                 let why = loop {
                     match reader.round().await {
                         Ok(()) => (pause, has_failed) = (Pause::new(), false),
@@ -67,6 +75,8 @@ type Believed = Result<Message, &'static str>;
 struct Reader<'a> {
     bus: &'a Arc<Bus>,
     link: Link,
+    /// What says the name of the entry that takes a place, while Redis has not taken it.
+    entered: &'a mut Option<oneshot::Receiver<Id>>,
     /// Whether all that there was has been read over this connection.
     is_at_end: bool,
     /// When this node last noted its place for the others.
@@ -155,9 +165,10 @@ impl Reader<'_> {
 
     /// Takes a place in the stream: what others purged until now may be unknown.
     async fn begin(&mut self) -> Result<(), String> {
-        let (_, entered) = self.bus.enqueue(None, None, false);
-        let lost = |_| "the entry was not sent".to_owned();
-        let id = bounded(TIMEOUT, async { entered.await.map_err(lost) }).await?;
+        let entered = self.entered.get_or_insert_with(|| self.bus.enqueue(None, None, false).1);
+        let named = timeout(TIMEOUT, entered).await.map_err(|_| "timed out".to_owned())?;
+        *self.entered = None;
+        let id = named.map_err(|_| "the entry was not sent".to_owned())?;
         let place = self.learn(Place::new(id)).await?;
         self.blocking(move |bus| {
             bus.mark(Some(id), Vec::new());

@@ -6,14 +6,16 @@
 //!   what a Redis that came back without it has lost is sent again.
 //! - A place is noted beside the pages of a zone after all purges up to it were done there.
 
+mod purges;
+
 use super::here::{self, By};
-use super::marks::Marks;
+use super::marks::{Marks, Outstanding};
 use super::message::{About, Message, Purged, Secret, purged};
 use super::outbox::{self, OnDisk};
 use super::place::{self, Id, Place};
 use super::spec::Spec;
-use super::told::Told;
 use bytes::Bytes;
+pub use purges::Foreseen;
 use rustls::ClientConfig;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -89,6 +91,8 @@ struct State {
     marks: Marks,
     /// Zones whose files shall only have that everything is purged.
     overflowed: Vec<String>,
+    /// The bus that has replaced this one.
+    next: Option<Arc<Bus>>,
     /// A purge may not outlast the process: the next one shall read it again.
     is_place_kept: bool,
 }
@@ -112,6 +116,8 @@ pub struct Bus {
     /// Tells this process's entries from those of others.
     pub(super) run: u64,
     state: Mutex<State>,
+    /// Asked before the marks are: what is gone from here is there.
+    outstanding: Arc<Outstanding>,
     caught_up: Condvar,
     on_disk: Mutex<OnDisk>,
     /// There is something to send.
@@ -131,16 +137,15 @@ impl std::fmt::Debug for Bus {
     }
 }
 
-/// A purge that is about to be done.
-#[derive(Debug)]
-pub struct Foreseen {
-    purged: Purged,
-    number: u64,
-}
-
 impl Bus {
-    pub(super) fn new(spec: Spec, tls: Option<Arc<ClientConfig>>) -> Self {
+    /// `earlier`: the one that it replaces.
+    pub(super) fn new(
+        spec: Spec,
+        tls: Option<Arc<ClientConfig>>,
+        earlier: Option<&Arc<Self>>,
+    ) -> Self {
         Self {
+            outstanding: earlier.map(|it| Arc::clone(&it.outstanding)).unwrap_or_default(),
             secret: spec.secret.as_deref().map(Secret::new),
             spec,
             tls: Mutex::new(tls),
@@ -194,7 +199,10 @@ impl Bus {
         let is_first = known.is_empty() && self.place().is_none();
         if is_first {
             let places: Vec<_> = zones.iter().filter_map(|(_, zone)| noted_place(zone)).collect();
-            self.state().place = places.into_iter().min_by_key(|place| place.id);
+            if let Some(place) = places.into_iter().min_by_key(|place| place.id) {
+                self.read.send_replace(place.id);
+                self.state().place = Some(place);
+            }
         }
         let place = self.place();
         for (name, zone) in &zones {
@@ -296,132 +304,22 @@ impl Bus {
     }
 }
 
-/// What purges have to do with it.
-impl Bus {
-    /// This node is about to purge this: no page of the tier that nodes share is taken from here on if it is older.
-    pub fn foreseen(&self, zone: &str, purges: Arc<[Purge]>, mode: PurgeMode) -> Foreseen {
-        let purged = Purged { zone: zone.to_owned(), mode, purges };
-        Foreseen { number: self.foresee(purged.clone()), purged }
-    }
-
-    /// It is not done after all.
-    pub fn unforesee(&self, foreseen: &Foreseen) {
-        self.state().marks.forget(foreseen.number);
-    }
-
-    fn foresee(&self, purged: Purged) -> u64 {
-        self.state().marks.foresee(purged)
-    }
-
-    /// Waits until this node has read its own entry, if pages are shared: one that begins to be made before that counts
-    /// as older than the purge for all others.
-    async fn wait_for_own(&self, id: Id) {
-        /// Redis answers one connection of this node as soon as the other; chosen.
-        const WAIT: Duration = Duration::from_millis(50);
-        if self.shares.load(Ordering::Relaxed) {
-            let mut read = self.read.subscribe();
-            // What is made meanwhile is only not shared.
-            let _ = tokio::time::timeout(WAIT, read.wait_for(|read| *read >= id)).await;
-        }
-    }
-
-    /// Tells the other nodes of purges that were done on this one.
-    pub async fn publish(self: &Arc<Self>, foreseen: Foreseen) -> Told {
-        let Foreseen { purged, number } = foreseen;
-        let (number, answer) = self.enqueue(Some(purged), Some(number), false);
-        if !self.state().away[Side::Sender as usize] {
-            if let Ok(Ok(id)) = tokio::time::timeout(self.spec.timeout, answer).await {
-                self.wait_for_own(id).await;
-                return Told { last: Some(id), ..Told::default() };
-            }
-        }
-        let bus = Arc::clone(self);
-        // Should it be interrupted, the queue in memory still has it.
-        let _ = tokio::task::spawn_blocking(move || bus.note(number)).await;
-        Told { is_queued: true, ..Told::default() }
-    }
-
-    /// Waits for the other nodes, where the configuration says so.
-    pub async fn settle(&self, mut told: Told) -> Told {
-        let (Some(id), Some(wait)) = (told.last, self.spec.wait) else { return told };
-        let (answer, late) = oneshot::channel();
-        let until = Instant::now() + wait;
-        self.state().waiting.push(Waiting { id, until, answer });
-        self.to_wait.notify_one();
-        /// For the question itself.
-        const MORE: Duration = Duration::from_millis(100);
-        match tokio::time::timeout(wait + MORE, late).await {
-            Ok(Ok(late)) => told.late = late,
-            // Who has done it is not known.
-            _ => told.late = vec!["?".to_owned()],
-        }
-        told
-    }
-
-    /// Puts an entry behind the others: its number, and what says its name once Redis has it.
-    pub(super) fn enqueue(
-        &self,
-        purged: Option<Purged>,
-        foreseen: Option<u64>,
-        is_noted: bool,
-    ) -> (u64, oneshot::Receiver<Id>) {
-        let (answer, answered) = oneshot::channel();
-        let mut state = self.state();
-        if state.queue.len() >= QUEUE_MAX {
-            state.overflow();
-        }
-        let waits = purged.is_some() && self.spec.wait.is_some();
-        let number = state.push(purged, waits, is_noted, foreseen, Some(answer));
-        self.count(&state);
-        drop(state);
-        self.to_send.notify_one();
-        (number, answered)
-    }
-
-    fn count(&self, state: &State) {
-        self.figures.queued.store(state.queue.len() as u64, Ordering::Relaxed);
-    }
-
-    /// Notes a purge that Redis has not taken, for the next process. Blocks.
-    fn note(&self, number: u64) {
-        let mut on_disk = self.on_disk();
-        let mut state = self.state();
-        let overflowed = std::mem::take(&mut state.overflowed);
-        let item = state.queue.iter_mut().find(|item| item.number == number);
-        let purged = item.and_then(|item| {
-            item.is_noted = true;
-            item.purged.clone()
-        });
-        drop(state);
-        let zones = self.zones();
-        let zone = |name: &str| zones.iter().find(|(other, _)| other == name).map(|(_, zone)| zone);
-        let all = overflowed.iter().filter_map(|name| Some((name, zone(name)?)));
-        let mut noted: Vec<_> =
-            all.map(|(name, zone)| on_disk.replace(zone, &everything(name))).collect();
-        if let Some((purged, zone)) = purged.and_then(|it| zone(&it.zone).map(|zone| (it, zone))) {
-            noted.push(on_disk.append(zone, &purged));
-        }
-        for problem in noted.into_iter().filter_map(Result::err) {
-            self.log(Level::Crit, &format!("a purge may be lost with this process: {problem}"));
-        }
-    }
-}
-
-fn everything(zone: &str) -> Purged {
-    Purged { zone: zone.to_owned(), mode: PurgeMode::Soft, purges: [Purge::All].into() }
-}
-
 /// What the sender has to do with it.
 impl Bus {
     /// The first of those that wait, as messages.
     pub(super) fn next(&self, count: usize) -> Vec<Message> {
         let state = self.state();
-        let message = |item: &Item| {
-            let lines = item.purged.as_ref().map(Purged::to_lines).unwrap_or_default();
-            let about = About { waits: item.waits, taken: state.taken };
-            Message::new(&self.spec.node, self.run, item.number, &lines, about)
+        let taken = state.taken;
+        let first = state.queue.iter().take(count);
+        let items: Vec<_> =
+            first.map(|item| (item.number, item.purged.clone(), item.waits)).collect();
+        // Text is made of them while others may go on.
+        drop(state);
+        let message = |(number, purged, waits): (u64, Option<Purged>, bool)| {
+            let lines = purged.as_ref().map(Purged::to_lines).unwrap_or_default();
+            Message::new(&self.spec.node, self.run, number, &lines, About { waits, taken })
         };
-        state.queue.iter().take(count).map(message).collect()
+        items.into_iter().map(message).collect()
     }
 
     /// Redis has an entry.
@@ -437,7 +335,7 @@ impl Bus {
             state.marks.note(id, purged);
         }
         if let Some(foreseen) = item.foreseen.take() {
-            state.marks.forget(foreseen);
+            self.outstanding.forget(foreseen);
         }
         if let Some(answer) = item.answer.take() {
             // Whoever asked may have stopped waiting.
@@ -537,7 +435,7 @@ impl Bus {
 
     /// How much of the stream this node has read and done.
     pub(super) fn known(&self) -> Id {
-        self.state().place.as_ref().map(|place| place.id).unwrap_or_default()
+        *self.read.borrow()
     }
 
     /// Whether pages can be compared with purges.
@@ -566,43 +464,12 @@ impl Bus {
 
     /// Whether a page that another node made may be older than a purge.
     pub(super) fn is_older(&self, zone: &str, key: &Key, tags: &[Bytes], known: Id) -> bool {
-        self.state().marks.is_older(zone, key, tags, known)
+        self.outstanding.has(zone, key, tags) || self.state().marks.is_older(zone, key, tags, known)
     }
 
     /// Takes those who wait for other nodes.
     pub(super) fn take_waiting(&self) -> Vec<Waiting> {
         std::mem::take(&mut self.state().waiting)
-    }
-}
-
-impl State {
-    fn push(
-        &mut self,
-        purged: Option<Purged>,
-        waits: bool,
-        is_noted: bool,
-        foreseen: Option<u64>,
-        answer: Option<oneshot::Sender<Id>>,
-    ) -> u64 {
-        self.number += 1;
-        let number = self.number;
-        self.queue.push_back(Item { number, purged, waits, is_noted, foreseen, answer });
-        number
-    }
-
-    /// Has everything purged instead of what waits.
-    fn overflow(&mut self) {
-        let dropped: Vec<Item> = self.queue.drain(..).collect();
-        let mut zones: Vec<String> =
-            dropped.iter().filter_map(|item| Some(item.purged.as_ref()?.zone.clone())).collect();
-        zones.sort_unstable();
-        zones.dedup();
-        for zone in &zones {
-            let foreseen = self.marks.foresee(everything(zone));
-            self.push(Some(everything(zone)), false, true, Some(foreseen), None);
-        }
-        dropped.iter().filter_map(|item| item.foreseen).for_each(|it| self.marks.forget(it));
-        self.overflowed = zones;
     }
 }
 
@@ -631,7 +498,7 @@ mod tests {
             start_timeout: Duration::ZERO,
             authorities: None,
         };
-        Bus::new(spec, None)
+        Bus::new(spec, None, None)
     }
 
     fn tag(zone: &str, text: &'static str) -> Option<Purged> {
@@ -655,6 +522,26 @@ mod tests {
         let last = tag("a", "last").unwrap().to_lines();
         assert_eq!(lines, ["soft all: a\n", "soft all: b\n", &last]);
         assert_eq!(bus.state().overflowed, ["a", "b"], "for the files");
+    }
+
+    #[test]
+    fn a_bus_that_replaces_another_one_goes_on_with_its_purges() {
+        let old = Arc::new(bus());
+        let key = Key::new(Bytes::from_static(b"k"));
+        let is_old = |bus: &Bus| bus.is_older("a", &key, &["t".into()], Id(99, 0));
+        let queued = old.foresee(tag("a", "t").unwrap());
+        let (_, mut answer) = old.enqueue(tag("a", "t"), Some(queued), false);
+        let spec = old.spec.clone();
+        let new = Arc::new(Bus::new(spec, None, Some(&old)));
+        new.mark(Some(Id(1, 0)), Vec::new());
+        old.hand_over(&new);
+        let begun = old.foresee(tag("a", "t").unwrap());
+        drop(old.enqueue(tag("a", "t"), Some(begun), false));
+        assert!(!old.has_queue() && numbers(&new) == [1, 2] && is_old(&new));
+        new.sent(1, Id(5, 0));
+        assert!(is_old(&new) && answer.try_recv() == Ok(Id(5, 0)));
+        new.sent(2, Id(6, 0));
+        assert!(!is_old(&new) && new.is_older("a", &key, &["t".into()], Id(5, 0)));
     }
 
     #[test]

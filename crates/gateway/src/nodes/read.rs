@@ -169,9 +169,18 @@ impl Reader<'_> {
         let named = timeout(TIMEOUT, entered).await.map_err(|_| "timed out".to_owned())?;
         *self.entered = None;
         let id = named.map_err(|_| "the entry was not sent".to_owned())?;
-        let place = self.learn(Place::new(id)).await?;
+        // Of a stream that lost something only what comes from here on is known; to a new node it is whole.
+        let is_new = self.bus.place().is_none();
+        let entries = self.before(id).await?;
+        let mut place = Place::new(id);
+        for (_, message) in &entries {
+            if let Ok(message) = message {
+                place.follow(message.run, message.number, None);
+            }
+        }
+        let (floor, marks) = if is_new { recalled(entries, id) } else { (id, Vec::new()) };
         self.blocking(move |bus| {
-            bus.mark(Some(id), Vec::new());
+            bus.mark(Some(floor), marks);
             bus.purge_all();
             bus.reached(place);
         })
@@ -179,22 +188,10 @@ impl Reader<'_> {
         self.tell_place(true).await
     }
 
-    /// Learns from the entries before `place` which numbers come next.
-    async fn learn(&mut self, mut place: Place) -> Result<Place, String> {
-        for (_, message) in self.before(place.id).await? {
-            if let Ok(message) = message {
-                place.follow(message.run, message.number, None);
-            }
-        }
-        Ok(place)
-    }
-
     /// Learns from the entries before `place` what was purged there.
     async fn recall(&mut self, place: Id) -> Result<(), String> {
-        let entries = self.before(place).await?;
-        let floor = entries.first().map_or(place, |(id, _)| *id);
-        let purged = entries.into_iter().filter_map(|(id, it)| Some((id, it.ok()?.lines)));
-        self.bus.mark(Some(floor), purged.collect());
+        let (floor, marks) = recalled(self.before(place).await?, place);
+        self.bus.mark(Some(floor), marks);
         Ok(())
     }
 
@@ -303,6 +300,20 @@ impl Reader<'_> {
     }
 }
 
+/// What the entries up to `place` purged, and from where on that is all of it.
+fn recalled(entries: Vec<(Id, Believed)>, place: Id) -> (Id, Vec<(Id, String)>) {
+    let mut floor = entries.first().map_or(place, |(id, _)| *id);
+    let (mut known, mut marks) = (Place::new(floor), Vec::new());
+    for (id, message) in entries {
+        let Ok(message) = message else { continue };
+        if known.follow(message.run, message.number, message.taken()) == Order::Gap {
+            floor = id;
+        }
+        marks.push((id, message.lines));
+    }
+    (floor, marks)
+}
+
 fn refused(reply: &Reply) -> String {
     match reply {
         Reply::Error(line) => line.clone(),
@@ -313,4 +324,30 @@ fn refused(reply: &Reply) -> String {
 /// A node's place, and when it noted that.
 fn sign(id: Id) -> String {
     format!("{id} {}", turn::unix_seconds())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::About;
+    use super::*;
+
+    #[test]
+    fn what_is_recalled_begins_behind_what_is_missing() {
+        let entry = |id: u64, run: u64, number: u64, taken: Option<u64>| {
+            let about = About { taken: taken.map(|id| (number - 1, Id(id, 0))), waits: false };
+            (Id(id, 0), Ok(Message::new("n", run, number, "", about)))
+        };
+        let floor = |entries| recalled(entries, Id(9, 0)).0;
+        assert_eq!(floor(Vec::new()), Id(9, 0));
+        let whole = vec![
+            entry(3, 7, 5, Some(1)),
+            (Id(4, 0), Err("forged")),
+            entry(5, 7, 6, Some(3)),
+            entry(6, 8, 4, Some(2)),
+            entry(7, 9, 1, None),
+        ];
+        assert_eq!(floor(whole), Id(3, 0), "earlier ones are before it");
+        assert_eq!(floor(vec![entry(3, 7, 5, Some(1)), entry(5, 7, 7, Some(4))]), Id(5, 0));
+        assert_eq!(floor(vec![entry(3, 7, 5, Some(1)), entry(5, 8, 2, Some(4))]), Id(5, 0));
+    }
 }

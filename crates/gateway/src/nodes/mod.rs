@@ -65,13 +65,22 @@ const DIRECTIVES: &[Directive] = &[
     refused("srcache_fetch_skip", CACHE, "When it does not."),
     refused("srcache_store", CACHE, "Where OpenResty's srcache stores a page."),
     refused("srcache_store_skip", CACHE, "When it does not."),
+    refused(
+        "srcache_response_cache_control",
+        CONTROL,
+        "Whether OpenResty's srcache heeds what answers say of their lifetime.",
+    ),
+    refused("set_escape_uri", ESCAPED, "A variable with what a URL escapes."),
     refused("redis_pass", PAGES, "Answers with a value in Redis."),
     refused("redis2_pass", PAGES, "Sends commands to Redis."),
     refused("redis2_query", PAGES, "A command for Redis."),
 ];
 
-const CACHE: &str = "use \"fastcgi_cache\", and \"cache_purge_bus\" for several nodes (docs/nodes.md); conditions stand in \"fastcgi_cache_bypass\" and \"fastcgi_no_cache\"";
-const PAGES: &str = "pages in Redis are \"fastcgi_cache\" here, and \"cache_purge_bus\" for several nodes (docs/nodes.md); other values need an application";
+const CACHE: &str = "use \"fastcgi_cache\", and for several nodes \"cache_purge_bus\" and \"shared=\" in the line of its zone (docs/nodes.md); conditions stand in \"fastcgi_cache_bypass\" and \"fastcgi_no_cache\"";
+const PAGES: &str = "pages in Redis are \"fastcgi_cache\" here, and for several nodes \"cache_purge_bus\" and \"shared=\" in the line of their zone (docs/nodes.md); other values need an application";
+
+const CONTROL: &str = "use \"fastcgi_cache\" with \"fastcgi_ignore_headers Cache-Control Expires\" where srcache ignores what answers say (docs/nodes.md)";
+const ESCAPED: &str = "keys of \"fastcgi_cache\" are not escaped: \"fastcgi_cache_key\" takes the variable itself (docs/nodes.md)";
 
 const fn refused(name: &'static str, why: &'static str, doc: &'static str) -> Directive {
     Directive::row(

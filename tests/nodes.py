@@ -322,7 +322,8 @@ def others_follow_at_once():
                 took.append(time.monotonic() - begun)
         took.sort()
         print(f'others followed after {statistics.median(took) * 1000:.1f} ms, p99 {took[-2] * 1000:.1f} ms')
-        assert statistics.median(took) < 0.1 * PATIENCE
+        # All but what a machine that is busy with other things holds up.
+        assert statistics.median(took) < 0.02 * PATIENCE and took[len(took) * 95 // 100] < 0.1 * PATIENCE, took[-20:]
 
 
 def a_node_that_was_away_reads_before_it_serves():
@@ -929,6 +930,65 @@ def a_lease_is_given_back_by_its_holder_alone():
         with_leases(f'memcached://127.0.0.1:{server.port}?timeout=5s', leases, lambda _, key: ask(b'set %s 0 60 1\r\nx\r\nget none' % key))
 
 
+def without_leases_each_node_makes_its_own():
+    with site('ab', shared=SHARED + '&lease=off') as (redis, nodes):
+        threads = [threading.Thread(target=node.page, args=('/slow',)) for node in nodes]
+        for thread in threads:
+            thread.start()
+        until('both', lambda: ASKED['/slow'] == 2)
+        for thread in threads:
+            thread.join()
+        assert not redis.ask('KEYS', '*:lease')
+
+
+def a_large_page_is_each_nodes_own():
+    with site('ab', shared=SHARED + '&max_object=2k') as (redis, (a, b)):
+        a.ask('/long'), a.page('/short')
+        until('the short one', lambda: a.shared('stored') == 1)
+        assert a.shared('dropped') >= 1
+        assert b.page('/short') == (0, 'HIT') and b.ask('/long')[0].headers['X-Cache'] == 'MISS'
+
+
+def a_new_node_costs_no_page():
+    """The first requests of a node that is empty ask the application for nothing that the others have."""
+    with site('ab', shared=SHARED) as (redis, (a, b)):
+        paths = [f'/{number}' for number in range(100)]
+        for path in paths:
+            a.page(path)
+        until('all of them', lambda: a.shared('stored') == len(paths))
+        b.kill()
+        shutil.rmtree(b.folder / 'cache')
+        b.again()
+        before = sum(ASKED.values())
+        for number in range(1000):
+            assert b.page(paths[number % 100]) == (0, 'HIT'), number
+        assert sum(ASKED.values()) == before
+
+
+def hits_in_memory_do_not_wait_for_the_tier():
+    """Neither Redis of the bus nor of the tier has a part in a hit, also while it stands still."""
+    with site('a', shared='redis://127.0.0.1:@REDIS@') as (redis, [a]):
+        warm([a], '/1')
+        def p99():
+            connection, took = http.client.HTTPConnection('127.0.0.1', a.port, timeout=30), []
+            for _ in range(1000):
+                begun = time.monotonic()
+                connection.request('GET', '/1', headers={'Host': 'site.example'})
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.headers['X-Cache'] == 'HIT'
+                took.append(time.monotonic() - begun)
+            return sorted(took)[989]
+        before = p99()
+        os.kill(redis.pid, signal.SIGSTOP)
+        # Something waits for it meanwhile.
+        a.ask('/2'), a.purge('/3')
+        during = p99()
+        os.kill(redis.pid, signal.SIGCONT)
+        print(f'p99 of hits {before * 1000:.2f} ms, while Redis stands still {during * 1000:.2f} ms')
+        assert during < max(2 * before, 0.02) * PATIENCE
+
+
 def without_the_tier_pages_are_made():
     with Folder() as other, Redis(other) as tier, site('ab', shared=f'redis://127.0.0.1:{tier.port}') as (_, nodes):
         a, b = nodes
@@ -957,14 +1017,15 @@ def redis_has(tier, path, a, b):
 
 
 def pages_are_shared_over_memcached():
-    with Folder() as folder, Memcached(folder) as one, Memcached(folder) as two:
-        with site('ab', shared=f'memcached://127.0.0.1:{one.port},127.0.0.1:{two.port}?timeout=5s') as (_, nodes):
+    with Folder() as folder, Memcached(folder) as one, Memcached(folder) as two, Memcached(folder) as three:
+        servers = ','.join(f'127.0.0.1:{server.port}' for server in (one, two, three))
+        with site('ab', shared=f'memcached://{servers}?timeout=5s') as (_, nodes):
             a, b = nodes
             for number in range(20):
                 assert a.page(f'/{number}') == (0, 'MISS')
             until('all of them', lambda: a.shared('stored') == 20)
-            until('both', lambda: one.stat('curr_items') + two.stat('curr_items') == 20)
-            assert one.stat('curr_items') and two.stat('curr_items')
+            until('all', lambda: sum(server.stat('curr_items') for server in (one, two, three)) == 20)
+            assert all(server.stat('curr_items') for server in (one, two, three))
             for number in range(20):
                 assert b.page(f'/{number}') == (0, 'HIT')
             VERSIONS['/3'] += 1
@@ -995,6 +1056,9 @@ def what_cannot_be_is_refused():
             ('server { location / { srcache_fetch GET /x; } }', '"fastcgi_cache"'),
             ('server { location / { srcache_store PUT /x; } }', '"cache_purge_bus"'),
             ('server { location / { redis_pass a; } }', '"fastcgi_cache"'),
+            ('server { location / { srcache_fetch GET /x; } }', '"shared="'), ('server { location / { redis2_query get x; } }', '"shared="'),
+            ('server { location / { srcache_response_cache_control off; } }', '"fastcgi_ignore_headers Cache-Control Expires"'),
+            ('server { location / { set_escape_uri $a $b; } }', '"fastcgi_cache_key"'),
         ]:
             assert text in says(http), (http, says(http))
 
@@ -1132,7 +1196,8 @@ TESTS = {test.__name__: test for test in [
     sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
     a_page_that_ends_does_not_come_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_given_back_by_its_holder_alone,
-    one_node_makes_a_page_for_all, without_the_tier_pages_are_made, pages_are_shared_over_memcached, what_cannot_be_is_refused,
+    one_node_makes_a_page_for_all, without_leases_each_node_makes_its_own, a_large_page_is_each_nodes_own, a_new_node_costs_no_page,
+    hits_in_memory_do_not_wait_for_the_tier, without_the_tier_pages_are_made, pages_are_shared_over_memcached, what_cannot_be_is_refused,
     no_node_shows_what_it_purged_of_shared_pages,
 ]}
 

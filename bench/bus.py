@@ -16,8 +16,9 @@ from peers import Folder
 # Ten a second, for as long as it takes to measure.
 PURGES, PAUSE = 100, 0.1
 # As those of crates/gateway/src/nodes/send.rs, of a page with an address of usual length, signed.
-ENTRY = ('n', 'web-17.example.com', 'p', '9f86d081884c7d65', 'c', '184467', 'z', 'site',
-         't', '1 page ' + b'https://GETwww.example.com/2026/11/a-post-with-a-long-name/'.hex(), 's', '0' * 64)
+ENTRY = ('node', 'web-17.example.com', 'run', '9f86d081884c7d65', 'number', '184467',
+         'lines', 'after 184466 1764000000000-0\nhard page:' + b'httpsGETwww.example.com/2026/11/a-post-with-a-long-name/'.hex() + ' site\n',
+         'sign', '0' * 64)
 
 
 def command(*words):
@@ -41,7 +42,10 @@ async def node(port, arrived):
     last = '0'
     try:
         while True:
-            writer.write(command('XREAD', 'COUNT', 100, 'BLOCK', 5000, 'STREAMS', 'yorozu', last))
+            # As crates/gateway/src/nodes/read.rs asks: whether the place is still there, and what is behind it.
+            writer.write(command('XRANGE', 'yorozu', last, last)
+                         + command('XREAD', 'COUNT', 100, 'BLOCK', 1000, 'STREAMS', 'yorozu', last))
+            await reply(reader)
             found = await reply(reader)
             for name, _ in (found[0][1] if found else ()):
                 last = name.decode()

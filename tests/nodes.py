@@ -397,16 +397,28 @@ def without_redis_purges_are_queued():
 
 
 def who_is_cut_off_says_so():
-    """Also a node that purges nothing."""
-    with site('a') as (redis, [a]):
+    """Also a node that purges nothing; it follows as soon as the network is back."""
+    with site('ab') as (redis, (a, b)):
+        warm([a, b], '/1')
         until('the bus', lambda: a.metric('connected') == 1)
         a.proxy.is_cut.set()
+        begun = time.monotonic()
         until('that it is noticed', lambda: a.metric('connected') == 0, 15)
+        noticed = time.monotonic() - begun
         a.says('does not answer, purges are queued')
+        VERSIONS['/1'] += 1
+        assert b.purge('/1') == 'sent'
+        assert a.page('/1') == (0, 'HIT'), 'it goes on serving what it has'
         a.proxy.is_cut.clear()
+        begun = time.monotonic()
+        a.becomes('/1', 1)
+        followed = time.monotonic() - begun
         until('the bus', lambda: a.metric('connected') == 1)
         a.says('answers again')
         assert a.log().count('does not answer') == a.log().count('answers again') == 1, a.log()
+        print(f'noticed after {noticed:.1f} s, followed after {followed:.1f} s')
+        # As documented.
+        assert noticed < 5 * max(PATIENCE, 1.5) and followed < 2 * max(PATIENCE, 1.5)
 
 
 def a_full_redis_is_no_silent_one():
@@ -678,6 +690,38 @@ def a_cluster_says_where_the_stream_is():
             until('the new server', lambda: a.purge('/1') == 'sent')
             b.becomes('/1', 3)
             assert to.holds('yorozu')
+
+
+def a_replica_of_a_cluster_takes_over():
+    """Purges and pages go on when the server that has the stream dies."""
+    with Folder() as folder, origin() as web, contextlib.ExitStack() as stack:
+        VERSIONS.clear(), ASKED.clear()
+        options = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '1000', '--requirepass', 'word', '--masterauth', 'word',
+                   '--cluster-replica-validity-factor', '0', '--repl-diskless-sync-delay', '0', '--cluster-config-file', 'nodes.conf']
+        servers = [stack.enter_context(Locked(folder, *options)) for _ in range(6)]
+        subprocess.run(['redis-cli', '-a', 'word', '--cluster', 'create', *[f'127.0.0.1:{server.port}' for server in servers],
+                        '--cluster-replicas', '1', '--cluster-yes'], check=True, capture_output=True)
+        until('the cluster', lambda: all('cluster_state:ok' in server.ask('CLUSTER', 'INFO').decode() for server in servers))
+        hosts = ','.join(f'127.0.0.1:{server.port}' for server in servers)
+        url = f'redis+cluster://:word@{hosts}'
+        http = NODE.replace('@SHARED@', f'shared={url}?timeout=5s')
+        with Node(folder, web, f'{url}?timeout=300ms', 'a', http) as a, Node(folder, web, f'{url}?timeout=300ms', 'b', http) as b:
+            until('both', lambda: a.knows_of() == b.knows_of() == 2)
+            VERSIONS['/1'] += 1
+            assert a.purge('/1') == 'sent' and a.page('/1') == (1, 'MISS')
+            until('the page', lambda: a.shared('stored') == 1)
+            b.becomes('/1', 1)
+            assert ASKED['/1'] == 1
+            def is_master(server):
+                return b'role:master' in server.ask('INFO', 'replication')
+            master = next(server for server in servers if is_master(server) and server.holds('yorozu'))
+            until('the replica', lambda: b'state=online' in master.ask('INFO', 'replication'))
+            master.kill()
+            VERSIONS['/1'] += 1
+            assert a.purge('/1') == 'queued'
+            b.becomes('/1', 2, 60)
+            until('the new master', lambda: a.purge('/1') == 'sent')
+            assert any(is_master(server) and server.holds('yorozu') for server in servers if server is not master)
 
 
 class Locked(Redis):
@@ -1193,7 +1237,7 @@ TESTS = {test.__name__: test for test in [
     a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
     what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
-    sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
+    a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
     a_page_that_ends_does_not_come_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_given_back_by_its_holder_alone,
     one_node_makes_a_page_for_all, without_leases_each_node_makes_its_own, a_large_page_is_each_nodes_own, a_new_node_costs_no_page,

@@ -938,6 +938,25 @@ def a_page_that_ends_does_not_come_back():
         assert b.page('/2') == (1, 'MISS')
 
 
+def a_redis_whose_clock_went_back_brings_no_page_back():
+    """It lost the stream, names entries by a lower time than before, and pages are on another server."""
+    with Folder() as other, Redis(other) as tier, site('ab', shared=f'redis://127.0.0.1:{tier.port}?timeout=5s') as (redis, (a, b)):
+        redis.ask('XADD', 'yorozu', f'{int(time.time() + 3600) * 1000}-0', 'x', 'y')
+        a.purge('/0'), b.purge('/0')
+        a.page('/1')
+        until('the page', lambda: a.shared('stored') == 1)
+        redis.ask('FLUSHALL')
+        a.says(GONE), b.says(GONE)
+        until('both', lambda: a.purge('/0') == b.purge('/0') == 'sent')
+        VERSIONS['/1'] += 1
+        assert a.purge('/1') == 'sent'
+        b.becomes('/1', 1)
+        # And pages are shared again.
+        a.page('/2')
+        until('the page', lambda: a.shared('stored') >= 2)
+        assert redis_has(tier, '3', a, b)
+
+
 def what_came_from_the_tier_is_not_sent_back():
     with site('ab', shared=SHARED) as (redis, (a, b)):
         a.page('/1')
@@ -1239,7 +1258,7 @@ TESTS = {test.__name__: test for test in [
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
-    a_page_that_ends_does_not_come_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_given_back_by_its_holder_alone,
+    a_page_that_ends_does_not_come_back, a_redis_whose_clock_went_back_brings_no_page_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_given_back_by_its_holder_alone,
     one_node_makes_a_page_for_all, without_leases_each_node_makes_its_own, a_large_page_is_each_nodes_own, a_new_node_costs_no_page,
     hits_in_memory_do_not_wait_for_the_tier, without_the_tier_pages_are_made, pages_are_shared_over_memcached, what_cannot_be_is_refused,
     no_node_shows_what_it_purged_of_shared_pages,

@@ -9,8 +9,8 @@ use crate::{Key, Zone};
 use bytes::Bytes;
 use std::sync::{Arc, PoisonError};
 
-/// How much is known of the purges of other machines; later is greater.
-pub type Known = (u64, u64);
+/// How much is known of the purges of other machines: the epoch of their order, and in it later is greater.
+pub type Known = (u64, u64, u64);
 
 /// The tier, as its user has it.
 pub trait Beyond: Send + Sync {

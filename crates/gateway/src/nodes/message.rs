@@ -5,12 +5,12 @@
 //! | `node` | the node's name |
 //! | `run` | its process: a random number, in hexadecimal |
 //! | `number` | of this entry among those of the process, from 1 on, without gaps |
-//! | `lines` | `hard` or `soft`, what is purged as in the journal, and the zone; in front of them `wait` where the node waits for the others, and `after`, the last number that Redis had taken before, and its name there |
+//! | `lines` | `hard` or `soft`, what is purged as in the journal, and the zone; in front of them `wait` where the node waits for the others, `after`, the last number that Redis had taken before, and its name there, and `epoch` or `begins`, the epoch of the stream |
 //! | `sign` | HMAC-SHA-256 by the secret, in hexadecimal, over the stream's name and the four others |
 //!
 //! One without lines only takes a place in the stream.
 
-use super::place::Id;
+use super::place::{Epoch, Id};
 use aws_lc_rs::hmac;
 use base16ct::lower;
 use std::fmt::Write as _;
@@ -90,12 +90,14 @@ pub(super) struct Message {
     pub node: String,
     pub run: u64,
     pub number: u64,
-    /// With `wait` and `after` in front of them.
+    /// With `wait`, `after`, `epoch` and `begins` in front of them.
     pub lines: String,
 }
 
 const WAIT: &str = "wait\n";
 const AFTER: &str = "after ";
+const PRESENT: &str = "epoch ";
+const BEGINS: &str = "begins ";
 
 /// What an entry says besides its purges.
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,6 +106,7 @@ pub(super) struct About {
     pub waits: bool,
     /// The last number of the run that Redis had taken before, and what it is called there.
     pub taken: Option<(u64, Id)>,
+    pub epoch: Option<Epoch>,
 }
 
 impl Message {
@@ -112,8 +115,22 @@ impl Message {
         if let Some((number, id)) = about.taken {
             let _ = writeln!(text, "{AFTER}{number} {id}");
         }
+        let _ = match about.epoch {
+            Some(Epoch::Begins(epoch)) => writeln!(text, "{BEGINS}{epoch:016x}"),
+            Some(Epoch::Present(epoch)) => writeln!(text, "{PRESENT}{epoch:016x}"),
+            None => Ok(()),
+        };
         text.push_str(lines);
         Self { node: node.to_owned(), run, number, lines: text }
+    }
+
+    /// What it says of the epoch.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        self.lines.lines().take(3).find_map(|line| {
+            let begins = line.strip_prefix(BEGINS).and_then(number).map(Epoch::Begins);
+            begins.or_else(|| line.strip_prefix(PRESENT).and_then(number).map(Epoch::Present))
+        })
     }
 
     /// The last number of its run that Redis had taken before it, and where.
@@ -223,9 +240,11 @@ mod tests {
     #[test]
     fn every_field_is_signed() {
         let secret = Secret::new(b"secret");
-        let about = About { waits: true, taken: Some((2, Id(5, 6))) };
+        let epoch = Some(Epoch::Begins(9));
+        let about = About { waits: true, taken: Some((2, Id(5, 6))), epoch };
         let message = Message::new("a", 7, 3, "soft all: zone\n", about);
         assert_eq!((message.is_waited_for(), message.taken()), (true, about.taken));
+        assert_eq!(message.epoch(), epoch);
         assert_eq!(purged(&message.lines).len(), 1);
         let fields = message.fields("s", Some(&secret));
         let read = |fields: &[(&str, String)], stream| {

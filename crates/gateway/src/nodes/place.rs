@@ -3,6 +3,7 @@
 //! ```text
 //! place ID                     the last entry whose purges were done
 //! new ID                       where the node began to read: what was before is made up for, whoever wrote it
+//! epoch EPOCH                  whose order the entries have, in hexadecimal
 //! run RUN NUMBER               the last number of a process that was read
 //! sum CRC                      of what stands before, in hexadecimal
 //! ```
@@ -42,12 +43,23 @@ pub(super) enum Order {
     Gap,
 }
 
+/// What an entry says of the epoch of its stream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Epoch {
+    /// From here on it is this: the stream is a new one.
+    Begins(u64),
+    /// The one that its node knows.
+    Present(u64),
+}
+
 /// A place in the stream.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Place {
     pub id: Id,
     /// Where the node began: everything was purged after the entries up to there.
     began: Id,
+    /// Tells the order of this stream from that of one that was lost before; 0: there was none.
+    pub epoch: u64,
     /// The last number of each run, the last one that was heard of at the end.
     runs: Vec<(u64, u64)>,
 }
@@ -55,7 +67,7 @@ pub(super) struct Place {
 impl Place {
     /// A place from which on entries are read, of whomever; what was purged before is made up for.
     pub(super) fn new(id: Id) -> Self {
-        Self { id, began: id, runs: Vec::new() }
+        Self { id, began: id, ..Self::default() }
     }
 
     /// Notes an entry's number. `taken`: the last number of its run that Redis had taken before, and where.
@@ -78,10 +90,22 @@ impl Place {
         }
     }
 
+    /// Takes what an entry says of the epoch.
+    pub(super) fn enter(&mut self, epoch: Option<Epoch>) {
+        match epoch {
+            Some(Epoch::Begins(epoch)) => self.epoch = epoch,
+            Some(Epoch::Present(epoch)) if self.epoch == 0 => self.epoch = epoch,
+            _ => {}
+        }
+    }
+
     pub(super) fn to_text(&self) -> String {
         let mut text = format!("place {}\n", self.id);
         if self.began != Id::default() {
             let _ = writeln!(text, "new {}", self.began);
+        }
+        if self.epoch != 0 {
+            let _ = writeln!(text, "epoch {:016x}", self.epoch);
         }
         for (run, number) in &self.runs {
             let _ = writeln!(text, "run {run:016x} {number}");
@@ -103,6 +127,7 @@ impl Place {
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("place", id) => place.id = Id::parse(id.as_bytes())?,
                 ("new", id) => place.began = Id::parse(id.as_bytes()).unwrap_or_default(),
+                ("epoch", epoch) => place.epoch = u64::from_str_radix(epoch, 16).ok()?,
                 ("run", rest) => {
                     let (run, number) = rest.split_once(' ')?;
                     place.runs.push((u64::from_str_radix(run, 16).ok()?, number.parse().ok()?));
@@ -150,6 +175,11 @@ mod tests {
     #[test]
     fn a_place_is_read_back_and_a_torn_one_is_none() {
         let mut place = Place::new(Id(1_700_000_000_000, 3));
+        place.enter(Some(Epoch::Present(7)));
+        place.enter(Some(Epoch::Present(8)));
+        assert_eq!(place.epoch, 7, "that of a node that is behind");
+        place.enter(Some(Epoch::Begins(9)));
+        assert_eq!(place.epoch, 9);
         for run in 0..300 {
             place.follow(run, run + 1, None);
         }

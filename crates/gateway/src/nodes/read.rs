@@ -170,16 +170,26 @@ impl Reader<'_> {
         *self.entered = None;
         let id = named.map_err(|_| "the entry was not sent".to_owned())?;
         // Of a stream that lost something only what comes from here on is known; to a new node it is whole.
-        let is_new = self.bus.place().is_none();
+        let earlier = self.bus.place();
+        let is_new = earlier.is_none();
         let entries = self.before(id).await?;
+        let epoch = earlier.as_ref().map(|place| place.epoch).unwrap_or_default();
         let mut place = Place::new(id);
+        place.epoch = epoch;
         for (_, message) in &entries {
             if let Ok(message) = message {
                 place.follow(message.run, message.number, None);
+                place.enter(message.epoch());
             }
+        }
+        // Redis has lost everything: by the clock of one that takes its place, what comes may have lower names.
+        if entries.len() <= 1 || earlier.is_some_and(|earlier| earlier.id >= id) {
+            place.epoch = fastrand::u64(1..);
+            self.bus.begin(place.epoch);
         }
         let (floor, marks) = if is_new { recalled(entries, id) } else { (id, Vec::new()) };
         self.blocking(move |bus| {
+            bus.enter(place.epoch);
             bus.mark(Some(floor), marks);
             bus.purge_all();
             bus.reached(place);
@@ -231,6 +241,9 @@ impl Reader<'_> {
             };
             // Its own as well: the next process of this node goes on behind them.
             let order = place.follow(message.run, message.number, message.taken());
+            if order != Order::Again {
+                place.enter(message.epoch());
+            }
             if message.run == bus.run {
                 bus.seen(message.number);
                 continue;
@@ -254,6 +267,7 @@ impl Reader<'_> {
         }
         self.blocking(move |bus| {
             // First of all: it applies to what comes from other nodes from here on.
+            bus.enter(place.epoch);
             bus.mark(gap.as_ref().map(|(id, _)| *id), marks);
             bus.purge(&lines);
             if gap.is_some() {
@@ -334,7 +348,8 @@ mod tests {
     #[test]
     fn what_is_recalled_begins_behind_what_is_missing() {
         let entry = |id: u64, run: u64, number: u64, taken: Option<u64>| {
-            let about = About { taken: taken.map(|id| (number - 1, Id(id, 0))), waits: false };
+            let about =
+                About { taken: taken.map(|id| (number - 1, Id(id, 0))), ..About::default() };
             (Id(id, 0), Ok(Message::new("n", run, number, "", about)))
         };
         let floor = |entries| recalled(entries, Id(9, 0)).0;

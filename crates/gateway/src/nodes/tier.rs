@@ -3,7 +3,7 @@
 //! A value is a page as its file has it, behind what says how old it is:
 //!
 //! ```text
-//! "yzp1" | place 8 + 8 | CRC-32 of key and place, 4, or with a secret HMAC-SHA-256 of key and all else, 32 | page
+//! "yzp2" | epoch 8, place 8 + 8 | CRC-32 of key and place, 4, or with a secret HMAC-SHA-256 of key and all else, 32 | page
 //! ```
 //! The place is how far the node had read the stream of purges when the page began to be made. Who finds the page compares
 //! that with the purges it knows itself: what may be older is a miss. So no clock and no second deletion is needed.
@@ -25,8 +25,8 @@ use yorozu_kernel::base::tasks::Generation;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::logging::error::Level;
 
-const MAGIC: &[u8; 4] = b"yzp1";
-const HEAD_BYTES: usize = 4 + 16;
+const MAGIC: &[u8; 4] = b"yzp2";
+const HEAD_BYTES: usize = 4 + 24;
 /// Time for a page to be sent; chosen: no client waits.
 const PUT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -240,7 +240,8 @@ impl Tier {
             }
             return Found::Nothing;
         };
-        let is_old = self.bus.is_older(&self.zone, key, &entry.head.tags, Id(known.0, known.1));
+        let known = (known.0, Id(known.1, known.2));
+        let is_old = self.bus.is_older(&self.zone, key, &entry.head.tags, known);
         if is_old || !entry.head.is_fresh(now.1) {
             count(&self.figures.old);
             return Found::Nothing;
@@ -365,8 +366,8 @@ impl Tier {
 
 impl Beyond for Tier {
     fn known(&self) -> Known {
-        let Id(milliseconds, number) = self.bus.known();
-        (milliseconds, number)
+        let (epoch, Id(milliseconds, number)) = self.bus.known();
+        (epoch, milliseconds, number)
     }
 
     fn stored(&self, key: &Key, entry: &Arc<Entry>, known: Known) {
@@ -398,7 +399,8 @@ fn head_of(known: Known) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..4].copy_from_slice(MAGIC);
     head[4..12].copy_from_slice(&known.0.to_le_bytes());
-    head[12..].copy_from_slice(&known.1.to_le_bytes());
+    head[12..20].copy_from_slice(&known.1.to_le_bytes());
+    head[20..].copy_from_slice(&known.2.to_le_bytes());
     head
 }
 
@@ -428,7 +430,7 @@ fn opened(name: &str, value: &Bytes, secret: Option<&Secret>) -> Option<(Known, 
         return None;
     }
     let number = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
-    let known = (number(4)?, number(12)?);
+    let known = (number(4)?, number(12)?, number(20)?);
     let tag_bytes = if secret.is_some() { 32 } else { 4 };
     let tag = value.get(HEAD_BYTES..HEAD_BYTES + tag_bytes)?;
     let page = value.slice(HEAD_BYTES + tag_bytes..);
@@ -447,9 +449,9 @@ mod tests {
     fn a_value_is_read_back_and_a_changed_one_is_not() {
         let secret = Secret::new(b"secret");
         for secret in [None, Some(&secret)] {
-            let value = sealed("k", (7, 8), b"page", secret);
+            let value = sealed("k", (6, 7, 8), b"page", secret);
             let (known, page) = opened("k", &value.clone().into(), secret).unwrap();
-            assert_eq!((known, &page[..]), ((7, 8), &b"page"[..]));
+            assert_eq!((known, &page[..]), ((6, 7, 8), &b"page"[..]));
             assert!(opened("other", &value.clone().into(), secret).is_none());
             // Without a secret the page has sums of its own.
             let end = if secret.is_some() { value.len() } else { HEAD_BYTES + 4 };

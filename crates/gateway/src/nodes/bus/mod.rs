@@ -12,7 +12,7 @@ use super::here::{self, By};
 use super::marks::{Marks, Outstanding};
 use super::message::{About, Message, Purged, Secret, purged};
 use super::outbox::{self, OnDisk};
-use super::place::{self, Id, Place};
+use super::place::{self, Epoch, Id, Place};
 use super::spec::Spec;
 use bytes::Bytes;
 pub use purges::Foreseen;
@@ -40,6 +40,8 @@ pub(super) struct Item {
     /// `None`: it only takes a place.
     pub purged: Option<Purged>,
     pub waits: bool,
+    /// The epoch that begins with it.
+    epoch: Option<u64>,
     /// Whether it is in the file of those that wait.
     is_noted: bool,
     /// Its number among the marks of what has no place yet.
@@ -89,6 +91,8 @@ struct State {
     refused: Option<Instant>,
     waiting: Vec<Waiting>,
     marks: Marks,
+    /// What pages of the tier must be of.
+    epoch: u64,
     /// Zones whose files shall only have that everything is purged.
     overflowed: Vec<String>,
     /// The bus that has replaced this one.
@@ -127,8 +131,8 @@ pub struct Bus {
     pub(super) figures: Figures,
     /// Whether pages are shared with other nodes.
     pub(super) shares: AtomicBool,
-    /// How far the stream was read.
-    read: watch::Sender<Id>,
+    /// How far the stream was read, and in which epoch.
+    read: watch::Sender<(u64, Id)>,
 }
 
 impl std::fmt::Debug for Bus {
@@ -157,7 +161,7 @@ impl Bus {
             to_wait: Notify::new(),
             figures: Figures::default(),
             shares: AtomicBool::new(false),
-            read: watch::Sender::new(Id::default()),
+            read: watch::Sender::default(),
         }
     }
 
@@ -200,8 +204,10 @@ impl Bus {
         if is_first {
             let places: Vec<_> = zones.iter().filter_map(|(_, zone)| noted_place(zone)).collect();
             if let Some(place) = places.into_iter().min_by_key(|place| place.id) {
-                self.read.send_replace(place.id);
-                self.state().place = Some(place);
+                self.read.send_replace((place.epoch, place.id));
+                let mut state = self.state();
+                state.epoch = place.epoch;
+                state.place = Some(place);
             }
         }
         let place = self.place();
@@ -268,10 +274,11 @@ impl Bus {
 
     /// All up to `place` is done. Blocks.
     pub(super) fn reached(&self, place: Place) {
-        let (text, id) = (place.to_text(), place.id);
+        let (text, read) = (place.to_text(), (place.epoch, place.id));
         let mut state = self.state();
+        state.epoch = place.epoch;
         state.place = Some(place);
-        self.read.send_replace(id);
+        self.read.send_replace(read);
         let is_kept = state.is_place_kept;
         drop(state);
         if is_kept {
@@ -309,15 +316,18 @@ impl Bus {
     /// The first of those that wait, as messages.
     pub(super) fn next(&self, count: usize) -> Vec<Message> {
         let state = self.state();
-        let taken = state.taken;
+        let (taken, present) = (state.taken, state.epoch);
         let first = state.queue.iter().take(count);
         let items: Vec<_> =
-            first.map(|item| (item.number, item.purged.clone(), item.waits)).collect();
+            first.map(|it| (it.number, it.purged.clone(), it.waits, it.epoch)).collect();
         // Text is made of them while others may go on.
         drop(state);
-        let message = |(number, purged, waits): (u64, Option<Purged>, bool)| {
+        let message = |(number, purged, waits, begins)| {
+            let purged: Option<Purged> = purged;
+            let present = (present != 0).then_some(Epoch::Present(present));
+            let epoch = Option::map(begins, Epoch::Begins).or(present);
             let lines = purged.as_ref().map(Purged::to_lines).unwrap_or_default();
-            Message::new(&self.spec.node, self.run, number, &lines, About { waits, taken })
+            Message::new(&self.spec.node, self.run, number, &lines, About { waits, taken, epoch })
         };
         items.into_iter().map(message).collect()
     }
@@ -434,8 +444,13 @@ impl Bus {
     }
 
     /// How much of the stream this node has read and done.
-    pub(super) fn known(&self) -> Id {
+    pub(super) fn known(&self) -> (u64, Id) {
         *self.read.borrow()
+    }
+
+    /// A stream begins whose order has nothing to do with that of earlier ones: pages of before are of no use.
+    pub(super) fn enter(&self, epoch: u64) {
+        self.state().epoch = epoch;
     }
 
     /// Whether pages can be compared with purges.
@@ -463,8 +478,18 @@ impl Bus {
     }
 
     /// Whether a page that another node made may be older than a purge.
-    pub(super) fn is_older(&self, zone: &str, key: &Key, tags: &[Bytes], known: Id) -> bool {
-        self.outstanding.has(zone, key, tags) || self.state().marks.is_older(zone, key, tags, known)
+    pub(super) fn is_older(
+        &self,
+        zone: &str,
+        key: &Key,
+        tags: &[Bytes],
+        (epoch, known): (u64, Id),
+    ) -> bool {
+        if self.outstanding.has(zone, key, tags) {
+            return true;
+        }
+        let state = self.state();
+        state.epoch != epoch || state.marks.is_older(zone, key, tags, known)
     }
 
     /// Takes those who wait for other nodes.
@@ -528,7 +553,7 @@ mod tests {
     fn a_bus_that_replaces_another_one_goes_on_with_its_purges() {
         let old = Arc::new(bus());
         let key = Key::new(Bytes::from_static(b"k"));
-        let is_old = |bus: &Bus| bus.is_older("a", &key, &["t".into()], Id(99, 0));
+        let is_old = |bus: &Bus| bus.is_older("a", &key, &["t".into()], (0, Id(99, 0)));
         let queued = old.foresee(tag("a", "t").unwrap());
         let (_, mut answer) = old.enqueue(tag("a", "t"), Some(queued), false);
         let spec = old.spec.clone();
@@ -541,7 +566,9 @@ mod tests {
         new.sent(1, Id(5, 0));
         assert!(is_old(&new) && answer.try_recv() == Ok(Id(5, 0)));
         new.sent(2, Id(6, 0));
-        assert!(!is_old(&new) && new.is_older("a", &key, &["t".into()], Id(5, 0)));
+        assert!(!is_old(&new) && new.is_older("a", &key, &["t".into()], (0, Id(5, 0))));
+        new.enter(7);
+        assert!(is_old(&new), "of another epoch");
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Bus {
         if self.shares.load(Ordering::Relaxed) {
             let mut read = self.read.subscribe();
             // What is made meanwhile is only not shared.
-            let _ = tokio::time::timeout(WAIT, read.wait_for(|read| *read >= id)).await;
+            let _ = tokio::time::timeout(WAIT, read.wait_for(|(_, read)| *read >= id)).await;
         }
     }
 
@@ -126,6 +126,17 @@ impl Bus {
         (number, answered)
     }
 
+    /// Has an epoch begin for all nodes.
+    pub(in super::super) fn begin(&self, epoch: u64) {
+        let mut state = self.state();
+        state.push(None, false, false, None, None);
+        if let Some(item) = state.queue.back_mut() {
+            item.epoch = Some(epoch);
+        }
+        drop(state);
+        self.to_send.notify_one();
+    }
+
     fn put(
         &self,
         purged: Option<Purged>,
@@ -193,7 +204,8 @@ impl State {
     ) -> u64 {
         self.number += 1;
         let number = self.number;
-        self.queue.push_back(Item { number, purged, waits, is_noted, foreseen, answer });
+        let epoch = None;
+        self.queue.push_back(Item { number, purged, waits, epoch, is_noted, foreseen, answer });
         number
     }
 

@@ -21,13 +21,13 @@ EXPLAINED = [f'crates/server/src/config/{name}.rs' for name in ('findings', 'vis
     'crates/cache/src/lib.rs', 'crates/server/src/process/cache_manager.rs', 'crates/modules/src/filters/more_headers/directives.rs',
     'crates/server/src/console/access.rs', 'crates/server/src/console/mod.rs', 'crates/server/src/control/batch.rs', 'crates/server/src/control/purge_api.rs'
 ] + [f'crates/gateway/src/cache/{name}.rs' for name in ('drop_args', 'early', 'purge')
-] + [f'crates/gateway/src/nodes/{name}.rs' for name in ('bus', 'keeper', 'message', 'mod', 'read', 'send', 'spec', 'target', 'tier')
+] + [f'crates/gateway/src/nodes/{name}.rs' for name in ('bus/mod', 'bus/purges', 'keeper', 'lane', 'message', 'mod', 'read', 'send', 'spec', 'target', 'tier')
 ] + [f'crates/acme/src/{name}.rs' for name in ('client', 'issuer', 'keeper', 'order', 'session', 'tend')]
 # In these files, but no message that needs a word: what nginx and its modules say, what says itself what to do, what is not said
 # to people.
 PLAIN = re.compile('|'.join((
     'could not be resolved', r'timed out \(110', 'is no name of a server', "the connection's task ended", 'cannot start its thread',
-    'the entry was not sent', 'yorozu purge bus', 'directive invalid', 'directive "issuer"', 'is not supported:', 'cannot load account key', 'unexpected order status',
+    'the entry was not sent', 'it refused the question', "redis.call", 'yorozu purge bus', 'directive invalid', 'directive "issuer"', 'is not supported:', 'cannot load account key', 'unexpected order status',
     r'account ".*" created', 'certificate issued', 'renewal window', '; HttpOnly', 'session 1', 'default-src', 'purged by the console', 'User-Agent', 'a list of strings', 'urls, tags, host', 'shared tier of zone')))
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
 TESTS = re.compile(r'\n#\[cfg\(test\)\]\n(?:#\[[^\n]*\n)*mod \w+ \{')

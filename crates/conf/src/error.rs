@@ -41,6 +41,18 @@ pub enum ConfError {
         /// The last line of the file.
         at: Position,
     },
+    /// The text of `-g` ended inside a directive.
+    #[error("unexpected end of parameter, expecting \";\" in {at}")]
+    UnexpectedEndOfParameter {
+        /// Where it stands.
+        at: Position,
+    },
+    /// A block in the text of `-g`.
+    #[error("block directives are not supported in -g option in {at}")]
+    BlockInParameter {
+        /// Where it stands.
+        at: Position,
+    },
     /// A simple directive was followed by a block.
     #[error("directive \"{name}\" is not terminated by \";\" in {at}")]
     NotTerminated {

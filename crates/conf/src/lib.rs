@@ -18,4 +18,6 @@ mod parser;
 pub mod value;
 
 pub use error::{ConfError, Position, os_error};
-pub use parser::{Directive, LoadedFile, Source, Tree, parse, parse_global, parse_to_fault};
+pub use parser::{
+    Directive, LoadedFile, Source, Tree, parse, parse_global, parse_text, parse_to_fault,
+};

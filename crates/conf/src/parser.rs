@@ -91,19 +91,29 @@ pub fn parse_to_fault(source: &dyn Source, main: &Path) -> (Tree, Result<(), Con
     (Tree { directives, files: parser.files }, outcome)
 }
 
-/// Parses the text of a `-g` option; errors name the place `command line`.
+/// Parses the text of a `-g` option.
+///
+/// # Errors
+/// The first fault of the text: a block is one, and a last line without its semicolon.
+pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, ConfError> {
+    let directives = parse_text(source, text).map_err(|fault| match fault {
+        ConfError::UnexpectedEnd { at, .. } => ConfError::UnexpectedEndOfParameter { at },
+        fault => fault,
+    })?;
+    match directives.iter().find(|directive| directive.block.is_some()) {
+        Some(block) => Err(ConfError::BlockInParameter { at: block.at.clone() }),
+        None => Ok(directives),
+    }
+}
+
+/// Parses a text that is in no file; errors name the place `command line`.
 ///
 /// # Errors
 /// The first fault of the text.
-pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, ConfError> {
+pub fn parse_text(source: &dyn Source, text: &str) -> Result<Vec<Directive>, ConfError> {
     let mut parser = Parser::new(source);
     let file: Arc<Path> = Path::new("command line").into();
-    let mut text = text.as_bytes().to_vec();
-    // nginx lets the last directive of -g go without its semicolon.
-    if !matches!(text.trim_ascii_end().last(), Some(b';' | b'}')) {
-        text.push(b';');
-    }
-    let mut lexer = Lexer::new(&text, &file);
+    let mut lexer = Lexer::new(text.as_bytes(), &file);
     let mut directives = Vec::new();
     parser.block(&mut lexer, &file, (0, false), &mut directives)?;
     Ok(directives)
@@ -321,6 +331,23 @@ mod tests {
         ];
         let expected = "user(a) http(){gzip(on) etag(off) server(){listen(80)}}";
         assert_eq!(run(&files).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_parameter_has_whole_lines_and_no_blocks() {
+        let source = Files(BTreeMap::new());
+        let read = |text| {
+            let read = parse_global(&source, text).map(|lines| outline(&lines));
+            read.unwrap_or_else(|error| error.to_string())
+        };
+        assert_eq!(read("a 1; b;"), "a(1) b()");
+        assert_eq!(read(" # c"), "");
+        let end = "unexpected end of parameter, expecting \";\" in command line:1";
+        assert_eq!(read("a 1"), end);
+        assert_eq!(read("a \"1"), end);
+        let block = "block directives are not supported in -g option in command line:1";
+        assert_eq!(read("a; events { }"), block);
+        assert_eq!(read("}"), "unexpected \"}\" in command line:1");
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn parsed(text: &str) -> Vec<Directive> {
     if text.trim().is_empty() {
         return Vec::new();
     }
-    yorozu_conf::parse_global(&Files { folder: "/".into() }, text)
+    yorozu_conf::parse_text(&Files { folder: "/".into() }, text)
         .unwrap_or_else(|why| panic!("{why}: {text}"))
 }
 

@@ -148,8 +148,13 @@ fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
     }
     env.variables.borrow_mut().note_definitions(&tree.directives);
     loader.walk(&mut main, &tree.directives)?;
+    if !main.has_events {
+        let text = "no \"events\" section in configuration".to_owned();
+        return Err(ConfError::Whole { text });
+    }
     crate::control::add(&mut loader, &mut main, &source)?;
     let config = Compiler::new(&env).config(main, request, kept)?;
+    check_connections(&config)?;
     let shared = env.finish_shared(&kept.shared);
     Ok(Loaded { config: Config { shared, ..config }, tree })
 }
@@ -456,6 +461,18 @@ fn of_process(main: &mut Block, env: &Env) -> Result<Compiled, ValueError> {
     let mut settings = Compiled::default();
     settings.put(main_core::Conf::place(), process);
     Ok(settings)
+}
+
+/// As nginx, which counts listening sockets among the connections: with as few it would answer no one.
+fn check_connections(config: &Config) -> Result<(), ConfError> {
+    let sockets = config.sockets.iter().filter(|socket| !socket.options.is_control);
+    let (connections, count) = (config.main().worker_connections, sockets.count());
+    if connections > count as u64 {
+        return Ok(());
+    }
+    let text =
+        format!("{connections} worker_connections are not enough for {count} listening sockets");
+    Err(ConfError::Whole { text })
 }
 
 /// `try_files` is taken over by nothing inside its block, an `if` included.

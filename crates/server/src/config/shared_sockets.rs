@@ -99,7 +99,7 @@ mod tests {
     fn told(http: &str) -> Vec<String> {
         let source = Files { folder: "/".into() };
         let text = format!("http {{ {http} }}");
-        let directives = yorozu_conf::parse_global(&source, &text).unwrap();
+        let directives = yorozu_conf::parse_text(&source, &text).unwrap();
         let found = of(&Tree { directives, files: Vec::new() });
         found.into_iter().map(|finding| finding.to_string()).collect()
     }

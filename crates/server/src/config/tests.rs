@@ -221,8 +221,26 @@ const BROKEN: &[(&str, &str)] = &[
     ("http { resolver *; }", "host not found in resolver \"*\" in conf:1"),
     ("http { upstream u { server *:80; } }", "host not found in upstream \"*:80\" in conf:1"),
     ("events { } events { } http { }", "\"events\" directive is duplicate in conf:1"),
+    ("# events\nhttp { server { } }", "no \"events\" section in configuration"),
+    (
+        "events { worker_connections 0; }",
+        "0 worker_connections are not enough for 0 listening sockets",
+    ),
+    (
+        "events { worker_connections 1; } http { server { } }",
+        "1 worker_connections are not enough for 1 listening sockets",
+    ),
     ("http { source_charset $nosuch; server { } }", "unknown \"nosuch\" variable"),
     ("http { proxy_cookie_flags 1; }", "invalid parameter \"1\" in conf:1"),
+    ("http { proxy_cookie_path a; }", "invalid parameter \"a\" in conf:1"),
+    (
+        "http { proxy_cookie_path off; proxy_cookie_path a b; }",
+        "\"proxy_cookie_path\" directive is duplicate in conf:1",
+    ),
+    (
+        "http { proxy_cookie_domain a b; proxy_cookie_domain off; }",
+        "\"proxy_cookie_domain\" directive is duplicate in conf:1",
+    ),
     (
         "http { proxy_cookie_flags a secure; proxy_cookie_flags off; }",
         "\"proxy_cookie_flags\" directive is duplicate in conf:1",

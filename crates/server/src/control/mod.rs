@@ -201,7 +201,7 @@ pub fn add(
     );
     // Nor does anyone want to read that these have no effect.
     let notes = loader.env.notes.borrow().clone();
-    for line in yorozu_conf::parse_global(source, &text)? {
+    for line in yorozu_conf::parse_text(source, &text)? {
         loader::server(loader, main, &line)?;
     }
     *loader.env.notes.borrow_mut() = notes;

@@ -2,6 +2,7 @@
 //! an upstream's fields.
 
 use bytes::Bytes;
+use std::borrow::Cow;
 use yorozu_kernel::config::directive::{Args, Setting, ValueError};
 use yorozu_kernel::config::regex::Regex;
 use yorozu_kernel::config::template::Template;
@@ -141,48 +142,95 @@ impl Setting for Redirects {
     }
 }
 
-/// `proxy_cookie_domain`
-#[derive(Clone, Debug, Default)]
-pub struct Domains(pub(super) Vec<Rule>);
+/// One more line of several; `off` stands alone.
+///
+/// # Errors
+/// It is `off` beside others, or behind it; or a word without what replaces it.
+fn add_line<T>(
+    lines: &mut Vec<T>,
+    is_first: bool,
+    args: &Args<'_>,
+    read: fn(&Args<'_>) -> Result<T, ValueError>,
+) -> Result<(), ValueError> {
+    match args.words {
+        _ if !is_first && lines.is_empty() => return Err(args.duplicate()),
+        [word] if &word[..] != b"off" => return Err(args.invalid_parameter(word)),
+        [_] if is_first => {}
+        [_] => return Err(args.duplicate()),
+        _ => lines.push(read(args)?),
+    }
+    Ok(())
+}
 
-impl Setting for Domains {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match (args.words.len(), args.word(0)) {
-            (1, b"off") => Ok(Self::default()),
-            _ => Ok(Self(vec![Rule::of_domains(args)?])),
+/// Types of settings that are lines, read by a function each.
+macro_rules! lines {
+    ($($(#[$doc:meta])* $name:ident($visibility:vis $of:ty) = $read:path;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default)]
+        pub struct $name($visibility Vec<$of>);
+
+        impl Setting for $name {
+            fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+                let mut lines = Self::default();
+                add_line(&mut lines.0, true, args, $read)?;
+                Ok(lines)
+            }
+
+            fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+                add_line(&mut self.0, false, args, $read)
+            }
+        }
+    )*};
+}
+
+lines! {
+    /// `proxy_cookie_domain`
+    Domains(pub(super) Rule) = Rule::of_domains;
+    /// `proxy_cookie_path`
+    Rules(pub(super) Rule) = Rule::from_args;
+    /// `proxy_cookie_flags`
+    CookieFlags(FlagRule) = FlagRule::from_args;
+}
+
+/// What a line of `proxy_cookie_flags` does to a cookie: each attribute is written, taken away, or left alone.
+#[derive(Clone, Copy, Debug, Default)]
+struct FlagChanges {
+    /// `Secure`, `HttpOnly` and the value of `SameSite`: whether it is put in.
+    put: [Option<&'static str>; 3],
+    /// The same three: whether it is taken away. What is put in as well stays.
+    taken: [bool; 3],
+}
+
+/// In the order in which nginx appends them.
+const FLAGS: [&str; 3] = ["Secure", "HttpOnly", "SameSite"];
+/// Of two that are written, the first of these holds.
+const SAME_SITE: [&str; 3] = ["Strict", "Lax", "None"];
+
+impl FlagChanges {
+    /// Adds what a word says; nginx lets others be.
+    fn add(&mut self, word: &[u8]) {
+        let word = word.to_ascii_lowercase();
+        match &word[..] {
+            b"secure" => self.put[0] = Some(""),
+            b"nosecure" => self.taken[0] = true,
+            b"httponly" => self.put[1] = Some(""),
+            b"nohttponly" => self.taken[1] = true,
+            b"nosamesite" => self.taken[2] = true,
+            _ => {
+                let Some(value) = word.strip_prefix(b"samesite=") else { return };
+                let rank = |value: &[u8]| {
+                    SAME_SITE.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(value))
+                };
+                let old = self.put[2].and_then(|old| rank(old.as_bytes()));
+                let Some(new) = rank(value) else { return };
+                self.put[2] = SAME_SITE.get(old.map_or(new, |old| old.min(new))).copied();
+            }
         }
     }
 
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0.push(Rule::of_domains(args)?);
-        Ok(())
+    fn is_none(&self) -> bool {
+        self.put.iter().all(Option::is_none) && !self.taken.contains(&true)
     }
-}
-
-/// `proxy_cookie_path`
-#[derive(Clone, Debug, Default)]
-pub struct Rules(pub(super) Vec<Rule>);
-
-impl Setting for Rules {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match (args.words.len(), args.word(0)) {
-            (1, b"off") => Ok(Self::default()),
-            _ => Ok(Self(vec![Rule::from_args(args)?])),
-        }
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0.push(Rule::from_args(args)?);
-        Ok(())
-    }
-}
-
-/// What `proxy_cookie_flags` does to one attribute.
-#[derive(Clone, Debug)]
-struct FlagChange {
-    name: &'static str,
-    /// `None`: taken away.
-    attribute: Option<&'static str>,
 }
 
 /// One line of `proxy_cookie_flags`.
@@ -192,65 +240,17 @@ struct FlagRule {
     flags: Vec<Template>,
 }
 
-/// `proxy_cookie_flags`
-#[derive(Clone, Debug, Default)]
-pub struct CookieFlags(Vec<FlagRule>);
-
-impl Setting for CookieFlags {
+impl FlagRule {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut flags = Self::default();
-        match args.words {
-            [word] if &word[..] == b"off" => {}
-            [word] => return Err(args.invalid_parameter(word)),
-            _ => flags.add(args)?,
-        }
-        Ok(flags)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        // `off` stands alone.
-        match self.0.is_empty() {
-            true => Err(args.duplicate()),
-            false if args.words.len() == 1 && args.word(0) == b"off" => Err(args.duplicate()),
-            false if args.words.len() == 1 => Err(args.invalid_parameter(args.word(0))),
-            false => self.add(args),
-        }
-    }
-}
-
-impl CookieFlags {
-    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        let mut flags = Vec::new();
-        for word in &args.words[1..] {
-            let flag = Template::compile(word, args.env)?;
-            if flag.as_literal().is_some_and(|text| flag_change(&text).is_none()) {
-                return Err(args.invalid_parameter(word));
-            }
-            flags.push(flag);
-        }
+        let flags = args.words[1..].iter().map(|word| Template::compile(word, args.env));
+        let flags = flags.collect::<Result<_, _>>()?;
         let cookie = match args.word(0).strip_prefix(b"~") {
             // As nginx: without case.
             Some(regex) => Pattern::Regex(Regex::compile(regex, true, args.env)?),
             None => Pattern::Text(Template::compile(args.word(0), args.env)?),
         };
-        self.0.push(FlagRule { cookie, flags });
-        Ok(())
+        Ok(Self { cookie, flags })
     }
-}
-
-fn flag_change(text: &[u8]) -> Option<FlagChange> {
-    let (name, attribute) = match text.to_ascii_lowercase().as_slice() {
-        b"secure" => ("secure", Some("Secure")),
-        b"nosecure" => ("secure", None),
-        b"httponly" => ("httponly", Some("HttpOnly")),
-        b"nohttponly" => ("httponly", None),
-        b"samesite=strict" => ("samesite", Some("SameSite=Strict")),
-        b"samesite=lax" => ("samesite", Some("SameSite=Lax")),
-        b"samesite=none" => ("samesite", Some("SameSite=None")),
-        b"nosamesite" => ("samesite", None),
-        _ => return None,
-    };
-    Some(FlagChange { name, attribute })
 }
 
 /// `Location` as the client shall see it; `None` if no rule applies.
@@ -274,7 +274,7 @@ pub(super) struct CookieRules<'a> {
     pub(super) flags: &'a CookieFlags,
 }
 
-/// `Set-Cookie` as the client shall see it; `None` if there are no rules.
+/// `Set-Cookie` as the client shall see it; `None` if no rule changes it.
 pub(super) fn cookie(
     rules: CookieRules<'_>,
     exchange: &mut Exchange,
@@ -284,56 +284,118 @@ pub(super) fn cookie(
     if domain.0.is_empty() && path.0.is_empty() && flags.0.is_empty() {
         return None;
     }
-    let mut parts = value.split(|byte| *byte == b';').map(<[u8]>::to_vec);
-    let first = parts.next().unwrap_or_default();
-    let mut attributes: Vec<Vec<u8>> = parts.collect();
+    let mut attributes = value.split(|byte| *byte == b';').map(Attribute::read);
+    // As nginx: what has no value is no cookie.
+    let first = attributes.next().filter(|first| first.value.is_some())?;
+    let mut attributes: Vec<_> = attributes.collect();
+    let mut is_changed = false;
     for attribute in &mut attributes {
-        let text = attribute.trim_ascii_start();
-        let indent = attribute.len() - text.len();
-        let Some(equals) = text.iter().position(|byte| *byte == b'=') else { continue };
-        let (name, old) = (&text[..equals], &text[equals + 1..]);
-        let new = if name.eq_ignore_ascii_case(b"domain") {
+        let Some(old) = &attribute.value else { continue };
+        let new = if attribute.is_named("domain") {
             domain.0.iter().find_map(|rule| rule.of_domain(exchange, old))
-        } else if name.eq_ignore_ascii_case(b"path") {
+        } else if attribute.is_named("path") {
             path.0.iter().find_map(|rule| rule.of_prefix(exchange, old))
         } else {
             None
         };
-        if let Some(new) = new {
-            attribute.truncate(indent + equals + 1);
-            attribute.extend_from_slice(&new);
+        if new.is_some() {
+            attribute.value = new.map(Cow::Owned);
+            is_changed = true;
         }
     }
-    change_flags(flags, exchange, &first, &mut attributes);
-    let mut out = first;
+    is_changed |= change_flags(flags, exchange, first.name, &mut attributes);
+    if !is_changed {
+        return None;
+    }
+    let mut out = Vec::with_capacity(value.len() + 64);
+    first.append(&mut out);
     for attribute in attributes {
-        out.push(b';');
-        out.extend_from_slice(&attribute);
+        out.extend_from_slice(b"; ");
+        attribute.append(&mut out);
     }
     Some(out.into())
 }
 
+/// What stands between two semicolons, without spaces at its ends and around the first `=`.
+struct Attribute<'a> {
+    name: &'a [u8],
+    value: Option<Cow<'a, [u8]>>,
+}
+
+impl<'a> Attribute<'a> {
+    fn read(text: &'a [u8]) -> Self {
+        match text.iter().position(|byte| *byte == b'=') {
+            None => Self { name: without_spaces(text), value: None },
+            Some(at) => Self {
+                name: without_spaces(&text[..at]),
+                value: Some(Cow::Borrowed(without_spaces(&text[at + 1..]))),
+            },
+        }
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name.as_bytes())
+    }
+
+    fn append(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.name);
+        if let Some(value) = &self.value {
+            out.push(b'=');
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// As nginx, which lets tabs be.
+fn without_spaces(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| *byte != b' ').unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| *byte != b' ').map_or(start, |last| last + 1);
+    &text[start..end]
+}
+
+/// Whether a rule that says something is for the cookie: then it is written anew, changed or not.
 fn change_flags(
     flags: &CookieFlags,
     exchange: &mut Exchange,
-    first: &[u8],
-    attributes: &mut Vec<Vec<u8>>,
-) {
-    let name = first.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
+    cookie: &[u8],
+    attributes: &mut Vec<Attribute<'_>>,
+) -> bool {
     let rule = flags.0.iter().find(|rule| match &rule.cookie {
-        Pattern::Text(text) => text.value(exchange).eq_ignore_ascii_case(name),
-        Pattern::Regex(regex) => regex.matches(name, exchange),
+        Pattern::Text(text) => text.value(exchange).eq_ignore_ascii_case(cookie),
+        Pattern::Regex(regex) => regex.matches(cookie, exchange),
     });
-    let Some(rule) = rule else { return };
-    let changes: Vec<FlagChange> =
-        rule.flags.iter().filter_map(|flag| flag_change(&flag.value(exchange))).collect();
-    for change in changes {
-        attributes.retain(|attribute| {
-            let name = attribute.split(|byte| *byte == b'=').next().unwrap_or_default();
-            !name.trim_ascii().eq_ignore_ascii_case(change.name.as_bytes())
-        });
-        if let Some(attribute) = change.attribute {
-            attributes.push(format!(" {attribute}").into_bytes());
+    let Some(rule) = rule else { return false };
+    let mut changes = FlagChanges::default();
+    rule.flags.iter().for_each(|flag| changes.add(&flag.value(exchange)));
+    if changes.is_none() {
+        return false;
+    }
+    for (place, name) in FLAGS.iter().enumerate() {
+        match changes.put[place] {
+            Some(value) => put_flag(attributes, name, value),
+            None if changes.taken[place] => attributes.retain(|it| !it.is_named(name)),
+            None => {}
         }
+    }
+    true
+}
+
+/// Puts an attribute at the end, or its value where it stands.
+fn put_flag(attributes: &mut Vec<Attribute<'_>>, name: &'static str, value: &'static str) {
+    let is_there = |it: &Attribute<'_>| {
+        let has = it.value.as_ref().is_some_and(|old| old.eq_ignore_ascii_case(value.as_bytes()));
+        value.is_empty() || has
+    };
+    let value = (!value.is_empty()).then_some(Cow::Borrowed(value.as_bytes()));
+    let new = || Attribute { name: name.as_bytes(), value: value.clone() };
+    let mut is_found = false;
+    for attribute in attributes.iter_mut().filter(|it| it.is_named(name)) {
+        is_found = true;
+        if !is_there(attribute) {
+            *attribute = new();
+        }
+    }
+    if !is_found {
+        attributes.push(new());
     }
 }

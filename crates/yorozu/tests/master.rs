@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
-use yorozu_testkit::server::{Folder, Server, Text, free_port, kill_group, serving_id};
+use yorozu_testkit::server::{Folder, Kind, Server, Text, free_port, kill_group, serving_id};
 
 fn number(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap())
@@ -343,4 +344,42 @@ fn reloads_rotations_upgrades_and_kills_in_turn_lose_only_requests_under_way() {
         outcomes.keys().all(|name| ["answered", "closed", "reset"].contains(name)),
         "{outcomes:?}"
     );
+}
+
+#[test]
+fn logs_need_one_descriptor_each_also_at_a_reload_and_when_they_are_opened_again() {
+    const LOGS: usize = 700;
+    let folder = Folder::new();
+    let script = folder.path().join("limited");
+    // A hundred more than there are logs.
+    fs::write(&script, format!("#!/bin/sh\nulimit -n 800\nexec {BINARY} \"$@\"\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let servers = (0..LOGS).map(|number| {
+        format!(
+            "server {{ listen 127.0.0.1:$port; server_name s{number}; access_log $dir/logs/{number}.log; return 200 {number}; }}\n"
+        )
+    });
+    let http: String = servers.collect();
+    let server = Server::start(&Kind::Yorozu(script), folder.path(), &http);
+    let path = folder.path().join("logs/650.log");
+    let ask = || {
+        let mut client = Client::connect(server.port);
+        client.send(b"GET / HTTP/1.1\r\nHost: s650\r\nConnection: close\r\n\r\n");
+        assert_eq!(client.answer(false).unwrap().body, b"650");
+    };
+    let lines = || fs::read_to_string(&path).unwrap_or_default().lines().count();
+    ask();
+    until("a line", || lines() == 1);
+    signal(&server, Signal::SIGHUP);
+    until("the reload", || log(&folder).contains("reconfigured"));
+    ask();
+    until("a second line", || lines() == 2);
+    fs::rename(&path, path.with_extension("old")).unwrap();
+    signal(&server, Signal::SIGUSR1);
+    until("a new file", || path.exists());
+    until("a line in it", || {
+        ask();
+        lines() > 0
+    });
+    assert!(!log(&folder).contains("Too many open files"), "{}", log(&folder));
 }

@@ -172,14 +172,11 @@ impl LogFiles {
         std::mem::take(&mut *self.named.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Handles on all files in use, for the server process.
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub fn copies(&self) -> io::Result<Vec<(PathBuf, File)>> {
+    /// All files in use, for the server process. They are lent: ten thousand logs need no second descriptor here.
+    pub fn lent(&self) -> Vec<(PathBuf, Arc<File>)> {
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let logs = by_path.values().filter_map(Weak::upgrade);
-        logs.map(|log| Ok((log.path.clone(), log.file.load().try_clone()?))).collect()
+        logs.map(|log| (log.path.clone(), log.file.load_full())).collect()
     }
 
     /// Takes files that the master process opened: for logs in use at once, for others when a configuration names them.

@@ -7,7 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "the master process's, which serves no one")]
 
 use super::channel::{Channel, Sender};
-use super::message;
+use super::message::{self, Order};
 use super::server::Told;
 use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::set_socket_passcred;
@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use yorozu_kernel::logging::file::LogFiles;
 
 /// Processes of the same program understand each other.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -138,13 +139,18 @@ fn is_alive(id: u32) -> bool {
 pub(super) fn listen_to_master(
     mut master: Arc<Channel>,
     adoption: Arc<Mutex<Option<OwnedFd>>>,
+    logs: Arc<LogFiles>,
     tell: mpsc::UnboundedSender<Told>,
 ) -> io::Result<()> {
     let listen = move || {
         loop {
             // A word of another version is no better than none.
             while let Ok(Some(order)) = message::next_order(&master) {
-                let _ = tell.send(Told::Order(order));
+                match order {
+                    // At once: of many, those that wait would hold more descriptors than there are.
+                    Order::Logs(given) => logs.take(given),
+                    order => drop(tell.send(Told::Order(order))),
+                }
             }
             let _ = tell.send(Told::Orphaned);
             let Some(next) = wait(&adoption) else { return };

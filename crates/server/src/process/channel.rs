@@ -20,7 +20,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 /// Most files of a packet; the kernel takes 253 (`SCM_MAX_FD`).
-const FILES_MAX: usize = 250;
+pub(super) const FILES_MAX: usize = 250;
 /// Longest text that a packet holds, in bytes; chosen far below the kernel's bound of a packet.
 const TEXT_MAX: usize = 16 * 1024;
 /// Longest text of a server's message, in bytes: why it refused a configuration. What is longer is cut; chosen.
@@ -38,7 +38,7 @@ const MORE: u8 = 0;
 #[derive(Debug)]
 pub(super) struct Channel(OwnedFd);
 
-/// What goes over it.
+/// What came over it.
 #[derive(Debug)]
 pub(super) struct Packet {
     /// Not 0.
@@ -125,18 +125,18 @@ impl Channel {
     ///
     /// # Errors
     /// The other end is gone or takes nothing, or a file cannot be passed.
-    pub(super) fn send(&self, packet: &Packet) -> io::Result<()> {
-        let long = match packet.text.len() > TEXT_MAX {
-            true => Some(text_file(&packet.text)?),
+    pub(super) fn send(&self, kind: u8, text: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let long = match text.len() > TEXT_MAX {
+            true => Some(text_file(text)?),
             false => None,
         };
         let files: Vec<BorrowedFd<'_>> =
-            long.iter().chain(&packet.files).map(|file| file.as_fd()).collect();
+            long.iter().map(|file| file.as_fd()).chain(files.iter().copied()).collect();
         let count = u32::try_from(files.len()).map_err(io::Error::other)?;
-        let mut bytes = vec![packet.kind, u8::from(long.is_some())];
+        let mut bytes = vec![kind, u8::from(long.is_some())];
         bytes.extend(count.to_le_bytes());
         if long.is_none() {
-            bytes.extend(&packet.text);
+            bytes.extend(text);
         }
         let end = Instant::now() + SEND_PATIENCE;
         let mut parts = files.chunks(FILES_MAX);
@@ -299,12 +299,13 @@ mod tests {
             [(0, 0), (5, 1), (TEXT_MAX, FILES_MAX), (TEXT_MAX + 1, FILES_MAX), (90_000, 600)]
         {
             let text = vec![b'x'; length];
-            let files = (0..count).map(|number: usize| text_file(&number.to_le_bytes()).unwrap());
-            let packet = Packet { kind: 7, text, files: files.collect() };
+            let files: Vec<_> =
+                (0..count).map(|number: usize| text_file(&number.to_le_bytes()).unwrap()).collect();
+            let lent: Vec<_> = files.iter().map(OwnedFd::as_fd).collect();
             std::thread::scope(|scope| {
-                scope.spawn(|| one.send(&packet).unwrap());
+                scope.spawn(|| one.send(7, &text, &lent).unwrap());
                 let found = other.receive().unwrap().unwrap();
-                assert_eq!((found.kind, found.text == packet.text), (7, true));
+                assert_eq!((found.kind, found.text == text), (7, true));
                 let numbers = found.files.into_iter().map(|file| text_of(file).unwrap());
                 assert!(numbers.eq((0..count).map(|number| number.to_le_bytes().to_vec())));
             });
@@ -317,8 +318,9 @@ mod tests {
     fn what_a_server_sends_is_short_and_brings_no_files() {
         let (master, server) = Channel::pair().unwrap();
         let send = |text: &[u8], count: u32| {
-            let files = (0..count).map(|_| text_file(b"").unwrap()).collect();
-            server.send(&Packet { kind: 7, text: text.to_vec(), files }).unwrap();
+            let files: Vec<_> = (0..count).map(|_| text_file(b"").unwrap()).collect();
+            let lent: Vec<_> = files.iter().map(OwnedFd::as_fd).collect();
+            server.send(7, text, &lent).unwrap();
         };
         send(b"text", 0);
         assert_eq!(master.receive_short().unwrap(), Some((7, b"text".to_vec())));
@@ -349,8 +351,7 @@ mod tests {
     fn one_that_takes_nothing_holds_the_other_up_for_a_moment_only() {
         let (master, _server) = Channel::pair().unwrap();
         let begun = Instant::now();
-        let packet = || Packet { kind: 7, text: vec![b'x'; TEXT_MAX], files: Vec::new() };
-        while master.send(&packet()).is_ok() {}
+        while master.send(7, &[b'x'; TEXT_MAX], &[]).is_ok() {}
         assert!(begun.elapsed() < SEND_PATIENCE * 3);
     }
 }

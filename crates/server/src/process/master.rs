@@ -10,14 +10,15 @@ use super::plan::Plan;
 use super::rights;
 use super::server_process::{Said, ServerProcess, WORDS_MAX, Word, pause};
 use super::signals::{self, Signals};
-use super::sockets::{self, Sockets, bind_all};
+use super::sockets::{Sockets, bind_all};
 use crate::config::load::{Kept, Request};
 use sd_notify::NotifyState;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::process::Child;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use yorozu_connection::listen;
+use yorozu_connection::listen::{self, Listener};
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::logging::error::Level;
@@ -190,7 +191,7 @@ impl Master {
         self.has_refused = false;
         let begun = ServerProcess::start(&self.plan, &self.request, self.serial, &self.tell)?;
         self.server = Some(begun);
-        self.configure(&self.plan, &self.sockets)
+        self.configure(&self.plan, self.sockets.iter())
     }
 
     /// Takes over a server whose master is gone.
@@ -199,17 +200,20 @@ impl Master {
         self.log(Level::Notice, &text);
         self.serial += 1;
         self.server = Some(ServerProcess::adopt(orphan, self.serial, &self.tell)?);
-        self.configure(&self.plan, &self.sockets)
+        self.configure(&self.plan, self.sockets.iter())
     }
 
     /// Gives the server a configuration.
-    fn configure(&self, plan: &Plan, sockets: &Sockets) -> Result<(), String> {
+    fn configure<'a>(
+        &'a self,
+        plan: &'a Plan,
+        sockets: impl Iterator<Item = &'a (ListenAddress, Listener)>,
+    ) -> Result<(), String> {
         let Some(server) = &self.server else { return Ok(()) };
-        let logs = self.kept.logs.copies();
         server.configure(Passed {
             texts: &plan.texts,
-            logs: logs.map_err(|problem| format!("dup() failed ({})", os_error(&problem)))?,
-            sockets: sockets::copies(sockets)?,
+            logs: self.kept.logs.lent(),
+            sockets: sockets.map(|(_, socket)| socket.as_fd()).collect(),
             adoption: self.adoption.as_ref().map(|adoption| &adoption.socket),
             link: self.link.as_ref().filter(|_| handover::has_predecessor()),
             has_predecessor: handover::has_predecessor(),
@@ -418,18 +422,14 @@ impl Master {
         let opened = bind_all(&plan.sockets, &old, workers, &mut none, &self.plan.error_log)?;
         give_control_sockets(&plan, &opened);
         plan.prepare_folders();
-        let mut all = opened;
         if self.server.is_none() {
             // The next one is started by it.
-            self.take_over(Asked { plan, opened: all });
+            self.take_over(Asked { plan, opened });
             tell_systemd(&[NotifyState::Ready]);
             return Ok(());
         }
-        let count = all.len();
-        all.extend(sockets::copy_of(&self.sockets)?);
-        self.configure(&plan, &all)?;
-        all.truncate(count);
-        self.asked = Some(Asked { plan, opened: all });
+        self.configure(&plan, opened.iter().chain(&self.sockets))?;
+        self.asked = Some(Asked { plan, opened });
         Ok(())
     }
 
@@ -468,9 +468,7 @@ impl Master {
             self.kept.logs.give_to(identity.uid);
         }
         let Some(server) = &self.server else { return };
-        let copies = self.kept.logs.copies();
-        let copies = copies.map_err(|problem| format!("dup() failed ({})", os_error(&problem)));
-        if let Err(problem) = copies.and_then(|logs| server.reopen(logs)) {
+        if let Err(problem) = server.reopen(&self.kept.logs.lent()) {
             self.log(Level::Alert, &problem);
         }
     }
@@ -493,7 +491,7 @@ impl Master {
             Ok((successor, link)) => {
                 if let (Some(link), Some(server)) = (link, &self.server) {
                     // One that takes no orders has no connections for long.
-                    let _ = server.succeed(link.into());
+                    let _ = server.succeed(&link.into());
                 }
                 let id = successor.id();
                 self.log(Level::Notice, &format!("start new binary process {id}"));

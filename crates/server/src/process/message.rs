@@ -2,8 +2,9 @@
 //!
 //! | from | message | means |
 //! | --- | --- | --- |
-//! | master | `Configure` | serve by these texts, logs and sockets, at a start and at each reload |
-//! | master | `Reopen` | write to these files from now on |
+//! | master | `Logs` | open logs: those in use are written to from now on, others are for the next `Configure` |
+//! | master | `Configure` | serve by these texts and sockets, at a start and at each reload |
+//! | master | `Reopen` | write what waits: logs that were opened again follow |
 //! | master | `Succeed` | another process is about to read the UDP sockets |
 //! | master | `Quit`, `Stop` | end: when requests are answered, or now |
 //! | server | `Ready` | it serves by what it was given last |
@@ -11,25 +12,29 @@
 //! | server | `Refused` | it cannot, and why; it goes on as before |
 //! | server | `Here` | to a new master: its version, and the sockets it listens on |
 
-use super::channel::{Channel, Packet, Sender, text_file, text_of};
+use super::channel::{Channel, FILES_MAX, Packet, Sender, text_file, text_of};
 use bytes::Bytes;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::sync::Arc;
 use yorozu_kernel::config::texts::{Failure, Texts};
 
 /// Open logs by path.
 pub(super) type Logs = Vec<(PathBuf, File)>;
+/// Those that the master keeps open itself.
+pub(super) type LentLogs = Vec<(PathBuf, Arc<File>)>;
 
 /// The master's words.
 #[derive(Debug)]
 pub(super) enum Order {
+    Logs(Logs),
     Configure(Given),
-    Reopen(Logs),
+    Reopen,
     /// The link over which that one says so, and hands back what is not its own.
     Succeed(OwnedFd),
     Quit,
@@ -40,7 +45,6 @@ pub(super) enum Order {
 #[derive(Debug)]
 pub(super) struct Given {
     pub texts: Texts,
-    pub logs: Logs,
     /// Listening sockets, all of them.
     pub sockets: Vec<OwnedFd>,
     /// Where a server whose master died waits for another one.
@@ -69,6 +73,7 @@ const REFUSED: u8 = 6;
 const HERE: u8 = 7;
 const ALIVE: u8 = 8;
 const SUCCEED: u8 = 9;
+const LOGS: u8 = 10;
 
 fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a message of this version")
@@ -175,8 +180,8 @@ fn unsealed(file: OwnedFd) -> io::Result<Texts> {
 /// What the master passes with `Configure`; the texts are [`sealed`].
 pub(super) struct Passed<'a> {
     pub texts: &'a OwnedFd,
-    pub logs: Logs,
-    pub sockets: Vec<OwnedFd>,
+    pub logs: LentLogs,
+    pub sockets: Vec<BorrowedFd<'a>>,
     pub adoption: Option<&'a OwnedFd>,
     pub link: Option<&'a UnixDatagram>,
     pub has_predecessor: bool,
@@ -191,20 +196,23 @@ pub(super) fn configure(channel: &Channel, passed: Passed<'_>) -> io::Result<()>
     out.number(usize::from(passed.has_predecessor));
     out.number(usize::from(passed.adoption.is_some()));
     out.number(usize::from(passed.link.is_some()));
-    let mut files = vec![passed.texts.try_clone()?];
-    files.extend(passed.adoption.map(OwnedFd::try_clone).transpose()?);
-    files.extend(passed.link.map(UnixDatagram::try_clone).transpose()?.map(OwnedFd::from));
-    put_logs(&mut out, &mut files, passed.logs);
+    let mut files = vec![passed.texts.as_fd()];
+    files.extend(passed.adoption.map(|socket| socket.as_fd()));
+    files.extend(passed.link.map(|socket| socket.as_fd()));
     files.extend(passed.sockets);
-    channel.send(&Packet { kind: CONFIGURE, text: out.0, files })
+    send_logs(channel, &passed.logs)?;
+    channel.send(CONFIGURE, &out.0, &files)
 }
 
-fn put_logs(out: &mut Writer, files: &mut Vec<OwnedFd>, logs: Logs) {
-    out.number(logs.len());
-    for (path, file) in logs {
-        out.put(path.as_os_str().as_bytes());
-        files.push(file.into());
-    }
+/// A packet's worth at a time: while one comes, those before it have taken the place of what the server had open.
+fn send_logs(channel: &Channel, logs: &LentLogs) -> io::Result<()> {
+    logs.chunks(FILES_MAX).try_for_each(|logs| {
+        let mut out = Writer::default();
+        out.number(logs.len());
+        logs.iter().for_each(|(path, _)| out.put(path.as_os_str().as_bytes()));
+        let files: Vec<_> = logs.iter().map(|(_, file)| file.as_fd()).collect();
+        channel.send(LOGS, &out.0, &files)
+    })
 }
 
 fn take_logs(
@@ -223,18 +231,17 @@ fn take_logs(
 ///
 /// # Errors
 /// The server is gone.
-pub(super) fn reopen(channel: &Channel, logs: Logs) -> io::Result<()> {
-    let (mut out, mut files) = (Writer::default(), Vec::new());
-    put_logs(&mut out, &mut files, logs);
-    channel.send(&Packet { kind: REOPEN, text: out.0, files })
+pub(super) fn reopen(channel: &Channel, logs: &LentLogs) -> io::Result<()> {
+    channel.send(REOPEN, &[], &[])?;
+    send_logs(channel, logs)
 }
 
 /// Tells the server that another process will read its UDP sockets, and over what that one says so.
 ///
 /// # Errors
 /// The server is gone.
-pub(super) fn succeed(channel: &Channel, link: OwnedFd) -> io::Result<()> {
-    channel.send(&Packet { kind: SUCCEED, text: Vec::new(), files: vec![link] })
+pub(super) fn succeed(channel: &Channel, link: &OwnedFd) -> io::Result<()> {
+    channel.send(SUCCEED, &[], &[link.as_fd()])
 }
 
 /// Tells the server to end: when requests are answered, or now.
@@ -243,7 +250,7 @@ pub(super) fn succeed(channel: &Channel, link: OwnedFd) -> io::Result<()> {
 /// It has.
 pub(super) fn end(channel: &Channel, is_graceful: bool) -> io::Result<()> {
     let kind = if is_graceful { QUIT } else { STOP };
-    channel.send(&Packet { kind, text: Vec::new(), files: Vec::new() })
+    channel.send(kind, &[], &[])
 }
 
 /// The master's next word; `None` if it is gone.
@@ -261,11 +268,11 @@ pub(super) fn next_order(channel: &Channel) -> io::Result<Option<Order>> {
             let texts = unsealed(files.next().ok_or_else(broken)?)?;
             let adoption = if has_adoption { files.next() } else { None };
             let link = if has_link { files.next() } else { None };
-            let logs = take_logs(&mut input, &mut files)?;
             let sockets = files.collect();
-            Order::Configure(Given { texts, logs, sockets, adoption, link, has_predecessor })
+            Order::Configure(Given { texts, sockets, adoption, link, has_predecessor })
         }
-        REOPEN => Order::Reopen(take_logs(&mut input, &mut files)?),
+        LOGS => Order::Logs(take_logs(&mut input, &mut files)?),
+        REOPEN => Order::Reopen,
         SUCCEED => Order::Succeed(files.next().ok_or_else(broken)?),
         QUIT => Order::Quit,
         STOP => Order::Stop,
@@ -284,7 +291,8 @@ pub(super) fn answer(channel: &Channel, answer: Answer) -> io::Result<()> {
         Answer::Refused(why) => (REFUSED, why.into_bytes(), Vec::new()),
         Answer::Here { version, sockets } => (HERE, version.into_bytes(), sockets),
     };
-    channel.send(&Packet { kind, text, files })
+    let files: Vec<_> = files.iter().map(OwnedFd::as_fd).collect();
+    channel.send(kind, &text, &files)
 }
 
 /// The server's next word; `None` if it is gone.
@@ -331,29 +339,47 @@ mod tests {
         };
         let (master, server) = Channel::pair().unwrap();
         let file = |text: &[u8]| text_file(text).unwrap();
+        let log = Arc::new(File::from(file(b"log")));
+        // More than a packet holds.
+        let paths: Vec<_> =
+            (0..=FILES_MAX).map(|number| PathBuf::from(format!("/{number}"))).collect();
+        let lent = |paths: &[PathBuf]| -> LentLogs {
+            paths.iter().map(|path| (path.clone(), Arc::clone(&log))).collect()
+        };
+        let socket = file(b"socket");
         let passed = Passed {
             texts: &sealed(&texts).unwrap(),
-            logs: vec![("/log".into(), file(b"log").into())],
-            sockets: vec![file(b"socket")],
+            logs: lent(&paths),
+            sockets: vec![socket.as_fd()],
             adoption: Some(&file(b"adoption")),
             link: None,
             has_predecessor: true,
         };
         configure(&master, passed).unwrap();
-        let Some(Order::Configure(given)) = next_order(&server).unwrap() else { panic!() };
+        let mut found = Vec::new();
+        let given = loop {
+            match next_order(&server).unwrap().unwrap() {
+                Order::Logs(logs) => found.push(logs),
+                Order::Configure(given) => break given,
+                order => panic!("{order:?}"),
+            }
+        };
         assert_eq!((given.texts, given.has_predecessor), (texts, true));
-        let [(path, log)] = <[_; 1]>::try_from(given.logs).unwrap();
-        assert_eq!((path, text_of(log.into()).unwrap()), ("/log".into(), b"log".to_vec()));
+        let found: Logs = found.into_iter().flatten().collect();
+        assert!(found.iter().map(|(path, _)| path).eq(&paths));
+        for (_, log) in found {
+            assert_eq!(text_of(log.into()).unwrap(), b"log");
+        }
         assert_eq!(text_of(given.adoption.unwrap()).unwrap(), b"adoption");
         let sockets: Vec<_> = given.sockets.into_iter().map(|it| text_of(it).unwrap()).collect();
         assert_eq!(sockets, [b"socket"]);
-        reopen(&master, vec![("/log".into(), file(b"new").into())]).unwrap();
+        reopen(&master, &lent(&paths[..1])).unwrap();
         end(&master, true).unwrap();
         end(&master, false).unwrap();
         drop(master);
         let orders: Vec<_> = std::iter::from_fn(|| next_order(&server).unwrap()).collect();
         assert!(
-            matches!(&orders[..], [Order::Reopen(logs), Order::Quit, Order::Stop] if logs.len() == 1)
+            matches!(&orders[..], [Order::Reopen, Order::Logs(logs), Order::Quit, Order::Stop] if logs.len() == 1)
         );
     }
 }

@@ -89,8 +89,14 @@ pub(super) enum Told {
 /// One line for the operator, which the master was told already, or which is in the log.
 pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Result<(), String> {
     let master = Arc::new(channel);
-    let order = message::next_order(&master).map_err(|problem| problem.to_string())?;
-    let Some(Order::Configure(given)) = order else { return Ok(()) };
+    let kept = Kept::given();
+    let given = loop {
+        match message::next_order(&master).map_err(|problem| problem.to_string())? {
+            Some(Order::Logs(logs)) => kept.logs.take(logs),
+            Some(Order::Configure(given)) => break given,
+            _ => return Ok(()),
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -104,7 +110,7 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
     };
     #[expect(clippy::disallowed_methods, reason = "the master's words, and workers that die")]
     let (tell, told) = mpsc::unbounded_channel();
-    let began = Server::begin(request, given, Arc::clone(&master), tell.clone());
+    let began = Server::begin(request, kept, given, Arc::clone(&master), tell.clone());
     let mut server = match began {
         Ok(server) => server,
         Err(why) => {
@@ -113,7 +119,8 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
         }
     };
     let adoption = Arc::clone(&server.adoption);
-    adoption::listen_to_master(Arc::clone(&master), adoption, tell)
+    let logs = Arc::clone(&server.kept.logs);
+    adoption::listen_to_master(Arc::clone(&master), adoption, logs, tell)
         .map_err(|problem| format!("cannot start a thread ({})", error::os_error(&problem)))?;
     // A master that is gone by now is noticed by who listens to it.
     let _ = message::answer(&master, Answer::Ready);
@@ -125,7 +132,7 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
 /// Tells the master why this process cannot serve.
 pub(super) fn refuse(master: &Channel, why: &str) {
     // A configuration is on its way: the answer is to that.
-    let _ = message::next_order(master);
+    while let Ok(Some(Order::Logs(_))) = message::next_order(master) {}
     let _ = message::answer(master, Answer::Refused(why.to_owned()));
 }
 
@@ -138,12 +145,11 @@ fn log_panics(config: &Config) {
 impl Server {
     fn begin(
         request: Request,
+        mut kept: Kept,
         given: Given,
         master: Arc<Channel>,
         deaths: mpsc::UnboundedSender<Told>,
     ) -> Result<Self, String> {
-        let mut kept = Kept::given();
-        kept.logs.take(given.logs);
         let loaded = load_from_texts(&request, &kept, &given.texts);
         let config = loaded.map_err(|problem| problem.to_string())?.config.put_to_use();
         memory::give_back_soon();
@@ -226,10 +232,9 @@ impl Server {
         let log = |level, text: &str| error::process(&self.config, level, text);
         match told {
             Told::Order(Order::Configure(given)) => self.reload(given),
-            Told::Order(Order::Reopen(logs)) => {
-                self.tell(|| Command::Flush);
-                self.kept.logs.take(logs);
-            }
+            // Logs have been taken where they arrived.
+            Told::Order(Order::Logs(_)) => {}
+            Told::Order(Order::Reopen) => self.tell(|| Command::Flush),
             Told::Order(Order::Succeed(link)) => {
                 if let Err(problem) = link::follow(&self.switch, link.into()) {
                     let text = format!("cannot start a thread ({})", error::os_error(&problem));
@@ -284,7 +289,6 @@ impl Server {
             // Also if the configuration is refused: the place of the one before has no name any more.
             *self.adoption.lock().unwrap_or_else(PoisonError::into_inner) = Some(adoption);
         }
-        self.kept.logs.take(given.logs);
         let loaded = load_from_texts(&self.request, &self.kept, &given.texts);
         memory::give_back_soon();
         self.kept.logs.forget_unused();

@@ -4,7 +4,7 @@
 
 use super::adoption::Orphan;
 use super::channel::Channel;
-use super::message::{self, Answer, Logs, Passed};
+use super::message::{self, Answer, LentLogs, Passed};
 use super::plan::Plan;
 use super::{server, start};
 use crate::config::load::Request;
@@ -131,7 +131,7 @@ impl ServerProcess {
     ///
     /// # Errors
     /// As [`ServerProcess::configure`].
-    pub(super) fn reopen(&self, logs: Logs) -> Result<(), String> {
+    pub(super) fn reopen(&self, logs: &LentLogs) -> Result<(), String> {
         message::reopen(&self.channel, logs).map_err(|problem| {
             format!("the server process takes no orders ({})", os_error(&problem))
         })
@@ -141,7 +141,7 @@ impl ServerProcess {
     ///
     /// # Errors
     /// As [`ServerProcess::configure`].
-    pub(super) fn succeed(&self, link: OwnedFd) -> Result<(), String> {
+    pub(super) fn succeed(&self, link: &OwnedFd) -> Result<(), String> {
         message::succeed(&self.channel, link).map_err(|problem| {
             format!("the server process takes no orders ({})", os_error(&problem))
         })

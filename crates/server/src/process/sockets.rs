@@ -133,16 +133,6 @@ pub(super) fn copies(sockets: &[(ListenAddress, Listener)]) -> Result<Vec<OwnedF
     copies.collect::<Result<_, _>>().map_err(|problem| no_descriptor(&problem))
 }
 
-/// The same sockets once more.
-///
-/// # Errors
-/// No descriptor is left.
-pub(super) fn copy_of(sockets: &Sockets) -> Result<Sockets, String> {
-    let copies = sockets.iter().map(|(address, it)| Ok((address.clone(), it.try_clone()?)));
-    let copies: std::io::Result<_> = copies.collect();
-    copies.map_err(|problem| no_descriptor(&problem))
-}
-
 fn no_descriptor(problem: &std::io::Error) -> String {
     format!("dup() failed ({})", error::os_error(problem))
 }

@@ -9,8 +9,9 @@
 use rustix::fs::{MemfdFlags, SealFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
 };
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
@@ -45,6 +46,8 @@ pub(super) struct Packet {
     pub kind: u8,
     pub text: Vec<u8>,
     pub files: Vec<OwnedFd>,
+    /// Whether files are missing: this process has no descriptor left. The text may be missing with them.
+    pub is_cut: bool,
 }
 
 /// A file without a name that holds `text`.
@@ -173,14 +176,15 @@ impl Channel {
         let Some(bytes) = self.receive_part(&mut received)? else { return Ok(None) };
         let ([kind, is_long, a, b, c, d], text) = head_of(&bytes)?;
         self.receive_files(u32::from_le_bytes([a, b, c, d]) as usize, &mut received)?;
+        let Received { mut files, is_cut, .. } = received;
         let mut text = text.to_vec();
-        if is_long != 0 {
-            if received.files.is_empty() {
+        if is_long != 0 && !is_cut {
+            if files.is_empty() {
                 return Err(broken());
             }
-            text = text_of(received.files.remove(0))?;
+            text = text_of(files.remove(0))?;
         }
-        Ok(Some(Packet { kind, text, files: received.files }))
+        Ok(Some(Packet { kind, text, files, is_cut }))
     }
 
     /// The next message of a server's, which is not trusted: a short text, and no file, whatever it sends along.
@@ -223,18 +227,21 @@ impl Channel {
         }
         self.receive_files(count, &mut received)?;
         let sender = received.sender.ok_or_else(broken)?;
-        Ok(Some((Packet { kind, text: text.to_vec(), files: received.files }, sender)))
+        let Received { files, is_cut, .. } = received;
+        Ok(Some((Packet { kind, text: text.to_vec(), files, is_cut }, sender)))
     }
 
     fn receive_files(&self, count: usize, received: &mut Received) -> io::Result<()> {
-        while received.files.len() < count {
-            let before = received.files.len();
-            let part = self.receive_part(received)?;
-            if part.as_deref() != Some(&[MORE]) || received.files.len() == before {
+        // By their number, also where the kernel had to drop files: what comes then is a message again.
+        for _ in 1..count.div_ceil(FILES_MAX) {
+            if self.receive_part(received)?.as_deref() != Some(&[MORE]) {
                 return Err(broken());
             }
         }
-        Ok(())
+        match received.files.len() == count || received.is_cut {
+            true => Ok(()),
+            false => Err(broken()),
+        }
     }
 
     fn receive_part(&self, found: &mut Received) -> io::Result<Option<Vec<u8>>> {
@@ -259,6 +266,7 @@ impl Channel {
                 _ => {}
             }
         }
+        found.is_cut |= received.flags.contains(ReturnFlags::CTRUNC);
         bytes.truncate(received.bytes);
         Ok((received.bytes > 0).then_some(bytes))
     }
@@ -268,6 +276,7 @@ impl Channel {
 #[derive(Default)]
 struct Received {
     files: Vec<OwnedFd>,
+    is_cut: bool,
     sender: Option<Sender>,
 }
 

@@ -12,7 +12,7 @@
 //! | server | `Refused` | it cannot, and why; it goes on as before |
 //! | server | `Here` | to a new master: its version, and the sockets it listens on |
 
-use super::channel::{Channel, FILES_MAX, Packet, Sender, text_file, text_of};
+use super::channel::{Channel, Packet, Sender, text_file, text_of};
 use bytes::Bytes;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -39,6 +39,8 @@ pub(super) enum Order {
     Succeed(OwnedFd),
     Quit,
     Stop,
+    /// What came without its files, as no descriptor was left; whether it was a configuration.
+    Cut(bool),
 }
 
 /// What the server needs to serve by a configuration.
@@ -78,6 +80,9 @@ const LOGS: u8 = 10;
 fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a message of this version")
 }
+
+/// Logs of one message: so many descriptors more than logs the server needs; chosen.
+const LOGS_AT_ONCE: usize = 16;
 
 /// Texts in a row, each behind its length.
 #[derive(Default)]
@@ -204,9 +209,9 @@ pub(super) fn configure(channel: &Channel, passed: Passed<'_>) -> io::Result<()>
     channel.send(CONFIGURE, &out.0, &files)
 }
 
-/// A packet's worth at a time: while one comes, those before it have taken the place of what the server had open.
+/// Some at a time: while they come, those before them have taken the place of what the server had open.
 fn send_logs(channel: &Channel, logs: &LentLogs) -> io::Result<()> {
-    logs.chunks(FILES_MAX).try_for_each(|logs| {
+    logs.chunks(LOGS_AT_ONCE).try_for_each(|logs| {
         let mut out = Writer::default();
         out.number(logs.len());
         logs.iter().for_each(|(path, _)| out.put(path.as_os_str().as_bytes()));
@@ -258,7 +263,11 @@ pub(super) fn end(channel: &Channel, is_graceful: bool) -> io::Result<()> {
 /// # Errors
 /// It is of another version.
 pub(super) fn next_order(channel: &Channel) -> io::Result<Option<Order>> {
-    let Some(Packet { kind, text, files }) = channel.receive()? else { return Ok(None) };
+    let Some(packet) = channel.receive()? else { return Ok(None) };
+    let Packet { kind, text, files, is_cut } = packet;
+    if is_cut {
+        return Ok(Some(Order::Cut(kind == CONFIGURE)));
+    }
     let (mut input, mut files) = (Reader(&text), files.into_iter());
     Ok(Some(match kind {
         CONFIGURE => {
@@ -314,7 +323,7 @@ pub(super) fn next_answer(channel: &Channel) -> io::Result<Option<Answer>> {
 /// # Errors
 /// It is another word, or too much.
 pub(super) fn first_answer(channel: &Channel) -> io::Result<(String, Vec<OwnedFd>, Sender)> {
-    let (Packet { kind, text, files }, sender) = channel.receive_first()?.ok_or_else(broken)?;
+    let (Packet { kind, text, files, .. }, sender) = channel.receive_first()?.ok_or_else(broken)?;
     match kind {
         HERE => Ok((String::from_utf8_lossy(&text).into_owned(), files, sender)),
         _ => Err(broken()),
@@ -340,9 +349,9 @@ mod tests {
         let (master, server) = Channel::pair().unwrap();
         let file = |text: &[u8]| text_file(text).unwrap();
         let log = Arc::new(File::from(file(b"log")));
-        // More than a packet holds.
+        // More than a message brings.
         let paths: Vec<_> =
-            (0..=FILES_MAX).map(|number| PathBuf::from(format!("/{number}"))).collect();
+            (0..=LOGS_AT_ONCE).map(|number| PathBuf::from(format!("/{number}"))).collect();
         let lent = |paths: &[PathBuf]| -> LentLogs {
             paths.iter().map(|path| (path.clone(), Arc::clone(&log))).collect()
         };

@@ -83,6 +83,9 @@ pub(super) enum Told {
     Signal(Word),
 }
 
+/// In the words of nginx, for files that the master passed.
+const NO_DESCRIPTOR: &str = "recvmsg() failed (24: Too many open files)";
+
 /// Serves as the master at the other end of `channel` says, until it or a signal ends that.
 ///
 /// # Errors
@@ -94,6 +97,10 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
         match message::next_order(&master).map_err(|problem| problem.to_string())? {
             Some(Order::Logs(logs)) => kept.logs.take(logs),
             Some(Order::Configure(given)) => break given,
+            Some(Order::Cut(_)) => {
+                let _ = message::answer(&master, Answer::Refused(NO_DESCRIPTOR.to_owned()));
+                return Err(NO_DESCRIPTOR.to_owned());
+            }
             _ => return Ok(()),
         }
     };
@@ -234,6 +241,10 @@ impl Server {
             Told::Order(Order::Configure(given)) => self.reload(given),
             // Logs have been taken where they arrived.
             Told::Order(Order::Logs(_)) => {}
+            Told::Order(Order::Cut(true)) => {
+                let _ = message::answer(&self.master, Answer::Refused(NO_DESCRIPTOR.to_owned()));
+            }
+            Told::Order(Order::Cut(false)) => log(Level::Alert, NO_DESCRIPTOR),
             Told::Order(Order::Reopen) => self.tell(|| Command::Flush),
             Told::Order(Order::Succeed(link)) => {
                 if let Err(problem) = link::follow(&self.switch, link.into()) {

@@ -376,16 +376,20 @@ impl Tiers {
     }
 
     /// Removes what is unused too long, then the longest unused above the bounds. Returns how many files
-    /// went; ends early when it `is_wanted` no more.
-    pub(crate) fn trim(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> usize {
+    /// went, and when the next will be unused too long; ends early when it `is_wanted` no more.
+    pub(crate) fn trim(&self, now: i64, is_wanted: &dyn Fn() -> bool) -> (usize, Option<i64>) {
         let mut steps = Steps::new(self.options.manager, is_wanted);
-        let mut removed = 0;
+        let (mut removed, mut due) = (0, None);
         for part in Index::parts() {
-            for unused in self.index.unused_since(part, now - self.options.inactive) {
+            let (unused, next) = self.index.unused_since(part, now - self.options.inactive);
+            // A second later than `inactive`: the file was used at any moment of its last one.
+            let next = next.map(|last_used| last_used + self.options.inactive + 1);
+            due = due.min(next).or(due).or(next);
+            for unused in unused {
                 // One that cannot be removed is looked at again after as long.
                 removed += usize::from(self.remove_known(&unused, now, Evicted::Inactive));
                 if !steps.next() {
-                    return removed;
+                    return (removed, None);
                 }
             }
         }
@@ -405,7 +409,7 @@ impl Tiers {
                 break;
             }
         }
-        removed
+        (removed, due)
     }
 
     /// Makes the folder again if it was removed.

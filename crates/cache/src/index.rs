@@ -131,12 +131,19 @@ impl Index {
         0..PARTS
     }
 
-    /// The files of one part that were last used before `time`.
-    pub(crate) fn unused_since(&self, at: usize, time: i64) -> Vec<Known> {
+    /// The files of one part that were last used before `time`, and when the longest unused of the others was.
+    pub(crate) fn unused_since(&self, at: usize, time: i64) -> (Vec<Known>, Option<i64>) {
         let part = self.part(at);
         self.walked.fetch_add(part.len(), Ordering::Relaxed);
-        let unused = part.iter().filter(|(_, record)| i64::from(record.last_used) < time);
-        unused.map(known).collect()
+        let (mut unused, mut next) = (Vec::new(), None);
+        for record in part.iter() {
+            let last_used = i64::from(record.1.last_used);
+            match last_used < time {
+                true => unused.push(known(record)),
+                false => next = Some(next.map_or(last_used, |next: i64| next.min(last_used))),
+            }
+        }
+        (unused, next)
     }
 
     /// Whether the file was neither used nor written again since.
@@ -205,7 +212,8 @@ mod tests {
         index.forget(&digest(7));
         index.forget(&digest(7));
         assert_eq!(index.usage(), (199, 1990));
-        let unused = || Index::parts().map(|at| index.unused_since(at, 1005).len()).sum::<usize>();
+        let unused =
+            || Index::parts().map(|at| index.unused_since(at, 1005).0.len()).sum::<usize>();
         assert_eq!(unused(), 5);
         index.touch(&digest(0), 5000);
         assert_eq!(unused(), 4);

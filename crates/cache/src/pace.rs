@@ -51,3 +51,52 @@ impl<'a> Steps<'a> {
         (self.is_wanted)()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// How many files are done between two pauses, of nine.
+    fn steps(pace: Pace) -> Vec<usize> {
+        let (files, pauses) = (Cell::new(0), Cell::new(Vec::new()));
+        let note = || {
+            let mut all = pauses.take();
+            all.push(files.replace(0));
+            pauses.set(all);
+            true
+        };
+        let mut steps = Steps::new(pace, &note);
+        for _ in 0..9 {
+            files.set(files.get() + 1);
+            assert!(steps.next());
+        }
+        drop(steps);
+        pauses.take()
+    }
+
+    #[test]
+    fn a_step_ends_after_so_many_files_or_so_long() {
+        let hour = Duration::from_secs(3600);
+        let pace = Pace { files: 4, sleep: Duration::ZERO, threshold: hour };
+        assert_eq!(steps(pace), [4, 4]);
+        assert_eq!(steps(Pace { files: 100, ..pace }), []);
+        let pace = Pace { files: 100, sleep: Duration::ZERO, threshold: Duration::ZERO };
+        assert_eq!(steps(pace), [1; 9]);
+    }
+
+    #[test]
+    fn between_steps_it_sleeps() {
+        let sleep = Duration::from_millis(20);
+        let begun = Instant::now();
+        steps(Pace { files: 3, sleep, threshold: Duration::from_secs(3600) });
+        assert!(begun.elapsed() >= 3 * sleep);
+    }
+
+    #[test]
+    fn what_is_not_wanted_ends_after_a_step() {
+        let pace = Pace { files: 2, sleep: Duration::ZERO, threshold: Duration::from_secs(3600) };
+        let mut steps = Steps::new(pace, &|| false);
+        assert_eq!([steps.next(), steps.next()], [true, false]);
+    }
+}

@@ -74,6 +74,8 @@ pub struct Zone {
 pub struct Housekeeping {
     /// Files that went.
     pub removed: usize,
+    /// When the next one is unused for too long, as far as is known now.
+    pub due: Option<i64>,
     /// What did not work; the rest was done all the same.
     pub problems: Vec<StoreError>,
 }
@@ -379,7 +381,7 @@ impl Zone {
         tiers.remove_unused_since(now - self.options.disk.inactive);
         tiers.forget_pushed_out();
         self.prune();
-        kept.removed = tiers.trim(now, is_wanted);
+        (kept.removed, kept.due) = tiers.trim(now, is_wanted);
         kept.problems.extend(self.hottest.write(tiers).err());
         kept.problems.extend(tiers.folder.names().take_problem());
         kept
@@ -1000,6 +1002,26 @@ mod tests {
         assert!(!old.insert(&key("c"), &late, &making));
         drop(old);
         assert!(new.is_alone());
+    }
+
+    #[test]
+    fn a_round_says_when_the_next_page_is_unused_for_too_long() {
+        let folder = Folder::new();
+        let mut options = folder.options();
+        options.disk.inactive = 60;
+        let zone = Zone::open(options).unwrap();
+        zone.scan(0, &|| true);
+        assert_eq!(zone.evict(0, &|| true).due, None);
+        write(&zone, "a", b"page", 3);
+        write(&zone, "b", b"page", 8);
+        let round = |now| {
+            let kept = zone.evict(now, &|| true);
+            (kept.removed, kept.due)
+        };
+        assert_eq!(round(10), (0, Some(64)));
+        assert_eq!(round(63), (0, Some(64)));
+        assert_eq!(round(64), (1, Some(69)));
+        assert_eq!(round(69), (1, None));
     }
 
     #[test]

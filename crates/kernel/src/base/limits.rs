@@ -95,7 +95,7 @@ pub const STOP_PATIENCE: Duration = Duration::from_secs(3);
 pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Workers that end within [`RESTART_INTERVAL`] of their start, one after the other, until the process gives up; chosen.
 pub const RESTARTS_MAX: u32 = 10;
-/// Pause between two rounds of cache housekeeping; chosen.
+/// Longest pause between two rounds of cache housekeeping; nginx's.
 pub const CACHE_MANAGER_PAUSE: Duration = Duration::from_secs(10);
 /// Longest body of a page that is kept in memory; longer ones are answered from their files.
 pub use yorozu_cache::BODY_IN_MEMORY_MAX;

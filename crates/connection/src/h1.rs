@@ -172,7 +172,9 @@ impl Connection {
     }
 
     fn exchange(&mut self, conf: Rc<WorkerConf>, request: Request) -> Exchange {
+        // Without content there is nothing to wait for, and the connection stays.
         let expects = request.version == Version::V11
+            && request.has_content()
             && request
                 .known(request.known.expect)
                 .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));

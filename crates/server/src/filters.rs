@@ -100,7 +100,15 @@ pub fn apply(exchange: &mut Exchange, response: &mut Response) {
     if !is_told && !is_of_upstream(exchange, response.last_modified) {
         response.last_modified = None;
     }
-    if response.status == 204 {
+    if response.status == 204 && !keeps_type(exchange) {
         response.content_type.clear();
     }
+}
+
+/// Whether a 204 says of which type its missing content is: as nginx, if an upstream did, and not over HTTP/2.
+fn keeps_type(exchange: &Exchange) -> bool {
+    let mut fields = exchange.upstream_fields.iter();
+    !exchange.request.is_multiplexed()
+        && (exchange.cache_status.is_some()
+            || fields.any(|(name, _)| name.eq_ignore_ascii_case(b"content-type")))
 }

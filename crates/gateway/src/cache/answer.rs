@@ -85,6 +85,9 @@ fn apply_fields(response: &mut Response, conf: &Conf) {
         }
     }
     response.allow_ranges = conf.force_ranges || ranges == Some(true);
+    if ranges.is_some() && !matches!(response.status, 200 | 206) {
+        response.remove(b"accept-ranges");
+    }
     response.has_own_date = has_date;
     response.has_own_server = has_server;
 }

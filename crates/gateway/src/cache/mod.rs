@@ -76,6 +76,11 @@ const VARIABLES: &[Row] = &[
     ),
 ];
 
+/// Whether the request goes by way of the cache, whatever becomes of the answer.
+pub fn is_asked(exchange: &Exchange) -> bool {
+    exchange.pass.of::<Plan>().is_some()
+}
+
 /// Whether the upstream's answer may be stored.
 pub fn is_cacheable(exchange: &Exchange) -> bool {
     exchange.pass.of::<Plan>().is_some_and(|plan| plan.not_stored.is_none())
@@ -353,11 +358,11 @@ pub async fn prepare(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
         Missing::InLine | Missing::Beside => plan.not_stored,
     };
     let is_known = plan.first.is_some();
+    exchange.cache_status = Some(CacheStatus::Miss);
     if missing == Missing::TooFewUses {
         exchange.cache_report.forward = Some(Forward::UriMiss);
         return None;
     }
-    exchange.cache_status = Some(CacheStatus::Miss);
     exchange.cache_report.forward = Some(match is_partial {
         true => Forward::Partial,
         false if is_known => Forward::VaryMiss,

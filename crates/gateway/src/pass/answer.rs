@@ -208,6 +208,14 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
     if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
         response.charset = (!charset.is_empty()).then(|| charset.clone());
     }
+    // As nginx: pieces are cut of what is stored. Of other answers the upstream's word goes on to the client, and of what
+    // is no 200 there are no pieces.
+    if response.allow_ranges {
+        response.allow_ranges = conf.cache.force_ranges || cache::is_cacheable(exchange);
+        if response.allow_ranges && response.status != 200 {
+            response.remove(b"accept-ranges");
+        }
+    }
     response.allow_ranges |= conf.cache.force_ranges;
     response.forces_ranges = conf.cache.force_ranges;
     // As nginx: if the origin's own ones are passed on, none is added where it sent none.

@@ -146,7 +146,7 @@ pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
             Ok(mut fetched) => {
                 let may_try_next =
                     |fault: &Fault| job.may_try_next(fault, was_sent, tried.count(), started);
-                if !job.judge(&mut fetched).as_ref().is_some_and(may_try_next) {
+                if !job.is_refused(&mut fetched, may_try_next) {
                     return Ok(fetched);
                 }
             }
@@ -242,19 +242,21 @@ impl Job<'_> {
         is_clients
     }
 
-    /// The fault of an answer whose status counts as a failure here.
-    fn judge(&self, fetched: &mut Fetched) -> Option<Fault> {
+    /// Whether the status of an answer is a failure for which another peer is asked.
+    fn is_refused(&self, fetched: &mut Fetched, may_try_next: impl Fn(&Fault) -> bool) -> bool {
         let status = fetched.head.status;
         self.attempt(|attempt| attempt.status = status);
-        if !self.conf.next_upstream.has(Conditions::of_status(status)) {
+        let is_failure = self.conf.next_upstream.has(Conditions::of_status(status));
+        // As nginx: an answer that goes to the client is none of the peer's failures.
+        if !is_failure || !may_try_next(&Fault::Status(status)) {
             fetched.lease.headed();
-            return None;
+            return false;
         }
         // As nginx: these say nothing about the peer.
         if !matches!(status, 403 | 404) {
             fetched.lease.blame(turn::instant());
         }
-        Some(Fault::Status(status))
+        true
     }
 
     async fn ask(

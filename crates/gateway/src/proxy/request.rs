@@ -163,11 +163,9 @@ pub struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// Whether a HEAD is sent on as GET, so that the whole page can be stored.
+    /// Whether a HEAD is sent on as GET, so that the whole page can be stored; as nginx, also where it will not be this time.
     fn converts(&self, exchange: &Exchange) -> bool {
-        self.converts_head
-            && cache::is_cacheable(exchange)
-            && exchange.request.method == Method::Head
+        self.converts_head && cache::is_asked(exchange) && exchange.request.method == Method::Head
     }
 
     /// Whether the answer has no content because of the method.
@@ -317,11 +315,12 @@ fn announce(exchange: &Exchange, sends_body: bool, content: &Content, out: &mut 
 
 fn method(exchange: &mut Exchange, rules: Rules<'_>, out: &mut Vec<u8>) {
     match rules.method {
+        // As nginx: before what the configuration names.
+        _ if rules.converts(exchange) => out.extend_from_slice(b"GET"),
         Some(method) => {
             let method = method.value(exchange);
             out.extend(method.iter().filter(|byte| byte.is_ascii_graphic()));
         }
-        None if rules.converts(exchange) => out.extend_from_slice(b"GET"),
         None => out.extend_from_slice(exchange.request.method_text()),
     }
 }

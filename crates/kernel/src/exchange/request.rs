@@ -257,6 +257,11 @@ impl Request {
         }
     }
 
+    /// Whether it came over HTTP/2 or HTTP/3.
+    pub fn is_multiplexed(&self) -> bool {
+        self.version >= Version::V20
+    }
+
     /// Whether it has content, according to its head.
     pub fn has_content(&self) -> bool {
         self.is_chunked || self.content_length.is_some_and(|length| length > 0)

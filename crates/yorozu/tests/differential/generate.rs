@@ -10,11 +10,11 @@ pub(crate) struct Node {
     pub(crate) children: Option<Vec<Node>>,
 }
 
-fn line(text: impl Into<String>) -> Node {
+pub(crate) fn line(text: impl Into<String>) -> Node {
     Node { text: text.into(), children: None }
 }
 
-fn block(text: impl Into<String>, children: Vec<Node>) -> Node {
+pub(crate) fn block(text: impl Into<String>, children: Vec<Node>) -> Node {
     Node { text: text.into(), children: Some(children) }
 }
 
@@ -35,11 +35,11 @@ pub(crate) fn render(nodes: &[Node], depth: usize) -> String {
 }
 
 /// One of several.
-fn pick<'t>(rng: &mut Rng, of: &[&'t str]) -> &'t str {
+pub(crate) fn pick<'t>(rng: &mut Rng, of: &[&'t str]) -> &'t str {
     of[rng.usize(..of.len())]
 }
 
-fn is_drawn(rng: &mut Rng, percent: u32) -> bool {
+pub(crate) fn is_drawn(rng: &mut Rng, percent: u32) -> bool {
     rng.u32(..100) < percent
 }
 

@@ -6,6 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 mod generate;
+mod origin;
+mod play;
+mod scenes;
 
 use fastrand::Rng;
 use generate::{FILES, Node, configuration, render, request};
@@ -47,16 +50,46 @@ fn nginx_and_yorozu_answer_alike() {
         let Some(difference) = compare(pair, &files, &nodes, &requests) else { continue };
         let (nodes, requests) = reduce(pair, &files, nodes, difference.request);
         let difference = compare(pair, &files, &nodes, &requests).expect("it differed before");
-        let text = format!("SEED={} ROUNDS=1\n{}", seed + round, difference.text);
-        match std::env::var("KEEP") {
-            Ok(file) => {
-                let mut all = fs::read_to_string(&file).unwrap_or_default();
-                let _ = writeln!(all, "{text}\n----");
-                fs::write(file, all).unwrap();
-            }
-            Err(_) => panic!("{text}"),
-        }
+        note(&format!("SEED={} ROUNDS=1\n{}", seed + round, difference.text));
     }
+}
+
+#[test]
+fn nginx_and_yorozu_do_alike_over_time() {
+    let Some(nginx) = Kind::oracle() else {
+        eprintln!("nginx is not installed: nothing to compare with");
+        return;
+    };
+    let yorozu = Kind::Yorozu(env!("CARGO_BIN_EXE_yorozu").into());
+    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+    let rounds = number("ROUNDS").unwrap_or(4);
+    eprintln!("SEED={seed} ROUNDS={rounds}");
+    let pair = [&nginx, &yorozu];
+    let mut late = 0;
+    for round in 0..rounds {
+        let mut rng = Rng::with_seed(seed.wrapping_add(round));
+        let scene = scenes::scene(&mut rng);
+        let text = match play::compare(pair, &scene) {
+            play::Outcome::Alike => continue,
+            play::Outcome::Late => {
+                late += 1;
+                continue;
+            }
+            play::Outcome::Different(text) => text,
+        };
+        let tries = usize::try_from(number("TRIES").unwrap_or(80)).unwrap();
+        let (_, reduced) = play::reduce(pair, scene, tries);
+        note(&format!("SEED={} ROUNDS=1\n{}", seed + round, reduced.unwrap_or(text)));
+    }
+    eprintln!("{late} of {rounds} were too late to be judged");
+}
+
+/// Fails with a difference, or notes it in the file that `KEEP` names.
+fn note(text: &str) {
+    let Ok(file) = std::env::var("KEEP") else { panic!("{text}") };
+    let mut all = fs::read_to_string(&file).unwrap_or_default();
+    let _ = writeln!(all, "{text}\n----");
+    fs::write(file, all).unwrap();
 }
 
 struct Difference {

@@ -1,0 +1,381 @@
+//! Scenes: a configuration with caches, upstreams and several servers, and what clients do one after the other.
+
+use crate::generate::{Node, block, is_drawn, line, pick};
+use fastrand::Rng;
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Over a connection of that number, which is opened where there is none; several at once are sent together.
+    Ask(usize, Vec<Asked>),
+    /// Over HTTP/2.
+    AskH2(Asked),
+    /// What is fresh for two seconds no longer is.
+    Wait,
+    /// The other configuration from now on.
+    Reload,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: &'static str,
+    pub(crate) target: String,
+    pub(crate) version: &'static str,
+    pub(crate) host: &'static str,
+    pub(crate) fields: Vec<&'static str>,
+    pub(crate) content: Vec<u8>,
+    pub(crate) is_chunked: bool,
+}
+
+/// A scene: two configurations (what stands in `http {}`) and steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    pub(crate) nodes: [Vec<Node>; 2],
+    pub(crate) steps: Vec<Step>,
+}
+
+pub(crate) fn scene(rng: &mut Rng) -> Scene {
+    let first = configuration(rng);
+    let mut second = first.clone();
+    let reloads = is_drawn(rng, 20);
+    if reloads {
+        second = change(rng, &first);
+    }
+    let waits = is_drawn(rng, 20);
+    let breaks = is_drawn(rng, 40);
+    let targets: Vec<String> = (0..rng.usize(1..4)).map(|_| target(rng, breaks)).collect();
+    let mut steps = Vec::new();
+    for _ in 0..rng.usize(3..14) {
+        steps.push(match rng.u32(..20) {
+            0..=2 => Step::AskH2(asked(rng, &targets, true)),
+            3 => Step::Ask(rng.usize(..2), (0..3).map(|_| asked(rng, &targets, false)).collect()),
+            4 if waits => Step::Wait,
+            5 if reloads => Step::Reload,
+            _ => Step::Ask(rng.usize(..2), vec![asked(rng, &targets, false)]),
+        });
+    }
+    Scene { nodes: [first, second], steps }
+}
+
+/// What a reload brings: a setting of a location goes, or comes.
+fn change(rng: &mut Rng, nodes: &[Node]) -> Vec<Node> {
+    let mut nodes = nodes.to_vec();
+    let locations = nodes.iter_mut().filter_map(|node| node.children.as_mut()).flatten();
+    let mut locations: Vec<_> =
+        locations.filter(|node| node.text.starts_with("location")).collect();
+    if locations.is_empty() {
+        return nodes;
+    }
+    let place = rng.usize(..locations.len());
+    let inner = locations[place].children.get_or_insert_with(Vec::new);
+    if let (true, at) = (is_drawn(rng, 50), rng.usize(..=inner.len())) {
+        if at < inner.len() && !inner[at].text.contains("_pass") {
+            inner.remove(at);
+        }
+    } else {
+        inner.push(setting(rng));
+    }
+    once(inner);
+    nodes
+}
+
+fn configuration(rng: &mut Rng) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    nodes.extend((0..rng.usize(..4)).map(|_| setting(rng)));
+    once(&mut nodes);
+    nodes.push(upstream(rng, "one"));
+    nodes.push(upstream(rng, "two"));
+    let names = ["localhost", "b.test *.w.test", "~^(?<sub>r\\d)\\.test$ c.*"];
+    let count = rng.usize(1..=names.len());
+    let default = rng.usize(..count + 2);
+    for (place, name) in names.iter().take(count).enumerate() {
+        let is_default = if place == default { " default_server" } else { "" };
+        let mut server = vec![
+            line(format!("listen 127.0.0.1:$port{is_default}")),
+            line(format!("listen 127.0.0.1:$h2port http2{is_default}")),
+            line(format!("server_name {name}")),
+            line("root $files"),
+            block("location = /generation", vec![line("return 200 \"$generation\"")]),
+            block("location /file/", vec![line("alias $files/a/")]),
+        ];
+        let mut own: Vec<_> = (0..rng.usize(..3)).map(|_| setting(rng)).collect();
+        once(&mut own);
+        server.extend(own);
+        for path in ["/", "/c/", "/d/", "@n", "~ \\.x$", "= /only"] {
+            if path == "/" || is_drawn(rng, 50) {
+                server.push(location(rng, path));
+            }
+        }
+        nodes.push(block("server", server));
+    }
+    nodes
+}
+
+fn upstream(rng: &mut Rng, name: &str) -> Node {
+    let mut lines = vec![line(pick(
+        rng,
+        &["server 127.0.0.1:$a", "server 127.0.0.1:$a weight=2", "server 127.0.0.1:$a max_fails=0"],
+    ))];
+    for server in [
+        "server 127.0.0.1:$b",
+        "server 127.0.0.1:$b backup",
+        "server 127.0.0.1:$b max_fails=2 fail_timeout=60s",
+        "server 127.0.0.1:$dead",
+        "server 127.0.0.1:$dead max_fails=0",
+        "server 127.0.0.1:$dead down",
+    ] {
+        let port = server.split(' ').nth(1);
+        if is_drawn(rng, 25) && !lines.iter().any(|line| line.text.split(' ').nth(1) == port) {
+            lines.push(line(server));
+        }
+    }
+    let is_hashed = is_drawn(rng, 15);
+    if is_hashed && !lines.iter().any(|line| line.text.ends_with("backup")) {
+        lines.insert(
+            0,
+            line(pick(rng, &["hash $uri", "ip_hash", "least_conn", "hash $arg_h consistent"])),
+        );
+    }
+    lines.push(line(pick(rng, &["keepalive 1", "keepalive 4"])));
+    block(format!("upstream {name}"), lines)
+}
+
+fn location(rng: &mut Rng, path: &str) -> Node {
+    let mut inner: Vec<_> = (0..rng.usize(..5)).map(|_| setting(rng)).collect();
+    let is_prefix = path.starts_with('/') || path.starts_with('=');
+    let pass = match rng.u32(..9) {
+        0..=4 => "proxy_pass http://one",
+        5 => "proxy_pass http://two",
+        6 if is_prefix => "proxy_pass http://one/up/",
+        7 => "proxy_pass http://127.0.0.1:$a",
+        8 => "proxy_pass http://two$request_uri",
+        _ => "proxy_pass http://two",
+    };
+    inner.push(line(pass));
+    once(&mut inner);
+    block(format!("location {path}"), inner)
+}
+
+/// Leaves the first of what can stand once only.
+fn once(nodes: &mut Vec<Node>) {
+    let mut seen: Vec<String> = Vec::new();
+    nodes.retain(|node| {
+        let name = node.text.split(' ').next().unwrap_or_default().to_owned();
+        // Of `error_page` and its kind the same status may stand twice, too.
+        let is_many = matches!(
+            &*name,
+            "add_header"
+                | "error_page"
+                | "proxy_cache_valid"
+                | "map"
+                | "server"
+                | "listen"
+                | "location"
+                | "proxy_set_header"
+        );
+        let is_new = !seen.contains(&name) || (is_many && !seen.contains(&node.text));
+        seen.push(name);
+        seen.push(node.text.clone());
+        is_new
+    });
+}
+
+/// Not among them, as they are known to differ: `proxy_buffering off` (answers are stored all the same), `keepalive_timeout` and
+/// `keepalive_requests` (nginx looks at each location that a request passes through), and what is applied when a page is stored.
+const SETTINGS: &[&str] = &[
+    "proxy_cache z",
+    "proxy_cache z",
+    "proxy_cache z",
+    "proxy_cache off",
+    "proxy_cache_valid 200 302 2s",
+    "proxy_cache_valid 404 500 1m",
+    "proxy_cache_valid any 1h",
+    "proxy_cache_valid 200 0",
+    "proxy_cache_valid 2s",
+    "proxy_cache_min_uses 2",
+    "proxy_cache_min_uses 3",
+    "proxy_cache_bypass $bypass",
+    "proxy_cache_bypass $arg_b $http_x_a",
+    "proxy_no_cache $arg_n",
+    "proxy_no_cache $http_x_a $bypass",
+    "proxy_cache_use_stale error timeout invalid_header",
+    "proxy_cache_use_stale http_500 http_502 http_503 http_404",
+    "proxy_cache_use_stale http_403 http_429 error",
+    "proxy_cache_use_stale off",
+    "proxy_cache_revalidate on",
+    "proxy_cache_lock on",
+    "proxy_cache_convert_head off",
+    "proxy_cache_methods POST",
+    "proxy_cache_key $uri",
+    "proxy_cache_key $scheme$host$request_uri",
+    "proxy_cache_key $request_method$request_uri$http_x_a",
+    "proxy_ignore_headers Cache-Control Expires",
+    "proxy_ignore_headers Set-Cookie Vary",
+    "proxy_ignore_headers X-Accel-Expires X-Accel-Redirect",
+    "proxy_cache_max_range_offset 2",
+    "proxy_force_ranges on",
+    "proxy_next_upstream error timeout",
+    "proxy_next_upstream http_500 http_502",
+    "proxy_next_upstream error http_404 http_403 non_idempotent",
+    "proxy_next_upstream error invalid_header http_503",
+    "proxy_next_upstream off",
+    "proxy_next_upstream_tries 2",
+    "proxy_next_upstream_tries 1",
+    "proxy_intercept_errors on",
+    "error_page 404 500 502 503 =200 /file/b.html",
+    "error_page 502 504 @n",
+    "error_page 404 = @n",
+    "error_page 500 /file/nix.html",
+    "error_page 413 /file/b.html",
+    "error_page 405 403 =302 /moved",
+    "recursive_error_pages on",
+    "proxy_request_buffering off",
+    "client_max_body_size 3000",
+    "client_max_body_size 0",
+    "client_body_in_single_buffer on",
+    "client_body_in_file_only clean",
+    "proxy_http_version 1.0",
+    "proxy_set_header Connection close",
+    "proxy_set_header X-A \"$http_x_a+\"; proxy_set_header Connection \"\"",
+    "proxy_set_header Host $host; proxy_set_header Connection \"\"",
+    "proxy_pass_request_body off; proxy_set_header Content-Length \"\"; proxy_set_header Connection \"\"",
+    "proxy_method POST",
+    "proxy_hide_header Content-Type",
+    "proxy_redirect / /red/",
+    "proxy_cookie_path / /cookie",
+    "proxy_ignore_client_abort on",
+    "proxy_max_temp_file_size 0",
+    "proxy_buffer_size 1k",
+    "add_header X-S \"$status $upstream_http_etag\"",
+    "add_header X-S \"$request_length\" always",
+    "expires 1h",
+    "etag off",
+    "max_ranges 1",
+];
+
+fn setting(rng: &mut Rng) -> Node {
+    line(pick(rng, SETTINGS))
+}
+
+/// What the origin is told, see there.
+const WORDS: &[&str] = &[
+    "s404",
+    "s500",
+    "s500-200",
+    "s200-500",
+    "s200-404-200",
+    "s302",
+    "s204",
+    "s403",
+    "s503-200",
+    "s502",
+    "cc60",
+    "cc2",
+    "cc0",
+    "xae2",
+    "xae0",
+    "xae60",
+    "exp60",
+    "exp2",
+    "private",
+    "nostore",
+    "cookie",
+    "vary",
+    "etag",
+    "lm",
+    "loc",
+    "len9000",
+    "len0",
+    "chunk",
+    "eof",
+    "close",
+    "redirect",
+    "ranges",
+];
+
+/// `breaks`: answers may be broken. All connections to the origin are closed then: a request that was sent over a kept one is sent
+/// again, which nginx counts otherwise, and does for half a head as well.
+fn target(rng: &mut Rng, breaks: bool) -> String {
+    let path = pick(rng, &["/", "/c/a", "/d/a", "/a.x", "/c/a", "/only", "/c/b.x"]);
+    let mut words: Vec<&str> = Vec::new();
+    for _ in 0..rng.usize(..5) {
+        words.push(pick(rng, WORDS));
+    }
+    if breaks {
+        words.push(pick(rng, &["torn", "mute", "half", "lm", "etag"]));
+        words.push("close");
+    }
+    format!("{path}?o={}", words.join(","))
+}
+
+const FIELDS: &[&str] = &[
+    "X-A: 1",
+    "X-A: 2",
+    "Range: bytes=0-3",
+    "Range: bytes=3-",
+    "If-None-Match: \"e\"",
+    "If-Modified-Since: Mon, 01 Jan 2024 00:00:00 GMT",
+    "Cookie: c=d",
+    "Cache-Control: no-cache",
+    "Pragma: no-cache",
+];
+
+fn asked(rng: &mut Rng, targets: &[String], is_h2: bool) -> Asked {
+    let mut target = targets[rng.usize(..targets.len())].clone();
+    target.push_str(pick(rng, &["", "", "", "", "&b=1", "&b=no", "&n=1", "&h=3"]));
+    let method = pick(rng, &["GET", "GET", "GET", "GET", "GET", "HEAD", "POST", "PUT"]);
+    let method =
+        ["GET", "HEAD", "POST", "PUT"].into_iter().find(|it| *it == method).unwrap_or("GET");
+    let mut fields: Vec<&'static str> = Vec::new();
+    if is_drawn(rng, 35) {
+        let field = FIELDS[rng.usize(..FIELDS.len())];
+        // Of other methods it is known to differ.
+        if !field.starts_with("If-") || matches!(method, "GET" | "HEAD") {
+            fields.push(field);
+        }
+    }
+    let has_content = matches!(method, "POST" | "PUT");
+    let length = if has_content { [0, 3, 900, 2000, 5000][rng.usize(..5)] } else { 0 };
+    let hosts = ["localhost", "localhost", "b.test", "x.w.test", "r1.test", "c.org", "nix.test"];
+    let version = if !is_h2 && is_drawn(rng, 15) { "1.0" } else { "1.1" };
+    Asked {
+        method,
+        target,
+        version,
+        host: hosts[rng.usize(..hosts.len())],
+        fields,
+        content: b"0123456789".iter().copied().cycle().take(length).collect(),
+        is_chunked: version == "1.1" && !is_h2 && has_content && is_drawn(rng, 30),
+    }
+}
+
+impl Asked {
+    /// As HTTP/1 has it.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let Self { method, target, version, host, .. } = self;
+        let mut text = format!("{method} {target} HTTP/{version}\r\nHost: {host}\r\n");
+        for field in &self.fields {
+            text.push_str(field);
+            text.push_str("\r\n");
+        }
+        let has_content = matches!(*method, "POST" | "PUT");
+        match (has_content, self.is_chunked) {
+            (true, true) => text.push_str("Transfer-Encoding: chunked\r\n"),
+            (true, false) => text.push_str(&format!("Content-Length: {}\r\n", self.content.len())),
+            _ => {}
+        }
+        let mut bytes = format!("{text}\r\n").into_bytes();
+        if !self.is_chunked {
+            bytes.extend_from_slice(&self.content);
+            return bytes;
+        }
+        for piece in self.content.chunks(700) {
+            bytes.extend(format!("{:x}\r\n", piece.len()).as_bytes());
+            bytes.extend_from_slice(piece);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"0\r\n\r\n");
+        bytes
+    }
+}

@@ -30,8 +30,13 @@ pub fn find(exchange: &mut Exchange, status: u16) -> Option<Outcome> {
 }
 
 fn follow(exchange: &mut Exchange, page: &ErrorPage, status: u16) -> Outcome {
+    if closes(status) {
+        exchange.keep_alive = false;
+    }
+    // nginx's own statuses are sent under 400.
+    let sent = if (494..=497).contains(&status) { 400 } else { status };
     // 0: the page's own status counts.
-    exchange.redirects.error_status = Some(page.overwrite.unwrap_or(status));
+    exchange.redirects.error_status = Some(page.overwrite.unwrap_or(sent));
     let target = page.target.value(exchange);
     if target.starts_with(b"/") {
         if exchange.request.method != Method::Head {

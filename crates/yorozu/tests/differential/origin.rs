@@ -167,6 +167,38 @@ fn number(words: &[&str], start: &str) -> Option<u64> {
     words.iter().find_map(|word| word.strip_prefix(start)?.parse().ok())
 }
 
+/// The lines of the fields that words name.
+fn fields(words: &[&str]) -> String {
+    let mut head = String::new();
+    let lines = [
+        ("private", "Cache-Control: private"),
+        ("nostore", "Cache-Control: no-store"),
+        ("stale", "Cache-Control: max-age=2, stale-while-revalidate=60, stale-if-error=60"),
+        ("cookie", "Set-Cookie: a=b"),
+        ("vary", "Vary: X-A"),
+        ("etag", "ETag: \"e\""),
+        ("lm", "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT"),
+        ("loc", "Location: /moved"),
+        ("ranges", "Accept-Ranges: bytes"),
+        ("redirect", "X-Accel-Redirect: /file/b.html"),
+        ("unbuffered", "X-Accel-Buffering: no"),
+    ];
+    for (_, line) in lines.iter().filter(|(word, _)| words.contains(word)) {
+        let _ = write!(head, "{line}\r\n");
+    }
+    if let Some(seconds) = number(words, "cc") {
+        let _ = write!(head, "Cache-Control: max-age={seconds}\r\n");
+    }
+    if let Some(seconds) = number(words, "xae") {
+        let _ = write!(head, "X-Accel-Expires: {seconds}\r\n");
+    }
+    if let Some(seconds) = number(words, "exp") {
+        let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(seconds));
+        let _ = write!(head, "Expires: {at}\r\n");
+    }
+    head
+}
+
 const MODIFIED: &str = "Mon, 01 Jan 2024 00:00:00 GMT";
 
 impl Asked<'_> {
@@ -197,32 +229,7 @@ impl Asked<'_> {
             stream.write_all(head.as_bytes()).ok()?;
             return None;
         }
-        let lines = [
-            ("private", "Cache-Control: private"),
-            ("nostore", "Cache-Control: no-store"),
-            ("stale", "Cache-Control: max-age=2, stale-while-revalidate=60, stale-if-error=60"),
-            ("cookie", "Set-Cookie: a=b"),
-            ("vary", "Vary: X-A"),
-            ("etag", "ETag: \"e\""),
-            ("lm", "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT"),
-            ("loc", "Location: /moved"),
-            ("ranges", "Accept-Ranges: bytes"),
-            ("redirect", "X-Accel-Redirect: /file/b.html"),
-            ("unbuffered", "X-Accel-Buffering: no"),
-        ];
-        for (_, line) in lines.iter().filter(|(word, _)| is(word)) {
-            let _ = write!(head, "{line}\r\n");
-        }
-        if let Some(seconds) = number(words, "cc") {
-            let _ = write!(head, "Cache-Control: max-age={seconds}\r\n");
-        }
-        if let Some(seconds) = number(words, "xae") {
-            let _ = write!(head, "X-Accel-Expires: {seconds}\r\n");
-        }
-        if let Some(seconds) = number(words, "exp") {
-            let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(seconds));
-            let _ = write!(head, "Expires: {at}\r\n");
-        }
+        head.push_str(&fields(words));
         let mut content = format!("{} {} {} {}\n", self.name, self.method, self.target, self.count);
         if let Some(length) = number(words, "len") {
             let length = usize::try_from(length).unwrap();

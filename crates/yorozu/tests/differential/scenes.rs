@@ -132,10 +132,7 @@ fn upstream(rng: &mut Rng, name: &str) -> Node {
     }
     let is_hashed = is_drawn(rng, 15);
     if is_hashed && !lines.iter().any(|line| line.text.ends_with("backup")) {
-        lines.insert(
-            0,
-            line(pick(rng, &["hash $uri", "ip_hash", "least_conn", "hash $arg_h consistent"])),
-        );
+        lines.insert(0, line(pick(rng, &["hash $uri", "ip_hash", "least_conn"])));
     }
     lines.push(line(pick(rng, &["keepalive 1", "keepalive 4"])));
     block(format!("upstream {name}"), lines)
@@ -248,7 +245,6 @@ const SETTINGS: &[&str] = &[
     "proxy_max_temp_file_size 0",
     "proxy_buffer_size 1k",
     "add_header X-S \"$status $upstream_http_etag\"",
-    "add_header X-S \"$request_length\" always",
     "expires 1h",
     "etag off",
     "max_ranges 1",

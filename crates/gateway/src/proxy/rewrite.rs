@@ -353,7 +353,7 @@ fn without_spaces(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
-/// Whether a rule that says something is for the cookie: then it is written anew, changed or not.
+/// Whether a rule that says something is for the cookie: then it is written again, changed or not.
 fn change_flags(
     flags: &CookieFlags,
     exchange: &mut Exchange,

@@ -163,7 +163,7 @@ fn manage(shared: &Shared) {
     }
 }
 
-/// How long until the next round, where a page is due in so many seconds and this round `took` so long. As nginx: until
+/// How long until the next round, where a page is due in `due` seconds and this round `took` some time. As nginx: until
 /// that page is due, and no longer than usual. Each round looks at every page: twentyfold of what that takes is rest.
 fn pause(due: i64, took: Duration) -> Duration {
     let due = Duration::from_secs(u64::try_from(due).unwrap_or_default());

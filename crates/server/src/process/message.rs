@@ -81,7 +81,7 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a message of this version")
 }
 
-/// Logs of one message: so many descriptors more than logs the server needs; chosen.
+/// Logs of one message. The server needs this many descriptors more than there are logs; chosen.
 const LOGS_AT_ONCE: usize = 16;
 
 /// Texts in a row, each behind its length.

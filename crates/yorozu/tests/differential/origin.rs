@@ -3,9 +3,9 @@
 //! | word | does |
 //! | --- | --- |
 //! | `s404` | answers with that status; `s500-200`: first with one, then with the other, then again |
-//! | `cc60`, `xae2`, `exp2` | `Cache-Control: max-age`, `X-Accel-Expires`, `Expires` in so many seconds |
+//! | `cc60`, `xae2`, `exp2` | `Cache-Control: max-age`, `X-Accel-Expires`, `Expires` in that number of seconds |
 //! | `private`, `nostore`, `stale`, `cookie`, `vary`, `etag`, `lm`, `loc`, `ranges`, `redirect` | the field of that name |
-//! | `len9000` | so many bytes of content |
+//! | `len9000` | that number of bytes of content |
 //! | `chunk`, `eof` | chunks, or content to the end of the connection |
 //! | `close` | closes after the answer, and says so |
 //! | `torn`, `mute`, `half` | ends in the content, before the head, or within it |

@@ -256,7 +256,7 @@ impl Stage {
         let request =
             Request { method: asked.method.to_owned(), target: asked.target.clone(), fields, body };
         let mut answer = Err("not asked".to_owned());
-        // A server may close a connection that rests; of one that does so the next request is asked anew.
+        // A server may close a connection that rests; of one that does so the next request is asked again.
         for _ in 0..2 {
             let mut client = match self.h2.take().filter(|client| !client.is_over()) {
                 Some(client) => client,

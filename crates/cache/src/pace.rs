@@ -71,7 +71,6 @@ mod tests {
             files.set(files.get() + 1);
             assert!(steps.next());
         }
-        drop(steps);
         pauses.take()
     }
 

@@ -229,9 +229,9 @@ def both_formats_are_valid():
 
 def hostile_names_stay_labels():
     conf = '''server { listen 127.0.0.1:$port; status_zone $http_x_zone; location / { status_zone all; return 204; }
-        location /metrics { status_zone off; prometheus all; } location /status { vhost_traffic_status_display; } }'''
+        location /metrics { status_zone off; prometheus all; } location /api { status_zone off; api; } location /status { vhost_traffic_status_display; } }'''
     with Folder() as folder, site(folder, 0, conf) as server:
-        names = ['a"b', 'a\\', 'a\\"} 1', '<script>', 'x' * 256, 'y' * 300, '\xe9', '{zone="a"}']
+        names = ['a"b', 'a\\', 'a\\"} 1', '<script>', 'x' * 256, 'y' * 300, '\xe9', '\xe8', 'x' * 255 + 'y', 'x' * 254 + '\xc3', '{zone="a"}']
         for name in names:
             get(server, '/', X_Zone=name)
         logged(server, len(names))
@@ -239,9 +239,21 @@ def hostile_names_stay_labels():
         checked(text)
         zones = {dict(key[1:])['zone'] for key in samples(text) if key[0] == 'yorozu_sent_bytes_total' and len(key) > 1}
         assert {'a\\"b', 'a\\\\', '<script>', 'other'} <= zones, zones
-        assert all(len(zone) <= 203 for zone in zones)
+        assert all(len(zone) <= 256 for zone in zones)
+        equal(Figures(server)('yorozu_requests_total', zone='other', status='2xx'), 4, 'too long, and not UTF-8')
+        equal(len(json.loads(get(server, '/api/9/http/server_zones').text)), len(names) - 4 + 1)
         page = get(server, '/status').text
         assert '<script>' not in page and '&lt;script>' in page
+
+
+def an_address_that_is_there_twice_is_one_peer():
+    conf = CACHED.replace('server 127.0.0.1:@WEB@;', 'server 127.0.0.1:@WEB@; server 127.0.0.1:@WEB@ down; server 127.0.0.1:@WEB@ backup;')
+    with Folder() as folder, origin() as web, site(folder, web, conf) as server:
+        # Samples that are there twice fail where they are read.
+        figures = Figures(server)
+        peer = f'127.0.0.1:{web}'
+        equal([figures(f'yorozu_upstream_peer_{what}', upstream='web', peer=peer) for what in ('up', 'active')], [1, 0])
+        equal(len(json.loads(get(server, '/api/9/http/upstreams/web').text)['peers']), 3)
 
 
 def ten_thousand_hosts_take_no_more_memory():

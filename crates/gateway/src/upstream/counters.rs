@@ -2,6 +2,8 @@
 
 use super::Upstreams;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::ops::Add as _;
 use std::sync::LazyLock;
 use std::time::Duration;
 use yorozu_kernel::base::report::{Report, Value as Figure};
@@ -56,7 +58,7 @@ pub const SECTIONS: &[Section] =
 
 /// The groups of a configuration as the console shows them, also those that have no block of their own.
 pub fn groups(config: &Config) -> Value {
-    let sums: std::collections::BTreeMap<_, _> = GROUPS.sums().into_iter().collect();
+    let sums: BTreeMap<_, _> = GROUPS.sums().into_iter().collect();
     let all = config.shared.of::<Upstreams>().0.iter().map(|(name, upstream)| {
         let peers: Vec<_> = upstream.group.figures().iter().map(of_peer).collect();
         let mut value = json!({ "peers": peers });
@@ -117,18 +119,24 @@ pub fn report(config: &Config, report: &mut Report) {
         family.put(&[("upstream", name)], Figure::Histogram(found));
     }
     let peers: Vec<_> = config.shared.of::<Upstreams>().0.iter().collect();
-    let of_peers = |report: &mut Report, name, help, of: fn(&PeerFigures) -> u64| {
-        let family = report.gauge(name, help);
-        for (group, upstream) in &peers {
-            for peer in upstream.group.figures() {
-                family.count(&[("upstream", group), ("peer", &peer.address)], of(&peer));
+    let of_peers =
+        |report: &mut Report, name, help, of: fn(&PeerFigures) -> u64, add: fn(u64, u64) -> u64| {
+            let family = report.gauge(name, help);
+            for (group, upstream) in &peers {
+                // An address that is there more than once is one series: several servers, or one that is written twice.
+                let mut by_address = BTreeMap::new();
+                for peer in upstream.group.figures() {
+                    let value = of(&peer);
+                    let of_address = by_address.entry(peer.address);
+                    of_address.and_modify(|sum| *sum = add(*sum, value)).or_insert(value);
+                }
+                for (address, value) in by_address {
+                    family.count(&[("upstream", group), ("peer", &address)], value);
+                }
             }
-        }
-    };
-    of_peers(report, "yorozu_upstream_peer_up", "Whether a peer is asked.", |peer| {
-        u64::from(peer.state == "up")
-    });
-    of_peers(report, "yorozu_upstream_peer_active", "Requests under way at a peer.", |peer| {
-        peer.active as u64
-    });
+        };
+    let is_up = |peer: &PeerFigures| u64::from(peer.state == "up");
+    of_peers(report, "yorozu_upstream_peer_up", "Whether a peer is asked.", is_up, u64::max);
+    let help = "Requests under way at a peer.";
+    of_peers(report, "yorozu_upstream_peer_active", help, |peer| peer.active as u64, u64::add);
 }

@@ -40,8 +40,9 @@ pub struct Family {
     pub samples: Vec<Sample>,
 }
 
-/// Longest value of a label; a longer one ends with `…`. Chosen: names of zones and paths of sockets are shorter.
-const LABEL_BYTES_MAX: usize = 200;
+/// Longest value of a label; a longer one ends with `…`. Chosen: hosts (253 bytes) and paths of sockets are shorter. Zones
+/// that a request can name are no longer than this, so that two of them never become one series.
+pub const LABEL_BYTES_MAX: usize = 256;
 
 impl Family {
     /// A value; labels with an empty value are left out.

@@ -1,7 +1,7 @@
 //! What is counted of requests, by `status_zone`.
 //!
 //! Names of zones are kept for the process, up to `status_zone_limit` for servers and as many for locations; what has
-//! another name is counted as `other`. A worker knows the names by heart: it takes the lock when there is a new one.
+//! another name is counted as `other`, and so is one that would not be shown as it is: too long for a label, or not UTF-8. A worker knows the names by heart: it takes the lock when there is a new one.
 
 use super::Conf;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use yorozu_kernel::base::report::{Report, Value as Figure};
+use yorozu_kernel::base::report::{LABEL_BYTES_MAX, Report, Value as Figure};
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::tally::{Cells, HISTOGRAM, Histogram, Tally};
 use yorozu_kernel::base::turn;
@@ -44,9 +44,6 @@ const CODE: usize = OTHERS + 5;
 /// Times of requests: without a cache, then by what it did.
 const TIMES: usize = CODE + CODES.len();
 const CELLS: usize = TIMES + (CacheStatus::ALL.len() + 1) * HISTOGRAM;
-
-/// Longest name; chosen: that of a host has no more than 253 bytes.
-const NAME_BYTES_MAX: usize = 256;
 
 /// The zones of servers, or of locations.
 #[derive(Debug)]
@@ -109,9 +106,10 @@ impl Zones {
                 return *tally;
             }
             let is_known_whole = self.count.load(Ordering::Acquire) == by_name.len();
-            // A zone of that name would stand beside the rest.
+            // A zone of that name would stand beside the rest; names that are shown otherwise than they are could meet there.
             if name == OTHER
-                || name.len() > NAME_BYTES_MAX
+                || name.len() > LABEL_BYTES_MAX
+                || std::str::from_utf8(name).is_err()
                 || (is_known_whole && by_name.len() >= limit)
             {
                 return self.other();
@@ -412,7 +410,7 @@ mod tests {
         for number in 0..10_000 {
             one(format!("host-{number}").as_bytes());
         }
-        one(&[b'x'; NAME_BYTES_MAX + 1]);
+        one(&[b'x'; LABEL_BYTES_MAX + 1]);
         one(b"first");
         let sums: Vec<_> =
             ZONES.sums().into_iter().map(|(name, sums)| (name, sums[SENT])).collect();

@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //! - Who serves a request neither waits for a viewer nor wakes one: a viewer looks into its queue now and then.
-//! - A viewer that does not look gets nothing more: what it may have in a second it renews itself.
+//! - A viewer's queue is bounded also while it does not look: its place for more it renews itself, by looking.
+//! - Where there are more requests than a viewer may have, it gets a sample: each of them has the same chance.
 
 use crate::base::turn;
 use crate::exchange::Exchange;
 use crate::exchange::cached::CacheStatus;
-use crate::live::filter::{Filter, Seen};
+use crate::live::filter::{self, Filter};
 use crate::live::reason::Reason;
 use arc_swap::ArcSwapOption;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -17,6 +18,8 @@ use yorozu_cache::{Key, Purge, PurgeMode};
 
 /// Viewers of sites' consoles at once, and of the control socket; chosen.
 pub const VIEWERS_MAX: usize = 16;
+/// How often a viewer looks, in a second.
+pub const LOOKS: u32 = 5;
 /// Longest path and longest query that are shown, in bytes; chosen.
 const TEXT_BYTES_MAX: usize = 500;
 
@@ -54,11 +57,13 @@ pub struct Purged {
     pub is_soft: bool,
 }
 
-/// What viewers are told.
-#[derive(Clone, Debug)]
-pub enum Event {
-    Request(Arc<Line>),
-    Purge(Arc<Purged>),
+/// What came since a viewer looked last.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub requests: Vec<Arc<Line>>,
+    pub purges: Vec<Arc<Purged>>,
+    /// Requests and purges that came besides.
+    pub left_out: u64,
 }
 
 /// Whose viewers they are: those of one do not take the others' places.
@@ -72,22 +77,56 @@ pub enum Of {
 struct Viewer {
     of: Of,
     filter: Filter,
-    /// Events that it may still have in this second.
-    left: AtomicU32,
-    left_out: AtomicU64,
-    queue: Mutex<Vec<Event>>,
+    requests: Sample<Arc<Line>>,
+    purges: Sample<Arc<Purged>>,
 }
 
-impl Viewer {
-    fn offer(&self, event: impl FnOnce() -> Event) {
-        let one_less = |left: u32| left.checked_sub(1);
-        let is_left =
-            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
-        let queue = if is_left { self.queue.try_lock().ok() } else { None };
-        match queue {
-            Some(mut queue) => queue.push(event()),
-            None => _ = self.left_out.fetch_add(1, Ordering::Relaxed),
+/// Some of what came since a viewer looked last: a reservoir (algorithm R: Vitter, 1985).
+#[derive(Debug)]
+struct Sample<T> {
+    /// How many it has room for until it is looked at.
+    room: AtomicU32,
+    /// How many came.
+    came: AtomicU64,
+    /// What is in it, with its place among what came.
+    queue: Mutex<Vec<(u64, T)>>,
+}
+
+impl<T> Sample<T> {
+    fn new(room: u32) -> Self {
+        Self { room: room.into(), came: AtomicU64::new(0), queue: Mutex::default() }
+    }
+
+    fn offer(&self, item: impl FnOnce() -> T) {
+        let before = self.came.fetch_add(1, Ordering::Relaxed);
+        let room = u64::from(self.room.load(Ordering::Relaxed));
+        // Once it is full, the one that comes after `before` others has its place in it by this chance.
+        let at = if before < room { before } else { fastrand::u64(..=before) };
+        if at >= room {
+            return;
         }
+        // Who is in each other's way is left out.
+        let Ok(mut queue) = self.queue.try_lock() else { return };
+        let (at, length) = (usize::try_from(at).unwrap_or(usize::MAX), queue.len());
+        if let Some(other) = queue.get_mut(at) {
+            *other = (before, item());
+        } else if (length as u64) < room {
+            queue.push((before, item()));
+        }
+    }
+
+    /// What is in it, in the order it came, and how many more came; there is room for `more` then, up to `most`.
+    fn take(&self, more: u32, most: u32) -> (Vec<T>, u64) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut items = std::mem::take(&mut *queue);
+        let came = self.came.swap(0, Ordering::Relaxed);
+        let used = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        let room = self.room.load(Ordering::Relaxed).saturating_sub(used).saturating_add(more);
+        self.room.store(room.min(most), Ordering::Relaxed);
+        drop(queue);
+        items.sort_unstable_by_key(|(place, _)| *place);
+        let left_out = came.saturating_sub(items.len() as u64);
+        (items.into_iter().map(|(_, item)| item).collect(), left_out)
     }
 }
 
@@ -121,14 +160,14 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// A place for one who wants what `filter` admits, `per_second` events at most; `None`: all are taken.
+    /// A place for one who wants what `filter` admits, `per_second` of it: as many at once after a pause, and a fifth of that
+    /// with each look; `None`: all are taken.
     pub fn take(of: Of, filter: Filter, per_second: u32) -> Option<Self> {
         let viewer = Arc::new(Viewer {
             of,
             filter,
-            left: AtomicU32::new(per_second),
-            left_out: AtomicU64::new(0),
-            queue: Mutex::default(),
+            requests: Sample::new(per_second),
+            purges: Sample::new(per_second),
         });
         let is_taken = change(|all| {
             let is_room = all.iter().filter(|other| other.of == of).count() < VIEWERS_MAX;
@@ -140,17 +179,12 @@ impl Seat {
         is_taken.then_some(Self { viewer, per_second })
     }
 
-    /// What came since it was looked at last, and how many events were left out.
-    pub fn look(&self) -> (Vec<Event>, u64) {
-        let mut queue = self.viewer.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let events = std::mem::take(&mut *queue);
-        drop(queue);
-        (events, self.viewer.left_out.swap(0, Ordering::Relaxed))
-    }
-
-    /// Another second has begun.
-    pub fn renew(&self) {
-        self.viewer.left.store(self.per_second, Ordering::Relaxed);
+    /// What came since it was looked at last; to be called [`LOOKS`] times a second.
+    pub fn look(&self) -> Seen {
+        let (more, most) = (self.per_second.div_ceil(LOOKS), self.per_second);
+        let (requests, requests_left) = self.viewer.requests.take(more, most);
+        let (purges, purges_left) = self.viewer.purges.take(more, most);
+        Seen { requests, purges, left_out: requests_left + purges_left }
     }
 }
 
@@ -174,7 +208,7 @@ pub(super) fn tell_request(exchange: &Exchange, upstream_time: Duration) {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let target = exchange.request.target();
     let end = target.iter().position(|byte| *byte == b'?');
-    let seen = Seen {
+    let seen = filter::Seen {
         host: &exchange.request.host,
         path: &target[..end.unwrap_or(target.len())],
         status: exchange.status,
@@ -198,7 +232,7 @@ pub(super) fn tell_request(exchange: &Exchange, upstream_time: Duration) {
         bytes: exchange.bytes_sent,
     };
     for viewer in viewers.iter().filter(|viewer| viewer.filter.admits(&seen)) {
-        viewer.offer(|| Event::Request(Arc::clone(line.get_or_insert_with(|| Arc::new(make())))));
+        viewer.requests.offer(|| Arc::clone(line.get_or_insert_with(|| Arc::new(make()))));
     }
 }
 
@@ -217,7 +251,7 @@ pub fn tell_purges(purges: &[Purge], counts: &[usize], mode: PurgeMode) {
         let is_soft = mode == PurgeMode::Soft;
         let purged = Purged { at: turn::unix_millis(), kind, what, pages: *pages, is_soft };
         let purged = Arc::new(purged);
-        viewers.iter().for_each(|viewer| viewer.offer(|| Event::Purge(Arc::clone(&purged))));
+        viewers.iter().for_each(|viewer| viewer.purges.offer(|| Arc::clone(&purged)));
     }
 }
 
@@ -227,20 +261,44 @@ mod tests {
 
     #[test]
     fn who_does_not_look_gets_no_more_than_a_seconds_events() {
-        let seat = Seat::take(Of::Control, Filter::default(), 3).unwrap();
+        let seat = Seat::take(Of::Control, Filter::default(), 10).unwrap();
         assert!(is_watched());
         let tell = || tell_purges(&vec![Purge::All; 10_000], &vec![7; 10_000], PurgeMode::Soft);
         tell();
         tell();
-        let (events, left_out) = seat.look();
-        assert!(
-            matches!(&events[..], [Event::Purge(one), _, _] if one.kind == "all" && one.pages == 7)
-        );
-        assert_eq!(left_out, 19_997);
-        assert!(seat.look().0.is_empty());
-        seat.renew();
+        let seen = seat.look();
+        assert_eq!((seen.purges.len(), seen.left_out), (10, 19_990));
+        assert_eq!((seen.purges[0].kind, seen.purges[0].pages), ("all", 7));
+        // There is room for a fifth of it with each look, and for no more than all of it.
         tell();
-        assert_eq!(seat.look().0.len(), 3);
+        assert_eq!(seat.look().purges.len(), 2);
+        (0..20).for_each(|_| assert!(seat.look().purges.is_empty()));
+        tell();
+        assert_eq!(seat.look().purges.len(), 10);
+    }
+
+    #[test]
+    fn what_is_shown_is_a_sample_of_all_that_came_and_in_its_order() {
+        let sample = Sample::new(50);
+        let mut tenths = [0; 10];
+        for _ in 0..100 {
+            (0..2000_usize).for_each(|number| sample.offer(|| number));
+            let (items, left_out) = sample.take(50, 50);
+            assert_eq!((items.len(), left_out), (50, 1950));
+            assert!(items.is_sorted());
+            items.iter().for_each(|number| tenths[number / 200] += 1);
+        }
+        // 500 of each are expected; 350 are seven deviations away.
+        assert!(tenths.iter().all(|count| (350..650).contains(count)), "{tenths:?}");
+    }
+
+    #[test]
+    fn where_there_is_room_nothing_is_left_out() {
+        let sample = Sample::new(50);
+        (0..50).for_each(|number| sample.offer(|| number));
+        assert_eq!(sample.take(10, 50), ((0..50).collect(), 0));
+        (0..10).for_each(|number| sample.offer(|| number));
+        assert_eq!(sample.take(10, 50), ((0..10).collect(), 0));
     }
 
     #[test]

@@ -17,16 +17,14 @@ use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::response::{Body, Response};
 use yorozu_kernel::exchange::stream::{self, Sink, Torn};
 use yorozu_kernel::live::filter::Filter;
-use yorozu_kernel::live::viewers::{Event, Line, Of, Purged, Seat};
+use yorozu_kernel::live::viewers::{LOOKS, Line, Of, Purged, Seat};
 
 /// Requests that a page is sent in a second; chosen: more cannot be read.
 const OF_PAGE: u32 = 50;
 /// The same of `yorozu log`.
 const OF_LOG: u32 = 1000;
-/// How often a viewer looks into its queue.
-const LOOK: Duration = Duration::from_millis(200);
-/// Looks in a second.
-const LOOKS: u32 = 5;
+/// How long a viewer waits until it looks into its queue again.
+const LOOK: Duration = Duration::from_millis(1000 / LOOKS as u64);
 
 fn refused(status: u16, text: &str) -> Response {
     Response::with_body(status, Bytes::from_static(b"text/plain"), format!("{text}\n"))
@@ -38,20 +36,15 @@ pub(crate) fn events(exchange: &mut Exchange, of: Of, shows_args: bool) -> Respo
         sink.put(Bytes::from_static(b"retry: 2000\n\n")).await?;
         for look in 0_u64.. {
             if look % u64::from(LOOKS) == 0 {
-                seat.renew();
                 sink.put(format!("event: figures\ndata: {}\n\n", figures::shared(&conf)).into())
                     .await?;
             }
-            let (events, left_out) = seat.look();
-            let (mut lines, mut purges) = (Vec::new(), Vec::new());
-            for event in &events {
-                match event {
-                    Event::Request(line) => lines.push(request(line, shows_args)),
-                    Event::Purge(purged) => purges.push(purge(purged, shows_args)),
-                }
-            }
-            if !lines.is_empty() || left_out > 0 {
-                let value = json!({ "lines": lines, "left_out": left_out });
+            let seen = seat.look();
+            let lines: Vec<_> =
+                seen.requests.iter().map(|line| request(line, shows_args)).collect();
+            let purges: Vec<_> = seen.purges.iter().map(|done| purge(done, shows_args)).collect();
+            if !lines.is_empty() || seen.left_out > 0 {
+                let value = json!({ "lines": lines, "left_out": seen.left_out });
                 sink.put(format!("event: requests\ndata: {value}\n\n").into()).await?;
             }
             if !purges.is_empty() {
@@ -73,24 +66,18 @@ pub(crate) fn log(exchange: &mut Exchange) -> Response {
         OF_LOG,
         b"application/x-ndjson",
         move |seat, _, sink| async move {
-            for look in 0_u64.. {
-                if look % u64::from(LOOKS) == 0 {
-                    seat.renew();
-                }
-                let (events, left_out) = seat.look();
+            loop {
+                let seen = seat.look();
                 let mut text = String::new();
-                for event in &events {
-                    if let Event::Request(line) = event {
-                        text += &format!("{}\n", request(line, shows_args));
-                    }
+                for line in &seen.requests {
+                    text += &format!("{}\n", request(line, shows_args));
                 }
-                if left_out > 0 {
-                    text += &format!("{}\n", json!({ "left_out": left_out }));
+                if seen.left_out > 0 {
+                    text += &format!("{}\n", json!({ "left_out": seen.left_out }));
                 }
                 sink.put(text.into()).await?;
                 tokio::time::sleep(LOOK).await;
             }
-            Ok(())
         },
     )
 }

@@ -351,6 +351,27 @@ def a_viewer_that_reads_nothing_holds_up_no_request():
             equal(idle.status, 200)
 
 
+def what_is_shown_of_many_requests_is_of_all_of_them():
+    """Not the first of each second: with 2,000 requests in one write, those at its end come as well."""
+    http = SITE.replace('server_name', 'keepalive_requests 10000; server_name')
+    with Folder() as folder, origin() as web, site(folder, web, http=http, main='worker_processes 1;') as server:
+        ask(server, '/a?first=1')
+        with Viewer(server) as viewer:
+            viewer.next('figures')
+            count, found, left_out = 2000, [], 0
+            lines = ''.join(f'GET /a?first=1 HTTP/1.1\r\nHost: n{number}.example\r\n{"Connection: close" if number == count - 1 else "X: y"}\r\n\r\n'
+                            for number in range(count))
+            with socket.create_connection(('127.0.0.1', server.port)) as connection:
+                threading.Thread(target=connection.sendall, args=(lines.encode(),)).start()
+                equal(connection.makefile('rb').read().count(b'HTTP/1.1 200 '), count)
+            while len(found) + left_out < count:
+                event = viewer.next('requests')
+                found += [int(line['host'][1:].split('.')[0]) for line in event['lines']]
+                left_out += event['left_out']
+            assert len(found) >= 50, len(found)
+            assert found == sorted(found) and sum(number >= count // 2 for number in found) >= 5, found
+
+
 def ten_thousand_hosts_take_no_more_memory():
     with Folder() as folder, origin() as web, site(folder, web) as server, Viewer(server) as viewer:
         viewer.next('figures')
@@ -402,6 +423,14 @@ def figures_are_of_what_happened():
         equal((peer['state'], peer['requests']), ('up', 3))
         names = reasons(server)
         equal({names[id]: count for id, count in now['reasons'].items()}, {'uri-miss': 1, 'uncached': 2})
+
+
+def figures_begin_with_the_process():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        before = 1000 * time.time()
+        first = figures(server)['begun']
+        assert first <= before, f'it began to count {first - before} ms after it was ready'
+        equal(figures(server)['begun'], first)
 
 
 def control(server, *words):
@@ -536,8 +565,9 @@ def browser():
 
 TESTS = [each_miss_has_one_reason, who_may_look_is_who_was_let_in, what_only_looks_like_this_machine_is_not, no_other_site_can_purge_through_a_browser,
          the_page_asks_for_nothing_elsewhere, what_is_private_is_not_shown, a_filter_and_purges_are_for_their_viewers,
-         places_are_sixteen_and_come_back, a_viewer_that_reads_nothing_holds_up_no_request,
-         the_log_tells_why_and_goes_on_after_a_reload, ten_thousand_hosts_take_no_more_memory, an_open_stream_keeps_nothing_from_ending, figures_are_of_what_happened]
+         places_are_sixteen_and_come_back, a_viewer_that_reads_nothing_holds_up_no_request, what_is_shown_of_many_requests_is_of_all_of_them,
+         the_log_tells_why_and_goes_on_after_a_reload, ten_thousand_hosts_take_no_more_memory, an_open_stream_keeps_nothing_from_ending, figures_are_of_what_happened,
+         figures_begin_with_the_process]
 IN_A_BROWSER = [the_page_shows_each_reason_in_a_browser, the_page_asks_for_the_token_in_a_browser]
 
 

@@ -1,8 +1,9 @@
 //! Counters of the process: connections and requests.
 
 use crate::base::tally::Tally;
-use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::{LazyLock, OnceLock};
+use std::time::SystemTime;
 
 /// Counters of what is rare.
 #[derive(Debug, Default)]
@@ -28,6 +29,15 @@ pub static COUNTERS: Counters = Counters {
     log_lines_lost: AtomicU64::new(0),
     workers_respawned: AtomicU64::new(0),
 };
+
+static BEGUN: OnceLock<SystemTime> = OnceLock::new();
+
+/// When the counters of this process were at zero; the server process asks at its start.
+///
+/// Viewers tell by it what was counted by which process, and whether the figures are older than an hour.
+pub fn begun() -> SystemTime {
+    *BEGUN.get_or_init(SystemTime::now)
+}
 
 /// What happens again and again; each worker counts for itself.
 #[derive(Clone, Copy)]

@@ -3,6 +3,10 @@
 //! A new page takes the place of the one that cost least and begins with that one's weight, so that what costs much is never
 //! pushed out by many that cost little (space-saving: Metwally, Agrawal, El Abbadi, 2005). What is shown is what a page cost
 //! since it has its place: never too much.
+//!
+//! # Invariants
+//! - A worker does not wait for who reads its sketch: what it counts meanwhile is kept beside it, and added by whoever has
+//!   the sketch next.
 
 use crate::base::turn;
 use crate::exchange::Exchange;
@@ -17,6 +21,9 @@ const PAGES_MAX: usize = 512;
 const NAME_BYTES_MAX: usize = 200;
 /// Length of a window in milliseconds; chosen. The one under way and the one before it are shown.
 const WINDOW_MILLIS: i64 = 10 * 60 * 1000;
+
+/// Requests that are kept beside a sketch that is being read; chosen: more come in no such moment.
+const ASIDE_MAX: usize = 256;
 
 /// A page's host and path, without arguments.
 type Name = (Box<[u8]>, Box<[u8]>);
@@ -34,12 +41,21 @@ pub struct Cost {
     inherited: u64,
 }
 
+/// A request that is to be counted.
+#[derive(Debug)]
+struct Miss {
+    name: Name,
+    reason: Reason,
+    micros: u64,
+    /// When it was, in milliseconds since 1970.
+    last: i64,
+}
+
 #[derive(Debug, Default)]
 struct Sketch(HashMap<Name, Cost>);
 
 impl Sketch {
-    fn add(&mut self, name: Name, reason: Reason, micros: u64) {
-        let last = turn::unix_millis();
+    fn add(&mut self, Miss { name, reason, micros, last }: Miss) {
         let own = Cost { requests: 1, micros, reason, last, inherited: 0 };
         if let Some(cost) = self.0.get_mut(&name) {
             cost.requests += 1;
@@ -79,11 +95,41 @@ impl Windows {
     }
 }
 
-static ALL: Mutex<Vec<Arc<Mutex<Windows>>>> = Mutex::new(Vec::new());
+/// What one worker keeps, and what it counted while that was read.
+#[derive(Debug, Default)]
+struct Own {
+    windows: Mutex<Windows>,
+    aside: Mutex<Vec<Miss>>,
+}
+
+impl Own {
+    /// Counts without waiting. What finds no room, or finds both in use, is left out: what is shown is never too much.
+    fn add(&self, miss: Miss) {
+        if let Ok(mut windows) = self.windows.try_lock() {
+            windows.turn_to(miss.last);
+            self.take_in(&mut windows);
+            windows.now.add(miss);
+        } else if let Ok(mut aside) = self.aside.try_lock() {
+            if aside.len() < ASIDE_MAX {
+                aside.push(miss);
+            }
+        }
+    }
+
+    /// Adds what was kept aside.
+    fn take_in(&self, windows: &mut Windows) {
+        let Ok(mut aside) = self.aside.try_lock() else { return };
+        let misses = std::mem::take(&mut *aside);
+        drop(aside);
+        misses.into_iter().for_each(|miss| windows.now.add(miss));
+    }
+}
+
+static ALL: Mutex<Vec<Arc<Own>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static OWN: Arc<Mutex<Windows>> = {
-        let own = Arc::<Mutex<Windows>>::default();
+    static OWN: Arc<Own> = {
+        let own = Arc::<Own>::default();
         locked(&ALL).push(Arc::clone(&own));
         own
     };
@@ -105,23 +151,45 @@ pub(super) fn add(exchange: &Exchange, reason: Reason, time: Duration) {
 fn add_named(host: &[u8], path: &[u8], reason: Reason, micros: u64) {
     let short = |text: &[u8]| text[..text.len().min(NAME_BYTES_MAX)].into();
     // The thread may be at its end, and what it had with it.
-    let _ = OWN.try_with(|own| {
-        let mut own = locked(own);
-        own.turn_to(turn::unix_millis());
-        own.now.add((short(host), short(path)), reason, micros);
-    });
+    let last = turn::unix_millis();
+    let _ = OWN
+        .try_with(|own| own.add(Miss { name: (short(host), short(path)), reason, micros, last }));
 }
 
-/// The pages that cost most within the last ten to twenty minutes, the dearest first; of one host, or of all.
-pub fn dearest(count: usize, host: Option<&[u8]>) -> Vec<(String, String, Cost)> {
+/// A page's host and path, and what it cost.
+pub type Page = (String, String, Cost);
+
+/// The pages that cost most within the last ten to twenty minutes, the dearest first.
+pub fn dearest(count: usize) -> Vec<Page> {
+    let mut found = all(None);
+    found.sort_by(|a, b| b.1.micros.cmp(&a.1.micros).then_with(|| a.0.cmp(&b.0)));
+    shown(found, count)
+}
+
+/// The pages of a host that upstreams were asked for last, the latest first.
+pub fn latest(count: usize, host: &[u8]) -> Vec<Page> {
+    let mut found = all(Some(host));
+    found.sort_by(|a, b| b.1.last.cmp(&a.1.last).then_with(|| a.0.cmp(&b.0)));
+    shown(found, count)
+}
+
+fn shown(mut found: Vec<(Name, Cost)>, count: usize) -> Vec<Page> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    found.truncate(count);
+    found.into_iter().map(|((host, path), cost)| (text(&host), text(&path), cost)).collect()
+}
+
+fn all(host: Option<&[u8]>) -> Vec<(Name, Cost)> {
     let now = turn::unix_millis();
     let mut all: HashMap<Name, Cost> = HashMap::new();
     let mut workers = locked(&ALL);
     // Of threads that have ended.
     workers.retain(|windows| Arc::strong_count(windows) > 1);
     for windows in workers.iter() {
-        let mut windows = locked(windows);
+        let own = windows;
+        let mut windows = locked(&own.windows);
         windows.turn_to(now);
+        own.take_in(&mut windows);
         let all_of = windows.now.0.iter().chain(&windows.before.0);
         for (name, cost) in all_of.filter(|(name, _)| host.is_none_or(|host| *name.0 == *host)) {
             let sum = all.entry(name.clone());
@@ -135,12 +203,7 @@ pub fn dearest(count: usize, host: Option<&[u8]>) -> Vec<(String, String, Cost)>
             .or_insert(*cost);
         }
     }
-    drop(workers);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut found: Vec<_> = all.into_iter().collect();
-    found.sort_by(|a, b| b.1.micros.cmp(&a.1.micros).then_with(|| a.0.cmp(&b.0)));
-    found.truncate(count);
-    found.into_iter().map(|((host, path), cost)| (text(&host), text(&path), cost)).collect()
+    all.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -158,13 +221,13 @@ mod tests {
             }
         }
         OWN.with(|own| {
-            let own = locked(own);
+            let own = locked(&own.windows);
             assert!(own.now.0.len() <= PAGES_MAX && own.before.0.len() <= PAGES_MAX);
             assert!(own.now.0.keys().all(|(_, path)| path.len() <= NAME_BYTES_MAX));
         });
-        assert!(dearest(3, Some(b"none")).is_empty());
-        assert_eq!(dearest(3, Some(b"shop")).len(), 1);
-        let found = dearest(3, None);
+        assert!(latest(3, b"none").is_empty());
+        assert_eq!(latest(3, b"shop").len(), 1);
+        let found = dearest(3);
         let (host, path, cost) = &found[0];
         assert_eq!((host.as_str(), path.as_str()), ("shop", "/slow"));
         assert_eq!((cost.requests, cost.micros), (1000, 1_000_000), "not what it inherited");
@@ -172,14 +235,46 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_waits_for_no_reader_and_what_it_counts_meanwhile_is_not_lost() {
+        let count = |path: &[u8]| add_named(b"read.example", path, WHY, 1);
+        count(b"/before");
+        OWN.with(|own| {
+            let reader = locked(&own.windows);
+            // This thread holds the lock: to wait for it would be for ever.
+            (0..2 * ASIDE_MAX).for_each(|_| count(b"/meanwhile"));
+            drop(reader);
+        });
+        let found = latest(9, b"read.example");
+        let mut found: Vec<_> =
+            found.iter().map(|(_, path, cost)| (&path[..], cost.requests)).collect();
+        found.sort_unstable();
+        assert_eq!(found, [("/before", 1), ("/meanwhile", ASIDE_MAX as u64)]);
+    }
+
+    #[test]
+    fn the_latest_are_shown_however_little_they_cost() {
+        for number in 0..50_i64 {
+            let micros = if number < 40 { 1_000_000 } else { 1 };
+            let name: Name =
+                (b"late.example".as_slice().into(), format!("/{number}").into_bytes().into());
+            OWN.with(|own| {
+                own.add(Miss { name, reason: WHY, micros, last: turn::unix_millis() + number })
+            });
+        }
+        let found = latest(2, b"late.example");
+        assert_eq!(found.iter().map(|(_, path, _)| &path[..]).collect::<Vec<_>>(), ["/49", "/48"]);
+    }
+
+    #[test]
     fn what_is_older_than_two_windows_is_forgotten() {
         let mut windows = Windows::default();
         let name = || (b"h".as_slice().into(), b"/".as_slice().into());
         windows.turn_to(WINDOW_MILLIS);
-        windows.now.add(name(), WHY, 1);
+        let miss = || Miss { name: name(), reason: WHY, micros: 1, last: 0 };
+        windows.now.add(miss());
         windows.turn_to(2 * WINDOW_MILLIS);
         assert_eq!((windows.now.0.len(), windows.before.0.len()), (0, 1));
-        windows.now.add(name(), WHY, 1);
+        windows.now.add(miss());
         windows.turn_to(4 * WINDOW_MILLIS);
         assert_eq!((windows.now.0.len(), windows.before.0.len()), (0, 0));
     }

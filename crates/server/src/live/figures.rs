@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use yorozu_cache::{Evicted, Zone};
 use yorozu_gateway::cache::counters::{self as caches, Sums};
@@ -17,8 +17,8 @@ use yorozu_modules::metrics;
 
 /// Pages that are shown; chosen.
 const PAGES: usize = 20;
-/// The same for a site's plugin, which shows the last of them.
-const PAGES_OF_SITE: usize = 100;
+/// Pages of a site's plugin, which shows the last of them but for those that its owner need not look at; chosen.
+const PAGES_OF_SITE: usize = 200;
 /// Zones and groups that are shown; chosen: a page with more is of no use.
 const NAMES_MAX: usize = 100;
 /// Viewers share figures that are not older than this.
@@ -36,12 +36,6 @@ pub(super) fn shared(config: &Config) -> Arc<str> {
             text
         }
     }
-}
-
-/// When the process began to count.
-fn begun() -> i64 {
-    static BEGUN: OnceLock<i64> = OnceLock::new();
-    *BEGUN.get_or_init(|| unix_millis_of(SystemTime::now()))
 }
 
 /// The figures.
@@ -62,7 +56,7 @@ pub(crate) fn of(config: &Config) -> Value {
     let connections = counters::seen();
     json!({
         "now": unix_millis_of(SystemTime::now()),
-        "begun": begun(),
+        "begun": unix_millis_of(counters::begun()),
         "requests": metrics::total(),
         "answers": answers,
         "saved_ms": saved_ms,
@@ -86,7 +80,7 @@ fn some(value: Value) -> Value {
 pub(crate) fn of_site(config: &Config, host: &[u8]) -> Value {
     let zones: Vec<_> = config.zones.keys().map(|name| caches::sums(name)).collect();
     let (answers, saved_ms) = answered(zones.iter());
-    let misses = costs::dearest(PAGES_OF_SITE, Some(host)).into_iter().map(|(_, path, cost)| {
+    let misses = costs::latest(PAGES_OF_SITE, host).into_iter().map(|(_, path, cost)| {
         json!({
             "path": path, "requests": cost.requests, "micros": cost.micros,
             "reason": cost.reason.name(), "last": cost.last,
@@ -94,7 +88,7 @@ pub(crate) fn of_site(config: &Config, host: &[u8]) -> Value {
     });
     json!({
         "now": unix_millis_of(SystemTime::now()),
-        "begun": begun(),
+        "begun": unix_millis_of(counters::begun()),
         "answers": answers,
         "saved_ms": saved_ms,
         "misses": misses.collect::<Vec<_>>(),
@@ -102,7 +96,7 @@ pub(crate) fn of_site(config: &Config, host: &[u8]) -> Value {
 }
 
 fn pages() -> Vec<Value> {
-    let all = costs::dearest(PAGES, None).into_iter().map(|(host, path, cost)| {
+    let all = costs::dearest(PAGES).into_iter().map(|(host, path, cost)| {
         json!({
             "host": host, "path": path, "requests": cost.requests,
             "micros": cost.micros, "reason": cost.reason.number(),

@@ -19,7 +19,7 @@ use yorozu_acme::keeper::Keeper;
 use yorozu_connection::quic::{Switch, link};
 use yorozu_gateway::nodes;
 use yorozu_kernel::base::beat::{Beat, Busy};
-use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::counters::{self, COUNTERS};
 use yorozu_kernel::base::{faults, limits, memory, tasks};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::{self, Level};
@@ -91,6 +91,8 @@ const NO_DESCRIPTOR: &str = "recvmsg() failed (24: Too many open files)";
 /// # Errors
 /// One line for the operator, which the master was told already, or which is in the log.
 pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Result<(), String> {
+    // What this process counts begins now, not when someone looks.
+    let _ = counters::begun();
     let master = Arc::new(channel);
     let kept = Kept::given();
     let given = loop {

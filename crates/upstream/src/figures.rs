@@ -29,9 +29,13 @@ pub struct PeerFigures {
     pub fails: u64,
     /// How often that took it out.
     pub unavailable: u64,
-    /// Averages in milliseconds, where balancing needs them.
+    /// Its answers that were none of failures, and the microseconds until they were whole.
+    pub answers: u64,
+    /// See `answers`.
+    pub answer_micros: u64,
+    /// Average in milliseconds, where balancing needs it.
     pub header_time: Option<u64>,
-    /// The same to the last byte.
+    /// The same to the last byte; of all answers where balancing needs none.
     pub response_time: Option<u64>,
 }
 
@@ -85,7 +89,11 @@ impl Slot {
             fails: state.failures,
             unavailable: state.outages,
             header_time: state.header_time,
-            response_time: state.response_time,
+            answers: state.answers,
+            answer_micros: state.answer_micros,
+            response_time: state
+                .response_time
+                .or_else(|| Some(state.answer_micros.checked_div(state.answers)? / 1000)),
         }
     }
 }

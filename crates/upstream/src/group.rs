@@ -149,14 +149,18 @@ impl Lease {
         }
     }
 
-    /// The peer answered, and its answer ends now; the time as in [`Lease::headed`].
+    /// The peer answered, and its answer ends now.
     pub fn succeeded(self, now: impl FnOnce() -> Instant) {
-        let now = matches!(self.group.balance, Balance::LeastTime(_)).then(now);
-        if let Some(now) = now {
+        let (now, is_timed) = (now(), matches!(self.group.balance, Balance::LeastTime(_)));
+        if is_timed {
             self.landed(now);
         }
+        let took = now.saturating_duration_since(self.begun);
         self.group.with_slot(self.peer(), |slot| {
-            if let Some(now) = now {
+            slot.state.answers += 1;
+            slot.state.answer_micros +=
+                took.as_secs() * 1_000_000 + u64::from(took.subsec_micros());
+            if is_timed {
                 let time = &mut slot.state.response_time;
                 *time = Some(averaged(*time, millis(self.begun, now)));
             }
@@ -235,6 +239,9 @@ pub(crate) struct State {
     pub(crate) requests: u64,
     pub(crate) failures: u64,
     pub(crate) outages: u64,
+    /// Its answers that were none of failures, and the microseconds until they were whole.
+    pub(crate) answers: u64,
+    pub(crate) answer_micros: u64,
     accessed: Option<Instant>,
     pub(crate) checked: Option<Instant>,
     /// Averages in milliseconds, of answers that were none of failures.

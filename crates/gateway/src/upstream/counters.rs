@@ -58,18 +58,14 @@ pub const SECTIONS: &[Section] =
 
 /// The groups of a configuration as the console shows them, also those that have no block of their own.
 pub fn groups(config: &Config) -> Value {
-    let sums: BTreeMap<_, _> = GROUPS.sums().into_iter().collect();
     let all = config.shared.of::<Upstreams>().0.iter().map(|(name, upstream)| {
-        let peers: Vec<_> = upstream.group.figures().iter().map(of_peer).collect();
-        let mut value = json!({ "peers": peers });
-        if let Some(sums) = sums.get(name) {
-            let times = Histogram::of(sums, TIMES);
-            value["asked"] = json!(sums[ASKED]);
-            value["failed"] = json!(sums[FAILED]);
-            value["answered"] = json!(times.count());
-            value["micros"] = json!(times.sum_micros);
-        }
-        (name.clone(), value)
+        let peers = upstream.group.figures().into_iter().map(|peer| {
+            let mut value = of_peer(&peer);
+            value["answers"] = json!(peer.answers);
+            value["micros"] = json!(peer.answer_micros);
+            value
+        });
+        (name.clone(), json!({ "peers": peers.collect::<Vec<_>>() }))
     });
     all.collect::<Map<_, _>>().into()
 }

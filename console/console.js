@@ -75,6 +75,7 @@ function difference(now, then) {
     seconds: (now.now - then.now) / 1000,
     requests: now.requests - then.requests,
     saved: now.saved_ms - then.saved_ms,
+    unstorable: now.unstorable - then.unstorable,
     answers: less(now.answers, then.answers),
     reasons: less(now.reasons, then.reasons),
     times: now.times.map((count, step) => count - (then.times[step] || 0)),
@@ -85,11 +86,17 @@ function difference(now, then) {
 function within(seconds) {
   const now = past[past.length - 1];
   if (!seconds) {
-    const nothing = { now: now.begun, requests: 0, saved_ms: 0, answers: {}, reasons: {}, times: [] };
+    const nothing = { now: now.begun, requests: 0, saved_ms: 0, unstorable: 0, answers: {}, reasons: {}, times: [] };
     return difference(now, nothing);
   }
   const from = now.now - 1000 * seconds - 500;
   return difference(now, past.find(then => then.now >= from));
+}
+
+// Requests that the cache could have answered, had it been asked before: those that no rule passed by, and whose answers may
+// be stored.
+function storable({ answers, unstorable }) {
+  return Math.max(0, sum(answers) - (answers.BYPASS || 0) - unstorable);
 }
 
 function percentile(times, part) {
@@ -109,8 +116,8 @@ function take(figures) {
     past = [];
   }
   // Of pages, zones and upstreams only the latest is shown.
-  const { now, begun, requests, saved_ms, answers, reasons, times } = figures;
-  past.push({ now, begun, requests, saved_ms, answers, reasons, times });
+  const { now, begun, requests, saved_ms, unstorable, answers, reasons, times } = figures;
+  past.push({ now, begun, requests, saved_ms, unstorable, answers, reasons, times });
   latest = figures;
   if (past.length > HISTORY + 1) past.shift();
   show(figures);
@@ -118,12 +125,12 @@ function take(figures) {
 
 function show(figures) {
   const span = within(Number($('span').value));
-  const answers = span.answers, asked = sum(answers) - (answers.BYPASS || 0);
+  const answers = span.answers, able = storable(span);
   const hits = HITS.reduce((all, status) => all + (answers[status] || 0), 0);
   $('ratio-all').textContent = percent(hits, span.requests);
   $('ratio-all-note').textContent = `${whole.format(hits)} of ${whole.format(span.requests)}, files and passes included`;
-  $('ratio-able').textContent = percent(hits, asked);
-  $('ratio-able-note').textContent = `${whole.format(hits)} of ${whole.format(asked)}, without passes`;
+  $('ratio-able').textContent = percent(hits, able);
+  $('ratio-able-note').textContent = `${whole.format(hits)} of ${whole.format(able)}, without passes and what must not be stored`;
   $('saved').textContent = duration(span.saved);
   const lately = within(SMOOTH);
   $('saved-note').textContent = lately.seconds > 0 ? `now ${(lately.saved / 1000 / lately.seconds).toFixed(1)} s each second` : '';
@@ -232,10 +239,9 @@ function showZones(zones) {
 function showUpstreams(groups) {
   const all = [];
   for (const [name, group] of Object.entries(groups)) {
-    const single = group.peers.length === 1;
     group.peers.forEach(peer => {
       const label = peer.server === name || peer.name === name ? name : `${name}: ${peer.server}`;
-      const mean = peer.response_time ?? (single && group.answered ? group.micros / 1000 / group.answered : null);
+      const mean = peer.answers ? peer.micros / 1000 / peer.answers : null;
       all.push(row(cell(label, 'page'), cell(peer.state, peer.state === 'up' ? 'hit' : 'fail'),
         cell(whole.format(peer.active), 'number'), cell(whole.format(peer.requests), 'number'),
         cell(whole.format(peer.fails), peer.fails ? 'number fail' : 'number'), cell(mean === null ? '–' : millis(mean), 'number')));
@@ -339,7 +345,7 @@ function applyFilter() {
     reason: $('f-reason').value, status: $('f-status').value.trim(), slow: $('f-slow').value.trim(),
   };
   $('log').tBodies[0].replaceChildren();
-  $('log-note').textContent = 'At most 50 requests a second are shown, without arguments and cookies.';
+  $('log-note').textContent = 'Of more than 50 requests a second a sample is shown, without arguments and cookies.';
   listen();
 }
 
@@ -453,8 +459,7 @@ async function begin() {
   $('version').textContent = about.version;
   document.querySelectorAll('.write').forEach(button => { button.hidden = !about.write; });
   if ($('f-reason').options.length === 1) {
-    const names = new Set();
-    about.reasons.filter(one => !names.has(one.name) && names.add(one.name)).forEach(one => {
+    about.reasons.forEach(one => {
       const option = made('option', `${one.title} (${one.name})`);
       option.value = one.name;
       $('f-reason').append(option);

@@ -7,7 +7,7 @@
 import contextlib, http.client, json, os, pathlib, random, select, shutil, signal, socket, subprocess, sys, threading, time
 import urllib.parse
 from browser import Browser
-from metrics import origin
+from metrics import origin, samples
 from peers import PATIENCE, YOROZU, Folder, Server, free_port, listens, run, until
 
 SITE = '''
@@ -39,6 +39,11 @@ SITE = '''
             proxy_cache_lock on; proxy_cache_lock_timeout 100ms;
         }
         location /offset/ { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_max_range_offset 2; }
+        location /complete/ {
+            proxy_pass http://web; proxy_cache pages; proxy_cache_key $uri; proxy_cache_complete_partial on;
+            proxy_set_header Range $http_range;
+        }
+        location /metrics { prometheus all; }
         location /console/ { console @CONSOLE@; }
     }'''
 
@@ -135,12 +140,14 @@ MISSES = [
     ('head', 'HEAD', '/head/a', {}),
     ('partial', 'GET', '/part?status=206&h=Content-Range:bytes%200-4/9&h=Cache-Control:max-age=60', {}),
     ('body', 'GET', '/body', {'Content-Length': '1'}),
+    ('partial-miss', 'GET', '/complete/a?status=206&h=ETag:%22a%22&h=Content-Range:bytes%205-9/10&h=Cache-Control:max-age=60', {}),
 ]
 
 
 def miss_by_each_reason(server):
     """Makes them, and those that take two requests; the names."""
     ask(server, '/vary?h=Vary:Accept-Language', Accept_Language='en')
+    ask(server, '/complete/a?status=206&h=ETag:%22a%22&h=Content-Range:bytes%200-4/10&h=Cache-Control:max-age=60', Range='bytes=0-4')
     for name, method, path, fields in MISSES:
         body = b'x' if name in ('body', 'method') else None
         ask(server, path, method, body, **{key.replace('-', '_'): value for key, value in fields.items()})
@@ -160,8 +167,15 @@ def each_miss_has_one_reason():
         viewer.next('figures')
         wanted = miss_by_each_reason(server)
         names = reasons(server)
+        equal(sorted(wanted), sorted(names.values()), 'there is a request for each reason')
         found = lambda: {names[id] for id in figures(server)['reasons']}
         until(f'all reasons; missing at first: {sorted(set(wanted) - found())}', lambda: set(wanted) <= found())
+        counted = samples(ask(server, '/metrics').text)
+        forwards = {'uri-miss', 'vary-miss', 'stale', 'bypass', 'method', 'partial-miss'}
+        for name in sorted(set(wanted) - {'uncached'}):
+            family = 'yorozu_cache_forwarded_total' if name in forwards else 'yorozu_cache_not_stored_total'
+            label = name.replace('partial-miss', 'partial')
+            assert counted[family, ('reason', label), ('zone', 'pages')] >= 1, name
         before = figures(server)['reasons']
         ask(server, '/new')
         ask(server, '/new')
@@ -420,7 +434,10 @@ def figures_are_of_what_happened():
         equal(dearest, [('/plain/b', 2), ('/a', 1)])
         assert now['pages'][0]['micros'] >= 390_000, now['pages']
         [peer] = now['upstreams']['web']['peers']
-        equal((peer['state'], peer['requests']), ('up', 3))
+        equal((peer['state'], peer['requests'], peer['answers']), ('up', 3, 3))
+        assert peer['micros'] >= 690_000, peer
+        ask(server, '/cookie?h=Set-Cookie:a=b')
+        until('what must not be stored', lambda: figures(server)['unstorable'] == 1)
         names = reasons(server)
         equal({names[id]: count for id, count in now['reasons'].items()}, {'uri-miss': 1, 'uncached': 2})
 
@@ -476,8 +493,15 @@ def top_shows_resizes_and_leaves_the_terminal_as_it_was():
                 tmux('resize-window', '-t', 'top', '-x', '60', '-y', '12')
                 until('twelve rows', lambda: len(screen().rstrip('\n').split('\n')) <= 12 and 'yorozu top' in screen())
                 assert all(len(line) <= 60 for line in screen().split('\n')), screen()
-                tmux('resize-window', '-t', 'top', '-x', '110', '-y', '40')
-                until('forty rows', lambda: 'UPSTREAMS' in screen())
+                tmux('resize-window', '-t', 'top', '-x', '110', '-y', '50')
+                until('fifty rows', lambda: 'UPSTREAMS' in screen() and 'PURGES' in screen())
+                # A reload does not end it.
+                released = server.log().count('released')
+                os.kill(server.pid, signal.SIGHUP)
+                until('the reload', lambda: server.log().count('released') > released)
+                purge = control(server, 'purge', '--host', 'site.example', '--tag', f'after-{key}')
+                until('a purge after the reload', lambda: subprocess.run(purge, check=True, capture_output=True) and
+                      f'tag site.example after-{key}: 0 stored' in screen())
                 tmux('send-keys', '-t', 'top', key)
                 until('the end', lambda: 'after 0' in screen() and screen().count('icanon') >= 2)
                 assert '-icanon' not in screen() and 'WHY REQUESTS' not in screen(), screen()

@@ -162,6 +162,45 @@ def what_the_cache_does_is_counted_by_reason():
         equal(figures('yorozu_location_request_seconds_count', zone='pages', cache='miss'), 3)
 
 
+def what_must_not_be_stored_is_no_miss_of_the_cache():
+    """The ratio of what could be stored: passes are left out once, also where their answers say no-store."""
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        for path in ('/a', '/a', '/b?h=Set-Cookie:a=b', '/c?h=Cache-Control:private', '/a?bypass=1&h=Cache-Control:no-store'):
+            get(server, path)
+        logged(server, 5)
+        figures = Figures(server)
+        equal(figures('yorozu_cache_unstorable_total', zone='pages'), 2)
+        equal(figures.sum('yorozu_cache_not_stored_total', zone='pages'), 3)
+        document = (ROOT / 'docs/metrics.md').read_text()
+        assert '- sum(rate(yorozu_cache_unstorable_total' in document
+        able = figures.sum('yorozu_cache_responses_total') - figures('yorozu_cache_responses_total', zone='pages', status='bypass') - 2
+        equal((figures('yorozu_cache_responses_total', zone='pages', status='hit'), able), (1, 2))
+
+
+def purges_are_counted_by_what_they_name():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        purge = lambda *words: subprocess.run([YOROZU, '-p', server.folder, '-c', server.folder / 'nginx.conf', 'purge', *words],
+                                              check=True, capture_output=True)
+        counted = lambda: {kind: Figures(server)('yorozu_purges_total', zone='pages', kind=kind) for kind in ('page', 'prefix', 'tag', 'all')}
+        get(server, '/a')
+        equal(get(server, '/a', 'PURGE').status, 200)
+        purge('--host', 'site.example', '--tag', 'a')
+        purge(f'http://site.example:{server.port}/*')
+        purge('--all')
+        equal(counted(), {'page': 1, 'prefix': 1, 'tag': 1, 'all': 1})
+
+
+def pages_that_go_are_counted_by_cause():
+    with Folder() as folder, origin() as web, site(folder, web, CACHED.replace('memory=4m', 'memory=4m inactive=1s')) as server:
+        evicted = lambda: {dict(key[1:])['cause']: value for key, value in Figures(server).found.items() if key[0] == 'yorozu_cache_evicted_total'}
+        equal(evicted(), dict.fromkeys(('inactive', 'max-size', 'min-free', 'keys', 'names', 'damaged', 'memory'), 0))
+        get(server, '/a')
+        until('that it goes', lambda: evicted()['inactive'] == 1)
+        equal(sum(evicted().values()), 1)
+        of_api = json.loads(get(server, '/api/9/http/caches/pages').text)['yorozu']['evicted']
+        equal({cause: count for cause, count in of_api.items() if count}, {'inactive': 1})
+
+
 def saved_time_is_said_and_kept_over_a_restart():
     with Folder() as folder, origin() as web, site(folder, web) as server:
         equal(get(server, '/a?wait=0.3').headers.get('X-Saved'), None)
@@ -307,6 +346,16 @@ def the_api_has_nginxs_shape():
         equal(set(cache) - {'yorozu'}, {'size', 'cold', 'hit', 'stale', 'updating', 'revalidated', 'miss', 'expired', 'bypass'})
         zone = value('9/http/location_zones/pages')
         equal((zone['requests'], zone['responses']['codes']), (3, {'200': 2, '404': 1}))
+        connections = value('9/connections')
+        equal(set(connections), {'accepted', 'dropped', 'active', 'idle'})
+        # Of the connections so far only the one that asks is there.
+        equal((connections['dropped'], connections['active'], connections['idle']), (0, 1, 0))
+        assert connections['accepted'] >= 3 + 2, connections
+        requests = value('9/http/requests')
+        equal(set(requests), {'total', 'current'})
+        equal(requests['current'], 1)
+        assert requests['total'] >= 3 + 2, requests
+        equal(set(value('9/ssl')), {'handshakes', 'handshakes_failed', 'handshake_timeout', 'session_reuses'})
         peer, = value('9/http/upstreams/web')['peers']
         equal((peer['server'], peer['state'], peer['requests'], peer['fails']), (f'127.0.0.1:{web}', 'up', 2, 0))
         equal(value('9/http/caches?fields='), ['pages'])

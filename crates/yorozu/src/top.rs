@@ -10,23 +10,30 @@ use crate::command_line::Options;
 use lexopt::prelude::*;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{self, OptionalActions, Termios};
 use screen::Screen;
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The text of `yorozu top -h`.
 pub(crate) const HELP: &str = "\
 Usage: yorozu [-p prefix] [-c filename] top
 
-Shows what the running server does, each second: hit ratios, why requests were no hits, the pages that cost most, zones and
-upstreams. q or Ctrl-C ends it. The figures begin with the first look where the configuration has no metrics.
+Shows what the running server does, each second: hit ratios, why requests were no hits, the pages that cost most, upstreams,
+zones and purges; yorozu log shows requests. A reload or an upgrade does not end it, q or Ctrl-C does. The figures begin with the first look where the configuration has no metrics.
 ";
 
 /// The stream of events, without requests: none has this status.
 const NO_REQUESTS: &str = "/console/events?status=999";
+
+/// How long a server is asked again that ended, or has another configuration.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// `top` has no options.
 #[derive(Debug, Eq, PartialEq)]
@@ -45,7 +52,7 @@ impl Top {
         }
     }
 
-    /// Shows until it is told to end, or the server ends.
+    /// Shows until it is told to end, or the server ends for good.
     ///
     /// # Errors
     /// There is no terminal, or no server.
@@ -67,7 +74,7 @@ impl Top {
         let signals = SignalFd::with_flags(&wanted, flags);
         let signals = signals.map_err(|problem| failed("signalfd()", &problem))?;
         let raw = Raw::begin().map_err(|problem| failed("tcsetattr()", &problem))?;
-        let ended = show(events, &signals);
+        let ended = show(&path, events, &signals);
         drop(raw);
         ended
     }
@@ -109,53 +116,112 @@ fn size() -> (usize, usize) {
     (or(columns, 80), or(rows, 24))
 }
 
-fn show(mut events: BufReader<UnixStream>, signals: &SignalFd) -> Result<(), String> {
-    let stdin = std::io::stdin();
+/// What the events' stream tells next.
+#[derive(Default)]
+enum Next {
+    #[default]
+    Other,
+    Figures,
+    Purges,
+}
+
+fn show(path: &Path, mut events: BufReader<UnixStream>, signals: &SignalFd) -> Result<(), String> {
     let mut screen = Screen::default();
-    let mut is_figures = false;
+    let mut next = Next::default();
     loop {
         // What is read ahead is a whole event or waits for the rest of it.
         if events.buffer().is_empty() {
-            let (key, signal, event) = {
-                let socket = events.get_ref();
-                let mut all = [
-                    PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN),
-                    PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
-                    PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
-                ];
-                if poll(&mut all, None).is_err() {
-                    continue;
-                }
-                let is_ready = |at: usize| !all[at].revents().is_empty();
-                (is_ready(0), is_ready(1), is_ready(2))
-            };
-            if key && is_end() {
-                return Ok(());
-            }
-            if signal {
-                while let Ok(Some(signal)) = signals.read_signal() {
-                    if signal.ssi_signo != Signal::SIGWINCH as u32 {
-                        return Ok(());
-                    }
-                }
-                write(screen.draw(size()).as_bytes());
-            }
-            if !event {
-                continue;
+            match wait(Some(events.get_ref()), signals, None, &screen) {
+                Waited::End => return Ok(()),
+                Waited::Event => {}
+                Waited::Nothing => continue,
             }
         }
         let mut line = String::new();
-        match events.read_line(&mut line) {
-            Ok(1..) => {}
-            Ok(0) | Err(_) => {
-                return Err("the server ended, or has another configuration".to_owned());
+        if !matches!(events.read_line(&mut line), Ok(1..)) {
+            screen.is_lost = true;
+            match open_again(path, signals, &screen)? {
+                Some(again) => events = again,
+                None => return Ok(()),
             }
+            (screen.is_lost, next) = (false, Next::Other);
+            continue;
         }
         if let Some(name) = line.strip_prefix("event: ") {
-            is_figures = name.trim() == "figures";
-        } else if let (Some(text), true) = (line.strip_prefix("data: "), is_figures) {
-            screen.take(serde_json::from_str(text).unwrap_or_default());
+            next = match name.trim() {
+                "figures" => Next::Figures,
+                "purges" => Next::Purges,
+                _ => Next::Other,
+            };
+        } else if let Some(text) = line.strip_prefix("data: ") {
+            let value = serde_json::from_str(text).unwrap_or_default();
+            match next {
+                Next::Figures => screen.take(value),
+                Next::Purges => screen.take_purges(&value),
+                Next::Other => continue,
+            }
             write(screen.draw(size()).as_bytes());
+        }
+    }
+}
+
+/// What was waited for.
+enum Waited {
+    /// A key or a signal ends it.
+    End,
+    /// The server said something, or ended.
+    Event,
+    Nothing,
+}
+
+/// Waits for the server, keys and signals; draws again for a terminal of another size.
+fn wait(
+    server: Option<&UnixStream>,
+    signals: &SignalFd,
+    most: Option<&Timespec>,
+    screen: &Screen,
+) -> Waited {
+    let stdin = std::io::stdin();
+    let mut all = vec![
+        PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+    ];
+    all.extend(server.map(|server| PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN)));
+    if poll(&mut all, most).is_err() {
+        return Waited::Nothing;
+    }
+    let is_ready = |at: usize| all.get(at).is_some_and(|one| !one.revents().is_empty());
+    let (key, signal, event) = (is_ready(0), is_ready(1), is_ready(2));
+    if key && is_end() {
+        return Waited::End;
+    }
+    if signal {
+        while let Ok(Some(signal)) = signals.read_signal() {
+            if signal.ssi_signo != Signal::SIGWINCH as u32 {
+                return Waited::End;
+            }
+        }
+        write(screen.draw(size()).as_bytes());
+    }
+    if event { Waited::Event } else { Waited::Nothing }
+}
+
+/// After a reload there is another configuration, after an upgrade another process. `None`: it is told to end meanwhile.
+fn open_again(
+    path: &Path,
+    signals: &SignalFd,
+    screen: &Screen,
+) -> Result<Option<BufReader<UnixStream>>, String> {
+    write(screen.draw(size()).as_bytes());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match open(path, NO_REQUESTS) {
+            Err(problem) if Instant::now() >= until => return Err(problem),
+            Err(_) => {}
+            Ok(events) => return Ok(Some(events)),
+        }
+        if let Waited::End = wait(None, signals, Some(&AGAIN), screen) {
+            return Ok(None);
         }
     }
 }

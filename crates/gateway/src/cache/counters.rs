@@ -9,7 +9,7 @@ use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored, Report as Cached};
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::exchange::figures::Section;
-use yorozu_kernel::live;
+use yorozu_kernel::live::{self, reason::Reason};
 
 /// By status: answers, their bytes, and of answers that were stored the same.
 const ANSWERS: usize = 0;
@@ -27,10 +27,17 @@ const COLLAPSED: usize = STORED + 1;
 const SAVED: usize = COLLAPSED + 1;
 /// Renewals in the background.
 const REFRESHES: usize = SAVED + 1;
-const CELLS: usize = REFRESHES + 1;
+/// Requests that no rule passed by, and whose answers must not be stored.
+const UNSTORABLE: usize = REFRESHES + 1;
+const CELLS: usize = UNSTORABLE + 1;
 
 /// By the zone's name: a reload that makes a new zone of it counts on.
 static ZONES: Named = Named::new(CELLS);
+
+/// What caches answered, by the first name of the server: by status, and the milliseconds that saved.
+static SERVERS: Named = Named::new(SERVERS_CELLS);
+const SERVERS_SAVED: usize = CacheStatus::ALL.len();
+const SERVERS_CELLS: usize = SERVERS_SAVED + 1;
 
 /// The zone of this name is used.
 pub fn begin(name: &str, zone: &Zone) {
@@ -61,9 +68,22 @@ pub fn count(exchange: &Exchange) {
             cells.add(SAVED, report.saved.into());
         } else {
             outcome(report, cells);
+            let is_unstorable = || Reason::of(exchange).is_some_and(Reason::is_unstorable);
+            if exchange.cache_status.is_some() && is_unstorable() {
+                cells.add(UNSTORABLE, 1);
+            }
         }
         if report.is_collapsed {
             cells.add(COLLAPSED, 1);
+        }
+    });
+    let server = exchange.conf.server(exchange.server);
+    server.cache_tally.get_or_init(|| SERVERS.of(server.name())).with(|cells| {
+        if let Some(status) = exchange.cache_status {
+            cells.add(status as usize, 1);
+        }
+        if report.is_hit {
+            cells.add(SERVERS_SAVED, report.saved.into());
         }
     });
 }
@@ -99,13 +119,23 @@ pub struct Sums {
     pub answers: [u64; CacheStatus::ALL.len()],
     /// Milliseconds that it took to make what was answered from the cache.
     pub saved_ms: u64,
+    /// Of the answers, those that no rule passed by and that must not be stored.
+    pub unstorable: u64,
 }
 
 /// What the zone of this name has answered.
 pub fn sums(name: &str) -> Sums {
     let sums = ZONES.of(name).sums();
     let answers = CacheStatus::ALL.map(|status| sums[ANSWERS + status as usize]);
-    Sums { answers, saved_ms: sums[SAVED] }
+    Sums { answers, saved_ms: sums[SAVED], unstorable: sums[UNSTORABLE] }
+}
+
+/// What caches have answered at the servers of this name, in the order of [`CacheStatus::ALL`], and the milliseconds that it
+/// took to make what was answered from them.
+pub fn sums_of_server(name: &str) -> ([u64; CacheStatus::ALL.len()], u64) {
+    let sums = SERVERS.of(name).sums();
+    let answers = CacheStatus::ALL.map(|status| sums[status as usize]);
+    (answers, sums[SERVERS_SAVED])
 }
 
 /// What `api` shows.
@@ -151,6 +181,7 @@ fn of_zone(name: &str, zone: &Zone) -> Value {
             "stored": sums[STORED],
             "collapsed": sums[COLLAPSED],
             "refreshes": sums[REFRESHES],
+            "unstorable": sums[UNSTORABLE],
             "saved_ms": sums[SAVED],
             "evicted": evicted,
             "purged": zone.figures().purged(),
@@ -202,7 +233,9 @@ pub fn report(config: &Config, report: &mut Report) {
             }
         }
     }
+    let help = "Answers to requests that no rule passed by, which must not be stored.";
     let plain = [
+        ("yorozu_cache_unstorable_total", help, UNSTORABLE),
         ("yorozu_cache_stored_total", "Answers that were stored or renewed.", STORED),
         ("yorozu_cache_collapsed_total", "Requests that shared another one's answer.", COLLAPSED),
         ("yorozu_cache_refreshes_total", "Renewals that no client waited for.", REFRESHES),

@@ -4,10 +4,12 @@ use super::hosts::Hosts;
 use super::prefixes::Prefixes;
 use super::regex::Regex;
 use super::regex_set::RegexSet;
+use crate::base::tally::Tally;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Position of a location in the configuration's locations.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -107,6 +109,8 @@ pub struct ServerConf {
     /// What the block says for requests no location takes.
     pub conf: LocationId,
     pub locations: LocationSet,
+    /// Counters of what caches answered here: those of all servers with its name, found when the first one is counted.
+    pub cache_tally: OnceLock<&'static Tally>,
 }
 
 impl ServerConf {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use yorozu_cache::Zone;
 use yorozu_conf::{ConfError, Position, Tree};
@@ -311,7 +311,7 @@ impl<'a> Compiler<'a> {
         let script = self.script(steps, &block)?;
         let conf = self.compiled(block.clone(), &at, Some(script))?;
         let locations = self.set(locations, &without_try_files(&block))?;
-        Ok(ServerConf { names, conf, locations })
+        Ok(ServerConf { names, conf, locations, cache_tally: OnceLock::new() })
     }
 
     /// Compiles a level of locations.

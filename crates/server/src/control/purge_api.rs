@@ -105,7 +105,8 @@ pub(super) async fn for_site(exchange: &mut Exchange, token: &[u8]) -> Result<St
     match exchange.request.method {
         Method::Get => {
             let mut figures = list::figures(&exchange.conf);
-            figures["live"] = figures::of_site(&exchange.conf, &exchange.request.host);
+            let server = exchange.conf.server(exchange.server);
+            figures["live"] = figures::of_site(server, &exchange.request.host);
             return Ok(format!("{figures}\n"));
         }
         Method::Post => {}

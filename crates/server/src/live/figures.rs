@@ -9,6 +9,7 @@ use yorozu_gateway::cache::counters::{self as caches, Sums};
 use yorozu_gateway::upstream::counters as upstreams;
 use yorozu_kernel::base::counters;
 use yorozu_kernel::base::turn::unix_millis_of;
+use yorozu_kernel::config::servers::ServerConf;
 use yorozu_kernel::exchange::cached::CacheStatus;
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::live::reason::{self, Reason};
@@ -42,11 +43,13 @@ pub(super) fn shared(config: &Config) -> Arc<str> {
 pub(crate) fn of(config: &Config) -> Value {
     let zones: Vec<_> =
         config.zones.iter().map(|(name, zone)| (name, zone, caches::sums(name))).collect();
-    let (answers, saved_ms) = answered(zones.iter().map(|(.., sums)| sums));
+    let sums = || zones.iter().map(|(.., sums)| sums);
+    let answers = by_status(sums().map(|sums| &sums.answers));
+    let saved_ms: u64 = sums().map(|sums| sums.saved_ms).sum();
+    let unstorable: u64 = sums().map(|sums| sums.unstorable).sum();
     let shown = zones.iter().take(NAMES_MAX);
     let caches: Map<_, _> =
         shown.map(|(name, zone, sums)| ((*name).clone(), of_zone(zone, sums))).collect();
-    // Some words stand for two reasons: they are told apart by their numbers.
     let reasons = Reason::all().zip(reason::sums()).filter(|(_, count)| *count > 0);
     let reasons: Map<_, _> =
         reasons.map(|(reason, count)| (reason.number().to_string(), json!(count))).collect();
@@ -60,6 +63,7 @@ pub(crate) fn of(config: &Config) -> Value {
         "requests": metrics::total(),
         "answers": answers,
         "saved_ms": saved_ms,
+        "unstorable": unstorable,
         "reasons": reasons,
         "times": steps,
         "pages": pages(),
@@ -76,10 +80,11 @@ fn some(value: Value) -> Value {
     }
 }
 
-/// What a site's plugin shows: what the zones have answered, and the site's own pages that were made in the last minutes.
-pub(crate) fn of_site(config: &Config, host: &[u8]) -> Value {
-    let zones: Vec<_> = config.zones.keys().map(|name| caches::sums(name)).collect();
-    let (answers, saved_ms) = answered(zones.iter());
+/// What a site's plugin shows: what caches have answered at its server, and the pages of its host that were made in the last
+/// minutes.
+pub(crate) fn of_site(server: &ServerConf, host: &[u8]) -> Value {
+    let (answers, saved_ms) = caches::sums_of_server(server.name());
+    let answers = by_status(std::iter::once(&answers));
     let misses = costs::latest(PAGES_OF_SITE, host).into_iter().map(|(_, path, cost)| {
         json!({
             "path": path, "requests": cost.requests, "micros": cost.micros,
@@ -105,16 +110,17 @@ fn pages() -> Vec<Value> {
     all.collect()
 }
 
-/// What all zones have answered, by status, and the milliseconds that saved.
-fn answered<'a>(zones: impl Iterator<Item = &'a Sums>) -> (BTreeMap<&'static str, u64>, u64) {
-    let (mut answers, mut saved_ms) = (BTreeMap::new(), 0);
-    for zone in zones {
-        for (status, count) in CacheStatus::ALL.iter().zip(zone.answers) {
+/// What all of them have answered, by status.
+fn by_status<'a>(
+    all: impl Iterator<Item = &'a [u64; CacheStatus::ALL.len()]>,
+) -> BTreeMap<&'static str, u64> {
+    let mut answers = BTreeMap::new();
+    for counts in all {
+        for (status, count) in CacheStatus::ALL.iter().zip(counts) {
             *answers.entry(status.name()).or_default() += count;
         }
-        saved_ms += zone.saved_ms;
     }
-    (answers, saved_ms)
+    answers
 }
 
 fn of_zone(zone: &Zone, sums: &Sums) -> Value {

@@ -15,9 +15,17 @@ const LIST: usize = 8;
 /// Longest bar.
 const BAR: usize = 24;
 
-/// The figures of the last minute.
+/// Purges that are shown.
+const PURGES: usize = 5;
+
+/// The figures of the last minute, and the last purges, the latest first.
 #[derive(Debug, Default)]
-pub(super) struct Screen(VecDeque<Value>);
+pub(super) struct Screen {
+    figures: VecDeque<Value>,
+    purges: VecDeque<String>,
+    /// Whether the server is asked again, as it ended or has another configuration.
+    pub(super) is_lost: bool,
+}
 
 /// What was counted between two figures.
 struct Span<'a> {
@@ -38,10 +46,11 @@ impl Span<'_> {
             .sum()
     }
 
-    /// Answers of caches that were asked.
-    fn asked(&self) -> u64 {
+    /// Answers of caches that were asked, but for those that must not be stored.
+    fn storable(&self) -> u64 {
         let statuses = ["EXPIRED", "HIT", "MISS", "REVALIDATED", "STALE", "UPDATING"];
-        statuses.iter().map(|status| self.of(&format!("/answers/{status}"))).sum()
+        let asked: u64 = statuses.iter().map(|status| self.of(&format!("/answers/{status}"))).sum();
+        asked.saturating_sub(self.of("/unstorable"))
     }
 
     /// The time within which this part of a hundred requests was answered.
@@ -86,13 +95,26 @@ fn percent(part: u64, all: u64) -> String {
 impl Screen {
     /// Another second's figures. Of another process they begin again.
     pub(super) fn take(&mut self, figures: Value) {
-        if self.0.back().is_some_and(|last| last["begun"] != figures["begun"]) {
-            self.0.clear();
+        if self.figures.back().is_some_and(|last| last["begun"] != figures["begun"]) {
+            self.figures.clear();
         }
-        self.0.push_back(figures);
-        while self.0.len() > KEPT {
-            self.0.pop_front();
+        self.figures.push_back(figures);
+        while self.figures.len() > KEPT {
+            self.figures.pop_front();
         }
+    }
+
+    /// Purges that were done.
+    pub(super) fn take_purges(&mut self, purges: &Value) {
+        for purge in purges.as_array().into_iter().flatten() {
+            let text = |name: &str| purge[name].as_str().unwrap_or_default();
+            let at = clock::time_of_day(purge["at"].as_i64().unwrap_or(0) / 1000);
+            let soft = if purge["soft"] == true { ", served once more" } else { "" };
+            let pages = purge["pages"].as_u64().unwrap_or(0);
+            let line = format!("  {at}  {} {}: {pages} stored{soft}", text("kind"), text("what"));
+            self.purges.push_front(line);
+        }
+        self.purges.truncate(PURGES);
     }
 
     /// The whole screen, for a terminal of that many columns and rows.
@@ -108,16 +130,21 @@ impl Screen {
     }
 
     fn lines(&self) -> Vec<String> {
-        let (Some(now), Some(first)) = (self.0.back(), self.0.front()) else {
+        let (Some(now), Some(first)) = (self.figures.back(), self.figures.front()) else {
             return vec!["yorozu top: waiting for the first figures".to_owned()];
         };
         let mut lines = Vec::new();
         let nothing = Value::Null;
         heads(&Span { now, then: first }, &Span { now, then: &nothing }, &mut lines);
+        if self.is_lost {
+            lines[0] += "   connecting again";
+        }
         reasons(&Span { now, then: first }, &Span { now, then: &nothing }, &mut lines);
         pages(now, &mut lines);
         upstreams(now, &mut lines);
         zones(now, &mut lines);
+        lines.extend([String::new(), "PURGES".to_owned()]);
+        lines.extend(self.purges.iter().cloned());
         lines
     }
 }
@@ -136,14 +163,14 @@ fn heads(minute: &Span<'_>, all: &Span<'_>, lines: &mut Vec<String>) {
         )
     };
     let of_all = both(|span| (span.hits(), span.of("/requests")));
-    let of_asked = both(|span| (span.hits(), span.asked()));
+    let of_able = both(|span| (span.hits(), span.storable()));
     let seconds = (minute.of("/now") / 1000).max(1);
     let rate = minute.of("/requests") * 10 / seconds;
     let saved = duration(all.of("/saved_ms") / 1000);
-    let names = ["hits of all requests", "hits where a cache was asked"];
+    let names = ["hits of all requests", "hits of what can be stored"];
     let rate = format!("requests/s  {}.{}", rate / 10, rate % 10);
     lines.push(format!("{:<28} {of_all}    {rate}", names[0]));
-    lines.push(format!("{:<28} {of_asked}    PHP saved   {saved}", names[1]));
+    lines.push(format!("{:<28} {of_able}    PHP saved   {saved}", names[1]));
     let [p50, p95, p99] = [50, 95, 99].map(|part| minute.percentile(part));
     let connections =
         (now["connections"]["active"].as_u64(), now["connections"]["waiting"].as_u64());
@@ -203,13 +230,10 @@ fn pages(now: &Value, lines: &mut Vec<String>) {
 fn upstreams(now: &Value, lines: &mut Vec<String>) {
     lines.extend([String::new(), "UPSTREAMS".to_owned()]);
     for (name, group) in now["upstreams"].as_object().into_iter().flatten().take(LIST) {
-        let mean = group["micros"]
-            .as_u64()
-            .unwrap_or(0)
-            .checked_div(group["answered"].as_u64().unwrap_or(0));
-        let mean = mean.map_or("-".to_owned(), millis);
         for peer in group["peers"].as_array().into_iter().flatten().take(LIST) {
             let count = |name: &str| peer[name].as_u64().unwrap_or(0);
+            let mean = count("micros").checked_div(count("answers"));
+            let mean = mean.map_or("-".to_owned(), millis);
             lines.push(format!(
                 "  {:<11} active {:>4}  asked {:>8}  failed {:>6}  mean {mean:>8}  {name}: {}",
                 peer["state"].as_str().unwrap_or("?"),
@@ -256,10 +280,10 @@ mod tests {
         json!({
             "now": second * 1000, "begun": 1, "requests": requests,
             "answers": { "HIT": requests / 2, "MISS": requests / 4, "BYPASS": requests / 4 },
-            "reasons": { "7": requests / 4, "1": requests / 4 }, "times": [0, requests], "saved_ms": 61_000,
+            "reasons": { "7": requests / 4, "1": requests / 4 }, "times": [0, requests], "saved_ms": 61_000, "unstorable": requests / 8,
             "pages": [{ "host": "h", "path": "/\u{1b}[2J", "requests": 2, "micros": 3_000_000, "reason": 7 }],
             "connections": { "active": 3, "waiting": 2 },
-            "upstreams": { "web": { "peers": [{ "server": "127.0.0.1:9", "state": "up", "requests": 5 }] } },
+            "upstreams": { "web": { "peers": [{ "server": "127.0.0.1:9", "state": "up", "requests": 5, "answers": 2, "micros": 40_000 }] } },
             "caches": { "pages": { "memory": { "bytes": 1, "pages": 1, "max": 4096 }, "disk": { "bytes": 0, "pages": 0 }, "evicted": {}, "purged": 0 } },
         })
     }
@@ -270,15 +294,19 @@ mod tests {
         assert!(screen.draw((80, 24)).contains("waiting for the first figures"));
         screen.take(figures(1, 0));
         screen.take(figures(11, 400));
+        let purges = [json!({ "at": 1, "kind": "tag", "what": "a.example home", "pages": 3 })];
+        screen.take_purges(&json!(purges));
         let text = screen.draw((120, 60));
         for part in [
             "50.0 %",
-            "66.6 %",
+            "80.0 %",
             "requests/s  40.0",
             "1 min 1 s",
             "Passed by a rule",
             "The page sets a cookie",
             "web: 127.0.0.1:9",
+            "mean    20 ms",
+            "tag a.example home: 3 stored",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
@@ -298,6 +326,6 @@ mod tests {
             );
         }
         screen.take(json!({ "begun": 2 }));
-        assert_eq!(screen.0.len(), 1, "of another process they begin again");
+        assert_eq!(screen.figures.len(), 1, "of another process they begin again");
     }
 }

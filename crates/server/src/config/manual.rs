@@ -120,6 +120,15 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["ssl_stapling"], "requested at the start, always verified"),
     (&["sticky"], "a session is learned when the head of the answer has come"),
     (&["http2_chunk_size"], "16k by default"),
+    (&["quic_gso"], "on by default"),
+    (
+        &["api"],
+        "as in nginx's commercial version, read-only; each cache has an object `yorozu` besides",
+    ),
+    (
+        &["status_zone"],
+        "as in nginx's commercial version; the name may be a variable in a server and a location",
+    ),
 ];
 
 /// Directives that nginx does not have.
@@ -134,8 +143,19 @@ fn is_own(name: &str) -> bool {
         "_cache_status",
         "_cache_vary_language",
     ];
-    ["brotli", "zstd", "control", "more_", "geoip2"].iter().any(|prefix| name.starts_with(prefix))
-        || matches!(name, "cache_drop_args" | "cache_purge_api" | "keepalive_ready")
+    ["brotli", "zstd", "control", "more_", "geoip2", "vhost_traffic_status"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        || matches!(
+            name,
+            "cache_drop_args"
+                | "cache_purge_api"
+                | "cache_purge_bus"
+                | "console"
+                | "keepalive_ready"
+                | "prometheus"
+                | "status_zone_limit"
+        )
         || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 

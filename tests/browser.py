@@ -2,6 +2,7 @@
 import base64, json, shutil, subprocess, tempfile, time, urllib.error, urllib.request
 from peers import free_port
 
+TAB, ENTER, SPACE = '\ue004', '\ue007', ' '  # WebDriver, section 17.4.2
 ELEMENT = 'element-6066-11e4-a52e-4f735466cecf'  # WebDriver, section 11: the web element identifier
 ARGUMENTS = ['--headless=new', '--no-sandbox', '--disable-gpu', '--no-first-run',
              '--disable-background-networking', '--disable-component-update', '--disable-sync',
@@ -67,6 +68,17 @@ class Browser:
         element = self.find(selector)
         self.run('arguments[0].scrollIntoView({block: "center"})', {ELEMENT: element})
         self.call('POST', f'{self.session}/element/{element}/click', {})
+
+    def press(self, *keys):
+        """Keys of a keyboard, each pressed and let go: they go to what has the focus."""
+        each = [{'type': kind, 'value': key} for key in keys for kind in ('keyDown', 'keyUp')]
+        self.call('POST', self.session + '/actions', {'actions': [{'type': 'key', 'id': 'keyboard', 'actions': each}]})
+
+    def resize(self, width, height, is_phone=False):
+        """The window's inside, as it is laid out."""
+        self.call('POST', self.session + '/goog/cdp/execute', {
+            'cmd': 'Emulation.setDeviceMetricsOverride',
+            'params': {'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': is_phone}})
 
     def text(self, selector='body'):
         element = self.find(selector)

@@ -6,7 +6,7 @@
 """
 import contextlib, http.client, json, os, pathlib, random, select, shutil, signal, socket, subprocess, sys, threading, time
 import urllib.parse
-from browser import Browser
+from browser import ENTER, SPACE, TAB, Browser
 from metrics import origin, samples
 from peers import PATIENCE, YOROZU, Folder, Server, free_port, listens, run, until
 
@@ -513,6 +513,66 @@ def top_shows_resizes_and_leaves_the_terminal_as_it_was():
     assert refused.returncode and 'needs a terminal' in refused.stderr, refused
 
 
+# Text whose contrast with what is behind it is below 4.5 (WCAG 2, 1.4.3).
+CONTRASTS = '''
+    const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+        .reduce((sum, c, at) => sum + c * [.2126, .7152, .0722][at], 0);
+    const behind = one => {
+        for (; one; one = one.parentElement) {
+            const found = numbers(getComputedStyle(one).backgroundColor);
+            if (found.length === 3 || found[3] === 1) return light(found);
+        }
+        return 1;
+    };
+    return [...document.querySelectorAll('body *')].filter(one => one.checkVisibility() && !one.closest('.hidden, .skip')
+        && [...one.childNodes].some(child => child.nodeType === 3 && child.textContent.trim())).map(one => {
+        const [a, b] = [light(numbers(getComputedStyle(one).color)), behind(one)];
+        const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+        return contrast < 4.5 ? `${one.outerHTML.slice(0, 80)} ${contrast.toFixed(2)}` : null;
+    }).filter(Boolean);'''
+
+
+def with_keys_alone(chromium, title, url):
+    """From the top of the page: the order of Tab is that of the page; a reason and a question by Enter, pause by the space bar."""
+    focus = lambda: chromium.run("const one = document.activeElement; return one === document.body ? '' : one.id || one.textContent.trim()")
+    chromium.run('document.activeElement.blur(); scrollTo(0, 0)')
+    order = chromium.run("""return [...document.querySelectorAll('a[href], button, input, select, [tabindex="0"]')].filter(one => one.checkVisibility())
+        .map(one => one.id || one.textContent.trim())""")
+    for name in ['span', 'theme', title, 'url', 'Explain', 'purge', 'warm', 'f-miss', 'f-reason', 'Filter', 'pause']:
+        assert name in order, f'{name} cannot be reached'
+    visited = []
+    while len(visited) < 20:
+        chromium.press(TAB)
+        visited.append(focus())
+        seen = chromium.run("""const one = document.activeElement, style = getComputedStyle(one);
+            return one.matches(':focus-visible') && (style.outlineStyle !== 'none' && style.outlineWidth !== '0px' || one.matches('.skip'))""")
+        assert seen, f'the focus is not seen on {visited[-1]}'
+    equal(visited, order[:20], 'the order of Tab')
+
+    def go_to(name):
+        for _ in order:
+            if focus() == name:
+                return
+            chromium.press(TAB)
+        raise AssertionError(f'Tab does not lead to {name}')
+    chromium.run('document.activeElement.blur()')
+    go_to(title)
+    chromium.press(ENTER)
+    chromium.wait(lambda: chromium.run("return document.getElementById('f-reason').value") == 'set-cookie', 'the filter')
+    equal(focus(), title, 'the focus stays')
+    go_to('pause')
+    for is_paused in ('true', 'false'):
+        chromium.press(SPACE)
+        equal(chromium.run("return document.getElementById('pause').getAttribute('aria-pressed')"), is_paused)
+    chromium.run("document.activeElement.blur(); scrollTo(0, 0)")
+    go_to('url')
+    chromium.press(*url, ENTER)
+    chromium.wait(lambda: 'the stored page (HIT)' in chromium.text('#explained'), 'what explain says')
+    # Who does not see the page is told what comes of it: these are there before their text.
+    equal(chromium.run("return ['answer', 'state'].map(id => document.getElementById(id).getAttribute('role'))"), ['status', 'status'])
+
+
 HOSTILE = '/<img src=x onerror=document.title=1>"\'&amp;%0a/\u202e'
 
 
@@ -533,12 +593,9 @@ def the_page_shows_each_reason_in_a_browser():
         chromium.wait(lambda: 'onerror' in log(), 'the hostile URL')
         equal(chromium.run('return document.title'), 'yorozu console')
         equal(chromium.run("return document.querySelectorAll('main img').length"), 0)
-        # The log by a reason, and a page by a button, all with keys.
-        chromium.run("[...document.querySelectorAll('#reasons button')].find(one => one.textContent === arguments[0]).focus()",
-                     about['set-cookie'])
-        chromium.run('document.activeElement.click()')
-        chromium.wait(lambda: chromium.run("return document.getElementById('f-reason').value") == 'set-cookie', 'the filter')
+        with_keys_alone(chromium, about['set-cookie'], f'{base}/new')
         chromium.wait(lambda: chromium.text('#state') == 'live', 'the stream')
+        chromium.run("document.getElementById('url').value = ''")
         chromium.type('#url', f'{base}/new')
         chromium.click('#ask button')
         chromium.wait(lambda: 'the stored page (HIT)' in chromium.text('#explained'), 'what explain says')
@@ -551,8 +608,13 @@ def the_page_shows_each_reason_in_a_browser():
         unnamed = chromium.run('''return [...document.querySelectorAll('button, input, select, a, meter, [role=img]')].filter(one =>
             !(one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).map(one => one.outerHTML)''')
         equal(unnamed, [], 'without a name for screen readers')
-        wide = chromium.run('return document.documentElement.scrollWidth - document.documentElement.clientWidth')
-        equal(wide, 0, 'wider than the window')
+        for width in (1280, 390):
+            chromium.resize(width, 900)
+            for theme in ('light', 'dark'):
+                chromium.run('dress(arguments[0])', theme)
+                wide = chromium.run('const page = document.documentElement; return [innerWidth, page.scrollWidth - page.clientWidth]')
+                equal(wide, [width, 0], f'wider than the window, {theme}')
+                equal(chromium.run(CONTRASTS), [], f'text that is hard to read: {width}, {theme}')
         # A server that comes back is watched again.
         os.kill(server.pid, signal.SIGHUP)
         until('the reload', lambda: 'configuration 1 released' in server.log())
@@ -619,9 +681,7 @@ def screenshots(folder):
         for name, width, height, theme, seconds in [('console', 1280, 1500, 'light', 75), ('console-dark', 1280, 900, 'dark', 45),
                                                     ('console-phone', 390, 844, 'light', 20)]:
             with browser() as chromium:
-                chromium.call('POST', chromium.session + '/goog/cdp/execute', {
-                    'cmd': 'Emulation.setDeviceMetricsOverride',
-                    'params': {'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': width < 500}})
+                chromium.resize(width, height, is_phone=width < 500)
                 chromium.open(f'http://localhost:{server.port}/console/')
                 if theme == 'dark':
                     chromium.click('#theme')

@@ -447,7 +447,7 @@ def prometheus_scrapes_it():
     assert PROMETHEUS, 'the package prometheus is missing'
     port = free_port()
     document = (ROOT / 'docs/metrics.md').read_text()
-    scrape, = re.findall(r'```yaml\n(.*?)```', document, re.S)
+    scrape = re.findall(r'```yaml\n(scrape_configs:.*?)```', document, re.S)[0]
     with Folder() as folder, origin() as web, site(folder, web) as server:
         for path in ('/a', '/a', '/b?status=404', '/c?h=Set-Cookie:a=b'):
             get(server, path)
@@ -520,8 +520,10 @@ def configurations_of_the_document_load():
 
 def a_log_line_is_json():
     document = (ROOT / 'docs/metrics.md').read_text()
-    format_, = re.findall(r'log_format metrics.*?;\n', document, re.S)
-    conf = CACHED.replace('server {\n', f'{format_} server {{ access_log $dir/logs/json.log metrics;\n', 1)
+    format_, = re.findall(r'log_format json.*?;\n', document, re.S)
+    for preset in ('wordpress', 'https', 'cluster'):
+        assert format_ in (ROOT / f'presets/{preset}/nginx.conf').read_text(), preset
+    conf = CACHED.replace('server {\n', f'{format_} server {{ access_log $dir/logs/json.log json;\n', 1)
     with Folder() as folder, origin() as web, site(folder, web, conf) as server:
         for path in ('/a', '/a"?x=\\"', '/b?h=Set-Cookie:a=b', '/a'):
             get(server, path.replace('"', '%22').replace('\\', '%5C'), User_Agent='"\\\t')

@@ -3,7 +3,7 @@
 
   tests/plugin_screens.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import contextlib, http.client, json, os, re, signal, threading, time
+import contextlib, http.client, json, os, re, signal, subprocess, threading, time
 from browser import Browser
 from plugin_pages import PAST, PATHS, after, content, fresh, is_hit, is_now, mu_plugin, until, warm
 from wordpress import ROOT, equal, log_in, main
@@ -520,6 +520,31 @@ def test_site_health_says_whether_the_page_cache_works(site):
         equal(said['status'], 'critical')
         assert 'The page sets a cookie. A plugin sets a cookie for every visitor' in said['description'], said
     site.yorozu('purge', '--all')
+    # A stored error or redirect is no page that comes from the cache.
+    with mu_plugin(site, "add_action('template_redirect', function() { if (is_front_page()) { status_header(404); } });"):
+        said = works()
+        equal((said['status'], 'status 404' in said['description']), ('recommended', True), said)
+    with mu_plugin(site, "add_action('template_redirect', function() { if (is_front_page()) { wp_redirect('/about/', 301); exit; } });"):
+        site.yorozu('purge', '--all')
+        equal(works()['label'], 'The page cache works', 'of what it leads to')
+    with mu_plugin(site, "add_action('template_redirect', function() { if (is_front_page()) { wp_redirect('/nowhere/', 301); exit; } });"):
+        site.yorozu('purge', '--all')
+        equal((works()['status'], 'status 404' in works()['description']), ('recommended', True))
+    site.yorozu('purge', '--all')
+
+
+def test_behind_another_web_server_there_is_nothing_to_check(site):
+    """Without YOROZU_URL, and with the SERVER_SOFTWARE of another one."""
+    script = """define('ABSPATH', '/'); function add_filter() {} function add_action() {} function __($text) { return $text; } function esc_html($text) { return $text; }
+        function esc_html__($text) { return $text; } function esc_url($text) { return $text; } function admin_url() { return ''; } function get_option() { return false; }
+        function home_url() { throw new Exception('it was asked for'); } $_SERVER['SERVER_SOFTWARE'] = '%s';
+        spl_autoload_register(function($name) { $name = strtolower(str_replace(array('Yorozu\\\\', '_'), array('', '-'), $name));
+            require '%s/wordpress/yorozu/includes/class-' . $name . '.php'; });
+        echo json_encode(array(array_keys(Yorozu\\Health::tests(array('async' => array()))['async']), %s));"""
+    ask = lambda software, more: json.loads(subprocess.run(['php', '-r', script % (software, ROOT, more)],
+                                                           check=True, capture_output=True, text=True).stdout)
+    equal(ask('yorozu/1', 'null'), [['yorozu_works'], None])
+    equal(ask('Apache', 'Yorozu\\Health::works()["status"]'), [[], 'recommended'])
 
 
 def test_each_reason_has_words_for_the_owner_of_a_site(site):
@@ -573,6 +598,24 @@ def test_the_token_is_given_to_who_shows_a_certificate(site):
 
 # --- a person with a browser ---------------------------------------------------------------------
 
+def shows_what_was_counted(browser, site):
+    """Hits and others of this site, as the server says them itself."""
+    live = json.loads(site.php('echo json_encode(Yorozu\\Client::answer()["live"]);'))
+    site.php("delete_option('yorozu_history');")
+    browser.open(site.url + '/wp-admin/options-general.php?page=yorozu')
+    shown = re.search(r'([\d,]+) of ([\d,]+) pages came from the cache', browser.text('#yorozu-ratio'))
+    hits, all_ = (int(number.replace(',', '')) for number in shown.groups())
+    answers = live['answers']
+    wanted = sum(answers[status] for status in ('HIT', 'STALE', 'UPDATING'))
+    # Nothing is asked meanwhile but by WordPress itself.
+    assert wanted <= hits <= wanted + 5 and hits <= all_, (hits, all_, answers)
+    assert sum(answers.values()) - answers['BYPASS'] <= all_ <= sum(answers.values()) - answers['BYPASS'] + 10, (all_, answers)
+    assert f'{100 * hits / all_:.1f} %' in browser.text('#yorozu-ratio'), browser.text('#yorozu-ratio')
+    said = re.search(r'(?:(\d+) min )?([\d.]+) s', browser.text('#yorozu-saved'))
+    saved = 60 * int(said[1] or 0) + float(said[2])
+    assert live['saved_ms'] / 1000 - 1 <= saved <= live['saved_ms'] / 1000 + 5, (saved, live)
+
+
 def test_the_admin_screens(site):
     content(site)
     warm(site, ['/about/', '/post-one/'])
@@ -598,7 +641,7 @@ def test_the_admin_screens(site):
         browser.open(site.url + '/wp-admin/options-general.php?page=yorozu')
         assert 'is purged when something changes' in browser.text('#yorozu-state')
         assert 'fscgi' in browser.text('#yorozu-figures')
-        assert '%' in browser.text('#yorozu-ratio') and ' s' in browser.text('#yorozu-saved')
+        shows_what_was_counted(browser, site)
         assert '/post-two/' in browser.text('#yorozu-misses') and 'The first visit' in browser.text('#yorozu-misses')
         assert 'pages came from the cache' in browser.run("return document.querySelector('#yorozu-chart').getAttribute('aria-label')")
         assert 'by hand' in browser.text('#yorozu-log') and 'admin' in browser.text('#yorozu-log')

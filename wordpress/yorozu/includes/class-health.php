@@ -28,12 +28,25 @@ final class Health {
 			'label' => __( 'Page cache of yorozu', 'yorozu' ),
 			'test'  => array( self::class, 'test' ),
 		);
-		$tests['async']['yorozu_works'] = array(
-			'label'             => __( 'The page cache works', 'yorozu' ),
-			'test'              => 'yorozu_works',
-			'async_direct_test' => array( self::class, 'works' ),
-		);
+		// Behind another web server there is no page cache of ours that could work.
+		if ( self::is_here() ) {
+			$tests['async']['yorozu_works'] = array(
+				'label'             => __( 'The page cache works', 'yorozu' ),
+				'test'              => 'yorozu_works',
+				'async_direct_test' => array( self::class, 'works' ),
+			);
+		}
 		return $tests;
+	}
+
+	/** Whether the site is served by yorozu, as far as is known. */
+	private static function is_here(): bool {
+		return Client::is_configured() || Client::is_behind_server();
+	}
+
+	/** @return string[] Status, title, text: of a site that another server answers for. */
+	private static function elsewhere(): array {
+		return array( 'recommended', __( 'The web server is not yorozu', 'yorozu' ), __( 'The plugin yorozu does nothing here.', 'yorozu' ) );
 	}
 
 	/** As Site Health asks for it from the browser. */
@@ -47,7 +60,7 @@ final class Health {
 
 	/** Whether the front page comes from the cache, when it is asked for a second time. */
 	public static function works(): array {
-		list( $status, $label, $text ) = self::front_page();
+		list( $status, $label, $text ) = self::is_here() ? self::front_page() : self::elsewhere();
 		return self::result( 'yorozu_works', $status, $label, $text );
 	}
 
@@ -55,11 +68,16 @@ final class Health {
 	private static function front_page(): array {
 		$url = home_url( '/' );
 		// As a visitor who has not been here: without cookies.
-		$ask    = fn() => wp_remote_get( $url, array( 'timeout' => 10, 'cookies' => array(), 'redirection' => 0, 'sslverify' => false ) );
+		$ask    = fn() => wp_remote_get( $url, array( 'timeout' => 10, 'cookies' => array(), 'redirection' => 5, 'sslverify' => false ) );
 		$first  = $ask();
 		$answer = is_wp_error( $first ) ? $first : $ask();
 		if ( is_wp_error( $answer ) ) {
 			return array( 'recommended', __( 'Whether the page cache works could not be found out', 'yorozu' ), $answer->get_error_message() );
+		}
+		$code = (int) wp_remote_retrieve_response_code( $answer );
+		if ( 200 !== $code ) {
+			/* translators: %d: HTTP status, such as 404 */
+			return array( 'recommended', __( 'The front page does not answer as a page', 'yorozu' ), sprintf( __( 'Asked for without cookies, it answers with status %d. Whether the page cache works cannot be told by that.', 'yorozu' ), $code ) );
 		}
 		$cache = strtoupper( (string) wp_remote_retrieve_header( $answer, 'x-cache' ) );
 		$is_hit = '' === $cache ? '' !== wp_remote_retrieve_header( $answer, 'age' ) : in_array( $cache, array( 'HIT', 'STALE', 'UPDATING' ), true );
@@ -112,7 +130,7 @@ final class Health {
 		if ( ! Client::is_configured() ) {
 			return Client::is_behind_server()
 				? array( 'recommended', __( 'The page cache is only purged by PHP\'s own answers', 'yorozu' ), __( 'Set YOROZU_URL and YOROZU_TOKEN in wp-config.php, so that changes by WP-CLI and cron reach stored pages, too.', 'yorozu' ) )
-				: array( 'recommended', __( 'The web server is not yorozu', 'yorozu' ), __( 'The plugin yorozu does nothing here.', 'yorozu' ) );
+				: self::elsewhere();
 		}
 		try {
 			Client::figures();

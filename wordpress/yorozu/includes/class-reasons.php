@@ -25,6 +25,7 @@ final class Reasons {
 			'authorization' => array( __( 'Asked for with a password', 'yorozu' ), __( 'Answers to a name and password are not stored. Nothing to do.', 'yorozu' ) ),
 			'body'          => array( __( 'An unusual request', 'yorozu' ), __( 'A program, not a browser. Nothing to do.', 'yorozu' ) ),
 			'head'          => array( __( 'Only the head was asked for', 'yorozu' ), __( 'A program that looks whether the page is there. Nothing to do.', 'yorozu' ) ),
+			'partial-miss'  => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
 			'partial'       => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
 			'range-offset'  => array( __( 'Only a part was asked for', 'yorozu' ), __( 'Nothing to do.', 'yorozu' ) ),
 			'min-uses'      => array( __( 'Not visited often enough', 'yorozu' ), __( 'The server stores a page after some visits (min_uses). Nothing to do.', 'yorozu' ) ),

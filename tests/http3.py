@@ -3,7 +3,7 @@
 
   tests/http3.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import asyncio, base64, hashlib, random, subprocess, sys
+import asyncio, base64, hashlib, random, re, subprocess, sys, urllib.request
 from attacks import h3wire
 from browser import Browser
 from peers import PATIENCE, Folder, Server, run, until
@@ -94,6 +94,25 @@ def test_ngtcp2_comes_again_at_once():
                 equal(found.get('early'), b'[] .', said[-2000:])
                 found, said = ngtcp2(server.port, folder, *session, targets=('/early',))
                 equal(found.get('early'), wanted, said[-2000:])
+
+
+def test_handshakes_are_counted():
+    """As those over TCP are: in full, resumed, and with early data."""
+    for setting in ('on', 'off'):
+        with Folder() as folder, served(folder, f'location = /metrics {{ prometheus all; }} ssl_early_data {setting};') as server:
+            session = [f'--session-file={folder}/session', f'--tp-file={folder}/parameters']
+            for _ in range(2):
+                found, said = ngtcp2(server.port, folder, *session, targets=('/small',))
+                equal(found.get('small'), b'small', said[-2000:])
+            equal(handshakes(server), {'full': 1, 'resumed': 1, 'failed': 0, 'timeout': 0}, setting)
+            ngtcp2(server.port, folder, '--ciphers=NORMAL:-VERS-ALL:+VERS-TLS1.3:-CIPHER-ALL:+AES-128-CCM', targets=('/small',))
+            until('the one that failed', lambda: handshakes(server)['failed'] == 1)
+
+
+def handshakes(server):
+    with urllib.request.urlopen(f'http://127.0.0.1:{server.port}/metrics') as answer:
+        found = re.findall(r'^yorozu_tls_handshakes_total{outcome="(\w+)"} (\d+)$', answer.read().decode(), re.M)
+    return {outcome: int(count) for outcome, count in found}
 
 
 def test_clients_prove_their_addresses():

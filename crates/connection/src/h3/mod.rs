@@ -22,7 +22,7 @@ mod write;
 use crate::fields::FieldList;
 use crate::quic::Opening;
 use crate::tls::session;
-use crate::{Connected, current_conf, default_core};
+use crate::{Connected, add_one, current_conf, default_core};
 use control::Outbox;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -34,7 +34,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
-use yorozu_kernel::base::counters::{Counted, Present};
+use yorozu_kernel::base::counters::{COUNTERS, Counted, Present};
 use yorozu_kernel::base::{limits, tasks};
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
@@ -325,13 +325,22 @@ async fn shake_hands(
         () = handle.ending.notified() => return None,
     };
     match shaken {
-        Ok(Ok(connected)) => Some(connected),
+        Ok(Ok(connected)) => {
+            // With early data it is resumed, and as good as over.
+            add_one(&COUNTERS.handshakes);
+            if session::of(client).is_some_and(|session| session.is_resumed()) {
+                add_one(&COUNTERS.handshakes_resumed);
+            }
+            Some(connected)
+        }
         Ok(Err(problem)) => {
+            add_one(&COUNTERS.handshakes_failed);
             let problem: ConnectionError = problem;
             log(&format!("quic handshake failed ({problem}) while SSL handshaking"));
             None
         }
         Err(_) => {
+            add_one(&COUNTERS.handshakes_late);
             log("client timed out (110: Connection timed out) while SSL handshaking");
             None
         }

@@ -7,6 +7,7 @@ use super::keys::Keys;
 use super::socket::Sockets;
 use super::switch::Switch;
 use super::tokens::Tokens;
+use crate::add_one;
 use quinn::{
     AsyncTimer, AsyncUdpSocket, Connecting, EndpointConfig, IdleTimeout, Incoming, Runtime,
     ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
@@ -20,6 +21,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
+use yorozu_kernel::base::counters::COUNTERS;
 use yorozu_kernel::base::{limits, tasks};
 use yorozu_kernel::config::servers::{ListenAddress, ServerId};
 use yorozu_kernel::exchange::Client;
@@ -186,8 +188,17 @@ impl Endpoint {
         let handshake = Handshake { _guest: Guest::new(client, Rc::clone(conf)), count };
         let crypto = Crypto::new(self.suite, client.number);
         let config = server_config(&crypto, &self.keys, &self.tokens, Some((conf, server)));
-        let connecting = incoming.accept_with(Arc::new(config)).ok()?;
-        Some(Opening { connecting, handshake })
+        match incoming.accept_with(Arc::new(config)) {
+            Ok(connecting) => Some(Opening { connecting, handshake }),
+            // Its first message was read, and nothing can come of it.
+            Err(problem) => {
+                add_one(&COUNTERS.handshakes_failed);
+                let text = format!("quic handshake failed ({problem}) while SSL handshaking");
+                let logs = &conf.location(conf.server(server).conf).error_log;
+                logs.connection(Level::Info, client, &text);
+                None
+            }
+        }
     }
 }
 

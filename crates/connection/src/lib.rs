@@ -174,6 +174,14 @@ fn add_one(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Counts a handshake that came to a session. One with early data is resumed, and counted when that came.
+fn count_handshake(is_resumed: bool) {
+    add_one(&COUNTERS.handshakes);
+    if is_resumed {
+        add_one(&COUNTERS.handshakes_resumed);
+    }
+}
+
 /// Shakes hands; `false` if nothing can follow.
 async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
@@ -184,10 +192,7 @@ async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> b
     let shaken = tokio::time::timeout(core.client_header_timeout, handshake(tls, client, &conf));
     match shaken.await {
         Ok(Ok(session)) => {
-            add_one(&COUNTERS.handshakes);
-            if session.is_resumed() {
-                add_one(&COUNTERS.handshakes_resumed);
-            }
+            count_handshake(session.is_resumed());
             let is_first = client.tls.set(Box::new(session)).is_ok();
             debug_assert!(is_first, "a connection shakes hands once");
             true

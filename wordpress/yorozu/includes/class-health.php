@@ -77,7 +77,7 @@ final class Health {
 		$code = (int) wp_remote_retrieve_response_code( $answer );
 		if ( 200 !== $code ) {
 			/* translators: %d: HTTP status, such as 404 */
-			return array( 'recommended', __( 'The front page does not answer as a page', 'yorozu' ), sprintf( __( 'Asked for without cookies, it answers with status %d. Whether the page cache works cannot be told by that.', 'yorozu' ), $code ) );
+			return array( 'recommended', __( 'The front page does not answer as a page', 'yorozu' ), sprintf( __( 'Asked for without cookies, it answers with status %d. That says nothing about the page cache.', 'yorozu' ), $code ) );
 		}
 		$cache = strtoupper( (string) wp_remote_retrieve_header( $answer, 'x-cache' ) );
 		$is_hit = '' === $cache ? '' !== wp_remote_retrieve_header( $answer, 'age' ) : in_array( $cache, array( 'HIT', 'STALE', 'UPDATING' ), true );

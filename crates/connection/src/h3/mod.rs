@@ -22,7 +22,7 @@ mod write;
 use crate::fields::FieldList;
 use crate::quic::Opening;
 use crate::tls::session;
-use crate::{Connected, add_one, current_conf, default_core};
+use crate::{Connected, add_one, count_handshake, current_conf, default_core};
 use control::Outbox;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -326,11 +326,7 @@ async fn shake_hands(
     };
     match shaken {
         Ok(Ok(connected)) => {
-            // With early data it is resumed, and as good as over.
-            add_one(&COUNTERS.handshakes);
-            if session::of(client).is_some_and(|session| session.is_resumed()) {
-                add_one(&COUNTERS.handshakes_resumed);
-            }
+            count_handshake(session::of(client).is_some_and(|session| session.is_resumed()));
             Some(connected)
         }
         Ok(Err(problem)) => {

@@ -258,7 +258,7 @@ mod tests {
             let name: Name =
                 (b"late.example".as_slice().into(), format!("/{number}").into_bytes().into());
             OWN.with(|own| {
-                own.add(Miss { name, reason: WHY, micros, last: turn::unix_millis() + number })
+                own.add(Miss { name, reason: WHY, micros, last: turn::unix_millis() + number });
             });
         }
         let found = latest(2, b"late.example");

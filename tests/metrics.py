@@ -295,6 +295,22 @@ def an_address_that_is_there_twice_is_one_peer():
         equal(len(json.loads(get(server, '/api/9/http/upstreams/web').text)['peers']), 3)
 
 
+def a_zone_of_the_host_is_that_of_each_request():
+    conf = '''server { listen 127.0.0.1:$port; server_name first.example; status_zone $host; location / { status_zone all; return 204; }
+        location /metrics { status_zone off; prometheus all; } }'''
+    with Folder() as folder, site(folder, 0, conf) as server:
+        for host in ('a.example', 'A.example:80', 'b.example', 'a.example'):
+            get(server, '/', Host=host)
+        with socket.create_connection(('127.0.0.1', server.port)) as client:
+            client.sendall(b'GET / HTTP/1.0\r\n\r\n')
+            assert b' 204 ' in client.recv(1000)
+        logged(server, 5)
+        figures = Figures(server)
+        count = lambda zone: figures('yorozu_requests_total', zone=zone, status='2xx')
+        # Without a host it is that of the server.
+        equal([count(zone) for zone in ('a.example', 'b.example', 'first.example')], [3, 1, 1])
+
+
 def ten_thousand_hosts_take_no_more_memory():
     conf = '''status_zone_limit 20; server { listen 127.0.0.1:$port; keepalive_requests 100000; status_zone $http_x_zone;
         location / { status_zone $http_x_zone; return 204; } location /metrics { status_zone off; prometheus all; } }'''

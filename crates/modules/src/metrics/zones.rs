@@ -164,7 +164,16 @@ pub struct Named {
     template: Template,
     /// Whether it is the same for all requests, whose counters are found once.
     is_one: bool,
+    /// Whether it is the variable that is used most, and whose value is there without making it.
+    is_host: bool,
     found: OnceLock<&'static Tally>,
+}
+
+impl Named {
+    fn new(template: Template) -> Self {
+        let is_one = template.as_literal().is_some();
+        Self { template, is_one, is_host: false, found: OnceLock::new() }
+    }
 }
 
 impl Setting for ZoneName {
@@ -172,15 +181,18 @@ impl Setting for ZoneName {
         Ok(match args.word(0) {
             b"off" => Self::Off,
             b"" => return Err(ValueError::new("empty zone name")),
-            name => Self::named(Template::compile(name, args.env)?),
+            name => {
+                let mut named = Named::new(Template::compile(name, args.env)?);
+                named.is_host = name == b"$host";
+                Self::Named(named)
+            }
         })
     }
 }
 
 impl ZoneName {
     pub fn named(template: Template) -> Self {
-        let is_one = template.as_literal().is_some();
-        Self::Named(Named { template, is_one, found: OnceLock::new() })
+        Self::Named(Named::new(template))
     }
 
     /// It names a server's own zone by what all its requests have in common.
@@ -208,6 +220,9 @@ impl ZoneName {
         let Self::Named(named) = self else { return None };
         if let Some(tally) = named.found.get() {
             return Some(tally);
+        }
+        if named.is_host && !exchange.request.host.is_empty() {
+            return Some(zones.of(&exchange.request.host, limit));
         }
         let mut name = Scratch::take();
         named.template.append(exchange, &mut name);

@@ -678,16 +678,19 @@ def screenshots(folder):
         visitors = [threading.Thread(target=visits, args=(server, stop)) for _ in range(3)]
         for visitor in visitors:
             visitor.start()
-        for name, width, height, theme, seconds in [('console', 1280, 1500, 'light', 75), ('console-dark', 1280, 900, 'dark', 45),
-                                                    ('console-phone', 390, 844, 'light', 20)]:
+        for name, width, theme, seconds in [('console', 1280, 'light', 75), ('console-dark', 1280, 'dark', 45), ('console-phone', 390, 'light', 20)]:
             with browser() as chromium:
-                chromium.resize(width, height, is_phone=width < 500)
+                chromium.resize(width, 900, is_phone=width < 500)
                 chromium.open(f'http://localhost:{server.port}/console/')
                 if theme == 'dark':
                     chromium.click('#theme')
                     chromium.run('document.activeElement.blur()')
                 time.sleep(seconds)
-                ask(server, '/console/purge', 'POST', json.dumps({'tags': ['home'], 'host': 'localhost'}), Sec_Fetch_Site='same-origin')
+                for order in [{'tags': ['home'], 'host': 'localhost'}, {'urls': [f'http://localhost:{server.port}/product/teapot/']}]:
+                    ask(server, '/console/purge', 'POST', json.dumps(order), Sec_Fetch_Site='same-origin')
+                time.sleep(1)
+                # All of the page, down to the upstreams.
+                chromium.resize(width, chromium.run('return document.documentElement.scrollHeight'), is_phone=width < 500)
                 time.sleep(1)
                 picture = folder / f'{name}.png'
                 chromium.screenshot(picture)

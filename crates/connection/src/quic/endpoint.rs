@@ -116,7 +116,7 @@ impl Endpoint {
         let suite = first_suite().ok_or_else(failed)?;
         let joined = switch.join(address, secret).map_err(|_| failed())?;
         let keys = joined.keys.clone();
-        let ids = Ids::new(Arc::clone(&keys.id), joined.number);
+        let ids = Ids::new(keys.clone(), joined.number);
         let sockets = Sockets::new(sockets, address, ids.clone(), Arc::clone(switch), joined)?;
         let sockets = Arc::new(sockets);
         let mut config = EndpointConfig::new(Arc::clone(&keys.reset));

@@ -17,6 +17,8 @@ pub(super) struct Keys {
     pub(super) reset: Arc<dyn HmacKey>,
     /// Hides which worker a connection ID belongs to.
     pub(super) id: Arc<HeaderProtectionKey>,
+    /// Drawn, and no other process's: with one secret the process before this one has all the rest, too.
+    pub(super) process: [u8; 2],
 }
 
 impl std::fmt::Debug for Keys {
@@ -40,6 +42,8 @@ impl Keys {
     /// # Errors
     /// The library refuses: it has no randomness.
     pub(super) fn new(secret: Option<&[u8]>) -> Result<Self, aws_lc_rs::error::Unspecified> {
+        let mut process = [0; 2];
+        aws_lc_rs::rand::fill(&mut process)?;
         let mut random = [0; 32];
         let secret = match secret {
             Some(secret) => secret,
@@ -57,6 +61,6 @@ impl Keys {
         let token: Prk = Salt::new(HKDF_SHA256, &[]).extract(&derived(b"av_token_key", 32)?);
         let reset = hmac::Key::new(hmac::HMAC_SHA256, &derived(b"sr_token_key", 32)?);
         let id = HeaderProtectionKey::new(&AES_128, &derived(b"connection id", 16)?)?;
-        Ok(Self { token: Arc::new(token), reset: Arc::new(reset), id: Arc::new(id) })
+        Ok(Self { token: Arc::new(token), reset: Arc::new(reset), id: Arc::new(id), process })
     }
 }

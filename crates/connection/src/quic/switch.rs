@@ -80,8 +80,7 @@ impl Switch {
                 keys: Keys::new(secret)?,
                 queues: HashMap::new(),
                 open: Vec::new(),
-                // What a process before this one had, with the same keys, is not taken for this one's.
-                next: self.hasher.hash_one(address) as u16,
+                next: 0,
             }),
         };
         while known.queues.contains_key(&known.next) {
@@ -129,7 +128,7 @@ impl Switch {
 
     /// A parcel that the process after this one has handed back.
     pub(super) fn take_back(&self, address: SocketAddr, parcel: Parcel) {
-        let id = self.lock().get(&address).map(|known| Ids::new(Arc::clone(&known.keys.id), 0));
+        let id = self.lock().get(&address).map(|known| Ids::new(known.keys.clone(), 0));
         if let Some(Owner::Endpoint(number)) = id.map(|id| id.owner(&parcel.bytes)) {
             self.hand_over(address, number, parcel);
         }

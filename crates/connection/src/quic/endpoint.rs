@@ -117,7 +117,8 @@ impl Endpoint {
         let joined = switch.join(address, secret).map_err(|_| failed())?;
         let keys = joined.keys.clone();
         let ids = Ids::new(keys.clone(), joined.number);
-        let sockets = Sockets::new(sockets, address, ids.clone(), Arc::clone(switch), joined)?;
+        let log = conf.error_log.clone();
+        let sockets = Sockets::new(sockets, address, ids.clone(), Arc::clone(switch), joined, log)?;
         let sockets = Arc::new(sockets);
         let mut config = EndpointConfig::new(Arc::clone(&keys.reset));
         config.supported_versions(vec![VERSION]);

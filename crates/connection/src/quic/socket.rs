@@ -6,15 +6,24 @@ use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use std::fmt::{self, Debug};
 use std::future::Future;
-use std::io::{self, IoSliceMut};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
+use yorozu_kernel::logging::error::{Level, os_error};
+use yorozu_kernel::logging::error_log::ErrorLogs;
+
+/// How often a socket that fails is read again at once; chosen: errors of the network come one at a time, before what is
+/// there to be read.
+const READS_MAX: usize = 4;
+/// The time between two lines of the log about failures; chosen.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// One of the system's sockets.
 #[derive(Debug)]
@@ -34,6 +43,9 @@ pub(super) struct Sockets {
     queue: Mutex<mpsc::Receiver<Parcel>>,
     /// Whether the endpoint takes no more connections.
     is_closed: AtomicBool,
+    log: ErrorLogs,
+    /// When a failure was logged.
+    logged: Mutex<Option<Instant>>,
 }
 
 impl Drop for Sockets {
@@ -57,6 +69,7 @@ impl Sockets {
         ids: Ids,
         switch: Arc<Switch>,
         Joined { number, queue, .. }: Joined,
+        log: ErrorLogs,
     ) -> io::Result<Self> {
         let part = |socket: &std::net::UdpSocket| {
             let state = UdpSocketState::new(socket.into())?;
@@ -64,10 +77,11 @@ impl Sockets {
         };
         let parts = sockets.iter().map(part).collect::<io::Result<Vec<_>>>()?;
         if parts.is_empty() {
-            return Err(io::ErrorKind::NotConnected.into());
+            return Err(ErrorKind::NotConnected.into());
         }
         let (queue, is_closed) = (Mutex::new(queue), AtomicBool::new(false));
-        Ok(Self { parts, address, number, ids, switch, queue, is_closed })
+        let logged = Mutex::default();
+        Ok(Self { parts, address, number, ids, switch, queue, is_closed, log, logged })
     }
 
     /// No connection begins here any more.
@@ -91,6 +105,27 @@ impl Sockets {
             }
         }
         Poll::Pending
+    }
+
+    /// Reads what the system has. Behind a failure that stays the socket counts as empty until more arrives: the worker has
+    /// others to serve, and the library would end all connections of the endpoint.
+    fn read(&self, mut recv: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+        for _ in 0..READS_MAX {
+            match recv() {
+                Err(problem) if problem.kind() != ErrorKind::WouldBlock => self.note(&problem),
+                read => return read,
+            }
+        }
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    fn note(&self, problem: &io::Error) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_none_or(|logged| logged.elapsed() >= SILENCE) {
+            *logged = Some(Instant::now());
+            let text = format!("recvmsg() at {} failed ({})", self.address, os_error(problem));
+            self.log.process(Level::Alert, &text);
+        }
     }
 
     /// Hands over what is for other endpoints; the library skips what has no length.
@@ -148,8 +183,9 @@ impl AsyncUdpSocket for Sockets {
         }
         for Part { io, state } in &self.parts {
             while io.poll_recv_ready(context)?.is_ready() {
-                let read = io.try_io(Interest::READABLE, || state.recv(io.into(), buffers, metas));
-                if let Ok(count) = read {
+                let mut recv = || self.read(|| state.recv(io.into(), buffers, metas));
+                // Any other error would leave the socket readable.
+                if let Ok(count) = io.try_io(Interest::READABLE, &mut recv) {
                     self.sort(&buffers[..count], &mut metas[..count]);
                     return Poll::Ready(Ok(count));
                 }
@@ -203,5 +239,43 @@ impl UdpPoller for Poller {
         let done = ready!(writable.as_mut().poll(context));
         self.writable = None;
         Poll::Ready(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use yorozu_kernel::logging::error_log::{Sink, Target};
+    use yorozu_kernel::logging::memory::Ring;
+
+    fn sockets(socket: std::net::UdpSocket, log: ErrorLogs) -> Sockets {
+        let (switch, address) = (Arc::new(Switch::default()), socket.local_addr().unwrap());
+        let joined = switch.join(address, None).unwrap();
+        let ids = Ids::new(joined.keys.clone(), joined.number);
+        Sockets::new(&[socket], address, ids, switch, joined, log).unwrap()
+    }
+    #[tokio::test]
+    async fn a_socket_that_cannot_be_read_keeps_no_worker_busy() {
+        // From one that listens nothing is received, though the system says that it is readable.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ring, mut log) = (Arc::new(Ring::new(4096)), ErrorLogs::default());
+        log.push(Target(Sink::Memory(Arc::clone(&ring)), Level::Alert));
+        let sockets = sockets(OwnedFd::from(listener).into(), log);
+        let io = &sockets.parts[0].io;
+        let is_readable = || io.try_io(Interest::READABLE, || Ok(())).is_ok();
+        io.readable().await.unwrap();
+        assert!(is_readable());
+        std::future::poll_fn(|context| {
+            let (mut bytes, mut metas) = ([0; 2048], [RecvMeta::default()]);
+            let read = sockets.poll_recv(context, &mut [IoSliceMut::new(&mut bytes)], &mut metas);
+            assert!(read.is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        assert!(!is_readable());
+        let log = String::from_utf8(ring.text()).unwrap();
+        assert!(log.contains("failed (107: "), "{log}");
     }
 }

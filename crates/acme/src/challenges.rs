@@ -42,9 +42,42 @@ pub struct Challenges {
 #[derive(Debug, Default)]
 struct Expected {
     /// Answers by token.
-    http: HashMap<String, Bytes>,
+    http: Answers<Bytes>,
     /// Settings for a handshake, by the name that is asked for.
-    alpn: HashMap<String, Arc<ServerConfig>>,
+    alpn: Answers<Arc<ServerConfig>>,
+    /// How many questions were expected so far.
+    serial: u64,
+}
+
+/// Answers by what is asked. Several may expect the same: an issuer may have two orders share an authorization, and its
+/// token. Each is numbered, and the last one is given.
+#[derive(Debug)]
+struct Answers<T>(HashMap<String, Vec<(u64, T)>>);
+
+impl<T> Default for Answers<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T: Clone> Answers<T> {
+    fn put(&mut self, asked: String, number: u64, answer: T) {
+        self.0.entry(asked).or_default().push((number, answer));
+    }
+
+    fn get(&self, asked: &[u8]) -> Option<T> {
+        let (_, answer) = self.0.get(std::str::from_utf8(asked).ok()?)?.last()?;
+        Some(answer.clone())
+    }
+
+    fn remove(&mut self, asked: &str, number: u64) {
+        if let Some(answers) = self.0.get_mut(asked) {
+            answers.retain(|(its, _)| *its != number);
+            if answers.is_empty() {
+                self.0.remove(asked);
+            }
+        }
+    }
 }
 
 /// A question that is expected as long as this lives.
@@ -52,47 +85,51 @@ struct Expected {
 pub(crate) struct Expectation {
     challenges: Arc<Challenges>,
     kind: Kind,
-    name: String,
+    asked: String,
+    number: u64,
 }
 
 impl Drop for Expectation {
     fn drop(&mut self) {
         let mut expected = self.challenges.lock();
         match self.kind {
-            Kind::Http => drop(expected.http.remove(&self.name)),
-            Kind::TlsAlpn => drop(expected.alpn.remove(&self.name)),
+            Kind::Http => expected.http.remove(&self.asked, self.number),
+            Kind::TlsAlpn => expected.alpn.remove(&self.asked, self.number),
         }
-        self.challenges.count.store(expected.http.len() + expected.alpn.len(), Ordering::Release);
+        self.challenges.count.fetch_sub(1, Ordering::Release);
     }
 }
 
 impl Challenges {
     fn lock(&self) -> MutexGuard<'_, Expected> {
-        // Each change is one call.
+        // What a panic between two steps leaves is an answer too many.
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(
         self: &Arc<Self>,
         kind: Kind,
-        name: String,
-        put: impl FnOnce(&mut Expected, String),
+        asked: String,
+        put: impl FnOnce(&mut Expected, String, u64),
     ) -> Expectation {
         let mut expected = self.lock();
-        put(&mut expected, name.clone());
-        self.count.store(expected.http.len() + expected.alpn.len(), Ordering::Release);
-        Expectation { challenges: Arc::clone(self), kind, name }
+        expected.serial += 1;
+        let number = expected.serial;
+        put(&mut expected, asked.clone(), number);
+        self.count.fetch_add(1, Ordering::Release);
+        Expectation { challenges: Arc::clone(self), kind, asked, number }
     }
 
     /// Answers http-01 from now on.
     pub(crate) fn expect_http(self: &Arc<Self>, token: &str, answer: &str) -> Expectation {
         let answer = Bytes::copy_from_slice(answer.as_bytes());
-        self.note(Kind::Http, token.to_owned(), |expected, token| {
-            expected.http.insert(token, answer);
+        self.note(Kind::Http, token.to_owned(), |expected, token, number| {
+            expected.http.put(token, number, answer);
         })
     }
 
-    /// Answers tls-alpn-01 from now on, with a certificate that holds the digest.
+    /// Answers tls-alpn-01 from now on, with a certificate that holds the digest. The issuer says a name and no more, so
+    /// that of two orders with a name one waits for the other ([`Names`](crate::names::Names)).
     ///
     /// # Errors
     /// The certificate cannot be made.
@@ -101,10 +138,9 @@ impl Challenges {
         identifier: &Identifier,
         digest: &[u8],
     ) -> Result<Expectation, String> {
-        let name = asked_name(identifier);
-        let settings = alpn_settings(identifier, digest)?;
-        Ok(self.note(Kind::TlsAlpn, name, |expected, name| {
-            expected.alpn.insert(name, Arc::new(settings));
+        let settings = Arc::new(alpn_settings(identifier, digest)?);
+        Ok(self.note(Kind::TlsAlpn, asked_name(identifier), |expected, name, number| {
+            expected.alpn.put(name, number, settings);
         }))
     }
 
@@ -117,14 +153,14 @@ impl Challenges {
         if self.is_empty() {
             return None;
         }
-        self.lock().alpn.get(std::str::from_utf8(name).ok()?).cloned()
+        self.lock().alpn.get(name)
     }
 
     fn http(&self, token: &[u8]) -> Option<Bytes> {
         if self.is_empty() {
             return None;
         }
-        self.lock().http.get(std::str::from_utf8(token).ok()?).cloned()
+        self.lock().http.get(token)
     }
 }
 
@@ -214,5 +250,20 @@ mod tests {
         assert!(challenges.is_empty());
         assert_eq!(challenges.http(b"token"), None);
         assert!(challenges.alpn(b"a.example").is_none());
+    }
+
+    #[test]
+    fn what_two_expect_is_expected_until_both_are_done() {
+        let challenges = Arc::new(Challenges::default());
+        let first = challenges.expect_http("token", "one");
+        let second = challenges.expect_http("token", "two");
+        assert_eq!(challenges.http(b"token").as_deref(), Some(&b"two"[..]));
+        drop(second);
+        assert_eq!(challenges.http(b"token").as_deref(), Some(&b"one"[..]));
+        let again = challenges.expect_http("token", "three");
+        drop(first);
+        assert_eq!(challenges.http(b"token").as_deref(), Some(&b"three"[..]));
+        drop(again);
+        assert!(challenges.is_empty());
     }
 }

@@ -21,6 +21,7 @@ pub mod directives;
 pub mod identifier;
 pub mod issuer;
 pub mod keeper;
+mod names;
 mod order;
 mod schedule;
 mod session;

@@ -9,7 +9,8 @@
 //! | refused for what is in the configuration | waits for a reload |
 
 use crate::certificate::{Certificate, Duty, Next, Shown, now};
-use crate::challenges::Challenges;
+use crate::challenges::{Challenges, Kind};
+use crate::names::Names;
 use crate::order::Ordering;
 use crate::schedule;
 use crate::session::{Accounts, Failure, Session, open};
@@ -47,6 +48,7 @@ pub(crate) struct Office {
     folders: RefCell<HashMap<PathBuf, Weak<Folder>>>,
     orders: Semaphore,
 }
+    names: Names,
 
 impl Office {
     pub(crate) fn new(challenges: Arc<Challenges>) -> Self {
@@ -57,6 +59,7 @@ impl Office {
             folders: RefCell::default(),
             orders: Semaphore::new(ORDERS_MAX),
         }
+            names: Names::default(),
     }
 
     /// The folder, locked; `None`: another process has it.
@@ -213,6 +216,13 @@ impl Tended {
         let got = tokio::time::timeout(ORDER_TIMEOUT, work).await.unwrap_or_else(|_| late());
         if got.as_ref().is_err_and(|why| why.kind.as_deref() == Some("accountDoesNotExist")) {
             // The next attempt registers another one.
+        // Before the turn: who waits for names keeps no other order waiting.
+        let _names = match duty.issuer.challenge {
+            Kind::Http => None,
+            Kind::TlsAlpn => {
+                Some(self.office.names.take(&self.certificate.order.identifiers).await)
+            }
+        };
             let issuer = &duty.issuer;
             let own = issuer.account_key.as_ref().map(|key| key_text(&key.0));
             let uri = issuer.uri.to_string();

@@ -1,6 +1,7 @@
 //! When what is due: pure, from times to times.
 
 use std::time::Duration;
+use tokio::time::Instant;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Pauses after failures one after the other; nginx's.
@@ -54,14 +55,43 @@ pub(crate) fn within_of_new(
     within((begin.max(earliest.min(end)), end), chance)
 }
 
-/// When the issuer is asked when to renew after a reload: sooner than planned, but not at each of many.
-pub(crate) fn info_after_reload(asked: Duration, planned: Duration) -> Duration {
-    planned.min(asked + INFO_PAUSE_MIN)
-}
-
 /// The time until the issuer is asked again when to renew.
 pub(crate) fn info_pause(said: Duration) -> Duration {
     said.clamp(INFO_PAUSE_MIN, INFO_PAUSE_MAX)
+}
+
+/// When the next order may be begun, by a clock that nobody sets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Attempts {
+    next: Option<Instant>,
+    /// Until when the issuer wants to be left alone: it does so also after a reload.
+    alone_until: Option<Instant>,
+}
+
+impl Attempts {
+    /// An order failed: the time until the next one.
+    pub(crate) fn failed(
+        &mut self,
+        now: Instant,
+        pause: Duration,
+        retry_after: Option<Duration>,
+    ) -> Duration {
+        let alone = retry_after.unwrap_or_default().min(PAUSE_MAX);
+        self.alone_until = Some(now + alone);
+        let pause = pause.max(alone);
+        self.next = Some(now + pause);
+        pause
+    }
+
+    /// What was wrong may be repaired.
+    pub(crate) fn reloaded(&mut self) {
+        self.next = self.alone_until;
+    }
+
+    /// The time until the next order.
+    pub(crate) fn left(&self, now: Instant) -> Duration {
+        self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +103,26 @@ mod tests {
         let seconds = [1, 2, 3, 4, 100].map(|failures| pause(failures, 0.0).as_secs());
         assert_eq!(seconds, [60, 600, 6000, 86_400, 86_400]);
         assert_eq!(pause(1, 1.0), Duration::from_millis(61_200));
+    }
+
+    #[test]
+    fn an_attempt_comes_after_its_pause_and_a_reload_shortens_it_to_what_the_issuer_wants() {
+        let (mut attempts, begun) = (Attempts::default(), Instant::now());
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        assert_eq!(attempts.left(begun), Duration::ZERO);
+        assert_eq!(attempts.failed(begun, minutes(10), None), minutes(10));
+        // Who looks at the clock meanwhile waits on.
+        assert_eq!(attempts.left(begun + minutes(9)), minutes(1));
+        attempts.reloaded();
+        assert_eq!(attempts.left(begun), Duration::ZERO);
+        assert_eq!(attempts.failed(begun, minutes(10), Some(minutes(5))), minutes(10));
+        attempts.reloaded();
+        assert_eq!(attempts.left(begun + minutes(1)), minutes(4));
+        assert_eq!(attempts.failed(begun, minutes(1), Some(minutes(5))), minutes(5));
+        attempts.reloaded();
+        attempts.reloaded();
+        assert_eq!(attempts.left(begun), minutes(5));
+        assert_eq!(attempts.failed(begun, minutes(1), Some(DAY * 365)), DAY);
     }
 
     #[test]

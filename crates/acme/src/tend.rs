@@ -5,14 +5,14 @@
 //! | another process has the lock | looks at the disk every few seconds |
 //! | not issued | orders at once |
 //! | issued | asks the issuer when to renew, where it tells; waits; orders |
-//! | failed | orders again after 1, 10, 100 minutes, then a day; or at a reload |
+//! | failed | orders again after 1, 10, 100 minutes, then a day; or at a reload, if the issuer does not want to be left alone |
 //! | refused for what is in the configuration | waits for a reload |
 
 use crate::certificate::{Certificate, Duty, Next, Shown, now};
 use crate::challenges::{Challenges, Kind};
 use crate::names::Names;
 use crate::order::Ordering;
-use crate::schedule;
+use crate::schedule::{self, Attempts};
 use crate::session::{Accounts, Failure, Session, open};
 use crate::state::{self, Folder};
 use instant_acme::Error;
@@ -23,6 +23,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
 use yorozu_kernel::base::faults;
 use yorozu_kernel::logging::error::Level;
 use yorozu_tls::pem::key_text;
@@ -47,8 +48,8 @@ pub(crate) struct Office {
     /// Gone with the last certificate that is kept there.
     folders: RefCell<HashMap<PathBuf, Weak<Folder>>>,
     orders: Semaphore,
-}
     names: Names,
+}
 
 impl Office {
     pub(crate) fn new(challenges: Arc<Challenges>) -> Self {
@@ -58,8 +59,8 @@ impl Office {
             opening: Mutex::new(()),
             folders: RefCell::default(),
             orders: Semaphore::new(ORDERS_MAX),
-        }
             names: Names::default(),
+        }
     }
 
     /// The folder, locked; `None`: another process has it.
@@ -85,8 +86,9 @@ impl Office {
 struct Renewal {
     at: Option<Duration>,
     window: Option<(Duration, Duration)>,
-    asked: Duration,
     ask_at: Duration,
+    /// It is not asked before, whatever is reloaded.
+    not_before: Duration,
     failures: u32,
 }
 
@@ -96,6 +98,7 @@ struct Tended {
     office: Rc<Office>,
     folder: Option<Rc<Folder>>,
     renewal: Renewal,
+    attempts: Attempts,
     /// Whether it was issued just now, and its time of renewal is not known yet.
     is_new: bool,
 }
@@ -103,8 +106,14 @@ struct Tended {
 /// Tends a certificate as long as it is wanted.
 pub(crate) async fn tend(certificate: Arc<Certificate>, office: Rc<Office>) {
     let mut reread = certificate.reread();
-    let mut tended =
-        Tended { certificate, office, folder: None, renewal: Renewal::default(), is_new: false };
+    let mut tended = Tended {
+        certificate,
+        office,
+        folder: None,
+        renewal: Renewal::default(),
+        attempts: Attempts::default(),
+        is_new: false,
+    };
     loop {
         reread.borrow_and_update();
         faults::point("acme");
@@ -123,8 +132,8 @@ pub(crate) async fn tend(certificate: Arc<Certificate>, office: Rc<Office>) {
                 }
                 // What was wrong may be repaired.
                 tended.certificate.note(|standing| standing.failures = 0);
-                let Renewal { asked, ask_at, .. } = tended.renewal;
-                tended.renewal.ask_at = schedule::info_after_reload(asked, ask_at);
+                tended.attempts.reloaded();
+                tended.renewal.ask_at = tended.renewal.ask_at.min(tended.renewal.not_before);
             }
         }
     }
@@ -171,6 +180,11 @@ impl Tended {
                 return Some(left.min(self.renewal.ask_at.saturating_sub(now())).max(LOOK));
             }
         }
+        let left = self.attempts.left(Instant::now());
+        if !left.is_zero() {
+            certificate.note(|standing| standing.next = Next::Order(now() + left));
+            return Some(left);
+        }
         match self.order(&duty).await {
             Ok(shown) => {
                 let end = shown.validity.1;
@@ -202,6 +216,13 @@ impl Tended {
     }
 
     async fn order(&self, duty: &Arc<Duty>) -> Result<Shown, Failure> {
+        // Before the turn: who waits for names keeps no other order waiting.
+        let _names = match duty.issuer.challenge {
+            Kind::Http => None,
+            Kind::TlsAlpn => {
+                Some(self.office.names.take(&self.certificate.order.identifiers).await)
+            }
+        };
         let _turn = self.office.orders.acquire().await;
         self.certificate.note(|standing| standing.next = Next::Ordering);
         let folder = self.folder.as_deref();
@@ -216,13 +237,6 @@ impl Tended {
         let got = tokio::time::timeout(ORDER_TIMEOUT, work).await.unwrap_or_else(|_| late());
         if got.as_ref().is_err_and(|why| why.kind.as_deref() == Some("accountDoesNotExist")) {
             // The next attempt registers another one.
-        // Before the turn: who waits for names keeps no other order waiting.
-        let _names = match duty.issuer.challenge {
-            Kind::Http => None,
-            Kind::TlsAlpn => {
-                Some(self.office.names.take(&self.certificate.order.identifiers).await)
-            }
-        };
             let issuer = &duty.issuer;
             let own = issuer.account_key.as_ref().map(|key| key_text(&key.0));
             let uri = issuer.uri.to_string();
@@ -233,10 +247,10 @@ impl Tended {
     }
 
     /// Notes a failure; the time until the next attempt.
-    fn fail(&self, failure: &Failure) -> Option<Duration> {
+    fn fail(&mut self, failure: &Failure) -> Option<Duration> {
         let certificate = &self.certificate;
         let pause = schedule::pause(certificate.standing().failures + 1, fastrand::f64());
-        let pause = pause.max(failure.retry_after.unwrap_or_default().min(INFO_PAUSE * 2));
+        let pause = self.attempts.failed(Instant::now(), pause, failure.retry_after);
         let next = match failure.is_final {
             true => Next::Reload,
             false => Next::Order(now() + pause),
@@ -267,7 +281,7 @@ impl Tended {
     }
 
     async fn ask(&mut self, duty: &Arc<Duty>, shown: &Shown) {
-        self.renewal.asked = now();
+        self.renewal.not_before = now() + schedule::info_pause(Duration::ZERO);
         let failed = match self.window(duty, shown).await {
             Ok(Some((window, pause))) => {
                 self.renewal.ask_at = now() + pause;
@@ -287,7 +301,9 @@ impl Tended {
             Err(failure) => {
                 self.renewal.failures += 1;
                 let pause = schedule::pause(self.renewal.failures, fastrand::f64());
-                self.renewal.ask_at = now() + pause.min(INFO_PAUSE);
+                let alone = schedule::info_pause(failure.retry_after.unwrap_or_default());
+                self.renewal.not_before = now() + alone;
+                self.renewal.ask_at = now() + pause.min(INFO_PAUSE).max(alone);
                 failure.text
             }
         };

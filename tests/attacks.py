@@ -55,10 +55,11 @@ def main(names):
     problems = [] if CASE else list(overstated(results))
     for problem in problems:
         told(f'the claims of {DOCUMENT.name}', 0, 1, problem)
-    good = sum(not result.wrong for result in results)
-    failed = len(results) - good + len(problems)
-    print(f'{good} passed, {failed} failed')
-    return 1 if failed or not results else 0
+    good = sum(result.cases > 0 and not result.wrong for result in results)
+    failed = sum(bool(result.wrong) for result in results) + len(problems)
+    ignored = sum(len(result.lacking) for result in results)
+    print(f'{good} passed, {failed} failed' + (f', {ignored} ignored' if ignored else ''))
+    return 1 if failed or good + ignored == 0 else 0
 
 
 if __name__ == '__main__':

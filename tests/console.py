@@ -8,7 +8,7 @@ import contextlib, http.client, json, os, pathlib, random, select, shutil, signa
 import urllib.parse
 from browser import ENTER, SPACE, TAB, Browser
 from metrics import origin, samples
-from peers import PATIENCE, YOROZU, Folder, Server, free_port, listens, run, until
+from peers import PATIENCE, YOROZU, Folder, Ignored, Server, free_port, listens, run, until
 
 SITE = '''
     proxy_cache_path $dir/cache keys_zone=pages:1m memory=4m;
@@ -704,9 +704,19 @@ def screenshots(folder):
 def main(words):
     if words[:1] == ['--screenshots']:
         return screenshots(*words[1:])
-    tests = TESTS + ([top_shows_resizes_and_leaves_the_terminal_as_it_was] if shutil.which('tmux') else [])
-    tests += (IN_A_BROWSER if shutil.which('chromedriver') and not os.environ.get('QUICK') else [])
-    return run({test.__name__.replace('_', '-'): test for test in tests}, words)
+    tests = {top_shows_resizes_and_leaves_the_terminal_as_it_was: 'tmux'} | dict.fromkeys(TESTS)
+    tests |= {} if os.environ.get('QUICK') else dict.fromkeys(IN_A_BROWSER, 'chromedriver')
+    return run({test.__name__.replace('_', '-'): with_program(test, program) for test, program in tests.items()}, words)
+
+
+def with_program(test, program):
+    """The test, or what says that it cannot be run."""
+    if program is None or shutil.which(program):
+        return test
+
+    def ignored():
+        raise Ignored(f'{program} is not there')
+    return ignored
 
 
 if __name__ == '__main__':

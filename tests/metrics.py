@@ -124,7 +124,9 @@ def equal(got, wanted, what=''):
 
 def checked(text):
     """What Prometheus' own checker says of a report, if it is there."""
-    if PROMTOOL:
+    if not PROMTOOL:
+        print('ignored  what promtool says of metrics: it is not there')
+    else:
         done = subprocess.run([PROMTOOL, 'check', 'metrics'], input=text, text=True, capture_output=True)
         assert done.returncode == 0, f'{done.stdout}{done.stderr}{text}'
 

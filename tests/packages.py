@@ -24,4 +24,4 @@ def need_aioquic():
         if done.returncode == 0:
             whole.touch()
             return None
-    return f'{AIOQUIC} cannot be installed: {done.stderr.strip()[-300:]}'
+    return f'{AIOQUIC} cannot be installed: {" ".join(done.stderr.split())[-300:]}'

@@ -1,5 +1,5 @@
 """Real peers for the tests: PHP-FPM, Apache with PHP, memcached, and the servers under test."""
-import contextlib, itertools, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
+import collections, contextlib, itertools, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
 from supervised import below, mount_for_itself
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -281,6 +281,14 @@ def in_group(group):
     return found
 
 
+class Ignored(Exception):
+    """Says why a test is not run here."""
+
+
+# The status of a test that is not run here.
+IGNORED = 77
+
+
 def tried(name, test, out):
     """Runs a test in a new process, so that none can end or hold up the others; the child's id."""
     sys.stdout.flush()
@@ -294,6 +302,9 @@ def tried(name, test, out):
         mount_for_itself()
         test()
         status = 0
+    except Ignored as why:
+        print(' '.join(str(why).split()))
+        status = IGNORED
     except BaseException:
         traceback.print_exc()
     finally:
@@ -303,23 +314,12 @@ def tried(name, test, out):
         os._exit(status)
 
 
-def ended(pid, seconds):
-    """A child's status; none if it was ended because its time was up."""
-    end = time.monotonic() + seconds
-    try:
-        while time.monotonic() < end:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-    except KeyboardInterrupt:
-        os.waitpid(pid, 0)
-        raise
+def end_all(pid):
+    """Ends a child, and all processes below it."""
     for late in [pid, *below(pid)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(late, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return None
 
 
 def told(name, seconds, status, output=''):
@@ -329,18 +329,52 @@ def told(name, seconds, status, output=''):
     return status == 0
 
 
-def run(tests, names, seconds=240):
-    """Runs functions whose names contain one of `names`, each for `seconds` at most; says how many passed."""
-    passed = failed = 0
-    for name, test in tests.items():
-        if names and not any(part in name for part in names):
-            continue
-        with tempfile.TemporaryFile('w+', errors='replace') as out:
-            begun = time.monotonic()
-            status = ended(tried(name, test, out), seconds * PATIENCE)
+class Running:
+    """A test that runs in a process of its own."""
+
+    def __init__(self, name, test, seconds):
+        self.name, self.seconds, self.begun = name, seconds * PATIENCE, time.monotonic()
+        self.out = tempfile.TemporaryFile('w+', errors='replace')
+        self.pid = tried(name, test, self.out)
+
+    def is_over(self):
+        found, status = os.waitpid(self.pid, os.WNOHANG)
+        self.status = os.waitstatus_to_exitcode(status) if found else None
+        return found or time.monotonic() > self.begun + self.seconds
+
+    def told(self):
+        """Prints its outcome; of one that was not over in time the processes are ended."""
+        late = ''
+        if self.status is None:
+            end_all(self.pid)
+            late = f'it was not over after {self.seconds:.0f} s\n'
+        with self.out as out:
             out.seek(0)
-            more = f'it was not over after {seconds * PATIENCE:.0f} s\n' if status is None else ''
-            is_good = told(name, time.monotonic() - begun, status, out.read() + more)
-        passed, failed = passed + is_good, failed + (not is_good)
-    print(f'{passed} passed, {failed} failed')
-    return 1 if failed or not passed else 0
+            text = out.read() + late
+        if self.status == IGNORED:
+            print(f'ignored {self.name}: {text.splitlines()[-1]}', flush=True)
+            return 'ignored'
+        return 'passed' if told(self.name, time.monotonic() - self.begun, self.status, text) else 'failed'
+
+
+def run(tests, names, seconds=240, at_once=1):
+    """Runs functions whose names contain one of `names`, each for `seconds` at most; says how many passed. Some may run at
+    once: those that mostly wait."""
+    waiting = [(name, test) for name, test in tests.items() if not names or any(part in name for part in names)]
+    running, counts = [], collections.Counter()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(Running(*waiting.pop(0), seconds))
+            for one in [one for one in running if one.is_over()]:
+                running.remove(one)
+                counts[one.told()] += 1
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        # They were told, too.
+        for one in running:
+            os.waitpid(one.pid, 0)
+        raise
+    ignored = f', {counts["ignored"]} ignored' if counts['ignored'] else ''
+    print(f'{counts["passed"]} passed, {counts["failed"]} failed{ignored}')
+    return 1 if counts['failed'] or not counts.total() else 0

@@ -122,12 +122,22 @@ done
 
 def test_each_test_of_a_file_ends_by_itself():
     text = f'''import sys; sys.path.insert(0, {str(ROOT / "tests")!r}); import os, peers, time
-tests = dict(dies=lambda: os._exit(0 + 7), hangs=lambda: time.sleep(4321), is_wrong=lambda: 1 / 0, is_good=lambda: print('said'))
-sys.exit(peers.run(tests, [], 1))'''
-    done = subprocess.run([sys.executable, '-B', '-c', text], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stdout.endswith('1 passed, 3 failed\n'), done.stdout + done.stderr
-    for word in ('FAILED  dies', 'FAILED  hangs', 'it was not over', 'FAILED  is_wrong', 'ZeroDivisionError', 'ok      is_good', 'said'):
+tests = dict(dies=lambda: os._exit(0 + 7), hangs=lambda: time.sleep(4321), is_wrong=lambda: 1 / 0, is_good=lambda: print('said'),
+    lacks=lambda: lack())
+def lack():
+    print('begun')
+    raise peers.Ignored('a thing\\nis not there')
+sys.exit(peers.run(tests, [], 1, at_once=AT_ONCE))'''
+    for at_once in (1, 3):
+        done = subprocess.run([sys.executable, '-B', '-c', text.replace('AT_ONCE', str(at_once))], capture_output=True, text=True)
+        assert done.returncode == 1 and done.stdout.endswith('1 passed, 3 failed, 1 ignored\n'), done.stdout + done.stderr
+        said(done)
+
+
+def said(done):
+    for word in ('ignored lacks: a thing is not there', 'FAILED  dies', 'FAILED  hangs', 'it was not over', 'FAILED  is_wrong', 'ZeroDivisionError', 'ok      is_good', 'said'):
         assert word in done.stdout, (word, done.stdout)
+    assert 'ok      lacks' not in done.stdout
 
 
 def test_ports_are_given_once():

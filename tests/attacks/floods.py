@@ -466,11 +466,13 @@ class Bounded:
         self.server.stop()
 
     async def flooded(self, tried, floods, other):
-        for flood in floods:
-            if not tried.wants(flood.__name__):
+        """One after the other; those of a group, which have one bound, together."""
+        for group in floods:
+            group = [flood for flood in (group if isinstance(group, tuple) else (group,)) if tried.wants(flood.__name__)]
+            if not group:
                 continue
-            async with Watch(tried, self.server, flood.__name__, other):
-                await tried.attempt(flood.__name__, flood(self.server))
+            async with Watch(tried, self.server, '|'.join(flood.__name__ for flood in group), other):
+                await asyncio.gather(*[tried.attempt(flood.__name__, flood(self.server)) for flood in group])
             if self.server.process.poll() is not None:
                 self.server.stop()
                 self.__enter__()

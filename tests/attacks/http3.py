@@ -11,7 +11,7 @@ from .h3wire import (CANCEL_PUSH, CLOSED_CRITICAL_STREAM, CONTROL, DATA, DECODER
                      MAX_PUSH_ID, MISSING_SETTINGS, PUSH, PUSH_PROMISE, SETTINGS, SETTINGS_ERROR, START,
                      STREAM_CREATION_ERROR, Connection, frame, get, headers, integer, section)
 from .origins import HttpOrigin
-from .wire import ask
+from .wire import ask, together
 
 PRIORITY_UPDATE = 0xf0700
 PROTOCOL_VIOLATION = 0xa
@@ -285,10 +285,9 @@ async def a_slow_body(server):
         assert answer is None or answer[0][b':status'] == b'408', answer
 
 
-ALLOWED = [streams_of_unknown_types, settings_byte_by_byte, no_control_stream, priorities, unknown_frames_of_a_request,
-           entries_that_come_late, answers_that_are_not_wanted, a_busy_connection_stays, a_client_behind_another_address,
-           a_client_elsewhere, new_keys, a_slow_body,
-           a_blocked_stream_that_is_reset]
+ALLOWED = [a_busy_connection_stays, streams_of_unknown_types, settings_byte_by_byte, no_control_stream, priorities, unknown_frames_of_a_request,
+           entries_that_come_late, answers_that_are_not_wanted, a_client_behind_another_address,
+           a_client_elsewhere, new_keys, a_slow_body, a_blocked_stream_that_is_reset]
 
 
 # What the log has of a client that gives up more than it takes.
@@ -360,7 +359,7 @@ async def rapid_reset_of_heads(server):
     await resets(server, b'\1\x40\xffx', give_up, 2, end=False)
 
 
-async def streamed(server, first, piece, pieces, kind='ask', count=2, seconds=3):
+async def streamed(server, first, piece, pieces, kind='ask', count=2, seconds=8):
     """Sends a stream that goes on and on, as fast as the server takes it."""
     async def work(connection):
         stream = connection.ask(first, end=False) if kind == 'ask' else connection.open(first)
@@ -692,13 +691,14 @@ async def replayed_datagrams(server):
         await is_taken(connection)
 
 
-FLOODS = [rapid_reset, rapid_stop, rapid_reset_of_heads, unknown_frames, an_endless_unknown_frame, empty_unknown_frames,
-          empty_data, an_endless_section, a_large_section, many_fields, a_compression_bomb, copies_of_entries,
-          changes_of_the_table, capacities, cancellations, an_endless_control_frame, push_numbers, priority_updates,
-          blocked_streams, no_room_for_answers, clients_that_are_gone, idle_clients, slow_streams,
-          acknowledgements_of_what_was_not_sent, acknowledgements_of_all, pings, gaps, bytes_apart,
-          path_challenges, connection_ids, windows, the_same_data_again, amplification, first_datagrams, any_datagrams,
-          replayed_datagrams]
+# Those that mostly wait, or that send little before they do, run together; not those that count lines of the log or bytes.
+FLOODS = [rapid_reset, rapid_stop, rapid_reset_of_heads, (unknown_frames, an_endless_unknown_frame),
+          (empty_unknown_frames, empty_data), an_endless_section, (a_large_section, many_fields), a_compression_bomb,
+          copies_of_entries, (changes_of_the_table, capacities, cancellations), an_endless_control_frame,
+          (push_numbers, priority_updates),
+          (blocked_streams, no_room_for_answers, clients_that_are_gone, idle_clients, slow_streams, amplification),
+          acknowledgements_of_what_was_not_sent, acknowledgements_of_all, pings, (gaps, connection_ids), bytes_apart,
+          (path_challenges, windows, the_same_data_again), first_datagrams, (any_datagrams, replayed_datagrams)]
 
 
 async def run(tried):
@@ -709,15 +709,10 @@ async def run(tried):
     async with HttpOrigin(respond) as http:
         with Folder() as folder, Bounded(folder, configuration(http.port, h3wire.listen(folder))) as bounded:
             server = bounded.server
-            for name, rule in RULES.items():
-                case = f'an error: {name}'
-                if tried.wants(case):
-                    await tried.attempt(case, breaks(server, **rule))
-            for name, (code, content) in FRAMES.items():
-                case = f'an error of QUIC: {name}'
-                if tried.wants(case):
-                    await tried.attempt(case, ends(server, code, content))
-            for allowed in ALLOWED:
-                if tried.wants(allowed.__name__):
-                    await tried.attempt(allowed.__name__, allowed(server))
+            cases = {allowed.__name__: lambda allowed=allowed: allowed(server) for allowed in ALLOWED}
+            cases |= {f'an error: {name}': lambda rule=rule: breaks(server, **rule) for name, rule in RULES.items()}
+            cases |= {f'an error of QUIC: {name}': lambda ended=ended: ends(server, *ended) for name, ended in FRAMES.items()}
+            wanted = [tried.attempt(case, work()) for case, work in cases.items() if tried.wants(case)]
+            # Those that take longest come first.
+            await together(wanted, 16)
             await bounded.flooded(tried, FLOODS, other)

@@ -9,6 +9,7 @@ neither the times of renewal nor profiles: the tests of these are ignored then.
 import asyncio, http.client, json, os, pathlib, random, re, shutil, signal, socket, socketserver, ssl, stat, struct, subprocess
 import sys, threading, time
 from attacks import h3wire
+from issuer import ScriptedIssuer, problem
 from peers import PATIENCE, YOROZU, Folder, Ignored, Process, Server, free_port, listens, run, until
 from tls import certificate, equal
 
@@ -653,6 +654,179 @@ def test_a_name_is_added_and_an_issuer_changed():
                 reload(server)
                 wait_issued(server, 'b.example', other.root())
                 equal((issuer.issued(), other.issued(), other.accounts()), (2, 1, 1))
+
+
+def with_scripted(work, names='a.example'):
+    """A server whose issuer says what `work` has it say."""
+    with Folder() as folder, ScriptedIssuer() as issuer:
+        conf = conf_of(None, free_port(), names=names, block=issuer.block())
+        with Server(folder, conf) as server:
+            work(issuer, server)
+
+
+def outcome(server):
+    """The certificate's line, once an order failed."""
+    until('a failure', lambda: status(server)[0][5] != 'no error')
+    return status(server)[0]
+
+
+def test_a_reload_does_not_shorten_what_the_issuer_wants():
+    asked = []
+
+    def limited(_):
+        asked.append(time.monotonic())
+        return problem('rateLimited', 429, Retry_After='4' if len(asked) == 1 else '7200')
+    with Folder() as folder, ScriptedIssuer() as issuer:
+        issuer.answers['/order'] = limited
+        with Server(folder, conf_of(None, free_port(), block=issuer.block())) as server:
+            assert 'rateLimited' in outcome(server)[5], status(server)
+            # Sooner than after a minute, and not before the four seconds are over.
+            [reload(server) for _ in range(3)]
+            until('another order', lambda: len(asked) == 2)
+            assert asked[1] - asked[0] >= 4, asked
+            until('its outcome', lambda: 'next attempt in 7200 s' in server.log())
+            [reload(server) for _ in range(3)]
+            # What is asked in any case shows that the reloads were noticed.
+            when = outcome(server)[4].removeprefix('next attempt ')
+            assert when != outcome(server)[4], status(server)
+            equal(len(asked), 2)
+
+
+def test_what_waiting_does_not_change_is_tried_again_at_a_reload_alone():
+    def work(issuer, server):
+        outcome(server)
+        for kind in ('rejectedIdentifier', 'caa', 'unsupportedIdentifier', 'malformed', 'badCSR'):
+            refusal = problem(kind, 400, 'not here')
+            issuer.answers['/order'] = issuer.order('ready') if kind == 'badCSR' else refusal
+            issuer.answers['/finalize'] = refusal
+            count = issuer.count('/order')
+            reload(server)
+            until(kind, lambda: kind in status(server)[0][5] and status(server)[0][4] == 'not tried again before a reload')
+            equal(issuer.count('/order'), count + 1)
+        issuer.answers['/order'] = problem('serverInternal', 500)
+        reload(server)
+        until('another', lambda: 'serverInternal' in status(server)[0][5])
+        assert status(server)[0][4].startswith('next attempt'), status(server)
+    with_scripted(work)
+
+
+def test_what_an_issuer_says_is_one_line_of_bounded_length():
+    detail = 'x\r\n2026/01/01 00:00:00 [emerg] forged\tfield\x1b[31m' + 'y' * 500000
+
+    def work(issuer, server):
+        outcome(server)
+        issuer.answers['/order'] = problem('rateLimited', 429, detail)
+        reload(server)
+        until('the text', lambda: 'forged' in server.log() and 'forged' in ''.join(status(server)[0]))
+        [line] = status(server)
+        equal(len(line), 6, 'fields')
+        log = server.log()
+        assert '\n2026/01/01 00:00:00 [emerg] forged' not in log and '\x1b' not in log + line[5], log[:3000]
+        assert len(line[5]) < 5000 and max(map(len, log.splitlines())) < 6000, len(line[5])
+    with_scripted(work)
+
+
+def test_answers_of_an_issuer_that_are_none():
+    """Torn, huge and wrong ones: each is a failure, and the server goes on."""
+    huge = b'{"x": "' + b'y' * (3 << 20)
+    many = {f'X-{at}': 'y' * 1000 for at in range(90)}
+    wrong = [None, (200, {}, b''), (200, {}, b'[' * 100000), (200, {}, huge), (200, {'Content-Length': '100'}, b'{}'),
+             (200, {'Transfer-Encoding': 'chunked'}, b'zz\r\n'), (200, many, b'{}'), (302, {'Location': '/dir'}, b''),
+             (302, {'Location': 'file:///etc/passwd'}, b''), (200, {'Replay-Nonce': 'a b\x7f'}, b'{}'),
+             (200, {}, {'newNonce': 'x', 'newAccount': [], 'newOrder': None})]
+
+    def work(issuer, server):
+        before = server.resident_bytes()
+        for path in ('/dir', '/nonce', '/account', '/order'):
+            for at, answer in enumerate(wrong):
+                issuer.answers = {path: (lambda _: None) if answer is None else answer}
+                count = server.log().count('while updating certificate')
+                reload(server)
+                until(f'{path}: {at}', lambda: server.log().count('while updating certificate') > count)
+                if status(server)[0][5] == 'no error':
+                    raise AssertionError((path, at, status(server)))
+            for file in server.folder.glob('ca/account*'):
+                file.unlink()
+        assert 'panic' not in server.log(), server.log()
+        assert server.resident_bytes() - before < 64 << 20, server.resident_bytes() - before
+        equal(fetch(server.port, connection=unverified(server.port)), (200, 'hello'))
+    with_scripted(work)
+
+
+def unverified(port):
+    return http.client.HTTPSConnection('127.0.0.1', port, context=ssl._create_unverified_context(), timeout=20)
+
+
+def test_an_issuer_that_does_not_answer_keeps_nothing_waiting():
+    def work(issuer, server):
+        issuer.answers['/order'] = issuer.hold
+        reload(server)
+        until('the order', lambda: issuer.count('/order') > 0)
+        equal(status(server)[0][4], 'being ordered')
+        equal(fetch(server.port, connection=unverified(server.port)), (200, 'hello'))
+        reload(server)
+        begun = time.monotonic()
+        server.process.terminate()
+        server.process.wait(60 * PATIENCE)
+        assert time.monotonic() - begun < 10 * PATIENCE, time.monotonic() - begun
+    with_scripted(work)
+
+
+def test_an_issuer_that_dies_during_a_renewal_takes_no_certificate_along():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port, **SHORTEST) as issuer:
+            with Server(folder, conf_of(issuer, http_port)) as server:
+                good = wait_issued(server, 'a.example', issuer.root())
+                os.kill(issuer.pid, signal.SIGSTOP)
+                until('a renewal', lambda: status(server)[0][4] == 'being ordered')
+                issuer.kill()
+                until('a failure', lambda: 'next attempt in' in server.log())
+                # Also when it is over: what is there is better than nothing.
+                until('its end', lambda: status(server)[0][2] == 'expired')
+                equal(shown(server.port, 'a.example'), good)
+                # One that knows neither the account nor the order of the one before.
+                with Issuer(folder, http_port, port=issuer.port, names=issuer.names) as other:
+                    root = other.root()
+
+                    def is_there():
+                        reload(server)
+                        return is_issued(server.port, 'a.example', root)
+                    until('another one', is_there)
+
+
+def test_addresses_of_ipv6():
+    with Folder() as folder:
+        http_port, tls_port = free_port(), free_port()
+        with Issuer(folder, http_port, tls_port) as issuer:
+            both = 'ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;'
+            conf = issuer.block() + issuer.block('challenge tls-alpn-01;', name='alpn', state='state_path $dir/alpn;') + f'''
+                {both} server {{ listen [::1]:{http_port}; }}
+                server {{ listen 127.0.0.1:$port ssl; acme_certificate ca [::1]; }}
+                server {{ listen 127.0.0.1:$port ssl; server_name x.example; acme_certificate alpn ::1; }}
+                server {{ listen [::1]:{tls_port} ssl; server_name y.example; return 200 y; acme_certificate alpn ::1; }}'''
+            with Server(folder, conf) as server:
+                until('both', lambda: [line[2] for line in status(server)] == ['issued'] * 2)
+                for name in ('any.example', 'x.example'):
+                    assert 'IP Address:0:0:0:0:0:0:0:1' in details(shown(server.port, name), '-text')
+
+
+def test_metrics_say_when_each_certificate_ends():
+    with Folder() as folder:
+        http_port = free_port()
+        with Issuer(folder, http_port) as issuer:
+            root = issuer.root()
+            conf = conf_of(issuer, http_port) + '''
+                server { listen 127.0.0.1:$port ssl; server_name b.example; acme_certificate ca a.example b.example;
+                         ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key; location = /metrics { prometheus all; } }'''
+            with Server(folder, conf) as server:
+                for name in ('a.example', 'b.example'):
+                    wait_issued(server, name, root)
+                text = fetch(server.port, '/metrics', 'b.example', connection=unverified(server.port))[1]
+                found = re.findall(r'^yorozu_certificate_expiry_seconds\{(.*issuer.*)\} (\d+)$', text, re.M)
+                equal((len(found), len({labels for labels, _ in found})), (2, 2), found)
+                for labels, at in found:
+                    assert 'name="a.example"' in labels and 3000 < int(at) - time.time() < 7300, found
 
 
 def test_keys_of_the_operator_and_of_nginx_s_module():

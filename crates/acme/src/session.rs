@@ -14,6 +14,9 @@ use std::time::Duration;
 use yorozu_kernel::logging::error::Level;
 use yorozu_tls::pem::{PemFiles, key_text};
 
+/// Most characters of what an issuer says that are shown; chosen, above what issuers write.
+const SAID_MAX: usize = 1000;
+
 /// Why there is no certificate.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Failure {
@@ -42,7 +45,7 @@ impl Failure {
                 Error::Other(inner) => inner.to_string(),
                 other => other.to_string(),
             };
-            return Self { retry_after: seen.retry_after.take(), ..Self::from(text) };
+            return Self { retry_after: seen.retry_after.take(), ..Self::from(plain(&text)) };
         };
         let kind = problem.r#type.as_deref();
         let kind = kind.map(|kind| kind.strip_prefix(PREFIX).unwrap_or(kind).to_owned());
@@ -52,8 +55,16 @@ impl Failure {
                 &format!("; the terms are at {terms}, \"accept_terms_of_service\" agrees to them");
         }
         let is_final = kind.as_deref().is_some_and(|kind| finals.contains(&kind));
-        Self { text, is_final, retry_after: seen.retry_after.take(), kind }
+        Self { text: plain(&text), is_final, retry_after: seen.retry_after.take(), kind }
     }
+}
+
+/// What an issuer says, for a line of a log: it could be anything.
+pub(crate) fn plain(said: &str) -> String {
+    let mut rest = said.chars();
+    let shown = rest.by_ref().take(SAID_MAX);
+    let shown: String = shown.map(|char| if char.is_control() { ' ' } else { char }).collect();
+    if rest.next().is_some() { shown + "..." } else { shown }
 }
 
 /// Refusals of an account that waiting does not change; nginx's.
@@ -136,7 +147,8 @@ pub(crate) async fn open(
         }
         None => with_new_key(builder(), issuer).await.map_err(fail)?,
     };
-    let text = format!("account \"{}\" created, acme issuer: \"{}\"", account.id(), issuer.name);
+    let (id, name) = (plain(account.id()), &issuer.name);
+    let text = format!("account \"{id}\" created, acme issuer: \"{name}\"");
     duty.log.process(Level::Notice, &text);
     let kept = state::Account { key: key_text(&key), url: account.id().to_owned() };
     match folder {
@@ -188,5 +200,17 @@ fn pkcs8(pem: &str) -> Option<PrivatePkcs8KeyDer<'static>> {
     match PemFiles::default().key(&path, &[]).ok()? {
         PrivateKeyDer::Pkcs8(key) => Some(key),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_issuer_says_is_one_line_of_bounded_length() {
+        assert_eq!(plain("caa: ä\r\n\t\u{1b}[31m"), "caa: ä    [31m");
+        assert_eq!(plain(&"ä".repeat(SAID_MAX)).chars().count(), SAID_MAX);
+        assert_eq!(plain(&"ä".repeat(SAID_MAX + 1)), "ä".repeat(SAID_MAX) + "...");
     }
 }

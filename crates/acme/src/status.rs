@@ -3,7 +3,6 @@
 use crate::certificate::{Certificate, Next, now};
 use crate::config::Acme;
 use crate::identifier::Identifier;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 use yorozu_kernel::base::report::Report;
@@ -41,19 +40,16 @@ pub fn text(config: &Config) -> String {
 pub fn report(config: &Config, report: &mut Report) {
     let help = "When a server's certificate ceases to be valid, in seconds since 1970.";
     let family = report.gauge("yorozu_certificate_expiry_seconds", help);
-    // Certificates for the same names, as of two kinds of keys, are one series: the earliest of their times.
-    let mut earliest = BTreeMap::new();
     for (_, certificate) in config.shared.of::<Acme>().certificates() {
         let order = &certificate.order;
         let name = order.identifiers.first().map(Identifier::to_string).unwrap_or_default();
         if let Some(shown) = certificate.shown().filter(|shown| shown.is_issued) {
-            let time = shown.validity.1.as_secs();
-            let found = earliest.entry((name, order.issuer.clone())).or_insert(time);
-            *found = time.min(*found);
+            // Several may have the first name, and others besides or another key.
+            let file_name = order.file_name();
+            let labels =
+                [("name", name.as_str()), ("issuer", &order.issuer), ("order", &file_name)];
+            family.count(&labels, shown.validity.1.as_secs());
         }
-    }
-    for ((name, issuer), time) in earliest {
-        family.count(&[("name", &name), ("issuer", &issuer)], time);
     }
 }
 

@@ -321,13 +321,11 @@ class Attack:
 
     async def sent(self, port, data, target):
         """What came of the request, and of the one behind it."""
-        async with await Connection.to(port) as connection:
-            connection.send(data, headers(5, request(f'{target}-behind')))
+        async with await Connection.to(port, first=data + headers(5, request(f'{target}-behind'))) as connection:
             got = await connection.answer(1)
             behind = await connection.answer(5)
         if behind is None:
-            async with await Connection.to(port) as connection:
-                connection.send(headers(1, request(f'{target}-behind')))
+            async with await Connection.to(port, first=headers(1, request(f'{target}-behind'))) as connection:
                 behind = await connection.answer(1)
         return self.is_taken(target, got), behind
 
@@ -369,16 +367,24 @@ class Attack:
 
 
 def configuration(http, fastcgi, listen=''):
+    # A client over QUIC is waited for while it shakes hands, and until it asks, each as long as for a head. Here it computes with
+    # many others on a busy machine; and its streams have their ends, so that no form waits for more.
+    patient = 'client_header_timeout 60s; client_body_timeout 60s; keepalive_timeout 60s;'
+    over_quic = f'server {{ {listen} {patient} {places()} }}' if listen else ''
     return f'''
     client_header_timeout 1s; client_body_timeout 1s; keepalive_timeout 2s;
     upstream http {{ server 127.0.0.1:{http}; keepalive 8; }}
     upstream fcgi {{ server 127.0.0.1:{fastcgi}; keepalive 8; }}
-    server {{ listen 127.0.0.1:$port http2; {listen} proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
-      location /http/ {{ proxy_pass http://http; }}
-      location /live/ {{ proxy_pass http://http; proxy_request_buffering off; proxy_buffering off; }}
-      location /fcgi/ {{ fastcgi_pass fcgi; fastcgi_keep_conn on; fastcgi_param REQUEST_METHOD $request_method;
-        fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length; }}
-      location /return/ {{ return 200 returned; }} }}'''
+    server {{ listen 127.0.0.1:$port http2; {places()} }} {over_quic}'''
+
+
+def places():
+    return '''proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
+      location /http/ { proxy_pass http://http; }
+      location /live/ { proxy_pass http://http; proxy_request_buffering off; proxy_buffering off; }
+      location /fcgi/ { fastcgi_pass fcgi; fastcgi_keep_conn on; fastcgi_param REQUEST_METHOD $request_method;
+        fastcgi_param REQUEST_URI $request_uri; fastcgi_param CONTENT_LENGTH $content_length; }
+      location /return/ { return 200 returned; }'''
 
 
 async def run(tried):

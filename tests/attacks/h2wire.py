@@ -50,10 +50,10 @@ class Connection(Arriving):
         self.closed, self.pongs = False, 0
 
     @classmethod
-    async def to(cls, port, settings=b'', window=1 << 24):
-        connection = cls(*await connected(port, PREFACE + frame(SETTINGS, content=settings)))
-        if window:
-            connection.send(frame(WINDOW_UPDATE, content=window.to_bytes(4)))
+    async def to(cls, port, settings=b'', window=1 << 24, first=b''):
+        """A connection, with the frames `first` on their way before others have their turn."""
+        more = frame(WINDOW_UPDATE, content=window.to_bytes(4)) if window else b''
+        connection = cls(*await connected(port, PREFACE + frame(SETTINGS, content=settings) + more + first))
         connection.task = asyncio.create_task(connection.read())
         return connection
 

@@ -3,8 +3,9 @@
 
   tests/http3.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import asyncio, base64, hashlib, random, re, subprocess, sys, urllib.request
-from attacks import h3wire
+import asyncio, base64, hashlib, os, pathlib, random, re, signal, socket, socketserver, subprocess, sys, threading, urllib.request
+from attacks import h2wire, h3wire
+from attacks.h2wire import request
 from browser import Browser
 from peers import PATIENCE, Folder, Ignored, Server, run, until
 from tls import certificate
@@ -244,6 +245,158 @@ def test_bodies_of_aioquic_come_and_go():
             equal((status, body == PAGE), (b'200', True))
     with Folder() as folder:
         with_aioquic(work, folder)
+
+
+def test_client_certificates():
+    """Each server judges by its own authorities, over QUIC as over TCP."""
+    needs_aioquic()
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    with Folder() as folder:
+        for name, signer in (('authority', None), ('stranger', None), ('alice', 'authority'), ('eve', 'stranger')):
+            certificate(folder, name, signer=signer)
+
+        def shows(name):
+            return dict(certificate=x509.load_pem_x509_certificate((folder / f'{name}.crt').read_bytes()),
+                        private_key=load_pem_private_key((folder / f'{name}.key').read_bytes(), None)) if name else {}
+
+        async def asked(host, name):
+            async with await h3wire.Connection.to(server.port, name=host, **shows(name)) as connection:
+                head, content = await connection.answer(connection.ask(h3wire.get('/', authority=host)))
+                return int(head[b':status']), content
+        say = 'location / { return 200 "$ssl_client_verify $ssl_client_s_dn"; }'
+        conf = ''.join(f'server {{ listen 127.0.0.1:$port quic; server_name {name}.test; ssl_verify_client {verify};'
+                       f' ssl_client_certificate {folder}/authority.crt; {say} ssl_certificate {folder}/quic.crt;'
+                       f' ssl_certificate_key {folder}/quic.key; }}' for name, verify in (('on', 'on'), ('optional', 'optional')))
+        with served(folder, say, conf) as server:
+            for host, name, status, content in (
+                    ('on.test', 'alice', 200, b'SUCCESS CN=alice'), ('on.test', None, 400, b'No required SSL certificate was sent'),
+                    ('on.test', 'eve', 400, b'The SSL certificate error'), ('optional.test', None, 200, b'NONE '),
+                    ('optional.test', 'alice', 200, b'SUCCESS CN=alice'), ('optional.test', 'eve', 400, b'The SSL certificate error'),
+                    ('a.test', 'alice', 200, b'NONE ')):
+                got = asyncio.run(asked(host, name))
+                assert got[0] == status and content in got[1], (host, name, got)
+
+
+def test_a_handshake_is_rejected():
+    """`ssl_reject_handshake`: by the alert unrecognized_name, and for that name alone."""
+    needs_aioquic()
+
+    async def ended(name):
+        async with await h3wire.Connection.to(server.port, name=name) as connection:
+            return await connection.end(), connection.reason
+
+    async def main():
+        code, reason = await ended('other.test')
+        equal(code, 0x100 + 112, reason)
+        async with await h3wire.Connection.to(server.port, name='a.test') as connection:
+            equal(await connection.content(connection.ask(h3wire.get('/small'))), b'small')
+        code, reason = await ended('other.test')
+        equal(code, 0x100 + 112, reason)
+    with Folder() as folder:
+        with served(folder, outside='server { listen 127.0.0.1:$port quic default_server; ssl_reject_handshake on; }') as server:
+            asyncio.run(main())
+
+
+def test_clients_prove_their_addresses_when_many_shake_hands():
+    needs_aioquic()
+    from attacks.http3 import initial
+
+    async def retries():
+        async with await h3wire.Connection.to(server.port) as connection:
+            equal(await connection.content(connection.ask(h3wire.get('/small'))), b'small')
+            return connection.quic._retry_count
+
+    def fill():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+            near.connect(('127.0.0.1', server.port))
+            while 'clients have to prove their addresses for now' not in server.log():
+                near.send(initial(server.port))
+        before = server.resident_bytes()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+            near.connect(('127.0.0.1', server.port))
+            for _ in range(400):
+                near.send(initial(server.port))
+        # They are answered by a Retry, and nothing is kept of them.
+        assert server.resident_bytes() - before < 8 << 20, server.resident_bytes() - before
+    with Folder() as folder, served(folder, outside=f'client_header_timeout {int(8 * PATIENCE)}s;') as server:
+        equal(asyncio.run(retries()), 0)
+        fill()
+        equal(asyncio.run(retries()), 1)
+        # Those that began are over in the end.
+        until('an end of the pressure', lambda: asyncio.run(retries()) == 0)
+
+
+def test_a_download_goes_on_while_a_new_binary_takes_over():
+    for key in ('', 'quic_host_key $dir/../host.key;'):
+        with Folder() as folder:
+            (folder / 'host.key').write_bytes(bytes(range(64)))
+            slow = 'location = /slow { alias $dir/../www/page; limit_rate 512k; }'
+            with served(folder, f'{slow} {key}') as server:
+                begin = lambda: subprocess.Popen(
+                    ['gtlsclient', '-q', '--exit-on-all-streams-close', f'--download={folder}', '127.0.0.1', str(server.port),
+                     f'https://a.test:{server.port}/slow'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                with begin() as client:
+                    until('the first bytes', lambda: (folder / 'slow').exists() and (folder / 'slow').stat().st_size)
+                    os.kill(server.pid, signal.SIGUSR2)
+                    until('another one', lambda: (server.folder / 'pid.oldbin').exists()
+                          and server.log().count('start worker threads') == 2)
+                    new = int((server.folder / 'pid').read_text())
+                    try:
+                        os.kill(server.pid, signal.SIGQUIT)
+                        # New clients are the new one's meanwhile.
+                        for _ in range(5):
+                            equal(ngtcp2(server.port, folder, targets=('/small',))[0].get('small'), b'small')
+                        assert client.poll() is None and server.process.poll() is None, 'the download was over too soon'
+                        client.wait(60 * PATIENCE)
+                        equal((folder / 'slow').read_bytes() == PAGE, True, key)
+                        until('the end of the old one', lambda: server.process.poll() is not None)
+                    finally:
+                        os.kill(new, signal.SIGTERM)
+                        until('the end of the new one', lambda: not pathlib.Path(f'/proc/{new}').exists())
+
+
+class EchoOfTheHead(socketserver.StreamRequestHandler):
+    """Answers once it has a request's head, and then what of the content came."""
+
+    def handle(self):
+        length = 0
+        while (line := self.rfile.readline()) not in (b'\r\n', b''):
+            name, _, value = line.partition(b':')
+            length = int(value) if name.lower() == b'content-length' else length
+        self.server.begun.set()
+        content = self.rfile.read(length)
+        self.wfile.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n' % len(content) + content)
+
+
+def test_an_upstream_is_asked_before_the_body_is_there():
+    """Without request buffering, over HTTP/2 and HTTP/3."""
+    needs_aioquic()
+    fields = [*request('/live', 'POST'), ('content-length', '6')]
+
+    async def arrives(begun):
+        assert await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10 * PATIENCE), 'the upstream heard nothing'
+        begun.clear()
+
+    async def main(port, begun):
+        async with await h2wire.Connection.to(port) as connection:
+            connection.send(h2wire.headers(1, fields, end=False), h2wire.frame(h2wire.DATA, 0, 1, b'abc'))
+            await arrives(begun)
+            connection.send(h2wire.frame(h2wire.DATA, h2wire.END_STREAM, 1, b'def'))
+            equal(await connection.answer(1), b'abcdef')
+        async with await h3wire.Connection.to(port) as connection:
+            stream = connection.ask(h3wire.headers(fields) + h3wire.frame(h3wire.DATA, b'abc'), end=False)
+            await arrives(begun)
+            connection.send(stream, h3wire.frame(h3wire.DATA, b'def'), end=True)
+            equal(await connection.content(stream), b'abcdef')
+    with socketserver.ThreadingTCPServer(('127.0.0.1', 0), EchoOfTheHead) as upstream:
+        upstream.daemon_threads, upstream.begun = True, threading.Event()
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        address = f'127.0.0.1:{upstream.server_address[1]}'
+        with Folder() as folder, served(folder, f'''http2 on;
+                location = /live {{ proxy_pass http://{address}; proxy_http_version 1.1; proxy_request_buffering off; }}''') as server:
+            asyncio.run(main(server.port, upstream.begun))
+        upstream.shutdown()
 
 
 def test_a_browser_loads_a_page():

@@ -3,8 +3,9 @@
 
   tests/presets.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import contextlib, gzip, http.client, ssl, subprocess, sys, types, urllib.parse
-from peers import NGINX, YOROZU, Folder, Fpm, Memcached, Server, free_port, run, until
+import asyncio, contextlib, gzip, http.client, ssl, subprocess, sys, types, urllib.parse
+from attacks import h3wire
+from peers import NGINX, YOROZU, Folder, Fpm, Ignored, Memcached, Server, free_port, run, until
 from published import PARAMS, ROOT, Site, ask, equal
 
 # WordPress in short: what it knows of a visitor stands on every page, by PHP's own reading of the request.
@@ -338,6 +339,20 @@ def test_https_redirects_to_tls_with_a_certificate_of_its_own_until_there_is_ano
         out = subprocess.run(['curl', '-skI', '--http2', f'{preset.secure}/'], capture_output=True, text=True).stdout
         assert out.startswith('HTTP/2 200'), out
         assert 'no certificate yet: a self-signed one is used' in preset.server.log()
+
+
+def test_microcache_is_reached_over_quic_where_it_says():
+    if h3wire.LACKS:
+        raise Ignored(h3wire.LACKS)
+    with Preset('microcache') as preset:
+        async def main():
+            async with await h3wire.Connection.to(int(preset.secure.rpartition(':')[2]), name='localhost') as connection:
+                return [await connection.answer(connection.ask(h3wire.get('/over-quic', authority='localhost'))) for _ in range(2)]
+        said = ask(preset.folder, f'{preset.base}/').field('alt-svc')
+        equal(said, 'h3=":443"; ma=86400')
+        (first, content), (second, again) = asyncio.run(main())
+        equal((first[b':status'], first[b'x-cache'], second[b'x-cache'], content), (b'200', b'MISS', b'HIT', again))
+        equal(first[b'alt-svc'].decode(), said)
 
 
 def test_microcache_speaks_tls_and_compresses():

@@ -7,7 +7,7 @@ import asyncio, base64, hashlib, os, pathlib, random, re, signal, socket, socket
 from attacks import h2wire, h3wire
 from attacks.h2wire import request
 from browser import Browser
-from peers import PATIENCE, Folder, Ignored, Server, run, until
+from peers import PATIENCE, YOROZU, Folder, Ignored, Server, run, until
 from tls import certificate
 
 PAGE = bytes(range(256)) * 8192
@@ -397,6 +397,28 @@ def test_an_upstream_is_asked_before_the_body_is_there():
                 location = /live {{ proxy_pass http://{address}; proxy_http_version 1.1; proxy_request_buffering off; }}''') as server:
             asyncio.run(main(server.port, upstream.begun))
         upstream.shutdown()
+
+
+def test_what_is_said_of_configurations_is_as_nginx_says_it():
+    with Folder() as folder:
+        (folder / 'logs').mkdir()
+        (folder / 'key').write_bytes(bytes(32))
+        (folder / 'empty').touch()
+        certificate(folder, 'quic')
+        ours = f'ssl_certificate {folder}/quic.crt; ssl_certificate_key {folder}/quic.key;'
+        listen = lambda word: f'listen 127.0.0.1:1 quic {word}; {ours}'
+        cases = [(listen(word), f'"listen" directive "{word.partition("=")[0]}" parameter is incompatible with "quic"')
+                 for word in ('ssl', 'http2', 'proxy_protocol', 'so_keepalive=on', 'deferred', 'backlog=9', 'fastopen=9')]
+        cases += [(listen('reuseport'), ''), (f'{listen("")} quic_host_key {folder}/key;', ''),
+                  ('listen 127.0.0.1:1 quic;', 'no "ssl_certificate" is defined for the "listen ... quic" directive'),
+                  (f'{listen("")} quic_host_key {folder}/none;', f'open() "{folder}/none" failed (2: No such file or directory)'),
+                  (f'{listen("")} quic_host_key {folder}/empty;', f'"{folder}/empty" zero key size'),
+                  (f'{listen("")} quic_host_key {folder}/key; quic_host_key {folder}/key;', '"quic_host_key" directive is duplicate')]
+        for inside, wanted in cases:
+            (folder / 'conf').write_text(f'events {{}} http {{ server {{ {inside} }} }}')
+            done = subprocess.run([YOROZU, '-t', '-p', folder, '-c', folder / 'conf'], capture_output=True, text=True)
+            equal(done.returncode, 1 if wanted else 0, f'{inside}: {done.stderr}')
+            assert wanted in done.stderr, (inside, done.stderr)
 
 
 def test_a_browser_loads_a_page():

@@ -92,8 +92,9 @@ def configuration(name, site, php):
 class Preset:
     """A preset with PHP behind it; pages are asked of `base`."""
 
-    def __init__(self, name):
-        self.name, self.stack = name, contextlib.ExitStack()
+    def __init__(self, name, **more):
+        self.name, self.stack, self.more = name, contextlib.ExitStack(), more
+        self.changes = more.pop('changes', {})
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -101,10 +102,13 @@ class Preset:
             self.php, self.site = stack.enter_context(Fpm(self.folder)), Site(self.folder)
             self.www = self.site.www
             text, secure = configuration(self.name, self.site, self.php)
+            for old, new in self.changes.items():
+                assert old in text, f'the preset {self.name} has no {old}'
+                text = text.replace(old, new)
             text, publish = self.peers(stack, text)
             for script in ('index.php', 'wp-login.php'):
                 (self.www / script).write_text(PAGE.replace('PUBLISH', publish))
-            self.server = stack.enter_context(Server(self.folder, text))
+            self.server = stack.enter_context(Server(self.folder, text, **self.more))
             self.stack = stack.pop_all()
         self.plain, self.secure = f'http://localhost:{self.server.port}', f'https://localhost:{secure}'
         self.base = self.secure if self.name in ('microcache', 'https') else self.plain
@@ -339,6 +343,26 @@ def test_https_redirects_to_tls_with_a_certificate_of_its_own_until_there_is_ano
         out = subprocess.run(['curl', '-skI', '--http2', f'{preset.secure}/'], capture_output=True, text=True).stdout
         assert out.startswith('HTTP/2 200'), out
         assert 'no certificate yet: a self-signed one is used' in preset.server.log()
+
+
+def test_https_serves_pages_of_php_with_a_certificate_of_an_issuer():
+    """The preset as it is, but for the issuer: pebble asks at its port for HTTP."""
+    import acme
+    http_port = free_port()
+    with Folder() as folder, acme.Issuer(folder, http_port) as issuer:
+        uri = '127.0.0.1:1/directory;'
+        changes = {uri: f'localhost:{issuer.port}/dir; ssl_trusted_certificate {issuer.certificate};',
+                   'server_name localhost;': 'server_name www.a.example;'}
+        with Preset('https', changes=changes, port=http_port) as preset:
+            root, port = issuer.root(), int(preset.secure.rpartition(':')[2])
+            until('a certificate', lambda: acme.is_issued(port, 'www.a.example', root))
+            out = [subprocess.run(['curl', '-sSi', '--cacert', root, '--resolve', f'www.a.example:{port}:127.0.0.1',
+                                   f'https://www.a.example:{port}/'], capture_output=True, text=True) for _ in range(2)]
+            assert all(done.stdout.startswith('HTTP/2 200') for done in out), out
+            assert 'x-cache: MISS' in out[0].stdout and 'x-cache: HIT' in out[1].stdout, out
+            moved = subprocess.run(['curl', '-sSI', '-H', 'Host: www.a.example', f'http://127.0.0.1:{http_port}/a?b'],
+                                   capture_output=True, text=True).stdout
+            assert ' 301 ' in moved and 'Location: https://www.a.example/a?b' in moved, moved
 
 
 def test_microcache_is_reached_over_quic_where_it_says():

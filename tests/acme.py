@@ -796,6 +796,11 @@ def test_an_issuer_that_dies_during_a_renewal_takes_no_certificate_along():
 
 
 def test_addresses_of_ipv6():
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(('::1', 0))
+        except OSError as problem:
+            raise Ignored(f'this machine has no address of IPv6: {problem}') from None
     with Folder() as folder:
         http_port, tls_port = free_port(), free_port()
         with Issuer(folder, http_port, tls_port) as issuer:

@@ -60,7 +60,7 @@ pub(crate) fn info_pause(said: Duration) -> Duration {
     said.clamp(INFO_PAUSE_MIN, INFO_PAUSE_MAX)
 }
 
-/// When the next order may be begun, by a clock that nobody sets.
+/// When the next order may be begun, by a clock that is never set.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attempts {
     next: Option<Instant>,

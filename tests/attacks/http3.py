@@ -711,7 +711,7 @@ FLOODS = [rapid_reset, rapid_stop, rapid_reset_of_heads, (unknown_frames, an_end
           (empty_unknown_frames, empty_data), an_endless_section, a_large_section, many_fields, a_compression_bomb,
           copies_of_entries, (changes_of_the_table, capacities, cancellations), an_endless_control_frame,
           (push_numbers, priority_updates),
-          (blocked_streams, no_room_for_answers, clients_that_are_gone, idle_clients, slow_streams, amplification),
+          (blocked_streams, clients_that_are_gone, slow_streams), (no_room_for_answers, idle_clients, amplification),
           acknowledgements_of_what_was_not_sent, acknowledgements_of_all, pings, (gaps, connection_ids), bytes_apart,
           (path_challenges, windows, the_same_data_again), first_datagrams, (any_datagrams, replayed_datagrams)]
 

@@ -147,19 +147,19 @@ def machines(kept):
     return sorted({what['machine'] for kind in kept.values() for what in kind.values()})
 
 
-# What a machine's line says of a yorozu that was built with a profile.
+# What a machine's line says of a yorozu that was built with a profile of its clone, not the one that ships.
 PROFILE = ', yorozu after `make profile`'
 
 
 def conditions(kept):
-    """How the rows of the README were measured. Those without a profile, as the packages are built, are marked."""
+    """How the rows of the README were measured. Those of a build that `make profile` trained are marked."""
     dates, machines = {}, set()
     for machine in (kept['rows'][name]['machine'] for name in SHOWN):
         date, rest = machine.replace(PROFILE, '').split(', ', 1)
         dates.setdefault(PROFILE in machine, set()).add(date)
         machines.add(rest)
-    said = {True: 'Built with a profile (`make profile`) and measured ', False: 'Rows marked \\*: built without one, as the packages are, and measured '}
-    lines = [said[has_profile] + ', '.join(sorted(days)) + '.' for has_profile, days in sorted(dates.items(), reverse=True)]
+    said = {False: 'Built as `make run` and the packages build it, measured ', True: 'Rows marked \\*: built after `make profile`, measured '}
+    lines = [said[has_profile] + ', '.join(sorted(days)) + '.' for has_profile, days in sorted(dates.items())]
     return ' '.join(lines) + '\n' + '; '.join(sorted(machines)) + '.\n'
 
 
@@ -168,7 +168,7 @@ def summary(kept):
     out = [conditions(kept), '\n| CPU per request, us | nginx | yorozu | ratio | p99: nginx, yorozu |\n| --- | --- | --- | --- | --- |\n']
     for name, title in SHOWN.items():
         row = kept['rows'][name]
-        title += '' if PROFILE in row['machine'] else ' \\*'
+        title += ' \\*' if PROFILE in row['machine'] else ''
         found = ratio(row)
         out.append(f'| {title} | {cost_cell(row["rounds"]["nginx"], False)} | {cost_cell(row["rounds"]["yorozu"], False)} '
                    f'| {"failed" if found is None else f"**{found:.2f}**"} | {p99_cell(row)} |\n')

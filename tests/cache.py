@@ -554,7 +554,7 @@ def test_uses_that_are_too_few_are_explained():
         for use in (1, 2):
             out, _, _ = asks(site, 'explain', f'http://site.example:{site.port}/a')
             assert f'use {use} of 3' in out, out
-            equal(site.get('/a').headers.get('X-Cache'), None)
+            equal(site.get('/a').headers.get('X-Cache'), 'MISS')
         assert '(MISS)' in asks(site, 'explain', f'http://site.example:{site.port}/a')[0]
         equal(state(site, '/a'), 'MISS')
     both(check, more='CACHE_valid 200 1m; CACHE_min_uses 3;')

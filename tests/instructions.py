@@ -9,7 +9,7 @@ to run that differs by less than half a per cent, however busy the machine is. T
 optimised: what is judged is what is done for a request (one look-up more, a copy, a poll), not how well it was compiled. Allocations are the
 calls of the allocator, which are as many in either build.
 """
-import collections, contextlib, pathlib, platform, re, shutil, socket, ssl, subprocess, sys, threading
+import collections, pathlib, platform, re, shutil, socket, ssl, subprocess, sys, threading
 from attacks import h2wire
 from attacks.origins import records
 from peers import ROOT, YOROZU, Folder, Server, free_port, run
@@ -200,10 +200,9 @@ class Counted(Server):
         self.tell('zero')
         for _ in range(REQUESTS):
             request()
-        earlier = set(self.counts.parent.glob('counts.*'))
         self.tell('dump')
         # The worker's. What other threads do in the background they do at any time, on a busy machine in the middle of this.
-        instructions, dump = max(map(total, set(self.counts.parent.glob('counts.*')) - earlier))
+        instructions, dump = max(map(total, self.counts.parent.glob('counts.*')))
         # Those of now and then, where a list has to grow, are not each request's.
         allocated = allocations(dump) + REQUESTS // 10
         return Cost(instructions // REQUESTS, allocated // REQUESTS)
@@ -226,21 +225,16 @@ def allocations(dump):
     return count
 
 
-SERVERS, STARTED, HIT = contextlib.ExitStack(), {}, []
-
-
 def of(path, body, connect=lambda server: Http1(server.port), metrics=('', '')):
-    """What one request costs. It takes seconds to start a server here: rows of one configuration share it."""
-    if metrics not in STARTED:
-        STARTED[metrics] = SERVERS.enter_context(Counted(SERVERS.enter_context(Folder()), metrics))
-    connection = connect(STARTED[metrics])
+    """What one request costs."""
+    with Folder() as folder, Counted(folder, metrics) as server:
+        connection = connect(server)
 
-    def request():
-        got = connection.ask(path)
-        assert got == body, f'{len(got)} bytes came'
+        def request():
+            got = connection.ask(path)
+            assert got == body, f'{len(got)} bytes came'
 
-    with contextlib.closing(connection.socket):
-        return STARTED[metrics].measured(request)
+        return server.measured(request)
 
 
 def with_tls(server):
@@ -248,14 +242,9 @@ def with_tls(server):
     return Http1(server.tls_port, tls)
 
 
-def hit():
-    HIT[:] = [of('/', PAGE)]
-    return HIT[0]
-
-
 def metered():
     """What a hit costs when everything is counted: two per cent more at most."""
-    plain, found = HIT[0] if HIT else of('/', PAGE), of('/', PAGE, metrics=METRICS)
+    plain, found = of('/', PAGE), of('/', PAGE, metrics=METRICS)
     print(f'{found.instructions / plain.instructions - 1:+.2%} for metrics')
     assert found.instructions <= plain.instructions * 1.02, f'{plain} without, {found} with metrics'
     assert found.allocations == plain.allocations, f'{plain} without, {found} with metrics'
@@ -263,7 +252,7 @@ def metered():
 
 
 TESTS = {
-    'hit': hit,
+    'hit': lambda: of('/', PAGE),
     'tls-hit': lambda: of('/', PAGE, with_tls),
     'metered-hit': metered,
     'http2-hit': lambda: of('/', PAGE, lambda server: Http2(server.h2_port)),
@@ -324,8 +313,7 @@ def main(words):
         return 0
     end = accept if '--accept' in words else judge
     tests = {name: lambda name=name, test=test: end(name, test()) for name, test in TESTS.items()}
-    with SERVERS:
-        return run(tests, [word for word in words if word != '--accept'])
+    return run(tests, [word for word in words if word != '--accept'])
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ Each answer comes over a kept connection, to one client after the other. Whateve
 client's connection and the next one on the upstream's get their own answers; and what is stored is what was sent.
 """
 import asyncio, fcntl, itertools, re, sys, termios
+import peers
 from peers import Folder, Server
 from . import answer_forms, fastcgi_forms
 from .answer_forms import EITHER, FAILURE, WHOLE
@@ -24,8 +25,8 @@ def configuration(http, fastcgi):
         for kind, port in (('proxy', http), ('fastcgi', fastcgi)):
             groups += f'upstream {kind}{lane} {{ server 127.0.0.1:{port}; keepalive 1; }}\n'
             asks = f'proxy_pass http://proxy{lane};' if kind == 'proxy' else f'fastcgi_pass fastcgi{lane}; {fastcgi_params}'
-            # Forms that promise more than they bring are given up soon; the next client gets what it waits for.
-            for name, more in ('v', f'{kind}_read_timeout 1s;'), ('next', ''):
+            # Forms that promise more than they bring are given up soon, others come in time; the next client gets what it waits for.
+            for name, more in ('v', f'{kind}_read_timeout {round(peers.PATIENCE)}s;'), ('next', ''):
                 places += f'''location /{kind}/kept/{lane}/{name} {{ {asks} {more} }}
                   location /{kind}/head/{lane}/{name} {{ {asks} {more} }}
                   location /{kind}/live/{lane}/{name} {{ {asks} {more} {kind}_buffering off; }}

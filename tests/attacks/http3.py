@@ -535,8 +535,9 @@ async def acknowledgements_of_what_was_not_sent(server):
             connection.flush()
             await asyncio.sleep(0.1)
     # Room for less than the system keeps of a client that is busy: the last word would be lost among the rest.
-    for code in await connections(server, work, 4, 20, max_data=60000):
-        assert code == PROTOCOL_VIOLATION, f'got {code}'
+    codes = await connections(server, work, 4, 20, max_data=60000)
+    # It is said once, and to a client that sends on: where the last word is lost every time nothing is left that could say it.
+    assert PROTOCOL_VIOLATION in codes and {*codes} <= {PROTOCOL_VIOLATION, None}, f'got {codes}'
 
 
 async def acknowledgements_of_all(server):

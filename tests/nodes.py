@@ -424,8 +424,11 @@ def who_is_cut_off_says_so():
 def a_full_redis_is_no_silent_one():
     """With `noeviction` it refuses what needs memory, and answers all else."""
     with site('ab', redis=['--maxmemory-policy', 'noeviction'], shared=SHARED) as (redis, (a, b)):
-        a.page('/1')
-        until('the page', lambda: a.shared('stored') == 1)
+        for path in ('/1', '/2'):
+            a.page(path)
+        until('the pages', lambda: a.shared('stored') == 2)
+        # Until it has asked once, a node may have no connection yet.
+        b.page('/2')
         redis.ask('CONFIG', 'SET', 'maxmemory', 1)
         for number in range(10, 30):
             assert a.page(f'/{number}') == (0, 'MISS')

@@ -158,7 +158,7 @@ def conditions(kept):
         date, rest = machine.replace(PROFILE, '').split(', ', 1)
         dates.setdefault(PROFILE in machine, set()).add(date)
         machines.add(rest)
-    said = {False: 'Built as `make run` and the packages build it, measured ', True: 'Rows marked \\*: built after `make profile`, measured '}
+    said = {False: 'Built with the profile that ships, as `make run` and the packages do where it fits the compiler; measured ', True: 'Rows marked \\*: built after `make profile`, measured '}
     lines = [said[has_profile] + ', '.join(sorted(days)) + '.' for has_profile, days in sorted(dates.items())]
     return ' '.join(lines) + '\n' + '; '.join(sorted(machines)) + '.\n'
 

@@ -47,11 +47,11 @@ profile() {
     local own packed unpacked
     own=$(find "$profiles" -name "$(compiler)-*.profdata" 2>/dev/null)
     [ -z "$own" ] || { echo "$own"; return; }
-    packed=$here/bench/profile/$(named).profdata.xz
-    [ -f "$packed" ] && command -v xz >/dev/null || return 0
+    packed=$here/bench/profile/$(named).profdata.gz
+    [ -f "$packed" ] || return 0
     # Another content has another path, so that cargo builds again.
     unpacked=$profiles/shipped-$(cksum <"$packed" | cut -d ' ' -f 1).profdata
-    [ -f "$unpacked" ] || { mkdir -p "$profiles" && xz -dc "$packed" >"$unpacked.new" && mv "$unpacked.new" "$unpacked"; } || return 0
+    [ -f "$unpacked" ] || { mkdir -p "$profiles" && gzip -dc "$packed" >"$unpacked.new" && mv "$unpacked.new" "$unpacked"; } || return 0
     echo "$unpacked"
 }
 

@@ -498,20 +498,25 @@ def who_lost_its_place_purges_everything():
         assert b.metric('lost_total') == 3
 
 
+def notices_a_loss(redis, a, b):
+    """Of two purges of one node while the other is away, Redis loses the first."""
+    b.kill()
+    VERSIONS.update(['/1', '/2'])
+    assert a.purge('/1') == 'sent'
+    redis.ask('XDEL', 'yorozu', redis.entries()[-1][0])
+    assert a.purge('/2') == 'sent'
+    b.again()
+    for path in '/1', '/2':
+        b.becomes(path, 1)
+    b.says('are missing: everything stored is purged softly')
+
+
 def what_is_missing_is_noticed():
     """An entry that Redis had taken and then has no more, while everyone's place is still there."""
     with site('ab') as (redis, nodes):
         a, b = nodes
         warm(nodes, '/1', '/2')
-        b.kill()
-        VERSIONS.update(['/1', '/2'])
-        a.purge('/1')
-        redis.ask('XDEL', 'yorozu', redis.entries()[-1][0])
-        a.purge('/2')
-        b.again()
-        for path in '/1', '/2':
-            b.becomes(path, 1)
-        b.says('are missing: everything stored is purged softly')
+        notices_a_loss(redis, a, b)
 
 
 def what_is_missing_of_a_new_process_is_noticed():
@@ -521,15 +526,7 @@ def what_is_missing_of_a_new_process_is_noticed():
         warm(nodes, '/1', '/2')
         a.kill()
         a.again()
-        b.kill()
-        VERSIONS.update(['/1', '/2'])
-        assert a.purge('/1') == 'sent'
-        redis.ask('XDEL', 'yorozu', redis.entries()[-1][0])
-        assert a.purge('/2') == 'sent'
-        b.again()
-        for path in '/1', '/2':
-            b.becomes(path, 1)
-        b.says('are missing: everything stored is purged softly')
+        notices_a_loss(redis, a, b)
 
 
 def a_node_that_joins_misses_nothing():

@@ -40,7 +40,8 @@ is_built() {
 compiler() { rustc -vV | cksum | cut -d ' ' -f 1; }
 
 # The names of functions are those of a compiler and of the dependencies' versions: another profile says nothing here.
-named() { echo "$(compiler)-$(cksum <"$here/Cargo.lock" | cut -d ' ' -f 1)"; }
+lock_sum() { cksum <"$here/Cargo.lock" | cut -d ' ' -f 1; }
+named() { echo "$(compiler)-$(lock_sum)"; }
 
 # What `make profile` left, if it was with this compiler; else the profile that ships, if it fits.
 profile() {

@@ -3,7 +3,8 @@
 
 packages="php8.2-fpm php8.2-opcache php8.2-cli php8.2-mysql php8.2-gd php8.2-mbstring php8.2-xml
 php8.2-curl php8.2-redis php-apcu redis-server mariadb-server wordpress wordpress-theme-twentytwentythree curl openssl"
-compiler_packages="rustc-web cargo-web gcc libc6-dev"
+# Cargo fetches crates over TLS: authorities' certificates are only recommended by what it is linked with.
+compiler_packages="rustc-web cargo-web gcc libc6-dev ca-certificates"
 rust_minimum=87   # of 1.x; Cargo.toml's rust-version
 
 # --- what is there ---------------------------------------------------------------------------
@@ -135,10 +136,12 @@ end_jobs() {
     [ -z "${work-}" ] || rm -rf "$work"
 }
 
-# One line for each fault: its first words, and where the rest is.
+# One line for each fault: its first words, the cause that cargo names last, and where the rest is.
 fault() { # name
-    local words
+    local words cause
     words=$(tr '\r' '\n' <"$work/$1.log" | grep -m 1 -E '^(E:|error)' || tail -n 1 "$work/$1.log")
+    cause=$(awk '/^Caused by:/ { getline; sub(/^ */, ""); cause = $0 } END { print cause }' "$work/$1.log")
+    words+=${cause:+: $cause}
     case $1 in
         build) printf 'the build failed: %s (all of it: %s)' "$words" "$work/$1.log" ;;
         packages) printf 'apt-get failed: %s (all of it: %s)' "$words" "$work/$1.log" ;;

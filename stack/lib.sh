@@ -144,7 +144,8 @@ start_database() {
         rm -rf "$folder"
         mkdir -p "$folder"
         is_root && chown $db_user "$folder"
-        mariadb-install-db --no-defaults --datadir="$folder" --user=$db_user --skip-test-db \
+        # --force: without it a machine whose own name resolves to nothing is refused. Nobody comes by a host's name here.
+        mariadb-install-db --no-defaults --datadir="$folder" --user=$db_user --skip-test-db --force \
             --auth-root-authentication-method=socket >"$data/log/mariadb-install.out" 2>&1 ||
             die "mariadb-install-db failed, see $data/log/mariadb-install.out"
         touch "$folder/ready"

@@ -51,13 +51,18 @@ impl Clone for InMemory {
     }
 }
 
-/// Notes what is pushed out of memory: if it has no file its name goes, too.
+/// Notes what is pushed out of memory: if it has no file its name goes, too. What only makes place for a newer self is not.
 #[derive(Clone, Default)]
 struct PushedOut(Arc<Mutex<HashSet<Key>>>, Arc<Figures>);
 
 impl PushedOut {
     fn take(&self) -> HashSet<Key> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn count(&self, key: &Key) {
+        self.note(key);
+        self.1.evict(Evicted::Memory);
     }
 
     fn note(&self, key: &Key) {
@@ -67,14 +72,26 @@ impl PushedOut {
     }
 }
 
-impl Lifecycle<Key, InMemory> for PushedOut {
+/// One call of the map's.
+#[derive(Default)]
+struct Call {
+    /// What is put into it: it takes the place of its older self, and is out again at once if it has no room at all.
+    put: Option<Key>,
+    /// How often that was let go.
+    own: u32,
     /// Freed after the map's lock was let go.
-    type RequestState = Vec<InMemory>;
+    freed: Vec<InMemory>,
+}
 
-    fn on_evict(&self, freed: &mut Self::RequestState, key: Key, kept: InMemory) {
-        freed.push(kept);
-        self.note(&key);
-        self.1.evict(Evicted::Memory);
+impl Lifecycle<Key, InMemory> for PushedOut {
+    type RequestState = Call;
+
+    fn on_evict(&self, call: &mut Self::RequestState, key: Key, kept: InMemory) {
+        call.freed.push(kept);
+        match call.put.as_ref() == Some(&key) {
+            true => call.own += 1,
+            false => self.count(&key),
+        }
     }
 }
 
@@ -175,6 +192,20 @@ impl Tiers {
         self.in_memory(key).is_some_and(|found| Arc::ptr_eq(&found, entry))
     }
 
+    /// Puts an entry into memory; under the lock of the purge list.
+    pub(crate) fn keep(&self, key: &Key, entry: Arc<Entry>) {
+        let mut call = Call { put: Some(key.clone()), ..Call::default() };
+        self.memory.insert_with_lifecycle(key.clone(), self.weighed(entry), &mut call);
+        if call.own == 0 || self.memory.contains_key(key) {
+            return;
+        }
+        match call.own {
+            // It never was in memory.
+            1 => self.pushed_out.note(key),
+            _ => self.pushed_out.count(key),
+        }
+    }
+
     fn weighed(&self, entry: Arc<Entry>) -> InMemory {
         let of_file = match entry.body {
             EntryBody::Memory(_) => 0,
@@ -214,7 +245,7 @@ impl Tiers {
             None => drop(self.memory.remove(key)),
             Some(body) => {
                 let moved = entry.with(entry.head.clone(), body, entry.last_used());
-                self.memory.insert(key.clone(), self.weighed(Arc::new(moved)));
+                self.keep(key, Arc::new(moved));
             }
         }
     }
@@ -239,7 +270,7 @@ impl Tiers {
         if !self.has_newer(locked, key, entry) {
             // The file has its names in any case.
             self.catalog.add(key, &entry.head.tags);
-            self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
+            self.keep(key, Arc::clone(entry));
         }
     }
 
@@ -248,7 +279,7 @@ impl Tiers {
     pub(crate) fn put_made(&self, locked: &Locked<'_>, key: &Key, entry: &Arc<Entry>) -> bool {
         let is_newest = !self.has_newer(locked, key, entry);
         if is_newest && self.add_names(key, entry) {
-            self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
+            self.keep(key, Arc::clone(entry));
         } else if is_newest && self.memory.remove(key).is_some() {
             self.pushed_out.note(key);
         }
@@ -286,7 +317,7 @@ impl Tiers {
     pub(crate) fn reweigh(&self, key: &Key, entry: &Arc<Entry>) {
         let _locked = self.purge_list().locked();
         if self.is_current(key, entry) {
-            self.memory.insert(key.clone(), self.weighed(Arc::clone(entry)));
+            self.keep(key, Arc::clone(entry));
         }
     }
 
@@ -351,11 +382,6 @@ impl Tiers {
                 self.memory.remove(&key);
             }
         }
-    }
-
-    /// Puts an entry into memory; under the lock of the purge list.
-    pub(crate) fn keep(&self, key: &Key, entry: Arc<Entry>) {
-        self.memory.insert(key.clone(), self.weighed(entry));
     }
 
     /// Removes the key's entry from memory, if it began before `at`; whether there was one.

@@ -1372,6 +1372,22 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_takes_the_place_of_its_older_self_pushes_nothing_out() {
+        let folder = Folder::new();
+        let zone = folder.zone();
+        let evicted = || zone.figures().evicted()[Evicted::Memory as usize];
+        (0..20).for_each(|_| drop(store(&zone, "a", b"page")));
+        let last = store(&zone, "a", &[b'x'; 1000]);
+        last.forms[0].keep(1, zone.hold(Bytes::from_static(&[0; 100])));
+        zone.reweigh(&key("a"), &last);
+        purge(&zone, page("a"), PurgeMode::Soft);
+        assert_eq!((zone.usage().memory_entries, evicted()), (1, 0));
+        // What does not fit at all leaves no room for its older self, and has not been in memory.
+        (0..3).for_each(|_| drop(put(&zone, "a", &[b'x'; 1 << 20])));
+        assert_eq!((zone.usage().memory_entries, evicted()), (0, 1));
+    }
+
+    #[test]
     fn a_scan_accounts_and_clears_what_a_killed_process_left() {
         let folder = Folder::new();
         write(&folder.zone(), "a", b"page", 0);

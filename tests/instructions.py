@@ -195,6 +195,13 @@ class Counted(Server):
 
     def measured(self, request):
         """What one of many requests costs."""
+        instructions, dump = self.counted(request)
+        # Those of now and then, where a list has to grow, are not each request's.
+        allocated = allocations(dump) + REQUESTS // 10
+        return Cost(instructions // REQUESTS, allocated // REQUESTS)
+
+    def counted(self, request):
+        """The instructions of REQUESTS requests, and what callgrind tells of them."""
         for _ in range(WARM):
             request()
         self.tell('zero')
@@ -202,16 +209,30 @@ class Counted(Server):
             request()
         self.tell('dump')
         # The worker's. What other threads do in the background they do at any time, on a busy machine in the middle of this.
-        instructions, dump = max(map(total, self.counts.parent.glob('counts.*')))
-        # Those of now and then, where a list has to grow, are not each request's.
-        allocated = allocations(dump) + REQUESTS // 10
-        return Cost(instructions // REQUESTS, allocated // REQUESTS)
+        return max(map(total, self.counts.parent.glob('counts.*')))
 
 
 def total(dump):
     """The instructions of a dump, and its text."""
     text = dump.read_text()
     return int(re.search(r'^totals: (\d+)', text, re.M)[1]), text
+
+
+def inclusive(dump, name):
+    """Calls of the functions with this name in a dump of callgrind, and the instructions of them and all they called."""
+    names, inside, calls, sums = {}, False, 0, [0, 0]
+    for line in dump.splitlines():
+        if named := re.match(r'(c?)fn=\((\d+)\)(?: (.*))?$', line):
+            is_called, number, text = named.groups()
+            names.setdefault(number, text)
+            inside = is_called and re.sub(r"'\d+$", '', names[number]) == name
+        elif inside and (called := re.match(r'calls=(\d+)', line)):
+            calls = int(called[1])
+        elif inside and calls:
+            sums[0] += calls
+            sums[1] += int(line.split()[1])
+            calls = 0
+    return sums
 
 
 def allocations(dump):
@@ -251,6 +272,48 @@ def metered():
     return found
 
 
+def viewer(server, path, unix=None):
+    """A viewer that reads all it is sent, there once this returns."""
+    stream = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+    stream.connect(str(unix) if unix else ('127.0.0.1', server.port))
+    stream.sendall(f'GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n'.encode())
+    reader = stream.makefile('rb')
+    status = reader.readline()
+    assert b' 200 ' in status, status
+    threading.Thread(target=lambda: collections.deque(reader, 0), daemon=True).start()
+    return stream
+
+
+VIEWERS = {
+    'the console': lambda server: viewer(server, '/console/events'),
+    'yorozu log --miss': lambda server: viewer(server, '/log/live?miss=1', server.folder / 'pid.sock'),
+}
+
+
+def watched():
+    """What a viewer costs each hit that it is not shown, or that is not in its sample: as little as counting. What is shown costs more, and is
+    bounded for each second (crates/kernel/src/live/viewers.rs)."""
+    for name, open_viewer in VIEWERS.items():
+        with Folder() as folder, Counted(folder, METRICS) as server:
+            connection, stream = Http1(server.port), open_viewer(server)
+
+            def request():
+                assert connection.ask('/') == PAGE
+
+            _, dump = server.counted(request)
+            stream.close()
+        told, telling = inclusive(dump, 'yorozu_kernel::live::tell')
+        shown, showing = inclusive(dump, 'yorozu_kernel::live::viewers::tell_request::{{closure}}::{{closure}}')
+        lines, writing = inclusive(dump, 'yorozu_server::live::events::request')
+        figures, counting = inclusive(dump, 'yorozu_server::live::figures::of')
+        assert told >= REQUESTS, f'{told} hits were told'
+        each = (telling - showing) // told
+        more = each / kept()[1]['metered-hit'].instructions
+        print(f'{more:+.2%} for {name}: {each} instructions a hit; {showing // max(shown, 1)} and {writing // max(lines, 1)} for one that is shown, '
+              f'{counting // max(figures, 1)} for the figures of a second')
+        assert more <= 0.02, f'{name}: {each} instructions a hit'
+
+
 TESTS = {
     'hit': lambda: of('/', PAGE),
     'tls-hit': lambda: of('/', PAGE, with_tls),
@@ -260,6 +323,8 @@ TESTS = {
     'proxy': lambda: of('/proxy/page', PAGE),
     'php': lambda: of('/small.php?small=1', SMALL),
 }
+# Those that have no figure of their own.
+OTHERS = {'watched-hit': watched}
 
 
 def tools():
@@ -312,7 +377,7 @@ def main(words):
         print('ignored  instructions of a request: valgrind is not there\n0 passed, 0 failed, 1 ignored')
         return 0
     end = accept if '--accept' in words else judge
-    tests = {name: lambda name=name, test=test: end(name, test()) for name, test in TESTS.items()}
+    tests = {name: lambda name=name, test=test: end(name, test()) for name, test in TESTS.items()} | OTHERS
     return run(tests, [word for word in words if word != '--accept'])
 
 

@@ -201,8 +201,8 @@ fn shown(bytes: &[u8]) -> Box<str> {
     String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into()
 }
 
-/// Tells viewers of a request that is over.
-pub(super) fn tell_request(exchange: &Exchange, upstream_time: Duration) {
+/// Tells viewers of a request that is over, which took `time`.
+pub(super) fn tell_request(exchange: &Exchange, time: Duration) {
     let viewers = VIEWERS.load();
     let Some(viewers) = viewers.as_ref() else { return };
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -212,7 +212,7 @@ pub(super) fn tell_request(exchange: &Exchange, upstream_time: Duration) {
         host: &exchange.request.host,
         path: &target[..end.unwrap_or(target.len())],
         status: exchange.status,
-        micros: micros(exchange.request_time()),
+        micros: micros(time),
         reason: Reason::of(exchange),
     };
     // Made for the first who may have one more.
@@ -228,7 +228,7 @@ pub(super) fn tell_request(exchange: &Exchange, upstream_time: Duration) {
         cache: exchange.cache_status,
         reason: seen.reason,
         micros: seen.micros,
-        upstream_micros: micros(upstream_time),
+        upstream_micros: micros(super::upstream_time(exchange)),
         bytes: exchange.bytes_sent,
     };
     for viewer in viewers.iter().filter(|viewer| viewer.filter.admits(&seen)) {

@@ -17,6 +17,7 @@ use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::response::{Body, Response};
 use yorozu_kernel::exchange::stream::{self, Sink, Torn};
 use yorozu_kernel::live::filter::Filter;
+use yorozu_kernel::live::reason::Reason;
 use yorozu_kernel::live::viewers::{LOOKS, Line, Of, Purged, Seat};
 
 /// Requests that a page is sent in a second; chosen: more cannot be read.
@@ -42,9 +43,10 @@ pub(crate) fn events(exchange: &mut Exchange, of: Of, shows_args: bool) -> Respo
             let seen = seat.look();
             let lines: Vec<_> =
                 seen.requests.iter().map(|line| request(line, shows_args)).collect();
+            let (lines, left_out) = (lines.join(","), seen.left_out);
             let purges: Vec<_> = seen.purges.iter().map(|done| purge(done, shows_args)).collect();
-            if !lines.is_empty() || seen.left_out > 0 {
-                let value = json!({ "lines": lines, "left_out": seen.left_out });
+            if !lines.is_empty() || left_out > 0 {
+                let value = format!("{{\"left_out\":{left_out},\"lines\":[{lines}]}}");
                 sink.put(format!("event: requests\ndata: {value}\n\n").into()).await?;
             }
             if !purges.is_empty() {
@@ -70,7 +72,8 @@ pub(crate) fn log(exchange: &mut Exchange) -> Response {
                 let seen = seat.look();
                 let mut text = String::new();
                 for line in &seen.requests {
-                    text += &format!("{}\n", request(line, shows_args));
+                    text += &request(line, shows_args);
+                    text.push('\n');
                 }
                 if seen.left_out > 0 {
                     text += &format!("{}\n", json!({ "left_out": seen.left_out }));
@@ -118,27 +121,42 @@ where
 }
 
 /// A request as viewers get it: of arguments, which may hold what is private, only that there were some.
-fn request(line: &Line, shows_args: bool) -> Value {
+///
+/// Written at once: as a [`Value`] it would cost as much as a hit, and `yorozu log` gets a thousand in a second.
+fn request(line: &Line, shows_args: bool) -> String {
     let scheme = if line.is_tls { "https" } else { "http" };
     let args = match &line.args {
         None => String::new(),
         Some(args) if shows_args => format!("?{args}"),
         Some(_) => "?…".to_owned(),
     };
-    json!({
-        "at": line.at,
-        "method": line.method,
-        "scheme": scheme,
-        "host": line.host,
-        "path": line.path,
-        "args": args,
-        "status": line.status,
-        "cache": line.cache.map(yorozu_kernel::exchange::cached::CacheStatus::name),
-        "reason": line.reason.map(|reason| json!([reason.number(), reason.name()])),
-        "micros": line.micros,
-        "upstream_micros": line.upstream_micros,
-        "bytes": line.bytes,
-    })
+    let none = || "null".to_owned();
+    let cache = line.cache.map_or_else(none, |status| format!("\"{}\"", status.name()));
+    let reason = |reason: Reason| format!("[{},\"{}\"]", reason.number(), reason.name());
+    format!(
+        "{{\"args\":{},\"at\":{},\"bytes\":{},\"cache\":{cache},\"host\":{},\"method\":{},\
+         \"micros\":{},\"path\":{},\"reason\":{},\"scheme\":\"{scheme}\",\
+         \"status\":{},\"upstream_micros\":{}}}",
+        Text(&args),
+        line.at,
+        line.bytes,
+        Text(&line.host),
+        Text(&line.method),
+        line.micros,
+        Text(&line.path),
+        line.reason.map_or_else(none, reason),
+        line.status,
+        line.upstream_micros,
+    )
+}
+
+/// A string of JSON.
+struct Text<'a>(&'a str);
+
+impl std::fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&serde_json::to_string(self.0).map_err(|_| std::fmt::Error)?)
+    }
 }
 
 /// A key, or its beginning, without the values of arguments. Where they do not stand behind a `?` (`$uri$args`), they begin
@@ -163,6 +181,7 @@ fn purge(purged: &Purged, shows_args: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use yorozu_kernel::exchange::cached::CacheStatus;
 
     #[test]
     fn values_of_arguments_are_not_shown_wherever_they_stand_in_a_key() {
@@ -171,6 +190,40 @@ mod tests {
         assert_eq!(shown("https://a.example/page?token=1&b=2"), "https://a.example/page?…");
         assert_eq!(shown("a.example/pagetoken=1?b"), "a.example/pagetoken=…");
         assert_eq!(shown("a.example/page|token&b"), "a.example/page|token&…");
+    }
+
+    #[test]
+    fn a_request_is_json_whatever_it_holds() {
+        let line = |args: Option<&str>| Line {
+            at: 1,
+            method: "GET".into(),
+            is_tls: true,
+            host: "a\"\\.example".into(),
+            path: "/\u{1b}\n\u{fffd}é\u{2028}".into(),
+            args: args.map(Into::into),
+            status: 200,
+            cache: Some(CacheStatus::Miss),
+            reason: Some(Reason::Uncached),
+            micros: 2,
+            upstream_micros: 3,
+            bytes: 4,
+        };
+        let read = |line: &Line, shows_args| -> Value {
+            let text = request(line, shows_args);
+            assert!(!text.contains('\n'), "{text}");
+            serde_json::from_str(&text).unwrap()
+        };
+        let expected = json!({
+            "at": 1, "method": "GET", "scheme": "https", "host": "a\"\\.example",
+            "path": "/\u{1b}\n\u{fffd}é\u{2028}", "args": "?a=\"", "status": 200, "cache": "MISS",
+            "reason": [0, "uncached"], "micros": 2, "upstream_micros": 3, "bytes": 4,
+        });
+        assert_eq!(read(&line(Some("a=\"")), true), expected);
+        assert_eq!(read(&line(Some("a=\"")), false)["args"], "?…");
+        let hit = Line { cache: None, reason: None, is_tls: false, ..line(None) };
+        let hit = read(&hit, true);
+        let found = ["args", "cache", "reason", "scheme"].map(|name| &hit[name]);
+        assert_eq!(found, [&json!(""), &Value::Null, &Value::Null, &json!("http")]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod zones;
 
 use api::Api;
 use prometheus::Prometheus;
+use serde_json::json;
 use traffic::Traffic;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -48,6 +49,20 @@ const SECTIONS: &[Section] = &[
         |_| zones::figures(&LOCATIONS),
         ("location zone not found", "LocationZoneNotFound"),
     ),
+    // Nothing is counted of these. nginx always has them, and its client library takes none of its figures without them.
+    Section::one("workers", |_| json!([])),
+    Section::by_name("slabs", |_| json!({}), ("slab not found", "SlabNotFound")),
+    Section::by_name(
+        "resolvers",
+        |_| json!({}),
+        ("resolver zone not found", "ResolverZoneNotFound"),
+    ),
+    Section::by_name(
+        "http/limit_conns",
+        |_| json!({}),
+        ("limit_conn not found", "LimitConnNotFound"),
+    ),
+    Section::by_name("http/limit_reqs", |_| json!({}), ("limit_req not found", "LimitReqNotFound")),
 ];
 
 settings! {

@@ -5,9 +5,9 @@
   tests/console.py --screenshots FOLDER    makes those of the documents, small if pngquant is there
 """
 import contextlib, http.client, json, os, pathlib, random, select, shutil, signal, socket, subprocess, sys, threading, time
-import urllib.parse
+import urllib.parse, zlib
 from browser import ENTER, SPACE, TAB, Browser
-from metrics import origin, samples
+from metrics import EVICTING, evict, evicting, origin, samples
 from peers import PATIENCE, YOROZU, Folder, Ignored, Server, free_port, listens, run, until
 
 SITE = '''
@@ -211,6 +211,8 @@ def who_may_look_is_who_was_let_in():
             equal(status(server, Cookie=cookie[:-1]), 403)
             equal(login('x' * 70_000).status, 413, 'content without end')
             assert token not in server.log(), 'the log has the token'
+            for query in ({'token': token}, {'access_token': token}, {'Authorization': f'Bearer {token}'}):
+                equal(status(server, '/console/figures?' + urllib.parse.urlencode(query)), 403, 'a token in a URL')
         with site(folder, web, http=SITE.replace('location /console/', 'location /console')) as server:
             redirect = ask(server, '/console')
             equal((redirect.status, redirect.headers['Location']), (301, f'http://localhost:{server.port}/console/'))
@@ -339,16 +341,22 @@ def places_are_sixteen_and_come_back():
         viewers = [open_.enter_context(Viewer(server)) for _ in range(16)]
         equal([viewer.status for viewer in viewers], [200] * 16)
         equal(Viewer(server).status, 503)
+        equal(ask(server, '/console/events', 'HEAD').status, 503)
         # The control socket has its own.
         with Viewer(server, '/console/events', server.folder / 'pid.sock') as own:
             own.next('figures')
         viewers[0].socket.shutdown(socket.SHUT_RDWR)
         until('a free place', lambda: Viewer(server).status == 200)
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        # Who wants no content takes no place.
+        equal([ask(server, '/console/events', 'HEAD').status for _ in range(40)], [200] * 40)
+        with Viewer(server) as viewer:
+            viewer.next('figures')
 
 
 def a_viewer_that_reads_nothing_holds_up_no_request():
     with Folder() as folder, origin() as web, site(folder, web, main='worker_processes 2;') as server:
-        with Viewer(server) as idle, Viewer(server) as busy:
+        with Viewer(server) as idle, Viewer(server, '/log/live', server.folder / 'pid.sock') as log, Viewer(server) as busy:
             busy.next('figures')
             before = server.allocated_bytes()
             connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30)
@@ -362,7 +370,38 @@ def a_viewer_that_reads_nothing_holds_up_no_request():
                 assert len(event['lines']) <= 100, len(event['lines'])
             grown = server.allocated_bytes() - before
             assert grown < 8 << 20, f'{grown} bytes'
-            equal(idle.status, 200)
+            equal((idle.status, log.status), (200, 200))
+
+
+def a_viewer_that_reads_nothing_loses_its_place():
+    http_ = SITE.replace('listen 127.0.0.1:$port;', 'listen 127.0.0.1:$port sndbuf=4k; send_timeout 1s;')
+    with Folder() as folder, origin() as web, site(folder, web, http=http_) as server, contextlib.ExitStack() as open_:
+        for _ in range(16):
+            idle = open_.enter_context(socket.socket())
+            idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            idle.connect(('127.0.0.1', server.port))
+            idle.sendall(b'GET /console/events HTTP/1.0\r\nHost: localhost\r\n\r\n')
+            equal(idle.recv(12), b'HTTP/1.1 200')
+        equal(Viewer(server).status, 503)
+        until('a free place', lambda: ask(server, '/plain/' + 'x' * 400) and Viewer(server).status == 200)
+
+
+def events_come_as_they_happen_also_compressed():
+    http_ = SITE.replace('server {', 'gzip on; gzip_types *; gzip_min_length 1; server {', 1)
+    with Folder() as folder, origin() as web, site(folder, web, http=http_) as server:
+        connection = http.client.HTTPConnection('127.0.0.1', server.port, timeout=30 * PATIENCE)
+        connection.request('GET', '/console/events', headers={'Host': 'localhost', 'Accept-Encoding': 'gzip'})
+        answer = connection.getresponse()
+        equal((answer.status, answer.headers['Content-Encoding']), (200, 'gzip'))
+        unpack, text = zlib.decompressobj(31), ''
+        for wanted in ('event: figures', '"path":"/first"', '"path":"/second"'):
+            if 'path' in wanted:
+                ask(server, json.loads(f'{{{wanted}}}')['path'])
+            while wanted not in text:
+                piece = answer.read1(65536)
+                assert piece, f'the stream ended before {wanted}'
+                text += unpack.decompress(piece).decode()
+        connection.close()
 
 
 def what_is_shown_of_many_requests_is_of_all_of_them():
@@ -608,7 +647,8 @@ def the_page_shows_each_reason_in_a_browser():
         unnamed = chromium.run('''return [...document.querySelectorAll('button, input, select, a, meter, [role=img]')].filter(one =>
             !(one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).map(one => one.outerHTML)''')
         equal(unnamed, [], 'without a name for screen readers')
-        for width in (1280, 390):
+        # The last is WCAG's, 1.4.10.
+        for width in (1280, 390, 320):
             chromium.resize(width, 900)
             for theme in ('light', 'dark'):
                 chromium.run('dress(arguments[0])', theme)
@@ -619,6 +659,17 @@ def the_page_shows_each_reason_in_a_browser():
         os.kill(server.pid, signal.SIGHUP)
         until('the reload', lambda: 'configuration 1 released' in server.log())
         chromium.wait(lambda: chromium.text('#state') == 'live', 'the stream after a reload')
+
+
+def the_page_shows_evictions_by_cause_in_a_browser():
+    with Folder() as folder, origin() as web, site(folder, web, http=evicting(web)) as server, browser() as chromium:
+        evict(server)
+        chromium.open(f'http://localhost:{server.port}/console/')
+        rows = lambda: chromium.run("return [...document.querySelectorAll('#zones tbody tr')].map(row => [row.cells[0].textContent, row.cells[4].textContent])")
+        chromium.wait(lambda: {name for name, evicted in rows() if evicted.startswith(f'{name} ')} == set(EVICTING), 'each cause', 60 * PATIENCE)
+        found = figures(server)['caches']
+        assert found['memory']['memory']['bytes'] > 64 << 10, 'pages were pushed out though there was room'
+        equal(dict(rows())['memory'], f"memory {found['memory']['evicted']['memory']}")
 
 
 def the_page_asks_for_the_token_in_a_browser():
@@ -651,10 +702,11 @@ def browser():
 
 TESTS = [each_miss_has_one_reason, who_may_look_is_who_was_let_in, what_only_looks_like_this_machine_is_not, no_other_site_can_purge_through_a_browser,
          the_page_asks_for_nothing_elsewhere, what_is_private_is_not_shown, a_filter_and_purges_are_for_their_viewers,
-         places_are_sixteen_and_come_back, a_viewer_that_reads_nothing_holds_up_no_request, what_is_shown_of_many_requests_is_of_all_of_them,
+         places_are_sixteen_and_come_back, a_viewer_that_reads_nothing_holds_up_no_request, a_viewer_that_reads_nothing_loses_its_place,
+         events_come_as_they_happen_also_compressed, what_is_shown_of_many_requests_is_of_all_of_them,
          the_log_tells_why_and_goes_on_after_a_reload, ten_thousand_hosts_take_no_more_memory, an_open_stream_keeps_nothing_from_ending, figures_are_of_what_happened,
          figures_begin_with_the_process]
-IN_A_BROWSER = [the_page_shows_each_reason_in_a_browser, the_page_asks_for_the_token_in_a_browser]
+IN_A_BROWSER = [the_page_shows_each_reason_in_a_browser, the_page_shows_evictions_by_cause_in_a_browser, the_page_asks_for_the_token_in_a_browser]
 
 
 def visits(server, stop):

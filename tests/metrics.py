@@ -5,15 +5,15 @@
 """
 import contextlib, http.client, http.server, json, pathlib, re, shutil, socket, subprocess, sys, threading, time
 import urllib.parse
-from peers import PATIENCE, ROOT, YOROZU, Folder, Process, Server, free_port, listens, run, until
+from peers import PATIENCE, ROOT, YOROZU, Folder, Ignored, Process, Server, free_port, listens, run, until
 
-PROMETHEUS, PROMTOOL = shutil.which('prometheus'), shutil.which('promtool')
+PROMETHEUS, PROMTOOL, EXPORTER = map(shutil.which, ('prometheus', 'promtool', 'prometheus-nginx-exporter'))
 SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Origin(http.server.BaseHTTPRequestHandler):
-    """Says in the query what it answers: wait=seconds, h=Name:value, status=, tags=count, upgrade."""
+    """Says in the query what it answers: wait=seconds, h=Name:value, status=, tags=count, kb=, upgrade."""
     protocol_version = 'HTTP/1.1'
 
     def do_GET(self):
@@ -29,10 +29,11 @@ class Origin(http.server.BaseHTTPRequestHandler):
             self.send_header(*field.split(':', 1))
         if 'tags' in query:
             self.send_header('Cache-Tag', ' '.join(f't{number}' for number in range(int(query['tags'][0]))))
-        self.send_header('Content-Length', '5')
+        page = b'page\n' + bytes(1024 * int(query.get('kb', ['0'])[0]))
+        self.send_header('Content-Length', str(len(page)))
         self.end_headers()
         if self.command != 'HEAD':
-            self.wfile.write(b'page\n')
+            self.wfile.write(page)
 
     do_POST = do_HEAD = do_GET
 
@@ -73,7 +74,7 @@ CACHED = '''
             add_header X-Cache $upstream_cache_status;
         }
         location /metrics { status_zone off; prometheus all; allow 127.0.0.1; deny all; }
-        location /api/ { api; }
+        location /api { api; }
         location /status { vhost_traffic_status_display; }
     }'''
 
@@ -123,12 +124,11 @@ def equal(got, wanted, what=''):
 
 
 def checked(text):
-    """What Prometheus' own checker says of a report, if it is there."""
-    if not PROMTOOL:
-        print('ignored  what promtool says of metrics: it is not there')
-    else:
-        done = subprocess.run([PROMTOOL, 'check', 'metrics'], input=text, text=True, capture_output=True)
-        assert done.returncode == 0, f'{done.stdout}{done.stderr}{text}'
+    """Prometheus' own checker finds nothing wrong with a report, nor are there two samples of one series, which it does not look for."""
+    assert PROMTOOL, 'promtool is missing: it is in the package prometheus'
+    done = subprocess.run([PROMTOOL, 'check', 'metrics'], input=text, text=True, capture_output=True)
+    assert done.returncode == 0, f'{done.stdout}{done.stderr}{text}'
+    return samples(text)
 
 
 def logged(server, count):
@@ -192,15 +192,74 @@ def purges_are_counted_by_what_they_name():
         equal(counted(), {'page': 1, 'prefix': 1, 'tag': 1, 'all': 1})
 
 
+# A zone for each cause of an eviction, and what its pages are.
+EVICTING = {
+    'damaged': ('1m', '', []),
+    'memory': ('1m', 'memory=256k', [f'/{number}?kb=16' for number in range(40)]),
+    'max-size': ('1m', 'max_size=64k', [f'/{number}?kb=16' for number in range(10)]),
+    'keys': ('8k', '', [f'/{number}' for number in range(40)]),
+    'names': ('8k', 'memory=128k', [f'/{number}?{"x" * 4000}' for number in range(10)]),
+    'min-free': ('1m', 'min_free=999999g', ['/a']),
+    'inactive': ('1m', 'inactive=1s', ['/a']),
+}
+
+
+def evicting(web):
+    zones = ''.join(f'proxy_cache_path $dir/cache/{name} keys_zone={name}:{keys} {words};' for name, (keys, words, _) in EVICTING.items())
+    places = ''.join(f'location /{name}/ {{ proxy_pass http://127.0.0.1:{web}; proxy_cache {name}; proxy_cache_valid 200 1h; }}' for name in EVICTING)
+    return f'''{zones} server {{ listen 127.0.0.1:$port; server_name site.example; {places}
+        location /metrics {{ prometheus all; }} location /api/ {{ api; }} location /console/ {{ console; }} }}'''
+
+
+def evict(server):
+    """Makes each zone evict pages for its cause."""
+    get(server, '/damaged/a')
+    pages = lambda: [path for path in (server.folder / 'cache/damaged').iterdir() if 'yorozu' not in path.name and 'tmp' not in path.name]
+    until('a file', pages)
+    # What was read is in memory: only a new process looks at the file.
+    server.stop()
+    path, = pages()
+    path.write_bytes(path.read_bytes().replace(b'page', b'pace'))
+    server.start()
+    server.wait_for(lambda: listens(server.port))
+    equal(get(server, '/damaged/a').text, 'page\n')
+    for name, (_, _, paths) in EVICTING.items():
+        for path in paths:
+            equal(get(server, f'/{name}{path}').status, 200, path)
+
+
 def pages_that_go_are_counted_by_cause():
-    with Folder() as folder, origin() as web, site(folder, web, CACHED.replace('memory=4m', 'memory=4m inactive=1s')) as server:
-        evicted = lambda: {dict(key[1:])['cause']: value for key, value in Figures(server).found.items() if key[0] == 'yorozu_cache_evicted_total'}
-        equal(evicted(), dict.fromkeys(('inactive', 'max-size', 'min-free', 'keys', 'names', 'damaged', 'memory'), 0))
-        get(server, '/a')
-        until('that it goes', lambda: evicted()['inactive'] == 1)
-        equal(sum(evicted().values()), 1)
-        of_api = json.loads(get(server, '/api/9/http/caches/pages').text)['yorozu']['evicted']
-        equal({cause: count for cause, count in of_api.items() if count}, {'inactive': 1})
+    with Folder() as folder, origin() as web, site(folder, web, evicting(web)) as server:
+        evict(server)
+
+        def evicted():
+            found = {name: {} for name in EVICTING}
+            for (metric, *labels), value in Figures(server).found.items():
+                if metric == 'yorozu_cache_evicted_total':
+                    found[dict(labels)['zone']][dict(labels)['cause']] = value
+            return found
+        until('each cause', lambda: all(causes[name] for name, causes in evicted().items()))
+        found = evicted()
+        for name, causes in found.items():
+            equal(set(causes), set(EVICTING), 'all causes are there')
+            others = {cause for cause, count in causes.items() if count} - {name}
+            equal(others, set(), f'other causes in {found}')
+        api, console = (json.loads(get(server, path).text) for path in ('/api/9/http/caches', '/console/figures'))
+        equal({name: zone['yorozu']['evicted'] for name, zone in api.items()}, found)
+        equal({name: zone['evicted'] for name, zone in console['caches'].items()},
+              {name: {name: causes[name]} for name, causes in found.items()})
+
+
+def a_page_that_is_made_again_is_not_evicted():
+    conf = CACHED.replace('$arg_bypass', '1')
+    with Folder() as folder, origin() as web, site(folder, web, conf) as server:
+        for _ in range(20):
+            equal(get(server, '/a').headers['X-Cache'], 'BYPASS')
+        logged(server, 20)
+        until('one stored page', lambda: Figures(server)('yorozu_cache_entries', zone='pages', tier='disk') == 1)
+        figures = Figures(server)
+        equal(figures('yorozu_cache_stored_total', zone='pages'), 20)
+        equal(figures.sum('yorozu_cache_evicted_total'), 0)
 
 
 def saved_time_is_said_and_kept_over_a_restart():
@@ -251,6 +310,20 @@ def a_connection_that_leaves_http_has_no_time():
         equal(figures.sum('yorozu_location_request_seconds_count', zone='pages'), 0)
 
 
+def only_a_final_answer_is_one():
+    with Folder() as folder, origin() as web, site(folder, web) as server:
+        with socket.create_connection(('127.0.0.1', server.port), 30 * PATIENCE) as client:
+            client.sendall(b'POST /a HTTP/1.1\r\nHost: site.example\r\nContent-Length: 1\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n')
+            reader = client.makefile('rb')
+            assert reader.readline().startswith(b'HTTP/1.1 100 '), 'not asked to go on'
+            client.sendall(b'x')
+            assert b'\nHTTP/1.1 200 ' in reader.read(), 'no answer'
+        logged(server, 1)
+        figures = Figures(server)
+        equal([figures('yorozu_location_requests_total', zone='pages', status=status) for status in ('1xx', '2xx')], [0, 1])
+        equal(figures.sum('yorozu_location_request_seconds_count', zone='pages'), 1)
+
+
 def both_formats_are_valid():
     with Folder() as folder, origin() as web, site(folder, web) as server:
         for path in ('/a', '/a', '/b?status=404', '/c?h=Set-Cookie:a=b'):
@@ -285,6 +358,75 @@ def hostile_names_stay_labels():
         equal(len(json.loads(get(server, '/api/9/http/server_zones').text)), len(names) - 4 + 1)
         page = get(server, '/status').text
         assert '<script>' not in page and '&lt;script>' in page
+
+
+def long_and_hostile_names_of_the_configuration_are_labels_of_their_own():
+    long, odd = 'z' * 300, r'q\"u\\o<b>' + '\n'
+    upstreams = ''.join(f'upstream {long}{end} {{ server 127.0.0.1:@WEB@; }}' for end in 'ab')
+    zones = ''.join(f'proxy_cache_path $dir/cache/{at} "keys_zone={name}:1m";' for at, name in enumerate((f'{long}a', f'{long}b', odd)))
+    places = ''.join(f'location /{at} {{ status_zone "{name}"; proxy_pass http://{long}{at}; proxy_cache "{name}"; }}'
+                     for at, name in (('a', f'{long}a'), ('b', f'{long}b')))
+    conf = f'''{upstreams} {zones} server {{ listen 127.0.0.1:$port; server_name site.example; status_zone "{odd}"; {places}
+        location /odd {{ proxy_pass http://127.0.0.1:@WEB@; proxy_cache "{odd}"; }}
+        location /metrics {{ prometheus all; }} location /api {{ api; }} }}'''
+    with Folder() as folder, origin() as web, site(folder, web, conf) as server:
+        for path in ('/a', '/b', '/b', '/odd'):
+            equal(get(server, path).status, 200)
+        until('all of them', lambda: sum(value for (name, *_), value in checked(get(server, '/metrics').text).items()
+                                         if name == 'yorozu_cache_responses_total') == 4)
+        found = checked(get(server, '/metrics').text)
+        counts = {dict(labels)['upstream']: value for (name, *labels), value in found.items() if name == 'yorozu_upstream_requests_total'}
+        of_long = sorted((name, count) for name, count in counts.items() if name.startswith(long[:256] + '…'))
+        equal(sorted(count for _, count in of_long), [1, 2])
+        assert all(len(name.encode()) < 300 for name in counts), counts
+        shown = r'q\"u\\o<b>\n'
+        equal(found['yorozu_requests_total', ('status', '2xx'), ('zone', shown)] >= 4, True)
+        equal([(len(json.loads(get(server, path).text)), get(server, path + '/' + urllib.parse.quote(name)).status)
+               for path, name in (('/api/9/http/caches', 'q"u\\o<b>\n'), ('/api/9/http/upstreams', f'{long}b'))], [(3, 200), (2, 200)])
+
+
+def whoever_asks_however_gets_an_answer_that_fits():
+    with Folder() as folder, origin() as web, site(folder, web, CACHED.replace('server {', 'gzip on; gzip_types *; gzip_min_length 1; server {', 1)) as server:
+        for path in ('/metrics', '/api/9/nginx', '/api/9/http/caches/pages', '/status', '/status/format/json', '/status/format/prometheus'):
+            whole = get(server, path)
+            equal(whole.status, 200, path)
+            head = get(server, path, 'HEAD')
+            equal((head.status, head.text, head.headers['Content-Type']), (200, '', whole.headers['Content-Type']), path)
+            for method in ('POST', 'PUT', 'DELETE', 'OPTIONS'):
+                equal(get(server, path, method).status, 405, f'{method} {path}')
+            # They change all the time and have no validators: only what any answer fits is answered by its head alone.
+            equal([get(server, path, **field).status for field in ({'If_None_Match': '"a"'}, {'If_None_Match': '*'}, {'Range': 'bytes=0-3'},
+                   {'If_Modified_Since': 'Fri, 01 Jan 2100 00:00:00 GMT'})], [200, 304, 200, 200], path)
+            assert 'ETag' not in whole.headers and 'Last-Modified' not in whole.headers
+            done = subprocess.run(['curl', '-s', '--compressed', '-H', 'Host: site.example', f'http://127.0.0.1:{server.port}{path}'], capture_output=True)
+            equal(done.stdout[:20], whole.text.encode()[:20], path)
+
+
+def clients_of_nginxs_api_and_of_stub_status_understand_it():
+    """nginx's own exporter, in both of its ways."""
+    if not EXPORTER:
+        raise Ignored('prometheus-nginx-exporter is not there')
+    conf = CACHED.replace('location /metrics', 'location /stub { stub_status; } location /metrics', 1)
+    with Folder() as folder, origin() as web, site(folder, web, conf) as server:
+        for path in ('/a', '/a', '/b?status=404'):
+            get(server, path)
+        logged(server, 3)
+        for words, wanted in [(('-nginx.scrape-uri', f'http://127.0.0.1:{server.port}/stub'), {'nginx_up': 1}),
+                              (('-nginx.plus', '-nginx.scrape-uri', f'http://127.0.0.1:{server.port}/api'), {
+                                  'nginxplus_up': 1, 'nginxplus_server_zone_responses{code="4xx",server_zone="site.example"}': 1,
+                                  'nginxplus_location_zone_requests{location_zone="pages"}': 3,
+                                  f'nginxplus_upstream_server_requests{{server="127.0.0.1:{web}",upstream="web"}}': 2})]:
+            port = free_port()
+            with Process([EXPORTER, *words, '-web.listen-address', f'127.0.0.1:{port}'], folder / f'exporter-{port}.out') as exporter:
+                exporter.wait_for(lambda: listens(port))
+                connection = http.client.HTTPConnection('127.0.0.1', port, timeout=30)
+                connection.request('GET', '/metrics')
+                text = connection.getresponse().read().decode()
+                found = dict(line.rsplit(' ', 1) for line in text.splitlines() if not line.startswith('#'))
+                equal({name: float(found.get(name, 'nan')) for name in wanted}, wanted, f'{text}{exporter.out.read_text()}')
+                # What it calls its metrics we call them, too.
+                names = {name for name in found if name.startswith('nginx_')}
+                assert names <= {name for name, *_ in samples(get(server, '/metrics').text)}, names
 
 
 def an_address_that_is_there_twice_is_one_peer():
@@ -357,8 +499,9 @@ def the_api_has_nginxs_shape():
         logged(server, 3)
         value = lambda path: json.loads(get(server, f'/api/{path}').text)
         equal(value(''), list(range(1, 10)))
-        equal(value('9'), ['connections', 'http', 'nginx', 'processes', 'ssl'])
-        equal(value('9/http/'), ['caches', 'location_zones', 'requests', 'server_zones', 'upstreams'])
+        equal(value('9'), ['connections', 'http', 'nginx', 'processes', 'resolvers', 'slabs', 'ssl', 'workers'])
+        equal(value('9/http/'), ['caches', 'limit_conns', 'limit_reqs', 'location_zones', 'requests', 'server_zones', 'upstreams'])
+        equal([value('9/' + path) for path in ('slabs', 'resolvers', 'http/limit_reqs', 'http/limit_conns', 'workers')], [{}] * 4 + [[]])
         cache = value('9/http/caches/pages')
         equal((cache['hit']['responses'], cache['miss']['responses'], cache['miss']['responses_written']), (1, 2, 1))
         equal(set(cache) - {'yorozu'}, {'size', 'cold', 'hit', 'stale', 'updating', 'revalidated', 'miss', 'expired', 'bypass'})
@@ -554,7 +697,7 @@ def a_log_line_is_json():
 
 TESTS = {name.replace('_', ' '): test for name, test in list(globals().items())
          if callable(test) and getattr(test, '__module__', '') == __name__
-         and name not in ('Origin', 'origin', 'site', 'get', 'samples', 'Figures', 'equal', 'checked', 'logged', 'queries', 'test_of')}
+         and name not in ('Origin', 'origin', 'site', 'get', 'samples', 'Figures', 'equal', 'checked', 'evict', 'evicting', 'logged', 'queries', 'test_of')}
 
 if __name__ == '__main__':
     sys.exit(run(TESTS, sys.argv[1:]))

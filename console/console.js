@@ -231,7 +231,7 @@ function showZones(zones) {
   rows('zones', Object.entries(zones).map(([name, zone]) => {
     const answers = zone.answers, hits = HITS.reduce((all, status) => all + (answers[status] || 0), 0);
     const evicted = Object.entries(zone.evicted).map(([why, count]) => `${why} ${whole.format(count)}`).join(', ');
-    return row(cell(name, 'page'), cell(percent(hits, sum(answers)), 'number'), full(zone.memory), full(zone.disk),
+    return row(cell(name, 'name'), cell(percent(hits, sum(answers)), 'number'), full(zone.memory), full(zone.disk),
       cell(evicted || 'none'), cell(whole.format(zone.purged), 'number'));
   }));
 }

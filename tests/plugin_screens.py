@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The WordPress plugin: comments, themes and options, what is not stored, other plugins, commands, and its screens.
 
-  tests/plugin_screens.py [NAME ...]     runs the tests whose names contain one of NAME
+  tests/plugin_screens.py [NAME ...]               runs the tests whose names contain one of NAME
+  tests/plugin_screens.py --screenshots FOLDER     makes the picture of docs/wordpress.md, small if pngquant is there
 """
-import contextlib, http.client, json, os, re, signal, subprocess, threading, time
+import contextlib, http.client, json, os, pathlib, re, shutil, signal, subprocess, sys, threading, time
 from browser import Browser
 from plugin_pages import PAST, PATHS, after, content, fresh, is_hit, is_now, mu_plugin, until, warm
-from wordpress import ROOT, equal, log_in, main
+from wordpress import ROOT, Site, equal, log_in, main
 
 # --- comments, terms, the site -------------------------------------------------------------------
 
@@ -680,4 +681,48 @@ def test_the_admin_screens(site):
     assert is_hit(site, '/post-one/'), 'who is not logged in purged'
 
 
-main(globals())
+# A day as a small shop has it, hour by hour until now: the chart, and what "today" is made of.
+DAY = """
+    $points = array(); $now = time(); $at = array('hits' => 0, 'others' => 0, 'saved' => 0);
+    for ( $ago = 25; $ago > 0; $ago-- ) {
+        $hour = (int) gmdate('G', $now - 3600 * $ago);
+        $visits = (int) (40 + 320 * max(0, sin(M_PI * ($hour - 6) / 17)) + 37 * ($hour % 3));
+        $others = (int) ($visits * (3 === $hour ? .6 : .06 + .01 * ($hour % 4)));
+        $at['hits'] += $visits - $others; $at['others'] += $others; $at['saved'] += 84 * ($visits - $others);
+        $points[] = array('time' => $now - 3600 * $ago, 'begun' => 1000 * ($now - 90 * DAY_IN_SECONDS)) + $at;
+    }
+    update_option('yorozu_history', $points, false);
+    update_option('blogname', 'Tea and Tins');"""
+COOKIE = """add_action('send_headers', function() { if (str_contains($_SERVER['REQUEST_URI'], 'post-four')) setcookie('seen', 'yes'); });
+    add_action('template_redirect', function() { if (is_page('about')) header('Cache-Control: no-store'); });"""
+
+
+def screenshots(folder):
+    site, picture = Site(), pathlib.Path(folder) / 'plugin.png'
+    try:
+        content(site)
+        site.php(DAY)
+        site.php("wp_update_post(array('ID' => %d, 'post_content' => 'New tins are here.'));" % site.ids['two'])
+        warm(site, ['/', '/post-one/'])
+        with mu_plugin(site, COOKIE):
+            for path in ('/about/', '/post-four/', '/post-one/', '/about/', '/post-four/', '/post-two/'):
+                site.get(path)
+        browser = Browser()
+        try:
+            log_in(browser, site)
+            browser.resize(1280, 930)
+            browser.open(site.url + '/wp-admin/options-general.php?page=yorozu')
+            browser.find('#yorozu-misses')
+            browser.screenshot(picture)
+        finally:
+            browser.close()
+    finally:
+        site.end()
+    if shutil.which('pngquant'):
+        subprocess.run(['pngquant', '--force', '--speed', '1', '64', '--output', picture, picture], check=True)
+
+
+if sys.argv[1:2] == ['--screenshots']:
+    screenshots(sys.argv[2])
+else:
+    main(globals())

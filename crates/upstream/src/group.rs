@@ -16,7 +16,7 @@ use crate::connection::PeerAddress;
 use crate::gauge::{Gauge, Taken};
 use crate::loads::Loads;
 use crate::numbers::{digest, mix, seed};
-use crate::ring::{self, Ring};
+use crate::ring::{Ring, RingKind};
 use crate::sync::{Mutex, MutexGuard};
 use crate::times::{Inflight, averaged, millis, soonest};
 use std::cell::Cell;
@@ -454,11 +454,12 @@ impl Inner {
     }
 
     fn build_ring(&mut self, balance: Balance) {
-        self.ring = match balance {
-            Balance::Consistent => Ring::consistent(&self.servers),
-            Balance::Ketama => Ring::ketama(&self.servers),
+        let kind = match balance {
+            Balance::Consistent => RingKind::Consistent,
+            Balance::Ketama => RingKind::Ketama,
             _ => return,
         };
+        self.ring = Ring::new(kind, &self.servers);
     }
 
     fn choose(
@@ -491,8 +492,7 @@ impl Inner {
             Balance::Hash if selector.key.is_empty() => None,
             Balance::IpHash | Balance::Hash => self.hashed(balance, tried, selector, now),
             Balance::Consistent | Balance::Ketama if selector.key.is_empty() => None,
-            Balance::Consistent => self.on_ring(ring::consistent_hash(&selector.key), tried, now),
-            Balance::Ketama => self.on_ring(ring::ketama_hash(&selector.key), tried, now),
+            Balance::Consistent | Balance::Ketama => self.on_ring(&selector.key, tried, now),
         };
         by_method.or_else(|| self.round_robin(tried, now))
     }
@@ -554,10 +554,10 @@ impl Inner {
         None
     }
 
-    fn on_ring(&mut self, hash: u32, tried: &mut Tried, now: Instant) -> Option<usize> {
+    fn on_ring(&mut self, key: &[u8], tried: &mut Tried, now: Instant) -> Option<usize> {
         if !tried.hash.is_begun {
             tried.hash.is_begun = true;
-            tried.hash.hash = u32::try_from(self.ring.position(hash)).ok()?;
+            tried.hash.hash = u32::try_from(self.ring.position(self.ring.hash(key))).ok()?;
         }
         while tried.hash.misses <= MISSES_MAX {
             let server = self.ring.server(tried.hash.hash as usize)?;

@@ -42,5 +42,6 @@ pub use loads::Loads;
 pub use pool::{Kept, KeptFor, Pool, PoolLimits};
 pub use records::Records;
 pub use resolver::{ResolveFault, Resolved, Resolver};
+pub use ring::{Ring, RingKind};
 pub use tls::{Tls, TlsOptions};
 pub use unix::UnixSocket;

@@ -15,13 +15,37 @@ const MEMCACHED_PORT: &str = "11211";
 
 /// The points of a group's servers, in order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Ring {
+pub struct Ring {
     points: Vec<(u32, u32)>,
+    kind: RingKind,
+}
+
+/// Whose ring it is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum RingKind {
+    /// nginx's, of `hash key consistent`.
+    #[default]
+    Consistent,
+    /// libmemcached's, of `hash key ketama`.
+    Ketama,
 }
 
 impl Ring {
-    /// nginx's ring over `(server as written, weight)`.
-    pub(crate) fn consistent(servers: &[(String, u32)]) -> Self {
+    /// The ring over `(server as written, weight)`.
+    pub fn new(kind: RingKind, servers: &[(String, u32)]) -> Self {
+        match kind {
+            RingKind::Consistent => Self::consistent(servers),
+            RingKind::Ketama => Self::ketama(servers),
+        }
+    }
+
+    /// The server that a key belongs to, by its place among those of [`Ring::new`]; `None` if there are none.
+    pub fn server_of(&self, key: &[u8]) -> Option<usize> {
+        let server = self.server(self.position(self.hash(key)))?;
+        usize::try_from(server).ok()
+    }
+
+    fn consistent(servers: &[(String, u32)]) -> Self {
         let mut points = Vec::new();
         for (index, (server, weight)) in (0u32..).zip(servers) {
             let (host, port) = host_and_port(server);
@@ -37,11 +61,10 @@ impl Ring {
                 points.push((previous, index));
             }
         }
-        Self::sorted(points)
+        Self::sorted(RingKind::Consistent, points)
     }
 
-    /// libmemcached's weighted ring over `(server as written, weight)`.
-    pub(crate) fn ketama(servers: &[(String, u32)]) -> Self {
+    fn ketama(servers: &[(String, u32)]) -> Self {
         let total: u32 = servers.iter().map(|(_, weight)| weight).sum();
         let mut points = Vec::new();
         for (index, (server, weight)) in (0u32..).zip(servers) {
@@ -62,13 +85,24 @@ impl Ring {
                 }
             }
         }
-        Self::sorted(points)
+        Self::sorted(RingKind::Ketama, points)
     }
 
-    fn sorted(mut points: Vec<(u32, u32)>) -> Self {
+    fn sorted(kind: RingKind, mut points: Vec<(u32, u32)>) -> Self {
         points.sort_by_key(|(point, _)| *point);
         points.dedup_by_key(|(point, _)| *point);
-        Self { points }
+        Self { points, kind }
+    }
+
+    /// The hash of a key on this ring.
+    pub(crate) fn hash(&self, key: &[u8]) -> u32 {
+        match self.kind {
+            RingKind::Consistent => crc32fast::hash(key),
+            RingKind::Ketama => {
+                let digest = Md5::digest(key);
+                u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
+            }
+        }
     }
 
     /// Position of the first point at or after `hash`.
@@ -81,17 +115,6 @@ impl Ring {
         let position = position.checked_rem(self.points.len())?;
         Some(self.points[position].1)
     }
-}
-
-/// The hash of a key on nginx's ring.
-pub(crate) fn consistent_hash(key: &[u8]) -> u32 {
-    crc32fast::hash(key)
-}
-
-/// The hash of a key on libmemcached's ring.
-pub(crate) fn ketama_hash(key: &[u8]) -> u32 {
-    let digest = Md5::digest(key);
-    u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
 
 /// `host:port`, `host`, or `unix:/path` as host without port.
@@ -119,7 +142,7 @@ mod tests {
             let all = make(&servers(&["a:1", "b:1", "c:1"]));
             let less = make(&servers(&["a:1", "b:1"]));
             for key in 0..1000u32 {
-                let hash = consistent_hash(key.to_string().as_bytes());
+                let hash = crc32fast::hash(key.to_string().as_bytes());
                 let owner = all.server(all.position(hash)).unwrap();
                 if owner < 2 {
                     assert_eq!(less.server(less.position(hash)), Some(owner), "{key}");

@@ -5,6 +5,7 @@ use super::link::Link;
 use super::send::bounded;
 use super::target::{Host, Target};
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
@@ -66,6 +67,16 @@ impl Job {
 pub(super) enum Server {
     Redis(Target),
     Memcached(Host),
+}
+
+/// As a ring of servers has its name.
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Redis(target) => f.write_str(&target.shown()),
+            Self::Memcached(host) => host.fmt(f),
+        }
+    }
 }
 
 /// Questions to a server. Short ones and pages have a lane each: none waits for a page to pass.

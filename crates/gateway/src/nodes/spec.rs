@@ -9,6 +9,7 @@ use std::time::Duration;
 use yorozu_conf::value;
 use yorozu_kernel::config::directive::*;
 use yorozu_tls::pem::PemFiles;
+use yorozu_upstream::RingKind;
 
 /// How long a purge waits for Redis unless `timeout=` says otherwise; chosen.
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -131,8 +132,14 @@ pub(super) fn tier(args: &Args<'_>, url: &str) -> Result<(TierSpec, Option<PathB
         }
         None => vec![Server::Redis(Target::parse(place).map_err(invalid)?.0)],
     };
-    let mut spec =
-        TierSpec { servers, timeout: PAGE_TIMEOUT, object_max: OBJECT_MAX, lease: Some(LEASE) };
+    let mut spec = TierSpec {
+        servers,
+        ring: RingKind::Consistent,
+        timeout: PAGE_TIMEOUT,
+        object_max: OBJECT_MAX,
+        lease: Some(LEASE),
+    };
+    let is_memcached = matches!(spec.servers[..], [Server::Memcached(_), ..]);
     let mut authorities = None;
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         let broken = || args.invalid_parameter(parameter.as_bytes());
@@ -143,6 +150,13 @@ pub(super) fn tier(args: &Args<'_>, url: &str) -> Result<(TierSpec, Option<PathB
             "lease" if text == "off" => spec.lease = None,
             "lease" => spec.lease = Some(time().ok_or_else(broken)?),
             "max_object" => spec.object_max = value::size(text.as_bytes()).ok_or_else(broken)?,
+            "hash" if is_memcached => {
+                spec.ring = match text {
+                    "consistent" => RingKind::Consistent,
+                    "ketama" => RingKind::Ketama,
+                    _ => return Err(broken()),
+                };
+            }
             "ca" => authorities = Some(args.env.conf_prefix.join(text)),
             _ => return Err(broken()),
         }

@@ -24,6 +24,7 @@ use yorozu_cache::{Beyond, Entry, Key, Known, Making, Purge, Zone};
 use yorozu_kernel::base::tasks::Generation;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::logging::error::Level;
+use yorozu_upstream::{Ring, RingKind};
 
 const MAGIC: &[u8; 4] = b"yzp2";
 const HEAD_BYTES: usize = 4 + 24;
@@ -41,6 +42,8 @@ const LOG_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TierSpec {
     pub servers: Vec<Server>,
+    /// Which of several has a key.
+    pub ring: RingKind,
     pub timeout: Duration,
     /// Largest value, in bytes.
     pub object_max: u64,
@@ -95,6 +98,7 @@ pub struct Tier {
     pub(super) bus: Arc<Bus>,
     tls: Mutex<Option<Arc<ClientConfig>>>,
     lanes: Vec<Lanes>,
+    ring: Ring,
     pub(super) figures: Figures,
     /// When the log said last that a page is damaged.
     damaged_logged: Last,
@@ -156,12 +160,15 @@ impl Tier {
         tls: Option<Arc<ClientConfig>>,
     ) -> Self {
         let lanes = spec.servers.iter().map(|_| Lanes::default()).collect();
+        let names = spec.servers.iter().map(|server| (server.to_string(), 1));
+        let ring = Ring::new(spec.ring, &names.collect::<Vec<_>>());
         Self {
             zone: zone.to_owned(),
             spec,
             bus,
             tls: Mutex::new(tls),
             lanes,
+            ring,
             figures: Figures::default(),
             damaged_logged: Last::default(),
         }
@@ -180,14 +187,9 @@ impl Tier {
         )
     }
 
-    /// The server that has a key: of all the one that is first for it, so that the rest keep theirs when one is added.
+    /// The server that has a key, as it has for other clients with the same ring.
     fn server_of(&self, name: &str) -> usize {
-        let weight = |server: &Server| match server {
-            Server::Redis(_) => 0,
-            Server::Memcached(host) => crc32fast::hash(format!("{host} {name}").as_bytes()),
-        };
-        let servers = self.spec.servers.iter().enumerate();
-        servers.max_by_key(|(_, server)| weight(server)).map_or(0, |(at, _)| at)
+        self.ring.server_of(name.as_bytes()).unwrap_or_default()
     }
 
     /// Asks a server, unless it is left alone.

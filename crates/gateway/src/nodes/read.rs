@@ -3,7 +3,7 @@
 //! Each question begins with the entry that was read last: Redis still has it, so nothing behind it was trimmed or
 //! flushed. Else the place is lost: this node adds an entry, purges everything softly, and goes on behind that entry.
 
-use super::bus::{Bus, Side};
+use super::bus::{Bus, NOTES_PAUSE, Side};
 use super::link::{Link, TOO_LONG};
 use super::message::{self, Message};
 use super::place::{Id, Order, Place};
@@ -18,9 +18,9 @@ use yorozu_kernel::base::turn;
 use yorozu_kernel::logging::error::Level;
 use yorozu_wire::redis::{self, Reply};
 
-/// How long Redis holds a question back while there is nothing new, in milliseconds; chosen: so often a lost place is
-/// noticed where nothing is purged.
-const BLOCK: &str = "1000";
+/// How long Redis holds a question back while there is nothing new; chosen: so often a lost place is noticed where nothing
+/// is purged.
+const BLOCK: Duration = Duration::from_secs(1);
 /// Time for an answer, of which Redis may take [`BLOCK`]; chosen.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Entries that are read together; chosen.
@@ -60,8 +60,23 @@ pub(super) async fn read_forever(bus: Arc<Bus>) {
             bus.away(Side::Reader, &silent(&why));
         }
         has_failed = true;
+        note(&bus).await;
         pause.wait().await;
     }
+}
+
+/// Notes the place, if that is still to be done.
+async fn note(bus: &Arc<Bus>) {
+    if bus.is_to_note() {
+        // Should it be interrupted, the next process reads more again.
+        let _ = blocking(bus, Bus::note_place).await;
+    }
+}
+
+async fn blocking(bus: &Arc<Bus>, work: impl FnOnce(&Bus) + Send + 'static) -> Result<(), String> {
+    let bus = Arc::clone(bus);
+    let done = tokio::task::spawn_blocking(move || work(&bus)).await;
+    done.map_err(|_| "a purge was interrupted".to_owned())
 }
 
 /// The key where nodes note their places; in a cluster it is where the stream is.
@@ -119,12 +134,17 @@ impl Reader<'_> {
                 } else {
                     self.look_for_lost(Some(began));
                 }
+                note(self.bus).await;
                 self.tell_place(false).await
             }
             Some(entries) => {
                 let waits = self.apply(place, entries).await?;
                 self.look_for_lost(None);
-                self.tell_place(waits).await
+                self.tell_place(waits).await?;
+                if self.bus.is_note_due() {
+                    note(self.bus).await;
+                }
+                Ok(())
             }
         }
     }
@@ -135,8 +155,11 @@ impl Reader<'_> {
         let mut out = Vec::new();
         redis::command(&mut out, &[b"XRANGE", stream, id.as_bytes(), id.as_bytes()]);
         let mut words: Vec<&[u8]> = vec![b"XREAD", b"COUNT", COUNT];
+        // A place that is to be noted waits for more of its like, not for long.
+        let block = if self.bus.is_to_note() { NOTES_PAUSE } else { BLOCK };
+        let block = block.as_millis().to_string();
         if self.is_at_end {
-            words.extend([&b"BLOCK"[..], BLOCK.as_bytes()]);
+            words.extend([&b"BLOCK"[..], block.as_bytes()]);
         }
         words.extend([&b"STREAMS"[..], stream, id.as_bytes()]);
         redis::command(&mut out, &words);
@@ -188,11 +211,12 @@ impl Reader<'_> {
             self.bus.begin(place.epoch);
         }
         let (floor, marks) = if is_new { recalled(entries, id) } else { (id, Vec::new()) };
-        self.blocking(move |bus| {
+        blocking(self.bus, move |bus| {
             bus.enter(place.epoch);
             bus.mark(Some(floor), marks);
             bus.purge_all();
             bus.reached(place);
+            bus.note_place();
         })
         .await?;
         self.tell_place(true).await
@@ -265,24 +289,23 @@ impl Reader<'_> {
             self.bus.log(Level::Warn, &text);
             self.bus.figures.lost.fetch_add(1, Ordering::Relaxed);
         }
-        self.blocking(move |bus| {
+        let (is_gap, has_lines) = (gap.is_some(), !lines.is_empty());
+        let work = move |bus: &Bus| {
             // First of all: it applies to what comes from other nodes from here on.
             bus.enter(place.epoch);
-            bus.mark(gap.as_ref().map(|(id, _)| *id), marks);
+            bus.mark(gap.map(|(id, _)| id), marks);
             bus.purge(&lines);
-            if gap.is_some() {
+            if is_gap {
                 bus.purge_all();
             }
             bus.reached(place);
-        })
-        .await?;
+        };
+        // What this node purged itself is done: another thread would cost more than what is left.
+        match has_lines || is_gap {
+            true => blocking(self.bus, work).await?,
+            false => work(self.bus),
+        }
         Ok(waits)
-    }
-
-    async fn blocking(&self, work: impl FnOnce(&Bus) + Send + 'static) -> Result<(), String> {
-        let bus = Arc::clone(self.bus);
-        let done = tokio::task::spawn_blocking(move || work(&bus)).await;
-        done.map_err(|_| "a purge was interrupted".to_owned())
     }
 
     fn look_for_lost(&self, since: Option<Instant>) {

@@ -121,8 +121,10 @@ async fn send_all(bus: &Arc<Bus>, mut link: Link, pause: &mut Pause) -> Result<N
         }
         *pause = Pause::new();
         bus.here(Side::Sender);
-        let tidied = Arc::clone(bus);
-        // What stays is sent again by the next process.
-        let _ = tokio::task::spawn_blocking(move || tidied.tidy()).await;
+        if bus.has_files() {
+            let tidied = Arc::clone(bus);
+            // What stays is sent again by the next process.
+            let _ = tokio::task::spawn_blocking(move || tidied.tidy()).await;
+        }
     }
 }

@@ -32,6 +32,8 @@ use yorozu_kernel::logging::error_log::ErrorLogs;
 const QUEUE_MAX: usize = 10_000;
 /// Between two lines of the log about entries that are not believed.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// Between two notes of the place in the zones' folders; chosen: what was read meanwhile is done again by a process that begins.
+pub(super) const NOTES_PAUSE: Duration = Duration::from_millis(100);
 
 /// An entry that shall be in the stream.
 #[derive(Debug)]
@@ -85,6 +87,9 @@ struct State {
     /// The highest own number that was read.
     last_seen: u64,
     place: Option<Place>,
+    /// When it was noted last, and whether it has been another one since.
+    noted: Option<Instant>,
+    is_to_note: bool,
     is_caught_up: bool,
     /// For each [`Side`], whether Redis does not answer it.
     away: [bool; 2],
@@ -272,18 +277,36 @@ impl Bus {
         self.state().place.clone()
     }
 
-    /// All up to `place` is done. Blocks.
+    /// All up to `place` is done.
     pub(super) fn reached(&self, place: Place) {
-        let (text, read) = (place.to_text(), (place.epoch, place.id));
+        let read = (place.epoch, place.id);
         let mut state = self.state();
         state.epoch = place.epoch;
         state.place = Some(place);
+        state.is_to_note = true;
         self.read.send_replace(read);
+    }
+
+    /// Whether the place is another one than was noted.
+    pub(super) fn is_to_note(&self) -> bool {
+        self.state().is_to_note
+    }
+
+    /// The same, and the last note is some time ago.
+    pub(super) fn is_note_due(&self) -> bool {
+        let state = self.state();
+        state.is_to_note && state.noted.is_none_or(|last| last.elapsed() >= NOTES_PAUSE)
+    }
+
+    /// Notes the place, for the next process. Blocks.
+    pub(super) fn note_place(&self) {
+        let mut state = self.state();
+        state.is_to_note = false;
+        state.noted = Some(Instant::now());
+        let text = state.place.as_ref().map(Place::to_text);
         let is_kept = state.is_place_kept;
         drop(state);
-        if is_kept {
-            return;
-        }
+        let (Some(text), false) = (text, is_kept) else { return };
         for (_, zone) in self.zones() {
             // The next process reads more again.
             if let Err(problem) = zone.replace_note(place::NAME, text.as_bytes()) {
@@ -354,6 +377,12 @@ impl Bus {
         if item.purged.is_some() && number > state.last_seen && state.unseen.len() < QUEUE_MAX {
             state.unseen.push_back(Unseen { id, since: Instant::now(), item });
         }
+    }
+
+    /// Whether there may be files of purges that waited.
+    pub(super) fn has_files(&self) -> bool {
+        // Who has it locked writes one.
+        self.on_disk.try_lock().map_or(true, |on_disk| !on_disk.is_empty())
     }
 
     /// Removes the files of purges that waited, once none does. Blocks.
@@ -598,6 +627,20 @@ mod tests {
         bus.sent(number, Id(5, 0));
         assert_eq!(answer.try_recv(), Ok(Id(5, 0)));
         assert!(bus.state().unseen.is_empty() && !bus.has_queue());
+    }
+
+    #[test]
+    fn a_place_is_noted_now_and_then() {
+        let bus = bus();
+        assert!(!bus.is_to_note() && !bus.is_note_due());
+        bus.reached(Place::new(Id(1, 0)));
+        assert!(bus.is_note_due(), "the first one is noted at once");
+        bus.note_place();
+        assert!(!bus.is_to_note());
+        bus.reached(Place::new(Id(2, 0)));
+        assert!(bus.is_to_note() && !bus.is_note_due(), "others follow together");
+        bus.state().noted = Instant::now().checked_sub(NOTES_PAUSE);
+        assert!(bus.is_note_due());
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,10 +3,10 @@
 
   tests/nodes.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import collections, contextlib, http.client, http.server, json, os, random, re, shutil, signal, socket, statistics
+import asyncio, collections, contextlib, ctypes, http.client, http.server, itertools, json, os, random, re, shutil, signal, socket, statistics
 import subprocess, sys, threading, time, urllib.parse
 from console import Viewer
-from peers import PATIENCE, ROOT, YOROZU, Folder, Memcached, Process, Server, free_port, listens, run, until
+from peers import NGINX, PATIENCE, ROOT, YOROZU, Folder, Ignored, Memcached, Process, Server, free_port, listens, run, until
 
 # A page's version at the origin is how often it changed; and how often it was asked for.
 VERSIONS, ASKED = collections.Counter(), collections.Counter()
@@ -59,8 +59,8 @@ class Origins(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def origin():
-    server = Origins(('127.0.0.1', 0), Origin)
+def origin(address='127.0.0.1'):
+    server = Origins((address, 0), Origin)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port
     server.shutdown()
@@ -115,14 +115,26 @@ def reply(stream):
     return int(rest) if kind == b':' else rest
 
 
-class Proxy:
+class Network:
+    """How a node is reached and what it reaches: itself, the origin, Redis."""
+    BINDS, REDIS = '127.0.0.1', ()
+    host = origin = '127.0.0.1'
+    prefix = ()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+class Proxy(Network):
     """A network between a node and Redis, which can be cut: nothing passes then, and nothing is closed."""
 
-    def __init__(self, port):
-        self.to, self.is_cut = port, threading.Event()
+    def __init__(self, folder, port):
+        self.to, self.tier, self.is_cut = port, f'127.0.0.1:{port}', threading.Event()
         self.listener = socket.create_server(('127.0.0.1', 0), backlog=50)
-        self.port = self.listener.getsockname()[1]
-        self.all = []
+        self.redis = f'127.0.0.1:{self.listener.getsockname()[1]}'
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -154,15 +166,82 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
 
+CLONE_NEWNET = 0x40000000  # unshare(2)
+
+
+def ip(*words, of=None):
+    """A command of `ip`, in the network namespace of a process."""
+    inside = ['nsenter', f'--net=/proc/{of}/ns/net'] if of else []
+    done = subprocess.run([*inside, 'ip', *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, (words, done.stderr)
+
+
+def to_own_namespace():
+    """From here on this test is in a network namespace of its own, where Redis and the origin are beside a switch; it goes with the
+    last process in it, however that ends."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise Ignored(f'network namespaces are not allowed here: {os.strerror(ctypes.get_errno())}')
+    try:
+        ip('link', 'set', 'lo', 'up')
+        # With an address of its own: else it has that of a line, and another one when that is cut.
+        ip('link', 'add', 'name', 'switch', 'address', '02:00:00:00:00:01', 'type', 'bridge')
+        ip('link', 'set', 'switch', 'up')
+        ip('addr', 'add', f'{Namespace.REDIS_HOST}/24', 'dev', 'switch')
+    except (AssertionError, OSError) as problem:
+        raise Ignored(f'network namespaces are not allowed here: {problem}') from None
+
+
+class Line:
+    """The line from the switch to a node. While it is cut packets are lost both ways, and nobody is told."""
+
+    def __init__(self, name):
+        self.name = name
+        self.clear()
+
+    def set(self):
+        ip('link', 'set', self.name, 'nomaster')
+
+    def clear(self):
+        ip('link', 'set', self.name, 'master', 'switch')
+
+
+class Namespace(Network):
+    """A network namespace for a node: one line to Redis, which can be cut, and one to the clients and the origin."""
+    REDIS_HOST = '10.77.0.1'
+    BINDS, REDIS = '0.0.0.0', ('--bind', '0.0.0.0', '--protected-mode', 'no')
+    numbers = itertools.count(2)
+
+    def __init__(self, folder, port):
+        number = next(self.numbers)
+        self.holder = Process(['unshare', '--net', 'sleep', 'infinity'], folder / f'namespace-{number}.out')
+        of = self.holder.pid
+        own = os.readlink('/proc/self/ns/net')
+        until('the namespace', lambda: os.readlink(f'/proc/{of}/ns/net') != own)
+        self.prefix = ['nsenter', f'--net=/proc/{of}/ns/net']
+        self.redis = self.tier = f'{self.REDIS_HOST}:{port}'
+        self.origin, self.host = f'10.78.{number}.1', f'10.78.{number}.2'
+        for name, address in ('line', f'10.77.0.{number}'), ('front', self.host):
+            ip('link', 'add', 'name', f'{name}{number}', 'type', 'veth', 'peer', 'name', name, 'netns', of)
+            ip('addr', 'add', f'{address}/24', 'dev', name, of=of)
+            ip('link', 'set', name, 'up', of=of)
+            ip('link', 'set', f'{name}{number}', 'up')
+        ip('link', 'set', 'lo', 'up', of=of)
+        ip('addr', 'add', f'{self.origin}/24', 'dev', f'front{number}')
+        self.is_cut = Line(f'line{number}')
+
+    def __exit__(self, *_):
+        self.holder.stop()
+
+
 NODE = '''
     proxy_cache_path $dir/cache keys_zone=pages:1m memory=4m @SHARED@;
     gzip on; gzip_types text/plain; gzip_min_length 1000; gzip_proxied any;
     cache_purge_bus @BUS@;
     server {
-        listen 127.0.0.1:$port;
+        listen @HOST@:$port;
         server_name site.example;
         location / {
-            proxy_pass http://127.0.0.1:@WEB@;
+            proxy_pass http://@ORIGIN@:@WEB@;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_cache pages;
@@ -170,7 +249,7 @@ NODE = '''
             proxy_cache_lock on;
             proxy_cache_use_stale updating;
             proxy_cache_background_update on;
-            proxy_cache_purge PURGE from 127.0.0.1;
+            proxy_cache_purge PURGE from @ORIGIN@;
             add_header X-Cache $upstream_cache_status;
         }
         location = /.purge { cache_purge_api token=@TOKEN@; }
@@ -181,15 +260,21 @@ NODE = '''
 class Node(Server):
     """A node of a site."""
 
-    def __init__(self, folder, web, bus, name, http=NODE, **more):
-        self.name = name
+    def __init__(self, folder, web, bus, name, http=NODE, network=Network(), **more):
+        self.name, self.host = name, network.host
         if 'node=' not in bus:
             bus += f' node={name}'
         http = http.replace('@SHARED@', '').replace('@BUS@', bus).replace('@WEB@', str(web)).replace('@TOKEN@', TOKEN)
-        super().__init__(folder, http, main='worker_processes 2;', **more)
+        http = http.replace('@HOST@', network.host).replace('@ORIGIN@', network.origin)
+        super().__init__(folder, http, main='worker_processes 2;', prefix=network.prefix, wait=False, **more)
+        self.wait_for(self.serves)
+
+    def serves(self, starts=1):
+        """The master listens before the server process serves, which says so."""
+        return listens(self.port, self.host) and self.log().count('start worker threads') >= starts
 
     def ask(self, path, method='GET', body=None, headers=()):
-        connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=30)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
         try:
             connection.request(method, path, body, {'Host': 'site.example', **dict(headers)})
             answer = connection.getresponse()
@@ -228,9 +313,9 @@ class Node(Server):
     def again(self):
         lines = self.log().count('start worker threads')
         # Threads of a process may outlive the one that the system lists.
-        until('the end of its sockets', lambda: not listens(self.port))
+        until('the end of its sockets', lambda: not listens(self.port, self.host))
         self.start()
-        self.wait_for(lambda: listens(self.port) and self.log().count('start worker threads') > lines)
+        self.wait_for(lambda: self.serves(lines + 1))
 
     def reload(self):
         lines = self.log().count('reconfigured')
@@ -248,19 +333,20 @@ GONE = 'its place in the stream is gone'
 
 
 @contextlib.contextmanager
-def site(names='abc', bus='redis://127.0.0.1:@REDIS@', redis=(), http=NODE, shared='', **more):
+def site(names='abc', bus='redis://127.0.0.1:@REDIS@', redis=(), http=NODE, shared='', network=Proxy, **more):
     """Nodes of one Redis, each behind a network of its own."""
     VERSIONS.clear(), ASKED.clear()
-    with Folder() as folder, origin() as web, Redis(folder, *redis) as server, contextlib.ExitStack() as stack:
+    with Folder() as folder, origin(network.BINDS) as web, Redis(folder, *network.REDIS, *redis) as server, \
+            contextlib.ExitStack() as stack:
         (folder / 'secret').write_text(SECRET + '\n')
         (folder / 'secret').chmod(0o644)
         nodes = []
         for name in names:
-            proxy = Proxy(server.port)
-            text = bus.replace('@REDIS@', str(proxy.port)).replace('@SECRET@', str(folder / 'secret'))
-            tier = f'shared={shared.replace("@REDIS@", str(server.port))}' if shared else ''
-            node = stack.enter_context(Node(folder, web, text, name, http.replace('@SHARED@', tier), **more))
-            node.proxy = proxy
+            way = stack.enter_context(network(folder, server.port))
+            text = bus.replace('127.0.0.1:@REDIS@', way.redis).replace('@SECRET@', str(folder / 'secret'))
+            tier = f'shared={shared.replace("127.0.0.1:@REDIS@", way.tier)}' if shared else ''
+            node = stack.enter_context(Node(folder, web, text, name, http.replace('@SHARED@', tier), way, **more))
+            node.way = way
             nodes.append(node)
         server.web, server.root = web, folder
         for before, node in enumerate(reversed(nodes)):
@@ -340,11 +426,11 @@ def a_node_that_was_away_reads_before_it_serves():
         assert b.page('/1') == (1, 'MISS'), 'the first answer of all'
         assert b.page('/2') == (0, 'HIT'), 'what was not purged is still there'
         # Cut off, it serves what it has, and follows when it is back.
-        c.proxy.is_cut.set()
+        c.way.is_cut.set()
         VERSIONS['/2'] += 1
         a.purge('/2')
         assert c.page('/2') == (0, 'HIT')
-        c.proxy.is_cut.clear()
+        c.way.is_cut.clear()
         c.becomes('/2', 1)
         assert all(GONE not in node.log() for node in nodes)
 
@@ -396,12 +482,37 @@ def without_redis_purges_are_queued():
         assert a.metric('queued') == 0
 
 
+def the_queue_on_disk_is_bounded():
+    """Of more than 10,000 purges that wait everything is purged instead, in memory and in the file."""
+    with site('ab', bus='redis://127.0.0.1:@REDIS@?timeout=200ms', redis=['--appendonly', 'yes']) as (redis, (a, b)):
+        warm([a, b], '/1', '/2')
+        file, sizes = a.folder / 'cache/yorozu.bus.queue', []
+        redis.kill()
+        for number in range(102):
+            a.purge_by_api(*[{'tags': [f'none-{number}-{one}']} for one in range(100)])
+            sizes.append(file.stat().st_size)
+            assert a.metric('queued') <= 10_000
+        assert sizes[-1] < max(sizes) / 10, (sizes[-1], max(sizes))
+        VERSIONS['/1'] += 1
+        assert a.purge('/1') == 'queued'
+        # The next process has no more than that either.
+        a.kill()
+        a.again()
+        assert a.metric('queued') < 1000
+        redis.again()
+        b.becomes('/1', 1)
+        until('the queue', lambda: a.metric('queued') == 0)
+        lines = b''.join(fields[b'lines'] for _, fields in redis.entries()).decode()
+        assert 'soft all: pages' in lines
+        until('the file', lambda: not file.exists())
+
+
 def who_is_cut_off_says_so():
     """Also a node that purges nothing; it follows as soon as the network is back."""
     with site('ab') as (redis, (a, b)):
         warm([a, b], '/1')
         until('the bus', lambda: a.metric('connected') == 1)
-        a.proxy.is_cut.set()
+        a.way.is_cut.set()
         begun = time.monotonic()
         until('that it is noticed', lambda: a.metric('connected') == 0, 15)
         noticed = time.monotonic() - begun
@@ -409,7 +520,7 @@ def who_is_cut_off_says_so():
         VERSIONS['/1'] += 1
         assert b.purge('/1') == 'sent'
         assert a.page('/1') == (0, 'HIT'), 'it goes on serving what it has'
-        a.proxy.is_cut.clear()
+        a.way.is_cut.clear()
         begun = time.monotonic()
         a.becomes('/1', 1)
         followed = time.monotonic() - begun
@@ -419,6 +530,44 @@ def who_is_cut_off_says_so():
         print(f'noticed after {noticed:.1f} s, followed after {followed:.1f} s')
         # As documented.
         assert noticed < 5 * max(PATIENCE, 1.5) and followed < 2 * max(PATIENCE, 1.5)
+
+
+def a_line_that_is_cut_and_healed():
+    """Packets of a node are lost both ways, for less than the bus waits for an answer and for longer: the others follow one another
+    at once, what it purges itself is done there, and all know all once the line is there again."""
+    to_own_namespace()
+    with site(network=Namespace, bus='redis://127.0.0.1:@REDIS@?timeout=200ms') as (redis, (a, b, c)):
+        warm([a, b, c], '/1', '/2', '/3')
+        for number, seconds in enumerate((0.1, 0.5, 2, 6), 1):
+            warm([a, b, c], '/2')
+            c.way.is_cut.set()
+            cut = time.monotonic()
+            took = []
+            for node, other, path in (a, b, '/1'), (b, a, '/2'):
+                VERSIONS[path] += 1
+                assert node.purge(path) == 'sent'
+                begun = time.monotonic()
+                while other.page(path)[0] < VERSIONS[path]:
+                    pass
+                took.append(time.monotonic() - begun)
+            assert max(took) < 0.1 * PATIENCE, took
+            assert c.page('/2') == (number - 1, 'HIT'), 'it goes on serving what it has'
+            VERSIONS['/3'] += 1
+            told = c.purge('/3')
+            assert c.page('/3')[0] == number, 'its own purge is done'
+            time.sleep(max(0, cut + seconds - time.monotonic()))
+            assert told == 'queued' and [node.page('/3')[0] for node in (a, b)] == [number - 1] * 2
+            c.way.is_cut.clear()
+            healed = time.monotonic()
+            for node in a, b, c:
+                for path in '/1', '/2', '/3':
+                    node.becomes(path, number)
+            followed = time.monotonic() - healed
+            until('the queue', lambda: c.metric('queued') == 0 and c.metric('connected') == 1)
+            print(f'cut for {seconds} s: all know all {followed:.2f} s after it is there again, the others after {max(took):.3f} s')
+            # As documented.
+            assert followed < 2 * max(PATIENCE, 1.5), followed
+        assert all(GONE not in node.log() and 'are missing' not in node.log() for node in (a, b, c))
 
 
 def a_full_redis_is_no_silent_one():
@@ -482,12 +631,12 @@ def who_lost_its_place_purges_everything():
             for node in nodes:
                 until('the bus', lambda: node.metric('connected') == 1)
             warm(nodes, '/1', '/2')
-            b.proxy.is_cut.set()
+            b.way.is_cut.set()
             VERSIONS.update(['/1', '/2'])
             a.purge('/1')
             a.purge('/2')
             lose()
-            b.proxy.is_cut.clear()
+            b.way.is_cut.clear()
             for path in '/1', '/2':
                 b.becomes(path, number)
             b.says(GONE, number)
@@ -596,14 +745,14 @@ def an_answer_waits_for_the_others():
             VERSIONS['/1'] += 1
             assert a.purge('/1') == 'sent'
             assert [node.page('/1')[0] for node in nodes] == [number] * 3
-        c.proxy.is_cut.set()
+        c.way.is_cut.set()
         assert a.purge('/1') == 'late: c'
         answer, = b.purge_by_api({'tags': ['x']})
         assert answer['late'] == ['c'] and answer['bus'] == 'sent', answer
         os.kill(b.serving_pid, signal.SIGSTOP)
         assert sorted(a.purge('/1')[6:].split(', ')) == ['b', 'c']
         os.kill(b.serving_pid, signal.SIGCONT)
-        c.proxy.is_cut.clear()
+        c.way.is_cut.clear()
         until('both', lambda: a.purge('/1') == 'sent')
 
 
@@ -758,8 +907,9 @@ sentinel failover-timeout web 2000
             process.wait_for(lambda: listens(port))
             sentinels.append(port)
         hosts = ','.join(f'127.0.0.1:{port}' for port in sentinels)
-        bus = f'redis+sentinel://{hosts}/web/0?timeout=300ms'
-        with Node(folder, web, bus, 'a') as a, Node(folder, web, bus, 'b') as b:
+        url = f'redis+sentinel://{hosts}/web/0'
+        bus, http = f'{url}?timeout=300ms', NODE.replace('@SHARED@', f'shared={url}?timeout=5s')
+        with Node(folder, web, bus, 'a', http) as a, Node(folder, web, bus, 'b', http) as b:
             warm([a, b], '/1')
             VERSIONS['/1'] += 1
             assert a.purge('/1') == 'sent'
@@ -773,6 +923,13 @@ sentinel failover-timeout web 2000
             assert a.purge('/1') == 'queued'
             b.becomes('/1', 2, 60)
             until('the new master', lambda: a.purge('/1') == 'sent')
+            # It has pages as well.
+            def is_shared():
+                path = f'/{random.random()}'
+                a.page(path)
+                return b.page(path)[1] == 'HIT'
+            until('a page', is_shared)
+            assert b.shared('hit') >= 1
 
 
 def over_tls_the_server_is_verified():
@@ -787,11 +944,17 @@ def over_tls_the_server_is_verified():
         with Redis(folder, '--tls-port', tls, '--tls-cert-file', folder / 'cert.pem', '--tls-key-file', folder / 'key.pem',
                    '--tls-auth-clients', 'no') as redis:
             bus = f'rediss://localhost:{tls}'
-            with Node(folder, web, f'{bus}?ca={folder}/cert.pem', 'a') as a, Node(folder, web, f'{bus} ca={folder}/cert.pem', 'b') as b:
+            http = NODE.replace('@SHARED@', f'shared={bus}?ca={folder}/cert.pem&timeout=5s')
+            with Node(folder, web, f'{bus}?ca={folder}/cert.pem', 'a', http) as a, \
+                    Node(folder, web, f'{bus} ca={folder}/cert.pem', 'b', http) as b:
+                until('both', lambda: a.knows_of() == b.knows_of() == 2)
                 warm([a, b], '/1')
                 VERSIONS['/1'] += 1
                 assert a.purge('/1') == 'sent'
                 b.becomes('/1', 1)
+                assert a.page('/2') == (0, 'MISS')
+                until('the page', lambda: a.shared('stored') >= 1)
+                until('the page', lambda: b.page('/2') == (0, 'HIT') and b.shared('hit') >= 1)
             with Node(folder, web, f'{bus}?start_timeout=300ms', 'c') as c:
                 assert c.purge('/1') == 'queued'
                 c.says('does not answer, purges are queued: ')
@@ -917,9 +1080,15 @@ def a_page_that_ends_does_not_come_back():
     with site('ab', http=early, shared=SHARED) as (redis, (a, b)):
         a.page('/slow-ends')
         until('the page', lambda: a.shared('stored') == 1)
+        assert b.page('/slow-ends') == (0, 'HIT')
+        until('its file', lambda: any(len(path.name) == 32 for path in (b.folder / 'cache').rglob('*')))
+        b.kill()
+        b.again()
         VERSIONS['/slow-ends'] += 1
         until('its end', lambda: a.page('/slow-ends')[1] == 'MISS', 15)
-        assert a.page('/slow-ends')[0] == 1
+        # It may be fresh on the disk of another node, which does not send it again.
+        b.page('/slow-ends')
+        assert a.page('/slow-ends')[0] == 1 and b.shared('stored') == 0
         redis.ask('FLUSHDB')
     with site('ab', shared=SHARED) as (redis, (a, b)):
         a.page('/1')
@@ -965,6 +1134,25 @@ def what_came_from_the_tier_is_not_sent_back():
         b.page('/2')
         until('the page', lambda: b.shared('stored') >= 1)
         assert b.shared('stored') == 1
+
+
+def a_lease_is_waited_for_no_longer_than_a_lock():
+    """A request waits for other nodes as for other requests: for `lock_timeout` at most, however long the lease is."""
+    http = NODE.replace('proxy_cache_lock on;', 'proxy_cache_lock on; proxy_cache_lock_timeout 1s;')
+    with site('ab', http=http, shared=SHARED + '&lease=600s') as (redis, (a, b)):
+        page = threading.Thread(target=a.page, args=('/slow',))
+        page.start()
+        until('the lease', lambda: redis.ask('KEYS', '*:lease'))
+        key, = redis.ask('KEYS', '*:lease')
+        redis.ask('SET', key, 'of a node that is gone', 'PX', 600_000)
+        page.join()
+        assert b.page('/slow') == (0, 'HIT'), 'the page is there, whoever has the lease'
+        a.purge('/slow')
+        begun = time.monotonic()
+        assert b.page('/slow')[1] == 'MISS'
+        took = time.monotonic() - begun
+        print(f'waited {took:.1f} s for a lease')
+        assert 1 <= took < 30, took
 
 
 def a_lease_is_given_back_by_its_holder_alone():
@@ -1029,27 +1217,38 @@ def a_new_node_costs_no_page():
 
 
 def hits_in_memory_do_not_wait_for_the_tier():
-    """Neither Redis of the bus nor of the tier has a part in a hit, also while it stands still."""
-    with site('a', shared='redis://127.0.0.1:@REDIS@') as (redis, [a]):
+    """Neither Redis of the bus nor of the tier has a part in a hit, also while it stands still and the circuit is open."""
+    with site('a', bus='redis://127.0.0.1:@REDIS@?timeout=100ms', shared='redis://127.0.0.1:@REDIS@?timeout=100ms') as (redis, [a]):
         warm([a], '/1')
         def p99():
             connection, took = http.client.HTTPConnection('127.0.0.1', a.port, timeout=30), []
-            for _ in range(1000):
+            for _ in range(500):
                 begun = time.monotonic()
                 connection.request('GET', '/1', headers={'Host': 'site.example'})
                 answer = connection.getresponse()
                 answer.read()
                 assert answer.headers['X-Cache'] == 'HIT'
                 took.append(time.monotonic() - begun)
-            return sorted(took)[989]
-        before = p99()
-        os.kill(redis.pid, signal.SIGSTOP)
-        # Something waits for it meanwhile.
-        a.ask('/2'), a.purge('/3')
-        during = p99()
-        os.kill(redis.pid, signal.SIGCONT)
-        print(f'p99 of hits {before * 1000:.2f} ms, while Redis stands still {during * 1000:.2f} ms')
-        assert during < max(2 * before, 0.02) * PATIENCE
+            return sorted(took)[494]
+        before, during = [], []
+        for number in range(3):
+            before.append(p99())
+            os.kill(redis.pid, signal.SIGSTOP)
+            # Something waits for it meanwhile.
+            for one in range(4):
+                a.ask(f'/2-{number}-{one}')
+            a.says('pages are made without it', number + 1)
+            a.purge('/3')
+            during.append(p99())
+            os.kill(redis.pid, signal.SIGCONT)
+            def is_closed():
+                a.ask(f'/{random.random()}')
+                return a.log().count('answers again') > number
+            until('the tier', is_closed)
+            until('the bus', lambda: a.metric('connected') == 1)
+        print(f'p99 of hits {min(before) * 1000:.2f} ms, while Redis stands still {min(during) * 1000:.2f} ms')
+        # Far below what an answer of it is waited for.
+        assert min(during) < max(2 * min(before), 0.01) * PATIENCE, (before, during)
 
 
 def without_the_tier_pages_are_made():
@@ -1100,6 +1299,54 @@ def pages_are_shared_over_memcached():
                 assert a.page(f'/{number}') == (0, 'MISS')
 
 
+def names_in(server):
+    """Keys of the pages that a memcached has."""
+    with socket.create_connection(('127.0.0.1', server.port), 10) as connection:
+        connection.sendall(b'lru_crawler metadump all\r\n')
+        lines = list(iter(connection.makefile('rb').readline, b'END\r\n'))
+    keys = [urllib.parse.unquote(re.search(rb'key=(\S+)', line)[1].decode()) for line in lines]
+    return [key for key in keys if not key.endswith(':lease')]
+
+
+def found_by_nginx(folder, servers, keys):
+    """The keys that nginx finds with the ring of `hash ... consistent`, asking one server for each."""
+    caches = ''.join(f'server 127.0.0.1:{server.port};' for server in servers)
+    conf = f"""upstream caches {{ hash $arg_key consistent; {caches} }}
+        server {{ listen 127.0.0.1:$port; location / {{
+            set $memcached_key $arg_key; memcached_next_upstream off; memcached_pass caches; }} }}"""
+    with Server(folder, conf, NGINX) as nginx:
+        def has(key):
+            connection = http.client.HTTPConnection('127.0.0.1', nginx.port, timeout=30)
+            connection.request('GET', f'/?key={key}')
+            return connection.getresponse().status == 200
+        return [key for key in keys if has(key)]
+
+
+def found_by_php(folder, servers, keys):
+    """The keys that PHP's client finds with the ring of libmemcached."""
+    added = ''.join(f'$m->addServer("127.0.0.1", {server.port});' for server in servers)
+    code = f"""$m = new Memcached(); $m->setOption(Memcached::OPT_LIBKETAMA_COMPATIBLE, true); {added}
+        foreach (json_decode($argv[1]) as $key) if ($m->get($key) !== false) echo $key, "\\n";"""
+    out = subprocess.run(['php8.2', '-r', code, '--', json.dumps(keys)], check=True, capture_output=True, text=True).stdout
+    return out.splitlines()
+
+
+def other_clients_find_the_memcached_of_a_page():
+    """By the same ring: nginx's of `hash ... consistent`, PHP's with `hash=ketama`."""
+    for hash, found in ('', found_by_nginx), ('&hash=consistent', found_by_nginx), ('&hash=ketama', found_by_php):
+        with Folder() as folder, Memcached(folder) as one, Memcached(folder) as two, Memcached(folder) as three:
+            servers = one, two, three
+            hosts = ','.join(f'127.0.0.1:{server.port}' for server in servers)
+            with site('a', shared=f'memcached://{hosts}?timeout=5s{hash}') as (_, [a]):
+                for number in range(60):
+                    a.page(f'/{number}')
+                until('all of them', lambda: a.shared('stored') == 60)
+                until('all', lambda: sum(len(names_in(server)) for server in servers) == 60)
+                keys = [key for server in servers for key in names_in(server)]
+                assert all(names_in(server) for server in servers)
+                assert found(folder, servers, keys) == keys, hash
+
+
 def what_cannot_be_is_refused():
     with Folder() as folder:
         def says(http):
@@ -1113,17 +1360,56 @@ def what_cannot_be_is_refused():
         assert 'is successful' in good, good
         for http, text in [
             (f'{path} shared=redis://a;', 'without "cache_purge_bus"'), (f'{path} shared=http://a; {bus}', 'expected redis://'),
-            (f'{path} shared=redis://a?x=1; {bus}', 'invalid parameter "x=1"'), (f'{bus} {bus}', 'is duplicate'),
+            (f'{path} shared=redis://a?x=1; {bus}', 'invalid parameter "x=1"'),
+            (f'{path} shared=redis://a?hash=ketama; {bus}', 'invalid parameter "hash=ketama"'),
+            (f'{path} shared=memcached://a,b?hash=other; {bus}', 'invalid parameter "hash=other"'), (f'{bus} {bus}', 'is duplicate'),
             ('cache_purge_bus http://a;', 'expected redis://'), ('cache_purge_bus redis://a stream=;', 'invalid parameter'),
             ('cache_purge_bus redis://a secret=/nowhere;', '/nowhere'),
-            ('server { location / { srcache_fetch GET /x; } }', '"fastcgi_cache"'),
-            ('server { location / { srcache_store PUT /x; } }', '"cache_purge_bus"'),
-            ('server { location / { redis_pass a; } }', '"fastcgi_cache"'),
-            ('server { location / { srcache_fetch GET /x; } }', '"shared="'), ('server { location / { redis2_query get x; } }', '"shared="'),
-            ('server { location / { srcache_response_cache_control off; } }', '"fastcgi_ignore_headers Cache-Control Expires"'),
-            ('server { location / { set_escape_uri $a $b; } }', '"fastcgi_cache_key"'),
+            *[(f'server {{ location / {{ {directive}; }} }}', text) for directive, texts in {
+                'srcache_fetch GET /x': ('"fastcgi_cache"', '"cache_purge_bus"', '"shared="'),
+                'srcache_store PUT /x': ('"fastcgi_cache"', '"cache_purge_bus"', '"shared="'),
+                'srcache_fetch_skip $a': ('"fastcgi_cache_bypass"',), 'srcache_store_skip $a': ('"fastcgi_no_cache"',),
+                'srcache_response_cache_control off': ('"fastcgi_ignore_headers Cache-Control Expires"',),
+                'redis_pass a': ('"fastcgi_cache"', '"shared="'), 'redis2_pass a': ('"fastcgi_cache"', '"shared="'),
+                'redis2_query get x': ('"fastcgi_cache"', '"shared="'), 'set_escape_uri $a $b': ('"fastcgi_cache_key"',),
+            }.items() for text in texts],
         ]:
-            assert text in says(http), (http, says(http))
+            told = says(http)
+            assert text in told and 'is successful' not in told, (http, told)
+            name = re.search(r'(srcache|redis2?|set_escape)_\w+', http)
+            assert not name or f'"{name[0]}"' in told, (http, told)
+
+
+def what_the_bus_costs_is_simulated():
+    """The command that docs/nodes.md has its table from."""
+    sys.path.insert(0, str(ROOT / 'bench'))
+    import bus
+    bus.PURGES = 10
+    cpu, sent, median, late, memory = asyncio.run(bus.measured(20))
+    assert cpu >= 0 and sent > 1 and 0 < median <= late and memory > 1, (cpu, sent, median, late, memory)
+
+
+def the_preset_of_a_node_and_of_its_balancer_are_taken():
+    """As `presets/cluster` says: its file included by `presets/wordpress`, with `shared=` in the zone's line."""
+    with Folder() as folder:
+        shutil.copytree(ROOT / 'presets', folder / 'presets')
+        (folder / 'log').mkdir()
+        (folder / 'secret').write_text(SECRET)
+        for path in (folder / 'presets').glob('*/*.conf'):
+            text = path.read_text()
+            for old, new in {'/var/log/yorozu/www.example.com': '/log', '/var/log/yorozu': '/log', '/run/yorozu.pid': '/pid',
+                             '/var/cache/yorozu': '/cache', '/etc/yorozu/bus.secret': '/secret'}.items():
+                text = text.replace(old, str(folder) + new)
+            path.write_text(text)
+        nodes_conf = (folder / 'presets/cluster/nodes.conf').read_text()
+        include, shared = (re.search(rf'^# +({word}\S*.*)$', nodes_conf, re.M)[1] for word in ('include', 'shared='))
+        preset = folder / 'presets/wordpress/nginx.conf'
+        text, count = re.subn(r'(fastcgi_cache_path [^;]*);', rf'\1 {shared};', preset.read_text())
+        assert count == 1
+        preset.write_text(text.replace('http {', f'http {{ {include}', 1))
+        for name in 'wordpress', 'cluster':
+            tested = subprocess.run([YOROZU, '-t', '-p', folder, '-c', folder / f'presets/{name}/nginx.conf'], capture_output=True, text=True)
+            assert 'is successful' in tested.stderr and tested.returncode == 0, tested.stderr
 
 
 class Storm:
@@ -1135,9 +1421,13 @@ class Storm:
     PAGES = [f'/{number}' for number in range(6)]
     # After which no entry is missing anywhere, and after which some may be.
     MILD, WILD = ['reload', 'kill', 'redis', 'cut', 'stop'], ['trim', 'flush']
+    # Of lines in network namespaces.
+    PARTITIONS = ['cut', 'cut', 'long cut', 'split']
 
     def __init__(self, redis, nodes, troubles):
-        self.redis, self.nodes, self.troubles = redis, nodes, troubles
+        self.redis, self.nodes = redis, nodes
+        # In turn, so that none is left out.
+        self.troubles = itertools.cycle(random.sample(troubles, len(troubles)))
         self.lock, self.is_over = threading.Lock(), threading.Event()
         self.least = {node.name: collections.Counter() for node in nodes}
         self.last, self.problems, self.counts = collections.Counter(), [], collections.Counter()
@@ -1185,7 +1475,7 @@ class Storm:
 
     def trouble(self):
         node = random.choice(self.nodes)
-        what = random.choice(self.troubles)
+        what = next(self.troubles)
         self.counts[what] += 1
         if what == 'reload':
             node.reload()
@@ -1196,10 +1486,20 @@ class Storm:
             self.redis.kill()
             time.sleep(random.random() / 2)
             self.redis.again()
-        elif what == 'cut':
-            node.proxy.is_cut.set()
+        elif what in ('cut', 'long cut'):
+            # Longer: than an answer of Redis is waited for.
+            node.way.is_cut.set()
+            time.sleep(random.random() if what == 'cut' else random.uniform(3, 5))
+            node.way.is_cut.clear()
+        elif what == 'split':
+            # Only one node has Redis, or none.
+            alone = random.choice([node, None])
+            others = [other for other in self.nodes if other is not alone]
+            for other in others:
+                other.way.is_cut.set()
             time.sleep(random.random())
-            node.proxy.is_cut.clear()
+            for other in others:
+                other.way.is_cut.clear()
         elif what == 'stop':
             os.kill(self.redis.pid, signal.SIGSTOP)
             time.sleep(random.random())
@@ -1225,13 +1525,13 @@ class Storm:
                 node.becomes(page, self.last[page])
 
 
-def storm(troubles, **more):
+def storm(troubles, seconds=6, **more):
     seed = int(os.environ.get('SEED', random.randrange(10**6)))
     print(f'SEED={seed}')
     random.seed(seed)
     bus = 'redis://127.0.0.1:@REDIS@?timeout=200ms&start_timeout=10s'
     with site(bus=bus, redis=['--appendonly', 'yes'], **more) as (redis, nodes):
-        Storm(redis, nodes, troubles).run(float(os.environ.get('SECONDS', 6)))
+        Storm(redis, nodes, troubles).run(float(os.environ.get('SECONDS', seconds)))
         return nodes[0].log() + nodes[1].log() + nodes[2].log()
 
 
@@ -1250,18 +1550,32 @@ def no_node_shows_what_it_purged_of_shared_pages():
     storm(Storm.MILD + Storm.WILD, shared='redis://127.0.0.1:@REDIS@')
 
 
+def no_node_shows_what_it_purged_through_partitions():
+    to_own_namespace()
+    storm(Storm.PARTITIONS + Storm.MILD + Storm.WILD, 15, network=Namespace, shared='redis://127.0.0.1:@REDIS@')
+
+
+def all_nodes_come_to_know_all_through_partitions():
+    to_own_namespace()
+    log = storm(Storm.PARTITIONS + ['reload', 'kill'], 12, network=Namespace)
+    for text in GONE, 'are missing', 'is not known':
+        assert text not in log, [line for line in log.splitlines() if text in line]
+
+
 TESTS = {test.__name__: test for test in [
     purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
-    without_redis_a_start_purges_everything, without_redis_purges_are_queued, who_is_cut_off_says_so, a_full_redis_is_no_silent_one,
+    without_redis_a_start_purges_everything, without_redis_purges_are_queued, the_queue_on_disk_is_bounded, who_is_cut_off_says_so, a_line_that_is_cut_and_healed, a_full_redis_is_no_silent_one,
     a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
     what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
-    a_page_that_ends_does_not_come_back, a_redis_whose_clock_went_back_brings_no_page_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_given_back_by_its_holder_alone,
+    a_page_that_ends_does_not_come_back, a_redis_whose_clock_went_back_brings_no_page_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_waited_for_no_longer_than_a_lock,
+    a_lease_is_given_back_by_its_holder_alone,
     one_node_makes_a_page_for_all, without_leases_each_node_makes_its_own, a_large_page_is_each_nodes_own, a_new_node_costs_no_page,
-    hits_in_memory_do_not_wait_for_the_tier, without_the_tier_pages_are_made, pages_are_shared_over_memcached, what_cannot_be_is_refused,
-    no_node_shows_what_it_purged_of_shared_pages,
+    hits_in_memory_do_not_wait_for_the_tier, without_the_tier_pages_are_made, pages_are_shared_over_memcached, other_clients_find_the_memcached_of_a_page, what_cannot_be_is_refused,
+    the_preset_of_a_node_and_of_its_balancer_are_taken, what_the_bus_costs_is_simulated, no_node_shows_what_it_purged_of_shared_pages, no_node_shows_what_it_purged_through_partitions,
+    all_nodes_come_to_know_all_through_partitions,
 ]}
 
 if __name__ == '__main__':

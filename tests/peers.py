@@ -54,9 +54,9 @@ def until(what, condition, seconds=60):
         time.sleep(0.01)
 
 
-def listens(port):
+def listens(port, host='127.0.0.1'):
     with socket.socket() as probe:
-        return probe.connect_ex(('127.0.0.1', port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 class Folder:

@@ -1,5 +1,5 @@
 """Three nodes and a Redis on one machine: how soon a purge is on all of them, and what purges of others cost."""
-import asyncio, re, statistics, time
+import asyncio, pathlib, re, socket, statistics, time
 import nodes
 from clients import hits_during
 from peers import until
@@ -27,12 +27,40 @@ def following(a, b, c, count):
     return sorted(took)
 
 
+class Purger:
+    """Purges over one connection, with as little work of its own as can be: the machine is the node's, too."""
+
+    def __init__(self, node):
+        self.socket = socket.create_connection(('127.0.0.1', node.port))
+        self.answers = self.socket.makefile('rb')
+
+    def purge(self, number):
+        self.socket.sendall(b'PURGE /cold%d HTTP/1.1\r\nHost: site.example\r\n\r\n' % (number % 100))
+        head = b''.join(iter(self.answers.readline, b'\r\n')).lower()
+        self.answers.read(int(re.search(rb'content-length: (\d+)', head)[1]))
+        assert b'x-purge-bus: sent' in head, head
+
+
 def hits(folder, node, seconds, purger=None):
     """Hits per second of a node, while another one purges a hundred times a second."""
     script = folder / 'hot.lua'
     script.write_text(WRITER)
-    purge = (lambda number: purger.purge(f'/cold{number % 100}')) if purger else None
-    return hits_during(purge, node.port, script, seconds, '-c20', '-H', 'Host: site.example')
+    return hits_during(purger and purger.purge, node.port, script, seconds, '-c20', '-H', 'Host: site.example')
+
+
+def cpu(pid):
+    """Microseconds that the threads of a process have had."""
+    return sum(int(path.read_text().split()[0]) for path in pathlib.Path(f'/proc/{pid}/task').glob('*/schedstat')) / 1000
+
+
+def cost(purger, pids, count):
+    """Microseconds of each process for a purge, a hundred a second."""
+    before, due = [cpu(pid) for pid in pids], time.monotonic()
+    for number in range(count):
+        purger.purge(number)
+        due += 0.01
+        time.sleep(max(0, due - time.monotonic()))
+    return [(cpu(pid) - used) / count for pid, used in zip(pids, before)]
 
 
 async def one(port, path):
@@ -71,7 +99,10 @@ def lines(program, rounds, seconds):
         took = following(a, b, c, PURGES * rounds)
         nodes.warm([b], *[f'/hot{number}' for number in range(50)])
         hits(redis.root, b, seconds)
-        ratio = statistics.median(hits(redis.root, b, seconds, a) / hits(redis.root, b, seconds) for _ in range(rounds))
+        purger = Purger(a)
+        ratio = statistics.median(hits(redis.root, b, seconds, purger) / hits(redis.root, b, seconds) for _ in range(rounds))
+        own, other, of_the_redis = map(statistics.median, zip(*[
+            cost(purger, (a.serving_pid, b.serving_pid, redis.pid), 100) for _ in range(rounds)]))
         made = asyncio.run(crowd([node.port for node in (a, b, c)], '/slow', CLIENTS)), nodes.ASKED['/slow']
         pages = [f'/shared{number}' for number in range(200)]
         for path in pages:
@@ -84,6 +115,8 @@ def lines(program, rounds, seconds):
              f'{statistics.median(took):.1f} ms, {took[len(took) * 99 // 100]:.1f} ms', 'wanted: p99 under 20 ms'),
             ('hits per second of a node during 100 purges per second on another one, against without', '-',
              f'{ratio:.2f}', 'wanted: at least 0.9'),
+            ('CPU for a purge on one of three nodes: of that node, of each other one, of Redis', '-',
+             f'{own:.0f} µs, {other:.0f} µs, {of_the_redis:.0f} µs', ''),
             (f'{CLIENTS:,} clients on three nodes at once, one missing page: answers, times that it was made', '-',
              f'{made[0]:,}, {made[1]}', 'wanted: all, 1'),
             ('a page of 1 byte that a node takes from Redis: commands (one before the answer), bytes that Redis sends', '-',

@@ -31,14 +31,21 @@ class Purger:
     """Purges over one connection, with as little work of its own as can be: the machine is the node's, too."""
 
     def __init__(self, node):
-        self.socket = socket.create_connection(('127.0.0.1', node.port))
+        self.node = node
+        self.connect()
+
+    def connect(self):
+        self.socket = socket.create_connection(('127.0.0.1', self.node.port))
         self.answers = self.socket.makefile('rb')
 
     def purge(self, number):
         self.socket.sendall(b'PURGE /cold%d HTTP/1.1\r\nHost: site.example\r\n\r\n' % (number % 100))
-        head = b''.join(iter(self.answers.readline, b'\r\n')).lower()
-        self.answers.read(int(re.search(rb'content-length: (\d+)', head)[1]))
+        head = b''.join(iter(lambda: self.answers.readline().strip(), b'')).lower()
         assert b'x-purge-bus: sent' in head, head
+        self.answers.read(int(re.search(rb'content-length: *(\d+)', head)[1]))
+        # After as many requests as `keepalive_requests` says.
+        if b'connection: close' in head:
+            self.connect()
 
 
 def hits(folder, node, seconds, purger=None):

@@ -213,12 +213,13 @@ def test_small_pages():
 
 
 def test_a_slow_client_of_a_page_that_is_stored():
-    size = 400 * MB
+    # Several times what the bound allows: whoever held it, or half of it, would be seen.
+    size = 160 * MB
     with Site(4 * MB) as site:
         with site.client(f'/{size}/big', window=4096) as client:
             # The origin is let go though the client takes nothing.
             until('the origin', lambda: site.origin.whole == 1, 60)
-            site.judge('a slow client of 400 MB that are stored')
+            site.judge('a slow client of 160 MB that are stored')
             head, rest = read_head(client)
             assert b'X-Cache: MISS' in head, head
             read_body(client, size, rest)
@@ -230,13 +231,13 @@ def test_a_slow_client_of_a_page_that_is_stored():
 
 
 def test_several_slow_clients_without_a_lock():
-    size = 60 * MB
+    size = 40 * MB
     with Site(4 * MB) as site, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(site.client(f'/{size}/big', window=4096)) for _ in range(6)]
         until('the origin', lambda: site.origin.whole >= 6, 60)
         for client in clients:
             read_body(client, size, read_head(client)[1])
-        site.judge('6 clients that each make 60 MB')
+        site.judge('6 clients that each make 40 MB')
 
 
 def test_slow_readers_of_large_pages():
@@ -470,7 +471,7 @@ def test_tags_that_no_other_page_has():
 
 
 def test_storing_that_is_given_up_midway():
-    size = 120 * MB
+    size = 96 * MB
     if os.geteuid():
         return print('        not run: needs root for a file system of its own')
     for what, more in ('a full disk', dict(path=mounted(8 * MB))), ('more than max_size=8m', dict(zone='max_size=8m')):

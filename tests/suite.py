@@ -42,7 +42,7 @@ class Part:
             env['YOROZU_SITE'] = str(made['wordpress'])
         # A new session: Ctrl-C reaches this program alone, which ends all of them.
         self.process = subprocess.Popen(
-            [sys.executable, '-B', ROOT / 'tests/supervised.py', str(self.seconds), self.report, program, *words],
+            [sys.executable, '-BS', ROOT / 'tests/supervised.py', str(self.seconds), self.report, program, *words],
             cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=open(self.log, 'w'), stderr=self.errors(),
             start_new_session=True)
 

@@ -813,11 +813,12 @@ def page_of(path):
         f'page {path} {hashlib.sha256(path.encode()).hexdigest()}\n'.encode()
 
 
-def load(site, paths, seconds, wrong):
-    """Clients that ask for random pages and compare every one; a server that dies is not an error."""
+def load(site, paths, seconds, wrong, is_over=threading.Event()):
+    """Clients that ask for random pages and compare every one; a server that dies is not an error. Some seconds, or until it is
+    over: of a server that is not there much would be asked in vain."""
     end = time.monotonic() + seconds
     def client():
-        while time.monotonic() < end:
+        while time.monotonic() < end and not is_over.is_set():
             path = random.choice(paths)
             try:
                 answer = site.get(path)
@@ -836,11 +837,13 @@ def test_kill_9_under_load_loses_and_tears_nothing():
     with Folder() as folder, Site(folder, 'fastcgi', more='CACHE_valid 200 1h; gzip on;', zone='keys_zone=z:1m memory=2m') as site:
         wrong = []
         for round in range(6):
-            threads = load(site, paths, 1.2, wrong)
+            is_killed = threading.Event()
+            threads = load(site, paths, 60, wrong, is_killed)
             time.sleep(random.uniform(0.3, 0.9))  # the kill comes at any time
             settled = [path for path in paths[:20] if site.get(path).headers['X-Cache'] == 'HIT']
             before = site.runs()
             site.server.kill()
+            is_killed.set()
             for thread in threads:
                 thread.join()
             site.server.start()
@@ -872,12 +875,12 @@ def test_kill_9_under_purges_brings_nothing_back():
                 if answer.status == 200 and float(answer.content.split()[0]) < after:
                     wrong.append((way, path, after, answer.content, answer.headers['X-Cache']))
 
-        def client(end):
-            while time.monotonic() < end:
+        def client(is_killed):
+            while not is_killed.is_set():
                 read('under load', *random.choice(pages))
 
-        def purger(end):
-            while time.monotonic() < end:
+        def purger(is_killed):
+            while not is_killed.is_set():
                 groups = list(floor) if random.random() < 0.3 else [random.choice(list(floor))]
                 begun, tags = time.time(), ['all'] if len(groups) > 1 else groups
                 with contextlib.suppress(OSError, http.client.HTTPException):
@@ -889,13 +892,14 @@ def test_kill_9_under_purges_brings_nothing_back():
                 time.sleep(random.uniform(0, 0.1))
 
         for _ in range(8):
-            end = time.monotonic() + 1.2
-            threads = [threading.Thread(target=client, args=(end,)) for _ in range(4)]
-            threads.append(threading.Thread(target=purger, args=(end,)))
+            is_killed = threading.Event()
+            threads = [threading.Thread(target=client, args=(is_killed,)) for _ in range(4)]
+            threads.append(threading.Thread(target=purger, args=(is_killed,)))
             for thread in threads:
                 thread.start()
             time.sleep(random.uniform(0.3, 1.1))  # the kill comes at any time
             site.server.kill()
+            is_killed.set()
             for thread in threads:
                 thread.join()
             site.server.start()

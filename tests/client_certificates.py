@@ -3,7 +3,7 @@
 
   tests/client_certificates.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import http.client, os, signal, socket, ssl, subprocess, sys
+import functools, http.client, os, signal, socket, ssl, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
 from certificates import *
 from peers import NGINX, Folder, Server, run, until
@@ -331,14 +331,21 @@ def cases(folder):
     return out
 
 
-def asked(port, host, certificate):
-    """The answer to a client with a certificate; the name of the failure without an answer."""
+@functools.cache
+def client(certificate):
+    """What a client with a certificate says: to read a key takes as long as to use it."""
     used = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     used.check_hostname, used.verify_mode = False, ssl.CERT_NONE
     used.set_ciphers('DEFAULT:@SECLEVEL=0')
+    if certificate:
+        used.load_cert_chain(certificate)
+    return used
+
+
+def asked(port, host, certificate):
+    """The answer to a client with a certificate; the name of the failure without an answer."""
     try:
-        if certificate:
-            used.load_cert_chain(certificate)
+        used = client(certificate)
         with socket.create_connection(('127.0.0.1', port), timeout=20) as plain, \
                 used.wrap_socket(plain, server_hostname=host) as connection:
             connection.sendall(f'GET / HTTP/1.0\r\nHost: {host}\r\n\r\n'.encode())

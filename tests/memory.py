@@ -20,6 +20,9 @@ REST = 16 * MB
 LIMIT = 1536 * MB
 KEYS = 34000
 BLOCK = bytes(range(256)) * 256
+# What a body has from anywhere in a block on, for as much as is read at once.
+PIECE = 1 << 20
+EXPECTED = BLOCK * (PIECE // len(BLOCK) + 1)
 
 
 class Origin(socketserver.ThreadingTCPServer):
@@ -140,14 +143,13 @@ def read_head(client):
 
 def read_body(client, length, rest):
     """The rest of a body, compared with what the origin sent."""
-    at = 0
+    at, piece = 0, memoryview(bytearray(PIECE))
     while True:
-        expected = (BLOCK * (len(rest) // len(BLOCK) + 2))[at % len(BLOCK):][:len(rest)]
-        assert rest == expected, f'other bytes behind {at}'
+        assert EXPECTED.startswith(rest, at % len(BLOCK)), f'other bytes behind {at}'
         at += len(rest)
         if at >= length:
             return at
-        rest = client.recv(min(1 << 20, length - at))
+        rest = piece[:client.recv_into(piece, min(PIECE, length - at))]
         assert rest, f'the body ended after {at} of {length} bytes'
 
 
@@ -211,12 +213,13 @@ def test_small_pages():
 
 
 def test_a_slow_client_of_a_page_that_is_stored():
-    size = 400 * MB
+    # Several times what the bound allows: whoever held it, or half of it, would be seen.
+    size = 160 * MB
     with Site(4 * MB) as site:
         with site.client(f'/{size}/big', window=4096) as client:
             # The origin is let go though the client takes nothing.
             until('the origin', lambda: site.origin.whole == 1, 60)
-            site.judge('a slow client of 400 MB that are stored')
+            site.judge('a slow client of 160 MB that are stored')
             head, rest = read_head(client)
             assert b'X-Cache: MISS' in head, head
             read_body(client, size, rest)
@@ -228,13 +231,13 @@ def test_a_slow_client_of_a_page_that_is_stored():
 
 
 def test_several_slow_clients_without_a_lock():
-    size = 60 * MB
+    size = 40 * MB
     with Site(4 * MB) as site, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(site.client(f'/{size}/big', window=4096)) for _ in range(6)]
         until('the origin', lambda: site.origin.whole >= 6, 60)
         for client in clients:
             read_body(client, size, read_head(client)[1])
-        site.judge('6 clients that each make 60 MB')
+        site.judge('6 clients that each make 40 MB')
 
 
 def test_slow_readers_of_large_pages():
@@ -435,10 +438,10 @@ def test_long_keys():
 def test_long_keys_that_are_not_stored_yet():
     with Site(4 * MB, keys='4m', more='proxy_cache_min_uses 2; large_client_header_buffers 4 16k;') as site:
         def long_keys(client, number):
-            for page in range(number, 16000, 4):
+            for page in range(number, 11000, 4):
                 get(client, f'/200/{page}?{"k" * 6000}', 200)
         crowd(site, 4, long_keys)
-        site.judge('16,000 keys of 6,000 bytes, each asked for once')
+        site.judge('11,000 keys of 6,000 bytes, each asked for once')
 
 
 def test_many_small_fields():
@@ -468,7 +471,7 @@ def test_tags_that_no_other_page_has():
 
 
 def test_storing_that_is_given_up_midway():
-    size = 120 * MB
+    size = 96 * MB
     if os.geteuid():
         return print('        not run: needs root for a file system of its own')
     for what, more in ('a full disk', dict(path=mounted(8 * MB))), ('more than max_size=8m', dict(zone='max_size=8m')):

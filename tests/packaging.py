@@ -12,11 +12,16 @@ deb = importlib.util.module_from_spec(importlib.util.spec_from_loader('deb', loa
 loader.exec_module(deb)
 
 
+class Packages:
+    """Those of the program under test, not compressed: made once for all tests."""
+    files = ()
+
+
 @contextlib.contextmanager
 def made():
-    """The packages of the program under test, not compressed, unpacked into folders of their names."""
+    """The packages, unpacked into folders of their names."""
     with Folder() as folder:
-        for file in deb.make(folder / 'out', YOROZU, compression='none'):
+        for file in Packages.files:
             subprocess.run(['dpkg-deb', '-R', file, folder / file.name.split('_')[0]], check=True)
         yield folder
 
@@ -26,7 +31,7 @@ def test_the_same_program_gives_the_same_packages():
         before = os.umask(0o077)
         first = deb.make(folder / 'first', YOROZU, compression='none')
         os.umask(before)
-        second = deb.make(folder / 'second', YOROZU, compression='none')
+        second = Packages.files
         for one, other in zip(first, second, strict=True):
             assert one.name == other.name and one.read_bytes() == other.read_bytes(), one.name
 
@@ -115,4 +120,7 @@ def test_the_scripts_are_sh():
 
 
 if __name__ == '__main__':
-    sys.exit(run({name: test for name, test in globals().items() if name.startswith('test_')}, sys.argv[1:]))
+    with Folder() as place:
+        Packages.files = deb.make(place, YOROZU, compression='none')
+        status = run({name: test for name, test in globals().items() if name.startswith('test_')}, sys.argv[1:])
+    sys.exit(status)

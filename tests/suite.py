@@ -42,7 +42,7 @@ class Part:
             env['YOROZU_SITE'] = str(made['wordpress'])
         # A new session: Ctrl-C reaches this program alone, which ends all of them.
         self.process = subprocess.Popen(
-            [sys.executable, '-B', ROOT / 'tests/supervised.py', str(self.seconds), self.report, program, *words],
+            [sys.executable, '-BS', ROOT / 'tests/supervised.py', str(self.seconds), self.report, program, *words],
             cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=open(self.log, 'w'), stderr=self.errors(),
             start_new_session=True)
 
@@ -151,8 +151,10 @@ def rust_parts():
         folder = pathlib.Path(package['manifest_path']).parent
         for target in package['targets']:
             kind = target['kind'][0]
+            if kind in ('lib', 'bin') and has_tests(folder / 'src') != target['test']:
+                sys.exit(f'make test: {package["name"]} {kind} {target["name"]}: "test" in Cargo.toml is not whether it has tests')
             # Tests with a feature are a separate part.
-            if not target['test'] or target.get('required-features') or (kind != 'test' and not has_tests(folder / 'src')):
+            if not target['test'] or target.get('required-features'):
                 continue
             program, option = key(package['manifest_path'], target)
             # Cargo may have a test program before the program that it starts.

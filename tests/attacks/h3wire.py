@@ -49,11 +49,11 @@ def encoded(text):
 
 def section(fields):
     """A field section, each field spelled out."""
-    out = b'\0\0'
+    out = bytearray(2)
     for name, value in fields:
         name, value = encoded(name), encoded(value)
         out += number(len(name), 3, 0x20) + name + number(len(value), 7) + value
-    return out
+    return bytes(out)
 
 
 def listen(folder):

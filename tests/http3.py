@@ -3,7 +3,8 @@
 
   tests/http3.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import asyncio, base64, hashlib, os, pathlib, random, re, signal, socket, socketserver, subprocess, sys, threading, urllib.request
+import asyncio, base64, contextlib, hashlib, os, pathlib, random, re, signal, socket, socketserver, subprocess, sys, threading, time
+import urllib.request
 from attacks import h2wire, h3wire
 from attacks.h2wire import request
 from browser import Browser
@@ -11,6 +12,7 @@ from peers import PATIENCE, YOROZU, Folder, Ignored, Server, run, until
 from tls import certificate
 
 PAGE = bytes(range(256)) * 8192
+INVALID_TOKEN = 0xb
 
 
 def equal(got, wanted, what=''):
@@ -143,6 +145,71 @@ def test_a_token_proves_an_address_once():
             equal((await retries(tokens[0]))[0], 1, 'with a token that was used')
             equal((await retries(tokens[0][:-1] + b'x'))[0], 1, 'with a token that is no one\'s')
         asyncio.run(main())
+
+
+def test_a_spoilt_token_of_retry_is_refused():
+    """At once: a client that was given one takes no second one (RFC 9000, section 8.1.2)."""
+    needs_aioquic()
+    with Folder() as folder, served(folder, 'quic_retry on;') as server:
+        async def main():
+            async with await h3wire.Connection.to(server.port) as connection:
+                token = connection.quic._peer_token
+            equal(bool(token), True)
+            for spoilt in (token, token[:20] + bytes([token[20] ^ 1]) + token[21:], token[:-1] + bytes([token[-1] ^ 1])):
+                # The first one is of another port.
+                connection = h3wire.Connection.begin(token=spoilt)
+                await connection.start(server.port)
+                await connection.until(lambda: connection.closed, 10 * PATIENCE)
+                equal((connection.code, connection.quic._retry_count), (INVALID_TOKEN, 0), spoilt)
+                connection.leave()
+        asyncio.run(main())
+
+
+def test_a_client_is_where_it_proved_to_be():
+    """One that moves is at its new address when it has shown that it receives there, and not because it says so."""
+    needs_aioquic()
+    inside = 'location = /where { return 200 "$remote_addr $realip_remote_addr $connection_requests"; }'
+    with Folder() as folder, served(folder, inside) as server:
+        async def main():
+            async with await h3wire.Connection.to(server.port) as connection:
+                async def where():
+                    return (await connection.content(connection.ask(h3wire.get('/where')))).decode()
+                equal(await where(), '127.0.0.1 127.0.0.1 1')
+                home = connection.transport
+                # It sends from there, and hears what is said here alone.
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far:
+                    far.bind(('127.0.0.20', 0))
+                    far.connect(('127.0.0.1', server.port))
+                    far.setblocking(False)
+                    connection.transport = Sending(home, far)
+                    connection.ask(h3wire.get('/where'))
+                    stream = connection.ask(h3wire.get('/where'))
+                    connection.transport = home
+                    # The library gives the address up, and says the rest where the client was.
+                    equal((await connection.content(stream)).decode(), '127.0.0.1 127.0.0.1 3')
+                equal(await where(), '127.0.0.1 127.0.0.1 4')
+                await asyncio.get_running_loop().create_datagram_endpoint(
+                    lambda: connection, local_addr=('127.0.0.20', 0), remote_addr=('127.0.0.1', server.port))
+                seen = []
+                while '127.0.0.20' not in (seen or [''])[-1]:
+                    seen.append(await where())
+                    assert len(seen) < 900, seen[-1]
+                equal(seen[-1], f'127.0.0.20 127.0.0.20 {4 + len(seen)}')
+                home.close()
+        asyncio.run(main())
+
+
+class Sending:
+    """A connection's own socket, but for what is sent."""
+
+    def __init__(self, home, far):
+        self.home, self.far = home, far
+
+    def sendto(self, data):
+        self.far.send(data)
+
+    def __getattr__(self, name):
+        return getattr(self.home, name)
 
 
 def test_a_reload_keeps_connections():
@@ -325,6 +392,48 @@ def test_clients_prove_their_addresses_when_many_shake_hands():
         equal(asyncio.run(retries()), 1)
         # Those that began are over in the end.
         until('an end of the pressure', lambda: asyncio.run(retries()) == 0)
+
+
+def test_handshakes_have_a_bound():
+    """Clients that prove their addresses, and go no further: there is a number of them that is not exceeded, and others are
+    served over TCP meanwhile, and over QUIC when it is over."""
+    needs_aioquic()
+    bound = 1024
+
+    def half(port):
+        """Does what a client does until it has proved its address. What comes then is not read."""
+        quic = h3wire.Connection.begin().quic
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+            near.connect(('127.0.0.1', port))
+            near.settimeout(PATIENCE)
+            send = lambda: [near.send(data) for data, _ in quic.datagrams_to_send(now=time.monotonic())]
+            quic.connect(('127.0.0.1', port), now=time.monotonic())
+            send()
+            with contextlib.suppress(TimeoutError):
+                quic.receive_datagram(near.recv(2048), ('127.0.0.1', port), now=time.monotonic())
+            if quic._retry_count:
+                send()
+
+    def active(server):
+        with urllib.request.urlopen(f'http://127.0.0.1:{server.port}/status') as answer:
+            # The one that asks, too.
+            return int(re.search(r'Active connections: (\d+)', answer.read().decode())[1]) - 1
+
+    async def small(port):
+        """What a usual client gets, who asks again and again until there is room."""
+        async with await h3wire.Connection.to(port, seconds=100 * PATIENCE) as connection:
+            return await connection.content(connection.ask(h3wire.get('/small')))
+    inside = 'location = /status { stub_status; }'
+    with Folder() as folder, served(folder, inside, f'client_header_timeout {int(30 * PATIENCE)}s;') as server:
+        until('all that may shake hands at once', lambda: half(server.port) or active(server) == bound, 25)
+        before = server.resident_bytes()
+        for _ in range(300):
+            half(server.port)
+        equal(active(server), bound, 'more came')
+        grown = server.resident_bytes() - before
+        assert grown < 4 << 20, f'{grown} bytes are kept of clients that are not answered'
+        equal(asyncio.run(small(server.port)), b'small')
+        until('an end of those that began', lambda: active(server) == 0, 100)
 
 
 def test_a_download_goes_on_while_a_new_binary_takes_over():

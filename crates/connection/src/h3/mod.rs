@@ -20,7 +20,7 @@ mod stream;
 mod write;
 
 use crate::fields::FieldList;
-use crate::quic::Opening;
+use crate::quic::{Opening, Paths};
 use crate::tls::session;
 use crate::{Connected, add_one, count_handshake, current_conf, default_core};
 use control::Outbox;
@@ -30,12 +30,14 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 use yorozu_kernel::base::counters::{COUNTERS, Counted, Present};
-use yorozu_kernel::base::{limits, tasks};
+use yorozu_kernel::base::timer::Timer;
+use yorozu_kernel::base::{limits, tasks, turn};
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
@@ -46,7 +48,7 @@ use yorozu_wire::h3::qpack::{Decoder, TABLE_BYTES};
 /// What a client may send that is neither fields nor content, in bytes, beside eight times as much of those both ways;
 /// as nginx.
 const IDLE_TALK_BYTES: u64 = 1024 * 1024;
-/// Responses under way from which on all of them are looked at, and not only the oldest; chosen.
+/// Responses under way that are not looked at; chosen: those of a usual client arrive before there are as many.
 const LOOKED_AT: usize = 16;
 /// Streams taken before others have their turn; chosen: all of a usual client.
 const STEPS_MAX: u32 = 128;
@@ -90,7 +92,10 @@ fn number(code: Code) -> VarInt {
 /// What the streams of a connection share.
 struct Shared {
     quic: Connection,
+    paths: Arc<Paths>,
     client: Rc<Client>,
+    /// The client as the next request has it, if it moved.
+    moved: RefCell<Option<Rc<Client>>>,
     worker: Rc<dyn Host>,
     decoder: RefCell<Decoder>,
     /// Streams whose fields wait for others, and who reads them.
@@ -116,9 +121,25 @@ struct Shared {
     is_beginning: Cell<bool>,
     /// Responses that were given to the library whole, and of which not all may have arrived.
     unacknowledged: RefCell<VecDeque<SendStream>>,
+    /// How many there may be before they are looked at.
+    looked_at: Cell<usize>,
 }
 
 impl Shared {
+    /// The client, where it is as a request begins.
+    fn present_client(&self) -> Rc<Client> {
+        if !self.paths.has_moved() {
+            return Rc::clone(&self.client);
+        }
+        let address = self.paths.proved(self.quic.remote_address());
+        let mut moved = self.moved.borrow_mut();
+        let known = moved.take().filter(|known| known.remote.address == Some(address));
+        let client = known.unwrap_or_else(|| Rc::new(self.client.at(address)));
+        client.requests.set(self.client.requests.get());
+        client.listen.set(self.client.listen.get());
+        Rc::clone(moved.insert(client))
+    }
+
     /// The connection is over, for what the client does.
     fn fail(&self, code: Code, text: &'static str) {
         if self.failure.get().is_none() {
@@ -193,11 +214,10 @@ impl Shared {
             }
             stopped.is_pending()
         };
-        while kept.front().is_some_and(|stream| !is_open(stream)) {
-            kept.pop_front();
-        }
-        if kept.len() >= LOOKED_AT {
+        // A look costs as much whether it comes to something or not.
+        if kept.len() >= self.looked_at.get() {
             kept.retain(is_open);
+            self.looked_at.set(LOOKED_AT.max(2 * kept.len()));
         }
     }
 }
@@ -231,6 +251,7 @@ impl Drop for Open {
 
 /// Serves a connection from its handshake to its end.
 pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>, opening: Opening) {
+    let paths = Arc::clone(&opening.paths);
     let Some((connection, confirmed)) =
         Box::pin(shake_hands(&handle, &client, &worker, opening)).await
     else {
@@ -247,7 +268,9 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
     let _ = handle.connection.set(connection.clone());
     let shared = Rc::new(Shared {
         quic: connection,
+        paths,
         client: Rc::clone(&client),
+        moved: RefCell::default(),
         worker: Rc::clone(&worker),
         decoder: RefCell::new(Decoder::new(TABLE_BYTES, streams_max)),
         blocked: RefCell::default(),
@@ -263,9 +286,8 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
         told: Notify::new(),
         is_beginning: Cell::new(false),
         unacknowledged: RefCell::default(),
+        looked_at: Cell::new(LOOKED_AT),
     });
-    let opened = Instant::now();
-    let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
     let life = Life {
         shared,
         handle,
@@ -273,9 +295,9 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
         streams_max,
         confirmed,
         is_ending: false,
-        quiet_since: None,
-        sleep,
-        opened,
+        is_quiet: false,
+        timer: Timer::default(),
+        opened: turn::instant(),
     };
     life.run().await;
 }
@@ -301,7 +323,7 @@ async fn shake_hands(
     let logs = conf.location(server).error_log.clone();
     drop(conf);
     let deadline = Instant::now() + timeout;
-    let Opening { mut connecting, handshake } = opening;
+    let Opening { mut connecting, handshake, .. } = opening;
     let log = |text: &str| logs.connection(Level::Info, client, text);
     let shaken = async {
         connecting.handshake_data().await?;
@@ -352,10 +374,11 @@ struct Life {
     confirmed: Option<Confirmed>,
     /// GOAWAY was sent: no further stream is answered.
     is_ending: bool,
-    quiet_since: Option<Instant>,
-    /// Bounds how long there may be no stream.
-    sleep: Pin<Box<Sleep>>,
-    opened: Instant,
+    /// Whether there is no stream.
+    is_quiet: bool,
+    /// Bounds how long.
+    timer: Timer,
+    opened: std::time::Instant,
 }
 
 /// What happens next.
@@ -400,7 +423,7 @@ impl Life {
                     }
                 }
                 Event::Silent | Event::Unwanted => return self.close(Code::NO_ERROR, "").await,
-                Event::Gone => return,
+                Event::Gone => return self.note_end(),
             }
             if let Some((code, text)) = shared.failure.get() {
                 self.log(text);
@@ -416,7 +439,6 @@ impl Life {
     async fn next(&mut self, changed: &mut Pin<Box<dyn Future<Output = ()>>>) -> Event {
         let (shared, handle) = (Rc::clone(&self.shared), Rc::clone(&self.handle));
         let mut steps = 0;
-        self.note_quiet();
         let mut told = pin!(shared.told.notified());
         let mut request = pin!(shared.quic.accept_bi());
         let mut one_way = pin!(shared.quic.accept_uni());
@@ -435,7 +457,6 @@ impl Life {
                     return Poll::Ready(Event::Told);
                 }
                 request.set(shared.quic.accept_bi());
-                self.note_quiet();
                 steps += 1;
                 if steps >= STEPS_MAX {
                     return Poll::Ready(Event::Busy);
@@ -459,8 +480,8 @@ impl Life {
                     }
                 }
             }
-            if self.quiet_since.is_some() {
-                if self.sleep.as_mut().poll(context).is_ready() {
+            if self.note_quiet() {
+                if self.timer.poll_wait(context, Poll::<()>::Pending).is_ready() {
                     return Poll::Ready(Event::Silent);
                 }
                 if ending.as_mut().poll(context).is_ready() {
@@ -472,18 +493,15 @@ impl Life {
         .await
     }
 
-    /// Notes since when there is no stream.
-    fn note_quiet(&mut self) {
+    /// Notes whether there is no stream.
+    fn note_quiet(&mut self) -> bool {
         let is_quiet = self.shared.streams.get() == 0;
-        if !is_quiet {
-            self.quiet_since = None;
-        } else if self.quiet_since.is_none() {
-            let now = Instant::now();
-            self.quiet_since = Some(now);
-            let timeout = self.idle_timeout();
-            self.sleep.as_mut().reset(now + timeout);
+        if is_quiet && !self.is_quiet {
+            self.timer.begin(self.idle_timeout());
         }
+        self.is_quiet = is_quiet;
         self.handle.is_idle.set(is_quiet);
+        is_quiet
     }
 
     /// How long the client may have no stream.
@@ -508,7 +526,7 @@ impl Life {
             return;
         }
         // Also if it is answered before the next look.
-        self.quiet_since = None;
+        self.is_quiet = false;
         shared.next_stream.set(shared.next_stream.get().max(id + 4));
         shared.client.requests.set(shared.client.requests.get() + 1);
         self.bound();
@@ -542,7 +560,7 @@ impl Life {
         let Some(conf) = current_conf(client, &self.shared.worker) else { return self.end() };
         let core = default_core(&conf, client.listen.get());
         if client.requests.get() >= core.keepalive_requests
-            || self.opened.elapsed() >= core.keepalive_time
+            || turn::since(self.opened) >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()
         {
             self.end();
@@ -554,6 +572,13 @@ impl Life {
         if !std::mem::replace(&mut self.is_ending, true) {
             self.shared.outbox.go_away(self.shared.next_stream.get());
             self.shared.told.notify_one();
+        }
+    }
+
+    /// Notes a connection that the library ended, for what the client does.
+    fn note_end(&self) {
+        if let Some(ConnectionError::TransportError(problem)) = self.shared.quic.close_reason() {
+            self.log(&format!("quic connection failed ({problem})"));
         }
     }
 

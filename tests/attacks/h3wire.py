@@ -85,7 +85,7 @@ class Connection(Arriving, asyncio.DatagramProtocol):
         self.sent_bytes = self.received_bytes = 0
 
     @classmethod
-    def begin(cls, alpn='h3', name='a.test', **more):
+    def prepared(cls, alpn='h3', name='a.test', **more):
         """A connection that is not begun."""
         configuration = QuicConfiguration(is_client=True, alpn_protocols=[alpn], verify_mode=ssl.CERT_NONE, server_name=name,
                                           **{'idle_timeout': 60, 'max_data': 1 << 30, 'max_stream_data': 1 << 26} | more)
@@ -94,7 +94,7 @@ class Connection(Arriving, asyncio.DatagramProtocol):
         connection.tokens = tokens
         return connection
 
-    async def start(self, port, near=None):
+    async def connect(self, port, near=None):
         await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: self, local_addr=near, remote_addr=('127.0.0.1', port))
         self.quic.connect(('127.0.0.1', port), now=time.monotonic())
@@ -103,8 +103,8 @@ class Connection(Arriving, asyncio.DatagramProtocol):
     @classmethod
     async def to(cls, port, start=START, near=None, seconds=10 * peers.PATIENCE, **more):
         """A connection whose control stream begins with `start`; none is opened for nothing."""
-        connection = cls.begin(**more)
-        await connection.start(port, near)
+        connection = cls.prepared(**more)
+        await connection.connect(port, near)
         # An error that comes earlier would have another number (RFC 9000, section 10.2.3).
         await connection.until(lambda: connection.quic._handshake_confirmed, seconds)
         if start:

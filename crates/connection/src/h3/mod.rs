@@ -3,6 +3,7 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `mod.rs` | the life of a connection |
+//! | `shared.rs` | what its streams share |
 //! | `control.rs` | streams in one direction: settings, what the client's encoder says, what it is told |
 //! | `stream.rs` | one request and its response |
 //! | `incoming.rs` | a request's head and body, as they arrive |
@@ -16,17 +17,16 @@ mod control;
 mod hq;
 mod incoming;
 mod outgoing;
+mod shared;
 mod stream;
 mod write;
 
-use crate::fields::FieldList;
-use crate::quic::{Opening, Paths};
+use crate::quic::Opening;
 use crate::tls::session;
 use crate::{Connected, add_one, count_handshake, current_conf, default_core};
-use control::Outbox;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::VecDeque;
+use shared::{Open, Shared};
+use std::cell::{Cell, OnceCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -35,21 +35,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use yorozu_kernel::base::counters::{COUNTERS, Counted, Present};
+use yorozu_kernel::base::counters::COUNTERS;
 use yorozu_kernel::base::timer::Timer;
-use yorozu_kernel::base::{limits, tasks, turn};
+use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::logging::error::Level;
-use yorozu_wire::h3::frame::{Broken, Code};
-use yorozu_wire::h3::qpack::{Decoder, TABLE_BYTES};
+use yorozu_wire::h3::frame::Code;
 
-/// What a client may send that is neither fields nor content, in bytes, beside eight times as much of those both ways;
-/// as nginx.
-const IDLE_TALK_BYTES: u64 = 1024 * 1024;
-/// Responses under way that are not looked at; chosen: those of a usual client arrive before there are as many.
-const LOOKED_AT: usize = 16;
 /// Streams taken before others have their turn; chosen: all of a usual client.
 const STEPS_MAX: u32 = 128;
 
@@ -89,166 +83,6 @@ fn number(code: Code) -> VarInt {
     VarInt::from_u64(code.0).unwrap_or(VarInt::MAX)
 }
 
-/// What the streams of a connection share.
-struct Shared {
-    quic: Connection,
-    paths: Arc<Paths>,
-    client: Rc<Client>,
-    /// The client as the next request has it, if it moved.
-    moved: RefCell<Option<Rc<Client>>>,
-    worker: Rc<dyn Host>,
-    decoder: RefCell<Decoder>,
-    /// Streams whose fields wait for others, and who reads them.
-    blocked: RefCell<Vec<(u64, Waker)>>,
-    outbox: Outbox,
-    /// Those of the head that is read; kept for its allocation.
-    fields: RefCell<FieldList>,
-    /// Streams that are answered.
-    streams: Cell<usize>,
-    counted: RefCell<Option<Counted>>,
-    /// Those that the client gave up or broke, and requests of it.
-    resets: Cell<u64>,
-    /// What the client sent, and what of that, and of what it was sent, is fields and content; in bytes.
-    bytes: Cell<u64>,
-    useful: Cell<u64>,
-    /// One above the highest stream that is answered; 0 for none.
-    next_stream: Cell<u64>,
-    /// Why it is over.
-    failure: Cell<Option<(Code, &'static str)>>,
-    /// Told when a stream ends, or the connection has to.
-    told: Notify,
-    /// Whether it begins a stream: it looks what has ended after that, and need not be told.
-    is_beginning: Cell<bool>,
-    /// Responses that were given to the library whole, and of which not all may have arrived.
-    unacknowledged: RefCell<VecDeque<SendStream>>,
-    /// How many there may be before they are looked at.
-    looked_at: Cell<usize>,
-}
-
-impl Shared {
-    /// The client, where it is as a request begins.
-    fn present_client(&self) -> Rc<Client> {
-        if !self.paths.has_moved() {
-            return Rc::clone(&self.client);
-        }
-        let address = self.paths.proved(self.quic.remote_address());
-        let mut moved = self.moved.borrow_mut();
-        let known = moved.take().filter(|known| known.remote.address == Some(address));
-        let client = known.unwrap_or_else(|| Rc::new(self.client.at(address)));
-        client.requests.set(self.client.requests.get());
-        client.listen.set(self.client.listen.get());
-        Rc::clone(moved.insert(client))
-    }
-
-    /// The connection is over, for what the client does.
-    fn fail(&self, code: Code, text: &'static str) {
-        if self.failure.get().is_none() {
-            self.failure.set(Some((code, text)));
-            self.told.notify_one();
-        }
-    }
-
-    fn broken(&self, broken: Broken) {
-        match broken {
-            Broken::Connection(code, text) => self.fail(code, text),
-            Broken::Stream(..) => {}
-        }
-    }
-
-    /// The client gave a stream up, or broke it: not more than every second.
-    fn note_reset(&self) {
-        let resets = self.resets.get() + 1;
-        self.resets.set(resets);
-        if resets > limits::H2_RESETS_MIN && resets > self.client.requests.get() / 2 {
-            self.fail(Code::EXCESSIVE_LOAD, "client gave up too many streams");
-        }
-    }
-
-    /// The client sent this.
-    fn note_bytes(&self, count: usize) {
-        self.bytes.set(self.bytes.get() + count as u64);
-        if self.bytes.get() / 8 > self.useful.get() + IDLE_TALK_BYTES {
-            self.fail(Code::EXCESSIVE_LOAD, "http3 flood detected");
-        }
-    }
-
-    fn note_useful(&self, count: usize) {
-        self.useful.set(self.useful.get() + count as u64);
-    }
-
-    /// Who reads fields that wait for others is woken when those are there.
-    fn wait_for_fields(&self, id: u64, waker: &Waker) {
-        let mut blocked = self.blocked.borrow_mut();
-        match blocked.iter_mut().find(|(stream, _)| *stream == id) {
-            Some((_, known)) => known.clone_from(waker),
-            None => blocked.push((id, waker.clone())),
-        }
-    }
-
-    fn wake_blocked(&self) {
-        while let Some(id) = { self.decoder.borrow_mut().ready() } {
-            let mut blocked = self.blocked.borrow_mut();
-            if let Some(place) = blocked.iter().position(|(stream, _)| *stream == id) {
-                blocked.swap_remove(place).1.wake();
-            }
-        }
-    }
-
-    /// Has the client's encoder told what was read.
-    fn acknowledge(&self) {
-        if !self.outbox.acknowledge() {
-            self.fail(Code::EXCESSIVE_LOAD, "client does not take what its encoder is told");
-        }
-    }
-
-    /// Keeps a response until it has arrived: the end of a connection takes what has not. One that the client does not
-    /// want any more counts as given up.
-    fn keep(&self, stream: SendStream) {
-        let mut kept = self.unacknowledged.borrow_mut();
-        kept.push_back(stream);
-        let is_open = |stream: &SendStream| {
-            let mut context = Context::from_waker(Waker::noop());
-            let stopped = pin!(stream.stopped()).poll(&mut context);
-            if let Poll::Ready(Ok(Some(_))) = stopped {
-                self.note_reset();
-            }
-            stopped.is_pending()
-        };
-        // A look costs as much whether it comes to something or not.
-        if kept.len() >= self.looked_at.get() {
-            kept.retain(is_open);
-            self.looked_at.set(LOOKED_AT.max(2 * kept.len()));
-        }
-    }
-}
-
-/// A stream that is answered.
-struct Open {
-    shared: Rc<Shared>,
-    _counted: Counted,
-}
-
-impl Open {
-    fn new(shared: &Rc<Shared>) -> Self {
-        shared.streams.set(shared.streams.get() + 1);
-        shared.counted.borrow_mut().get_or_insert_with(|| Counted::of(Present::WithStreams));
-        Self { shared: Rc::clone(shared), _counted: Counted::of(Present::Streams) }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let left = self.shared.streams.get() - 1;
-        self.shared.streams.set(left);
-        if left == 0 {
-            *self.shared.counted.borrow_mut() = None;
-        }
-        if !self.shared.is_beginning.get() {
-            self.shared.told.notify_one();
-        }
-    }
-}
-
 /// Serves a connection from its handshake to its end.
 pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>, opening: Opening) {
     let paths = Arc::clone(&opening.paths);
@@ -266,28 +100,7 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
     // Each request takes its own.
     drop(conf);
     let _ = handle.connection.set(connection.clone());
-    let shared = Rc::new(Shared {
-        quic: connection,
-        paths,
-        client: Rc::clone(&client),
-        moved: RefCell::default(),
-        worker: Rc::clone(&worker),
-        decoder: RefCell::new(Decoder::new(TABLE_BYTES, streams_max)),
-        blocked: RefCell::default(),
-        outbox: Outbox::default(),
-        fields: RefCell::default(),
-        streams: Cell::new(0),
-        counted: RefCell::default(),
-        resets: Cell::new(0),
-        bytes: Cell::new(0),
-        useful: Cell::new(0),
-        next_stream: Cell::new(0),
-        failure: Cell::new(None),
-        told: Notify::new(),
-        is_beginning: Cell::new(false),
-        unacknowledged: RefCell::default(),
-        looked_at: Cell::new(LOOKED_AT),
-    });
+    let shared = Rc::new(Shared::new(connection, paths, client, worker, streams_max));
     let life = Life {
         shared,
         handle,

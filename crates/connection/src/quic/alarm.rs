@@ -1,4 +1,4 @@
-//! The alarm of one connection: it is set anew with nearly every packet, and hardly ever goes off.
+//! The alarm of one connection: it is set with nearly every packet, and hardly ever goes off.
 
 use quinn::AsyncTimer;
 use std::future::Future;

@@ -1,5 +1,5 @@
 """Clients that load a server from the other core; each gives requests, requests/s, p99 in ms, errors, CPU seconds."""
-import os, pathlib, re, subprocess, sys, threading
+import os, pathlib, re, subprocess, sys, threading, time
 
 from measure import cpu_seconds
 
@@ -86,6 +86,20 @@ def h2load(server, seconds, *options):
     rate = float(find(r'finished in [^,]+, ([\d.]+) req/s', out, server))
     p99 = milliseconds(find(r'time for request:\s+\S+\s+(\S+)', out, server))
     return dict(requests=max(requests, 1), rate=rate, p99=p99, errors=errors, cpu=cpu)
+
+
+def h2_handshakes(server, seconds):
+    """HTTP/2 clients, a new connection for each page: 100 at a time, again and again. The client has no session to resume."""
+    before, begun = cpu_seconds(server.process.pid), time.monotonic()
+    requests = errors = 0
+    while time.monotonic() < begun + seconds:
+        out = client('h2load', '-t1', '-c100', '-n100', '-m1', server.url(tls=True)).stdout
+        requests += int(find(r'(\d+) succeeded', out, server))
+        errors += sum(map(int, re.findall(r'(\d+) (?:failed|errored|timeout)', out)))
+        errors += sum(map(int, re.findall(r'(\d+) [345]xx', out)))
+    rate = requests / (time.monotonic() - begun)
+    cpu = cpu_seconds(server.process.pid) - before
+    return dict(requests=max(requests, 1), rate=rate, p99=None, errors=errors, cpu=cpu)
 
 
 def h3load(server, seconds, streams=10):

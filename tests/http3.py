@@ -3,7 +3,8 @@
 
   tests/http3.py [NAME ...]     runs the tests whose names contain one of NAME
 """
-import asyncio, base64, hashlib, os, pathlib, random, re, signal, socket, socketserver, subprocess, sys, threading, urllib.request
+import asyncio, base64, contextlib, hashlib, os, pathlib, random, re, signal, socket, socketserver, subprocess, sys, threading, time
+import urllib.request
 from attacks import h2wire, h3wire
 from attacks.h2wire import request
 from browser import Browser
@@ -11,6 +12,7 @@ from peers import PATIENCE, YOROZU, Folder, Ignored, Server, run, until
 from tls import certificate
 
 PAGE = bytes(range(256)) * 8192
+INVALID_TOKEN = 0xb
 
 
 def equal(got, wanted, what=''):
@@ -142,6 +144,56 @@ def test_a_token_proves_an_address_once():
             equal((await retries(tokens[0]))[0], 0, 'with a token')
             equal((await retries(tokens[0]))[0], 1, 'with a token that was used')
             equal((await retries(tokens[0][:-1] + b'x'))[0], 1, 'with a token that is no one\'s')
+        asyncio.run(main())
+
+
+def test_a_spoilt_token_of_retry_is_refused():
+    """At once: a client that was given one takes no second one (RFC 9000, section 8.1.2)."""
+    needs_aioquic()
+    with Folder() as folder, served(folder, 'quic_retry on;') as server:
+        async def main():
+            async with await h3wire.Connection.to(server.port) as connection:
+                token = connection.quic._peer_token
+            equal(bool(token), True)
+            for spoilt in (token, token[:20] + bytes([token[20] ^ 1]) + token[21:], token[:-1] + bytes([token[-1] ^ 1])):
+                # The first one is of another port.
+                connection = h3wire.Connection.prepared(token=spoilt)
+                await connection.connect(server.port)
+                await connection.until(lambda: connection.closed, 10 * PATIENCE)
+                equal((connection.code, connection.quic._retry_count), (INVALID_TOKEN, 0), spoilt)
+                connection.leave()
+        asyncio.run(main())
+
+
+def test_a_client_is_where_it_proved_to_be():
+    """One that moves is at its new address when it has shown that it receives there, and not because it says so."""
+    needs_aioquic()
+    inside = 'location = /where { return 200 "$remote_addr $realip_remote_addr $connection_requests"; }'
+    with Folder() as folder, served(folder, inside) as server:
+        async def main():
+            async with await h3wire.Connection.to(server.port) as connection:
+                async def where():
+                    return (await connection.content(connection.ask(h3wire.get('/where')))).decode()
+                equal(await where(), '127.0.0.1 127.0.0.1 1')
+                home = connection.transport
+                # It sends from there, and hears what is said here alone.
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far:
+                    far.bind(('127.0.0.20', 0))
+                    send, home.sendto = home.sendto, lambda data: far.sendto(data, ('127.0.0.1', server.port))
+                    connection.ask(h3wire.get('/where'))
+                    stream = connection.ask(h3wire.get('/where'))
+                    home.sendto = send
+                    # The library gives the address up, and says the rest where the client was.
+                    equal((await connection.content(stream)).decode(), '127.0.0.1 127.0.0.1 3')
+                equal(await where(), '127.0.0.1 127.0.0.1 4')
+                await asyncio.get_running_loop().create_datagram_endpoint(
+                    lambda: connection, local_addr=('127.0.0.20', 0), remote_addr=('127.0.0.1', server.port))
+                seen = []
+                while '127.0.0.20' not in (seen or [''])[-1]:
+                    seen.append(await where())
+                    assert len(seen) < 900, seen[-1]
+                equal(seen[-1], f'127.0.0.20 127.0.0.20 {4 + len(seen)}')
+                home.close()
         asyncio.run(main())
 
 
@@ -325,6 +377,68 @@ def test_clients_prove_their_addresses_when_many_shake_hands():
         equal(asyncio.run(retries()), 1)
         # Those that began are over in the end.
         until('an end of the pressure', lambda: asyncio.run(retries()) == 0)
+
+
+def test_handshakes_have_a_bound():
+    """Clients that prove their addresses, and go no further: there is a number of them that is not exceeded, and that keeps
+    others away until one of them is gone, but not from TCP."""
+    needs_aioquic()
+    bound = 1024
+
+    class Half:
+        """A client that does what it has to until it has proved its address. What comes then is not read."""
+
+        def __init__(self, port):
+            self.quic, self.near = h3wire.Connection.prepared().quic, socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self.near.connect(('127.0.0.1', port))
+            self.near.settimeout(PATIENCE)
+            self.quic.connect(('127.0.0.1', port), now=time.monotonic())
+            self.send()
+            with contextlib.suppress(TimeoutError):
+                self.quic.receive_datagram(self.near.recv(2048), ('127.0.0.1', port), now=time.monotonic())
+            if self.quic._retry_count:
+                self.send()
+
+        def send(self):
+            for data, _ in self.quic.datagrams_to_send(now=time.monotonic()):
+                self.near.send(data)
+
+        def gives_up(self):
+            self.quic.close()
+            self.send()
+
+    def active(server):
+        with urllib.request.urlopen(f'http://127.0.0.1:{server.port}/status') as answer:
+            # The one that asks, too.
+            return int(re.search(r'Active connections: (\d+)', answer.read().decode())[1]) - 1
+
+    def come(server, count):
+        for _ in range(count):
+            Half(server.port).near.close()
+
+    async def small(server, before):
+        """What a usual client gets, who asks again and again until there is room."""
+        connection = h3wire.Connection.prepared()
+        await connection.connect(server.port)
+        has_begun = lambda: connection.quic._handshake_confirmed
+        assert not await connection.until(has_begun, 1), 'one more handshake'
+        before()
+        assert await connection.until(has_begun, 60 * PATIENCE)
+        answer = await connection.content(connection.ask(h3wire.get('/small')))
+        connection.close()
+        return answer
+    inside = 'location = /status { stub_status; }'
+    with Folder() as folder, served(folder, inside, f'client_header_timeout {int(200 * PATIENCE)}s;') as server:
+        first = Half(server.port)
+        come(server, bound - 1)
+        # Some were not heard, on a busy machine.
+        until('all that may shake hands at once', lambda: active(server) == bound or come(server, bound - active(server)), 100)
+        before = server.resident_bytes()
+        come(server, 300)
+        equal(active(server), bound, 'more came')
+        grown = server.resident_bytes() - before
+        assert grown < 4 << 20, f'{grown} bytes are kept of clients that are not answered'
+        equal(asyncio.run(small(server, first.gives_up)), b'small')
 
 
 def test_a_download_goes_on_while_a_new_binary_takes_over():

@@ -85,17 +85,26 @@ class Connection(Arriving, asyncio.DatagramProtocol):
         self.sent_bytes = self.received_bytes = 0
 
     @classmethod
-    async def to(cls, port, start=START, alpn='h3', name='a.test', near=None, seconds=10 * peers.PATIENCE, **more):
-        """A connection whose control stream begins with `start`; none is opened for nothing."""
+    def prepared(cls, alpn='h3', name='a.test', **more):
+        """A connection that is not begun."""
         configuration = QuicConfiguration(is_client=True, alpn_protocols=[alpn], verify_mode=ssl.CERT_NONE, server_name=name,
                                           **{'idle_timeout': 60, 'max_data': 1 << 30, 'max_stream_data': 1 << 26} | more)
         tokens = []
         connection = cls(QuicConnection(configuration=configuration, token_handler=tokens.append))
         connection.tokens = tokens
+        return connection
+
+    async def connect(self, port, near=None):
         await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: connection, local_addr=near, remote_addr=('127.0.0.1', port))
-        connection.quic.connect(('127.0.0.1', port), now=time.monotonic())
-        connection.flush()
+            lambda: self, local_addr=near, remote_addr=('127.0.0.1', port))
+        self.quic.connect(('127.0.0.1', port), now=time.monotonic())
+        self.flush()
+
+    @classmethod
+    async def to(cls, port, start=START, near=None, seconds=10 * peers.PATIENCE, **more):
+        """A connection whose control stream begins with `start`; none is opened for nothing."""
+        connection = cls.prepared(**more)
+        await connection.connect(port, near)
         # An error that comes earlier would have another number (RFC 9000, section 10.2.3).
         await connection.until(lambda: connection.quic._handshake_confirmed, seconds)
         if start:

@@ -193,7 +193,7 @@ async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> b
     match shaken.await {
         Ok(Ok(session)) => {
             count_handshake(session.is_resumed());
-            let is_first = client.tls.set(Box::new(session)).is_ok();
+            let is_first = client.tls.set(Rc::new(session)).is_ok();
             debug_assert!(is_first, "a connection shakes hands once");
             true
         }

@@ -164,13 +164,18 @@ impl Client {
         self.is_leaving.load(Ordering::Relaxed) || self.connection.close_reason().is_some()
     }
 
-    /// Goes on from another port, as a client that gets another address does.
+    /// Whether the server has asked for fewer acknowledgments.
+    pub fn acknowledges_less(&self) -> bool {
+        self.connection.stats().frame_rx.ack_frequency > 0
+    }
+
+    /// Goes on from another port of an address of this machine, as a client that gets another address does.
     ///
     /// # Errors
     /// The system gives no socket.
-    pub fn migrate(&self) -> Result<(), String> {
+    pub fn migrate(&self, address: Ipv4Addr) -> Result<(), String> {
         let _entered = self.runtime.enter();
-        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
+        let socket = std::net::UdpSocket::bind((address, 0)).map_err(text)?;
         self.endpoint.rebind(socket).map_err(text)
     }
 }

@@ -7,6 +7,7 @@ mod shared;
 use nix::sys::signal::Signal;
 use shared::{Stranger, id, log, signal, until, yorozu};
 use std::fs;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Answer;
@@ -108,10 +109,49 @@ fn a_client_that_moves_goes_on() {
     // Some of its ports are another worker's.
     for _ in 0..12 {
         let asked = client.ask(&request("GET", "/long")).unwrap();
-        client.migrate().unwrap();
+        client.migrate(Ipv4Addr::LOCALHOST).unwrap();
         assert_eq!(client.answer(asked).unwrap().body.len(), 3_000_000);
         assert_eq!(body(&get(&mut client, "/").unwrap()), first);
     }
+}
+
+#[test]
+fn clients_are_asked_for_fewer_acknowledgments() {
+    let folder = Folder::new();
+    let server = start(&folder, &site("return 200 ok;"));
+    let mut client = connect(&server);
+    assert_eq!(body(&get(&mut client, "/").unwrap()), "ok");
+    until("the wish", || client.acknowledges_less());
+}
+
+#[test]
+fn rules_and_logs_have_the_address_that_a_client_moved_to() {
+    let folder = Folder::new();
+    let server = start(
+        &folder,
+        &site(
+            "location = / { return 200 \"$remote_addr $connection_requests\"; }
+            location = /far { allow 127.0.0.7; deny all; alias $dir/html/far; }
+            location = /slow { limit_rate 100k; alias $dir/html/slow; }",
+        ),
+    );
+    fs::write(folder.path().join("html/far"), "far").unwrap();
+    fs::write(folder.path().join("html/slow"), vec![b'x'; 60_000]).unwrap();
+    let mut client = connect(&server);
+    assert_eq!(body(&get(&mut client, "/").unwrap()), "127.0.0.1 1");
+    assert_eq!(get(&mut client, "/far").unwrap().status, 403);
+    let asked = client.ask(&request("GET", "/slow")).unwrap();
+    client.migrate(Ipv4Addr::new(127, 0, 0, 7)).unwrap();
+    // It has to prove its address first, and is where it was until then.
+    let mut count = 3;
+    until("another address", || {
+        count += 1;
+        let place = body(&get(&mut client, "/").unwrap());
+        assert!(place.ends_with(&format!(" {count}")), "{place} is not {count}");
+        place.starts_with("127.0.0.7 ")
+    });
+    assert_eq!(get(&mut client, "/far").unwrap().status, 200);
+    assert_eq!(client.answer(asked).unwrap().body.len(), 60_000);
 }
 
 #[test]
@@ -231,7 +271,7 @@ fn a_new_binary_takes_over_and_connections_of_the_old_one_end_in_order() {
             // From the same port and others.
             for client in &mut clients {
                 assert_eq!(answering(client), one);
-                client.migrate().unwrap();
+                client.migrate(Ipv4Addr::LOCALHOST).unwrap();
                 assert_eq!(answering(client), one);
             }
             assert_ne!(answering(&mut connect(&server)), one);

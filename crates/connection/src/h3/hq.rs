@@ -40,7 +40,7 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut
     let source = Rc::clone(&outgoing) as Rc<dyn RequestSource>;
     let body = RequestBody::of_stream(source, None, None);
     counters::count(Happened::Request);
-    let exchange = Box::new(Exchange::new(conf, Rc::clone(&shared.client), request, body));
+    let exchange = Box::new(Exchange::new(conf, shared.present_client(), request, body));
     stream::respond((exchange, refusal), &outgoing, write::Form::Bare).await;
 }
 

@@ -3,6 +3,7 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `mod.rs` | the life of a connection |
+//! | `shared.rs` | what its streams share |
 //! | `control.rs` | streams in one direction: settings, what the client's encoder says, what it is told |
 //! | `stream.rs` | one request and its response |
 //! | `incoming.rs` | a request's head and body, as they arrive |
@@ -16,38 +17,33 @@ mod control;
 mod hq;
 mod incoming;
 mod outgoing;
+mod shared;
 mod stream;
 mod write;
 
-use crate::fields::FieldList;
 use crate::quic::Opening;
 use crate::tls::session;
 use crate::{Connected, add_one, count_handshake, current_conf, default_core};
-use control::Outbox;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::VecDeque;
+use shared::{Open, Shared};
+use std::cell::{Cell, OnceCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep};
-use yorozu_kernel::base::counters::{COUNTERS, Counted, Present};
-use yorozu_kernel::base::{limits, tasks};
+use tokio::time::Instant;
+use yorozu_kernel::base::counters::COUNTERS;
+use yorozu_kernel::base::timer::Timer;
+use yorozu_kernel::base::{tasks, turn};
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::logging::error::Level;
-use yorozu_wire::h3::frame::{Broken, Code};
-use yorozu_wire::h3::qpack::{Decoder, TABLE_BYTES};
+use yorozu_wire::h3::frame::Code;
 
-/// What a client may send that is neither fields nor content, in bytes, beside eight times as much of those both ways;
-/// as nginx.
-const IDLE_TALK_BYTES: u64 = 1024 * 1024;
-/// Responses under way from which on all of them are looked at, and not only the oldest; chosen.
-const LOOKED_AT: usize = 16;
 /// Streams taken before others have their turn; chosen: all of a usual client.
 const STEPS_MAX: u32 = 128;
 
@@ -87,150 +83,9 @@ fn number(code: Code) -> VarInt {
     VarInt::from_u64(code.0).unwrap_or(VarInt::MAX)
 }
 
-/// What the streams of a connection share.
-struct Shared {
-    quic: Connection,
-    client: Rc<Client>,
-    worker: Rc<dyn Host>,
-    decoder: RefCell<Decoder>,
-    /// Streams whose fields wait for others, and who reads them.
-    blocked: RefCell<Vec<(u64, Waker)>>,
-    outbox: Outbox,
-    /// Those of the head that is read; kept for its allocation.
-    fields: RefCell<FieldList>,
-    /// Streams that are answered.
-    streams: Cell<usize>,
-    counted: RefCell<Option<Counted>>,
-    /// Those that the client gave up or broke, and requests of it.
-    resets: Cell<u64>,
-    /// What the client sent, and what of that, and of what it was sent, is fields and content; in bytes.
-    bytes: Cell<u64>,
-    useful: Cell<u64>,
-    /// One above the highest stream that is answered; 0 for none.
-    next_stream: Cell<u64>,
-    /// Why it is over.
-    failure: Cell<Option<(Code, &'static str)>>,
-    /// Told when a stream ends, or the connection has to.
-    told: Notify,
-    /// Whether it begins a stream: it looks what has ended after that, and need not be told.
-    is_beginning: Cell<bool>,
-    /// Responses that were given to the library whole, and of which not all may have arrived.
-    unacknowledged: RefCell<VecDeque<SendStream>>,
-}
-
-impl Shared {
-    /// The connection is over, for what the client does.
-    fn fail(&self, code: Code, text: &'static str) {
-        if self.failure.get().is_none() {
-            self.failure.set(Some((code, text)));
-            self.told.notify_one();
-        }
-    }
-
-    fn broken(&self, broken: Broken) {
-        match broken {
-            Broken::Connection(code, text) => self.fail(code, text),
-            Broken::Stream(..) => {}
-        }
-    }
-
-    /// The client gave a stream up, or broke it: not more than every second.
-    fn note_reset(&self) {
-        let resets = self.resets.get() + 1;
-        self.resets.set(resets);
-        if resets > limits::H2_RESETS_MIN && resets > self.client.requests.get() / 2 {
-            self.fail(Code::EXCESSIVE_LOAD, "client gave up too many streams");
-        }
-    }
-
-    /// The client sent this.
-    fn note_bytes(&self, count: usize) {
-        self.bytes.set(self.bytes.get() + count as u64);
-        if self.bytes.get() / 8 > self.useful.get() + IDLE_TALK_BYTES {
-            self.fail(Code::EXCESSIVE_LOAD, "http3 flood detected");
-        }
-    }
-
-    fn note_useful(&self, count: usize) {
-        self.useful.set(self.useful.get() + count as u64);
-    }
-
-    /// Who reads fields that wait for others is woken when those are there.
-    fn wait_for_fields(&self, id: u64, waker: &Waker) {
-        let mut blocked = self.blocked.borrow_mut();
-        match blocked.iter_mut().find(|(stream, _)| *stream == id) {
-            Some((_, known)) => known.clone_from(waker),
-            None => blocked.push((id, waker.clone())),
-        }
-    }
-
-    fn wake_blocked(&self) {
-        while let Some(id) = { self.decoder.borrow_mut().ready() } {
-            let mut blocked = self.blocked.borrow_mut();
-            if let Some(place) = blocked.iter().position(|(stream, _)| *stream == id) {
-                blocked.swap_remove(place).1.wake();
-            }
-        }
-    }
-
-    /// Has the client's encoder told what was read.
-    fn acknowledge(&self) {
-        if !self.outbox.acknowledge() {
-            self.fail(Code::EXCESSIVE_LOAD, "client does not take what its encoder is told");
-        }
-    }
-
-    /// Keeps a response until it has arrived: the end of a connection takes what has not. One that the client does not
-    /// want any more counts as given up.
-    fn keep(&self, stream: SendStream) {
-        let mut kept = self.unacknowledged.borrow_mut();
-        kept.push_back(stream);
-        let is_open = |stream: &SendStream| {
-            let mut context = Context::from_waker(Waker::noop());
-            let stopped = pin!(stream.stopped()).poll(&mut context);
-            if let Poll::Ready(Ok(Some(_))) = stopped {
-                self.note_reset();
-            }
-            stopped.is_pending()
-        };
-        while kept.front().is_some_and(|stream| !is_open(stream)) {
-            kept.pop_front();
-        }
-        if kept.len() >= LOOKED_AT {
-            kept.retain(is_open);
-        }
-    }
-}
-
-/// A stream that is answered.
-struct Open {
-    shared: Rc<Shared>,
-    _counted: Counted,
-}
-
-impl Open {
-    fn new(shared: &Rc<Shared>) -> Self {
-        shared.streams.set(shared.streams.get() + 1);
-        shared.counted.borrow_mut().get_or_insert_with(|| Counted::of(Present::WithStreams));
-        Self { shared: Rc::clone(shared), _counted: Counted::of(Present::Streams) }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let left = self.shared.streams.get() - 1;
-        self.shared.streams.set(left);
-        if left == 0 {
-            *self.shared.counted.borrow_mut() = None;
-        }
-        if !self.shared.is_beginning.get() {
-            self.shared.told.notify_one();
-        }
-    }
-}
-
 /// Serves a connection from its handshake to its end.
 pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>, opening: Opening) {
+    let paths = Arc::clone(&opening.paths);
     let Some((connection, confirmed)) =
         Box::pin(shake_hands(&handle, &client, &worker, opening)).await
     else {
@@ -245,27 +100,7 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
     // Each request takes its own.
     drop(conf);
     let _ = handle.connection.set(connection.clone());
-    let shared = Rc::new(Shared {
-        quic: connection,
-        client: Rc::clone(&client),
-        worker: Rc::clone(&worker),
-        decoder: RefCell::new(Decoder::new(TABLE_BYTES, streams_max)),
-        blocked: RefCell::default(),
-        outbox: Outbox::default(),
-        fields: RefCell::default(),
-        streams: Cell::new(0),
-        counted: RefCell::default(),
-        resets: Cell::new(0),
-        bytes: Cell::new(0),
-        useful: Cell::new(0),
-        next_stream: Cell::new(0),
-        failure: Cell::new(None),
-        told: Notify::new(),
-        is_beginning: Cell::new(false),
-        unacknowledged: RefCell::default(),
-    });
-    let opened = Instant::now();
-    let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
+    let shared = Rc::new(Shared::new(connection, paths, client, worker, streams_max));
     let life = Life {
         shared,
         handle,
@@ -273,9 +108,9 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
         streams_max,
         confirmed,
         is_ending: false,
-        quiet_since: None,
-        sleep,
-        opened,
+        is_quiet: false,
+        timer: Timer::default(),
+        opened: turn::instant(),
     };
     life.run().await;
 }
@@ -301,7 +136,7 @@ async fn shake_hands(
     let logs = conf.location(server).error_log.clone();
     drop(conf);
     let deadline = Instant::now() + timeout;
-    let Opening { mut connecting, handshake } = opening;
+    let Opening { mut connecting, handshake, .. } = opening;
     let log = |text: &str| logs.connection(Level::Info, client, text);
     let shaken = async {
         connecting.handshake_data().await?;
@@ -352,10 +187,11 @@ struct Life {
     confirmed: Option<Confirmed>,
     /// GOAWAY was sent: no further stream is answered.
     is_ending: bool,
-    quiet_since: Option<Instant>,
-    /// Bounds how long there may be no stream.
-    sleep: Pin<Box<Sleep>>,
-    opened: Instant,
+    /// Whether there is no stream.
+    is_quiet: bool,
+    /// Bounds how long.
+    timer: Timer,
+    opened: std::time::Instant,
 }
 
 /// What happens next.
@@ -400,7 +236,7 @@ impl Life {
                     }
                 }
                 Event::Silent | Event::Unwanted => return self.close(Code::NO_ERROR, "").await,
-                Event::Gone => return,
+                Event::Gone => return self.note_end(),
             }
             if let Some((code, text)) = shared.failure.get() {
                 self.log(text);
@@ -416,7 +252,6 @@ impl Life {
     async fn next(&mut self, changed: &mut Pin<Box<dyn Future<Output = ()>>>) -> Event {
         let (shared, handle) = (Rc::clone(&self.shared), Rc::clone(&self.handle));
         let mut steps = 0;
-        self.note_quiet();
         let mut told = pin!(shared.told.notified());
         let mut request = pin!(shared.quic.accept_bi());
         let mut one_way = pin!(shared.quic.accept_uni());
@@ -435,7 +270,6 @@ impl Life {
                     return Poll::Ready(Event::Told);
                 }
                 request.set(shared.quic.accept_bi());
-                self.note_quiet();
                 steps += 1;
                 if steps >= STEPS_MAX {
                     return Poll::Ready(Event::Busy);
@@ -459,8 +293,8 @@ impl Life {
                     }
                 }
             }
-            if self.quiet_since.is_some() {
-                if self.sleep.as_mut().poll(context).is_ready() {
+            if self.note_quiet() {
+                if self.timer.poll_wait(context, Poll::<()>::Pending).is_ready() {
                     return Poll::Ready(Event::Silent);
                 }
                 if ending.as_mut().poll(context).is_ready() {
@@ -472,18 +306,15 @@ impl Life {
         .await
     }
 
-    /// Notes since when there is no stream.
-    fn note_quiet(&mut self) {
+    /// Notes whether there is no stream.
+    fn note_quiet(&mut self) -> bool {
         let is_quiet = self.shared.streams.get() == 0;
-        if !is_quiet {
-            self.quiet_since = None;
-        } else if self.quiet_since.is_none() {
-            let now = Instant::now();
-            self.quiet_since = Some(now);
-            let timeout = self.idle_timeout();
-            self.sleep.as_mut().reset(now + timeout);
+        if is_quiet && !self.is_quiet {
+            self.timer.begin(self.idle_timeout());
         }
+        self.is_quiet = is_quiet;
         self.handle.is_idle.set(is_quiet);
+        is_quiet
     }
 
     /// How long the client may have no stream.
@@ -508,7 +339,7 @@ impl Life {
             return;
         }
         // Also if it is answered before the next look.
-        self.quiet_since = None;
+        self.is_quiet = false;
         shared.next_stream.set(shared.next_stream.get().max(id + 4));
         shared.client.requests.set(shared.client.requests.get() + 1);
         self.bound();
@@ -542,7 +373,7 @@ impl Life {
         let Some(conf) = current_conf(client, &self.shared.worker) else { return self.end() };
         let core = default_core(&conf, client.listen.get());
         if client.requests.get() >= core.keepalive_requests
-            || self.opened.elapsed() >= core.keepalive_time
+            || turn::since(self.opened) >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()
         {
             self.end();
@@ -554,6 +385,13 @@ impl Life {
         if !std::mem::replace(&mut self.is_ending, true) {
             self.shared.outbox.go_away(self.shared.next_stream.get());
             self.shared.told.notify_one();
+        }
+    }
+
+    /// Notes a connection that the library ended, for what the client does.
+    fn note_end(&self) {
+        if let Some(ConnectionError::TransportError(problem)) = self.shared.quic.close_reason() {
+            self.log(&format!("quic connection failed ({problem})"));
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Shared, number, stream_number};
 use crate::fields::{may_send, plain};
 use crate::send::Stop;
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use quinn::{SendStream, StoppedError, VarInt, WriteError};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -47,34 +47,51 @@ impl Drop for Outgoing {
     }
 }
 
-/// A section of fields under construction.
+/// Room for the head of a frame: its type, and its length.
+const HEAD_BYTES_MAX: usize = 1 + 8;
+
+/// A section of fields under construction, behind room for its frame's head.
 pub(super) struct Fields {
-    section: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Fields {
     pub(super) fn new(status: Option<u16>) -> Self {
-        let mut section = Vec::with_capacity(256);
-        put_prefix(&mut section);
+        let mut bytes = Vec::with_capacity(512);
+        bytes.extend_from_slice(&[0; HEAD_BYTES_MAX]);
+        put_prefix(&mut bytes);
         if let Some(status) = status {
-            put_status(&mut section, status);
+            put_status(&mut bytes, status);
         }
-        Self { section }
+        Self { bytes }
     }
 
     /// Appends a field, if HTTP/3 has it (RFC 9114, section 4.2).
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
         if may_send(name) {
-            put_field(&mut self.section, name, &plain(value));
+            put_field(&mut self.bytes, name, &plain(value));
         }
     }
 
     /// As a frame.
     pub(super) fn frame(self) -> Bytes {
-        let mut frame = Vec::with_capacity(self.section.len() + 8);
-        put_head(&mut frame, kind::HEADERS, self.section.len() as u64);
-        frame.extend_from_slice(&self.section);
-        frame.into()
+        self.before(None).0
+    }
+
+    /// As a frame, and the head of one with this much content behind it; with the first one's length.
+    pub(super) fn before(self, content: Option<u64>) -> (Bytes, usize) {
+        let Self { mut bytes } = self;
+        let (end, length) = (bytes.len(), bytes.len() - HEAD_BYTES_MAX);
+        put_head(&mut bytes, kind::HEADERS, length as u64);
+        let begin = HEAD_BYTES_MAX - (bytes.len() - end);
+        bytes.copy_within(end.., begin);
+        bytes.truncate(end);
+        if let Some(content) = content {
+            put_head(&mut bytes, kind::DATA, content);
+        }
+        let mut bytes = Bytes::from(bytes);
+        bytes.advance(begin);
+        (bytes, end - begin)
     }
 }
 

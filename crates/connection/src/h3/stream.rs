@@ -111,7 +111,7 @@ fn begin(
     let source = Rc::clone(outgoing) as Rc<dyn RequestSource>;
     let body = RequestBody::of_stream(source, frames, length);
     counters::count(Happened::Request);
-    let (place, client) = (Box::new_uninit(), Rc::clone(&shared.client));
+    let (place, client) = (Box::new_uninit(), shared.present_client());
     (Box::write(place, Exchange::new(conf, client, request, body)), refusal)
 }
 

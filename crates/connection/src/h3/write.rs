@@ -43,7 +43,7 @@ pub(super) async fn send(
         let mut fields = Fields::new(Some(response.status));
         first_fields(&response, true, core, |name, value| fields.put(name, value));
         last_fields(exchange, &response, |name, value| fields.put(name, value));
-        fields.frame()
+        fields
     });
     let body = std::mem::replace(&mut response.body, Body::empty());
     keep_sent(exchange, response, false);
@@ -63,18 +63,21 @@ impl Sender<'_> {
     async fn all(
         &mut self,
         exchange: &mut Exchange,
-        head: Option<Bytes>,
+        head: Option<Fields>,
         has_content: bool,
         body: Body,
     ) -> Result<(), Stop> {
-        let head = head.unwrap_or_default();
-        exchange.bytes_sent = head.len() as u64;
         match body {
             Body::Memory(bytes) if has_content && self.limit.is_free() && !bytes.is_empty() => {
                 // All of it at once.
-                self.put(exchange, head, bytes).await
+                let length = bytes.len() as u64;
+                let (heads, first) = head.map(|head| head.before(Some(length))).unwrap_or_default();
+                exchange.bytes_sent = first as u64;
+                self.put(exchange, (heads, first), bytes).await
             }
             body => {
+                let head = head.map(Fields::frame).unwrap_or_default();
+                exchange.bytes_sent = head.len() as u64;
                 self.stream.write(&mut [head], self.timeout).await?;
                 match body {
                     _ if !has_content => Ok(()),
@@ -92,20 +95,17 @@ impl Sender<'_> {
         }
     }
 
-    /// Sends what is ready, and content behind it as one frame.
-    async fn put(&self, exchange: &mut Exchange, ready: Bytes, bytes: Bytes) -> Result<(), Stop> {
-        let mut head = Vec::new();
-        if self.form == Form::Frames {
-            put_head(&mut head, kind::DATA, bytes.len() as u64);
-        }
-        let (length, head_bytes) = (bytes.len() as u64, head.len() as u64);
-        let ready = match ready.is_empty() {
-            true => Bytes::from(head),
-            false => [&ready[..], &head].concat().into(),
-        };
-        self.stream.write(&mut [ready, bytes], self.timeout).await?;
+    /// Sends content, and what stands before it, of which some bytes were counted.
+    async fn put(
+        &self,
+        exchange: &mut Exchange,
+        (heads, counted): (Bytes, usize),
+        bytes: Bytes,
+    ) -> Result<(), Stop> {
+        let (length, rest) = (bytes.len() as u64, (heads.len() - counted) as u64);
+        self.stream.write(&mut [heads, bytes], self.timeout).await?;
         exchange.body_bytes_sent += length;
-        exchange.bytes_sent += length + head_bytes;
+        exchange.bytes_sent += rest + length;
         Ok(())
     }
 
@@ -131,7 +131,11 @@ impl Pieces for Sender<'_> {
         while !bytes.is_empty() {
             let allowed = self.limit.allowance(exchange.body_bytes_sent).await;
             let piece = bytes.split_to(bytes.len().min(allowed));
-            self.put(exchange, Bytes::new(), piece).await?;
+            let mut head = Vec::new();
+            if self.form == Form::Frames {
+                put_head(&mut head, kind::DATA, piece.len() as u64);
+            }
+            self.put(exchange, (head.into(), 0), piece).await?;
         }
         Ok(())
     }

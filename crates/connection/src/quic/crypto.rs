@@ -4,6 +4,7 @@
 //! Sessions are the library's to hold, and may belong to any thread for it. What they need of their worker - the client,
 //! and the configuration - is found by the connection's number in a table of the worker's thread ([`Guest`]).
 
+use super::paths::{Paths, watched};
 use crate::tls::handshake::{choose, speaks_over_quic};
 use crate::tls::session::{Offered, Session as TlsSession, SessionId};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -81,13 +82,13 @@ pub(super) fn first_suite() -> Option<Suite> {
 /// The cryptography of one connection, or (without a number) of what comes before any.
 pub(super) struct Crypto {
     suite: Suite,
-    number: u64,
+    connection: Option<(u64, Arc<Paths>)>,
 }
 
 impl Crypto {
-    /// For the connection of this number; 0 for none.
-    pub(super) fn new(suite: Suite, number: u64) -> Arc<Self> {
-        Arc::new(Self { suite, number })
+    /// For a connection: its number, and where its client is.
+    pub(super) fn new(suite: Suite, connection: Option<(u64, Arc<Paths>)>) -> Arc<Self> {
+        Arc::new(Self { suite, connection })
     }
 }
 
@@ -110,8 +111,10 @@ impl ServerConfig for Crypto {
     ) -> Box<dyn Session> {
         let mut written = Vec::new();
         parameters.write(&mut written);
+        let (number, paths) = self.connection.clone().expect("it begins with a connection");
         Box::new(Handshake {
-            number: self.number,
+            number,
+            paths,
             suite: self.suite,
             next: None,
             is_known: false,
@@ -144,15 +147,10 @@ fn first_keys(suite: &Suite, id: &ConnectionId, side: TlsSide) -> Keys {
 }
 
 fn keys(keys: rustls::quic::Keys) -> Keys {
+    let rustls::quic::Keys { local, remote } = keys;
     Keys {
-        header: KeyPair {
-            local: Box::new(keys.local.header),
-            remote: Box::new(keys.remote.header),
-        },
-        packet: KeyPair {
-            local: Box::new(keys.local.packet),
-            remote: Box::new(keys.remote.packet),
-        },
+        header: KeyPair { local: Box::new(local.header), remote: Box::new(remote.header) },
+        packet: KeyPair { local: Box::new(local.packet), remote: Box::new(remote.packet) },
     }
 }
 
@@ -177,6 +175,7 @@ struct Begun {
 /// A handshake, and the keys behind it.
 struct Handshake {
     number: u64,
+    paths: Arc<Paths>,
     suite: Suite,
     next: Option<Secrets>,
     /// Whether the library was told that the client's first message was read.
@@ -198,6 +197,15 @@ impl Handshake {
             State::Begun(begun) => Some(&begun.tls),
             _ => None,
         }
+    }
+
+    /// Keys of the packets that a client moves with.
+    fn watched(
+        &self,
+        local: Box<dyn rustls::quic::PacketKey>,
+        remote: Box<dyn rustls::quic::PacketKey>,
+    ) -> KeyPair<Box<dyn PacketKey>> {
+        KeyPair { local: watched(local, &self.paths), remote: watched(remote, &self.paths) }
     }
 
     /// Chooses the server once the client's first message is whole; `None` before.
@@ -252,7 +260,7 @@ impl Begun {
                 session.verification(Some(auth));
             }
             // It is set here alone.
-            let _ = client.tls.set(Box::new(session));
+            let _ = client.tls.set(Rc::new(session));
         }
         if let Some(session) = crate::tls::session::of(&client) {
             session.is_early.set(is_early);
@@ -323,18 +331,21 @@ impl Session for Handshake {
 
     fn write_handshake(&mut self, into: &mut Vec<u8>) -> Option<Keys> {
         let State::Begun(begun) = &mut self.state else { return None };
-        Some(keys(match begun.tls.write_hs(into)? {
-            KeyChange::Handshake { keys } => keys,
-            KeyChange::OneRtt { keys, next } => {
+        Some(match begun.tls.write_hs(into)? {
+            KeyChange::Handshake { keys: changed } => keys(changed),
+            KeyChange::OneRtt { keys: changed, next } => {
                 self.next = Some(next);
-                keys
+                let rustls::quic::Keys { local, remote } = changed;
+                let header: KeyPair<Box<dyn HeaderKey>> =
+                    KeyPair { local: Box::new(local.header), remote: Box::new(remote.header) };
+                Keys { header, packet: self.watched(local.packet, remote.packet) }
             }
-        }))
+        })
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let keys = self.next.as_mut()?.next_packet_keys();
-        Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
+        Some(self.watched(keys.local, keys.remote))
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {

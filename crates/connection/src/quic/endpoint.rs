@@ -1,16 +1,18 @@
 //! A worker's end of an address: what arrives becomes connections.
 
+use super::alarm::Alarm;
 use super::crypto::{Crypto, Guest, VERSION, first_suite};
 use super::directives::Conf;
 use super::ids::Ids;
 use super::keys::Keys;
+use super::paths::Paths;
 use super::socket::Sockets;
 use super::switch::Switch;
 use super::tokens::Tokens;
 use crate::add_one;
 use quinn::{
-    AsyncTimer, AsyncUdpSocket, Connecting, EndpointConfig, IdleTimeout, Incoming, Runtime,
-    ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+    AckFrequencyConfig, AsyncTimer, AsyncUdpSocket, Connecting, EndpointConfig, IdleTimeout,
+    Incoming, Runtime, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
 };
 use rustls::quic::Suite;
 use std::cell::Cell;
@@ -20,7 +22,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use yorozu_kernel::base::counters::COUNTERS;
 use yorozu_kernel::base::{limits, tasks};
 use yorozu_kernel::config::servers::{ListenAddress, ServerId};
@@ -30,6 +32,11 @@ use yorozu_kernel::logging::error::Level;
 
 /// Streams in one direction that a client has: those of RFC 9114, section 6.2, and RFC 9204; as nginx.
 const ONE_WAY_STREAMS: u32 = 3;
+/// Packets that a client need not acknowledge at once, and how long, where it knows the extension for it
+/// (draft-ietf-quic-ack-frequency); chosen: half of what may be under way first, so that none is waited for. Each
+/// acknowledgment costs as much as a packet that is sent.
+const UNACKNOWLEDGED: u32 = 5;
+const UNACKNOWLEDGED_TIME: Duration = Duration::from_millis(10);
 
 /// The worker's event loop, as the library needs it.
 #[derive(Debug)]
@@ -37,7 +44,7 @@ struct Loop;
 
 impl Runtime for Loop {
     fn new_timer(&self, moment: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        Box::pin(tokio::time::sleep_until(moment.into()))
+        Box::pin(Alarm::new(moment.into()))
     }
 
     fn spawn(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -78,6 +85,7 @@ impl Drop for Endpoint {
 pub struct Opening {
     pub(crate) connecting: Connecting,
     pub(crate) handshake: Handshake,
+    pub(crate) paths: Arc<Paths>,
 }
 
 /// A handshake under way.
@@ -124,7 +132,7 @@ impl Endpoint {
         config.supported_versions(vec![VERSION]);
         config.cid_generator(move || Box::new(ids.clone()));
         let tokens = Arc::new(Tokens::default());
-        let general = server_config(&Crypto::new(suite, 0), &keys, &tokens, None);
+        let general = server_config(&Crypto::new(suite, None), &keys, &tokens, None);
         let inner = quinn::Endpoint::new_with_abstract_socket(
             config,
             Some(general),
@@ -187,10 +195,11 @@ impl Endpoint {
         self.handshakes.set(self.handshakes.get() + 1);
         let count = Rc::clone(&self.handshakes);
         let handshake = Handshake { _guest: Guest::new(client, Rc::clone(conf)), count };
-        let crypto = Crypto::new(self.suite, client.number);
+        let paths = Paths::new(incoming.remote_address());
+        let crypto = Crypto::new(self.suite, Some((client.number, Arc::clone(&paths))));
         let config = server_config(&crypto, &self.keys, &self.tokens, Some((conf, server)));
         match incoming.accept_with(Arc::new(config)) {
-            Ok(connecting) => Some(Opening { connecting, handshake }),
+            Ok(connecting) => Some(Opening { connecting, handshake, paths }),
             // Its first message was read, and nothing can come of it.
             Err(problem) => {
                 add_one(&COUNTERS.handshakes_failed);
@@ -237,8 +246,13 @@ fn transport(conf: &WorkerConf, server: ServerId) -> TransportConfig {
         timeout if timeout.is_zero() => core.client_header_timeout,
         timeout => timeout,
     };
+    let mut acknowledgments = AckFrequencyConfig::default();
+    acknowledgments
+        .ack_eliciting_threshold(UNACKNOWLEDGED.into())
+        .max_ack_delay(Some(UNACKNOWLEDGED_TIME));
     let mut transport = TransportConfig::default();
     transport
+        .ack_frequency_config(Some(acknowledgments))
         .max_concurrent_bidi_streams(number(streams))
         .max_concurrent_uni_streams(ONE_WAY_STREAMS.into())
         .stream_receive_window(number(room))

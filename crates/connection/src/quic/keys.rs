@@ -1,7 +1,8 @@
 //! What an address's endpoints make tokens, stateless resets and connection IDs with: all workers the same.
 
+use super::tokens::{MARK_BYTES, TokenKey};
 use aws_lc_rs::aead::quic::{AES_128, HeaderProtectionKey};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use aws_lc_rs::hmac;
 use quinn::crypto::HmacKey;
 use quinn_proto::crypto::HandshakeTokenKey;
@@ -58,7 +59,10 @@ impl Keys {
             root.expand(&[label], Length(length))?.fill(&mut key)?;
             Ok::<_, aws_lc_rs::error::Unspecified>(key)
         };
-        let token: Prk = Salt::new(HKDF_SHA256, &[]).extract(&derived(b"av_token_key", 32)?);
+        let of_tokens = Salt::new(HKDF_SHA256, &[]).extract(&derived(b"av_token_key", 32)?);
+        let mut mark = [0; MARK_BYTES];
+        mark.copy_from_slice(&derived(b"mark of retry", MARK_BYTES)?);
+        let token = TokenKey { root: of_tokens, mark };
         let reset = hmac::Key::new(hmac::HMAC_SHA256, &derived(b"sr_token_key", 32)?);
         let id = HeaderProtectionKey::new(&AES_128, &derived(b"connection id", 16)?)?;
         Ok(Self { token: Arc::new(token), reset: Arc::new(reset), id: Arc::new(id), process })

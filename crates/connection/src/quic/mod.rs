@@ -6,22 +6,27 @@
 //! | `socket.rs` | datagrams, in and out |
 //! | `ids.rs`, `switch.rs` | which endpoint a datagram is for, and how it gets there |
 //! | `link.rs` | two processes at the same sockets, while a new binary takes over |
+//! | `alarm.rs` | when a connection has to be looked at again |
+//! | `paths.rs` | where a client is, after it moved |
 //! | `crypto.rs` | TLS inside of QUIC, by the name that a client asks for |
 //! | `keys.rs`, `tokens.rs` | what tokens and resets are made with |
 //!
 //! Packets, losses and congestion are the quinn library's (docs/decisions/0028-http3.md).
 
+mod alarm;
 mod crypto;
 pub mod directives;
 mod endpoint;
 mod ids;
 mod keys;
 pub mod link;
+mod paths;
 mod socket;
 mod switch;
 mod tokens;
 
 pub use endpoint::{Endpoint, Opening};
+pub(crate) use paths::Paths;
 pub use quinn::Incoming;
 pub use switch::Switch;
 

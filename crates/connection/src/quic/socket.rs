@@ -1,6 +1,7 @@
 //! UDP sockets as the library reads and writes them, with what other endpoints hand over.
 
 use super::ids::{Ids, Owner};
+use super::paths;
 use super::switch::{Joined, Parcel, Switch};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
@@ -164,6 +165,7 @@ impl AsyncUdpSocket for Sockets {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        paths::sent_to(transmit.destination);
         let Part { io, state } = &self.parts[0];
         io.try_io(Interest::WRITABLE, || state.send(io.into(), transmit))
     }
@@ -233,6 +235,7 @@ impl UdpPoller for Poller {
         if self.writable.is_none() && is_writable().is_ok() {
             return Poll::Ready(Ok(()));
         }
+        paths::not_sent();
         let writable = self
             .writable
             .get_or_insert_with(|| Box::pin(async move { sockets.parts[0].io.writable().await }));

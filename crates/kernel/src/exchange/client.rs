@@ -57,7 +57,7 @@ pub struct Client {
     /// That socket's place in the list of the present configuration.
     pub listen: Cell<usize>,
     /// What the handshake came to; unset for a connection without TLS.
-    pub tls: OnceCell<Box<dyn TlsSession>>,
+    pub tls: OnceCell<Rc<dyn TlsSession>>,
     /// What a proxy in front said of it (`listen … proxy_protocol`).
     pub proxied: OnceCell<Box<ProxyHeader>>,
     /// A request that is only asked about: it counts as one over TLS.
@@ -107,6 +107,18 @@ impl Client {
                 self.local,
                 self.since,
             )
+        }
+    }
+
+    /// The same client, at another address.
+    pub fn at(&self, address: SocketAddr) -> Self {
+        let remote = Rc::new(Remote::of(Some(address)));
+        let (number, at) = (self.number, self.address.clone());
+        Self {
+            requests: self.requests.clone(),
+            listen: self.listen.clone(),
+            tls: self.tls.clone(),
+            ..Self::new(number, at, remote, self.local, self.since)
         }
     }
 

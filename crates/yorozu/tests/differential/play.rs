@@ -6,6 +6,7 @@ use crate::origin::Origin;
 use crate::scenes::{Asked, Scene, Step};
 use std::collections::HashMap;
 use std::fs;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,6 +101,7 @@ fn show_asked(asked: &Asked) -> String {
 
 /// A server with all that belongs to it.
 struct Stage {
+    kind: Kind,
     folder: Folder,
     server: Server,
     origin: Origin,
@@ -130,7 +132,16 @@ fn play(kind: &Kind, scene: &Scene) -> Result<Played, String> {
     let ports = [claims[0].port, claims[1].port];
     let server = Server::try_start(kind, folder.path(), &ports, &text)?;
     let clients = HashMap::new();
-    let mut stage = Stage { folder, server, origin, claims, clients, h2: None, generation: 0 };
+    let mut stage = Stage {
+        kind: kind.clone(),
+        folder,
+        server,
+        origin,
+        claims,
+        clients,
+        h2: None,
+        generation: 0,
+    };
     let mut played = Played { lines: Vec::new(), is_late: false };
     let mut since = Instant::now();
     for (at, step) in scene.steps.iter().enumerate() {
@@ -301,11 +312,25 @@ impl Stage {
             .replace("$dir", &dir),
         )
         .unwrap();
+        let before = children(self.server.id());
         let _ = Command::new("kill").arg("-HUP").arg(self.server.id().to_string()).status();
         let end = Instant::now() + Duration::from_secs(20);
+        // nginx's old workers take connections, and count peers, until they end.
+        while matches!(self.kind, Kind::Nginx)
+            && children(self.server.id()).iter().any(|child| before.contains(child))
+        {
+            if Instant::now() > end {
+                return Err("the old workers do not end".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let mut in_a_row = 0;
         while in_a_row < 4 {
-            let mut client = Client::connect(self.claims[0].port);
+            let port = self.claims[0].port;
+            if let Err(why) = TcpStream::connect(("127.0.0.1", port)) {
+                return Err(format!("refuses connections while it reloads: {why}"));
+            }
+            let mut client = Client::connect(port);
             client.send(b"GET /generation HTTP/1.0\r\nHost: localhost\r\n\r\n");
             let answer = client.answer(false);
             let is_new = answer.is_some_and(|it| it.body == self.generation.to_string().as_bytes());
@@ -317,6 +342,13 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// The ids of a process's children.
+fn children(parent: u32) -> Vec<String> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let all = fs::read_to_string(path).unwrap_or_default();
+    all.split_whitespace().map(str::to_owned).collect()
 }
 
 fn shown(answer: Option<Answer>, port: u16) -> String {

@@ -84,16 +84,7 @@ pub async fn accept(
     settle_ranges(is_cacheable, &mut response);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, &conf, &response).map(Box::new);
-    let is_buffered = match head.field(b"x-accel-buffering") {
-        Some(value) if !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_BUFFERING) => {
-            if value.eq_ignore_ascii_case(b"no") {
-                false
-            } else {
-                conf.buffering || value.eq_ignore_ascii_case(b"yes")
-            }
-        }
-        _ => conf.buffering,
-    };
+    let is_buffered = is_buffered(conf, &head);
     let targets = StoreTargets { collector, saver };
     fetched.before = before;
     let mut body = ArrivingBody::new(exchange, fetched, targets);
@@ -102,6 +93,15 @@ pub async fn accept(
         Box::pin(saver.finish()).await;
     }
     Outcome::Respond(response)
+}
+
+fn is_buffered(conf: Settings<'_>, head: &Head) -> bool {
+    let is_ignored = conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_BUFFERING);
+    match head.field(b"x-accel-buffering").filter(|_| !is_ignored) {
+        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
+        Some(value) => conf.buffering || value.eq_ignore_ascii_case(b"yes"),
+        None => conf.buffering,
+    }
 }
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.

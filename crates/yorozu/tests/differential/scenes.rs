@@ -82,7 +82,11 @@ struct Bounds {
 impl Bounds {
     fn of(text: &str, breaks: bool) -> Self {
         let has = |part: &str| text.contains(part);
-        let may_fail = breaks || has("next_upstream http") || has("next_upstream error ");
+        let may_fail = breaks
+            || has("next_upstream http")
+            || has("next_upstream error ")
+            || has("$dead fail_timeout")
+            || has("$dead max_fails");
         let may_end = may_fail || has("client_max_body_size 3000");
         Self {
             long_content: !(has("request_buffering off") && may_end),

@@ -13,7 +13,7 @@ use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::exchange::{Exchange, body_failed, error_page};
-use yorozu_kernel::logging::error::{self, Level};
+use yorozu_kernel::files::path;
 use yorozu_modules::handlers::{autoindex, dav, index, random_index, static_file};
 use yorozu_modules::phases::access;
 
@@ -139,10 +139,13 @@ pub struct Files;
 
 impl Handler for Files {
     fn respond(&self, exchange: &mut Exchange) -> Outcome {
-        match Part::Dav.concerns(exchange) && dav::is_asked(exchange) {
-            true => Outcome::Wait(Pending::Content),
-            false => files(exchange),
+        if !Part::Dav.concerns(exchange) || !dav::is_asked(exchange) {
+            return files(exchange);
         }
+        if let Some(refusal) = path::unnamed(exchange) {
+            return refusal;
+        }
+        Outcome::Wait(Pending::Content)
     }
 
     fn run(self: Arc<Self>, exchange: &mut Exchange) -> Later<'_, Outcome> {
@@ -153,12 +156,11 @@ impl Handler for Files {
 /// The same without `dav_methods`.
 pub fn files(exchange: &mut Exchange) -> Outcome {
     let method = exchange.request.method;
-    let root = &exchange.conf.location(exchange.location).http_core().root;
     let is_looked_up = method.is_get_or_head() || method == Method::Post;
-    if is_looked_up && root.is_alias && !root.is_alias_whole() && !exchange.is_uri_in_location {
-        let text = "\"alias\" cannot be used in a location where the URI was rewritten";
-        error::request(exchange, Level::Error, text);
-        return Outcome::Status(500);
+    if is_looked_up {
+        if let Some(refusal) = path::unnamed(exchange) {
+            return refusal;
+        }
     }
     if exchange.uri.ends_with(b"/") && (method.is_get_or_head() || method == Method::Post) {
         if Part::RandomIndex.concerns(exchange) {

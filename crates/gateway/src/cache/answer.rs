@@ -84,8 +84,11 @@ fn apply_fields(response: &mut Response, conf: &Conf) {
             _ => {}
         }
     }
-    response.allow_ranges = conf.force_ranges || ranges == Some(true);
-    if ranges.is_some() && !matches!(response.status, 200 | 206) {
+    let is_allowed = conf.force_ranges || ranges == Some(true);
+    response.allow_ranges = is_allowed && response.content_length.is_some();
+    // Where it is true the stored word stays: to take it away, and say it again, would cost each hit a copy of its fields.
+    let is_true = ranges.is_none_or(|word| word == response.allow_ranges) && response.status == 200;
+    if ranges.is_some() && !is_true {
         response.remove(b"accept-ranges");
     }
     response.has_own_date = has_date;

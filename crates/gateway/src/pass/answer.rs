@@ -79,19 +79,12 @@ pub async fn accept(
         response.content_type = path::content_type(exchange, location);
     }
     response.upstream_validates = exchange.pass.of::<Plan>().is_none();
+    let is_cacheable = cache::is_cacheable(exchange);
     let collector = collector(exchange, conf.cache, &head, &response, fetched.started);
+    settle_ranges(is_cacheable, &mut response);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, &conf, &response).map(Box::new);
-    let is_buffered = match head.field(b"x-accel-buffering") {
-        Some(value) if !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_BUFFERING) => {
-            if value.eq_ignore_ascii_case(b"no") {
-                false
-            } else {
-                conf.buffering || value.eq_ignore_ascii_case(b"yes")
-            }
-        }
-        _ => conf.buffering,
-    };
+    let is_buffered = is_buffered(conf, &head);
     let targets = StoreTargets { collector, saver };
     fetched.before = before;
     let mut body = ArrivingBody::new(exchange, fetched, targets);
@@ -100,6 +93,15 @@ pub async fn accept(
         Box::pin(saver.finish()).await;
     }
     Outcome::Respond(response)
+}
+
+fn is_buffered(conf: Settings<'_>, head: &Head) -> bool {
+    let is_ignored = conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_BUFFERING);
+    match head.field(b"x-accel-buffering").filter(|_| !is_ignored) {
+        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
+        Some(value) => conf.buffering || value.eq_ignore_ascii_case(b"yes"),
+        None => conf.buffering,
+    }
 }
 
 /// The connection leaves HTTP: the client's and the upstream's are joined.
@@ -208,15 +210,6 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
     if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
         response.charset = (!charset.is_empty()).then(|| charset.clone());
     }
-    // As nginx: pieces are cut of what is stored. Of other answers the upstream's word goes on to the client, and of what
-    // is no 200 there are no pieces.
-    if response.allow_ranges {
-        response.allow_ranges = conf.cache.force_ranges || cache::is_cacheable(exchange);
-        if response.allow_ranges && response.status != 200 {
-            response.remove(b"accept-ranges");
-        }
-    }
-    response.allow_ranges |= conf.cache.force_ranges;
     response.forces_ranges = conf.cache.force_ranges;
     // As nginx: if the origin's own ones are passed on, none is added where it sent none.
     let is_passed = |name: &[u8]| {
@@ -226,6 +219,16 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
     response.has_own_date |= is_passed(b"date");
     response.has_own_server |= is_passed(b"server");
     response
+}
+
+/// As nginx: pieces are cut of an answer that may be stored or where that is forced, and only if it says its length. Whether
+/// there are any is said with them then, and is stored in the upstream's words. Of other answers these go on to the client.
+fn settle_ranges(is_cacheable: bool, response: &mut Response) {
+    let is_ours = response.forces_ranges || (response.allow_ranges && is_cacheable);
+    if is_ours {
+        response.remove(b"accept-ranges");
+    }
+    response.allow_ranges = is_ours && response.content_length.is_some();
 }
 
 /// Puts a field where the filters look for it.

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use yorozu_kernel::config::directive::ValueError;
 use yorozu_kernel::config::shared::Collected;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::cached::Report;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::engine::Later;
 use yorozu_kernel::exchange::handler::Handler;
@@ -95,6 +96,11 @@ pub fn settings<'a>(location: &'a LocationConf, protocol: &dyn Protocol) -> Sett
 fn respond(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
+    // As nginx: what is said of the cache is said by the gateway that was asked last, and by one without a cache nothing.
+    if exchange.cache_report.is_made() {
+        exchange.cache_status = None;
+        exchange.cache_report = Report::default();
+    }
     if let Err(status) = protocol.resolve(exchange) {
         return Outcome::Status(status);
     }

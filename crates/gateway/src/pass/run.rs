@@ -59,7 +59,9 @@ pub async fn run(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     }
     let is_live = is_sent_on(exchange, location, protocol, gateway);
     let has_body = !exchange.body.is_empty() && !exchange.body.is_lost();
-    if !is_live && gateway.pass_request_body && has_body {
+    // As nginx: it is read though it is not passed on. One that was announced is known not to be too long without that.
+    let is_wanted = gateway.pass_request_body || exchange.request.content_length.is_none();
+    if !is_live && is_wanted && has_body {
         if let Err(outcome) = Box::pin(read_body(exchange, location)).await {
             return outcome;
         }

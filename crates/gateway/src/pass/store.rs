@@ -63,6 +63,7 @@ impl Saver {
         }
         let path = match &conf.store {
             Store::Off => return None,
+            Store::On if path::unnamed(exchange).is_some() => return None,
             Store::On => Bytes::from(path::request_filename(exchange)),
             Store::Path(template) => template.value(exchange),
         };

@@ -87,8 +87,9 @@ pub const VARIABLES: &[Row] = &[
     (
         "request_filename",
         Variable::Builtin(|ex, out| {
+            let was = out.len();
             crate::files::path::append_file_of(ex, &ex.uri, out);
-            true
+            out.len() > was
         }),
     ),
     ("request_id", Variable::Builtin(request_id)),

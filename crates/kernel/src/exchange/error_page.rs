@@ -93,6 +93,8 @@ pub fn standard(exchange: &mut Exchange, status: u16) -> Response {
     if closes(status) {
         exchange.keep_alive = false;
     }
+    // As nginx: no pieces are cut of it, whatever the answer said that led here.
+    exchange.accel_fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"accept-ranges"));
     let shown = exchange.final_status().unwrap_or(status);
     // nginx's own statuses are sent under 400.
     let sent = if (494..=497).contains(&shown) { 400 } else { shown };

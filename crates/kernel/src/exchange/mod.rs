@@ -160,7 +160,8 @@ pub struct Exchange {
     pub has_set_args: bool,
     /// Whether the path is still that of the client's target.
     pub is_uri_as_sent: bool,
-    /// Whether a gateway may replace the location's prefix: not after `rewrite … break`.
+    /// Whether the path begins as the location does, so that a gateway or an alias may replace that: not after `rewrite`, until
+    /// another location is found.
     pub is_uri_in_location: bool,
     /// Whether `try_files` found the path below the `alias` of a regex.
     pub is_uri_below_alias: bool,

@@ -4,7 +4,9 @@ use super::open::{self, Kind};
 use crate::base::scratch::Scratch;
 use crate::config::http_core::{Root, Types};
 use crate::exchange::conf::LocationConf;
+use crate::exchange::outcome::Outcome;
 use crate::exchange::{Exchange, Role};
+use crate::logging::error::{self, Level};
 use bytes::Bytes;
 
 /// `$document_root`: the folder, with its variables.
@@ -35,8 +37,28 @@ pub fn append_file_of(exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
     append_file_in(&exchange.conf.location(exchange.location).http_core().root, exchange, uri, out);
 }
 
+/// Whether a path names a file in the exchange's location. As nginx: below an `alias` one that was rewritten there does
+/// not, as it has nothing of the prefix that the alias stands for.
+pub fn is_named(root: &Root, exchange: &Exchange) -> bool {
+    !root.is_alias || exchange.is_uri_in_location
+}
+
+/// What is answered where a file is to be looked for and none is named.
+pub fn unnamed(exchange: &Exchange) -> Option<Outcome> {
+    let root = &exchange.conf.location(exchange.location).http_core().root;
+    if is_named(root, exchange) {
+        return None;
+    }
+    let text = "\"alias\" cannot be used in a location where the URI was rewritten";
+    error::request(exchange, Level::Error, text);
+    Some(Outcome::Status(500))
+}
+
 /// As [`append_file_of`], for who has the `root` of the exchange's location at hand.
 pub fn append_file_in(root: &Root, exchange: &Exchange, uri: &[u8], out: &mut Vec<u8>) {
+    if !is_named(root, exchange) {
+        return;
+    }
     root.path.append_peeked(exchange, out);
     let rest = match uri.get(root.alias_bytes..) {
         _ if !root.is_alias => uri,

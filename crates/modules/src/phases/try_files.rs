@@ -15,6 +15,9 @@ pub fn choose(exchange: &mut Exchange) -> Option<Outcome> {
     let location = conf.location(exchange.location);
     let core = location.http_core();
     let try_files = core.try_files.as_ref()?;
+    if let Some(refusal) = path::unnamed(exchange) {
+        return Some(refusal);
+    }
     for file in &try_files.files {
         if let Some(uri) = found(exchange, &core.root, file) {
             exchange.set_uri(uri);

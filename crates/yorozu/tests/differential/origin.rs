@@ -170,6 +170,10 @@ fn number(words: &[&str], start: &str) -> Option<u64> {
 /// The lines of the fields that words name.
 fn fields(words: &[&str]) -> String {
     let mut head = String::new();
+    // The first of all: of what stands before it nginx 1.22 does not take back that a page is not stored.
+    if let Some(seconds) = number(words, "xae") {
+        let _ = write!(head, "X-Accel-Expires: {seconds}\r\n");
+    }
     let lines = [
         ("private", "Cache-Control: private"),
         ("nostore", "Cache-Control: no-store"),
@@ -188,9 +192,6 @@ fn fields(words: &[&str]) -> String {
     }
     if let Some(seconds) = number(words, "cc") {
         let _ = write!(head, "Cache-Control: max-age={seconds}\r\n");
-    }
-    if let Some(seconds) = number(words, "xae") {
-        let _ = write!(head, "X-Accel-Expires: {seconds}\r\n");
     }
     if let Some(seconds) = number(words, "exp") {
         let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(seconds));

@@ -1,6 +1,6 @@
 //! Scenes: a configuration with caches, upstreams and several servers, and what clients do one after the other.
 
-use crate::generate::{Node, block, is_drawn, line, pick};
+use crate::generate::{Node, block, is_drawn, line, pick, render};
 use fastrand::Rng;
 
 /// What happens.
@@ -44,18 +44,56 @@ pub(crate) fn scene(rng: &mut Rng) -> Scene {
     }
     let waits = is_drawn(rng, 20);
     let breaks = is_drawn(rng, 40);
-    let targets: Vec<String> = (0..rng.usize(1..4)).map(|_| target(rng, breaks)).collect();
+    let text = [&first, &second].map(|nodes| render(nodes, 0)).concat();
+    let bounds = Bounds::of(&text, breaks);
+    let targets = (0..rng.usize(1..4)).map(|_| target(rng, breaks, bounds)).collect();
+    let asking = Asking { targets, bounds };
     let mut steps = Vec::new();
     for _ in 0..rng.usize(3..14) {
         steps.push(match rng.u32(..20) {
-            0..=2 => Step::AskH2(asked(rng, &targets, true)),
-            3 => Step::Ask(rng.usize(..2), (0..3).map(|_| asked(rng, &targets, false)).collect()),
+            0..=2 => Step::AskH2(asking.one(rng, true)),
+            3 => {
+                let mut all: Vec<_> = (0..3).map(|_| asking.one(rng, false)).collect();
+                // Where the content for a HEAD breaks off, nginx closes the client's connection.
+                for one in all.iter_mut().filter(|one| breaks && one.method == "HEAD") {
+                    one.method = "GET";
+                }
+                Step::Ask(rng.usize(..2), all)
+            }
             4 if waits => Step::Wait,
             5 if reloads => Step::Reload,
-            _ => Step::Ask(rng.usize(..2), vec![asked(rng, &targets, false)]),
+            _ => Step::Ask(rng.usize(..2), vec![asking.one(rng, false)]),
         });
     }
     Scene { nodes: [first, second], steps }
+}
+
+/// What is not asked for in a scene, as it is known to differ there.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Content that does not come with its head: sent on while it arrives it goes to one peer only, and how much of it
+    /// has arrived when a peer fails, or it becomes too long, is a matter of time.
+    long_content: bool,
+    /// Pieces of answers without a length: they are cut of stored ones.
+    stores: bool,
+    forces_ranges: bool,
+}
+
+impl Bounds {
+    fn of(text: &str, breaks: bool) -> Self {
+        let has = |part: &str| text.contains(part);
+        let may_fail = breaks
+            || has("next_upstream http")
+            || has("next_upstream error ")
+            || has("$dead fail_timeout")
+            || has("$dead max_fails");
+        let may_end = may_fail || has("client_max_body_size 3000");
+        Self {
+            long_content: !(has("request_buffering off") && may_end),
+            stores: has("proxy_cache z"),
+            forces_ranges: has("force_ranges"),
+        }
+    }
 }
 
 /// What a reload brings: a setting of a location goes, or comes.
@@ -77,12 +115,16 @@ fn change(rng: &mut Rng, nodes: &[Node]) -> Vec<Node> {
         inner.push(setting(rng));
     }
     once(inner);
+    without_overriding(&mut nodes);
     nodes
 }
 
 fn configuration(rng: &mut Rng) -> Vec<Node> {
     let mut nodes = Vec::new();
     nodes.extend((0..rng.usize(..4)).map(|_| setting(rng)));
+    if is_drawn(rng, 20) {
+        nodes.push(line(pick(rng, FOR_ALL)));
+    }
     once(&mut nodes);
     nodes.push(upstream(rng, "one"));
     nodes.push(upstream(rng, "two"));
@@ -109,19 +151,44 @@ fn configuration(rng: &mut Rng) -> Vec<Node> {
         }
         nodes.push(block("server", server));
     }
+    without_overriding(&mut nodes);
     nodes
 }
 
+/// Takes what would say otherwise out of the blocks below: nginx announces a body that it does not pass on where a block has
+/// fields of its own, and stores the empty answer to a HEAD under a key that a GET has too.
+fn without_overriding(nodes: &mut [Node]) {
+    fn drop_lines(nodes: &mut Vec<Node>, start: &str) {
+        nodes.retain(|node| !node.text.starts_with(start));
+        let inner = nodes.iter_mut().filter_map(|node| node.children.as_mut());
+        inner.for_each(|nodes| drop_lines(nodes, start));
+    }
+    let has = |start: &str| nodes.iter().any(|node| node.text.starts_with(start));
+    let starts = [
+        ("proxy_pass_request_body ", "proxy_set_header "),
+        ("proxy_cache_convert_head ", "proxy_cache_key "),
+    ];
+    for (_, start) in starts.into_iter().filter(|(name, _)| has(name)).collect::<Vec<_>>() {
+        let inner = nodes.iter_mut().filter_map(|node| node.children.as_mut());
+        inner.for_each(|nodes| drop_lines(nodes, start));
+    }
+}
+
+/// A peer that failed is not asked again while the scene lasts: when it would be is a matter of how fast the machine is.
 fn upstream(rng: &mut Rng, name: &str) -> Node {
     let mut lines = vec![line(pick(
         rng,
-        &["server 127.0.0.1:$a", "server 127.0.0.1:$a weight=2", "server 127.0.0.1:$a max_fails=0"],
+        &[
+            "server 127.0.0.1:$a fail_timeout=60s",
+            "server 127.0.0.1:$a weight=2 fail_timeout=60s",
+            "server 127.0.0.1:$a max_fails=0",
+        ],
     ))];
     for server in [
-        "server 127.0.0.1:$b",
-        "server 127.0.0.1:$b backup",
+        "server 127.0.0.1:$b fail_timeout=60s",
+        "server 127.0.0.1:$b backup fail_timeout=60s",
         "server 127.0.0.1:$b max_fails=2 fail_timeout=60s",
-        "server 127.0.0.1:$dead",
+        "server 127.0.0.1:$dead fail_timeout=60s",
         "server 127.0.0.1:$dead max_fails=0",
         "server 127.0.0.1:$dead down",
     ] {
@@ -131,7 +198,7 @@ fn upstream(rng: &mut Rng, name: &str) -> Node {
         }
     }
     let is_hashed = is_drawn(rng, 15);
-    if is_hashed && !lines.iter().any(|line| line.text.ends_with("backup")) {
+    if is_hashed && !lines.iter().any(|line| line.text.contains("backup")) {
         lines.insert(0, line(pick(rng, &["hash $uri", "ip_hash", "least_conn"])));
     }
     lines.push(line(pick(rng, &["keepalive 1", "keepalive 4"])));
@@ -150,6 +217,10 @@ fn location(rng: &mut Rng, path: &str) -> Node {
         _ => "proxy_pass http://two",
     };
     inner.push(line(pass));
+    if path == "@n" {
+        // nginx looks at an announced length only where a location is found by its path.
+        inner.retain(|node| !node.text.starts_with("client_max_body_size "));
+    }
     once(&mut inner);
     block(format!("location {path}"), inner)
 }
@@ -178,8 +249,19 @@ fn once(nodes: &mut Vec<Node>) {
     });
 }
 
+/// What stands outside of all servers, or nowhere: what is applied when a page is stored would differ between
+/// blocks that share pages.
+const FOR_ALL: &[&str] = &[
+    "proxy_pass_request_body off; proxy_set_header Content-Length \"\"; proxy_set_header Connection \"\"",
+    "proxy_cache_convert_head off; proxy_cache_key $request_method$request_uri",
+    "proxy_hide_header Content-Type",
+    "proxy_redirect / /red/",
+    "proxy_cookie_path / /cookie",
+];
+
 /// Not among them, as they are known to differ: `proxy_buffering off` (answers are stored all the same), `keepalive_timeout` and
-/// `keepalive_requests` (nginx looks at each location that a request passes through), and what is applied when a page is stored.
+/// `keepalive_requests` (nginx looks at each location that a request passes through), and, not mended yet, `$upstream_http_…` (of a
+/// stored answer it is empty here).
 const SETTINGS: &[&str] = &[
     "proxy_cache z",
     "proxy_cache z",
@@ -187,7 +269,8 @@ const SETTINGS: &[&str] = &[
     "proxy_cache off",
     "proxy_cache_valid 200 302 2s",
     "proxy_cache_valid 404 500 1m",
-    "proxy_cache_valid any 1h",
+    // What a server says for itself when no peer answers is stored by nginx only.
+    "proxy_cache_valid 502 504 0; proxy_cache_valid any 1h",
     "proxy_cache_valid 200 0",
     "proxy_cache_valid 2s",
     "proxy_cache_min_uses 2",
@@ -202,7 +285,6 @@ const SETTINGS: &[&str] = &[
     "proxy_cache_use_stale off",
     "proxy_cache_revalidate on",
     "proxy_cache_lock on",
-    "proxy_cache_convert_head off",
     "proxy_cache_methods POST",
     "proxy_cache_key $uri",
     "proxy_cache_key $scheme$host$request_uri",
@@ -236,15 +318,11 @@ const SETTINGS: &[&str] = &[
     "proxy_set_header Connection close",
     "proxy_set_header X-A \"$http_x_a+\"; proxy_set_header Connection \"\"",
     "proxy_set_header Host $host; proxy_set_header Connection \"\"",
-    "proxy_pass_request_body off; proxy_set_header Content-Length \"\"; proxy_set_header Connection \"\"",
     "proxy_method POST",
-    "proxy_hide_header Content-Type",
-    "proxy_redirect / /red/",
-    "proxy_cookie_path / /cookie",
     "proxy_ignore_client_abort on",
     "proxy_max_temp_file_size 0",
     "proxy_buffer_size 1k",
-    "add_header X-S \"$status $upstream_http_etag\"",
+    "add_header X-S \"$status $upstream_cache_status\"",
     "expires 1h",
     "etag off",
     "max_ranges 1",
@@ -292,17 +370,31 @@ const WORDS: &[&str] = &[
 
 /// `breaks`: answers may be broken. All connections to the origin are closed then: a request that was sent over a kept one is sent
 /// again, which nginx counts otherwise, and does for half a head as well.
-fn target(rng: &mut Rng, breaks: bool) -> String {
+fn target(rng: &mut Rng, breaks: bool, bounds: Bounds) -> String {
     let path = pick(rng, &["/", "/c/a", "/d/a", "/a.x", "/c/a", "/only", "/c/b.x"]);
     let mut words: Vec<&str> = Vec::new();
     for _ in 0..rng.usize(..5) {
         words.push(pick(rng, WORDS));
+    }
+    if bounds.stores && (bounds.forces_ranges || words.contains(&"ranges")) {
+        words.retain(|word| !matches!(*word, "chunk" | "eof"));
+    }
+    // nginx cuts pieces of what an answer redirects to that it could have stored itself.
+    if bounds.stores && (is_not_for_all(&words) || words.contains(&"redirect")) {
+        words.retain(|word| *word != "ranges");
     }
     if breaks {
         words.push(pick(rng, &["torn", "mute", "half", "lm", "etag"]));
         words.push("close");
     }
     format!("{path}?o={}", words.join(","))
+}
+
+/// Whether the answer itself says that it is not to be stored. Where it might have been, nginx makes neither pieces nor a 304
+/// of it, and does not let the upstream do so.
+fn is_not_for_all(words: &[&str]) -> bool {
+    let is_one = |word: &&str| ["cc0", "xae0", "private", "nostore", "cookie"].contains(word);
+    words.iter().any(is_one)
 }
 
 const FIELDS: &[&str] = &[
@@ -317,32 +409,51 @@ const FIELDS: &[&str] = &[
     "Pragma: no-cache",
 ];
 
-fn asked(rng: &mut Rng, targets: &[String], is_h2: bool) -> Asked {
-    let mut target = targets[rng.usize(..targets.len())].clone();
-    target.push_str(pick(rng, &["", "", "", "", "&b=1", "&b=no", "&n=1", "&h=3"]));
-    let method = pick(rng, &["GET", "GET", "GET", "GET", "GET", "HEAD", "POST", "PUT"]);
-    let method =
-        ["GET", "HEAD", "POST", "PUT"].into_iter().find(|it| *it == method).unwrap_or("GET");
-    let mut fields: Vec<&'static str> = Vec::new();
-    if is_drawn(rng, 35) {
-        let field = FIELDS[rng.usize(..FIELDS.len())];
-        // Of other methods it is known to differ.
-        if !field.starts_with("If-") || matches!(method, "GET" | "HEAD") {
-            fields.push(field);
+/// Of what the requests of a scene are made.
+struct Asking {
+    targets: Vec<String>,
+    bounds: Bounds,
+}
+
+impl Asking {
+    fn one(&self, rng: &mut Rng, is_h2: bool) -> Asked {
+        let mut target = self.targets[rng.usize(..self.targets.len())].clone();
+        target.push_str(pick(rng, &["", "", "", "", "&b=1", "&b=no", "&n=1", "&h=3"]));
+        let method = pick(rng, &["GET", "GET", "GET", "GET", "GET", "HEAD", "POST", "PUT"]);
+        let method =
+            ["GET", "HEAD", "POST", "PUT"].into_iter().find(|it| *it == method).unwrap_or("GET");
+        let mut fields: Vec<&'static str> = Vec::new();
+        if is_drawn(rng, 35) {
+            let field = FIELDS[rng.usize(..FIELDS.len())];
+            let query = target.split_once("o=").map_or("", |(_, rest)| rest);
+            let words: Vec<_> = query.split([',', '&']).collect();
+            let is_condition = field.starts_with("If-");
+            let is_passed_by = (is_condition || field.starts_with("Range"))
+                && self.bounds.stores
+                && is_not_for_all(&words);
+            // Of other methods it is known to differ.
+            if !is_passed_by && (!is_condition || matches!(method, "GET" | "HEAD")) {
+                fields.push(field);
+            }
         }
-    }
-    let has_content = matches!(method, "POST" | "PUT");
-    let length = if has_content { [0, 3, 900, 2000, 5000][rng.usize(..5)] } else { 0 };
-    let hosts = ["localhost", "localhost", "b.test", "x.w.test", "r1.test", "c.org", "nix.test"];
-    let version = if !is_h2 && is_drawn(rng, 15) { "1.0" } else { "1.1" };
-    Asked {
-        method,
-        target,
-        version,
-        host: hosts[rng.usize(..hosts.len())],
-        fields,
-        content: b"0123456789".iter().copied().cycle().take(length).collect(),
-        is_chunked: version == "1.1" && !is_h2 && has_content && is_drawn(rng, 30),
+        let has_content = matches!(method, "POST" | "PUT");
+        let lengths =
+            if self.bounds.long_content { [0, 3, 900, 2000, 5000] } else { [0, 3, 30, 100, 300] };
+        let length = if has_content { lengths[rng.usize(..5)] } else { 0 };
+        // Over HTTP/2 it is on its own.
+        let length = if is_h2 && !self.bounds.long_content { 0 } else { length };
+        let hosts =
+            ["localhost", "localhost", "b.test", "x.w.test", "r1.test", "c.org", "nix.test"];
+        let version = if !is_h2 && is_drawn(rng, 15) { "1.0" } else { "1.1" };
+        Asked {
+            method,
+            target,
+            version,
+            host: hosts[rng.usize(..hosts.len())],
+            fields,
+            content: b"0123456789".iter().copied().cycle().take(length).collect(),
+            is_chunked: version == "1.1" && !is_h2 && has_content && is_drawn(rng, 30),
+        }
     }
 }
 

@@ -79,6 +79,9 @@ pub fn open(exchange: &mut Exchange) -> Result<Option<Opened>, Outcome> {
     if exchange.uri.ends_with(b"/") {
         return Ok(None);
     }
+    if let Some(refusal) = path::unnamed(exchange) {
+        return Err(refusal);
+    }
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
     let path = path::request_filename(exchange);

@@ -369,10 +369,14 @@ fn run(exchange: &mut Exchange, script: &[Instruction]) -> Verdict {
     if script.is_empty() {
         return Verdict::Continue;
     }
+    let was_in_location = exchange.is_uri_in_location;
     let mut is_changed = false;
     match steps(exchange, script, &mut is_changed) {
         Step::Done(outcome) => Verdict::Done(outcome),
-        Step::Next | Step::Stop if is_changed => Verdict::UriChanged,
+        Step::Next | Step::Stop if is_changed => {
+            exchange.is_uri_in_location = was_in_location;
+            Verdict::UriChanged
+        }
         Step::Next | Step::Stop => Verdict::Continue,
     }
 }
@@ -387,7 +391,8 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
     for instruction in script {
         let step = match instruction {
             Instruction::Break => {
-                stay(exchange, is_changed);
+                // As nginx: what was rewritten stays in this location.
+                *is_changed = false;
                 Step::Stop
             }
             Instruction::Set { target, value } => {
@@ -416,13 +421,6 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
         }
     }
     Step::Next
-}
-
-/// As nginx: what was rewritten stays in this location, of whose prefix it then has nothing.
-fn stay(exchange: &mut Exchange, is_changed: &mut bool) {
-    if std::mem::take(is_changed) {
-        exchange.is_uri_in_location = false;
-    }
 }
 
 impl Condition {
@@ -566,6 +564,8 @@ impl Rewrite {
         }
         exchange.set_uri(path.to_vec());
         exchange.is_internal = true;
+        // Until another location is found the path has nothing of this one's prefix.
+        exchange.is_uri_in_location = false;
         exchange.has_set_args |= args.is_some() || exchange.has_args();
         exchange.args = args.unwrap_or_default();
         note(exchange, || {
@@ -578,8 +578,7 @@ impl Rewrite {
         });
         match self.flag {
             Flag::Break => {
-                *is_changed = true;
-                stay(exchange, is_changed);
+                *is_changed = false;
                 Step::Stop
             }
             Flag::Last => {

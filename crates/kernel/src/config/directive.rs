@@ -202,6 +202,9 @@ pub trait Setting: Sized + Clone {
     fn repeats(&self, _earlier: &Self) -> bool {
         false
     }
+
+    /// Of values with several parts: takes over those of the enclosing block's value that it does not say itself.
+    fn complete(&mut self, _outer: &Self) {}
 }
 
 /// What one block says; unset follows the enclosing block.
@@ -224,8 +227,10 @@ impl<T: Setting> Inherit<T> {
     }
 
     pub fn inherit(&mut self, outer: &Self) {
-        if self.0.is_none() {
-            self.0.clone_from(&outer.0);
+        match (&mut self.0, &outer.0) {
+            (Some(own), Some(outer)) => own.complete(outer),
+            (Some(_), None) => {}
+            (own @ None, outer) => own.clone_from(outer),
         }
     }
 

@@ -19,6 +19,7 @@ pub mod evaluate;
 pub mod figures;
 pub mod forwarded;
 pub mod handler;
+pub mod keep_alive;
 pub mod outcome;
 pub mod recode;
 pub mod request;

@@ -129,6 +129,11 @@ impl Setting for KeepaliveTimeout {
         let header = (args.words.len() == 2).then(|| time(args.word(1))).transpose()?;
         Ok(Self { timeout: time(args.word(0))?, header })
     }
+
+    // As nginx: what the field says is inherited by itself.
+    fn complete(&mut self, outer: &Self) {
+        self.header = self.header.or(outer.header);
+    }
 }
 
 bitflags! {

@@ -48,6 +48,7 @@ impl Arity {
     pub const ONE_OR_TWO: Self = Self { min: 1, max: 2 };
     pub const TWO_OR_THREE: Self = Self { min: 2, max: 3 };
     pub const ONE_TO_FOUR: Self = Self { min: 1, max: 4 };
+    pub const UP_TO_ONE: Self = Self { min: 0, max: 1 };
     pub const UP_TO_TWO: Self = Self { min: 0, max: 2 };
     pub const UP_TO_THREE: Self = Self { min: 0, max: 3 };
     pub const ONE_OR_MORE: Self = Self { min: 1, max: usize::MAX };

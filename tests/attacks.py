@@ -11,7 +11,7 @@ from attacks.tried import CASE, SEED, Tried
 from peers import told
 
 # Those that take longest come first: two run at the same time.
-CLASSES = ('floods', 'http3', 'refreshes', 'answers', 'forms', 'sharing', 'requests', 'downgrades', 'authorities',
+CLASSES = ('floods', 'http3', 'refreshes', 'answers', 'forms', 'sharing', 'requests', 'downgrades', 'authorities', 'applications',
            'upstreams', 'purges')
 DOCUMENT = pathlib.Path(__file__).resolve().parent.parent / 'docs/security.md'
 

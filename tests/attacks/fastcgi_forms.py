@@ -74,15 +74,16 @@ def framing():
     return named('records', forms)
 
 
-def heads():
+def heads(sent=records):
+    """Heads of CGI, with what they are sent as."""
     forms = []
     for line in (b'Status: 200', b'Status: 200 OK', b'Status:200', b'status: 200 OK', b'X: y', b'X:',
                  b'Content-Length: 5', b'Status: 200 a b'):
-        forms.append((line, records(line + b'\r\n' + PAGE), WHOLE, b'hello'))
+        forms.append((line, sent(line + b'\r\n' + PAGE), WHOLE, b'hello'))
     # An interim answer would be followed by no other; after a 101 the client would speak FastCGI itself.
     for line in (b'Status: 100', b'Status: 101', b'Status: 101\r\nUpgrade: x\r\nConnection: upgrade',
                  b'Status: 103', b'Status: 199', b'Status: 099', b'Status: 1000', b'Status: 1', b'Status: 0'):
-        forms.append((line, records(line + b'\r\n' + PAGE), FAILURE))
+        forms.append((line, sent(line + b'\r\n' + PAGE), FAILURE))
     for line in (b'Status: 2x0', b'Status: -1', b'Status:', b'Status: 2000', b'Status: 204',
                  b'Status: 304', b'Status: 200\r\nStatus: 500', b'Content-Length: 4', b'Content-Length: 6',
                  b'Content-Length: 500', b'Content-Length: -5', b'Content-Length: x',
@@ -94,12 +95,12 @@ def heads():
                  b'Location: \0', b'Status: 302\r\nLocation: //evil', b'Status: 200 O\rK',
                  b'Status: 200 O\0K', b'X-Accel-Redirect: /a\0b',
                  b'\r\n'.join(b'X%d: y' % number for number in range(2000))):
-        forms.append((line[:40], records(line + b'\r\n' + PAGE), EITHER, b'hello'))
-    forms.append((b'an answer of HTTP', records(UNASKED), EITHER, b'unasked'))
-    forms.append((b'LF alone', records(PAGE.replace(b'\r\n', b'\n')), WHOLE, b'hello'))
-    forms.append((b'CR alone', records(PAGE.replace(b'\r\n', b'\r')), EITHER))
-    forms.append((b'no head', records(b'hello'), EITHER))
-    forms.append((b'an empty head', records(b'\r\nhello'), EITHER, b'hello'))
+        forms.append((line[:40], sent(line + b'\r\n' + PAGE), EITHER, b'hello'))
+    forms.append((b'an answer of HTTP', sent(UNASKED), EITHER, b'unasked'))
+    forms.append((b'LF alone', sent(PAGE.replace(b'\r\n', b'\n')), WHOLE, b'hello'))
+    forms.append((b'CR alone', sent(PAGE.replace(b'\r\n', b'\r')), EITHER))
+    forms.append((b'no head', sent(b'hello'), EITHER))
+    forms.append((b'an empty head', sent(b'\r\nhello'), EITHER, b'hello'))
     return named('cgi', forms)
 
 

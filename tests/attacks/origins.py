@@ -236,3 +236,45 @@ class FastcgiOrigin(Origin):
             raise Unreadable(f'CONTENT_LENGTH {named["CONTENT_LENGTH"]} of {len(content)} bytes')
         return Request(named.get('REQUEST_METHOD', ''), named.get('REQUEST_URI', ''), params, content,
                        connection)
+
+
+class CgiOrigin(Origin):
+    """Base of uwsgi and SCGI: one request for each connection, whose end is that of the answer."""
+
+    async def serve(self, reader, writer, connection):
+        params = await self.params(reader)
+        length = int(dict(params).get('CONTENT_LENGTH') or 0)
+        content = await reader.readexactly(length)
+        given = await self.answered(FastcgiOrigin.request(params, content, connection), writer)
+        if given is not None:
+            writer.write(given)
+            await writer.drain()
+
+
+class UwsgiOrigin(CgiOrigin):
+    async def params(self, reader):
+        top = await reader.readexactly(4)
+        if top[0] or top[3]:
+            raise Unreadable(f'modifiers {top!r}')
+        text = await reader.readexactly(int.from_bytes(top[1:3], 'little'))
+        words, at = [], 0
+        while at < len(text):
+            end = at + 2 + int.from_bytes(text[at:at + 2], 'little')
+            words.append(text[at + 2:end].decode('latin1'))
+            at = end
+        if at != len(text) or len(words) % 2:
+            raise Unreadable(f'variables {text[:80]!r}')
+        return list(zip(words[::2], words[1::2]))
+
+
+class ScgiOrigin(CgiOrigin):
+    async def params(self, reader):
+        length = int((await reader.readuntil(b':'))[:-1])
+        text = await reader.readexactly(length)
+        if await reader.readexactly(1) != b',' or not text.endswith(b'\0'):
+            raise Unreadable(f'netstring {text[:80]!r}')
+        words = text[:-1].decode('latin1').split('\0')
+        params = list(zip(words[::2], words[1::2]))
+        if len(words) % 2 or params[0][0] != 'CONTENT_LENGTH' or dict(params).get('SCGI') != '1':
+            raise Unreadable(f'headers {words[:4]}')
+        return params

@@ -21,10 +21,10 @@ use std::time::Duration;
 use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::timer::Timer;
-use yorozu_kernel::base::turn;
 use yorozu_kernel::config::http_core::{self, LingeringClose};
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
+use yorozu_kernel::exchange::keep_alive;
 use yorozu_kernel::exchange::request::Request;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::response::Response;
@@ -249,7 +249,10 @@ impl Connection {
         if body.skip_buffered().is_err() || body.is_awaiting_continue() || body.is_lent() {
             exchange.keep_alive = false;
         }
-        exchange.keep_alive &= self.may_keep_alive(exchange, core);
+        // Locations said so as they were entered.
+        let is_in_server = exchange.location == conf.server(exchange.server).conf;
+        exchange.keep_alive &=
+            !self.worker.is_stopping() && (!is_in_server || keep_alive::is_allowed(exchange));
         self.send_timeout = core.send_timeout;
         let sent = write::response(self, exchange, response, core).await;
         exchange.is_complete = sent == Sent::Whole;
@@ -288,18 +291,6 @@ impl Connection {
         Next::Request
     }
 
-    fn may_keep_alive(&self, exchange: &Exchange, core: &http_core::Conf) -> bool {
-        !core.keepalive_timeout.timeout.is_zero()
-            && self.client.requests.get() < core.keepalive_requests
-            && self
-                .client
-                .since
-                .checked_add(core.keepalive_time)
-                .is_none_or(|end| turn::instant() < end)
-            && !self.worker.is_stopping()
-            && !is_disabled_for(exchange, core)
-    }
-
     /// Reads on for a while after the answer: closing with unread bytes would reset the connection
     /// and could take the answer from the client.
     async fn linger(&mut self) {
@@ -316,25 +307,4 @@ impl Connection {
             }
         }
     }
-}
-
-/// `keepalive_disable`
-fn is_disabled_for(exchange: &Exchange, core: &http_core::Conf) -> bool {
-    use http_core::KeepaliveDisable;
-    let disabled = core.keepalive_disable;
-    let is_post = exchange.request.method == yorozu_kernel::exchange::request::Method::Post;
-    let may_be_msie = disabled.contains(KeepaliveDisable::MSIE6) && is_post;
-    let may_be_safari = disabled.contains(KeepaliveDisable::SAFARI);
-    // Most requests are answered by this: a search of their agent costs more than the rest here.
-    if !may_be_msie && !may_be_safari {
-        return false;
-    }
-    let Some(agent) = exchange.request.known(exchange.request.known.user_agent) else {
-        return false;
-    };
-    let has = |needle: &[u8]| memchr::memmem::find(agent, needle).is_some();
-    let is_old_msie =
-        || [&b"MSIE 4."[..], b"MSIE 5.", b"MSIE 6."].iter().any(|text| has(text)) && !has(b"Opera");
-    let is_safari = || has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/");
-    (may_be_msie && is_old_msie()) || (may_be_safari && is_safari())
 }

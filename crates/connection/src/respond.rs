@@ -10,6 +10,7 @@ use yorozu_kernel::base::faults;
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::client::TlsSession as _;
+use yorozu_kernel::exchange::error_page;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Progress};
 use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error::{self, Level};
@@ -52,17 +53,27 @@ pub(super) async fn wait(exchange: &mut Exchange, mut pending: Pending) -> Answe
     }
 }
 
-fn filtered(exchange: &mut Exchange, progress: Progress) -> Begun {
-    Begun::Done(match progress {
-        Progress::Ready(mut response) => {
-            let filter = exchange.conf.engine.filter;
-            filter(exchange, &mut response);
+fn filtered(exchange: &mut Exchange, mut progress: Progress) -> Begun {
+    loop {
+        let mut response = match progress {
+            Progress::Ready(response) => response,
+            Progress::Close(status) => return Begun::Done(Err(status)),
+            Progress::Wait(pending) => return Begun::Waits(pending),
+        };
+        let filter = exchange.conf.engine.filter;
+        filter(exchange, &mut response);
+        if exchange.is_given_up {
             // Under this status in the log: the client gets none.
-            if exchange.is_given_up { Err(exchange.status) } else { Ok(response) }
+            return Begun::Done(Err(exchange.status));
         }
-        Progress::Close(status) => Err(status),
-        Progress::Wait(pending) => return Begun::Waits(pending),
-    })
+        // A filter's refusal is an error like any other; the redirects that it leads to are bounded.
+        let refused = exchange.redirects.refused.take();
+        let Some(outcome) = refused.and_then(|status| error_page::find(exchange, status)) else {
+            return Begun::Done(Ok(response));
+        };
+        let resume = exchange.conf.engine.resume;
+        progress = resume(exchange, outcome);
+    }
 }
 
 /// The request is over: what it was read into may hold the next one.
@@ -170,7 +181,7 @@ fn refuse(exchange: &mut Exchange, status: u16, text: &str) -> Progress {
     if exchange.uri.is_empty() {
         // As nginx: the path of a request whose other lines are wrong is known.
         let target = uri::normalize(exchange.request.target(), merges_slashes(exchange));
-        exchange.uri = target.map_or_else(|_| b"/".to_vec(), |target| target.path);
+        exchange.uri = target.map(|target| target.path).unwrap_or_default();
     }
     let resume = exchange.conf.engine.resume;
     resume(exchange, Outcome::Status(status))

@@ -169,7 +169,8 @@ fn head(
         out.extend_from_slice(b"Connection: upgrade\r\n");
     } else if exchange.keep_alive {
         out.extend_from_slice(b"Connection: keep-alive\r\n");
-        if let Some(timeout) = core.keepalive_timeout.header {
+        // As nginx: one of 0 is not sent.
+        if let Some(timeout) = core.keepalive_timeout.header.filter(|time| !time.is_zero()) {
             let _ = write!(out, "Keep-Alive: timeout={}\r\n", timeout.as_secs());
         }
     } else {

@@ -12,6 +12,7 @@ use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::handler::Bound;
+use yorozu_kernel::exchange::keep_alive;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending, Step};
 use yorozu_kernel::exchange::{Exchange, Pass, Role};
 use yorozu_kernel::find_config::{self, Found};
@@ -161,13 +162,17 @@ pub fn count_uri_change(exchange: &mut Exchange) -> Option<Outcome> {
     None
 }
 
-/// Enters a location, however it was come to: its `limit_except` holds for the methods it does not list.
+/// Enters a location, however it was come to: its `limit_except` holds for the methods it does not list. As nginx: where
+/// it ends the connection, no later location keeps it.
 fn enter(exchange: &mut Exchange, id: LocationId) {
     let method = exchange.request.method_text();
     exchange.location = match &exchange.conf.location(id).limit_except {
         Some((methods, other)) if !methods.iter().any(|allowed| allowed == method) => *other,
         _ => id,
     };
+    if !exchange.request.is_multiplexed() {
+        exchange.keep_alive &= keep_alive::is_allowed(exchange);
+    }
 }
 
 /// Finds the location of the path, and enters it.

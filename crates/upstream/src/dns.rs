@@ -7,8 +7,8 @@
 use crate::resolver::ResolveFault;
 use domain::base::iana::{Rcode, Rtype};
 use domain::base::wire::ParseError;
-use domain::base::{Message, MessageBuilder, Name, ToName as _};
-use domain::rdata::{A, Aaaa, Cname};
+use domain::base::{Message, MessageBuilder, Name, ToName as _, Ttl};
+use domain::rdata::{A, Aaaa, Cname, Srv};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -22,6 +22,8 @@ const RESEND_INTERVAL: Duration = Duration::from_secs(5);
 const DATAGRAM_BYTES_MAX: usize = 4096;
 /// Names that stand for another name, one after the other; nginx's.
 const ALIASES_MAX: usize = 50;
+/// Servers of a service; chosen.
+const RECORDS_MAX: usize = 256;
 
 /// Addresses of one family.
 #[derive(Debug, Default)]
@@ -45,20 +47,101 @@ pub(crate) async fn ask(
     host: &str,
     rtype: Rtype,
 ) -> Result<Found, ResolveFault> {
-    // Without a server to ask, a name is not found, as with nginx.
-    let mut name: Name<Vec<u8>> = host.parse().map_err(|_| ResolveFault::NotFound)?;
     let mut found = Found::default();
-    for _ in 0..ALIASES_MAX {
-        let answer = ask_servers(servers, &question(&name, rtype)?).await?;
-        let last = answer.canonical_name().ok_or(ResolveFault::Failed)?.to_vec();
-        read(&answer, &last, rtype, &mut found).map_err(|_| ResolveFault::Failed)?;
-        if !found.addresses.is_empty() || last == name {
-            return Ok(found);
+    follow(servers, host, rtype, |answer, last| {
+        read(answer, last, rtype, &mut found)?;
+        Ok(!found.addresses.is_empty())
+    })
+    .await?;
+    Ok(found)
+}
+
+/// One server of a service.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) priority: u16,
+    pub(crate) weight: u16,
+    pub(crate) port: u16,
+    pub(crate) target: String,
+}
+
+/// Asks for the servers of a service, and how long the answer holds; otherwise as [`ask`].
+///
+/// # Errors
+/// [`ResolveFault`]
+///
+/// # Cancel safety
+/// The question is dropped.
+pub(crate) async fn ask_services(
+    servers: &[SocketAddr],
+    name: &str,
+) -> Result<(Vec<Record>, Duration), ResolveFault> {
+    let (mut records, mut ttl) = (Vec::new(), None);
+    follow(servers, name, Rtype::SRV, |answer, last| {
+        for record in answer.answer()?.limit_to_in::<Srv<_>>() {
+            let record = record?;
+            let data = record.data();
+            // A target that is the root: the service is not offered (RFC 2782).
+            if record.owner() != last || data.target().is_root() || records.len() == RECORDS_MAX {
+                continue;
+            }
+            least(&mut ttl, holds(record.ttl()));
+            records.push(Record {
+                priority: data.priority(),
+                weight: data.weight(),
+                port: data.port(),
+                target: data.target().to_string(),
+            });
         }
-        name = last;
+        Ok(!records.is_empty())
+    })
+    .await?;
+    let ttl = ttl.ok_or(ResolveFault::NotFound)?;
+    Ok((records, ttl))
+}
+
+/// Asks for records of `host`, and of the name that it stands for, until `read` has found some in an answer or there is
+/// no other name.
+async fn follow(
+    servers: &[SocketAddr],
+    host: &str,
+    rtype: Rtype,
+    mut read: impl FnMut(&Packet, &Name<Vec<u8>>) -> Result<bool, ParseError>,
+) -> Result<(), ResolveFault> {
+    // Without a server to ask, a name is not found, as with nginx.
+    let name: Name<Vec<u8>> = host.parse().map_err(|_| ResolveFault::NotFound)?;
+    let mut names = vec![name];
+    loop {
+        let asked = names.len();
+        let answer = ask_servers(servers, &question(&names[asked - 1], rtype)?).await?;
+        let aliases = aliases(&answer).map_err(|_| ResolveFault::Failed)?;
+        while let Some((_, to)) = aliases.iter().find(|(from, _)| *from == names[names.len() - 1]) {
+            // As nginx: names that lead round in a circle lead nowhere.
+            if names.contains(to) || names.len() == ALIASES_MAX {
+                return Err(ResolveFault::NotFound);
+            }
+            names.push(to.clone());
+        }
+        let is_found = read(&answer, &names[names.len() - 1]).map_err(|_| ResolveFault::Failed)?;
+        if is_found || names.len() == asked {
+            return Ok(());
+        }
     }
-    // As nginx: names that lead round in a circle lead nowhere.
-    Err(ResolveFault::NotFound)
+}
+
+/// The names of an answer that stand for others.
+fn aliases(answer: &Packet) -> Result<Vec<(Name<Vec<u8>>, Name<Vec<u8>>)>, ParseError> {
+    let records = answer.answer()?.limit_to_in::<Cname<_>>();
+    records.map(|record| record.map(|r| (r.owner().to_vec(), r.data().cname().to_vec()))).collect()
+}
+
+/// How long a record holds. A time that would be negative is none (RFC 2181, section 8).
+fn holds(ttl: Ttl) -> Duration {
+    Some(ttl.into_duration()).filter(|time| time.as_secs() < 1 << 31).unwrap_or_default()
+}
+
+fn least(known: &mut Option<Duration>, other: Duration) {
+    *known = Some(known.map_or(other, |known| known.min(other)));
 }
 
 fn question(name: &Name<Vec<u8>>, rtype: Rtype) -> Result<Packet, ResolveFault> {
@@ -80,22 +163,22 @@ fn read(
     found: &mut Found,
 ) -> Result<(), ParseError> {
     let mut add = |ttl: Duration, address: Option<IpAddr>| {
-        found.ttl = Some(found.ttl.map_or(ttl, |least| least.min(ttl)));
+        least(&mut found.ttl, ttl);
         found.addresses.extend(address);
     };
     for record in answer.answer()?.limit_to_in::<Cname<_>>() {
-        add(record?.ttl().into_duration(), None);
+        add(holds(record?.ttl()), None);
     }
     for record in answer.answer()?.limit_to_in::<A>().filter(|_| rtype == Rtype::A) {
         let record = record?;
         if record.owner() == last {
-            add(record.ttl().into_duration(), Some(record.data().addr().into()));
+            add(holds(record.ttl()), Some(record.data().addr().into()));
         }
     }
     for record in answer.answer()?.limit_to_in::<Aaaa>().filter(|_| rtype == Rtype::AAAA) {
         let record = record?;
         if record.owner() == last {
-            add(record.ttl().into_duration(), Some(record.data().addr().into()));
+            add(holds(record.ttl()), Some(record.data().addr().into()));
         }
     }
     Ok(())
@@ -113,10 +196,10 @@ async fn ask_servers(servers: &[SocketAddr], question: &Packet) -> Result<Packet
             Ok(Ok(answer)) => match answer.header().rcode() {
                 Rcode::NOERROR => return Ok(answer),
                 Rcode::NXDOMAIN => return Err(ResolveFault::NotFound),
-                _ => {
+                other => {
                     refused += 1;
                     if refused == servers.len() {
-                        return Err(ResolveFault::Failed);
+                        return Err(fault(other));
                     }
                 }
             },
@@ -126,6 +209,15 @@ async fn ask_servers(servers: &[SocketAddr], question: &Packet) -> Result<Packet
         }
     }
     Err(ResolveFault::TimedOut)
+}
+
+fn fault(rcode: Rcode) -> ResolveFault {
+    match rcode {
+        Rcode::FORMERR => ResolveFault::Format,
+        Rcode::NOTIMP => ResolveFault::Unimplemented,
+        Rcode::REFUSED => ResolveFault::Refused,
+        _ => ResolveFault::Failed,
+    }
 }
 
 async fn ask_server(server: SocketAddr, question: &Packet) -> io::Result<Packet> {

@@ -360,18 +360,13 @@ impl Group {
         used.map(|slot| Peer { id: slot.id, place: Arc::clone(&slot.place) }).collect()
     }
 
-    /// Replaces the peers of one server: addresses that stay keep their state.
-    pub fn resolved(&self, template: &PeerOptions, addresses: &[PeerAddress]) {
+    /// Replaces the peers of one server: those that stay as they are keep their state.
+    pub fn resolved(&self, server: &str, peers: Vec<PeerOptions>) {
         let mut inner = self.inner();
-        inner.slots.retain(|slot| {
-            slot.options.server != template.server || addresses.contains(&slot.options.address)
-        });
-        for address in addresses {
-            let is_known = inner.slots.iter().any(|slot| {
-                slot.options.server == template.server && slot.options.address == *address
-            });
-            if !is_known {
-                inner.add(PeerOptions { address: address.clone(), ..template.clone() });
+        inner.slots.retain(|slot| slot.options.server != server || peers.contains(&slot.options));
+        for peer in peers {
+            if !inner.slots.iter().any(|slot| slot.options == peer) {
+                inner.add(peer);
             }
         }
         inner.build_ring(self.balance);
@@ -754,15 +749,23 @@ mod tests {
         let group = group_of(Vec::new(), Balance::RoundRobin);
         let now = Instant::now();
         assert!(group.select(&mut Tried::default(), &any(), now).is_none());
-        let address = |name: &str| PeerAddress::Unix(name.into());
-        group.resolved(&template, &[address("a"), address("b")]);
+        let peer = |address| PeerOptions { address, ..template.clone() };
+        let peers = |names: &[&str]| {
+            names.iter().map(|name| peer(PeerAddress::Unix((*name).into()))).collect()
+        };
+        group.resolved("name", peers(&["a", "b"]));
         let lease = group.select(&mut Tried::default(), &any(), now).unwrap();
-        let (peer, failing) = (lease.peer().clone(), name(&lease));
+        let (address, failing) = (lease.peer().address().clone(), name(&lease));
         lease.failed(now);
-        group.resolved(&template, &[address("a"), address("b"), address("c")]);
+        group.resolved("name", peers(&["a", "b", "c"]));
         assert!(!order(&group, 6, &any(), now).contains(&failing));
-        group.resolved(&template, &[peer.address().clone()]);
+        group.resolved("other", Vec::new());
+        assert_eq!(group.len(), 3);
+        group.resolved("name", vec![peer(address.clone())]);
         assert_eq!(group.len(), 1);
+        assert!(group.inner().slots[0].state.fails > 0);
+        group.resolved("name", vec![PeerOptions { weight: 5, ..peer(address) }]);
+        assert_eq!((group.len(), group.inner().slots[0].state.fails), (1, 0));
     }
 
     #[test]
@@ -796,8 +799,8 @@ mod tests {
         let new = make();
         let second = select(&new).unwrap();
         assert!(select(&new).is_none() && select(&old).is_none());
-        new.resolved(&template, &[]);
-        new.resolved(&template, &[template.address.clone()]);
+        new.resolved("name", Vec::new());
+        new.resolved("name", vec![template.clone()]);
         assert!(select(&new).is_none());
         drop(old);
         drop(first);
@@ -853,14 +856,13 @@ mod tests {
     fn peers_alike_are_counted_one_by_one_also_when_one_goes_and_comes() {
         let mut template = options(&[("a", 1)]).remove(0);
         (template.server, template.max_conns) = ("name".into(), 1);
-        let address = [template.address.clone()];
         let twin = PeerOptions { server: "a".into(), ..template.clone() };
         let group = group_of(vec![template.clone(), twin], Balance::RoundRobin);
         let select = || group.select(&mut Tried::default(), &any(), Instant::now());
         let held = (select(), select());
         assert!(held.0.is_some() && held.1.is_some() && select().is_none());
-        group.resolved(&template, &[]);
-        group.resolved(&template, &address);
+        group.resolved("name", Vec::new());
+        group.resolved("name", vec![template.clone()]);
         assert!(select().is_none());
         drop(held);
         assert_eq!([select(), select(), select()].iter().flatten().count(), 2);

@@ -41,7 +41,7 @@ pub use group::{Group, Lease, Peer, PeerOptions, Tried};
 pub use loads::Loads;
 pub use pool::{Kept, KeptFor, Pool, PoolLimits};
 pub use records::Records;
-pub use resolver::{ResolveFault, Resolved, Resolver};
+pub use resolver::{Offered, Place, ResolveFault, Resolved, Resolver};
 pub use ring::{Ring, RingKind};
 pub use tls::{Tls, TlsOptions};
 pub use unix::UnixSocket;

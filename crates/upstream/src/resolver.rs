@@ -36,9 +36,34 @@ pub struct Resolved {
     pub valid_until: Instant,
 }
 
+/// Where a service is offered: what its SRV records come to.
+#[derive(Clone, Debug)]
+pub struct Offered {
+    /// At least one.
+    pub places: Vec<Place>,
+    /// Servers of the service that have no address.
+    pub missing: Vec<(String, ResolveFault)>,
+    /// When to ask again.
+    pub valid_until: Instant,
+}
+
+/// One address of a service.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Place {
+    /// The lower, the sooner it is to be used.
+    pub priority: u16,
+    /// Share among those of the same priority; at least 1.
+    pub weight: u16,
+    /// Where.
+    pub address: SocketAddr,
+}
+
 /// Why a name has no address; displayed with nginx's number and words.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ResolveFault {
+    /// A name server did not understand the question.
+    #[error("1: Format error")]
+    Format,
     /// No such name, or no address of the family asked for.
     #[error("3: Host not found")]
     NotFound,
@@ -48,6 +73,12 @@ pub enum ResolveFault {
     /// A name server could not answer.
     #[error("2: Server failure")]
     Failed,
+    /// No name server answers such questions.
+    #[error("4: Unimplemented")]
+    Unimplemented,
+    /// No name server answers us.
+    #[error("5: Operation refused")]
+    Refused,
 }
 
 /// Answers each worker remembers, in names; chosen.
@@ -63,6 +94,15 @@ struct Answer {
 }
 
 impl Answer {
+    /// What it says. As nginx: each time another address is the first.
+    fn told(&mut self) -> Result<Resolved, ResolveFault> {
+        let said = self.said.clone();
+        if let Ok(resolved) = &mut self.said {
+            resolved.addresses.rotate_left(1);
+        }
+        said
+    }
+
     /// Whether it answers a question asked at `asked`. What came while the question waited does, a fault too.
     fn holds(&self, asked: Instant, now: Instant) -> bool {
         let is_valid = self.said.as_ref().is_ok_and(|resolved| resolved.valid_until > now);
@@ -88,15 +128,50 @@ impl Resolver {
         let known = self.known(host, asked);
         let answer = async {
             let mut known = known.lock().await;
-            if let Some(answer) = known.as_ref().filter(|known| known.holds(asked, Instant::now()))
+            if let Some(answer) = known.as_mut().filter(|known| known.holds(asked, Instant::now()))
             {
-                return answer.said.clone();
+                return answer.told();
             }
             let said = self.ask(host).await;
-            *known = Some(Answer { learned: Instant::now(), said: said.clone() });
-            said
+            known.insert(Answer { learned: Instant::now(), said }).told()
         };
         tokio::time::timeout(timeout, answer).await.unwrap_or(Err(ResolveFault::TimedOut))
+    }
+
+    /// Looks up where a service is offered: `name` has SRV records (RFC 2782). Nothing of it is remembered.
+    ///
+    /// # Errors
+    /// [`ResolveFault`]
+    ///
+    /// # Cancel safety
+    /// As [`Resolver::addresses`].
+    pub async fn services(&self, name: &str, timeout: Duration) -> Result<Offered, ResolveFault> {
+        let offered = dns::ask_services(&self.servers, name);
+        let offered = tokio::time::timeout(timeout, offered).await;
+        let (records, ttl) = offered.unwrap_or(Err(ResolveFault::TimedOut))?;
+        let mut valid_until = Instant::now() + self.valid.unwrap_or(ttl);
+        let (mut places, mut missing) = (Vec::new(), Vec::new());
+        for record in records {
+            match self.addresses(&record.target, timeout).await {
+                Ok(found) => {
+                    valid_until = valid_until.min(found.valid_until);
+                    places.extend(found.addresses.into_iter().map(|ip| Place {
+                        priority: record.priority,
+                        weight: record.weight.max(1),
+                        address: SocketAddr::new(ip, record.port),
+                    }));
+                }
+                Err(fault) => missing.push((record.target, fault)),
+            }
+        }
+        if places.is_empty() {
+            // As nginx: a name that is not there says more than a question that failed.
+            let is_nowhere = missing.iter().any(|(_, fault)| *fault == ResolveFault::NotFound);
+            let first = missing.first().map(|(_, fault)| *fault).filter(|_| !is_nowhere);
+            return Err(first.unwrap_or(ResolveFault::NotFound));
+        }
+        places.sort_unstable();
+        Ok(Offered { places, missing, valid_until })
     }
 
     /// The place of what is known of a name.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use std::time::Duration;
 use yorozu_conf::value;
+use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::config::types::{ConfPath, Size, ZONE_BYTES_MIN, word_enum};
@@ -161,6 +162,27 @@ pub const OTHERS: &[Directive] = &[
         "Parameters for the exchange of keys without curves.",
     ),
     Directive::row(
+        "ssl_ocsp",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Ignored("no responder is asked about clients' certificates", never),
+        "Whether an OCSP responder is asked about clients' certificates: only off.",
+    ),
+    Directive::row(
+        "ssl_ocsp_cache",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Ignored("no responder is asked about clients' certificates", once::<Bytes>),
+        "Where answers about clients' certificates are kept.",
+    ),
+    Directive::row(
+        "ssl_ocsp_responder",
+        HTTP_SERVER,
+        Arity::ONE,
+        Action::Ignored("no responder is asked about clients' certificates", once::<Bytes>),
+        "The responder to ask about clients' certificates, in place of the one that they name.",
+    ),
+    Directive::row(
         "ssl_stapling_verify",
         HTTP_SERVER,
         Arity::ONE,
@@ -175,3 +197,14 @@ pub const OTHERS: &[Directive] = &[
         "The old way to switch TLS on.",
     ),
 ];
+
+/// `ssl_ocsp`: who relies on it must not believe that it is done.
+fn never(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    match args.word(0) {
+        b"off" => once::<Bytes>(block, args),
+        b"on" | b"leaf" => Err(ValueError::new(
+            "\"ssl_ocsp\" is not supported: use \"ssl_crl\" for lists of revoked certificates",
+        )),
+        _ => Err(args.invalid_value()),
+    }
+}

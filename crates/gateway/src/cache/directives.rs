@@ -315,11 +315,11 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
                     .ok_or_else(|| ValueError(format!("invalid \"levels\" \"{text}\"")))?;
             }
             "keys_zone" => {
-                let (name, size) = argument.split_once(':').ok_or_else(|| broken("keys zone"))?;
+                let broken = || ValueError(format!("invalid keys zone size \"{text}\""));
+                let (name, size) = argument.split_once(':').ok_or_else(broken)?;
                 let size = value::size(size.as_bytes())
                     .filter(|size| *size >= 2 * 4096 && !name.is_empty());
-                let size =
-                    size.ok_or_else(|| ValueError(format!("invalid keys zone size \"{text}\"")))?;
+                let size = size.ok_or_else(broken)?;
                 disk.files_max = keys(size);
                 zone = Some(name.to_owned());
             }

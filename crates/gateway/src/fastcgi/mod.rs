@@ -216,7 +216,7 @@ settings! {
     /// A parameter for the application.
     fastcgi_param: Vec<FastcgiParam> = none, TWO_OR_THREE, HTTP_SERVER_LOCATION;
     /// Splits the path into $fastcgi_script_name and $fastcgi_path_info.
-    fastcgi_split_path_info: Option<SplitPathInfo> = none, ONE, LOCATION;
+    fastcgi_split_path_info: Option<SplitPathInfo> = none, ONE, HTTP_SERVER_LOCATION;
     /// A text in the application's messages that counts as a failure.
     fastcgi_catch_stderr: Vec<Bytes> = none, ONE, HTTP_SERVER_LOCATION;
 }

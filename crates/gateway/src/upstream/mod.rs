@@ -5,7 +5,7 @@ pub mod resolve;
 pub mod sticky;
 pub mod zones;
 
-use resolve::{Name, Names};
+use resolve::{Means, Name, Names};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -108,7 +108,7 @@ pub const DIRECTIVES: &[Directive] = &[
     row(
         "server",
         Arity::ONE_OR_MORE,
-        "A peer of the group: weight=, max_fails=, fail_timeout=, max_conns=, backup, down, drain, resolve, route=.",
+        "A peer of the group: weight=, max_fails=, fail_timeout=, max_conns=, backup, down, drain, resolve, service=, route=.",
     ),
     row("ip_hash", Arity::NONE, "Chooses peers by the client's network."),
     row(
@@ -291,13 +291,22 @@ impl Draft {
         let mut template = PeerOptions::new(PeerAddress::Unix("".into()));
         template.server.clone_from(&server);
         let mut is_resolved_later = false;
+        let mut service = None;
         for word in &args.words[1..] {
             let text = String::from_utf8_lossy(word).into_owned();
             if text == "resolve" {
                 is_resolved_later = true;
+            } else if let Some(name) = text.strip_prefix("service=") {
+                if name.is_empty() {
+                    return Err(ValueError::new("service is empty"));
+                }
+                service = Some(name.to_owned());
             } else {
                 self.parameter(&mut template, args, word, &text)?;
             }
+        }
+        if let Some(service) = service {
+            return self.service(&server, &service, template, is_resolved_later);
         }
         let literal = literal_address(&server, 80);
         if !is_resolved_later || literal.is_some() {
@@ -309,7 +318,35 @@ impl Draft {
         }
         let (host, port) = host_and_port(&server, 80)
             .ok_or_else(|| ValueError(format!("invalid host in upstream \"{server}\"")))?;
-        self.names.push(Name { host: host.to_owned(), port, template, turn: Arc::default() });
+        let means = Means::Addresses(port);
+        self.names.push(Name { host: host.to_owned(), means, template, turn: Arc::default() });
+        Ok(())
+    }
+
+    /// `server name service=name resolve`
+    fn service(
+        &mut self,
+        host: &str,
+        service: &str,
+        mut template: PeerOptions,
+        is_resolved_later: bool,
+    ) -> Result<(), ValueError> {
+        let refused = |why: &str| Err(ValueError(format!("service upstream \"{host}\" {why}")));
+        if !is_resolved_later {
+            return refused("requires \"resolve\" parameter");
+        }
+        if literal_address(host, 80).is_some() {
+            return refused("requires domain name");
+        }
+        if host.contains(':') {
+            return refused("may not have port");
+        }
+        let means = Means::service(service, host);
+        if let Means::Service { records, .. } = &means {
+            // Several services of a name are servers of their own.
+            template.server.clone_from(records);
+        }
+        self.names.push(Name { host: host.to_owned(), means, template, turn: Arc::default() });
         Ok(())
     }
 

@@ -11,13 +11,33 @@ use yorozu_kernel::config::directive::ValueError;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::logging::error::Level;
 use yorozu_kernel::logging::error_log::ErrorLogs;
-use yorozu_upstream::{PeerAddress, PeerOptions, Resolver};
+use yorozu_upstream::{PeerAddress, PeerOptions, Place, ResolveFault, Resolver};
+
+/// What of a name says where its peers are.
+#[derive(Clone, Debug)]
+pub enum Means {
+    /// Its addresses, with this port.
+    Addresses(u16),
+    /// SRV records; `service` as written, and the name that has them.
+    Service { service: String, records: String },
+}
+
+impl Means {
+    /// `service=`: as nginx, one without a dot is that of a protocol over TCP.
+    pub fn service(service: &str, host: &str) -> Self {
+        let records = match service.contains('.') {
+            true => format!("{service}.{host}"),
+            false => format!("_{service}._tcp.{host}"),
+        };
+        Self::Service { service: service.to_owned(), records }
+    }
+}
 
 /// A name that stands for peers.
 #[derive(Clone, Debug)]
 pub struct Name {
     pub host: String,
-    pub port: u16,
+    pub means: Means,
     /// What its peers are like; the address is each one's own.
     pub template: PeerOptions,
     /// Held by the worker that asks.
@@ -88,24 +108,99 @@ async fn ask(upstream: &Upstream, index: usize, log: &ErrorLogs) -> Duration {
     let names = upstream.names.as_ref().expect("started for names");
     let name = &names.names[index];
     let Some((resolver, timeout)) = names.resolver.get() else { return RETRY_INTERVAL };
-    match resolver.addresses(&name.host, *timeout).await {
-        Ok(found) => {
-            let mut addresses: Vec<PeerAddress> = found
-                .addresses
-                .iter()
-                .map(|ip| PeerAddress::Tcp(SocketAddr::new(*ip, name.port)))
-                .collect();
+    let found = match &name.means {
+        Means::Addresses(port) => resolver.addresses(&name.host, *timeout).await.map(|found| {
+            let to = |ip| PeerAddress::Tcp(SocketAddr::new(ip, *port));
+            let mut addresses: Vec<_> = found.addresses.into_iter().map(to).collect();
             addresses.sort();
-            upstream.group.resolved(&name.template, &addresses);
-            found.valid_until.saturating_duration_since(Instant::now()).max(INTERVAL_MIN)
+            let peer = |address| PeerOptions { address, ..name.template.clone() };
+            (addresses.into_iter().map(peer).collect(), found.valid_until)
+        }),
+        Means::Service { service, records } => {
+            resolver.services(records, *timeout).await.map(|offered| {
+                for (server, problem) in &offered.missing {
+                    let text = format!(
+                        "{server} could not be resolved ({problem}) while resolving service {service} of {}",
+                        name.host
+                    );
+                    log.process(Level::Error, &text);
+                }
+                (peers(&name.template, &offered.places), offered.valid_until)
+            })
+        }
+    };
+    let server = &name.template.server;
+    match found {
+        Ok((peers, valid_until)) => {
+            upstream.group.resolved(server, peers);
+            valid_until.saturating_duration_since(Instant::now()).max(INTERVAL_MIN)
         }
         Err(problem) => {
+            let what = match &name.means {
+                Means::Addresses(_) => name.host.clone(),
+                Means::Service { service, .. } => format!("service {service} of {}", name.host),
+            };
             let text = format!(
-                "{} could not be resolved ({problem}) while resolving upstream \"{}\"",
-                name.host, upstream.group.name
+                "{what} could not be resolved ({problem}) while resolving upstream \"{}\"",
+                upstream.group.name
             );
             log.process(Level::Error, &text);
+            if problem == ResolveFault::NotFound {
+                // As nginx: after another fault those that are known are better than none.
+                upstream.group.resolved(server, Vec::new());
+            }
             RETRY_INTERVAL
         }
+    }
+}
+
+/// The peers of a service. As nginx: those with the best priority serve, and others where none of them can. Of a
+/// backup's the best are backups, and others are left out.
+fn peers(template: &PeerOptions, places: &[Place]) -> Vec<PeerOptions> {
+    let best = places.iter().map(|place| place.priority).min();
+    let is_best = |place: &&Place| Some(place.priority) == best;
+    let used = places.iter().filter(|place| !template.backup || is_best(place));
+    let peer = |place: &Place| PeerOptions {
+        address: PeerAddress::Tcp(place.address),
+        weight: if template.weight == 1 { place.weight.into() } else { template.weight },
+        backup: template.backup || !is_best(&place),
+        ..template.clone()
+    };
+    used.map(peer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_are_primaries_and_backups() {
+        let place = |priority, weight, port| Place {
+            priority,
+            weight,
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+        };
+        let places = [place(10, 3, 1), place(10, 1, 2), place(20, 5, 3)];
+        let short = |template: &PeerOptions| -> Vec<_> {
+            let peers = peers(template, &places);
+            peers.iter().map(|peer| (peer.weight, peer.backup)).collect()
+        };
+        let mut template = PeerOptions::new(PeerAddress::Unix("".into()));
+        assert_eq!(short(&template), [(3, false), (1, false), (5, true)]);
+        template.weight = 2;
+        assert_eq!(short(&template), [(2, false), (2, false), (2, true)]);
+        template.backup = true;
+        assert_eq!(short(&template), [(2, true), (2, true)]);
+    }
+
+    #[test]
+    fn a_service_without_a_dot_is_one_over_tcp() {
+        let records = |service| match Means::service(service, "example.com") {
+            Means::Service { records, .. } => records,
+            Means::Addresses(_) => unreachable!("a service"),
+        };
+        assert_eq!(records("http"), "_http._tcp.example.com");
+        assert_eq!(records("_http._tcp"), "_http._tcp.example.com");
+        assert_eq!(records("server1.backend"), "server1.backend.example.com");
     }
 }

@@ -48,6 +48,7 @@ impl Arity {
     pub const ONE_OR_TWO: Self = Self { min: 1, max: 2 };
     pub const TWO_OR_THREE: Self = Self { min: 2, max: 3 };
     pub const ONE_TO_FOUR: Self = Self { min: 1, max: 4 };
+    pub const UP_TO_ONE: Self = Self { min: 0, max: 1 };
     pub const UP_TO_TWO: Self = Self { min: 0, max: 2 };
     pub const UP_TO_THREE: Self = Self { min: 0, max: 3 };
     pub const ONE_OR_MORE: Self = Self { min: 1, max: usize::MAX };
@@ -202,6 +203,9 @@ pub trait Setting: Sized + Clone {
     fn repeats(&self, _earlier: &Self) -> bool {
         false
     }
+
+    /// Of values with several parts: takes over those of the enclosing block's value that it does not say itself.
+    fn complete(&mut self, _outer: &Self) {}
 }
 
 /// What one block says; unset follows the enclosing block.
@@ -224,8 +228,10 @@ impl<T: Setting> Inherit<T> {
     }
 
     pub fn inherit(&mut self, outer: &Self) {
-        if self.0.is_none() {
-            self.0.clone_from(&outer.0);
+        match (&mut self.0, &outer.0) {
+            (Some(own), Some(outer)) => own.complete(outer),
+            (Some(_), None) => {}
+            (own @ None, outer) => own.clone_from(outer),
         }
     }
 

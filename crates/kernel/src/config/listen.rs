@@ -86,7 +86,7 @@ fn parameter(
     };
     match (name, argument) {
         ("bind" | "reuseport" | "multipath", None) => {}
-        ("setfib" | "fastopen" | "accept_filter", Some(_)) => {}
+        ("fastopen" | "accept_filter", Some(_)) => {}
         ("deferred", None) => options.deferred = true,
         ("control", None) => options.is_control = true,
         ("backlog", Some(number)) => {

@@ -4,6 +4,7 @@ use super::block::{Block, LocationName};
 use super::directive::*;
 use super::env::Env;
 use super::regex::Regex;
+use super::unsupported;
 use bytes::Bytes;
 use yorozu_conf::{ConfError, Directive as Line, Position};
 
@@ -32,7 +33,11 @@ impl Loader<'_> {
             let inner = match &line.name[..] {
                 b"http" => HTTP,
                 b"server" if context == HTTP => SERVER,
-                b"location" => LOCATION,
+                b"location" => {
+                    // As nginx: before what stands in it. An unquoted brace ends a pattern too early.
+                    location_name(self.env, &line.args).map_err(|error| error.at(&line.at))?;
+                    LOCATION
+                }
                 b"if" if context == SERVER => SERVER_IF,
                 b"if" => LOCATION_IF,
                 _ => continue,
@@ -129,14 +134,15 @@ pub fn rows(line: &Line) -> Result<&[Line], ConfError> {
     }
 }
 
-/// The error about a name without a row: one of nginx's, or unknown to it as well.
+/// The error about a name without a row: one of nginx's or of a module for it, or unknown to them as well.
 pub fn unknown(name: String, at: &Position) -> ConfError {
-    match super::unsupported::module(&name) {
-        Some(module) => ValueError(format!(
-            "\"{name}\" is not supported by this version (nginx's module {module})"
-        ))
-        .at(at),
-        None => ConfError::UnknownDirective { name, at: at.clone() },
+    let refused = |module: &str| {
+        ValueError(format!("\"{name}\" is not supported by this version ({module})")).at(at)
+    };
+    match (unsupported::module(&name), unsupported::module_of_others(&name)) {
+        (Some(module), _) => refused(&format!("nginx's module {module}")),
+        (_, Some(module)) => refused(&format!("the module {module}, which is not nginx's own")),
+        _ => ConfError::UnknownDirective { name, at: at.clone() },
     }
 }
 

@@ -5,6 +5,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ("stream: TCP and UDP; here is HTTP only", &["stream"]),
     ("mail: IMAP, POP3 and SMTP; here is HTTP only", &["mail"]),
     ("core", &["stall_threshold"]),
+    ("google_perftools", &["google_perftools_profiles"]),
     (
         "http_auth_jwt",
         &[
@@ -21,6 +22,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     ("http_auth_require", &["auth_require"]),
     ("http_core", &["error_log_tag"]),
+    ("http_degradation", &["degradation", "degrade"]),
     ("http_f4f", &["f4f", "f4f_buffer_size"]),
     (
         "http_fastcgi",
@@ -131,10 +133,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     ("http_scgi", &["scgi_allow_upstream", "scgi_bind_dynamic", "scgi_request_dynamic"]),
     ("http_session_log", &["session_log", "session_log_format", "session_log_zone"]),
-    (
-        "http_ssl",
-        &["ssl_ech_file", "ssl_key_log", "ssl_ocsp", "ssl_ocsp_cache", "ssl_ocsp_responder"],
-    ),
+    ("http_ssl", &["ssl_ech_file", "ssl_key_log"]),
     ("http_status", &["status", "status_format"]),
     (
         "http_tunnel",
@@ -181,6 +180,85 @@ const MISSING: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+
+/// Modules that are not nginx's, and directives by which they are known in configurations. One that ends with `_` stands
+/// for all that begin so, one that begins with `_` for all that hold it.
+const OF_OTHERS: &[(&str, &[&str])] = &[
+    ("echo", &["echo", "echo_"]),
+    ("lua", &["lua_", "_by_lua"]),
+    ("ModSecurity", &["modsecurity", "modsecurity_"]),
+    (
+        "naxsi",
+        &["BasicRule", "CheckRule", "DeniedUrl", "LearningMode", "MainRule", "SecRulesEnabled"],
+    ),
+    ("nchan", &["nchan_"]),
+    ("ngx_pagespeed", &["pagespeed", "pagespeed_"]),
+    ("opentracing", &["opentracing", "opentracing_"]),
+    ("otel", &["otel_", "otel_exporter"]),
+    ("Passenger", &["passenger_"]),
+    ("rtmp", &["rtmp", "rtmp_"]),
+    ("http_auth_ldap", &["auth_ldap", "auth_ldap_", "ldap_server"]),
+    ("http_auth_pam", &["auth_pam", "auth_pam_"]),
+    ("http_auth_spnego", &["auth_gss", "auth_gss_"]),
+    ("http_concat", &["concat", "concat_"]),
+    ("http_cookie_flag", &["set_cookie_flag"]),
+    ("http_dav_ext", &["dav_ext_"]),
+    (
+        "http_encrypted_session",
+        &["encrypted_session_", "set_decrypt_session", "set_encrypt_session"],
+    ),
+    ("http_fancyindex", &["fancyindex", "fancyindex_"]),
+    ("http_memc", &["memc_"]),
+    ("http_push_stream", &["push_stream_"]),
+    ("http_redis", &["redis_", "redis2_"]),
+    ("http_security_headers", &["security_headers", "security_headers_"]),
+    (
+        "http_set_misc",
+        &[
+            "set_decode_",
+            "set_encode_",
+            "set_escape_uri",
+            "set_hashed_upstream",
+            "set_hmac_",
+            "set_if_empty",
+            "set_md5",
+            "set_misc_",
+            "set_quote_",
+            "set_random",
+            "set_rotate",
+            "set_secure_random_",
+            "set_sha1",
+            "set_unescape_uri",
+        ],
+    ),
+    ("http_srcache", &["srcache_"]),
+    ("http_subs_filter", &["subs_filter", "subs_filter_"]),
+    ("http_testcookie", &["testcookie", "testcookie_"]),
+    ("http_upload", &["upload_"]),
+    ("http_uploadprogress", &["report_uploads", "track_uploads", "upload_progress"]),
+    ("http_upstream_check", &["check", "check_"]),
+    ("http_upstream_fair", &["fair", "upstream_fair_shm_size"]),
+    ("http_vhost_traffic_status", &["vhost_traffic_status", "vhost_traffic_status_"]),
+    ("http_vod", &["vod", "vod_"]),
+];
+
+/// Whether `name` is one of those that `pattern` stands for.
+fn stands_for(pattern: &str, name: &str) -> bool {
+    match (pattern.starts_with('_'), pattern.ends_with('_')) {
+        (true, _) => name.contains(pattern),
+        (_, true) => name.starts_with(pattern),
+        _ => name == pattern,
+    }
+}
+
+/// The module of others that has a directive; an exact name says more than a beginning.
+pub fn module_of_others(name: &str) -> Option<&'static str> {
+    let find = |is_its: fn(&str, &str) -> bool| {
+        let has = |names: &[&str]| names.iter().any(|pattern| is_its(pattern, name));
+        OF_OTHERS.iter().find(|(_, names)| has(names)).map(|(module, _)| *module)
+    };
+    find(|pattern, name| pattern == name).or_else(|| find(stands_for))
+}
 
 /// Every module, with what it would bring.
 pub fn all() -> &'static [(&'static str, &'static [&'static str])] {

@@ -19,6 +19,7 @@ pub mod evaluate;
 pub mod figures;
 pub mod forwarded;
 pub mod handler;
+pub mod keep_alive;
 pub mod outcome;
 pub mod recode;
 pub mod request;
@@ -81,6 +82,8 @@ pub struct Redirects {
     pub has_error_page: bool,
     /// The status an `error_page` was entered with; 0 where its page decides.
     pub error_status: Option<u16>,
+    /// The status by which a filter replaced the response: an `error_page` for it is still to be followed.
+    pub refused: Option<u16>,
 }
 
 impl Default for Redirects {
@@ -90,6 +93,7 @@ impl Default for Redirects {
             is_cycle: false,
             has_error_page: false,
             error_status: None,
+            refused: None,
         }
     }
 }

@@ -119,6 +119,11 @@ impl AccessLog {
         for word in args.words.iter().skip(2) {
             log.parameter(word, args)?;
         }
+        let has = |name: &[u8]| args.words.iter().skip(2).any(|word| word.starts_with(name));
+        if has(b"flush=") && !has(b"buffer=") && !has(b"gzip") {
+            let name = args.text(0);
+            return Err(ValueError(format!("no buffer is defined for access_log \"{name}\"")));
+        }
         let is_file = matches!(log.destination, Destination::File(_));
         if log.flush.is_some() && !is_file {
             return Err(ValueError::new(
@@ -130,7 +135,8 @@ impl AccessLog {
 
     fn parameter(&mut self, word: &Bytes, args: &Args<'_>) -> Result<(), ValueError> {
         let broken = |what: &str| {
-            ValueError(format!("invalid {what} \"{}\"", String::from_utf8_lossy(word)))
+            let value = word.splitn(2, |byte| *byte == b'=').last().unwrap_or_default();
+            ValueError(format!("invalid {what} \"{}\"", String::from_utf8_lossy(value)))
         };
         let (bytes, time) = self.flush.unwrap_or((limits::LOG_BATCH_BYTES, Duration::from_secs(1)));
         if let Some(size) = word.strip_prefix(b"buffer=") {
@@ -243,7 +249,8 @@ fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
     }
     let template = Template::compile(&words.concat(), args.env)?;
     let format = Arc::new(Format { template, escape });
-    if args.env.shared::<Formats>().0.insert(name.clone(), format).is_some() {
+    let is_known = args.env.shared::<Formats>().0.insert(name.clone(), format).is_some();
+    if is_known || name == "combined" {
         let name = String::from_utf8_lossy(&name);
         return Err(ValueError(format!("duplicate \"log_format\" name \"{name}\"")));
     }

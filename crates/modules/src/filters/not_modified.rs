@@ -76,5 +76,6 @@ fn is_modified(exchange: &Exchange, response: &Response, since: &[u8]) -> bool {
 
 fn precondition_failed(exchange: &mut Exchange, response: &mut Response) {
     exchange.redirects.error_status = None;
+    exchange.redirects.refused = Some(412);
     *response = yorozu_kernel::exchange::error_page::standard(exchange, 412);
 }

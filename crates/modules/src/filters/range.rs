@@ -47,6 +47,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         Wanted::Unsatisfiable => {
             let content_range = format!("bytes */{length}");
             exchange.redirects.error_status = None;
+            exchange.redirects.refused = Some(416);
             let mut page = yorozu_kernel::exchange::error_page::standard(exchange, 416);
             // As nginx: what was added to the answer is on this page too.
             response.own_fields();

@@ -26,7 +26,7 @@ pub struct Replacement {
 impl Setting for Replacement {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         if args.word(0).is_empty() {
-            return Err(ValueError::new("empty search pattern in \"sub_filter\""));
+            return Err(ValueError::new("empty search pattern"));
         }
         let compile = |index| Template::compile(args.word(index), args.env);
         Ok(Self { string: compile(0)?, with: compile(1)? })

@@ -124,7 +124,7 @@ impl Setting for Service {
             Ok(IpAddr::V4(address)) => Some(u32::from(address)),
             _ => None,
         });
-        number.map(|number| Self(Some(number))).ok_or_else(|| args.invalid_value())
+        number.map(|number| Self(Some(number))).ok_or_else(|| args.invalid_number())
     }
 }
 

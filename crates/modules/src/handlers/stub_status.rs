@@ -66,7 +66,7 @@ impl Handler for StubStatus {
 pub const DIRECTIVES: &[Directive] = &[Directive::row(
     "stub_status",
     SERVER | LOCATION,
-    Arity::ANY,
+    Arity::UP_TO_ONE,
     Action::Set(|block, _| {
         block.handle_by(StubStatus);
         Ok(())

@@ -231,6 +231,91 @@ const BROKEN: &[(&str, &str)] = &[
         "1 worker_connections are not enough for 1 listening sockets",
     ),
     ("http { source_charset $nosuch; server { } }", "unknown \"nosuch\" variable"),
+    (
+        "http { upstream u { zone u 64k; server a.test service=http; } }",
+        "service upstream \"a.test\" requires \"resolve\" parameter in conf:1",
+    ),
+    (
+        "http { upstream u { zone u 64k; server 127.0.0.1 service=http resolve; } }",
+        "service upstream \"127.0.0.1\" requires domain name in conf:1",
+    ),
+    (
+        "http { upstream u { zone u 64k; server a.test:80 service=http resolve; } }",
+        "service upstream \"a.test:80\" may not have port in conf:1",
+    ),
+    (
+        "http { upstream u { zone u 64k; server a.test service= resolve; } }",
+        "service is empty in conf:1",
+    ),
+    (
+        "http { upstream u { server a.test service=http resolve; } }",
+        "resolving names at run time requires upstream \"u\" in http to be in shared memory in conf:1",
+    ),
+    ("http { server { listen 80 setfib=1; } }", "invalid parameter \"setfib=1\" in conf:1"),
+    ("http { resolver 127.0.0.1 valid=x; }", "invalid parameter: valid=x in conf:1"),
+    ("http { resolver 127.0.0.1 ipv6=maybe; }", "invalid parameter: ipv6=maybe in conf:1"),
+    ("http { log_format combined x; }", "duplicate \"log_format\" name \"combined\" in conf:1"),
+    (
+        "http { access_log a combined flush=5s; }",
+        "no buffer is defined for access_log \"a\" in conf:1",
+    ),
+    ("http { access_log a combined buffer=x; }", "invalid buffer size \"x\" in conf:1"),
+    ("http { access_log a combined gzip=10; }", "invalid compression level \"10\" in conf:1"),
+    (
+        "http { gzip_window 3k; }",
+        "\"gzip_window\" directive must be 512, 1k, 2k, 4k, 8k, 16k, or 32k in conf:1",
+    ),
+    (
+        "http { gzip_hash 1; }",
+        "\"gzip_hash\" directive must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k in conf:1",
+    ),
+    (
+        "http { open_file_cache max=1 inactive=x; }",
+        "invalid \"open_file_cache\" parameter \"inactive=x\" in conf:1",
+    ),
+    ("http { userid_service x; }", "\"userid_service\" directive invalid number in conf:1"),
+    ("http { sub_filter \"\" x; }", "empty search pattern in conf:1"),
+    (
+        "http { charset_map a A { } }",
+        "\"charset_map\" between the same charsets \"a\" and \"a\" in conf:1",
+    ),
+    (
+        "http { proxy_cache_path /a keys_zone=x; }",
+        "invalid keys zone size \"keys_zone=x\" in conf:1",
+    ),
+    (
+        "http { server { stub_status on off; } }",
+        "invalid number of arguments in \"stub_status\" directive in conf:1",
+    ),
+    ("http { fastcgi_split_path_info x; }", "pattern \"x\" must have 2 captures in conf:1"),
+    // What modules of others bring.
+    (
+        "http { server { location / { content_by_lua_block { ngx.say(1) } } } }",
+        "\"content_by_lua_block\" is not supported by this version (the module lua, which is not nginx's own) in conf:1",
+    ),
+    (
+        "http { lua_package_path /a; }",
+        "\"lua_package_path\" is not supported by this version (the module lua, which is not nginx's own) in conf:1",
+    ),
+    (
+        "rtmp { server { listen 1935; } }",
+        "\"rtmp\" is not supported by this version (the module rtmp, which is not nginx's own) in conf:1",
+    ),
+    (
+        "google_perftools_profiles /a; http { }",
+        "\"google_perftools_profiles\" is not supported by this version (nginx's module google_perftools) in conf:1",
+    ),
+    (
+        "http { ssl_ocsp on; }",
+        "\"ssl_ocsp\" is not supported: use \"ssl_crl\" for lists of revoked certificates in conf:1",
+    ),
+    ("http { ssl_ocsp maybe; }", "\"ssl_ocsp\" directive invalid value in conf:1"),
+    ("http { ssl_ocsp off; ssl_ocsp off; }", "\"ssl_ocsp\" directive is duplicate in conf:1"),
+    // A brace without quotes: what is before it is the pattern.
+    (
+        "http { server { location ~ ^/(\\d{4})/ { } } }",
+        "pcre2_compile() failed: missing closing parenthesis in \"^/(\\d\" in conf:1",
+    ),
     ("http { proxy_cookie_flags 1; }", "invalid parameter \"1\" in conf:1"),
     ("http { proxy_cookie_path a; }", "invalid parameter \"a\" in conf:1"),
     (

@@ -10,4 +10,7 @@ fn what_is_missing_is_not_registered() {
             assert!(MODULES.rows(name).is_empty(), "{module}: {name} is there after all");
         }
     }
+    for (name, _) in MODULES.names() {
+        assert_eq!(unsupported::module_of_others(name), None, "{name}");
+    }
 }

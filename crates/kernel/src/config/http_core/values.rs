@@ -129,6 +129,11 @@ impl Setting for KeepaliveTimeout {
         let header = (args.words.len() == 2).then(|| time(args.word(1))).transpose()?;
         Ok(Self { timeout: time(args.word(0))?, header })
     }
+
+    // As nginx: what the field says is inherited by itself.
+    fn complete(&mut self, outer: &Self) {
+        self.header = self.header.or(outer.header);
+    }
 }
 
 bitflags! {
@@ -272,21 +277,18 @@ impl Setting for OpenFileCache {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         let (mut max, mut inactive, mut is_off) = (None, Duration::from_secs(60), false);
         for word in args.words {
+            let invalid = || {
+                let word = String::from_utf8_lossy(word);
+                ValueError(format!("invalid \"open_file_cache\" parameter \"{word}\""))
+            };
             if let Some(number) = word.strip_prefix(b"max=") {
-                max = Some(
-                    value::number(number)
-                        .filter(|n| *n > 0)
-                        .ok_or_else(|| args.invalid_parameter(word))?,
-                );
+                max = Some(value::number(number).filter(|n| *n > 0).ok_or_else(invalid)?);
             } else if let Some(time) = word.strip_prefix(b"inactive=") {
-                inactive = value::time(time).ok_or_else(|| args.invalid_parameter(word))?;
+                inactive = value::time(time).ok_or_else(invalid)?;
             } else if &word[..] == b"off" {
                 is_off = true;
             } else {
-                return Err(ValueError(format!(
-                    "invalid \"open_file_cache\" parameter \"{}\"",
-                    String::from_utf8_lossy(word)
-                )));
+                return Err(invalid());
             }
         }
         match max {
@@ -406,11 +408,12 @@ fn resolver(args: &Args<'_>) -> Result<Resolver, ValueError> {
     let mut resolver = Resolver { servers: Vec::new(), valid: None, ipv4: true, ipv6: true };
     for word in args.words {
         let text = String::from_utf8_lossy(word).into_owned();
-        let switch =
-            |text: &str| value::switch(text.as_bytes()).ok_or_else(|| args.invalid_parameter(word));
+        let invalid = || ValueError(format!("invalid parameter: {text}"));
+        let switch = |is_on: &str| value::switch(is_on.as_bytes()).ok_or_else(invalid);
         if let Some(time) = text.strip_prefix("valid=") {
-            let time = value::time(time.as_bytes()).filter(|time| !time.is_zero());
-            resolver.valid = Some(time.ok_or_else(|| args.invalid_parameter(word))?);
+            let time = value::time(time.as_bytes()).ok_or_else(invalid)?;
+            // As nginx: none at all means that answers hold as long as they say.
+            resolver.valid = Some(time).filter(|time| !time.is_zero());
         } else if let Some(is_on) = text.strip_prefix("ipv4=") {
             resolver.ipv4 = switch(is_on)?;
         } else if let Some(is_on) = text.strip_prefix("ipv6=") {

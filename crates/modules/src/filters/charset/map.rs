@@ -55,8 +55,9 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let [from, to] = &names;
     let refuse = |text: String| ValueError(text).at(&line.at);
     if from == to {
-        let text = "\"charset_map\" between the same charsets \"";
-        return Err(refuse(format!("{text}{}\"", String::from_utf8_lossy(from))));
+        let name = String::from_utf8_lossy(from);
+        let text = "\"charset_map\" between the same charsets";
+        return Err(refuse(format!("{text} \"{name}\" and \"{name}\"")));
     }
     if &from[..] == b"utf-8" {
         return Err(refuse("\"charset_map\" from utf-8: write it the other way round".to_owned()));

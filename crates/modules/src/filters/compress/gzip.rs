@@ -4,6 +4,7 @@ use super::put_ratio;
 use bitflags::bitflags;
 use bytes::Bytes;
 use yorozu_http::{date, field};
+use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::regex::Regex;
@@ -171,11 +172,29 @@ settings! {
     gzip_vary: bool = "off", ONE, HTTP_SERVER_LOCATION;
 }
 
+fn hash(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    power(block, args, 17, "512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k")
+}
+
+fn window(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    power(block, args, 15, "512, 1k, 2k, 4k, 8k, 16k, or 32k")
+}
+
+/// A power of two from 512 on.
+fn power(block: &mut Block, args: &Args<'_>, most: u32, all: &str) -> Result<(), ValueError> {
+    once::<Size>(block, args)?;
+    let size = Size::from_args(args)?.0;
+    match (9..=most).any(|power| size == 1 << power) {
+        true => Ok(()),
+        false => Err(ValueError(format!("\"{}\" directive must be {all}", args.name))),
+    }
+}
+
 /// Rows that are no plain settings: nginx has them, and documents none.
 pub const OTHERS: &[Directive] = &[
-    unsaid("gzip_hash", once::<Size>, "Memory of the search for repetitions."),
+    unsaid("gzip_hash", hash, "Memory of the search for repetitions."),
     unsaid("gzip_no_buffer", once::<bool>, "Whether pieces are sent on as they are compressed."),
-    unsaid("gzip_window", once::<Size>, "How far back repetitions are looked for."),
+    unsaid("gzip_window", window, "How far back repetitions are looked for."),
     unsaid(
         "postpone_gzipping",
         once::<Size>,

@@ -421,8 +421,15 @@ mod tests {
             let (refuses, fails) = (failing(Rcode::REFUSED).await, failing(Rcode::SERVFAIL).await);
             let helps = server(|question| vec![says(question, "a", 60, 1)]).await;
             assert_eq!(last_byte(&resolver(&[refuses, helps, fails]), "a").await, Ok(1));
-            let outcome = last_byte(&resolver(&[refuses, fails]), "a").await;
-            assert_eq!(outcome, Err(ResolveFault::Failed));
+            for (rcode, fault) in [
+                (Rcode::FORMERR, ResolveFault::Format),
+                (Rcode::SERVFAIL, ResolveFault::Failed),
+                (Rcode::NOTIMP, ResolveFault::Unimplemented),
+                (Rcode::REFUSED, ResolveFault::Refused),
+            ] {
+                let servers = [failing(rcode).await, failing(rcode).await];
+                assert_eq!(last_byte(&resolver(&servers), "a").await, Err(fault));
+            }
             let unknown = failing(Rcode::NXDOMAIN).await;
             assert_eq!(last_byte(&resolver(&[unknown]), "a").await, Err(ResolveFault::NotFound));
             let empty = failing(Rcode::NOERROR).await;

@@ -217,7 +217,6 @@ const OF_OTHERS: &[(&str, &[&str])] = &[
         &[
             "set_decode_",
             "set_encode_",
-            "set_escape_uri",
             "set_hashed_upstream",
             "set_hmac_",
             "set_if_empty",

@@ -68,7 +68,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "http { server { content_by_lua_block { ngx.say(\"x\") } } }",
-        "unknown directive \"content_by_lua_block\" in conf:1",
+        "\"content_by_lua_block\" is not supported by this version (the module lua, which is not nginx's own) in conf:1",
     ),
     (
         "http { server { location / {\nroot /;\nfastcgi_pass no-such.invalid:9000; } } }",

@@ -92,9 +92,13 @@ fn service(name: &str, ttl: u32, priority: u16, weight: u16, port: u16, target: 
 
 /// A name server; for each question the datagrams that come back, or over TCP the messages.
 fn name_server(script: impl Fn(&Question) -> Vec<Vec<u8>> + Send + Sync + 'static) -> SocketAddr {
-    let port = free_port();
-    let socket = UdpSocket::bind(("127.0.0.1", port)).unwrap();
-    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    // A port that is free for both.
+    let (listener, socket) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()) {
+            break (listener, socket);
+        }
+    };
     let address = socket.local_addr().unwrap();
     let script = Arc::new(script);
     let over_tcp = Arc::clone(&script);
@@ -206,7 +210,7 @@ fn asking(kind: &Kind, folder: &Folder, port: u16) -> Server {
     let (usual, refuses) =
         (name_server(say), name_server(|question| vec![question.answer(5, &[])]));
     // Nothing listens there.
-    let dead = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let dead = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut http = "resolver_timeout 2s; server { listen 127.0.0.1:$port; ".to_owned();
     let mut locations = vec![
         ("", format!("{usual}")),
@@ -316,7 +320,7 @@ fn answers(server: &Server, path: &str, count: usize) -> BTreeMap<String, usize>
 fn all_addresses_of_a_name_get_requests() {
     let port = free_port();
     let places = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|ip| SocketAddr::from((ip, port)));
-    places.map(|place| origin(place).unwrap());
+    places.iter().for_each(|place| origin(*place).unwrap());
     for kind in [Some(yorozu()), Kind::oracle()].into_iter().flatten() {
         let folder = Folder::new();
         let server = asking(&kind, &folder, port);

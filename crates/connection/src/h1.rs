@@ -33,10 +33,23 @@ use yorozu_kernel::exchange::{Client, Exchange};
 use yorozu_kernel::logging::error::{self, Level};
 use yorozu_wire::h1::Version;
 
+/// How long what a client still sends is read: `lingering_time`, and `lingering_timeout` between two pieces.
+#[derive(Clone, Copy)]
+struct Lingering {
+    time: Duration,
+    timeout: Duration,
+}
+
+impl Lingering {
+    fn of(core: &http_core::Conf) -> Self {
+        Self { time: core.lingering_time, timeout: core.lingering_timeout }
+    }
+}
+
 /// What to do after a response.
 enum Next {
     Request,
-    Linger,
+    Linger(Lingering),
     Close,
 }
 
@@ -93,7 +106,7 @@ impl Connection {
             let request = Box::write(Box::new_uninit(), self.request());
             match Box::into_pin(request).await {
                 Next::Request => {}
-                Next::Linger => return Box::pin(self.linger()).await,
+                Next::Linger(bounds) => return Box::pin(self.linger(bounds)).await,
                 Next::Close => return,
             }
         }
@@ -270,8 +283,8 @@ impl Connection {
             let has_more = !exchange.body.is_finished() || !self.buffer.is_empty();
             return match core.lingering_close {
                 LingeringClose::Off => Next::Close,
-                LingeringClose::Always => Next::Linger,
-                LingeringClose::On if has_more => Next::Linger,
+                LingeringClose::Always => Next::Linger(Lingering::of(core)),
+                LingeringClose::On if has_more => Next::Linger(Lingering::of(core)),
                 LingeringClose::On => Next::Close,
             };
         }
@@ -293,15 +306,13 @@ impl Connection {
 
     /// Reads on for a while after the answer: closing with unread bytes would reset the connection
     /// and could take the answer from the client.
-    async fn linger(&mut self) {
-        let Some(conf) = self.conf() else { return };
-        let core = default_core(&conf, self.client.listen.get());
+    async fn linger(&mut self, bounds: Lingering) {
         self.io.shutdown(Shutdown::Write);
-        let deadline = tokio::time::Instant::now() + core.lingering_time;
+        let deadline = tokio::time::Instant::now() + bounds.time;
         while tokio::time::Instant::now() < deadline {
             self.buffer.clear();
             let read = self.io.read(&mut self.buffer);
-            match tokio::time::timeout(core.lingering_timeout, read).await {
+            match tokio::time::timeout(bounds.timeout, read).await {
                 Ok(Ok(count)) if count > 0 => {}
                 _ => return,
             }

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use yorozu_testkit::server::{Folder, Kind, Server};
 
-const CONF: &str = "server { listen 127.0.0.1:$port; client_max_body_size 10; return 200 ok;
+const CONF: &str = "server { listen 127.0.0.1:$port; client_max_body_size 10;
     location = /on { proxy_pass http://127.0.0.1:9; }
     location = /off { lingering_close off; proxy_pass http://127.0.0.1:9; }
     location = /always { lingering_close always; return 200 ok; }

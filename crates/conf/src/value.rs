@@ -83,8 +83,19 @@ pub fn switch(text: &[u8]) -> Option<bool> {
 
 /// A plain decimal number.
 pub fn number(text: &[u8]) -> Option<u64> {
+    /// Up to this many digits are no number that is too large.
+    const SURE: usize = 19;
     if text.is_empty() {
         return None;
+    }
+    if text.len() <= SURE {
+        let (mut value, mut is_number) = (0, true);
+        for byte in text {
+            let digit = byte.wrapping_sub(b'0');
+            is_number &= digit < 10;
+            value = value * 10 + u64::from(digit & 15);
+        }
+        return is_number.then_some(value);
     }
     text.iter().try_fold(0u64, |value, byte| {
         let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;

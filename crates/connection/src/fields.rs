@@ -208,12 +208,12 @@ pub(super) fn read(list: &FieldList, version: Version, bounds: &Bounds) -> Read 
     fields(list, &line, &mut text);
     text.0.extend_from_slice(b"\r\n");
     let refusal = refused(&line);
-    let (request, refusal) = match interpret(Bytes::from(text.0), &request_line, bounds) {
+    let (request, refusal) = match interpret(Bytes::from(text.0), &request_line, None, bounds) {
         Received::Request(request) => (request, refusal),
         Received::Bad { status, text, request } => {
             (request, Some(refusal.unwrap_or((status, text))))
         }
-        Received::Closed | Received::TimedOut | Received::NotYet => {
+        Received::Partial => {
             unreachable!("a head that is whole is read or refused")
         }
     };

@@ -7,16 +7,16 @@
 //! | answering | idle (keep-alive), lingering, or closed |
 //! | lingering (reading what the client still sends, so that it sees the answer) | closed |
 
-use super::head::{Bounds, Received, begun, receive};
+use super::head::{Arrived, Bounds, begun, receive};
 use super::respond::{self, Begun, log};
 use super::send::Sent;
 use super::transport::{HEADS, Transport};
 use super::write;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use std::future::Future;
 use std::net::Shutdown;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::scratch::Scratch;
@@ -70,6 +70,7 @@ pub fn serve(
         out: Scratch::default(),
         send_timeout: Duration::ZERO,
         keepalive_timeout: Duration::ZERO,
+        known: Weak::new(),
         is_pipelined: false,
     };
     // Not an async function: that would hold what it is given twice.
@@ -90,6 +91,8 @@ pub(super) struct Connection {
     pub(super) send_timeout: Duration,
     /// What the last request's location allows.
     keepalive_timeout: Duration,
+    /// The configuration in which the connection's socket was found; not kept for that.
+    known: Weak<WorkerConf>,
     /// Whether the present request arrived before the last one was answered.
     is_pipelined: bool,
 }
@@ -116,7 +119,7 @@ impl Connection {
     async fn wait(&mut self) -> bool {
         debug_assert!(self.out.is_empty(), "what is held back has a request behind it");
         let Some(conf) = self.conf() else { return false };
-        let limit = self.silence_allowed(default_core(&conf, self.client.listen.get()));
+        let limit = self.silence_allowed(&conf);
         drop(conf);
         HEADS.with(|spare| spare.give(std::mem::take(&mut self.buffer)));
         self.out = Scratch::default();
@@ -132,9 +135,9 @@ impl Connection {
     }
 
     /// How long the client may be silent before its next request.
-    fn silence_allowed(&self, core: &http_core::Conf) -> Duration {
+    fn silence_allowed(&self, conf: &WorkerConf) -> Duration {
         match self.client.requests.get() {
-            0 => core.client_header_timeout,
+            0 => default_core(conf, self.client.listen.get()).client_header_timeout,
             _ => self.keepalive_timeout,
         }
     }
@@ -147,41 +150,50 @@ impl Connection {
         drop(conf);
         let (io, timer) = (&self.io, &mut self.timer);
         let may_wait = self.out.is_empty();
-        let mut received = receive(io, &mut self.buffer, timer, &bounds, timeout, may_wait).await;
-        if matches!(received, Received::NotYet) {
+        let (buffer, mut request) = (&mut self.buffer, Request::unread(Bytes::new()));
+        let mut arrived =
+            receive(io, buffer, timer, &bounds, timeout, may_wait, &mut request).await;
+        if matches!(arrived, Arrived::NotYet) {
             if write::flush(self).await.is_err() {
                 return Next::Close;
             }
-            let (io, timer) = (&self.io, &mut self.timer);
-            received = receive(io, &mut self.buffer, timer, &bounds, timeout, true).await;
+            let (io, buffer, timer) = (&self.io, &mut self.buffer, &mut self.timer);
+            arrived = receive(io, buffer, timer, &bounds, timeout, true, &mut request).await;
         }
         // A request that arrives after a reload is answered by the new configuration.
         let Some(conf) = self.conf() else { return Next::Close };
-        let received = match received {
-            Received::Request(request) => rules::by_server(&conf, &self.client, request, &bounds),
-            other => other,
-        };
-        match received {
-            Received::Request(request) => self.answer(conf, request, None).await,
-            Received::Bad { status, text, request } => {
-                self.answer(conf, request, Some((status, text))).await
-            }
+        if matches!(arrived, Arrived::Request) {
+            arrived = rules::by_server(&conf, &self.client, &mut request, &bounds);
+        }
+        let refusal = match arrived {
+            Arrived::Request => None,
+            Arrived::Bad { status, text } => Some((status, text)),
             // Both have a status in the log only.
-            Received::Closed | Received::NotYet => {
+            Arrived::Closed | Arrived::NotYet => {
                 let text = "client prematurely closed connection";
                 self.unanswered(conf, &bounds, 400, text);
-                Next::Close
+                return Next::Close;
             }
-            Received::TimedOut => {
+            Arrived::TimedOut => {
                 let text = "client timed out (110: Connection timed out)";
                 self.unanswered(conf, &bounds, 408, text);
-                Next::Close
+                return Next::Close;
             }
-        }
+        };
+        let _writing = Counted::of(Present::Writing);
+        let mut exchange = self.exchange(conf, request);
+        self.answer(&mut exchange, refusal).await
     }
 
-    fn conf(&self) -> Option<Rc<WorkerConf>> {
-        current_conf(&self.client, &self.worker)
+    /// The worker's configuration; `None` if it no longer has this connection's socket.
+    fn conf(&mut self) -> Option<Rc<WorkerConf>> {
+        let conf = self.worker.conf();
+        if std::ptr::eq(self.known.as_ptr(), Rc::as_ptr(&conf)) {
+            return Some(conf);
+        }
+        let conf = current_conf(&self.client, &self.worker)?;
+        self.known = Rc::downgrade(&conf);
+        Some(conf)
     }
 
     fn exchange(&mut self, conf: Rc<WorkerConf>, request: Request) -> Exchange {
@@ -222,27 +234,22 @@ impl Connection {
     }
 
     /// Answers one request; `refusal` is the status a broken one gets.
-    async fn answer(
-        &mut self,
-        conf: Rc<WorkerConf>,
-        request: Request,
-        refusal: Option<(u16, String)>,
-    ) -> Next {
-        let _writing = Counted::of(Present::Writing);
-        let mut exchange = self.exchange(conf, request);
-        let answer = match respond::begin(&mut exchange, refusal) {
+    async fn answer(&mut self, exchange: &mut Exchange, refusal: Option<(u16, String)>) -> Next {
+        let answer = match respond::begin(exchange, refusal) {
             Begun::Waits(pending) => {
-                // A client that is gone is noticed by what is waited for, or when the response is sent.
-                let _ = write::flush(self).await;
-                respond::wait(&mut exchange, pending).await
+                if !self.out.is_empty() {
+                    // A client that is gone is noticed by what is waited for, or when the response is sent.
+                    let _ = write::flush(self).await;
+                }
+                respond::wait(exchange, pending).await
             }
             Begun::Done(answer) => answer,
         };
         let next = match answer {
-            Ok(response) => self.finish(&mut exchange, response).await,
-            Err(status) => self.give_up(&mut exchange, status).await,
+            Ok(response) => self.finish(exchange, response).await,
+            Err(status) => self.give_up(exchange, status).await,
         };
-        respond::end(&mut exchange);
+        respond::end(exchange);
         next
     }
 

@@ -16,7 +16,8 @@ use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::request::{KnownFields, Method, Request};
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
-    Field, FieldRules, RequestLine, Span, Version, fields, fields_end, request_line, slice,
+    Field, FieldRules, RequestLine, Span, Version, fields, fields_at_once, fields_end,
+    request_line, slice,
 };
 
 thread_local! {
@@ -31,7 +32,7 @@ pub fn give_back(request: &mut Request) {
     FIELDS.with(|lists| lists.give(std::mem::take(&mut request.fields), FIELDS_USUAL));
 }
 
-/// What came of waiting for a request.
+/// A head that was read.
 pub enum Received {
     Request(Request),
     /// Answered with a status and, where it could be read, the request's line.
@@ -39,6 +40,18 @@ pub enum Received {
         status: u16,
         text: String,
         request: Request,
+    },
+    /// It is not whole.
+    Partial,
+}
+
+/// What came of waiting for a request, which has its place beforehand: it is too large to be handed on and on.
+pub enum Arrived {
+    Request,
+    /// Answered with a status and, where it could be read, the request's line.
+    Bad {
+        status: u16,
+        text: String,
     },
     /// The client went away.
     Closed,
@@ -89,7 +102,7 @@ impl Bounds {
     }
 }
 
-/// Waits for the rest of a head that begins in `buffer`, if it may.
+/// Waits for the rest of a head that begins in `buffer`, if it may, and reads the request.
 ///
 /// # Cancel safety
 /// What was read is in `buffer`.
@@ -100,29 +113,39 @@ pub async fn receive(
     bounds: &Bounds,
     timeout: Duration,
     may_wait: bool,
-) -> Received {
-    let mut searched = 0;
-    let mut line: Option<RequestLine> = None;
+    request: &mut Request,
+) -> Arrived {
+    let mut seen = Seen::default();
     let mut reading = None;
     loop {
-        match progress(buffer, &mut line, &mut searched, bounds) {
+        match progress(buffer, &mut seen, bounds) {
             Ok(Some(end)) => {
+                let Seen { line, fields, .. } = seen;
                 let line = line.expect("a complete head has a line");
-                return interpret(buffer.split_to(end).freeze(), &line, bounds);
+                request.sent_bytes = end as u64;
+                request.head = buffer.split_to(end).freeze();
+                return match read_into(request, &line, fields, bounds) {
+                    Ok(()) => Arrived::Request,
+                    Err((status, text)) => Arrived::Bad { status, text },
+                };
             }
             Ok(None) => {}
-            Err(refusal) => return bad(buffer, line.as_ref(), bounds, refusal),
+            // It is only good for a log line and an error page.
+            Err((status, text)) => {
+                *request = unfinished(buffer.split().freeze(), seen.line.as_ref(), bounds);
+                return Arrived::Bad { status, text };
+            }
         }
         if !may_wait {
-            return Received::NotYet;
+            return Arrived::NotYet;
         }
         let (_, begun) =
             reading.get_or_insert_with(|| (Counted::of(Present::Reading), turn::instant()));
         let limit = timeout.saturating_sub(turn::instant().saturating_duration_since(*begun));
         match timer.within(limit, pin!(io.read(buffer))).await {
-            None => return Received::TimedOut,
+            None => return Arrived::TimedOut,
             Some(Ok(count)) if count > 0 => {}
-            Some(_) => return Received::Closed,
+            Some(_) => return Arrived::Closed,
         }
     }
 }
@@ -130,14 +153,19 @@ pub async fn receive(
 /// Status and text for the log.
 pub(super) type Refusal = (u16, String);
 
+/// What is known of a head, as far as it has come.
+#[derive(Default)]
+struct Seen {
+    line: Option<RequestLine>,
+    /// Where its end was searched already.
+    searched: usize,
+    /// The fields, if they were read while the end was looked for.
+    fields: Option<Vec<Field>>,
+}
+
 /// The end of the head, once it is there.
-fn progress(
-    buffer: &[u8],
-    line: &mut Option<RequestLine>,
-    searched: &mut usize,
-    bounds: &Bounds,
-) -> Result<Option<usize>, Refusal> {
-    if line.is_none() {
+fn progress(buffer: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<usize>, Refusal> {
+    if seen.line.is_none() {
         let read = request_line(buffer).map_err(|error| match error {
             WireError::Version => (505, error.to_string()),
             _ => (400, error.to_string()),
@@ -150,16 +178,23 @@ fn progress(
             Some(read) if (read.end - read.start) as usize > bounds.line_bytes_max => {
                 return Err((414, "client sent too long URI".to_owned()));
             }
-            Some(read) => *line = Some(read),
+            Some(read) => seen.line = Some(read),
         }
     }
-    let line = line.as_ref().expect("just read");
+    let line = seen.line.as_ref().expect("just read");
     let start = line.consumed as usize;
     if line.version == Version::V09 {
         return Ok(Some(start));
     }
-    let end = fields_end(buffer, start, (*searched).max(start));
-    *searched = buffer.len();
+    let end = match seen.searched {
+        0 => whole_fields(buffer, start, bounds).map(|(fields, end)| {
+            seen.fields = Some(fields);
+            end
+        }),
+        _ => None,
+    };
+    let end = end.or_else(|| fields_end(buffer, start, seen.searched.max(start)));
+    seen.searched = buffer.len();
     let reached = end.unwrap_or(buffer.len());
     if reached > bounds.head_bytes_max
         || has_long_line(&buffer[start..reached], bounds.line_bytes_max)
@@ -167,6 +202,18 @@ fn progress(
         return Err((494, "client sent too long header line".to_owned()));
     }
     Ok(end)
+}
+
+/// The fields of a head that came at once, as most do, and its end.
+fn whole_fields(head: &[u8], start: usize, bounds: &Bounds) -> Option<(Vec<Field>, usize)> {
+    let mut found = FIELDS.with(SpareLists::take);
+    match fields_at_once(head, start, bounds.rules, &mut found) {
+        Some(end) => Some((found, end)),
+        None => {
+            FIELDS.with(|lists| lists.give(found, FIELDS_USUAL));
+            None
+        }
+    }
 }
 
 fn has_long_line(fields: &[u8], line_bytes_max: usize) -> bool {
@@ -181,17 +228,6 @@ fn has_long_line(fields: &[u8], line_bytes_max: usize) -> bool {
         rest = &rest[length + 1..];
     }
     rest.len() > line_bytes_max
-}
-
-/// A request that is only good for a log line and an error page.
-fn bad(
-    buffer: &mut BytesMut,
-    line: Option<&RequestLine>,
-    bounds: &Bounds,
-    (status, text): Refusal,
-) -> Received {
-    let request = unfinished(buffer.split().freeze(), line, bounds);
-    Received::Bad { status, text, request }
 }
 
 /// What there is of a head that did not arrive whole; its server is that of the host it names so far.
@@ -264,37 +300,57 @@ pub(super) fn fill_line(request: &mut Request, line: &RequestLine) {
 
 /// Reads a head that is all there.
 pub fn read(head: Bytes, bounds: &Bounds) -> Received {
-    let (mut line, mut searched) = (None, 0);
-    match progress(&head, &mut line, &mut searched, bounds) {
+    let mut seen = Seen::default();
+    match progress(&head, &mut seen, bounds) {
         Ok(Some(end)) => {
-            let line = line.expect("a complete head has a line");
-            interpret(head.slice(..end), &line, bounds)
+            let line = seen.line.expect("a complete head has a line");
+            interpret(head.slice(..end), &line, seen.fields, bounds)
         }
-        Ok(None) => Received::Closed,
+        Ok(None) => Received::Partial,
         Err((status, text)) => Received::Bad { status, text, request: Request::unread(head) },
     }
 }
 
-/// Reads the fields and judges what two readers could disagree on.
-pub(super) fn interpret(head: Bytes, line: &RequestLine, bounds: &Bounds) -> Received {
+/// Reads a head whose line is known; its fields may be, too.
+pub(super) fn interpret(
+    head: Bytes,
+    line: &RequestLine,
+    known: Option<Vec<Field>>,
+    bounds: &Bounds,
+) -> Received {
     let mut request = Request::unread(head);
-    fill_line(&mut request, line);
-    let authority = line.authority.clone();
-    let result = read_fields(&mut request, line, bounds)
-        .and_then(|()| check(&mut request, authority.as_ref()));
-    match result {
+    match read_into(&mut request, line, known, bounds) {
         Ok(()) => Received::Request(request),
-        Err((status, text)) => {
-            name_host(&mut request, authority.as_ref());
-            Received::Bad { status, text, request }
-        }
+        Err((status, text)) => Received::Bad { status, text, request },
     }
 }
 
-fn read_fields(request: &mut Request, line: &RequestLine, bounds: &Bounds) -> Result<(), Refusal> {
-    let mut found = FIELDS.with(SpareLists::take);
+/// Reads the fields, unless they are known, and judges what two readers could disagree on.
+fn read_into(
+    request: &mut Request,
+    line: &RequestLine,
+    known: Option<Vec<Field>>,
+    bounds: &Bounds,
+) -> Result<(), Refusal> {
+    fill_line(request, line);
+    let authority = line.authority.as_ref();
+    let result = read_fields(request, line, known, bounds).and_then(|()| check(request, authority));
+    if result.is_err() {
+        name_host(request, authority);
+    }
+    result
+}
+
+fn read_fields(
+    request: &mut Request,
+    line: &RequestLine,
+    known: Option<Vec<Field>>,
+    bounds: &Bounds,
+) -> Result<(), Refusal> {
+    let is_known = known.is_some();
+    let mut found = known.unwrap_or_else(|| FIELDS.with(SpareLists::take));
     let end = request.head.len();
-    if line.version != Version::V09 {
+    if line.version != Version::V09 && !is_known {
         let read = fields(&request.head, line.consumed as usize, end, bounds.rules, &mut found);
         if let Err(error) = read {
             request.fields = fields_before(&request.head, line.consumed as usize, end, bounds);

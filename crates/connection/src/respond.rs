@@ -81,6 +81,7 @@ pub(super) fn end(exchange: &mut Exchange) {
     head::give_back(&mut exchange.request);
     exchange.sent.give_back();
     drop(Scratch::from(std::mem::take(&mut exchange.uri)));
+    drop(Scratch::from(std::mem::take(&mut exchange.args)));
 }
 
 /// Writes the access log.
@@ -117,11 +118,12 @@ fn phases(exchange: &mut Exchange) -> Progress {
     }
     let merges = merges_slashes(exchange);
     let target = exchange.request.target();
-    let path = Scratch::take().into();
+    let room = || Scratch::take().into();
+    let path = room();
     let target = match target.first() {
-        Some(b'/') => uri::normalize_into(path, target, merges),
+        Some(b'/') => uri::normalize_into(path, room, target, merges),
         // Absolute-form without a path.
-        _ => uri::normalize_into(path, &[b"/", target].concat(), merges),
+        _ => uri::normalize_into(path, room, &[b"/", target].concat(), merges),
     };
     match target {
         Ok(target) => {

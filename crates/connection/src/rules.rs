@@ -1,6 +1,6 @@
 //! Which names of fields are taken: what the server says that a request is for.
 
-use super::head::{self, Bounds, Received};
+use super::head::{self, Arrived, Bounds, Received};
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::request::Request;
@@ -10,13 +10,18 @@ use yorozu_kernel::find_config;
 pub(super) fn by_server(
     conf: &WorkerConf,
     client: &Client,
-    request: Request,
+    request: &mut Request,
     read_by: &Bounds,
-) -> Received {
-    match of_server(conf, client, &request, read_by) {
-        None => Received::Request(request),
-        Some(bounds) => head::read(request.head, &bounds),
-    }
+) -> Arrived {
+    let Some(bounds) = of_server(conf, client, request, read_by) else { return Arrived::Request };
+    let head = std::mem::take(&mut request.head);
+    let (again, arrived) = match head::read(head, &bounds) {
+        Received::Request(again) => (again, Arrived::Request),
+        Received::Bad { status, text, request } => (request, Arrived::Bad { status, text }),
+        Received::Partial => return Arrived::Closed,
+    };
+    *request = again;
+    arrived
 }
 
 /// The bounds of the server that a request names, if it takes other fields than `read_by`.

@@ -15,7 +15,7 @@ use yorozu_kernel::config::http_core::Conf;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::error_page::server_name;
 use yorozu_kernel::exchange::request::Method;
-use yorozu_kernel::exchange::response::{Response, Segment, SentHead};
+use yorozu_kernel::exchange::response::{Response, Segment};
 use yorozu_kernel::exchange::stream::{Stream, Torn};
 use yorozu_kernel::exchange::variables::decimal;
 use yorozu_kernel::files::read;
@@ -94,30 +94,54 @@ pub(super) fn set_content_length(exchange: &Exchange, response: &mut Response) -
     true
 }
 
+/// A field that [`Response`] keeps apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Apart {
+    /// `Name: `
+    pub(super) start: &'static [u8],
+    /// Whether its value is spelled by the server itself, and has no line end.
+    pub(super) is_own: bool,
+}
+
+impl Apart {
+    const fn own(start: &'static [u8]) -> Self {
+        Self { start, is_own: true }
+    }
+
+    const fn of_others(start: &'static [u8]) -> Self {
+        Self { start, is_own: false }
+    }
+
+    pub(super) fn name(self) -> &'static [u8] {
+        &self.start[..self.start.len() - b": ".len()]
+    }
+}
+
 /// The fields that [`Response`] keeps apart, in nginx's order, up to where the connection's stand.
+#[inline]
 pub(super) fn first_fields(
     response: &Response,
     has_length: bool,
     core: &Conf,
-    mut put: impl FnMut(&'static [u8], &[u8]),
+    mut put: impl FnMut(Apart, &[u8]),
 ) {
     if !response.has_own_server {
-        put(b"Server", server_name(core.server_tokens).as_bytes());
+        put(Apart::own(b"Server: "), server_name(core.server_tokens).as_bytes());
     }
     if !response.has_own_date {
-        put(b"Date", clock::now().http.as_bytes());
+        put(Apart::own(b"Date: "), clock::now().http.as_bytes());
     }
     if !response.content_type.is_empty() {
-        put(b"Content-Type", &response.content_type);
+        put(Apart::of_others(b"Content-Type: "), &response.content_type);
     }
     if let Some(length) = response.content_length.filter(|_| has_length) {
-        put(b"Content-Length", decimal(length, &mut [0; 20]));
+        put(Apart::own(b"Content-Length: "), decimal(length, &mut [0; 20]));
     }
     if let Some(time) = response.last_modified {
-        put(b"Last-Modified", yorozu_http::date::format(time).as_bytes());
+        put(Apart::own(b"Last-Modified: "), &yorozu_http::date::text(time));
     }
     if let Some(location) = &response.location {
-        put(b"Location", location);
+        put(Apart::of_others(b"Location: "), location);
     }
 }
 
@@ -149,20 +173,20 @@ pub(super) fn last_fields(
 /// Keeps for the logs what the head said.
 pub(super) fn keep_sent(exchange: &mut Exchange, response: Response, is_chunked: bool) {
     exchange.status = response.status;
-    exchange.sent = SentHead {
-        content_type: response.content_type,
-        content_length: response.content_length,
-        last_modified: response.last_modified,
-        etag: response.etag,
-        location: response.location.unwrap_or_default(),
-        age: response.age,
-        fields: response.fields,
-        stored: response.stored,
-        is_chunked,
-        is_keep_alive: exchange.keep_alive,
-        trailers: Vec::new(),
-        has_trailers: response.has_trailers,
-    };
+    // One by one: as a whole it would be made, moved, and another one dropped.
+    let sent = &mut exchange.sent;
+    sent.content_type = response.content_type;
+    sent.content_length = response.content_length;
+    sent.last_modified = response.last_modified;
+    sent.etag = response.etag;
+    sent.location = response.location.unwrap_or_default();
+    sent.age = response.age;
+    sent.fields = response.fields;
+    sent.stored = response.stored;
+    sent.is_chunked = is_chunked;
+    sent.is_keep_alive = exchange.keep_alive;
+    sent.trailers.clear();
+    sent.has_trailers = response.has_trailers;
 }
 
 /// How fast a body may be sent (`limit_rate`).
@@ -193,6 +217,10 @@ impl Limit {
 
 /// Bytes per second and bytes before the limit begins; `None` for no limit.
 fn rate(exchange: &mut Exchange, core: &Conf) -> Option<(u64, u64)> {
+    // As most locations have it: nothing has to be computed.
+    if exchange.limit_rate.is_none() && core.limit_rate.0.is_text(b"0") {
+        return None;
+    }
     let size = |template: &yorozu_kernel::config::template::Template, exchange: &mut Exchange| {
         yorozu_conf::value::size(&template.value(exchange)).unwrap_or(0)
     };

@@ -134,6 +134,11 @@ fn framing(exchange: &mut Exchange, response: &mut Response, core: &Conf) -> Fra
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
+    end_line(out, value);
+}
+
+/// The value of a line, and its end.
+fn end_line(out: &mut Vec<u8>, value: &[u8]) {
     if field::has_break(value) {
         let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
         out.extend(value.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }));
@@ -161,7 +166,15 @@ fn head(
     }
     out.extend_from_slice(b"\r\n");
     let has_length = framing != Framing::Chunked;
-    first_fields(response, has_length, core, |name, value| line(out, name, value));
+    first_fields(response, has_length, core, |field, value| {
+        out.extend_from_slice(field.start);
+        if field.is_own {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        } else {
+            end_line(out, value);
+        }
+    });
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
@@ -250,6 +263,10 @@ impl Writer<'_> {
                 count => count?,
             };
             self.sent += done as u64;
+        }
+        if done == head.len() + bytes.len() {
+            self.take_back(head);
+            return Ok(());
         }
         let in_body = done.saturating_sub(head.len());
         let result = self.slices(&[&head[done - in_body..], &bytes[in_body..]]).await;

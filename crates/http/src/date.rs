@@ -1,6 +1,6 @@
 //! HTTP dates: reading all three formats of RFC 9110, section 5.6.7, writing the preferred one.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Length of an IMF-fixdate, in bytes.
 pub const DATE_BYTES: usize = 29;
@@ -43,7 +43,43 @@ fn parse_leniently(text: &str) -> Option<SystemTime> {
 
 /// IMF-fixdate (`Sun, 06 Nov 1994 08:49:37 GMT`) of a time in seconds since 1970.
 pub fn format(unix_seconds: i64) -> String {
-    httpdate::fmt_http_date(system_time(unix_seconds))
+    text(unix_seconds).iter().map(|byte| char::from(*byte)).collect()
+}
+
+/// As [`format`], without memory: of each file the answer has one.
+pub fn text(unix_seconds: i64) -> [u8; DATE_BYTES] {
+    const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
+    const MONTHS: &[u8; 36] = b"MarAprMayJunJulAugSepOctNovDecJanFeb";
+    // Years have four digits.
+    const LAST: u64 = 253_402_300_799;
+    let seconds = u64::try_from(unix_seconds).unwrap_or(0).min(LAST);
+    let (day, second) = (seconds / 86_400, seconds % 86_400);
+    // From the March of 0 on, the day that is added to leap years is the last of one, of four, and of 400.
+    let days = day + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * month + 2) / 5 + 1;
+    let year = era * 400 + year + u64::from(month >= 10);
+    let mut text = *b"Thu, 01 Jan 1970 00:00:00 GMT";
+    let mut put = |at: usize, number: u64| {
+        let digit = |number: u64| b'0' + u8::try_from(number % 10).unwrap_or(0);
+        (text[at], text[at + 1]) = (digit(number / 10), digit(number));
+    };
+    put(5, date);
+    put(12, year / 100);
+    put(14, year);
+    put(17, second / 3600);
+    put(20, second / 60 % 60);
+    put(23, second % 60);
+    let name = |names: &[u8], number: u64| {
+        let at = usize::try_from(number).unwrap_or(0) * 3;
+        [names[at], names[at + 1], names[at + 2]]
+    };
+    text[..3].copy_from_slice(&name(DAYS, day % 7));
+    text[8..11].copy_from_slice(&name(MONTHS, month));
+    text
 }
 
 /// What nginx says for `expires=max` of a cookie: about the last second that 32 bits hold.
@@ -56,13 +92,6 @@ pub fn cookie(unix_seconds: i64) -> String {
     let (day, month, year, time) = (&date[..7], &date[8..11], &date[12..16], &date[16..]);
     let year = if year > "2037" { year } else { &year[2..] };
     format!("{day}-{month}-{year}{time}")
-}
-
-fn system_time(unix_seconds: i64) -> SystemTime {
-    // The crate formats years up to 9999 only.
-    const LAST: u64 = 253_402_300_799;
-    let seconds = u64::try_from(unix_seconds).unwrap_or(0).min(LAST);
-    UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
 #[cfg(test)]
@@ -101,6 +130,20 @@ mod tests {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
         assert_eq!(format(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+
+    #[test]
+    fn dates_are_those_of_others() {
+        const LAST: i64 = 253_402_300_799;
+        const YEAR_2104: i64 = 4_228_848_000;
+        // Each day at some second of it, and later ones.
+        let days = (0..YEAR_2104).step_by(86_399);
+        for unix_seconds in days.chain((0..LAST).step_by(97 * 86_399)).chain([LAST]) {
+            let since = std::time::Duration::from_secs(unix_seconds.unsigned_abs());
+            let wanted = httpdate::fmt_http_date(UNIX_EPOCH + since);
+            assert_eq!(text(unix_seconds), wanted.as_bytes(), "{unix_seconds}");
+        }
+        assert_eq!(format(i64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");
         assert_eq!(format(-5), "Thu, 01 Jan 1970 00:00:00 GMT");
     }
 }

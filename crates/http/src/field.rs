@@ -8,7 +8,8 @@ pub fn is_same(name: &[u8], other: &[u8]) -> bool {
 }
 
 /// As [`is_same`], of texts of one length: eight bytes at a time, some of them twice, which is less to do than one after the
-/// other.
+/// other. Of a `name` that is written where it is compared hardly anything has to be computed.
+#[inline]
 fn is_same_text(name: &[u8], other: &[u8]) -> bool {
     match name.len() {
         0..4 => name.eq_ignore_ascii_case(other),

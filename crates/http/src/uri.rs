@@ -30,15 +30,16 @@ pub enum UriError {
 /// # Errors
 /// [`UriError`]; nginx answers 400 to each.
 pub fn normalize(target: &[u8], merge_slashes: bool) -> Result<Normalized, UriError> {
-    normalize_into(Vec::new(), target, merge_slashes)
+    normalize_into(Vec::new(), Vec::new, target, merge_slashes)
 }
 
-/// As [`normalize`], with the path in a buffer that has room already.
+/// As [`normalize`], with the path in a buffer that has room already, and the query in one of `args_room`.
 ///
 /// # Errors
 /// As [`normalize`].
 pub fn normalize_into(
     mut path: Vec<u8>,
+    args_room: impl FnOnce() -> Vec<u8>,
     target: &[u8],
     merge_slashes: bool,
 ) -> Result<Normalized, UriError> {
@@ -47,7 +48,11 @@ pub fn normalize_into(
         Some(b'?') => target[raw_path.len() + 1..].split(|byte| *byte == b'#').next(),
         _ => None,
     };
-    let args = args.map(<[u8]>::to_vec);
+    let args = args.map(|args| {
+        let mut room = if args.is_empty() { Vec::new() } else { args_room() };
+        room.extend_from_slice(args);
+        room
+    });
     if is_simple {
         path.extend_from_slice(raw_path);
         return Ok(Normalized { path, args });
@@ -59,17 +64,18 @@ pub fn normalize_into(
 /// The path of a target, and whether no segment needs work: there is no escape, and nothing like `//`, `/.`.
 fn raw_path(target: &[u8], merge_slashes: bool) -> (&[u8], bool) {
     const MATTERS: [bool; 256] = table(b"?#%\0./");
-    let (mut is_simple, mut at) = (true, 0);
-    while let Some(next) = target[at..].iter().position(|byte| MATTERS[usize::from(*byte)]) {
-        at += next;
-        let is_behind_slash = at > 0 && target[at - 1] == b'/';
-        match target[at] {
-            b'?' | b'#' => return (&target[..at], is_simple),
-            b'.' => is_simple &= !is_behind_slash,
-            b'/' => is_simple &= !(is_behind_slash && merge_slashes),
-            _ => is_simple = false,
+    let (mut is_simple, mut before) = (true, 0);
+    for (at, byte) in target.iter().enumerate() {
+        if MATTERS[usize::from(*byte)] {
+            let is_behind_slash = before == b'/';
+            match byte {
+                b'?' | b'#' => return (&target[..at], is_simple),
+                b'.' => is_simple &= !is_behind_slash,
+                b'/' => is_simple &= !(is_behind_slash && merge_slashes),
+                _ => is_simple = false,
+            }
         }
-        at += 1;
+        before = *byte;
     }
     (target, is_simple)
 }
@@ -262,18 +268,25 @@ pub type Authority<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
 /// # Source
 /// RFC 3986, section 3.2.2; as nginx, an address in brackets is not read, and no label but the last is empty.
 pub fn split_authority(authority: &[u8]) -> Option<Authority<'_>> {
-    let (host, rest) = match authority.strip_prefix(b"[") {
+    let (host, rest, kinds) = match authority.strip_prefix(b"[") {
         Some(address) => {
             let end = address.iter().position(|byte| *byte == b']')?;
-            if !address[..end].iter().all(|byte| is_host_byte(*byte) || *byte == b':') {
+            if !address[..end].iter().all(|byte| host_kind(*byte) & OF_HOST != 0 || *byte == b':') {
                 return None;
             }
-            authority.split_at(end + 2)
+            let kinds = address[..end].iter().fold(0, |kinds, byte| kinds | host_kind(*byte));
+            let (host, rest) = authority.split_at(end + 2);
+            (host, rest, kinds)
         }
         None => {
-            let is_of_name = |byte: &u8| is_host_byte(*byte) || *byte == b'%';
-            let end = authority.iter().take_while(|byte| is_of_name(byte)).count();
-            authority.split_at(end)
+            let mut kinds = 0;
+            let end = authority.iter().position(|byte| {
+                let kind = host_kind(*byte);
+                kinds |= kind;
+                kind == 0
+            });
+            let (host, rest) = authority.split_at(end.unwrap_or(authority.len()));
+            (host, rest, kinds)
         }
     };
     let port = match rest {
@@ -282,35 +295,42 @@ pub fn split_authority(authority: &[u8]) -> Option<Authority<'_>> {
         _ => return None,
     };
     // Before the dot at its end is cut off, or "a.." would be another host.
-    let (mut is_large, mut has_empty, mut before) = (false, false, 0);
-    for byte in host {
-        is_large |= byte.is_ascii_uppercase();
-        has_empty |= *byte == b'.' && before == b'.';
-        before = *byte;
-    }
-    if has_empty {
+    if kinds & DOT != 0 && host.windows(2).any(|pair| pair == b"..") {
         return None;
     }
     let host = host.strip_suffix(b".").unwrap_or(host);
-    let host = match is_large {
+    let host = match kinds & LARGE != 0 {
         true => Cow::Owned(host.to_ascii_lowercase()),
         false => Cow::Borrowed(host),
     };
     (!host.is_empty()).then_some((host, port))
 }
 
-/// Whether it may stand in a name as it is, and in an address in brackets.
-fn is_host_byte(byte: u8) -> bool {
-    const IS: [bool; 256] = {
-        let mut is = table(b"-._~!$&'()*+,;=");
-        let mut byte = 0u8;
+/// Kinds of bytes that may stand in a name as they are, and in an address in brackets.
+const OF_HOST: u8 = 1;
+const LARGE: u8 = 2;
+const DOT: u8 = 4;
+/// In a name only.
+const PERCENT: u8 = 8;
+
+/// 0 for bytes that may not.
+fn host_kind(byte: u8) -> u8 {
+    const KINDS: [u8; 256] = {
+        let is = table(b"-._~!$&'()*+,;=");
+        let (mut kinds, mut byte) = ([0; 256], 0u8);
         while byte < u8::MAX {
-            is[byte as usize] |= byte.is_ascii_alphanumeric();
+            kinds[byte as usize] = match byte {
+                b'.' => OF_HOST | DOT,
+                b'A'..=b'Z' => OF_HOST | LARGE,
+                b'%' => PERCENT,
+                _ if is[byte as usize] || byte.is_ascii_alphanumeric() => OF_HOST,
+                _ => 0,
+            };
             byte += 1;
         }
-        is
+        kinds
     };
-    IS[usize::from(byte)]
+    KINDS[usize::from(byte)]
 }
 
 /// Whether it is a number that a port can have, or nothing.

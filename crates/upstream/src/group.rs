@@ -149,13 +149,13 @@ impl Lease {
         }
     }
 
-    /// The peer answered, and its answer ends now.
-    pub fn succeeded(self, now: impl FnOnce() -> Instant) {
-        let (now, is_timed) = (now(), matches!(self.group.balance, Balance::LeastTime(_)));
+    /// The peer answered, and its answer ended so long after [`Lease::begun`].
+    pub fn succeeded(self, took: Duration) {
+        let is_timed = matches!(self.group.balance, Balance::LeastTime(_));
+        let now = self.begun + took;
         if is_timed {
             self.landed(now);
         }
-        let took = now.saturating_duration_since(self.begun);
         self.group.with_slot(self.peer(), |slot| {
             slot.state.answers += 1;
             slot.state.answer_micros +=
@@ -619,7 +619,7 @@ mod tests {
             .map(|_| {
                 let lease = group.select(&mut Tried::default(), selector, now).unwrap();
                 let name = name(&lease);
-                lease.succeeded(Instant::now);
+                lease.succeeded(Duration::ZERO);
                 name
             })
             .collect()
@@ -777,7 +777,7 @@ mod tests {
         let (one, two, three) = (take(), take(), take());
         three.blame(now);
         assert_eq!(load(), 3);
-        one.succeeded(Instant::now);
+        one.succeeded(Duration::ZERO);
         two.failed(now);
         assert_eq!(load(), 1);
         drop(three);
@@ -911,7 +911,7 @@ mod tests {
                 seen.push(name(&lease));
                 // One has its head sooner, the other is whole sooner.
                 lease.headed(|| at(if is_a { 100 } else { 300 }));
-                lease.succeeded(|| at(if is_a { 900 } else { 400 }));
+                lease.succeeded(Duration::from_millis(if is_a { 900 } else { 400 }));
             }
             assert!(seen[2..].iter().all(|name| name == wanted), "{to_last_byte} {seen:?}");
         }
@@ -930,7 +930,7 @@ mod tests {
             let lease = select(at(1000 * round));
             assert_eq!(name(&lease), "b");
             lease.headed(|| at(1000 * round + 10));
-            lease.succeeded(|| at(1000 * round + 10));
+            lease.succeeded(Duration::from_millis(10));
         }
         drop(stuck);
         let slots = &group.inner().slots;

@@ -54,7 +54,8 @@ struct Idle<K> {
 
 impl<K: Eq> Idle<K> {
     fn is_for(&self, peer: &Arc<str>, key: &K) -> bool {
-        self.whom.peer == *peer && self.whom.key == *key
+        let is_peer = Arc::ptr_eq(&self.whom.peer, peer) || self.whom.peer == *peer;
+        is_peer && self.whom.key == *key
     }
 }
 
@@ -80,7 +81,9 @@ impl<K: Eq> Pool<K> {
     ) -> Option<(Rc<KeptFor<K>>, Kept)> {
         self.expire(now);
         while let Some(at) = self.idle.iter().rposition(|idle| idle.is_for(peer, key)) {
-            let Idle { whom, kept, .. } = self.idle.remove(at)?;
+            let is_last = at + 1 == self.idle.len();
+            let idle = if is_last { self.idle.pop_back() } else { self.idle.remove(at) };
+            let Idle { whom, kept, .. } = idle?;
             if kept.connection.is_quiet() {
                 return Some((whom, kept));
             }

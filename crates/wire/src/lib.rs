@@ -10,6 +10,7 @@
 //! RFC 9112; RFC 9113; RFC 7541; RFC 9114; RFC 9204; FastCGI specification 1.0; SCGI's and uWSGI's; memcached's protocol.txt; Redis' protocol specification; haproxy.org's PROXY protocol; nginx's `ngx_http_parse.c` behaviour as observed from
 //! outside, noted where it differs from the RFC.
 
+mod eights;
 pub mod fastcgi;
 pub mod h1;
 pub mod h2;

@@ -49,7 +49,7 @@ pub(super) fn begin(exchange: &mut Exchange, stream: &Rc<Handle>, mut response: 
     let is_empty = !has_content || matches!(response.body.length(), Some(0));
     let streams = &stream.streams;
     let sent = streams.send_fields(stream.id, Some(response.status), is_empty, |fields| {
-        first_fields(&response, true, core, |name, value| fields.put(name, value));
+        first_fields(&response, true, core, |field, value| fields.put(field.name(), value));
         last_fields(exchange, &response, |name, value| fields.put(name, value));
     });
     let body = std::mem::replace(&mut response.body, Body::empty());

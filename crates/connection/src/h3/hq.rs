@@ -32,7 +32,7 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut
     let (request, refusal) = match read(line.freeze(), &bounds) {
         Received::Request(request) => (request, None),
         Received::Bad { status, text, request } => (request, Some((status, text))),
-        Received::Closed | Received::NotYet | Received::TimedOut => {
+        Received::Partial => {
             outgoing.reset(Code::REQUEST_CANCELLED);
             return;
         }

@@ -41,7 +41,7 @@ pub(super) async fn send(
     let has_content = set_content_length(exchange, &mut response);
     let head = (form == Form::Frames).then(|| {
         let mut fields = Fields::new(Some(response.status));
-        first_fields(&response, true, core, |name, value| fields.put(name, value));
+        first_fields(&response, true, core, |field, value| fields.put(field.name(), value));
         last_fields(exchange, &response, |name, value| fields.put(name, value));
         fields
     });

@@ -321,6 +321,6 @@ fn renewed_freshness(
     let mut fields: Vec<_> = head.fields.to_vec();
     fields.extend(renewed.fields.iter().filter(|(name, _)| head.field(name).is_none()).cloned());
     fields.push((Bytes::from_static(b"ETag"), renewed.etag.clone()));
-    let joined = Head { status: renewed.status, reason: None, fields: Rc::new(fields) };
+    let joined = Head { status: renewed.status, reason: None, fields: fields.into() };
     freshness::freshness(&joined, conf, now, is_authorized)
 }

@@ -3,7 +3,6 @@
 use super::plan::Plan;
 use crate::protocol::codec::Head;
 use bytes::Bytes;
-use std::rc::Rc;
 use tokio::task::spawn_blocking;
 use yorozu_cache::{Part, Zone};
 use yorozu_kernel::exchange::Exchange;
@@ -42,7 +41,7 @@ pub fn completed(exchange: &mut Exchange, head: Head) -> (Head, Option<Bytes>) {
     let mut fields: Vec<_> =
         head.fields.iter().filter(|(name, _)| !is_of_part(name)).cloned().collect();
     fields.push((Bytes::from_static(b"Content-Length"), part.total.to_string().into()));
-    (Head { status: 200, reason: None, fields: Rc::new(fields) }, Some(before))
+    (Head { status: 200, reason: None, fields: fields.into() }, Some(before))
 }
 
 /// Which part a 206 holds, if the client asked for it and no whole page has its place.

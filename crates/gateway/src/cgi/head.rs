@@ -5,7 +5,6 @@
 
 use crate::protocol::codec::{CodecError, FieldSpans, Head};
 use bytes::Bytes;
-use std::rc::Rc;
 use yorozu_http::field;
 use yorozu_wire::WireError;
 
@@ -29,7 +28,7 @@ pub fn head(text: &Bytes, fields: &FieldSpans) -> Result<Head, CodecError> {
         None if find(b"location").is_some() => (302, None),
         None => (200, None),
     };
-    Ok(Head { status, reason, fields: Rc::new(fields) })
+    Ok(Head { status, reason, fields })
 }
 
 /// `404 Not Found`. Unlike nginx: no interim status, for an application has one answer (RFC 3875, section 6.3.3), and what

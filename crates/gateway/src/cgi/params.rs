@@ -83,8 +83,35 @@ fn announce(content: &Content, start: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Up to this many fields are compared each with each, which is cheaper than a table; chosen: browsers send fewer.
+/// Up to this many fields are compared with those of their length, which is cheaper than a table; chosen: browsers send fewer.
 const FEW_FIELDS: usize = 32;
+
+/// Bytes of a field's name as they are in that of a parameter.
+const SPELLED: [u8; 256] = {
+    let (mut spelled, mut byte) = ([0; 256], 0u8);
+    loop {
+        spelled[byte as usize] = if byte == b'-' { b'_' } else { byte.to_ascii_uppercase() };
+        if byte == u8::MAX {
+            break spelled;
+        }
+        byte += 1;
+    }
+};
+
+/// Whether two fields of a request may have the same name, which few requests have.
+fn has_repeats(request: &Request) -> bool {
+    if request.fields.len() > FEW_FIELDS {
+        return true;
+    }
+    let mut lengths = 0;
+    request.fields.iter().enumerate().any(|(at, field)| {
+        let name = request.name(field);
+        let is_new = lengths & length_bit(name) == 0;
+        lengths |= length_bit(name);
+        let is_same = |other| field::is_same(request.name(other), name);
+        !is_new && request.fields[..at].iter().any(is_same)
+    })
+}
 
 /// Which fields of a request have the same name: found in one pass, since a client may send a thousand fields.
 struct Repeats {
@@ -143,28 +170,21 @@ fn fields<P: AsRef<Param>>(
             && params.any(|param| param.is_of_field && &param.name[..] == name)
     };
     let request = &exchange.request;
-    let repeats = (request.fields.len() > FEW_FIELDS).then(|| Repeats::of(request));
+    let repeats = has_repeats(request).then(|| Repeats::of(request));
     let mut name = Scratch::take();
     for (at, field) in request.fields.iter().enumerate() {
         let field_name = request.name(field);
+        let is_first = repeats.as_ref().is_none_or(|repeats| repeats.is_first[at]);
         // `Proxy` would become HTTP_PROXY, which HTTP clients inside the application obey
         // (CVE-2016-5387); no such field exists.
-        let is_first = match &repeats {
-            Some(repeats) => repeats.is_first[at],
-            None => {
-                let is_same = |field| field::is_same(request.name(field), field_name);
-                !request.fields[..at].iter().any(is_same)
-            }
-        };
-        if !is_first || field::is_same(field_name, b"proxy") {
+        if !is_first || field::is_same(b"proxy", field_name) {
             continue;
         }
         name.clear();
         name.extend_from_slice(b"HTTP_");
         name.extend_from_slice(field_name);
-        for byte in &mut name[b"HTTP_".len()..] {
-            *byte = if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() };
-        }
+        let spelled = &mut name[b"HTTP_".len()..];
+        spelled.iter_mut().for_each(|byte| *byte = SPELLED[usize::from(*byte)]);
         let is_conditional = is_cached && cache::is_for_stored_page(field_name);
         if is_conditional || is_set(&name) {
             continue;
@@ -181,13 +201,14 @@ fn fields<P: AsRef<Param>>(
             });
             continue;
         }
-        let separator: &[u8] = if field::is_same(field_name, b"cookie") { b"; " } else { b", " };
-        pairs.put(&name, |out| match &repeats {
-            None => append_joined(request.values_from(at), separator, out),
-            Some(repeats) => {
-                let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
-                append_joined(values, separator, out)
-            }
+        let Some(repeats) = &repeats else {
+            pairs.put_value(&name, request.value(field));
+            continue;
+        };
+        let separator: &[u8] = if field::is_same(b"cookie", field_name) { b"; " } else { b", " };
+        pairs.put(&name, |out| {
+            let values = repeats.from(at).map(|at| request.value(&request.fields[at]));
+            append_joined(values, separator, out)
         });
     }
 }

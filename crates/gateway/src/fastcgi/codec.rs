@@ -81,21 +81,21 @@ impl FastcgiCodec {
                     return Ok(Piece::NeedMore);
                 }
                 let count = record.content_bytes.min(input.len());
-                let content = input.split_to(count);
                 record.content_bytes -= count;
                 match record.kind {
-                    RecordKind::Stdout => return Ok(Piece::Stdout(content)),
+                    RecordKind::Stdout => return Ok(Piece::Stdout(input.split_to(count))),
                     RecordKind::Stderr => {
                         let room = STDERR_BYTES_MAX.saturating_sub(self.stderr.len());
-                        self.stderr.extend_from_slice(&content[..content.len().min(room)]);
+                        self.stderr.extend_from_slice(&input[..count.min(room)]);
                         self.has_failed |= memchr::memmem::find(&self.stderr, FATAL).is_some();
                     }
                     _ => {
-                        let statuses = content.iter().take(5usize.saturating_sub(self.end_bytes));
-                        self.has_ended_badly |= statuses.into_iter().any(|byte| *byte != 0);
-                        self.end_bytes += content.len();
+                        let statuses = &input[..count.min(5usize.saturating_sub(self.end_bytes))];
+                        self.has_ended_badly |= statuses.iter().any(|byte| *byte != 0);
+                        self.end_bytes += count;
                     }
                 }
+                input.advance(count);
                 continue;
             }
             if record.padding_bytes > 0 {

@@ -211,7 +211,8 @@ impl Protocol for Grpc {
         let rules = location.of::<Conf>().rules();
         let made = request::make(exchange, location, rules, &destination, content);
         let talk = made.session(exchange, rules, destination.scheme);
-        let call = made.call(exchange, tls::of::<Self>(location), &destination, talk)?;
+        let tls = destination.scheme.is_encrypted().then(|| tls::of::<Self>(location));
+        let call = made.call(exchange, tls, &destination, talk)?;
         // As nginx: its messages name the server alone.
         Ok(Call { uri: 0..0, ..call })
     }

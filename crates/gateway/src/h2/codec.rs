@@ -227,7 +227,7 @@ impl H2Codec {
         let Some(status) = status else {
             return broken(format!("upstream sent invalid :status \"{text}\""));
         };
-        let head = Head { status, reason: None, fields: Rc::new(fields.list) };
+        let head = Head { status, reason: None, fields: fields.list.into() };
         if status < 200 {
             // HTTP/2 has no upgrades (RFC 9113, section 8.6), and an interim answer is not the last.
             if status == 101 || is_last {

@@ -12,7 +12,6 @@ use super::protocol::target::Target;
 use crate::cache::settings;
 use bytes::Bytes;
 use pipeline::Answer;
-use std::rc::Rc;
 use yorozu_http::uri::{Escape, escape_into};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -211,5 +210,5 @@ fn page(answer: Answer, gzip_flag: u64) -> (Head, Bytes) {
     if u64::from(flags) & gzip_flag != 0 {
         fields.push((Bytes::from_static(b"Content-Encoding"), Bytes::from_static(b"gzip")));
     }
-    (Head { status: 200, reason: None, fields: Rc::new(fields) }, body)
+    (Head { status: 200, reason: None, fields: fields.into() }, body)
 }

@@ -3,7 +3,7 @@
 use super::Settings;
 use super::arriving::{ArrivingBody, StoreTargets};
 use super::fetch::Fetched;
-use super::shown::{is_hidden, is_of_connection, passes_trailer};
+use super::shown::{is_hidden, is_of_connection, passes_trailer, starts_with_accel};
 use super::store::Saver;
 use super::tunnel::Upgraded;
 use crate::cache::answer::intercepted;
@@ -31,7 +31,11 @@ pub async fn accept(
     conf: Settings<'_>,
     mut fetched: Box<Fetched>,
 ) -> Outcome {
-    let (head, before) = parts::completed(exchange, std::mem::take(&mut fetched.head));
+    let head = std::mem::take(&mut fetched.head);
+    let (head, before) = match exchange.pass.of::<Plan>() {
+        Some(_) => parts::completed(exchange, head),
+        None => (head, None),
+    };
     exchange.upstream_fields = Rc::clone(&head.fields);
     sticky::learn(exchange);
     exchange.cache_report.forward_status = Some(head.status);
@@ -39,8 +43,10 @@ pub async fn accept(
         Box::pin(cache::invalidate::after(exchange, conf.cache, head.status)).await;
         cache::invalidate::plan_for_get(exchange, conf.cache, &head);
     }
+    // Looked for once: few answers have any.
+    let has_accel = head.fields.iter().any(|(name, _)| starts_with_accel(name));
     let may_purge = !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_PURGE);
-    if may_purge && head.field(b"x-accel-purge").is_some() {
+    if has_accel && may_purge && head.field(b"x-accel-purge").is_some() {
         let purge = exchange.conf.engine.purge_by_answer;
         purge(exchange, Rc::clone(&head.fields)).await;
     }
@@ -65,14 +71,16 @@ pub async fn accept(
         Box::pin(keep_intercepted(exchange, conf, &head, fetched)).await;
         return Outcome::Status(status);
     }
-    if !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
+    if has_accel && !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_LIMIT_RATE) {
         if let Some(rate) = head.field(b"x-accel-limit-rate") {
             exchange.limit_rate = yorozu_conf::value::number(rate);
         }
     }
-    if let Some(outcome) = accel_redirect(exchange, conf, &head) {
-        fetched.end();
-        return outcome;
+    if has_accel {
+        if let Some(outcome) = accel_redirect(exchange, conf, &head) {
+            fetched.end();
+            return outcome;
+        }
     }
     let mut response = response(exchange, conf, &head);
     if !protocol.says_type() {
@@ -80,11 +88,14 @@ pub async fn accept(
     }
     response.upstream_validates = exchange.pass.of::<Plan>().is_none();
     let is_cacheable = cache::is_cacheable(exchange);
-    let collector = collector(exchange, conf.cache, &head, &response, fetched.started);
+    let collector = match exchange.pass.of::<Plan>() {
+        Some(_) => collector(exchange, conf.cache, &head, &response, fetched.started),
+        None => None,
+    };
     settle_ranges(is_cacheable, &mut response);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, &conf, &response).map(Box::new);
-    let is_buffered = is_buffered(conf, &head);
+    let is_buffered = if has_accel { is_buffered(conf, &head) } else { conf.buffering };
     let targets = StoreTargets { collector, saver };
     fetched.before = before;
     let mut body = ArrivingBody::new(exchange, fetched, targets);
@@ -184,14 +195,17 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
     let protocol = protocol.expect("only gateways have answers");
     let passes_trailers = protocol.passes_trailers(config.location(exchange.location));
     exchange.passes_trailer = passes_trailers.then_some(passes_trailer);
-    let mut response = Box::new(Response::new(head.status));
+    // Written where it stays.
+    let mut response = Box::write(Box::new_uninit(), Response::new(head.status));
     response.reason.clone_from(&head.reason);
     // Most have nothing to say but whether it is kept.
     let is_usual = |options: &Bytes| {
         field::is_same(options, b"keep-alive") || field::is_same(options, b"close")
     };
     let names_fields = head.status != 101 && !head.values(b"connection").all(is_usual);
+    let mut has_accel = false;
     for (name, value) in head.fields.iter() {
+        has_accel |= starts_with_accel(name);
         let is_of_connection = names_fields && is_of_connection(head, name);
         if is_hidden(protocol, conf, name) || is_of_connection {
             continue;
@@ -207,8 +221,10 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
         }
     }
     let is_ignored = conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_CHARSET);
-    if let Some(charset) = head.field(b"x-accel-charset").filter(|_| !is_ignored) {
-        response.charset = (!charset.is_empty()).then(|| charset.clone());
+    if has_accel && !is_ignored {
+        if let Some(charset) = head.field(b"x-accel-charset") {
+            response.charset = (!charset.is_empty()).then(|| charset.clone());
+        }
     }
     response.forces_ranges = conf.cache.force_ranges;
     // As nginx: if the origin's own ones are passed on, none is added where it sent none.

@@ -39,6 +39,26 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
+    /// One in which nothing was said; `is_kept`: over a connection with another one before.
+    #[inline]
+    pub(super) fn new(
+        connection: Rc<Connection>,
+        codec: Box<dyn Codec>,
+        (is_kept, may_repeat): (bool, bool),
+    ) -> Self {
+        Self {
+            codec,
+            input: ANSWERS.with(Spare::take),
+            sending: Sending::Done,
+            sent: 0,
+            connection,
+            received: 0,
+            is_kept,
+            may_repeat,
+            trouble: None,
+        }
+    }
+
     /// Bytes of the request that were sent.
     pub(super) fn sent(&self) -> u64 {
         match &self.sending {
@@ -59,7 +79,7 @@ impl Conversation {
 }
 
 /// What a request begins with.
-struct Opening {
+pub(super) struct Opening {
     head: Bytes,
     /// Content in memory that could not go with it.
     rest: Bytes,
@@ -67,45 +87,24 @@ struct Opening {
 }
 
 impl Job<'_> {
-    /// Sends the request, or as much of it as goes at once; `memory` is what the conversation before left.
-    pub(super) async fn begin(
-        &self,
-        connection: Rc<Connection>,
-        memory: Option<Box<dyn Any>>,
-        (is_kept, may_repeat): (bool, bool),
-    ) -> Conversation {
-        let (codec, opening) = self.opening(memory);
-        let (sending, sent) = self.begin_to_send(&connection, opening).await;
-        Conversation {
-            codec,
-            input: ANSWERS.with(Spare::take),
-            sending,
-            sent,
-            connection,
-            received: 0,
-            is_kept,
-            may_repeat,
-            trouble: None,
-        }
-    }
-
-    /// Sends what the request begins with, or leaves it to be sent with those of others; how many bytes went.
-    async fn begin_to_send(
-        &self,
-        connection: &Rc<Connection>,
-        mut opening: Opening,
-    ) -> (Sending, u64) {
+    /// Sends what the request begins with, or leaves it to be sent with those of others.
+    pub(super) async fn begin(&self, talk: &mut Conversation, mut opening: Opening) {
         // The first piece of a body shares a call with the head.
         if !matches!(self.call.content, Content::None | Content::Memory(_)) {
-            return (self.send(connection, opening, 0), 0);
+            talk.sending = self.send(&talk.connection, opening, 0);
+            return;
         }
-        let written = match batch::write_upstream(connection, std::mem::take(&mut opening.head)) {
+        let head = std::mem::take(&mut opening.head);
+        let written = match batch::write_upstream(&talk.connection, head) {
             Ok(written) => written,
-            Err(ticket) if opening.outgoing.is_none() => return (Sending::Waiting(ticket), 0),
+            Err(ticket) if opening.outgoing.is_none() => {
+                talk.sending = Sending::Waiting(ticket);
+                return;
+            }
             // What it says next has to come behind.
             Err(ticket) => poll_fn(|context| ticket.poll(context)).await,
         };
-        self.send_rest(connection, opening, written)
+        (talk.sending, talk.sent) = self.send_rest(&talk.connection, opening, written);
     }
 
     /// Goes on behind what was sent at once; how many bytes that was.
@@ -121,8 +120,8 @@ impl Job<'_> {
         (self.send(connection, opening, sent), sent as u64)
     }
 
-    /// A reader for the answer, and what is sent before it.
-    fn opening(&self, memory: Option<Box<dyn Any>>) -> (Box<dyn Codec>, Opening) {
+    /// A reader for the answer, and what is sent before it; `memory` is what the conversation before left.
+    pub(super) fn opening(&self, memory: Option<Box<dyn Any>>) -> (Box<dyn Codec>, Opening) {
         match &self.call.talk {
             Talk::Apart(reader) => {
                 let head = self.call.request.clone();

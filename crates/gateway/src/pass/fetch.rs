@@ -1,6 +1,7 @@
 //! One response head from one of a group's peers: connect, send, read, and the next peer on failure.
 
 use super::Conf;
+use super::conversation::Conversation;
 use super::pools::{self, Lease, PoolKey};
 use super::pump::Source;
 use super::upload::{Sending, UploadFault};
@@ -8,7 +9,6 @@ use crate::protocol::Protocol;
 use crate::protocol::call::{Call, Line, LineAnswer, LineBounds, LineFault};
 use crate::protocol::codec::Head;
 use crate::protocol::fault::{Conditions, Fault};
-use crate::upstream::sticky::{self, Sticky};
 use crate::upstream::{Upstream, counters};
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
@@ -87,34 +87,6 @@ impl Fetched {
     }
 }
 
-/// What an exchange learns from having asked.
-pub struct Learned {
-    attempts: Attempts,
-    /// `sticky`, and the peer that the client is bound to.
-    bound: Option<(Arc<Sticky>, Arc<str>)>,
-    /// The body that was sent on.
-    body: Option<RequestBody>,
-    /// What went wrong on the client's side of it.
-    pub client_fault: Option<BodyError>,
-    /// Whether the stored page was validated ([`Call::validates`]).
-    pub validates: bool,
-}
-
-impl Learned {
-    /// Writes it to the exchange.
-    pub fn hand_over(&mut self, exchange: &mut Exchange) {
-        exchange.attempts.append(std::mem::take(&mut self.attempts));
-        if let Some((sticky, sid)) = self.bound.take() {
-            sticky::bind(exchange, &sticky, &sid);
-        }
-        if let Some(body) = self.body.take() {
-            exchange.body = body;
-            // As nginx: the client need not send the rest.
-            exchange.keep_alive &= exchange.body.is_finished();
-        }
-    }
-}
-
 /// A peer that was asked in vain, and why.
 type Failed = (Fault, yorozu_upstream::Lease);
 
@@ -189,19 +161,6 @@ impl Job<'_> {
     pub(super) fn attempt(&self, note: impl FnOnce(&mut UpstreamAttempt)) {
         if let Some(attempt) = self.attempts.borrow_mut().last_mut() {
             note(attempt);
-        }
-    }
-
-    /// What the exchange learns from it.
-    pub fn learned(&self) -> Learned {
-        // A body that is still on its way stays with the upload.
-        let body = || self.live.take().unwrap_or_else(RequestBody::lent);
-        Learned {
-            attempts: self.attempts.take(),
-            bound: self.upstream.sticky.clone().zip(self.sid.take()),
-            client_fault: self.client_fault.take(),
-            body: self.is_live.then(body),
-            validates: self.call.validates,
         }
     }
 
@@ -296,7 +255,9 @@ impl Job<'_> {
             self.attempt(|attempt| attempt.connect_time = Some(time));
             *was_sent = true;
             let Kept { connection, requests, opened, memory } = kept;
-            let mut talk = self.begin(connection, memory, (requests > 0, may_repeat)).await;
+            let (codec, opening) = self.opening(memory);
+            let mut talk = Conversation::new(connection, codec, (requests > 0, may_repeat));
+            self.begin(&mut talk, opening).await;
             let result = self.read_head(&mut talk, peer).await;
             self.attempt(|attempt| {
                 attempt.bytes_sent = talk.sent();
@@ -314,7 +275,9 @@ impl Job<'_> {
                 Err(fault) => return Err((fault, lease)),
                 Ok(head) => {
                     self.attempt(|attempt| attempt.header_time = Some(turn::since(begun)));
-                    return Ok(Box::new(Fetched {
+                    // Written where it stays.
+                    let place = Box::new_uninit();
+                    let fetched = Fetched {
                         head,
                         received: talk.received as u64,
                         source: talk.into_source(),
@@ -322,7 +285,8 @@ impl Job<'_> {
                         started: begun,
                         scheme: self.call.scheme,
                         before: None,
-                    }));
+                    };
+                    return Ok(Box::write(place, fetched));
                 }
             }
         }

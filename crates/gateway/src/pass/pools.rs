@@ -208,8 +208,9 @@ impl Lease {
             put(whom, &self.upstream, Kept { connection, requests, opened, memory });
         }
         if !self.is_blamed {
-            counters::answered(self.upstream.tally, turn::since(self.lease.begun()));
-            self.lease.succeeded(turn::instant);
+            let took = turn::since(self.lease.begun());
+            counters::answered(self.upstream.tally, took);
+            self.lease.succeeded(took);
         }
     }
 }

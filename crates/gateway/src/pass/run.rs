@@ -11,7 +11,7 @@ use crate::protocol::call::{Call, Talk};
 use crate::protocol::fault::{Conditions, Fault};
 use crate::protocol::target::Target;
 use crate::protocol::{self, Protocol};
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, sticky};
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
 use std::net::SocketAddr;
@@ -161,40 +161,47 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
     let hinted = hinted(exchange, location);
     let is_live = matches!(call.content, Content::Live { .. });
     let live = is_live.then(|| std::mem::replace(&mut exchange.body, RequestBody::none()));
-    // It ends where it stands: to drop it by name would move it there.
-    let (result, mut learned) = {
-        let job = Job {
-            exchange,
-            location,
-            protocol,
-            conf: gateway.own,
-            upstream,
-            selector: &selector,
-            call: &call,
-            live: RefCell::new(live),
-            is_live,
-            is_uploaded: Cell::new(false),
-            client_fault: Cell::default(),
-            from,
-            pool,
-            is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
-            hinted,
-            attempts: RefCell::default(),
-            sid: RefCell::default(),
-            begun: Cell::new(turn::instant()),
-        };
-        let result = fetch_for_client(&job, gateway).await;
-        (result, job.learned())
+    let job = Job {
+        exchange,
+        location,
+        protocol,
+        conf: gateway.own,
+        upstream,
+        selector: &selector,
+        call: &call,
+        live: RefCell::new(live),
+        is_live,
+        is_uploaded: Cell::new(false),
+        client_fault: Cell::default(),
+        from,
+        pool,
+        is_idempotent: !matches!(exchange.request.method_text(), b"POST" | b"LOCK" | b"PATCH"),
+        hinted,
+        attempts: RefCell::default(),
+        sid: RefCell::default(),
+        begun: Cell::new(turn::instant()),
     };
-    learned.hand_over(exchange);
+    let result = fetch_for_client(&job, gateway).await;
+    // Taken apart where it stands: as a whole it would be moved.
+    let Job { attempts, sid, live, client_fault, .. } = job;
+    exchange.attempts.append(attempts.into_inner());
+    if let Some((sticky, sid)) = upstream.sticky.as_ref().zip(sid.into_inner()) {
+        sticky::bind(exchange, sticky, &sid);
+    }
+    if is_live {
+        // A body that is still on its way stays with the upload.
+        exchange.body = live.into_inner().unwrap_or_else(RequestBody::lent);
+        // As nginx: the client need not send the rest.
+        exchange.keep_alive &= exchange.body.is_finished();
+    }
     let Some(result) = result else {
         let text = "client prematurely closed connection while sending request to upstream";
         error::request(exchange, Level::Info, text);
         return Err(Outcome::Status(499));
     };
-    match learned.client_fault {
+    match client_fault.into_inner() {
         Some(problem) => Err(body_failed(exchange, problem)),
-        None => Ok(Reply { result, validates: learned.validates }),
+        None => Ok(Reply { result, validates: call.validates }),
     }
 }
 

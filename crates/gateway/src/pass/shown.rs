@@ -17,6 +17,12 @@ const HIDDEN: [&[u8]; 7] = [
     b"x-accel-buffering",
     b"x-accel-charset",
 ];
+/// Whether it is one of an answer's fields that tell the server something.
+pub(super) fn starts_with_accel(name: &[u8]) -> bool {
+    const START: &[u8] = b"x-accel-";
+    name.get(..START.len()).is_some_and(|start| field::is_same(START, start))
+}
+
 /// Fields about the connection to the upstream (RFC 9110, section 7.6.1).
 const HOP_BY_HOP: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
 
@@ -66,11 +72,11 @@ pub(super) fn passes_trailer(exchange: &Exchange, name: &[u8]) -> bool {
 pub(super) fn is_hidden(protocol: &dyn Protocol, conf: Settings<'_>, name: &[u8]) -> bool {
     let is = |found: &[u8]| field::is_same(found, name);
     let by_default = || {
-        let own = protocol.hidden().iter();
-        let tags = TAG_FIELDS.iter().filter(|_| conf.cache.zone().is_some());
-        HIDDEN.iter().chain(own).chain(tags).any(|hidden| is(hidden))
-            && !conf.pass_header.iter().any(|passed| is(passed))
+        (starts_with_accel(name) && HIDDEN.iter().any(|hidden| is(hidden)))
+            || protocol.hidden().iter().any(|hidden| is(hidden))
+            || (conf.cache.zone().is_some() && TAG_FIELDS.iter().any(|tags| is(tags)))
     };
+    let by_default = || by_default() && !conf.pass_header.iter().any(|passed| is(passed));
     HOP_BY_HOP.iter().any(|hop| is(hop))
         || by_default()
         || conf.hide_header.iter().any(|hidden| is(hidden))

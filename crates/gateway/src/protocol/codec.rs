@@ -4,7 +4,6 @@ use super::usual;
 use bytes::{Bytes, BytesMut};
 use std::any::Any;
 use std::ops::Deref;
-use std::rc::Rc;
 use yorozu_http::field;
 use yorozu_kernel::base::spare::SpareLists;
 use yorozu_kernel::exchange::engine::{FieldLines, no_fields};
@@ -48,14 +47,11 @@ impl Head {
         if !self.fields.iter().any(|(name, _)| is_again(name, &mut known)) {
             return Vec::new();
         }
-        let (mut known, mut dropped) = (0, Vec::new());
-        Rc::make_mut(&mut self.fields).retain(|field| {
-            let is_again = is_again(&field.0, &mut known);
-            if is_again {
-                dropped.push(field.clone());
-            }
-            !is_again
-        });
+        let mut known = 0;
+        let all = self.fields.iter().cloned();
+        let (dropped, kept): (Vec<_>, Vec<_>) =
+            all.partition(|(name, _)| is_again(name, &mut known));
+        self.fields = kept.into();
         dropped
     }
 }
@@ -105,7 +101,7 @@ impl FieldSpans {
     }
 
     /// The fields themselves, of the head that they were read in.
-    pub fn lines(&self, head: &Bytes) -> Vec<(Bytes, Bytes)> {
+    pub fn lines(&self, head: &Bytes) -> FieldLines {
         let part = |span| usual::part(head, range(span));
         self.0.iter().map(|field| (part(&field.name), part(&field.value))).collect()
     }

@@ -17,20 +17,28 @@ pub fn part(head: &Bytes, range: Range<usize>) -> Bytes {
     }
 }
 
+/// The one of some texts of the same length that `text` is.
+macro_rules! among {
+    ($text:ident, $($known:literal),+ $(,)?) => { one_of($text, const { &[$(*$known),+] }) };
+}
+
 /// `text`, if it is one of these to the letter.
 fn known(text: &[u8]) -> Option<&'static [u8]> {
-    // By length: few are compared.
-    let known: &[&'static [u8]] = match text.len() {
-        0 => &[b""],
-        2 => &[b"OK"],
-        3 => &[b"Age", b"Via", b"age", b"via"],
-        4 => &[b"Date", b"ETag", b"Vary", b"Link", b"gzip", b"date", b"etag", b"vary", b"link"],
-        5 => &[b"bytes", b"close"],
-        6 => &[b"Server", b"Pragma", b"server", b"pragma", b"public"],
-        7 => &[b"Expires", b"nosniff", b"chunked", b"expires"],
-        8 => &[b"Location", b"text/css", b"no-cache", b"location"],
-        9 => &[b"text/html", b"Not Found"],
-        10 => &[
+    // By length: few are compared, and those as numbers of so many bytes.
+    match text.len() {
+        0 => Some(b""),
+        2 => among!(text, b"OK"),
+        3 => among!(text, b"Age", b"Via", b"age", b"via"),
+        4 => among!(
+            text, b"Date", b"ETag", b"Vary", b"Link", b"gzip", b"date", b"etag", b"vary", b"link",
+        ),
+        5 => among!(text, b"bytes", b"close"),
+        6 => among!(text, b"Server", b"Pragma", b"server", b"pragma", b"public"),
+        7 => among!(text, b"Expires", b"nosniff", b"chunked", b"expires"),
+        8 => among!(text, b"Location", b"text/css", b"no-cache", b"location"),
+        9 => among!(text, b"text/html", b"Not Found"),
+        10 => among!(
+            text,
             b"Connection",
             b"Set-Cookie",
             b"keep-alive",
@@ -38,34 +46,48 @@ fn known(text: &[u8]) -> Option<&'static [u8]> {
             b"connection",
             b"set-cookie",
             b"SAMEORIGIN",
-        ],
-        12 => &[
+        ),
+        12 => among!(
+            text,
             b"Content-Type",
             b"content-type",
             b"Content-type",
             b"X-Powered-By",
             b"x-powered-by",
             b"Not Modified",
-        ],
-        13 => &[
+        ),
+        13 => among!(
+            text,
             b"Cache-Control",
             b"Last-Modified",
             b"Accept-Ranges",
             b"cache-control",
             b"last-modified",
             b"accept-ranges",
-        ],
-        14 => &[b"Content-Length", b"content-length", b"Content-length"],
-        15 => &[b"Accept-Encoding", b"X-Frame-Options", b"x-frame-options"],
-        16 => &[b"Content-Encoding", b"content-encoding", b"application/json"],
-        17 => &[b"Transfer-Encoding", b"transfer-encoding"],
-        22 => &[b"X-Content-Type-Options", b"x-content-type-options", b"application/javascript"],
-        24 => &[b"text/html; charset=UTF-8", b"text/html; charset=utf-8"],
-        25 => &[b"Strict-Transport-Security", b"strict-transport-security"],
-        29 => &[b"Thu, 19 Nov 1981 08:52:00 GMT", b"Wed, 11 Jan 1984 05:00:00 GMT"],
-        _ => return None,
-    };
-    known.iter().find(|known| **known == text).copied()
+        ),
+        14 => among!(text, b"Content-Length", b"content-length", b"Content-length"),
+        15 => among!(text, b"Accept-Encoding", b"X-Frame-Options", b"x-frame-options",),
+        16 => among!(text, b"Content-Encoding", b"content-encoding", b"application/json",),
+        17 => among!(text, b"Transfer-Encoding", b"transfer-encoding"),
+        22 => among!(
+            text,
+            b"X-Content-Type-Options",
+            b"x-content-type-options",
+            b"application/javascript",
+        ),
+        24 => among!(text, b"text/html; charset=UTF-8", b"text/html; charset=utf-8",),
+        25 => among!(text, b"Strict-Transport-Security", b"strict-transport-security",),
+        29 => among!(text, b"Thu, 19 Nov 1981 08:52:00 GMT", b"Wed, 11 Jan 1984 05:00:00 GMT",),
+        _ => None,
+    }
+}
+
+fn one_of<const LENGTH: usize>(
+    text: &[u8],
+    known: &'static [[u8; LENGTH]],
+) -> Option<&'static [u8]> {
+    let text = <&[u8; LENGTH]>::try_from(text).ok()?;
+    known.iter().find(|known| *known == text).map(|known| &known[..])
 }
 
 #[cfg(test)]

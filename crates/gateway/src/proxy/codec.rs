@@ -3,7 +3,6 @@
 use crate::protocol::codec::{Asked, BodyStep, Codec, CodecError, FieldSpans, Head};
 use crate::protocol::usual;
 use bytes::{Bytes, BytesMut};
-use std::rc::Rc;
 use yorozu_wire::WireError;
 use yorozu_wire::h1::{
     BareLf, Chunked, ChunkedStep, StatusLine, Version, range, status_line, upstream_fields,
@@ -64,7 +63,7 @@ impl HttpCodec {
             status: line.status,
             reason: Some(usual::part(&text, range(&line.reason)))
                 .filter(|reason| yorozu_http::status::is_reason(reason)),
-            fields: Rc::new(fields.lines(&text)),
+            fields: fields.lines(&text),
         };
         self.begin_body(&line, &head)?;
         Ok(Some(head))
@@ -205,9 +204,12 @@ impl Codec for HttpCodec {
     }
 
     fn take_trailers(&mut self) -> Vec<(Bytes, Bytes)> {
+        if self.trailers.is_empty() {
+            return Vec::new();
+        }
         let text = Bytes::from(std::mem::take(&mut self.trailers));
         let Ok(Some((fields, _))) = FieldSpans::read(&text, 0) else { return Vec::new() };
-        fields.lines(&text)
+        fields.lines(&text).to_vec()
     }
 }
 

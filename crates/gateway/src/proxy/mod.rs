@@ -137,10 +137,17 @@ impl ModuleDraft for directives::Draft {
 
     fn compile(&self, at: &Compiling<'_>) -> Result<Conf, ValueError> {
         let own = directives::Conf::compile(self, at.env)?;
-        let host = Template::compile(b"$proxy_host", at.env)?;
+        let pass = spoken_by::<Pass>(&**at.handler);
+        // Rendered here, where it is the same for each request.
+        let host = match pass {
+            Some(Pass(Going::Fixed { destination, .. })) => {
+                Template::literal(destination.host.clone())
+            }
+            _ => Template::compile(b"$proxy_host", at.env)?,
+        };
         let fields = Fields::new(&own.proxy_set_header, &host, &[]);
         let mut redirects = own.proxy_redirect.rules.clone();
-        if let Some(pass) = spoken_by::<Pass>(&**at.handler) {
+        if let Some(pass) = pass {
             if own.proxy_redirect.has_default {
                 redirects.extend(pass.default_redirect(&at.name.path()));
             }
@@ -148,7 +155,7 @@ impl ModuleDraft for directives::Draft {
         Ok(Conf { fields, redirects, own })
     }
 
-    /// `proxy_redirect default` is about the location and its handler.
+    /// `proxy_redirect default` and the default of `Host` are about the location and its handler.
     fn varies(&self, at: &Compiling<'_>) -> Varies {
         match spoken_by::<Pass>(&**at.handler) {
             Some(_) => Varies::ByLocation,
@@ -340,6 +347,7 @@ impl Protocol for Pass {
     ) -> Result<Call, u16> {
         let destination = self.0.destination(exchange)?;
         let rules = location.of::<Conf>().rules();
+        let tls = destination.scheme.is_encrypted().then(|| tls::of::<Self>(location));
         let made = request::make(exchange, location, rules, &destination, content);
         let speech = match rules.version {
             HttpVersion::V10 | HttpVersion::V11 => {
@@ -352,7 +360,7 @@ impl Protocol for Pass {
             }
             HttpVersion::V2 => made.session(exchange, rules, destination.scheme),
         };
-        made.call(exchange, tls::of::<Self>(location), &destination, speech)
+        made.call(exchange, tls, &destination, speech)
     }
 }
 

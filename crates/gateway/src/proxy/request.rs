@@ -196,22 +196,25 @@ impl Made {
         Talk::Within(Box::new(h2::Asking::new(block, &self.content, asked)))
     }
 
-    /// The whole of it; `conf` is about TLS, which the destination may ask for.
+    /// The whole of it; `conf` is about TLS, where the destination asks for that.
     ///
     /// # Errors
     /// As [`tls::options`].
     pub fn call(
         self,
         exchange: &mut Exchange,
-        conf: &tls::Conf,
+        conf: Option<&tls::Conf>,
         destination: &Destination,
         talk: Talk,
     ) -> Result<Call, u16> {
         let Self { head: mut request, uri, content, validates } = self;
         let is_h2 = matches!(talk, Talk::Within(_));
-        let tls = match destination.scheme.is_encrypted() {
-            false => None,
-            true => Some(tls::options(exchange, conf, &destination.host)?),
+        let tls = match conf {
+            None => None,
+            Some(conf) => {
+                let options = tls::options(exchange, conf, &destination.host)?;
+                Some(if is_h2 { conf.for_h2(options) } else { options })
+            }
         };
         match &content {
             // Over HTTP/2 its session has it.
@@ -230,8 +233,8 @@ impl Made {
             catch_stderr: Vec::new(),
             line: None,
             // A certificate that variables name is one request's.
-            may_keep: tls.is_none() || !conf.is_spelled(),
-            tls: if is_h2 { tls.map(|tls| conf.for_h2(tls)) } else { tls },
+            may_keep: conf.is_none_or(|conf| !conf.is_spelled()),
+            tls,
             scheme: destination.scheme.text(),
             uri,
         })
@@ -368,7 +371,7 @@ pub fn append_uri(
         rest = rest.get(location.name.len()..).unwrap_or_default();
     }
     // As nginx: a target without escapes goes on without new ones.
-    let has_escapes = memchr::memchr(b'%', exchange.request.target()).is_some();
+    let has_escapes = exchange.request.target().contains(&b'%');
     if has_escapes || exchange.is_internal {
         escape_into(out, rest, Escape::Path);
     } else {

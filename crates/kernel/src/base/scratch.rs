@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 
 /// Buffers kept; chosen: few texts are needed at a time, but for the heads of a batch.
@@ -11,15 +12,21 @@ const BYTES_MIN: usize = 256;
 /// A buffer that grew beyond this is not kept.
 const BYTES_MAX: usize = 4096;
 
+/// Not dropped: what has nothing to drop at the end of its thread is at hand without asking whether it still is. Workers end
+/// with their process.
+type Buffer = ManuallyDrop<Vec<u8>>;
+
+const NONE: Buffer = ManuallyDrop::new(Vec::new());
+
 struct Kept {
     count: Cell<usize>,
     /// The first `count` of them; the others are empty.
-    buffers: [Cell<Vec<u8>>; KEPT_MAX],
+    buffers: [Cell<Buffer>; KEPT_MAX],
 }
 
 thread_local! {
     static KEPT: Kept = const {
-        Kept { count: Cell::new(0), buffers: [const { Cell::new(Vec::new()) }; KEPT_MAX] }
+        Kept { count: Cell::new(0), buffers: [const { Cell::new(NONE) }; KEPT_MAX] }
     };
 }
 
@@ -36,7 +43,7 @@ impl Scratch {
                 return Vec::with_capacity(BYTES_MIN);
             };
             kept.count.set(last);
-            kept.buffers[last].take()
+            ManuallyDrop::into_inner(kept.buffers[last].replace(NONE))
         }))
     }
 }
@@ -49,11 +56,10 @@ impl Drop for Scratch {
         }
         let mut buffer = std::mem::take(&mut self.0);
         buffer.clear();
-        // At the end of the thread there is no list any more.
-        let _ = KEPT.try_with(|kept| {
+        KEPT.with(|kept| {
             let count = kept.count.get();
             if let Some(place) = kept.buffers.get(count) {
-                place.set(buffer);
+                place.set(ManuallyDrop::new(buffer));
                 kept.count.set(count + 1);
             }
         });

@@ -3,6 +3,7 @@
 //! A keep-alive connection sets a new deadline per request; registering each would cost more than
 //! the request's parsing.
 
+use crate::base::turn;
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -60,7 +61,7 @@ impl Timer {
         if let Poll::Ready(done) = work {
             return Poll::Ready(Some(done));
         }
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.limit);
+        let deadline = *self.deadline.get_or_insert_with(|| now() + self.limit);
         if self.sleep.deadline() > deadline {
             self.sleep.as_mut().reset(deadline);
         }
@@ -76,6 +77,14 @@ impl Timer {
             self.sleep.as_mut().reset(deadline);
         }
         Poll::Pending
+    }
+}
+
+/// When a wait begins: with the turn, of a thread that has turns.
+fn now() -> Instant {
+    match turn::number() {
+        turn::NONE => Instant::now(),
+        _ => Instant::from_std(turn::instant()),
     }
 }
 

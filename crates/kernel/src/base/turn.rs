@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The turn of a thread that has no event loop: its time is always the present one.
-const NONE: u64 = 0;
+pub(crate) const NONE: u64 = 0;
 
 thread_local! {
     static TURN: Cell<u64> = const { Cell::new(NONE) };
@@ -146,12 +146,15 @@ pub async fn run<T>(tasks: impl Future<Output = T>, mut round_ended: impl FnMut(
         outer: Mutex::new(Waker::noop().clone()),
     });
     let waker = Waker::from(Arc::clone(&ready));
+    // The same as in `ready`, of this thread alone.
+    let mut known = Waker::noop().clone();
     std::future::poll_fn(|context| {
         begin();
         BEAT.with_borrow(|beat| beat.iter().for_each(|beat| beat.turn(instant())));
-        let mut outer = ready.outer.lock().unwrap_or_else(PoisonError::into_inner);
-        outer.clone_from(context.waker());
-        drop(outer);
+        if !known.will_wake(context.waker()) {
+            known.clone_from(context.waker());
+            ready.outer.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known);
+        }
         let mut poll = Poll::Pending;
         for _ in 0..limits::ROUNDS_OF_TASKS {
             ready.is_any.store(false, Ordering::Release);

@@ -46,6 +46,12 @@ impl Template {
         }
     }
 
+    /// Whether it is this text, without variables.
+    #[inline]
+    pub fn is_text(&self, text: &[u8]) -> bool {
+        self.literal_text().is_some_and(|own| own == text)
+    }
+
     /// The text with `value` for each variable.
     pub fn with(&self, value: &[u8]) -> Vec<u8> {
         let mut text = Vec::new();

@@ -298,13 +298,19 @@ fn put_port(out: &mut Vec<u8>, address: Option<SocketAddr>) -> bool {
 fn put_address(out: &mut Vec<u8>, address: std::net::IpAddr) -> bool {
     match address {
         std::net::IpAddr::V4(address) => {
-            for (index, octet) in address.octets().into_iter().enumerate() {
-                if index > 0 {
-                    out.push(b'.');
+            // By hand, as in `decimal`.
+            let (mut text, mut length) = ([b'.'; 16], 0);
+            for octet in address.octets() {
+                for (least, scale) in [(100, 100), (10, 10), (0, 1)] {
+                    if octet >= least {
+                        text[length] = b'0' + octet / scale % 10;
+                        length += 1;
+                    }
                 }
-                put_number(out, octet.into());
+                text[length] = b'.';
+                length += 1;
             }
-            true
+            put(out, &text[..length - 1])
         }
         std::net::IpAddr::V6(address) => write!(out, "{address}").is_ok(),
     }

@@ -21,7 +21,7 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub type Answer = Result<Box<Response>, u16>;
 
 /// Lines of a head.
-pub type FieldLines = Rc<Vec<(Bytes, Bytes)>>;
+pub type FieldLines = Rc<[(Bytes, Bytes)]>;
 
 /// Those of no head: a list that all have together.
 pub fn no_fields() -> FieldLines {

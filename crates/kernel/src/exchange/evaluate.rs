@@ -49,12 +49,18 @@ impl Template {
     }
 
     /// Appends the text with its values.
+    #[inline]
     pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) {
-        // As most parameters of an application are.
-        if let [Part::Variable(variable)] = &self.parts[..] {
-            variable.append(exchange, out);
-            return;
+        match &self.parts[..] {
+            // As most parameters of an application are.
+            [Part::Variable(variable)] => {
+                variable.append(exchange, out);
+            }
+            _ => self.append_parts(exchange, out),
         }
+    }
+
+    fn append_parts(&self, exchange: &mut Exchange, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
@@ -132,7 +138,15 @@ impl Template {
 
 impl Variable {
     /// Appends the value; `false` if there is none.
+    #[inline]
     pub fn append(&self, exchange: &mut Exchange, out: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Builtin(getter) => getter(exchange, out),
+            _ => self.append_other(exchange, out),
+        }
+    }
+
+    fn append_other(&self, exchange: &mut Exchange, out: &mut Vec<u8>) -> bool {
         match self {
             Self::Builtin(getter) => getter(exchange, out),
             Self::OfTexts(getter) => {
@@ -268,9 +282,9 @@ fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
     match name {
         b"content-type" if !sent.content_type.is_empty() => put(out, &sent.content_type),
         b"content-length" => sent.content_length.is_some_and(|length| put_number(out, length)),
-        b"last-modified" => sent
-            .last_modified
-            .is_some_and(|time| put(out, yorozu_http::date::format(time).as_bytes())),
+        b"last-modified" => {
+            sent.last_modified.is_some_and(|time| put(out, &yorozu_http::date::text(time)))
+        }
         b"etag" if !sent.etag.is_empty() => put(out, &sent.etag),
         b"age" if sent.age.is_some() => put_number(out, sent.age.unwrap_or(0)),
         b"location" if !sent.location.is_empty() => put(out, &sent.location),

@@ -227,6 +227,7 @@ pub struct Exchange {
 
 impl Exchange {
     /// A request as it arrived, before its server is chosen.
+    #[inline(always)] // What it is given is large, and would be moved once more.
     pub fn new(
         conf: Rc<WorkerConf>,
         client: Rc<Client>,

@@ -218,14 +218,6 @@ impl Request {
             .map(|field| self.value(field))
     }
 
-    /// The value of the field at a place, and those of its name behind it.
-    pub fn values_from(&self, at: usize) -> impl Iterator<Item = &[u8]> {
-        let name = self.name(&self.fields[at]);
-        let behind = self.fields[at + 1..].iter();
-        let same = behind.filter(move |field| is_same(self.name(field), name));
-        std::iter::once(&self.fields[at]).chain(same).map(|field| self.value(field))
-    }
-
     /// The first value of `name`.
     #[inline]
     pub fn field<'a>(&'a self, name: &'a [u8]) -> Option<&'a [u8]> {

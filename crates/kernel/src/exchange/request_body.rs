@@ -537,6 +537,9 @@ impl RequestBody {
     /// # Errors
     /// Its framing is broken.
     pub fn skip_buffered(&mut self) -> Result<(), BodyError> {
+        if self.is_finished() {
+            return Ok(());
+        }
         let received = self.received;
         let skipped = loop {
             match self.buffered() {

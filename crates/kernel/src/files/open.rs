@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
+use std::hash::BuildHasher as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -86,12 +87,22 @@ pub fn metadata(path: &[u8]) -> io::Result<Metadata> {
     std::fs::metadata(as_path(path))
 }
 
-/// By path; `None` for nothing.
-type Paths = HashMap<Vec<u8>, Option<Seen>, RandomState>;
+/// What was found at a path in a turn.
+#[derive(Default)]
+struct Place {
+    turn: u64,
+    path: Vec<u8>,
+    found: Option<Seen>,
+}
+
+/// Places for what a turn learns about paths, a power of two; chosen: a turn looks at fewer. Each holds what fell on it last.
+const PLACES: usize = 256;
+/// Longer paths are asked for each time; chosen.
+const PLACE_BYTES: usize = 512;
 
 thread_local! {
     /// What this turn's requests learned about paths.
-    static SEEN: RefCell<(u64, Paths)> = RefCell::default();
+    static SEEN: RefCell<(RandomState, Vec<Place>)> = RefCell::default();
 }
 
 /// What `path` names; `None` if nothing, or nothing we may see. Asked of the system once a turn.
@@ -101,17 +112,23 @@ pub fn kind(path: &[u8]) -> Option<Kind> {
 
 /// As [`kind`], with more of it.
 pub fn seen(path: &[u8]) -> Option<Seen> {
-    SEEN.with_borrow_mut(|(turn, seen)| {
-        if *turn != turn::number() {
-            seen.clear();
-            *turn = turn::number();
+    let turn = turn::number();
+    if turn == turn::NONE || path.len() > PLACE_BYTES {
+        return seen_now(path);
+    }
+    SEEN.with_borrow_mut(|(state, places)| {
+        if places.is_empty() {
+            places.resize_with(PLACES, Place::default);
         }
-        if let Some(found) = seen.get(path) {
-            return *found;
+        let place = usize::try_from(state.hash_one(path) % PLACES as u64).unwrap_or(0);
+        let place = &mut places[place];
+        if place.turn != turn || place.path != path {
+            place.found = seen_now(path);
+            place.turn = turn;
+            place.path.clear();
+            place.path.extend_from_slice(path);
         }
-        let found = seen_now(path);
-        seen.insert(path.to_vec(), found);
-        found
+        place.found
     })
 }
 
@@ -212,5 +229,26 @@ pub fn status_of(error: &io::Error) -> u16 {
         Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::EINVAL) => 404,
         Some(Errno::EACCES | Errno::ELOOP | Errno::EPERM) => 403,
         _ => 500,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_path_is_asked_for_once_a_turn() {
+        let path = std::env::temp_dir().join(format!("yorozu-seen.{}", std::process::id()));
+        let bytes = path.as_os_str().as_bytes();
+        let work = async {
+            assert_eq!(kind(bytes), None);
+            std::fs::write(&path, "text").unwrap();
+            assert_eq!(kind(bytes), None, "this is known of the turn");
+            tokio::task::yield_now().await;
+            kind(bytes)
+        };
+        let found = turn::run(work, || {}).await;
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(found, Some(Kind::File));
     }
 }

@@ -259,8 +259,25 @@ fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
 
 /// Whether the value is free of characters that any style escapes.
 fn is_plain(value: &[u8]) -> bool {
+    match value.len() {
+        16.. => all_plain::<16>(value),
+        8.. => all_plain::<8>(value),
+        4.. => all_plain::<4>(value),
+        _ => are_plain(value),
+    }
+}
+
+/// The same of one that has so many bytes at least, which are looked at together; some twice, not one after the other.
+fn all_plain<const COUNT: usize>(value: &[u8]) -> bool {
+    let mut pieces = value.chunks_exact(COUNT).filter_map(<[u8]>::first_chunk::<COUNT>);
+    pieces.all(|piece| are_plain(piece))
+        && value.last_chunk::<COUNT>().is_none_or(|last| are_plain(last))
+}
+
+#[inline]
+fn are_plain(bytes: &[u8]) -> bool {
     // Without a way out of the loop, so that it takes many bytes at once.
-    value.iter().fold(true, |is_plain, byte| {
+    bytes.iter().fold(true, |is_plain, byte| {
         is_plain & (32..127).contains(byte) & (*byte != b'"') & (*byte != b'\\')
     })
 }
@@ -428,5 +445,19 @@ mod tests {
         assert_eq!(run(escape_standard, None), "-");
         assert_eq!(run(escape_json, Some(b"a\"\n\x01")), "a\\\"\\n\\u0001");
         assert_eq!(run(escape_none, None), "");
+    }
+
+    #[test]
+    fn a_value_is_plain_as_byte_by_byte() {
+        for length in 0..40 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut value = vec![b'x'; length];
+                    value[at] = byte;
+                    assert_eq!(is_plain(&value), are_plain(&value), "{length} {at} {byte}");
+                }
+            }
+        }
+        assert!(is_plain(b""));
     }
 }

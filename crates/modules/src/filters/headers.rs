@@ -211,10 +211,13 @@ fn preview(exchange: &mut Exchange, response: &Response, value: &Template) {
 /// Puts the challenges of authentications into the answer, and where a redirect led that another page took the place of. As nginx, also when an error page or another failure took
 /// the place of their 401; other statuses may have them too (RFC 9110, section 11.6.1).
 pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
-    let challenges = std::mem::take(&mut exchange.challenges);
-    response.fields.splice(0..0, challenges);
-    let replaced = exchange.replaced_location.take();
-    response.location = response.location.take().or(replaced);
+    if !exchange.challenges.is_empty() {
+        let challenges = std::mem::take(&mut exchange.challenges);
+        response.fields.splice(0..0, challenges);
+    }
+    if let Some(replaced) = exchange.replaced_location.take() {
+        response.location.get_or_insert(replaced);
+    }
 }
 
 /// Makes room for fields behind the content: it has to come in chunks or frames then.

@@ -23,7 +23,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
         return;
     }
     let Some(length) = response.content_length else { return };
-    let whole = segments(response);
+    let is_at_hand = matches!(response.body, Body::Segments(_) | Body::Memory(_));
     let wanted = match exchange.request.known(exchange.request.known.range) {
         Some(value) if is_current(exchange, response) => {
             parse(value, length, usize::try_from(parts_max).unwrap_or(usize::MAX))
@@ -33,7 +33,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     let wanted = match wanted {
         // Of a page that still arrives only one piece can be cut, and only if its end is waited
         // for anyway.
-        Wanted::Parts(parts) if whole.is_none() && (parts.len() > 1 || !may_be_cut(response)) => {
+        Wanted::Parts(parts) if !is_at_hand && (parts.len() > 1 || !may_be_cut(response)) => {
             Wanted::Whole
         }
         wanted => wanted,
@@ -63,7 +63,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             response.reason = None;
             response.remove(b"accept-ranges");
             response.remove(b"content-range");
-            match (&parts[..], whole) {
+            match (&parts[..], segments(response)) {
                 ([part], Some(whole)) => single(response, &whole, part, length),
                 (parts, Some(whole)) => multiple(exchange, response, &whole, parts, length),
                 ([part], None) => streamed(response, part, length),

@@ -24,7 +24,7 @@ fn judged(
         .iter()
         .map(|(n, v)| (Bytes::copy_from_slice(n.as_bytes()), Bytes::copy_from_slice(v.as_bytes())))
         .collect();
-    let head = Head { status, reason: None, fields: std::rc::Rc::new(fields) };
+    let head = Head { status, reason: None, fields: fields.into() };
     let conf = settings::with_prefix(location, &yorozu_gateway::fastcgi::FAMILY);
     freshness(&head, conf, NOW * 1000, is_authorized)
 }

@@ -8,8 +8,9 @@ mod chunked;
 pub use answer::{Answer, AnswerError, AnswerReader};
 pub use chunked::{BareLf, Chunked, ChunkedStep};
 
+use crate::eights::{line_break, name_bytes, target_bytes};
 use crate::{WireError, target};
-use memchr::{memchr, memchr3};
+use memchr::memchr;
 use std::ops::Range;
 
 /// Offsets into the head's bytes.
@@ -70,8 +71,9 @@ pub struct FieldRules {
 }
 
 /// `usize` offsets of a head fit: heads are bounded far below 4 GiB by the connection.
+#[inline]
 fn span(start: usize, end: usize) -> Span {
-    let narrow = |offset: usize| u32::try_from(offset).expect("heads are bounded below 4 GiB");
+    let narrow = |offset: usize| u32::try_from(offset).unwrap_or(u32::MAX);
     narrow(start)..narrow(end)
 }
 
@@ -104,9 +106,9 @@ pub fn request_line(input: &[u8]) -> Result<Option<RequestLine>, WireError> {
         Some(_) => return Err(WireError::Method),
     }
     let target_start = skip_spaces(input, method.end);
-    let target_bytes =
-        input[target_start..].iter().take_while(|byte| is_target_byte(**byte)).count();
-    let target = target_start..target_start + target_bytes;
+    let near = target_start + target_bytes(&input[target_start..]);
+    let behind = input[near..].iter().take_while(|byte| is_target_byte(**byte)).count();
+    let target = target_start..near + behind;
     let Some(after) = input.get(target.end) else {
         // A host may start with a digit, a path may not.
         if &input[method] != b"CONNECT" {
@@ -156,6 +158,10 @@ fn version_and_end(
     input: &[u8],
     from: usize,
 ) -> Result<Option<(Version, usize, usize)>, WireError> {
+    // As nearly all requests have it.
+    if input.get(from..).is_some_and(|rest| rest.starts_with(b" HTTP/1.1\r\n")) {
+        return Ok(Some((Version::V11, from + 9, from + 11)));
+    }
     let at = skip_spaces(input, from);
     match input.get(at) {
         None => return Ok(None),
@@ -245,21 +251,86 @@ pub fn fields(
 ) -> Result<(), WireError> {
     let mut at = from;
     while at < to {
-        let rest = &input[at..to];
-        // A NUL before the end of a line ends it wrongly.
-        let length = memchr3(b'\r', b'\n', b'\0', rest).ok_or(WireError::FieldLine)?;
-        let end_bytes = match &rest[length..] {
-            [b'\r', b'\n', ..] => 2,
-            [b'\n', ..] => 1,
-            _ => return Err(WireError::FieldLine),
-        };
-        if length == 0 {
-            return Ok(());
+        match next_line(&input[..to], at, rules, |byte| byte == b' ')? {
+            Line::Field(field, end) => {
+                out.push(field);
+                at = end;
+            }
+            Line::Empty(_) => return Ok(()),
+            Line::Partial => return Err(WireError::FieldLine),
         }
-        out.push(field(&rest[..length], at, rules, |byte| byte == b' ')?);
-        at += length + end_bytes;
     }
     Ok(())
+}
+
+/// As [`fields`], of a head whose end was not looked for; returns it. `None` if it is not there, and for what `fields` refuses: the
+/// end is not known then.
+pub fn fields_at_once(
+    input: &[u8],
+    from: usize,
+    rules: FieldRules,
+    out: &mut Vec<Field>,
+) -> Option<usize> {
+    let mut at = from;
+    loop {
+        match next_line(input, at, rules, |byte| byte == b' ').ok()? {
+            Line::Field(field, end) => {
+                out.push(field);
+                at = end;
+            }
+            Line::Empty(end) => return Some(end),
+            Line::Partial => return None,
+        }
+    }
+}
+
+/// A line of a field section, and the position behind it.
+enum Line {
+    Field(Field, usize),
+    /// The section ends.
+    Empty(usize),
+    /// Its end has not arrived.
+    Partial,
+}
+
+/// The line at a position; what `is_around` a value is no part of it.
+#[inline]
+fn next_line(
+    input: &[u8],
+    at: usize,
+    rules: FieldRules,
+    is_around: impl Fn(u8) -> bool,
+) -> Result<Line, WireError> {
+    let rest = &input[at..];
+    match rest {
+        [b'\r', b'\n', ..] => return Ok(Line::Empty(at + 2)),
+        [b'\n', ..] => return Ok(Line::Empty(at + 1)),
+        _ => {}
+    }
+    // Most names are of bytes that any name may have, up to the colon: no line ends before it.
+    let plain = name_bytes(rest);
+    let colon = Some(plain).filter(|at| *at > 0 && rest.get(*at) == Some(&b':'));
+    let searched = colon.unwrap_or(0);
+    // A NUL before the end of a line ends it wrongly.
+    let Some(length) = line_break(&rest[searched..]) else { return Ok(Line::Partial) };
+    let length = searched + length;
+    let end_bytes = match rest[length..] {
+        [b'\n', ..] => 1,
+        [b'\r', b'\n', ..] => 2,
+        [b'\r'] => return Ok(Line::Partial),
+        _ => return Err(WireError::FieldLine),
+    };
+    let end = at + length + end_bytes;
+    let line = &rest[..length];
+    let Some(colon) = colon else {
+        return Ok(Line::Field(unusual_field(line, at, rules, is_around)?, end));
+    };
+    let field = Field {
+        name: span(at, at + colon),
+        value: value(line, at, colon + 1, is_around),
+        is_invalid: false,
+    };
+    Ok(Line::Field(field, end))
 }
 
 /// Kinds of bytes in a field name, beside those of any name: bits that a whole name is judged by.
@@ -289,7 +360,8 @@ const NAME_BYTES: [u8; 256] = {
 };
 
 /// A line without its end, NUL and CR; what `is_around` a value is no part of it.
-fn field(
+#[inline(never)]
+fn unusual_field(
     line: &[u8],
     at: usize,
     rules: FieldRules,
@@ -301,19 +373,24 @@ fn field(
         kinds |= kind;
         kind == COLON
     });
-    let name = &line[..colon.unwrap_or(line.len())];
-    if name.is_empty() || kinds & BROKEN != 0 {
+    let name_bytes = colon.unwrap_or(line.len());
+    if name_bytes == 0 || kinds & BROKEN != 0 {
         return Err(WireError::FieldLine);
     }
     let is_invalid = kinds & OTHER != 0 || (kinds & UNDERSCORE != 0 && !rules.underscores);
-    let value = colon.map(|colon| &line[colon + 1..]).unwrap_or_default();
-    let value = trimmed(value, is_around);
-    let value_at = at + name.len() + 1;
-    Ok(Field {
-        name: span(at, at + name.len()),
-        value: span(value_at + value.start, value_at + value.end),
-        is_invalid,
-    })
+    let value = match colon {
+        Some(colon) => value(line, at, colon + 1, is_around),
+        // It stands behind the colon that is not there.
+        None => span(at + name_bytes + 1, at + name_bytes + 1),
+    };
+    Ok(Field { name: span(at, at + name_bytes), value, is_invalid })
+}
+
+/// The value that begins at a position of a line.
+#[inline]
+fn value(line: &[u8], at: usize, from: usize, is_around: impl Fn(u8) -> bool) -> Span {
+    let value = trimmed(&line[from..], is_around);
+    span(at + from + value.start, at + from + value.end)
 }
 
 /// The part of a value without what stands around it.
@@ -345,6 +422,9 @@ pub struct StatusLine {
 /// RFC 9112, section 4; as nginx, several spaces before the status, and the reason may be missing.
 pub fn status_line(input: &[u8]) -> Result<Option<StatusLine>, WireError> {
     const NAME: &[u8] = b"HTTP/";
+    if let Some(line) = usual_status_line(input) {
+        return Ok(Some(line));
+    }
     let broken = WireError::UpstreamStatus;
     let start = &input[..input.len().min(NAME.len())];
     if !NAME.starts_with(start) {
@@ -367,6 +447,20 @@ pub fn status_line(input: &[u8]) -> Result<Option<StatusLine>, WireError> {
     let reason_start = skip_spaces(line, status_end);
     let reason = span(reason_start, line.len());
     Ok(Some(StatusLine { version, status, reason, consumed: end + 1 }))
+}
+
+/// One that is as nearly all answers have it.
+fn usual_status_line(input: &[u8]) -> Option<StatusLine> {
+    let (digits, rest) = input.strip_prefix(b"HTTP/1.1 ")?.split_first_chunk::<4>()?;
+    let [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b' '] = *digits else { return None };
+    let status = [a, b, c].iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
+    let length = line_break(rest)?;
+    if rest.starts_with(b" ") || !rest[length..].starts_with(b"\r\n") {
+        return None;
+    }
+    let start = input.len() - rest.len();
+    let (reason, consumed) = (span(start, start + length), start + length + 2);
+    Some(StatusLine { version: Version::V11, status, reason, consumed })
 }
 
 /// Reads the head a CGI program or HTTP upstream wrote: field lines up to an empty line.
@@ -411,20 +505,14 @@ fn upstream_lines(
     let is_around = |byte| matches!(byte, b' ' | b'\t');
     let mut at = from;
     loop {
-        let rest = &input[at..];
-        // A NUL before the end of a line ends it wrongly.
-        let Some(length) = memchr3(b'\r', b'\n', b'\0', rest) else { return Ok(None) };
-        let end_bytes = match rest[length..] {
-            [b'\n', ..] => 1,
-            [b'\r', b'\n', ..] => 2,
-            [b'\r'] => return Ok(None),
-            _ => return Err(WireError::UpstreamHead),
-        };
-        if length == 0 {
-            return Ok(Some(at + end_bytes));
+        match next_line(input, at, rules, is_around)? {
+            Line::Field(field, end) => {
+                out.push(field);
+                at = end;
+            }
+            Line::Empty(end) => return Ok(Some(end)),
+            Line::Partial => return Ok(None),
         }
-        out.push(field(&rest[..length], at, rules, is_around)?);
-        at += length + end_bytes;
     }
 }
 
@@ -469,6 +557,11 @@ mod tests {
         };
         let broken = Err(WireError::UpstreamStatus);
         assert_eq!(read("HTTP/1.1 200 OK\r\n"), Ok(Some((Version::V11, 200, "OK".into()))));
+        for text in ["HTTP/1.1 200 OK\n", "HTTP/1.1  200  OK\r\n", "HTTP/1.1 200  OK\r\n"] {
+            assert_eq!(read(text), Ok(Some((Version::V11, 200, "OK".into()))), "{text:?}");
+        }
+        assert_eq!(read("HTTP/1.1 404 \r\n"), Ok(Some((Version::V11, 404, String::new()))));
+        assert_eq!(read("HTTP/1.1 200 O\tK\r\n"), Ok(Some((Version::V11, 200, "O\tK".into()))));
         assert_eq!(read("HTTP/1.0  404\n"), Ok(Some((Version::V10, 404, String::new()))));
         assert_eq!(read("HTTP/1.1 103 Early Hi"), Ok(None));
         assert_eq!(read("HT"), Ok(None));
@@ -553,6 +646,39 @@ mod tests {
         ] {
             assert_eq!(parsed(text), Err(WireError::FieldLine), "{text:?}");
         }
+    }
+
+    #[test]
+    fn fields_read_at_once_are_those_behind_whose_end_was_looked_for() {
+        let heads = [
+            "\r\n",
+            "\nbody",
+            "Host: a.example\r\nX-Long-Name_1: v\r\nA:b\nC:\td \r\n\r\nGET / HTTP/1.1\r\n",
+            "No-Colon\r\nA:\r\nAccept: text/html, */*; q=0.8\r\n\r\n",
+        ];
+        let both = |head: &[u8]| {
+            let (mut at_once, mut after) = (Vec::new(), Vec::new());
+            let rules = FieldRules::default();
+            let found = fields_at_once(head, 0, rules, &mut at_once).map(|end| (end, at_once));
+            let end = fields_end(head, 0, 0);
+            let read = end.map(|end| fields(head, 0, end, rules, &mut after).map(|()| end));
+            let wanted = read.and_then(Result::ok).map(|end| (end, after));
+            assert_eq!(found, wanted, "{:?}", String::from_utf8_lossy(head));
+            found.is_some()
+        };
+        let mut count = 0;
+        for head in heads {
+            for at in 0..head.len() {
+                count += usize::from(both(&head.as_bytes()[..at]));
+                for byte in *b"\0\t\n\r :_x\x7f\xff" {
+                    let mut changed = head.as_bytes().to_vec();
+                    changed[at] = byte;
+                    count += usize::from(both(&changed));
+                }
+            }
+            assert!(both(head.as_bytes()));
+        }
+        assert!(count > 300, "{count}");
     }
 
     #[test]

@@ -118,10 +118,31 @@ pub fn of_file(
     response.content_length = Some(length);
     response.last_modified = Some(modified);
     if location.http_core().etag {
-        response.etag = format!("\"{modified:x}-{length:x}\"").into();
+        response.etag = etag(modified, length);
     }
     response.body = Body::Segments(segments);
     response
+}
+
+/// `"modified-length"` in hexadecimal digits, as nginx.
+fn etag(modified: i64, length: u64) -> Bytes {
+    const ROOM: usize = 35;
+    // By hand, and from its end: `fmt` costs ten times as much.
+    let (mut text, mut at) = ([b'"'; ROOM], ROOM - 1);
+    for (number, before) in [(length, b'-'), (u64::from_ne_bytes(modified.to_ne_bytes()), b'"')] {
+        let mut rest = number;
+        loop {
+            at -= 1;
+            text[at] = b"0123456789abcdef"[(rest % 16) as usize];
+            rest /= 16;
+            if rest == 0 {
+                break;
+            }
+        }
+        at -= 1;
+        text[at] = before;
+    }
+    Bytes::copy_from_slice(&text[at..])
 }
 
 /// What lies compressed beside the file asked for.

@@ -32,9 +32,9 @@ fn of_names(eight: u64) -> u64 {
         (seven + ONES * u64::from(0x80 - low)) & !(seven + ONES * u64::from(0x7f - high))
     };
     let seven = eight & !HIGHEST;
-    let letters = between(seven | ONES * 0x20, b'a', b'z');
+    let letters = between(seven | (ONES * 0x20), b'a', b'z');
     let digits = between(seven, b'0', b'9');
-    let hyphens = !((seven ^ ONES * u64::from(b'-')) + ONES * 0x7f);
+    let hyphens = !((seven ^ (ONES * u64::from(b'-'))) + ONES * 0x7f);
     (letters | digits | hyphens) & !eight & HIGHEST
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn name_bytes(text: &[u8]) -> usize {
 pub(crate) fn target_bytes(text: &[u8]) -> usize {
     let mut rest = text;
     while let Some((eight, behind)) = split(rest) {
-        let found = below(eight, b' ' + 1) | below(eight ^ ONES * 0x7f, 1);
+        let found = below(eight, b' ' + 1) | below(eight ^ (ONES * 0x7f), 1);
         if found != 0 {
             return text.len() - rest.len() + first(found);
         }

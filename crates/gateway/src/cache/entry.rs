@@ -22,6 +22,8 @@ pub fn collector(
     response: &Response,
     started: std::time::Instant,
 ) -> Option<Box<Collector>> {
+    // It is large, and without a cache there is none: not to be taken in vain.
+    exchange.pass.of::<Plan>()?;
     storing::objections(exchange, conf);
     let mut plan = exchange.pass.take::<Plan>()?;
     let making = plan.making.take()?;

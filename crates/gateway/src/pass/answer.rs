@@ -88,10 +88,7 @@ pub async fn accept(
     }
     response.upstream_validates = exchange.pass.of::<Plan>().is_none();
     let is_cacheable = cache::is_cacheable(exchange);
-    let collector = match exchange.pass.of::<Plan>() {
-        Some(_) => collector(exchange, conf.cache, &head, &response, fetched.started),
-        None => None,
-    };
+    let collector = collector(exchange, conf.cache, &head, &response, fetched.started);
     settle_ranges(is_cacheable, &mut response);
     response.location = response.location.map(|path| error_page::absolute(exchange, &path));
     let saver = Saver::start(exchange, &conf, &response).map(Box::new);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::base::timer::Timer;
-use yorozu_kernel::config::http_core::LingeringClose;
+use yorozu_kernel::config::http_core::{self, LingeringClose};
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::exchange::keep_alive;

@@ -34,6 +34,7 @@ pub(crate) struct Found {
 }
 
 type Packet = Message<Vec<u8>>;
+type DomainName = Name<Vec<u8>>;
 
 /// Asks for `host`'s addresses (`Rtype::A`, `Rtype::AAAA`) until a server answers; the caller bounds the time.
 ///
@@ -106,10 +107,10 @@ async fn follow(
     servers: &[SocketAddr],
     host: &str,
     rtype: Rtype,
-    mut read: impl FnMut(&Packet, &Name<Vec<u8>>) -> Result<bool, ParseError>,
+    mut read: impl FnMut(&Packet, &DomainName) -> Result<bool, ParseError>,
 ) -> Result<(), ResolveFault> {
     // Without a server to ask, a name is not found, as with nginx.
-    let name: Name<Vec<u8>> = host.parse().map_err(|_| ResolveFault::NotFound)?;
+    let name: DomainName = host.parse().map_err(|_| ResolveFault::NotFound)?;
     let mut names = vec![name];
     loop {
         let asked = names.len();
@@ -130,7 +131,7 @@ async fn follow(
 }
 
 /// The names of an answer that stand for others.
-fn aliases(answer: &Packet) -> Result<Vec<(Name<Vec<u8>>, Name<Vec<u8>>)>, ParseError> {
+fn aliases(answer: &Packet) -> Result<Vec<(DomainName, DomainName)>, ParseError> {
     let records = answer.answer()?.limit_to_in::<Cname<_>>();
     records.map(|record| record.map(|r| (r.owner().to_vec(), r.data().cname().to_vec()))).collect()
 }
@@ -144,7 +145,7 @@ fn least(known: &mut Option<Duration>, other: Duration) {
     *known = Some(known.map_or(other, |known| known.min(other)));
 }
 
-fn question(name: &Name<Vec<u8>>, rtype: Rtype) -> Result<Packet, ResolveFault> {
+fn question(name: &DomainName, rtype: Rtype) -> Result<Packet, ResolveFault> {
     let mut id = [0; 2];
     aws_lc_rs::rand::fill(&mut id).map_err(|_| ResolveFault::Failed)?;
     let mut message = MessageBuilder::new_vec();
@@ -158,7 +159,7 @@ fn question(name: &Name<Vec<u8>>, rtype: Rtype) -> Result<Packet, ResolveFault> 
 /// Adds what an answer says of the name at the end of its aliases.
 fn read(
     answer: &Packet,
-    last: &Name<Vec<u8>>,
+    last: &DomainName,
     rtype: Rtype,
     found: &mut Found,
 ) -> Result<(), ParseError> {

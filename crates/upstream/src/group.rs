@@ -862,7 +862,7 @@ mod tests {
         let held = (select(), select());
         assert!(held.0.is_some() && held.1.is_some() && select().is_none());
         group.resolved("name", Vec::new());
-        group.resolved("name", vec![template.clone()]);
+        group.resolved("name", vec![template]);
         assert!(select().is_none());
         drop(held);
         assert_eq!([select(), select(), select()].iter().flatten().count(), 2);

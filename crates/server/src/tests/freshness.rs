@@ -20,7 +20,7 @@ fn judged(
     let text = format!("http {{ server {{ location / {{ {conf} }} }} }}");
     let config = crate::testing::config(&text);
     let location = config.locations.iter().find(|location| &location.name[..] == b"/").unwrap();
-    let fields = fields
+    let fields: Vec<_> = fields
         .iter()
         .map(|(n, v)| (Bytes::copy_from_slice(n.as_bytes()), Bytes::copy_from_slice(v.as_bytes())))
         .collect();

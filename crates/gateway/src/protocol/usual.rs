@@ -24,7 +24,7 @@ macro_rules! among {
 
 /// `text`, if it is one of these to the letter.
 fn known(text: &[u8]) -> Option<&'static [u8]> {
-    // By length: few are compared, and those as numbers of so many bytes.
+    // By length: few are compared, and those as numbers of that length.
     match text.len() {
         0 => Some(b""),
         2 => among!(text, b"OK"),

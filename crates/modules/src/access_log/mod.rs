@@ -267,7 +267,7 @@ fn is_plain(value: &[u8]) -> bool {
     }
 }
 
-/// The same of one that has so many bytes at least, which are looked at together; some twice, not one after the other.
+/// The same of one with this many bytes at least, which are looked at together; some twice, not one after the other.
 fn all_plain<const COUNT: usize>(value: &[u8]) -> bool {
     let mut pieces = value.chunks_exact(COUNT).filter_map(<[u8]>::first_chunk::<COUNT>);
     pieces.all(|piece| are_plain(piece))

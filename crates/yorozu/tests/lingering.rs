@@ -1,4 +1,4 @@
-//! `lingering_close` and its times: what becomes of what a client still sends when its answer is known.
+//! `lingering_close` and its times: whether what a client still sends is read once its answer is known.
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
@@ -47,7 +47,7 @@ fn answered(port: u16, path: &str, length: usize) -> (u16, TcpStream) {
     (String::from_utf8_lossy(&answer[9..12]).parse().unwrap(), stream)
 }
 
-/// Whether the server takes so many more bytes.
+/// Whether the server takes this many more bytes.
 fn takes(stream: &mut TcpStream, bytes: usize) -> bool {
     (0..bytes / 10_000).all(|_| stream.write_all(&[b'x'; 10_000]).is_ok())
 }

@@ -23,6 +23,7 @@ struct Seen {
     requests: Vec<String>,
     /// By method and target: how often it was asked for.
     counts: HashMap<String, usize>,
+    is_over: bool,
 }
 
 /// Listens at two ports.
@@ -44,6 +45,9 @@ impl Origin {
             let (port, seen) = (listener.local_addr().unwrap().port(), Arc::clone(&seen));
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
+                    if seen.lock().unwrap().is_over {
+                        return;
+                    }
                     // Content that was announced and does not come is the end.
                     let _ = stream.set_read_timeout(Some(Duration::from_secs(9)));
                     let seen = Arc::clone(&seen);
@@ -66,6 +70,16 @@ impl Origin {
     /// The requests since this was called last.
     pub(crate) fn seen(&self) -> Vec<String> {
         std::mem::take(&mut self.seen.lock().unwrap().requests)
+    }
+}
+
+impl Drop for Origin {
+    /// Its ports are needed: there are thousands of rounds.
+    fn drop(&mut self) {
+        self.seen.lock().unwrap().is_over = true;
+        for port in self.ports {
+            let _ = TcpStream::connect(("127.0.0.1", port));
+        }
     }
 }
 

@@ -600,7 +600,7 @@ def test_kill_9_at_any_moment():
                     time.sleep(draw.random())
                 server.kill()
                 # What has its name is whole, and certificates have their keys.
-                for path in state.glob('*.crt') if state.exists() else ():
+                for path in state.glob('[!.]*.crt') if state.exists() else ():
                     public = details(path.read_text(), '-pubkey')
                     keys = [key for key in state.glob(path.name[:-4] + '*key')]
                     found = [subprocess.run(['openssl', 'pkey', '-pubout', '-in', key], capture_output=True, text=True,

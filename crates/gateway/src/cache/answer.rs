@@ -13,7 +13,7 @@ use std::sync::Arc;
 use yorozu_cache::{Entry, EntryBody, EntryHead, Flow, Follower, Zone};
 use yorozu_http::range::{self, Wanted};
 use yorozu_kernel::exchange::Exchange;
-use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored};
+use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored, Stored};
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::{Body, Response, Segment, StoredPage};
@@ -34,6 +34,7 @@ pub fn answer(
     exchange.cache_report.ttl = Some(entry.head.fresh_until - now);
     exchange.cache_report.saved = entry.head.made_in;
     entry.touch(exchange.now());
+    exchange.stored = Some(Stored::Entry(Arc::clone(entry)));
     let head = &entry.head;
     if let Some(status) = intercepted(exchange, conf, head.status) {
         exchange.keep_challenges(status, &head.fields);
@@ -111,7 +112,8 @@ fn body(entry: &Entry, range: Range<u64>) -> Body {
 }
 
 /// A response that is still being made by another request, read along.
-pub fn answer_along(exchange: &mut Exchange, flow: &Flow, follower: Follower) -> Outcome {
+pub fn answer_along(exchange: &mut Exchange, flow: &Arc<Flow>, follower: Follower) -> Outcome {
+    exchange.stored = Some(Stored::Flow(Arc::clone(flow)));
     exchange.cache_status = Some(CacheStatus::Hit);
     exchange.cache_report.is_hit = true;
     let head = &flow.head;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use yorozu_cache::EntryHead;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::Exchange;
-use yorozu_kernel::exchange::cached::NotStored;
+use yorozu_kernel::exchange::cached::{CHARSET_MARK, NotStored};
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::Context;
 
@@ -131,20 +131,17 @@ fn entry_head(
     })
 }
 
-/// Between a stored type and the charset that its text is to be in; no type holds it.
-const MARK: u8 = 0;
-
 /// The type, and the charset that the upstream wants.
 pub(super) fn stored_type(response: &Response) -> Bytes {
     match &response.charset {
-        Some(charset) => [&response.content_type[..], &[MARK], charset].concat().into(),
+        Some(charset) => [&response.content_type[..], &[CHARSET_MARK], charset].concat().into(),
         None => response.content_type.clone(),
     }
 }
 
 /// What [`stored_type`] joined, given to a response.
 pub(super) fn place_type(stored: &Bytes, response: &mut Response) {
-    match memchr::memchr(MARK, stored) {
+    match memchr::memchr(CHARSET_MARK, stored) {
         Some(at) => {
             response.content_type = stored.slice(..at);
             response.charset = Some(stored.slice(at + 1..));

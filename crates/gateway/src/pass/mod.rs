@@ -38,7 +38,7 @@ use yorozu_kernel::config::shared::Collected;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::Report;
 use yorozu_kernel::exchange::conf::LocationConf;
-use yorozu_kernel::exchange::engine::Later;
+use yorozu_kernel::exchange::engine::{Later, no_fields};
 use yorozu_kernel::exchange::handler::Handler;
 use yorozu_kernel::exchange::outcome::{Outcome, Pending};
 
@@ -96,7 +96,13 @@ pub fn settings<'a>(location: &'a LocationConf, protocol: &dyn Protocol) -> Sett
 fn respond(exchange: &mut Exchange, protocol: &dyn Protocol) -> Outcome {
     let config = Rc::clone(&exchange.conf);
     let location = config.location(exchange.location);
-    // As nginx: what is said of the cache is said by the gateway that was asked last, and by one without a cache nothing.
+    // As nginx: variables tell of the gateway that was asked last, and of nothing before it has an answer.
+    exchange.stored = None;
+    if !exchange.upstream_fields.is_empty() {
+        exchange.upstream_fields = no_fields();
+        exchange.upstream_trailers.clear();
+    }
+    // The same goes for the cache: one without a cache says nothing of it.
     if exchange.cache_report.is_made() {
         exchange.cache_status = None;
         exchange.cache_report = Report::default();

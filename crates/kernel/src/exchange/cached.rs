@@ -1,7 +1,11 @@
 //! What the cache did for a request and why: `$upstream_cache_status`, and `Cache-Status` of RFC 9211.
 
 use crate::base::tally::Tally;
+use std::borrow::Cow;
 use std::io::Write as _;
+use std::sync::Arc;
+use yorozu_cache::{Entry, EntryHead, Flow};
+use yorozu_http::date;
 
 /// Why an answer is not stored; words of `$cache_detail`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -87,6 +91,42 @@ impl NotStored {
             Self::Loop => "loop",
             Self::Tags => "tags",
         }
+    }
+}
+
+/// Between a stored type and the charset that its text is to be in; no type holds it.
+pub const CHARSET_MARK: u8 = 0;
+
+/// A stored response that a client gets.
+#[derive(Clone, Debug)]
+pub enum Stored {
+    Entry(Arc<Entry>),
+    /// One that is still being stored.
+    Flow(Arc<Flow>),
+}
+
+impl Stored {
+    fn head(&self) -> &EntryHead {
+        match self {
+            Self::Entry(entry) => &entry.head,
+            Self::Flow(flow) => &flow.head,
+        }
+    }
+
+    /// The values of a field of the upstream's, of those that are stored.
+    pub fn values(&self, name: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
+        let head = self.head();
+        let own = match name {
+            b"content-type" => head.content_type.split(|byte| *byte == CHARSET_MARK).next(),
+            b"etag" => Some(&head.etag[..]),
+            _ => None,
+        };
+        let time = head.last_modified.filter(|_| name == b"last-modified");
+        let fields = head.fields.iter().filter(move |(found, _)| found.eq_ignore_ascii_case(name));
+        let own = own.filter(|value| !value.is_empty()).map(Cow::Borrowed);
+        own.into_iter()
+            .chain(time.map(|time| Cow::Owned(date::format(time).into_bytes())))
+            .chain(fields.map(|(_, value)| Cow::Borrowed(&value[..])))
     }
 }
 

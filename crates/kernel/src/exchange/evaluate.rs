@@ -166,20 +166,18 @@ impl Variable {
                 name => append_joined(named(&exchange.request, name), b", ", out),
             },
             Self::SentField(name) => sent_field(exchange, name, out),
-            Self::UpstreamField(name) => {
-                append_joined(of(&exchange.upstream_fields, name), b", ", out)
-            }
+            Self::UpstreamField(name) => match &exchange.stored {
+                Some(stored) => append_joined(stored.values(name), b", ", out),
+                None => append_joined(of(&exchange.upstream_fields, name), b", ", out),
+            },
             Self::SentTrailer(name) => append_joined(of(&exchange.sent.trailers, name), b", ", out),
             Self::UpstreamTrailer(name) => {
                 append_joined(of(&exchange.upstream_trailers, name), b", ", out)
             }
-            Self::UpstreamCookie(name) => {
-                let fields = exchange.upstream_fields.iter();
-                let mut values = fields
-                    .filter(|(n, _)| n.eq_ignore_ascii_case(b"set-cookie"))
-                    .filter_map(|(_, v)| set_cookie(v, name));
-                values.next().is_some_and(|value| put(out, value))
-            }
+            Self::UpstreamCookie(name) => match &exchange.stored {
+                Some(stored) => put_set_cookie(stored.values(b"set-cookie"), name, out),
+                None => put_set_cookie(of(&exchange.upstream_fields, b"set-cookie"), name, out),
+            },
             Self::Cookie(name) => {
                 let mut cookies = exchange.request.values(b"cookie");
                 cookies.find_map(|value| field::cookie(value, name)).is_some_and(|v| put(out, v))
@@ -264,6 +262,15 @@ fn named<'a>(request: &'a Request, name: &'a [u8]) -> impl Iterator<Item = &'a [
 /// The values of `name` among fields.
 fn of<'a>(fields: &'a [(Bytes, Bytes)], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &value[..])
+}
+
+/// The value of the first cookie of a name that fields set.
+fn put_set_cookie(
+    mut fields: impl Iterator<Item = impl AsRef<[u8]>>,
+    name: &[u8],
+    out: &mut Vec<u8>,
+) -> bool {
+    fields.any(|field| set_cookie(field.as_ref(), name).is_some_and(|value| put(out, value)))
 }
 
 fn set_cookie<'a>(value: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {

@@ -207,6 +207,8 @@ pub struct Exchange {
     pub cache_report: cached::Report,
     /// Field lines of the upstream's response head, for `$upstream_http_*`.
     pub upstream_fields: FieldLines,
+    /// The stored response that takes the place of an upstream's, for the same.
+    pub stored: Option<cached::Stored>,
     /// Which of the upstream's trailers the client gets, by their names (`proxy_pass_trailers`).
     pub passes_trailer: Option<fn(&Exchange, &[u8]) -> bool>,
     /// Fields behind the upstream's body, for `$upstream_trailer_*`.
@@ -274,6 +276,7 @@ impl Exchange {
             replaced_location: None,
             cache_report: cached::Report::default(),
             upstream_fields: no_fields(),
+            stored: None,
             passes_trailer: None,
             upstream_trailers: Vec::new(),
             sent: response::SentHead::default(),

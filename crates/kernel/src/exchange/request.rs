@@ -322,8 +322,8 @@ impl Request {
 }
 
 /// Appends `values` with `separator` between them; `false` if there are none.
-pub fn append_joined<'a>(
-    values: impl Iterator<Item = &'a [u8]>,
+pub fn append_joined(
+    values: impl Iterator<Item = impl AsRef<[u8]>>,
     separator: &[u8],
     out: &mut Vec<u8>,
 ) -> bool {
@@ -332,7 +332,7 @@ pub fn append_joined<'a>(
         if is_found {
             out.extend_from_slice(separator);
         }
-        out.extend_from_slice(value);
+        out.extend_from_slice(value.as_ref());
         is_found = true;
     }
     is_found

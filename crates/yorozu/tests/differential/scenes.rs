@@ -260,8 +260,8 @@ const FOR_ALL: &[&str] = &[
 ];
 
 /// Not among them, as they are known to differ: `proxy_buffering off` (answers are stored all the same), `keepalive_timeout` and
-/// `keepalive_requests` (nginx looks at each location that a request passes through), and, not mended yet, `$upstream_http_…` (of a
-/// stored answer it is empty here).
+/// `keepalive_requests` (nginx looks at each location that a request passes through), and `$upstream_http_…` (of a stored answer nginx
+/// has those that are hidden, too).
 const SETTINGS: &[&str] = &[
     "proxy_cache z",
     "proxy_cache z",

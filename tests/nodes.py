@@ -29,6 +29,10 @@ class Origin(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         ASKED[self.path] += 1
+        if VERSIONS[self.path] < 0:
+            # It fails.
+            self.close_connection = True
+            return
         text = str(VERSIONS[self.path]).encode()
         if 'slow' in self.path:
             time.sleep(0.5)
@@ -41,7 +45,8 @@ class Origin(http.server.BaseHTTPRequestHandler):
         if 'private' in self.path or 'ends' in self.path and VERSIONS[self.path]:
             self.send_header('Set-Cookie', 'a=b')
         self.send_header('Content-Type', 'text/plain')
-        self.send_header('Cache-Control', f'max-age={20 if "ends" in self.path else 3600}')
+        life = 20 if 'ends' in self.path else 1 if 'brief' in self.path else 3600
+        self.send_header('Cache-Control', f'max-age={life}' + ', stale-if-error=60' * ('brief' in self.path))
         self.send_header('Surrogate-Key', f'all page{self.path.replace("/", "-")}')
         self.send_header('Content-Length', str(len(text)))
         self.end_headers()
@@ -1108,6 +1113,26 @@ def a_page_that_ends_does_not_come_back():
         assert b.page('/2') == (1, 'MISS')
 
 
+def an_expired_page_of_another_node_answers_where_the_origin_fails():
+    with site('ab', shared=SHARED) as (redis, (a, b)):
+        for path in ('/brief', '/brief-purged', '/brief-varied'):
+            a.ask(path, headers={'X-Kind': '0'})
+        until('the pages', lambda: a.shared('stored') >= 3)
+        life = max(redis.ask('PTTL', key) for key in redis.ask('KEYS', '*'))
+        assert 50_000 < life < 61_000, life
+        assert a.purge('/brief-purged') == 'sent'
+        # They expire.
+        time.sleep(1.1)
+        VERSIONS['/brief'] = VERSIONS['/brief-purged'] = VERSIONS['/brief-varied'] = -1
+        assert b.page('/brief') == (0, 'STALE')
+        until('the purge', lambda: b.ask('/brief-purged')[0].status == 502)
+        # Of another variant.
+        assert b.ask('/brief-varied', headers={'X-Kind': '1'})[0].status == 502
+        # Where the origin answers again its answer is taken.
+        VERSIONS['/brief'] = 1
+        assert b.page('/brief') == (1, 'EXPIRED')
+
+
 def a_redis_whose_clock_went_back_brings_no_page_back():
     """It lost the stream, names entries by a lower time than before, and pages are on another server."""
     with Folder() as other, Redis(other) as tier, site('ab', shared=f'redis://127.0.0.1:{tier.port}?timeout=5s') as (redis, (a, b)):
@@ -1571,7 +1596,7 @@ TESTS = {test.__name__: test for test in [
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,
-    a_page_that_ends_does_not_come_back, a_redis_whose_clock_went_back_brings_no_page_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_waited_for_no_longer_than_a_lock,
+    a_page_that_ends_does_not_come_back, an_expired_page_of_another_node_answers_where_the_origin_fails, a_redis_whose_clock_went_back_brings_no_page_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_waited_for_no_longer_than_a_lock,
     a_lease_is_given_back_by_its_holder_alone,
     one_node_makes_a_page_for_all, without_leases_each_node_makes_its_own, a_large_page_is_each_nodes_own, a_new_node_costs_no_page,
     hits_in_memory_do_not_wait_for_the_tier, without_the_tier_pages_are_made, pages_are_shared_over_memcached, other_clients_find_the_memcached_of_a_page, what_cannot_be_is_refused,

@@ -170,6 +170,11 @@ impl EntryHead {
         self.fresh_until > self.stored_at
     }
 
+    /// When it can answer no more, whatever happens: fresh, while it is refreshed, or in place of an origin that fails.
+    pub fn ends(&self) -> i64 {
+        self.fresh_until.max(self.stale_updating_until).max(self.stale_error_until)
+    }
+
     /// Whether it is fresh at `now`, in milliseconds. An entry from the future is not: a clock was set back.
     pub fn is_fresh(&self, now: i64) -> bool {
         now < self.fresh_until && !self.is_purged && now >= self.stored_at - CLOCK_SLACK

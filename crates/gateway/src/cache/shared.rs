@@ -7,7 +7,7 @@ use super::collector::{Made, store};
 use super::decision::Decision;
 use super::plan::Plan;
 use super::settings::Conf;
-use super::{Found, decide, is_of_group, judge, key};
+use super::{Found, decide, expire, is_of_group, judge, key};
 use crate::nodes::{self, Tier, tier};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -92,6 +92,10 @@ async fn take(
     let making = Arc::new(zone.begin());
     let entry = match tier.get(zone, page, &making, now).await {
         tier::Found::Page(entry) => Arc::new(*entry),
+        tier::Found::Stale(entry) => {
+            keep_stale(exchange, conf, page, *entry);
+            return Sought::Nothing;
+        }
         tier::Found::Nothing => return Sought::Nothing,
         tier::Found::Away => return Sought::Away,
     };
@@ -112,11 +116,24 @@ async fn take(
 
 /// Whether the page can answer, and is newer than what this node has.
 fn sought(exchange: &Exchange, conf: &Conf, taken: Taken) -> Sought {
-    let head = &taken.0.head;
-    let stale = exchange.pass.of::<Plan>().and_then(|plan| plan.stale.as_ref());
-    let is_newer = stale.is_none_or(|stale| head.stored_at > stale.head.stored_at);
     let is_hit = matches!(decide(exchange, conf, &taken.0), Decision::Hit);
-    if is_newer && is_hit { Sought::Page(taken) } else { Sought::Nothing }
+    match is_hit && is_newer(exchange, &taken.0) {
+        true => Sought::Page(taken),
+        false => Sought::Nothing,
+    }
+}
+
+fn is_newer(exchange: &Exchange, entry: &Entry) -> bool {
+    let stale = exchange.pass.of::<Plan>().and_then(|plan| plan.stale.as_ref());
+    stale.is_none_or(|stale| entry.head.stored_at > stale.head.stored_at)
+}
+
+/// Has an expired page at hand for an origin that fails, as if it had been stored here. One of a page that varies is another
+/// variant's.
+fn keep_stale(exchange: &mut Exchange, conf: &Conf, page: &Key, entry: Entry) {
+    if is_newer(exchange, &entry) && key::variant(exchange, conf, page, &entry).is_none() {
+        expire(exchange, &Arc::new(entry));
+    }
 }
 
 /// Stores the page and answers with it.

@@ -113,6 +113,8 @@ impl std::fmt::Debug for Tier {
 /// What was found under a key.
 pub enum Found {
     Page(Box<Entry>),
+    /// It is not fresh any more, but may answer in place of an origin that fails.
+    Stale(Box<Entry>),
     /// Nothing that could be used.
     Nothing,
     /// The server is not asked, or does not answer.
@@ -209,7 +211,7 @@ impl Tier {
         }
     }
 
-    /// Looks for a page that is fresh, and not older than any purge this node knows. `making` began before.
+    /// Looks for a page that may answer, and is not older than any purge this node knows. `making` began before.
     pub async fn get(&self, zone: &Zone, key: &Key, making: &Making, now: (i64, i64)) -> Found {
         let name = self.name(key);
         let server = self.server_of(&name);
@@ -246,7 +248,8 @@ impl Tier {
         let is_old = self.bus.is_older(&self.zone, key, &entry.head.tags, known);
         if is_old || !entry.head.is_fresh(now.1) {
             count(&self.figures.old);
-            return Found::Nothing;
+            let may_answer = !is_old && (entry.head.stored_at..entry.head.ends()).contains(&now.1);
+            return if may_answer { Found::Stale(Box::new(entry)) } else { Found::Nothing };
         }
         count(&self.figures.hit);
         Found::Page(Box::new(entry))
@@ -373,9 +376,10 @@ impl Beyond for Tier {
     }
 
     fn stored(&self, key: &Key, entry: &Arc<Entry>, known: Known) {
-        let life = u64::try_from(entry.head.fresh_until - turn::unix_millis()).unwrap_or_default();
+        let now = turn::unix_millis();
+        let life = u64::try_from(entry.head.ends() - now).unwrap_or_default();
         // A part of a page, or one that may only be served while it is renewed, is this node's own.
-        if life == 0 || entry.head.part.is_some() || entry.head.is_purged {
+        if now >= entry.head.fresh_until || entry.head.part.is_some() || entry.head.is_purged {
             return;
         }
         let name = self.name(key);

@@ -313,7 +313,8 @@ def watched():
         shown, showing = inclusive(dump, 'yorozu_kernel::live::viewers::tell_request::{{closure}}::{{closure}}')
         lines, writing = inclusive(dump, 'yorozu_server::live::events::request')
         figures, counting = inclusive(dump, 'yorozu_server::live::figures::of')
-        assert told >= REQUESTS, f'{told} hits were told'
+        # The last one is told behind its answer.
+        assert told >= REQUESTS - 1, f'{told} hits were told'
         each = (telling - showing) // told
         more = each / kept()[1]['metered-hit'].instructions
         print(f'{more:+.2%} for {name}: {each} instructions a hit; {showing // max(shown, 1)} and {writing // max(lines, 1)} for one that is shown, '

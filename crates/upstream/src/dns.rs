@@ -189,7 +189,7 @@ fn read(
 /// cannot help is not.
 async fn ask_servers(servers: &[SocketAddr], question: &Packet) -> Result<Packet, ResolveFault> {
     let first = usize::from(question.header().id());
-    let mut refused = 0;
+    let (mut refused, mut why) = (0, Rcode::REFUSED);
     for turn in 0.. {
         let server = servers[(first + turn) % servers.len()];
         let until = Instant::now() + RESEND_INTERVAL;
@@ -199,8 +199,12 @@ async fn ask_servers(servers: &[SocketAddr], question: &Packet) -> Result<Packet
                 Rcode::NXDOMAIN => return Err(ResolveFault::NotFound),
                 other => {
                     refused += 1;
+                    // A server that refuses says nothing about the name.
+                    if other != Rcode::REFUSED {
+                        why = other;
+                    }
                     if refused == servers.len() {
-                        return Err(fault(other));
+                        return Err(fault(why));
                     }
                 }
             },

@@ -76,6 +76,8 @@ fn a_client_that_goes_on_sending_is_read_or_refused() {
         ] {
             let (got, mut stream) = answered(server.port, path, length);
             assert_eq!(got, status, "{kind:?} {path}");
+            // nginx reads on while it discards content, also with `off`.
+            let goes_on = goes_on || (kind == Kind::Nginx && path == "/off");
             assert_eq!(takes(&mut stream, BYTES / 2), goes_on, "{kind:?} {path}");
         }
     }
@@ -89,7 +91,8 @@ fn lingering_ends_after_its_time_or_in_silence() {
         let begun = Instant::now();
         let (_, stream) = answered(server.port, "/short", 1_000_000);
         let took = refused_after(stream, begun);
-        assert!(took >= Duration::from_millis(450), "{kind:?} {took:?}");
+        // nginx counts whole seconds.
+        assert!(kind == Kind::Nginx || took >= Duration::from_millis(450), "{kind:?} {took:?}");
         assert!(took < Duration::from_secs(18), "{kind:?} {took:?}");
         let begun = Instant::now();
         let (_, stream) = answered(server.port, "/silent", 1_000_000);

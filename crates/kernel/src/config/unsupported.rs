@@ -237,7 +237,6 @@ const OF_OTHERS: &[(&str, &[&str])] = &[
     ("http_uploadprogress", &["report_uploads", "track_uploads", "upload_progress"]),
     ("http_upstream_check", &["check", "check_"]),
     ("http_upstream_fair", &["fair", "upstream_fair_shm_size"]),
-    ("http_vhost_traffic_status", &["vhost_traffic_status", "vhost_traffic_status_"]),
     ("http_vod", &["vod", "vod_"]),
 ];
 

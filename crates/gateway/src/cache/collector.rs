@@ -52,7 +52,7 @@ impl Collector {
         }
         let mut collecting = self.begin(Some(bytes));
         pieces.iter().for_each(|piece| collecting.push(piece));
-        tasks::of_request(collecting.finish(now));
+        tasks::of_request(async move { collecting.finish(now).await.end() });
     }
 
     /// The body takes time: those who wait for it read along from here on, as does its maker, if it may answer them. `announced`: its
@@ -147,12 +147,14 @@ impl Collecting {
     }
 
     /// The body is whole: the entry is a hit from here on; its file is written behind it. If it cannot be stored
-    /// after all, its readers get all of it. `now` in seconds since 1970.
-    pub async fn finish(mut self, now: i64) {
+    /// after all, its readers get all of it. They are at its end when what is returned has ended: a reader that asks
+    /// again then finds the page. `now` in seconds since 1970.
+    #[must_use = "its readers wait for the end"]
+    pub async fn finish(mut self, now: i64) -> Filling {
         let bytes = self.filling.bytes();
         let is_spooled = |this: &Self| this.spool.is_none() || bytes == this.spooled;
         if !self.spill().await || !(is_spooled(&self) || self.write().await) {
-            return self.give_up().end();
+            return self.give_up();
         }
         let body = match self.spool {
             Some(spool) => spool.into_body(),
@@ -162,8 +164,8 @@ impl Collecting {
                 EntryBody::Memory(whole)
             }
         };
-        self.filling.end();
         self.collector.store(body, bytes, self.hasher.finalize(), now);
+        self.filling
     }
 }
 

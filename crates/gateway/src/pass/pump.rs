@@ -257,6 +257,16 @@ impl Pump {
         }
         let may_be_stored = source.codec.may_be_stored();
         let trailers = if is_whole { source.codec.take_trailers() } else { Vec::new() };
+        // First of all: a client that knows the length has all of it already, and may ask again.
+        let filling = match self.outlet {
+            Outlet::Stored(collecting) if is_whole && may_be_stored => {
+                Some(collecting.finish(unix_seconds_of(SystemTime::now())).await)
+            }
+            Outlet::Stored(collecting) if is_whole => Some(collecting.give_up()),
+            Outlet::Passed(filling) => Some(filling),
+            // Dropped, it ends torn.
+            Outlet::Stored(_) | Outlet::Queue => None,
+        };
         end.lease.release(source.rest(is_whole).await);
         {
             let mut state = self.shared.state.borrow_mut();
@@ -266,15 +276,11 @@ impl Pump {
         if let Some(saver) = end.saver.take().filter(|_| is_whole && may_be_stored) {
             saver.finish().await;
         }
-        match self.outlet {
-            Outlet::Stored(collecting) if is_whole && may_be_stored => {
-                collecting.finish(unix_seconds_of(SystemTime::now())).await;
-            }
-            Outlet::Stored(collecting) if is_whole => collecting.give_up().end(),
-            Outlet::Passed(filling) if is_whole => filling.end(),
-            // Dropped, they end torn.
-            Outlet::Stored(_) | Outlet::Passed(_) => {}
-            Outlet::Queue => self.ending.0.end(if is_whole { Ok(()) } else { Err(Torn) }),
+        match filling {
+            Some(filling) if is_whole => filling.end(),
+            // Dropped, it ends torn; as does what has no end.
+            Some(_) => {}
+            None => self.ending.0.end(if is_whole { Ok(()) } else { Err(Torn) }),
         }
     }
 

@@ -54,6 +54,7 @@ impl Form {
             "h1" => self.version == Version::H1,
             "h2" => self.version == Version::H2,
             "h3" => self.version == Version::H3,
+            "streams" => self.version != Version::H1,
             "new" => !self.keeps,
             _ => panic!("no form is called \"{word}\""),
         }

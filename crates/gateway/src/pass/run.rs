@@ -125,7 +125,14 @@ fn is_sent_on(
 /// What the client gets where that fails.
 async fn read_body(exchange: &mut Exchange, location: &LocationConf) -> Result<(), Outcome> {
     let read = exchange.body.read_all(location.http_core().body_rules()).await;
-    read.map_err(|problem| body_failed(exchange, problem))
+    if let Err(problem) = read {
+        return Err(body_failed(exchange, problem));
+    }
+    if exchange.request.is_multiplexed() && exchange.body.received() == 0 {
+        // The stream's end came behind the head, and nothing between them.
+        exchange.request.is_chunked = false;
+    }
+    Ok(())
 }
 
 /// Asks the upstream.

@@ -22,7 +22,7 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// The lengths of the chunks, or of the frames.
     pub pieces: Vec<usize>,
-    /// Why there is none, as far as HTTP/2 says so.
+    /// Why there is none.
     pub trouble: String,
 }
 
@@ -50,6 +50,7 @@ pub struct Client {
     stream: Stream,
     buffer: Vec<u8>,
     is_silent: bool,
+    trouble: String,
 }
 
 #[derive(Debug)]
@@ -124,7 +125,12 @@ impl Client {
     pub fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream: Stream::Plain(stream), buffer: Vec::new(), is_silent: false }
+        Self {
+            stream: Stream::Plain(stream),
+            buffer: Vec::new(),
+            is_silent: false,
+            trouble: String::new(),
+        }
     }
 
     /// As [`Client::connect`], over TLS.
@@ -190,15 +196,27 @@ impl Client {
 
     fn fill(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];
-        match self.read(&mut piece) {
-            Ok(count) if count > 0 => {
-                self.buffer.extend_from_slice(&piece[..count]);
-                return true;
+        self.trouble = loop {
+            match self.read(&mut piece) {
+                Ok(0) => break "the connection was closed".to_owned(),
+                Ok(count) => {
+                    self.buffer.extend_from_slice(&piece[..count]);
+                    return true;
+                }
+                // A process that is stopped and goes on is told so where it waits with a timeout (signal(7)).
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.is_silent |= error.kind() == ErrorKind::WouldBlock;
+                    break error.to_string();
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_silent = true,
-            _ => {}
-        }
+        };
         false
+    }
+
+    /// Why nothing more came.
+    pub fn trouble(&self) -> &str {
+        &self.trouble
     }
 
     /// Whether the server once neither sent anything nor closed for the whole timeout.

@@ -142,7 +142,10 @@ impl Client {
     /// The connection is over.
     pub fn ask(&mut self, request: &Request) -> Result<Asked, String> {
         let bytes = stream(request).ok_or("HTTP/3 has no form for it")?;
-        self.runtime.block_on(send(&self.connection, &bytes))
+        let connection = self.connection.clone();
+        // Where the connection is driven: what is sent leaves together with its end.
+        let sending = self.runtime.spawn(async move { send(&connection, &bytes).await });
+        self.runtime.block_on(sending).map_err(text)?
     }
 
     /// The answer.

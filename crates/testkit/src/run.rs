@@ -512,7 +512,9 @@ impl Open {
         while let Some(wanted) = expected {
             let answer = match &mut self.connection {
                 Connection::H1(client) => {
-                    let mut answer = client.answer(self.is_head).unwrap_or_default();
+                    let answer = client.answer(self.is_head);
+                    let mut answer =
+                        answer.unwrap_or_else(|| Answer::none(client.trouble().to_owned()));
                     if client.is_silent() {
                         return Err("no answer in time".to_owned());
                     }

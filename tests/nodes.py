@@ -1172,8 +1172,13 @@ def a_lease_is_waited_for_no_longer_than_a_lock():
         key, = redis.ask('KEYS', '*:lease')
         redis.ask('SET', key, 'of a node that is gone', 'PX', 600_000)
         page.join()
+        until('the page in Redis', lambda: a.shared('stored') == 1)
         assert b.page('/slow') == (0, 'HIT'), 'the page is there, whoever has the lease'
+        def read():
+            return b.metric('entries_total{kind="read"}')
+        before = read()
         a.purge('/slow')
+        until('the purge', lambda: read() > before)
         begun = time.monotonic()
         assert b.page('/slow')[1] == 'MISS'
         took = time.monotonic() - begun

@@ -52,6 +52,12 @@ pub fn time(text: &[u8]) -> Option<Duration> {
     Some(Duration::from_millis(total_ms))
 }
 
+/// As [`time`], for times that are counted in milliseconds: without months and years, as nginx.
+pub fn short_time(text: &[u8]) -> Option<Duration> {
+    let is_long = text.iter().any(|byte| matches!(byte, b'M' | b'y'));
+    time(text).filter(|_| !is_long)
+}
+
 /// Rank (larger unit, larger rank), milliseconds and length of the unit at the start of `text`.
 fn unit(text: &[u8]) -> Option<(usize, u64, usize)> {
     const DAY_MS: u64 = 86_400_000;
@@ -129,6 +135,15 @@ mod tests {
         }
         assert_eq!(offset(b"2g"), Some(2 << 30));
         assert_eq!(offset(b"5"), Some(5));
+    }
+
+    #[test]
+    fn times_in_milliseconds_have_neither_months_nor_years() {
+        assert_eq!(short_time(b"1w 2d"), time(b"9d"));
+        assert_eq!(short_time(b"1m"), Some(Duration::from_secs(60)));
+        for text in [&b"1M"[..], b"1y", b"1y 1s", b"x"] {
+            assert_eq!(short_time(text), None);
+        }
     }
 
     #[test]

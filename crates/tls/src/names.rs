@@ -5,34 +5,64 @@ use rustls::{NamedGroup, SupportedProtocolVersion};
 use yorozu_kernel::config::directive::{Args, Setting, ValueError};
 
 /// `ssl_protocols` and its relatives.
-#[derive(Clone, Debug)]
-pub struct Protocols(pub Vec<&'static SupportedProtocolVersion>);
+#[derive(Clone, Debug, Default)]
+pub struct Protocols {
+    pub versions: Vec<&'static SupportedProtocolVersion>,
+    /// Places of the words among [`WORDS`].
+    written: Vec<usize>,
+}
+
+/// The words, and what the TLS library has of them.
+const WORDS: [(&str, Option<&SupportedProtocolVersion>); 6] = [
+    ("SSLv2", None),
+    ("SSLv3", None),
+    ("TLSv1", None),
+    ("TLSv1.1", None),
+    ("TLSv1.2", Some(&rustls::version::TLS12)),
+    ("TLSv1.3", Some(&rustls::version::TLS13)),
+];
 
 impl Setting for Protocols {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut versions = Vec::new();
+        let mut protocols = Self::default();
+        protocols.again(args)?;
+        Ok(protocols)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        let mut lacking = Vec::new();
         for word in args.words {
-            match &word[..] {
-                b"TLSv1.2" => versions.push(&rustls::version::TLS12),
-                b"TLSv1.3" => versions.push(&rustls::version::TLS13),
-                b"SSLv2" | b"SSLv3" | b"TLSv1" | b"TLSv1.1" => args.env.warn(format!(
-                    "\"{}\" in \"{}\" is ignored: the TLS library supports only TLSv1.2 and TLSv1.3",
-                    String::from_utf8_lossy(word),
-                    args.name
-                )),
-                other => {
-                    let other = String::from_utf8_lossy(other);
-                    return Err(ValueError(format!("invalid value \"{other}\"")));
-                }
+            let is_it = |(name, _): &(&str, _)| word.eq_ignore_ascii_case(name.as_bytes());
+            let text = String::from_utf8_lossy(word);
+            let place = WORDS.iter().position(is_it);
+            let place = place.ok_or_else(|| ValueError(format!("invalid value \"{text}\"")))?;
+            if self.written.contains(&place) {
+                args.duplicate_value(word);
+                continue;
+            }
+            self.written.push(place);
+            match WORDS[place].1 {
+                Some(version) => self.versions.push(version),
+                None => lacking.push(format!("\"{text}\"")),
             }
         }
-        if versions.is_empty() {
+        if let Some((last, others)) = lacking.split_last() {
+            let (words, verb) = match others {
+                [] => (last.clone(), "is"),
+                _ => (format!("{} and {last}", others.join(", ")), "are"),
+            };
+            args.env.warn(format!(
+                "{words} in \"{}\" {verb} ignored: the TLS library supports only TLSv1.2 and TLSv1.3",
+                args.name
+            ));
+        }
+        if self.versions.is_empty() {
             return Err(ValueError(format!(
                 "\"{}\" names no protocol that the TLS library supports, expected TLSv1.2 or TLSv1.3",
                 args.name
             )));
         }
-        Ok(Self(versions))
+        Ok(())
     }
 }
 

@@ -1,12 +1,11 @@
 //! The directives of TLS towards clients.
 
 use bytes::Bytes;
-use std::time::Duration;
-use yorozu_conf::value;
+use yorozu_conf::{ConfError, Position, value};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::{ConfPath, Size, ZONE_BYTES_MIN, word_enum};
+use yorozu_kernel::config::types::{ConfPath, LongTime, Size, ZONE_BYTES_MIN, word_enum};
 use yorozu_tls::commands::Commands;
 use yorozu_tls::kept::CertificateCache;
 use yorozu_tls::names::{Curves, Protocols};
@@ -16,6 +15,8 @@ const HTTP_SERVER: Contexts = HTTP | SERVER;
 
 settings! {
     written;
+    /// The old way to switch TLS on: with on, every address of which this is the default server speaks it, as with "listen ... ssl".
+    ssl: OldSwitch = "off", ONE, HTTP_SERVER;
     /// Size of the largest record that is sent: smaller ones arrive sooner, larger ones cost less.
     ssl_buffer_size: Size = "16k", ONE, HTTP_SERVER;
     /// Certificate with the intermediate ones behind it; once per kind of key.
@@ -52,7 +53,7 @@ settings! {
     /// Whether clients keep their sessions themselves, sealed.
     ssl_session_tickets: bool = "on", ONE, HTTP_SERVER;
     /// How long a session can be taken up again.
-    ssl_session_timeout: Duration = "5m", ONE, HTTP_SERVER;
+    ssl_session_timeout: LongTime = "5m", ONE, HTTP_SERVER;
     /// Whether the certificate's OCSP response is sent with it.
     ssl_stapling: bool = "off", ONE, HTTP_SERVER;
     /// The answer of an OCSP responder to send, in DER.
@@ -75,6 +76,65 @@ word_enum! {
         Optional = "optional",
         /// A certificate with any signer.
         OptionalNoCa = "optional_no_ca",
+    }
+}
+
+/// `ssl`
+#[derive(Clone, Debug)]
+pub struct OldSwitch {
+    is_on: bool,
+    /// Its line, for what is missing beside it.
+    at: Option<Position>,
+}
+
+impl Setting for OldSwitch {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let is_on = bool::from_args(args)?;
+        let at = args.env.line.borrow().clone();
+        if at.is_some() {
+            args.env.warn_here(
+                "the \"ssl\" directive is deprecated, use the \"listen ... ssl\" directive instead",
+            );
+        }
+        Ok(Self { is_on, at })
+    }
+}
+
+impl Draft {
+    /// Whether a server with these settings says `ssl on`.
+    ///
+    /// # Errors
+    /// It lacks what it has to show then, in the words of the nginx that had the directive.
+    pub fn is_switched_on(&self) -> Result<bool, ConfError> {
+        let Some(OldSwitch { is_on: true, at: Some(at) }) = self.ssl.written() else {
+            return Ok(false);
+        };
+        let none = Vec::new();
+        let certificates = self.ssl_certificate.written().unwrap_or(&none);
+        let keys = self.ssl_certificate_key.written().map_or(0, Vec::len);
+        let missing = match certificates.get(keys) {
+            None if !certificates.is_empty()
+                || self.ssl_reject_handshake.written() == Some(&true) =>
+            {
+                return Ok(true);
+            }
+            None => "no \"ssl_certificate\" is defined for".to_owned(),
+            Some(_) if keys == 0 => "no \"ssl_certificate_key\" is defined for".to_owned(),
+            Some(lonely) => format!(
+                "no \"ssl_certificate_key\" is defined for certificate \"{}\" and",
+                String::from_utf8_lossy(&lonely.as_literal().unwrap_or_default())
+            ),
+        };
+        Err(ValueError(format!("{missing} the \"ssl\" directive")).at(at))
+    }
+}
+
+word_enum! {
+    /// `ssl_ocsp`
+    Ocsp {
+        Off = "off",
+        On = "on",
+        Leaf = "leaf",
     }
 }
 
@@ -134,6 +194,7 @@ impl Setting for SessionCache {
                     if bytes < ZONE_BYTES_MIN {
                         return Err(ValueError(format!("session cache \"{text}\" is too small")));
                     }
+                    args.env.named.borrow_mut().zone(name, "ssl_session_cache", bytes)?;
                     let count = bytes.saturating_mul(SESSIONS_PER_MEGABYTE) / (1024 * 1024);
                     let count = usize::try_from(count).unwrap_or(usize::MAX);
                     self.shared = Some((name.to_owned(), count));
@@ -189,22 +250,14 @@ pub const OTHERS: &[Directive] = &[
         Action::Ignored("answers are always verified by the certificate's authority", once::<bool>),
         "Whether the responder's answers are verified.",
     ),
-    Directive::row(
-        "ssl",
-        HTTP_SERVER,
-        Arity::ONE,
-        Action::Refused("use the \"listen ... ssl\" directive instead"),
-        "The old way to switch TLS on.",
-    ),
 ];
 
 /// `ssl_ocsp`: who relies on it must not believe that it is done.
 fn never(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
-    match args.word(0) {
-        b"off" => once::<Bytes>(block, args),
-        b"on" | b"leaf" => Err(ValueError::new(
+    match Ocsp::from_args(args)? {
+        Ocsp::Off => once::<Bytes>(block, args),
+        Ocsp::On | Ocsp::Leaf => Err(ValueError::new(
             "\"ssl_ocsp\" is not supported: use \"ssl_crl\" for lists of revoked certificates",
         )),
-        _ => Err(args.invalid_value()),
     }
 }

@@ -122,7 +122,7 @@ impl ServerTls {
         let pairs = pairs(&conf)?;
         let rejects = conf.ssl_reject_handshake;
         let client_auth = client_auth(&conf, pairs.is_empty(), env)?.map(Arc::new);
-        let protocols = conf.ssl_conf_command.protocols(&conf.ssl_protocols.0)?;
+        let protocols = conf.ssl_conf_command.protocols(&conf.ssl_protocols.versions)?;
         let is_tls13 =
             |version: &SupportedProtocolVersion| version.version == ProtocolVersion::TLSv1_3;
         let mut tls = Self {
@@ -339,7 +339,7 @@ fn configs(
     let provider = commands.provider(&ciphers, Some(&conf.ssl_ecdh_curve))?;
     let whole = |problem: rustls::Error| ValueError(problem.to_string());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&commands.protocols(&conf.ssl_protocols.0)?)
+        .with_protocol_versions(&commands.protocols(&conf.ssl_protocols.versions)?)
         .map_err(whole)?;
     let builder = match &tls.client_auth {
         Some(auth) => builder.with_client_cert_verifier(auth.handshake_verifier()),
@@ -376,7 +376,7 @@ fn early_data(conf: &Conf, config: &mut ServerConfig, circle: Circle, env: &Env)
     let (name, count) = conf.ssl_session_cache.stored().unwrap_or(("early data", EARLY_SESSIONS));
     config.send_tls13_tickets = 1;
     let sessions = env.shared::<tickets::SessionStore>().sessions();
-    config.session_storage = sessions.store(name, count, circle, conf.ssl_session_timeout);
+    config.session_storage = sessions.store(name, count, circle, conf.ssl_session_timeout.0);
     // All or nothing (RFC 9001, section 4.6.1).
     config.max_early_data_size = u32::MAX;
 }
@@ -393,7 +393,7 @@ fn resumption(
 ) -> Result<(), ValueError> {
     // One each time: clients take the newest, or the same again.
     config.send_tls13_tickets = 1;
-    let timeout = conf.ssl_session_timeout;
+    let timeout = conf.ssl_session_timeout.0;
     let sessions = env.shared::<tickets::SessionStore>().sessions();
     let stored = conf.ssl_session_cache.stored();
     config.session_storage = match stored {

@@ -12,7 +12,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::CacheZone;
 use yorozu_kernel::config::network::Network;
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::{word_enum, word_flags};
+use yorozu_kernel::config::types::{add_word_flags, word_enum, word_flags};
 
 /// `*_cache zone | off`; the name may hold variables, and then spell `off` or nothing too.
 #[derive(Clone, Debug, Default)]
@@ -45,13 +45,25 @@ impl CacheMethods {
 
 impl Setting for CacheMethods {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let mut methods = Self::default();
+        methods.again(args)?;
+        Ok(methods)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
-            if !matches!(&word[..], b"GET" | b"HEAD" | b"POST") {
+            let method = Bytes::from(word.to_ascii_uppercase());
+            if !matches!(&method[..], b"GET" | b"HEAD" | b"POST") {
                 let word = String::from_utf8_lossy(word);
                 return Err(ValueError(format!("invalid value \"{word}\"")));
             }
+            if self.0.contains(&method) {
+                args.duplicate_value(word);
+            } else {
+                self.0.push(method);
+            }
         }
-        Ok(Self(args.words.to_vec()))
+        Ok(())
     }
 }
 
@@ -238,27 +250,29 @@ bitflags! {
     }
 }
 
+impl IgnoreHeaders {
+    const WORDS: [(&str, Self); 11] = [
+        ("X-Accel-Redirect", Self::X_ACCEL_REDIRECT),
+        ("X-Accel-Expires", Self::X_ACCEL_EXPIRES),
+        ("X-Accel-Limit-Rate", Self::X_ACCEL_LIMIT_RATE),
+        ("X-Accel-Buffering", Self::X_ACCEL_BUFFERING),
+        ("X-Accel-Charset", Self::X_ACCEL_CHARSET),
+        ("Expires", Self::EXPIRES),
+        ("Cache-Control", Self::CACHE_CONTROL),
+        ("Set-Cookie", Self::SET_COOKIE),
+        ("Vary", Self::VARY),
+        ("Authorization", Self::AUTHORIZATION),
+        ("X-Accel-Purge", Self::X_ACCEL_PURGE),
+    ];
+}
+
 impl Setting for IgnoreHeaders {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let known = [
-            ("X-Accel-Redirect", Self::X_ACCEL_REDIRECT),
-            ("X-Accel-Expires", Self::X_ACCEL_EXPIRES),
-            ("X-Accel-Limit-Rate", Self::X_ACCEL_LIMIT_RATE),
-            ("X-Accel-Buffering", Self::X_ACCEL_BUFFERING),
-            ("X-Accel-Charset", Self::X_ACCEL_CHARSET),
-            ("Expires", Self::EXPIRES),
-            ("Cache-Control", Self::CACHE_CONTROL),
-            ("Set-Cookie", Self::SET_COOKIE),
-            ("Vary", Self::VARY),
-            ("Authorization", Self::AUTHORIZATION),
-            ("X-Accel-Purge", Self::X_ACCEL_PURGE),
-        ];
-        word_flags(args, &known)
+        word_flags(args, &Self::WORDS)
     }
 
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        *self |= Self::from_args(args)?;
-        Ok(())
+        add_word_flags(self, args, &Self::WORDS)
     }
 }
 
@@ -293,7 +307,7 @@ fn pace<'a>(disk: &'a mut DiskOptions, name: &str) -> &'a mut Pace {
 }
 
 fn time(text: &str) -> Option<Duration> {
-    value::time(text.as_bytes())
+    value::short_time(text.as_bytes())
 }
 
 /// `*_cache_path path keys_zone=name:size [parameters]`
@@ -321,7 +335,7 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
                     .filter(|size| *size >= 2 * 4096 && !name.is_empty());
                 let size = size.ok_or_else(broken)?;
                 disk.files_max = keys(size);
-                zone = Some(name.to_owned());
+                zone = Some((name.to_owned(), size));
             }
             "inactive" => {
                 let time = value::time(argument.as_bytes()).ok_or_else(|| broken("inactive"))?;
@@ -353,16 +367,21 @@ pub fn cache_path(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
             _ => return Err(args.invalid_parameter(word)),
         }
     }
-    let Some(zone) = zone else {
+    let Some((zone, keys_bytes)) = zone else {
         return Err(ValueError(format!("\"{}\" must have \"keys_zone\" parameter", args.name)));
     };
+    let mut named = args.env.named.borrow_mut();
+    named.zone(&zone, args.name, keys_bytes)?;
+    if args.env.zones.borrow().contains_key(&zone) {
+        return Err(ValueError(format!("duplicate zone \"{zone}\"")));
+    }
+    if let Some(at) = &*args.env.line.borrow() {
+        named.folder(&disk.path, true, Vec::new(), at)?;
+    }
     if let Some(url) = shared {
         nodes::share(args, &zone, &url)?;
     }
     let options = ZoneOptions { memory_bytes, disk };
-    let old = args.env.zones.borrow_mut().insert(zone.clone(), CacheZone { options });
-    match old {
-        Some(_) => Err(ValueError(format!("duplicate zone \"{zone}\""))),
-        None => Ok(()),
-    }
+    args.env.zones.borrow_mut().insert(zone, CacheZone { options });
+    Ok(())
 }

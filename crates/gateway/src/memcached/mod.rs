@@ -18,7 +18,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::word_flags;
+use yorozu_kernel::config::types::add_word_flags;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
@@ -83,8 +83,9 @@ fn next_upstream(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         ("off", Conditions::OFF),
     ];
     let setting = &mut block.drafts.of::<Shared<Memcached>>().0.next_upstream;
-    let earlier = setting.written().copied().unwrap_or(Conditions::empty());
-    setting.replace(earlier | word_flags(args, &WORDS)?);
+    let mut conditions = setting.written().copied().unwrap_or(Conditions::empty());
+    add_word_flags(&mut conditions, args, &WORDS)?;
+    setting.replace(conditions);
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use crate::protocol::{Gateway, Protocol, spoken_by};
 use bytes::Bytes;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+use yorozu_conf::value;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
@@ -89,11 +90,12 @@ pub enum RequestBuffering {
 
 impl Setting for RequestBuffering {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match args.word(0) {
-            b"on" => Ok(Self::All),
-            b"off" => Ok(Self::None),
-            b"chunked" => Ok(Self::Chunked),
-            other => Err(args.invalid_value_must_be(other, "\"on\", \"off\" or \"chunked\"")),
+        let word = args.word(0);
+        match value::switch(word) {
+            Some(true) => Ok(Self::All),
+            Some(false) => Ok(Self::None),
+            None if word.eq_ignore_ascii_case(b"chunked") => Ok(Self::Chunked),
+            None => Err(args.invalid_value_must_be(word, "\"on\", \"off\" or \"chunked\"")),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::codec::CodecError;
 use bitflags::bitflags;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::types::word_flags;
+use yorozu_kernel::config::types::{add_word_flags, word_flags};
 
 /// Why an upstream failed a request; decides about the next peer, stale entries and the status.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -94,8 +94,9 @@ impl Conditions {
     }
 }
 
-impl Setting for Conditions {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+impl Conditions {
+    /// The words of a directive; some are of one kind of directive alone.
+    fn words(directive: &str) -> Vec<(&'static str, Self)> {
         let mut known = vec![
             ("error", Self::ERROR),
             ("timeout", Self::TIMEOUT),
@@ -109,16 +110,21 @@ impl Setting for Conditions {
             ("http_429", Self::HTTP_429),
             ("off", Self::OFF),
         ];
-        if args.name.ends_with("use_stale") {
+        if directive.ends_with("use_stale") {
             known.push(("updating", Self::UPDATING));
         } else {
             known.extend([("non_idempotent", Self::NON_IDEMPOTENT), ("denied", Self::DENIED)]);
         }
-        word_flags(args, &known)
+        known
+    }
+}
+
+impl Setting for Conditions {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        word_flags(args, &Self::words(args.name))
     }
 
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        *self |= Self::from_args(args)?;
-        Ok(())
+        add_word_flags(self, args, &Self::words(args.name))
     }
 }

@@ -137,7 +137,7 @@ impl Conf {
             None => None,
         };
         let settings = ClientSettings {
-            protocols: own.ssl_protocols.0.clone(),
+            protocols: own.ssl_protocols.versions.clone(),
             ciphers: String::from_utf8_lossy(&own.ssl_ciphers).into_owned(),
             commands: own.ssl_conf_command.clone(),
             sends_name: own.ssl_server_name,

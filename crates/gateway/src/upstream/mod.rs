@@ -30,11 +30,7 @@ use yorozu_upstream::{
 
 /// The module.
 pub const MODULE: Module = Module::new("http_upstream", || DIRECTIVES.to_vec())
-    .sharing(&[
-        SharedType::of::<Upstreams>(),
-        SharedType::of::<sticky::Zones>(),
-        SharedType::of::<zones::Zones>(),
-    ])
+    .sharing(&[SharedType::of::<Upstreams>(), SharedType::of::<sticky::Zones>()])
     .showing(counters::report, counters::SECTIONS);
 
 /// `upstream` blocks, and groups made of addresses written in `*_pass`.
@@ -204,7 +200,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
 /// # Errors
 /// A zone has no size, or a name to resolve no resolver.
 pub fn check(env: &Env, of_http: Option<&(Resolver, Duration)>) -> Result<(), ValueError> {
-    env.shared::<zones::Zones>().check()?;
+    zones::check(env)?;
     resolve::check(&env.shared::<Upstreams>().0, of_http)
 }
 
@@ -225,7 +221,7 @@ impl Draft {
             "keepalive_timeout" => self.limits.idle_timeout = Duration::from_args(args)?,
             "zone" => {
                 self.has_zone = true;
-                args.env.shared::<zones::Zones>().read(args)?;
+                zones::read(args)?;
             }
             "sticky" => {
                 if self.sticky.replace(Arc::new(Sticky::read(args)?)).is_some() {

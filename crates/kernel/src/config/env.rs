@@ -3,6 +3,7 @@
 
 use super::directive::ValueError;
 use super::module::Modules;
+use super::named::Named;
 use super::regex::Regex;
 use super::settings::AnyDraft;
 use super::shared::{Collected, Shared, SharedSet};
@@ -47,6 +48,8 @@ pub struct Env {
     pub logs: Arc<LogFiles>,
     /// Cache zones by name.
     pub zones: RefCell<BTreeMap<String, CacheZone>>,
+    /// Names that several modules share.
+    pub named: RefCell<Named>,
     /// Lines for `-t` and the error log that do not refuse the configuration.
     pub warnings: RefCell<Vec<String>>,
     /// The line that is being read.
@@ -81,6 +84,7 @@ impl Env {
             regexes: RefCell::default(),
             logs,
             zones: RefCell::default(),
+            named: RefCell::default(),
             warnings: RefCell::default(),
             line: RefCell::default(),
             is_transparent: Cell::new(false),

@@ -32,21 +32,42 @@ impl Template {
     /// # Errors
     /// `$` without a name, or an unclosed brace.
     pub fn compile(text: &[u8], env: &Env) -> Result<Self, ValueError> {
+        Self::compile_by(&[text], |tail| variable(tail, env))
+    }
+
+    /// The same of several texts, one behind the other: no name goes on in the next one. There are no captures, a digit
+    /// begins a name.
+    ///
+    /// # Errors
+    /// As [`Template::compile`].
+    pub fn compile_all(texts: &[Bytes], env: &Env) -> Result<Self, ValueError> {
+        let invalid = |tail: &[u8]| {
+            ValueError(format!("invalid parameter \"${}\"", String::from_utf8_lossy(tail)))
+        };
+        Self::compile_by(texts, |tail| name(tail, env)?.ok_or_else(|| invalid(tail)))
+    }
+
+    fn compile_by<'t, T: AsRef<[u8]>>(
+        texts: &'t [T],
+        part: impl Fn(&'t [u8]) -> Result<(Part, &'t [u8]), ValueError>,
+    ) -> Result<Self, ValueError> {
         let mut parts = Vec::new();
         let mut plain = Vec::new();
-        let mut rest = text;
-        while let Some((&byte, tail)) = rest.split_first() {
-            if byte != b'$' {
-                plain.push(byte);
-                rest = tail;
-                continue;
+        for text in texts {
+            let mut rest = text.as_ref();
+            while let Some((&byte, tail)) = rest.split_first() {
+                if byte != b'$' {
+                    plain.push(byte);
+                    rest = tail;
+                    continue;
+                }
+                let (part, after) = part(tail)?;
+                if !plain.is_empty() {
+                    parts.push(Part::Text(std::mem::take(&mut plain).into()));
+                }
+                parts.push(part);
+                rest = after;
             }
-            let (part, after) = variable(tail, env)?;
-            if !plain.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut plain).into()));
-            }
-            parts.push(part);
-            rest = after;
         }
         if parts.is_empty() {
             return Ok(Self::literal(plain));
@@ -63,9 +84,14 @@ fn variable<'t>(tail: &'t [u8], env: &Env) -> Result<(Part, &'t [u8]), ValueErro
     if let Some(digit @ b'1'..=b'9') = tail.first() {
         return Ok((Part::Capture(usize::from(digit - b'0')), &tail[1..]));
     }
+    name(tail, env)?.ok_or_else(|| ValueError::new("invalid variable name"))
+}
+
+/// The variable whose name stands after a `$`, and what follows it; `None` if there is no name.
+fn name<'t>(tail: &'t [u8], env: &Env) -> Result<Option<(Part, &'t [u8])>, ValueError> {
     let (name, after) = match tail.strip_prefix(b"{") {
         // As nginx: what ends here is no name that lacks its bracket.
-        Some(b"") => return Err(ValueError::new("invalid variable name")),
+        Some(b"") => return Ok(None),
         Some(inner) => {
             let name_bytes = name_length(inner);
             if inner.get(name_bytes) != Some(&b'}') {
@@ -79,10 +105,10 @@ fn variable<'t>(tail: &'t [u8], env: &Env) -> Result<(Part, &'t [u8]), ValueErro
         None => tail.split_at(name_length(tail)),
     };
     if name.is_empty() {
-        return Err(ValueError::new("invalid variable name"));
+        return Ok(None);
     }
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-    Ok((Part::Variable(env.variables.borrow_mut().resolve(&name)), after))
+    Ok(Some((Part::Variable(env.variables.borrow_mut().resolve(&name)), after)))
 }
 
 fn name_length(text: &[u8]) -> usize {

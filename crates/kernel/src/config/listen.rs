@@ -159,14 +159,14 @@ pub fn server_name(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError>
             let host = nix::unistd::gethostname().unwrap_or_default();
             ServerName::Text(host.to_string_lossy().to_lowercase())
         } else {
+            let is_nothing = name == "." || name == "*.";
+            if is_nothing || name.starts_with('*') && !name.starts_with("*.") {
+                return Err(ValueError(format!("server name \"{name}\" is invalid")));
+            }
             let stars = name.matches('*').count();
             let is_wildcard = name.starts_with("*.") || name.ends_with(".*");
             if stars > 1 || (stars == 1 && !is_wildcard) || name.starts_with("..") {
-                return Err(ValueError(if name == "*" {
-                    "server name \"*\" is invalid".to_owned()
-                } else {
-                    format!("invalid server name or wildcard \"{name}\"")
-                }));
+                return Err(ValueError(format!("invalid server name or wildcard \"{name}\"")));
             }
             ServerName::Text(name.to_ascii_lowercase())
         };

@@ -243,12 +243,14 @@ fn check_nesting(block: &Block, name: &LocationName, line: &Line) -> Result<(), 
         (_, LocationName::Named(_)) => {
             refuse(format!("named location \"{inner}\" can be on the server level only"))
         }
+        // As nginx, to which a pattern is a name here: what it would match does not count.
         (
-            LocationName::Prefix { path: outer, .. },
+            LocationName::Prefix { .. } | LocationName::Regex(_),
             LocationName::Exact(path) | LocationName::Prefix { path, .. },
-        ) if !path.starts_with(outer) => {
-            refuse(format!("location \"{inner}\" is outside location \"{}\"", shown(outer)))
-        }
+        ) if !path.starts_with(&block.name.path()) => refuse(format!(
+            "location \"{inner}\" is outside location \"{}\"",
+            shown(&block.name.path())
+        )),
         _ => Ok(()),
     }
 }

@@ -20,18 +20,6 @@ use yorozu_conf::os_error;
 pub const MODULE: Module = Module::new("core", || [DIRECTIVES, OTHERS].concat());
 
 word_enum! {
-    /// Event methods by nginx's names.
-    EventMethod {
-        /// The one this server uses.
-        Epoll = "epoll",
-        /// Known to nginx, not to this server.
-        Poll = "poll",
-        /// Known to nginx, not to this server.
-        Select = "select",
-    }
-}
-
-word_enum! {
     /// `debug_points`
     DebugPoints {
         Stop = "stop",
@@ -81,7 +69,23 @@ fn thread_pool(_: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     if !has_threads {
         return Err(ValueError::new("\"thread_pool\" must have \"threads\" parameter"));
     }
-    Ok(())
+    args.env.named.borrow_mut().pool(args.text(0))
+}
+
+/// `use method`: by its exact name.
+fn event_method(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    if !block.ignored.insert(args.name.to_owned()) {
+        return Err(args.duplicate());
+    }
+    match args.word(0) {
+        b"epoll" => Ok(()),
+        // nginx has them where it was built with them.
+        b"poll" | b"select" => Err(ValueError(format!(
+            "event method \"{}\" is not available, expected \"epoll\"",
+            args.text(0)
+        ))),
+        _ => Err(ValueError(format!("invalid event type \"{}\"", args.text(0)))),
+    }
 }
 
 /// `worker_processes`
@@ -216,13 +220,7 @@ pub const OTHERS: &[Directive] = &[
         "use",
         EVENTS,
         Arity::ONE,
-        Action::Set(|_, args| match EventMethod::from_args(args)? {
-            EventMethod::Epoll => Ok(()),
-            _ => Err(ValueError(format!(
-                "event method \"{}\" is not available, expected \"epoll\"",
-                args.text(0)
-            ))),
-        }),
+        Action::Set(event_method),
         "Event method; this server has epoll.",
     ),
     Directive::row(

@@ -12,6 +12,7 @@ mod literals;
 pub mod loader;
 pub mod main_core;
 pub mod module;
+pub mod named;
 pub mod names;
 pub mod network;
 pub mod place;

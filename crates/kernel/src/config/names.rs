@@ -26,10 +26,8 @@ const FIELDS: [&str; 6] = [
 
 /// Whether a configuration may define a variable that the server computes; as nginx, some of its own.
 fn may_be_changed(name: &str) -> bool {
-    const CHANGEABLE: [&str; 9] = [
+    const CHANGEABLE: [&str; 7] = [
         "ancient_browser",
-        "fastcgi_path_info",
-        "fastcgi_script_name",
         "invalid_referer",
         "modern_browser",
         "msie",

@@ -50,10 +50,20 @@ pub fn hash_size(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     }
 }
 
-/// A time.
+/// A time that is counted in milliseconds: as nginx, without months and years.
 impl Setting for Duration {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        value::time(args.word(0)).ok_or_else(|| args.invalid_value())
+        value::short_time(args.word(0)).ok_or_else(|| args.invalid_value())
+    }
+}
+
+/// A time that nginx counts in seconds, which may be years.
+#[derive(Clone, Copy, Debug)]
+pub struct LongTime(pub Duration);
+
+impl Setting for LongTime {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        value::time(args.word(0)).map(Self).ok_or_else(|| args.invalid_value())
     }
 }
 
@@ -160,14 +170,14 @@ impl Setting for Status {
 /// The level of what is logged about refusals.
 impl Setting for Level {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match args.word(0) {
+        match &args.word(0).to_ascii_lowercase()[..] {
             b"info" => Ok(Self::Info),
             b"notice" => Ok(Self::Notice),
             b"warn" => Ok(Self::Warn),
             b"error" => Ok(Self::Error),
-            other => {
+            _ => {
                 let expected = "\"info\", \"notice\", \"warn\" or \"error\"";
-                Err(args.invalid_value_must_be(other, expected))
+                Err(args.invalid_value_must_be(args.word(0), expected))
             }
         }
     }
@@ -237,18 +247,39 @@ pub struct TempPath(pub PathBuf);
 
 impl Setting for TempPath {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        for level in &args.words[1..] {
-            value::number(level)
-                .filter(|digits| (1..=3).contains(digits))
-                .ok_or_else(|| args.invalid_value())?;
+        let level = |word: &Bytes| {
+            let digits = value::number(word).filter(|digits| (1..=3).contains(digits));
+            digits.ok_or_else(|| args.invalid_value())
+        };
+        let levels = args.words[1..].iter().map(level).collect::<Result<_, _>>()?;
+        let path = args.env.prefix_path(&args.text(0));
+        // Without a line it is a default.
+        if let Some(at) = &*args.env.line.borrow() {
+            args.env.named.borrow_mut().folder(&path, false, levels, at)?;
         }
-        Ok(Self(args.env.prefix_path(&args.text(0))))
+        Ok(Self(path))
     }
 }
 
-/// A set of words, each known by name.
+/// A set of words, each known by name in whatever case.
+///
+/// # Errors
+/// A word is unknown.
 pub fn word_flags<F: Flags + Copy>(args: &Args<'_>, known: &[(&str, F)]) -> Result<F, ValueError> {
     let mut flags = F::empty();
+    add_word_flags(&mut flags, args, known)?;
+    Ok(flags)
+}
+
+/// Adds the words of a line to a set: those of several lines of one block add up.
+///
+/// # Errors
+/// A word is unknown.
+pub fn add_word_flags<F: Flags + Copy>(
+    flags: &mut F,
+    args: &Args<'_>,
+    known: &[(&str, F)],
+) -> Result<(), ValueError> {
     for word in args.words {
         let found = known.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         let (_, flag) = found.ok_or_else(|| {
@@ -259,7 +290,7 @@ pub fn word_flags<F: Flags + Copy>(args: &Args<'_>, known: &[(&str, F)]) -> Resu
         }
         flags.insert(*flag);
     }
-    Ok(flags)
+    Ok(())
 }
 
 /// A value of which the last one in a block holds.

@@ -173,7 +173,7 @@ pub fn open(path: &[u8], links: Links, conf: &Conf) -> io::Result<Opened> {
             let is_used = cached.uses >= conf.open_file_cache_min_uses && cached.links == links;
             cached.used = now;
             cached.uses += 1;
-            if is_used && now.duration_since(cached.checked) < conf.open_file_cache_valid {
+            if is_used && now.duration_since(cached.checked) < conf.open_file_cache_valid.0 {
                 return cached.opened.clone().map_err(io::Error::from_raw_os_error);
             }
         }

@@ -96,8 +96,11 @@ pub enum AccessLogs {
 
 impl Setting for AccessLogs {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        if args.word(0) == b"off" && args.words.len() == 1 {
-            return Ok(Self::Off);
+        if args.word(0) == b"off" {
+            return match args.words.get(1) {
+                Some(word) => Err(args.invalid_parameter(word)),
+                None => Ok(Self::Off),
+            };
         }
         Ok(Self::To(vec![AccessLog::from_args(args)?]))
     }
@@ -143,7 +146,7 @@ impl AccessLog {
             let size = value::size(size).and_then(|size| usize::try_from(size).ok());
             self.flush = Some((size.ok_or_else(|| broken("buffer size"))?, time));
         } else if let Some(time) = word.strip_prefix(b"flush=") {
-            let time = value::time(time).filter(|time| !time.is_zero());
+            let time = value::short_time(time).filter(|time| !time.is_zero());
             self.flush = Some((bytes, time.ok_or_else(|| broken("flush time"))?));
         } else if let Some(condition) = word.strip_prefix(b"if=") {
             self.condition = Some(Template::compile(condition, args.env)?);
@@ -247,7 +250,7 @@ fn log_format(args: &Args<'_>) -> Result<(), ValueError> {
         };
         words = &words[1..];
     }
-    let template = Template::compile(&words.concat(), args.env)?;
+    let template = Template::compile_all(words, args.env)?;
     let format = Arc::new(Format { template, escape });
     let is_known = args.env.shared::<Formats>().0.insert(name.clone(), format).is_some();
     if is_known || name == "combined" {

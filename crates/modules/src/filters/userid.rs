@@ -85,31 +85,41 @@ impl Setting for Mark {
     }
 }
 
-/// `userid_flags off | flag …`, as they stand in the cookie.
+/// `userid_flags off | flag …`
 #[derive(Clone, Debug, Default)]
-pub struct Flags(String);
+pub struct Flags([bool; Self::KNOWN.len()]);
+
+impl Flags {
+    /// In the order in which they stand in the cookie; `off` stands for none.
+    const KNOWN: [&str; 6] =
+        ["off", "secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
+
+    /// As they stand in the cookie: of the three last the first.
+    fn text(&self) -> String {
+        let is_set = |place: &usize| self.0[*place];
+        let places = (1..3).filter(is_set).chain((3..6).find(is_set));
+        places.map(|place| format!("; {}", Self::KNOWN[place])).collect()
+    }
+}
 
 impl Setting for Flags {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        /// In the order in which they stand in the cookie.
-        const KNOWN: [&str; 5] =
-            ["secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
-        let mut is_set = [false; KNOWN.len()];
+        let mut flags = Self::default();
+        flags.again(args)?;
+        Ok(flags)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
-            if word.eq_ignore_ascii_case(b"off") {
-                return Ok(Self::default());
-            }
-            let place = KNOWN.iter().position(|one| word.eq_ignore_ascii_case(one.as_bytes()));
-            let place = place.ok_or_else(|| {
+            let is_it = |one: &&str| word.eq_ignore_ascii_case(one.as_bytes());
+            let place = Self::KNOWN.iter().position(|one| is_it(&one)).ok_or_else(|| {
                 ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
             })?;
-            if std::mem::replace(&mut is_set[place], true) {
+            if std::mem::replace(&mut self.0[place], true) {
                 args.duplicate_value(word);
             }
         }
-        let same_site = is_set[2..].iter().position(|is_set| *is_set).map(|place| place + 2);
-        let places = (0..2).filter(|place| is_set[*place]).chain(same_site);
-        Ok(Self(places.map(|place| format!("; {}", KNOWN[place])).collect()))
+        Ok(())
     }
 }
 
@@ -332,7 +342,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     cookie.extend(b"; path=");
     cookie.extend(conf.userid_path.as_deref().unwrap_or_default());
-    cookie.extend(conf.userid_flags.0.as_bytes());
+    cookie.extend(conf.userid_flags.text().as_bytes());
     response.add(Bytes::from_static(b"Set-Cookie"), cookie);
     if let Some(policy) = conf.userid_p3p.as_ref() {
         let policy = policy.value(exchange);

@@ -34,7 +34,8 @@ use yorozu_kernel::logging::error::{self, Level, os_error};
 /// The module.
 pub const MODULE: Module = Module::new("http_dav", || DIRECTIVES.to_vec()).with(&[silent::<Draft>]);
 
-const KNOWN: [&[u8]; 5] = [b"PUT", b"DELETE", b"MKCOL", b"COPY", b"MOVE"];
+/// `OFF` is a word like the others, which no request has as its method.
+const KNOWN: [&[u8]; 6] = [b"OFF", b"PUT", b"DELETE", b"MKCOL", b"COPY", b"MOVE"];
 
 /// `dav_methods off | method …`
 #[derive(Clone, Debug, Default)]
@@ -42,23 +43,25 @@ pub struct Methods(Vec<Bytes>);
 
 impl Setting for Methods {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        if args.words.iter().any(|word| &word[..] == b"off") {
-            return Ok(Self::default());
-        }
-        let mut methods: Vec<Bytes> = Vec::new();
+        let mut methods = Self::default();
+        methods.again(args)?;
+        Ok(methods)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             let method = Bytes::from(word.to_ascii_uppercase());
             if !KNOWN.contains(&&method[..]) {
                 let word = String::from_utf8_lossy(word);
                 return Err(ValueError(format!("invalid value \"{word}\"")));
             }
-            if methods.contains(&method) {
+            if self.0.contains(&method) {
                 args.duplicate_value(word);
             } else {
-                methods.push(method);
+                self.0.push(method);
             }
         }
-        Ok(Self(methods))
+        Ok(())
     }
 }
 

@@ -20,14 +20,16 @@ use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
+use yorozu_kernel::config::types::word_enum;
 use yorozu_kernel::exchange::figures::Section;
 use yorozu_kernel::exchange::handler::Handler;
 use zones::{LOCATIONS, SERVERS, ZoneName};
 pub use zones::{count, total};
 
 /// The module.
-pub const MODULE: Module =
-    Module::new("http_api", || [DIRECTIVES, OTHERS].concat()).with(&[silent::<Draft>]).showing(
+pub const MODULE: Module = Module::new("http_api", || [DIRECTIVES, OTHERS, OF_TRAFFIC].concat())
+    .with(&[silent::<Draft>])
+    .showing(
         |_, report| {
             zones::report(report);
             process::report(report);
@@ -73,6 +75,17 @@ settings! {
     server_zone: ZoneName = none, ONE, 0;
     /// A location's `status_zone`.
     location_zone: ZoneName = none, ONE, 0;
+    /// What vhost_traffic_status_display answers with where the path says no format.
+    vhost_traffic_status_display_format: TrafficFormat = "html", ONE, HTTP_SERVER_LOCATION;
+}
+
+word_enum! {
+    /// `vhost_traffic_status_display_format`
+    TrafficFormat {
+        Json = "json",
+        Html = "html",
+        Prometheus = "prometheus",
+    }
 }
 
 /// Makes zones known before they have a request.
@@ -154,13 +167,12 @@ const OTHERS: &[Directive] = &[
         "vhost_traffic_status",
         HTTP_SERVER_LOCATION,
         Arity::ONE,
-        |block, args| match args.word(0) {
-            b"on" => by_server_name(block, args),
-            b"off" => {
-                block.drafts.of::<Draft>().server_zone.replace(ZoneName::Off);
-                Ok(())
+        |block, args| {
+            if bool::from_args(args)? {
+                return by_server_name(block, args);
             }
-            other => Err(args.invalid_value_must_be(other, "\"on\" or \"off\"")),
+            block.drafts.of::<Draft>().server_zone.replace(ZoneName::Off);
+            Ok(())
         },
         "Whether requests are counted by the name of their server; off in a location leaves its requests out.",
     ),
@@ -175,6 +187,121 @@ const OTHERS: &[Directive] = &[
         "Answers as the module of virtual hosts' traffic does: below the location at format/json, format/prometheus and format/html.",
     ),
 ];
+
+/// Directives of the module of virtual hosts' traffic that change nothing here, or that stand for something else.
+const OF_TRAFFIC: &[Directive] = &[
+    ignored(
+        "vhost_traffic_status_average_method",
+        Arity::ONE_OR_TWO,
+        NO_MEANS,
+        "How times are averaged.",
+    ),
+    ignored(
+        "vhost_traffic_status_bypass_limit",
+        Arity::ONE,
+        NO_LIMITS,
+        "Whether limits of traffic are passed by.",
+    ),
+    ignored(
+        "vhost_traffic_status_bypass_stats",
+        Arity::ONE,
+        "\"vhost_traffic_status off\" leaves requests out",
+        "Whether requests are left out.",
+    ),
+    ignored(
+        "vhost_traffic_status_display_jsonp",
+        Arity::ONE,
+        "there is no JSONP: other origins would read the figures",
+        "The function that JSONP calls.",
+    ),
+    ignored(
+        "vhost_traffic_status_display_sum_key",
+        Arity::ONE,
+        "there is no sum of all servers",
+        "The name of the sum of all servers.",
+    ),
+    ignored(
+        "vhost_traffic_status_dump",
+        Arity::ONE_OR_TWO,
+        "figures are kept over reloads, and begin with a start",
+        "A file that keeps the figures.",
+    ),
+    ignored("vhost_traffic_status_filter", Arity::ONE, NO_FILTERS, "Whether filters count."),
+    ignored(
+        "vhost_traffic_status_filter_by_host",
+        Arity::ONE,
+        "requests are counted by the name of their server, of which clients cannot make up more",
+        "Whether requests are counted by their host.",
+    ),
+    ignored(
+        "vhost_traffic_status_filter_check_duplicate",
+        Arity::ONE,
+        NO_FILTERS,
+        "Whether filters that are there twice count once.",
+    ),
+    ignored(
+        "vhost_traffic_status_filter_max_node",
+        Arity::ONE_OR_MORE,
+        "\"status_zone_limit\" bounds the names that are counted apart",
+        "How many values of a filter are counted apart.",
+    ),
+    ignored(
+        "vhost_traffic_status_histogram_buckets",
+        Arity::ONE_OR_MORE,
+        "these figures have no histograms",
+        "The bounds of histograms.",
+    ),
+    ignored("vhost_traffic_status_limit", Arity::ONE, NO_LIMITS, "Whether limits of traffic hold."),
+    ignored(
+        "vhost_traffic_status_limit_check_duplicate",
+        Arity::ONE,
+        NO_LIMITS,
+        "Whether limits that are there twice hold once.",
+    ),
+    ignored(
+        "vhost_traffic_status_stats_by_upstream",
+        Arity::ONE,
+        "upstreams are always counted",
+        "Whether upstreams are counted.",
+    ),
+    refused(
+        "vhost_traffic_status_filter_by_set_key",
+        "use \"status_zone\" with the variable in a location",
+        "Counts requests by a variable.",
+    ),
+    refused(
+        "vhost_traffic_status_limit_traffic",
+        "use \"limit_req\", \"limit_conn\" or \"limit_rate\"",
+        "Refuses requests above an amount of traffic.",
+    ),
+    refused(
+        "vhost_traffic_status_limit_traffic_by_set_key",
+        "use \"limit_req\", \"limit_conn\" or \"limit_rate\"",
+        "Refuses requests above an amount of traffic, by a variable.",
+    ),
+    refused(
+        "vhost_traffic_status_set_by_filter",
+        "figures are no variables: use \"prometheus\" or \"api\"",
+        "A variable with a figure.",
+    ),
+];
+
+const NO_MEANS: &str = "the mean is that of all requests";
+const NO_LIMITS: &str = "there are no limits of traffic to hold";
+const NO_FILTERS: &str = "there are no filters";
+
+const fn ignored(
+    name: &'static str,
+    arity: Arity,
+    why: &'static str,
+    doc: &'static str,
+) -> Directive {
+    Directive::row(name, HTTP_SERVER_LOCATION, arity, Action::Ignored(why, anything), doc)
+}
+
+const fn refused(name: &'static str, why: &'static str, doc: &'static str) -> Directive {
+    Directive::row(name, HTTP_SERVER_LOCATION, Arity::ANY, Action::Refused(why), doc)
+}
 
 /// Has a location answer with figures.
 fn show(block: &mut Block, args: &Args<'_>, handler: impl Handler) -> Result<(), ValueError> {

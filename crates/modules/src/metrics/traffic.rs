@@ -1,7 +1,7 @@
 //! `vhost_traffic_status_display`: the figures in the terms of the third-party module of virtual hosts' traffic, for
 //! dashboards that are made for it.
 
-use super::zones;
+use super::{Conf, TrafficFormat, zones};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -21,12 +21,19 @@ impl Handler for Traffic {
         if !exchange.request.method.is_get_or_head() {
             return Outcome::Status(405);
         }
-        let (content_type, text): (&'static [u8], _) = match &exchange.uri {
-            uri if uri.ends_with(b"/format/json") => (b"application/json", json(exchange)),
-            uri if uri.ends_with(b"/format/prometheus") => {
+        let conf = exchange.conf.location(exchange.location).of::<Conf>();
+        let format = match &exchange.uri {
+            uri if uri.ends_with(b"/format/json") => TrafficFormat::Json,
+            uri if uri.ends_with(b"/format/prometheus") => TrafficFormat::Prometheus,
+            uri if uri.ends_with(b"/format/html") => TrafficFormat::Html,
+            _ => conf.vhost_traffic_status_display_format,
+        };
+        let (content_type, text): (&'static [u8], _) = match format {
+            TrafficFormat::Json => (b"application/json", json(exchange)),
+            TrafficFormat::Prometheus => {
                 (b"text/plain; version=0.0.4; charset=utf-8", prometheus())
             }
-            _ => (b"text/html; charset=utf-8", html()),
+            TrafficFormat::Html => (b"text/html; charset=utf-8", html()),
         };
         let mut response = Response::with_body(200, Bytes::from_static(content_type), text);
         response.add(Bytes::from_static(b"Cache-Control"), &b"no-store"[..]);

@@ -47,6 +47,7 @@ impl<L: Limited> Zones<L> {
         rule: L::Rule,
     ) -> Result<(), ValueError> {
         let key = Template::compile(args.word(0), args.env)?;
+        args.env.named.borrow_mut().zone(&name, L::DIRECTIVE, bytes)?;
         let zones = &mut args.env.shared::<Self>().0;
         if let Some(other) = zones.get(&name) {
             let key = String::from_utf8_lossy(&other.key_text);

@@ -92,6 +92,14 @@ impl<'a, 'o> Scope<'a, 'o> {
             _ => own,
         }
     }
+
+    /// Whether a `listen` line of a server is one with TLS.
+    pub(super) fn is_tls(&self, listen: &Directive) -> bool {
+        let is_on =
+            |line: &&Directive| line.args.iter().any(|word| word.eq_ignore_ascii_case(b"on"));
+        listen.args.iter().any(|word| word == "ssl" || word == "quic")
+            || self.find("ssl").iter().any(is_on)
+    }
 }
 
 /// Whether rows stand in the line's block, and no directives; there may be many.
@@ -335,8 +343,7 @@ impl<'a> Search<'a> {
             );
         }
         let listens = scope.find("listen");
-        let is_tls =
-            |line: &&Directive| line.args.iter().any(|arg| matches!(&arg[..], b"ssl" | b"quic"));
+        let is_tls = |line: &&Directive| scope.is_tls(line);
         let is_mixed = listens.iter().any(is_tls) && !listens.iter().all(is_tls);
         let tells_scheme =
             [&b"$scheme"[..], b"$https", b"$server_port"].iter().any(|name| has(name));

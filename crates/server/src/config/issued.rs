@@ -23,7 +23,7 @@ fn of_server(server: &Scope<'_, '_>) -> Option<Finding> {
     let is_issued =
         |line: &&&Directive| line.args.iter().any(|word| word == CERTIFICATE.as_bytes());
     let shows = shown.iter().find(is_issued);
-    let tls = |line: &&Directive| line.args.iter().any(|word| word == "ssl" || word == "quic");
+    let tls = |line: &&Directive| server.is_tls(line);
     match (server.own("acme_certificate").first(), shows) {
         (None, Some(line)) => {
             let socket = server.own("listen").into_iter().find(tls)?;

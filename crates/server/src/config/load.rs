@@ -152,6 +152,7 @@ fn load_here(request: &Request, kept: &Kept) -> Result<Loaded, ConfError> {
         let text = "no \"events\" section in configuration".to_owned();
         return Err(ConfError::Whole { text });
     }
+    env.named.borrow().check_pools()?;
     crate::control::add(&mut loader, &mut main, &source)?;
     let config = Compiler::new(&env).config(main, request, kept)?;
     check_connections(&config)?;
@@ -229,6 +230,7 @@ impl<'a> Compiler<'a> {
         let mut blocks = std::mem::take(&mut main.servers).into_iter();
         let mut servers = Vec::new();
         let mut listens: Vec<(Listen, ServerId, Position)> = Vec::new();
+        let mut switched_on = Vec::new();
         let mut resolver = None;
         if let Some(mut http) = blocks.next() {
             http.inherit(&main);
@@ -238,6 +240,7 @@ impl<'a> Compiler<'a> {
                 server.inherit(&http);
                 let at = server.at.clone().expect("server blocks have a place");
                 yorozu_kernel::config::listen::default_listen(&mut server, env);
+                switched_on.push(is_switched_on(&server)?);
                 for listen in &server.listens {
                     listens.push((listen.clone(), id, at.clone()));
                 }
@@ -253,6 +256,10 @@ impl<'a> Compiler<'a> {
         yorozu_kernel::config::listen::check_certificates(&sockets, &listens, |id| {
             self.shown(&servers, id)
         })?;
+        // As nginx, which looks at what the default server says, and for certificates in each server that says it.
+        for socket in sockets.iter_mut().filter(|socket| !socket.options.is_control) {
+            socket.is_tls |= switched_on[socket.default_server.0 as usize];
+        }
         let names = env.variables.borrow();
         if let Some(name) = names.undefined() {
             return Err(ConfError::Whole { text: format!("unknown \"{name}\" variable") });
@@ -302,7 +309,7 @@ impl<'a> Compiler<'a> {
         let at = block.at.clone().expect("server blocks have a place");
         yorozu_acme::directives::bind(&block, id, &at, self.env)?;
         // The control socket has no TLS: the certificates of http are not for it.
-        if block.listens.iter().all(|listen| listen.options.is_control) {
+        if is_control(&block) {
             drop(block.drafts.take::<TlsDraft>());
         }
         let locations = std::mem::take(&mut block.locations);
@@ -452,6 +459,19 @@ impl<'a> Compiler<'a> {
         }
         Ok(rewrite::Rewrites::gather(script))
     }
+}
+
+/// Whether a server says `ssl on`; the control socket has no TLS.
+fn is_switched_on(server: &Block) -> Result<bool, ConfError> {
+    let tls: Option<&TlsDraft> = server.drafts.written();
+    match tls {
+        Some(tls) if !is_control(server) => tls.is_switched_on(),
+        _ => Ok(false),
+    }
+}
+
+fn is_control(server: &Block) -> bool {
+    server.listens.iter().all(|listen| listen.options.is_control)
 }
 
 /// The settings of the main block.

@@ -1,6 +1,14 @@
 //! Broken configurations and the one line that each is refused with.
 
+use crate::config::load::Kept;
+use crate::modules::MODULES;
 use crate::testing::{config, try_config};
+use bytes::Bytes;
+use std::path::PathBuf;
+use yorozu_kernel::config::block::Block;
+use yorozu_kernel::config::directive::{Action, Args};
+use yorozu_kernel::config::env::Env;
+use yorozu_kernel::config::shared::SharedSet;
 use yorozu_modules::filters::compress::gzip;
 
 fn refusal(text: &str) -> String {
@@ -187,8 +195,171 @@ const BROKEN: &[(&str, &str)] = &[
         "invalid port in \"99999999999\" of the \"listen\" directive in conf:1",
     ),
     ("http { server { server_name *; } }", "server name \"*\" is invalid in conf:1"),
+    ("http { server { server_name .; } }", "server name \".\" is invalid in conf:1"),
+    ("http { server { server_name a *.; } }", "server name \"*.\" is invalid in conf:1"),
+    ("http { server { server_name *a; } }", "server name \"*a\" is invalid in conf:1"),
+    (
+        "http { server { server_name a.*.b; } }",
+        "invalid server name or wildcard \"a.*.b\" in conf:1",
+    ),
+    // `ssl`, which newer versions of nginx do not have.
+    (
+        "http { ssl maybe; }",
+        "invalid value \"maybe\" in \"ssl\" directive, it must be \"on\" or \"off\" in conf:1",
+    ),
+    ("http { ssl on; ssl off; }", "\"ssl\" directive is duplicate in conf:1"),
+    (
+        "http { server { location / { ssl off; } } }",
+        "\"ssl\" directive is not allowed here in conf:1",
+    ),
+    (
+        "http {\nssl on;\nserver { } }",
+        "no \"ssl_certificate\" is defined for the \"ssl\" directive in conf:2",
+    ),
+    (
+        "http { server { listen 1 ssl;\nssl on; } }",
+        "no \"ssl_certificate\" is defined for the \"ssl\" directive in conf:2",
+    ),
+    (
+        "http { server { ssl off; } server {\nssl on; ssl_certificate_key a; } }",
+        "no \"ssl_certificate\" is defined for the \"ssl\" directive in conf:2",
+    ),
+    (
+        "http { server { ssl on; ssl_certificate a; } }",
+        "no \"ssl_certificate_key\" is defined for the \"ssl\" directive in conf:1",
+    ),
+    (
+        "http { server { ssl on; ssl_certificate a; ssl_certificate b; ssl_certificate_key c; } }",
+        "no \"ssl_certificate_key\" is defined for certificate \"b\" and the \"ssl\" directive in conf:1",
+    ),
+    // Names that several lines share.
+    (
+        "http { proxy_cache_path c keys_zone=a:1m;\nproxy_cache_path c keys_zone=b:1m; }",
+        "the same path name \"DIR/c\" used in conf:1 and in conf:2",
+    ),
+    (
+        "http { fastcgi_cache_path c levels=1 keys_zone=a:1m; proxy_cache_path d keys_zone=b:1m;\nscgi_cache_path ./c/ keys_zone=c:1m; }",
+        "the same path name \"DIR/./c/\" used in conf:1 and in conf:2",
+    ),
+    (
+        "http { proxy_cache_path c keys_zone=a:1m;\nserver { proxy_temp_path c; } }",
+        "the same path name \"DIR/c\" used in conf:1 and in conf:2",
+    ),
+    (
+        "http { client_body_temp_path c 1;\nserver { proxy_temp_path c 1 2; } }",
+        "the same path name \"DIR/c\" in conf:1 has the different levels than in conf:2",
+    ),
+    (
+        "http { proxy_cache_path c keys_zone=a:1m; proxy_cache_path d keys_zone=a:1m; }",
+        "duplicate zone \"a\" in conf:1",
+    ),
+    (
+        "http { proxy_cache_path c keys_zone=a:1m; proxy_cache_path d keys_zone=a:2m; }",
+        "the size 2097152 of shared memory zone \"a\" conflicts with already declared size 1048576 in conf:1",
+    ),
+    (
+        "http { proxy_cache_path c keys_zone=a:1m; fastcgi_cache_path d keys_zone=a:1m; }",
+        "the shared memory zone \"a\" is already declared for a different use in conf:1",
+    ),
+    (
+        "http { limit_req_zone $uri zone=a:1m rate=1r/s; limit_conn_zone $uri zone=a:1m; }",
+        "the shared memory zone \"a\" is already declared for a different use in conf:1",
+    ),
+    (
+        "http { limit_req_zone $uri zone=a:1m rate=1r/s; server { ssl_session_cache shared:a:1m; } }",
+        "the shared memory zone \"a\" is already declared for a different use in conf:1",
+    ),
+    (
+        "http { limit_conn_zone $uri zone=a:1m; upstream u { server 127.0.0.1; zone a; } }",
+        "the shared memory zone \"a\" is already declared for a different use in conf:1",
+    ),
+    (
+        "http { server { ssl_session_cache shared:a:1m; } server { ssl_session_cache off shared:a:2m; } }",
+        "the size 2097152 of shared memory zone \"a\" conflicts with already declared size 1048576 in conf:1",
+    ),
+    ("http {\naio threads=a; } thread_pool b threads=1;", "unknown thread pool \"a\" in conf:2"),
+    ("http { aio threads=; }", "unknown thread pool \"\" in conf:1"),
+    ("http { aio threads=$nosuch; server { } }", "unknown \"nosuch\" variable"),
+    (
+        "thread_pool a threads=1; thread_pool a threads=1; http { }",
+        "duplicate thread pool \"a\" in conf:1",
+    ),
+    ("http { access_log off combined; }", "invalid parameter \"combined\" in conf:1"),
+    ("http { access_log off if=$uri; }", "invalid parameter \"if=$uri\" in conf:1"),
+    (
+        "http { server { set $fastcgi_script_name b; } }",
+        "the duplicate \"fastcgi_script_name\" variable in conf:1",
+    ),
+    (
+        "http { server { set $fastcgi_path_info b; } }",
+        "the duplicate \"fastcgi_path_info\" variable in conf:1",
+    ),
+    ("http { keepalive_timeout 1M; }", "\"keepalive_timeout\" directive invalid value in conf:1"),
+    ("http { send_timeout 1y; }", "\"send_timeout\" directive invalid value in conf:1"),
+    ("http { access_log a combined flush=1M buffer=1k; }", "invalid flush time \"1M\" in conf:1"),
+    (
+        "http { proxy_cache_path c keys_zone=a:1m loader_sleep=1M; }",
+        "invalid loader_sleep value \"loader_sleep=1M\" in conf:1",
+    ),
+    (
+        "http { upstream u { server 127.0.0.1; keepalive_timeout 1y; } }",
+        "\"keepalive_timeout\" directive invalid value in conf:1",
+    ),
+    ("events { use EPOLL; }", "invalid event type \"EPOLL\" in conf:1"),
+    ("events { use kqueue; }", "invalid event type \"kqueue\" in conf:1"),
+    (
+        "events { use poll; }",
+        "event method \"poll\" is not available, expected \"epoll\" in conf:1",
+    ),
+    ("events { use epoll; use epoll; }", "\"use\" directive is duplicate in conf:1"),
+    (
+        "http { server { location ~ x { location /b {} } } }",
+        "location \"/b\" is outside location \"x\" in conf:1",
+    ),
+    (
+        "http { server { location /x { location ~* ^/x { location = /x {} } } } }",
+        "location \"/x\" is outside location \"^/x\" in conf:1",
+    ),
+    // Formats of logs: each text by itself, without captures.
+    ("http { log_format a $body_bytes_sent$1; server { } }", "unknown \"1\" variable"),
+    ("http { log_format a $http_ $1b; server { } }", "unknown \"1b\" variable"),
+    ("http { log_format a \"$h\" ost; server { } }", "unknown \"h\" variable"),
+    ("http { log_format a x$; }", "invalid parameter \"$\" in conf:1"),
+    ("http { log_format a $uri \"x$ y\" z; }", "invalid parameter \"$ y\" in conf:1"),
+    ("http { log_format a ${}; }", "invalid parameter \"${}\" in conf:1"),
+    (
+        "http { log_format a ${host; }",
+        "the closing bracket in \"host\" variable is missing in conf:1",
+    ),
+    ("http { log_format a escape=JSON x; }", "unknown log format escaping \"JSON\" in conf:1"),
+    ("http { log_format a escape= x; }", "unknown log format escaping \"\" in conf:1"),
+    // Of the module of virtual hosts' traffic.
+    (
+        "http { vhost_traffic_status_filter_by_set_key $uri; }",
+        "\"vhost_traffic_status_filter_by_set_key\" is not supported: use \"status_zone\" with the variable in a location in conf:1",
+    ),
+    (
+        "http { server { set_escape_uri $a $uri; } }",
+        "\"set_escape_uri\" is not supported: it is of the module http_set_misc, which is not nginx's own; keys of \"fastcgi_cache\" need no escaping (docs/nodes.md) in conf:1",
+    ),
+    (
+        "http { server { set_unescape_uri $a $uri; } }",
+        "\"set_unescape_uri\" is not supported by this version (the module http_set_misc, which is not nginx's own) in conf:1",
+    ),
+    (
+        "http { fancyindex on; }",
+        "\"fancyindex\" is not supported by this version (the module http_fancyindex, which is not nginx's own) in conf:1",
+    ),
     ("http { dav_access x; }", "invalid value \"x\" in conf:1"),
     ("http { dav_methods get; }", "invalid value \"get\" in conf:1"),
+    ("http { dav_methods off get; }", "invalid value \"get\" in conf:1"),
+    ("http { userid_flags off maybe; }", "invalid value \"maybe\" in conf:1"),
+    ("http { proxy_cache_methods get put; }", "invalid value \"put\" in conf:1"),
+    ("http { ssl_protocols TLSv1.2 TLS; }", "invalid value \"TLS\" in conf:1"),
+    (
+        "http { keepalive_disable msie6 safari none; }",
+        "invalid number of arguments in \"keepalive_disable\" directive in conf:1",
+    ),
     // Without effect, and refused where nginx refuses them.
     (
         "http { aio_write x; }",
@@ -309,7 +480,10 @@ const BROKEN: &[(&str, &str)] = &[
         "http { ssl_ocsp on; }",
         "\"ssl_ocsp\" is not supported: use \"ssl_crl\" for lists of revoked certificates in conf:1",
     ),
-    ("http { ssl_ocsp maybe; }", "\"ssl_ocsp\" directive invalid value in conf:1"),
+    (
+        "http { ssl_ocsp maybe; }",
+        "invalid value \"maybe\" in \"ssl_ocsp\" directive, it must be \"off\" or \"on\" or \"leaf\" in conf:1",
+    ),
     ("http { ssl_ocsp off; ssl_ocsp off; }", "\"ssl_ocsp\" directive is duplicate in conf:1"),
     // A brace without quotes: what is before it is the pattern.
     (
@@ -401,6 +575,16 @@ fn directives_without_effect_are_said_once() {
 #[test]
 fn what_nginx_takes_twice_or_does_not_look_at_is_accepted() {
     for text in [
+        "http { ssl off; server { listen 1; ssl off; } server { listen 2; ssl OFF; } }",
+        "http { server { listen 1; ssl on; ssl_reject_handshake on; } }",
+        "http { ssl on; ssl_reject_handshake on; server { } server { ssl off; } }",
+        "http { proxy_cache_path c keys_zone=a:1m; proxy_temp_path t 1; fastcgi_temp_path t 1; }",
+        "http { ssl_session_cache shared:a:1m; server { ssl_session_cache builtin shared:a:1m; } }",
+        "http { aio threads=a; server { aio threads=default; location / { aio threads=$uri; } } } thread_pool a threads=1;",
+        "http { keepalive_timeout 1w 1y; ssl_session_timeout 1M; open_file_cache_valid 1y; proxy_cache_valid 1M; }",
+        "http { server { location ~ /b { location /bc { } location = /b { } location ~ x { } } } }",
+        "http { log_format a \"$request_time\" ms; log_format b escape=json; log_format c x escape=json; server { } }",
+        "http { ssl_protocols TLSv1.2; ssl_protocols tlsv1.3; dav_methods off; dav_methods put; userid_flags secure; userid_flags samesite=LAX; }",
         "http { ancient_browser_value a; ancient_browser_value b; }",
         "http { modern_browser_value a; modern_browser_value b; }",
         "http { gzip_proxied off; gzip_proxied any; }",
@@ -413,4 +597,191 @@ fn what_nginx_takes_twice_or_does_not_look_at_is_accepted() {
     ] {
         try_config(text).unwrap_or_else(|why| panic!("{text}: {why}"));
     }
+}
+
+#[test]
+fn words_of_a_set_are_told_of_where_they_stand_twice() {
+    let told = |text: &str| config(&format!("http {{ server {{ {text} }} }}")).warnings.clone();
+    for text in [
+        "keepalive_disable none;",
+        "keepalive_disable none msie6;",
+        "keepalive_disable msie6; keepalive_disable safari;",
+        "keepalive_disable NONE Safari;",
+        "dav_methods off PUT;",
+        "ssl_protocols TLSv1.2; ssl_protocols TLSv1.3;",
+        "proxy_cache_methods get; proxy_cache_methods post;",
+        "userid_flags off secure;",
+    ] {
+        assert!(told(text).is_empty(), "{text}: {:?}", told(text));
+    }
+    for (text, word) in [
+        ("keepalive_disable none none;", "none"),
+        ("keepalive_disable msie6; keepalive_disable MSIE6;", "MSIE6"),
+        ("dav_methods put; dav_methods Put;", "Put"),
+        ("dav_methods off off;", "off"),
+        ("ssl_protocols TLSv1.2 tlsv1.2;", "tlsv1.2"),
+        ("proxy_ssl_protocols TLSv1.3; proxy_ssl_protocols TLSv1.3;", "TLSv1.3"),
+        ("proxy_cache_methods GET GET;", "GET"),
+        ("userid_flags secure; userid_flags secure;", "secure"),
+        ("gzip_proxied any; gzip_proxied any;", "any"),
+        ("proxy_next_upstream error; proxy_next_upstream error;", "error"),
+        ("proxy_ignore_headers Vary; proxy_ignore_headers vary;", "vary"),
+        ("memcached_next_upstream error; memcached_next_upstream error;", "error"),
+    ] {
+        let told = told(text);
+        let expected = format!("duplicate value \"{word}\" in ");
+        assert!(matches!(&told[..], [one] if one.starts_with(&expected)), "{text}: {told:?}");
+    }
+}
+
+#[test]
+fn old_versions_of_tls_are_told_of_in_one_line() {
+    let told = |text: &str| config(&format!("http {{ {text} }}")).warnings.clone();
+    assert_eq!(
+        told("ssl_protocols SSLv3 TLSv1 TLSv1.1 TLSv1.2;"),
+        [
+            "\"SSLv3\", \"TLSv1\" and \"TLSv1.1\" in \"ssl_protocols\" are ignored: the TLS library supports only TLSv1.2 and TLSv1.3"
+        ]
+    );
+    assert_eq!(
+        told("proxy_ssl_protocols TLSv1 TLSv1.2;"),
+        [
+            "\"TLSv1\" in \"proxy_ssl_protocols\" is ignored: the TLS library supports only TLSv1.2 and TLSv1.3"
+        ]
+    );
+}
+
+#[test]
+fn ssl_on_is_for_the_addresses_of_which_its_server_is_the_default_one() {
+    let reject = "ssl_reject_handshake on;";
+    let speak = |text: &str| {
+        let config = config(&format!("http {{ {reject} {text} }}"));
+        let shown = config.warnings.iter().filter(|line| {
+            line.starts_with(
+                "the \"ssl\" directive is deprecated, use the \"listen ... ssl\" directive instead in ",
+            )
+        });
+        assert_eq!(shown.count(), text.lines().count() - 1, "a line each: {text}");
+        let sockets = config.sockets.iter().filter(|socket| !socket.options.is_control);
+        sockets.map(|socket| socket.is_tls).collect::<Vec<_>>()
+    };
+    for (text, expected) in [
+        ("server { listen 1; listen 2; listen unix:a;\nssl on; }", &[true, true, true][..]),
+        ("server { listen 1; listen 2 ssl;\nssl off; }", &[false, true]),
+        ("server { listen 1; listen 2 ssl;\nssl ON; }", &[true, true]),
+        ("server { listen 1 quic; listen 1;\nssl on; }", &[true, true]),
+        ("\nssl on; server { listen 1; } server { listen 2; }", &[true, true]),
+        ("\nssl on; server { listen 1;\nssl off; } server { listen 2; }", &[false, true]),
+        ("server { listen 1;\nssl on; } server { listen 1; }", &[true]),
+        ("server { listen 1; } server { listen 1;\nssl on; }", &[false]),
+        ("server { listen 1; } server { listen 1 default_server;\nssl on; }", &[true]),
+    ] {
+        assert_eq!(speak(text), expected, "{text}");
+    }
+    // The control socket is a server of the configuration, and stays as it is.
+    let config = config(&format!("pid a; http {{ {reject} ssl on; server {{ listen 1; }} }}"));
+    assert!(config.sockets.iter().all(|socket| socket.is_tls != socket.options.is_control));
+}
+
+#[test]
+fn words_that_nginx_compares_without_case_are_compared_so() {
+    /// Names, or their ends, where nginx compares exactly, where a word is one thing among addresses, paths or times, that
+    /// are our own, or that a whole configuration says once.
+    const EXACT: &[&str] = &[
+        "_bind",
+        "_cache_early_refresh",
+        "_cache_heuristic",
+        "_certificate_cache",
+        "access_log",
+        "aio",
+        "allow",
+        "deny",
+        "directio",
+        "disable_symlinks",
+        "expires",
+        "geoip2_proxy",
+        "geoip2_proxy_recursive",
+        "open_file_cache",
+        "open_log_file_cache",
+        "prometheus",
+        "proxy_cookie_domain",
+        "proxy_cookie_flags",
+        "proxy_cookie_path",
+        "proxy_redirect",
+        "ssl_ecdh_curve",
+        "ssl_session_cache",
+        "userid_mark",
+        "worker_cpu_affinity",
+        "worker_processes",
+    ];
+    const WORDS: &[&str] = &[
+        "all",
+        "always",
+        "any",
+        "auth",
+        "auto",
+        "before",
+        "build",
+        "cache-control",
+        "chunked",
+        "clean",
+        "copy",
+        "denied",
+        "error",
+        "exact",
+        "expired",
+        "fields",
+        "get",
+        "html",
+        "http_500",
+        "httponly",
+        "info",
+        "invalid_header",
+        "json",
+        "leaf",
+        "log",
+        "msie6",
+        "none",
+        "notice",
+        "off",
+        "on",
+        "optional",
+        "poll",
+        "post",
+        "put",
+        "secure",
+        "stop",
+        "timeout",
+        "tlsv1.2",
+        "updating",
+        "v1",
+        "warn",
+        "xml",
+    ];
+    let folders = (PathBuf::from("/none"), PathBuf::from("/none"));
+    let env = Env::new(&MODULES, folders, Kept::for_test().logs, &SharedSet::default());
+    let is_exact = |name: &str| EXACT.iter().any(|end| name.ends_with(end));
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for (name, rows) in MODULES.names().filter(|(name, _)| !is_exact(name)) {
+        for row in rows.iter().filter(|row| row.arity.admits(1)) {
+            let (Action::Set(set) | Action::Ignored(_, set)) = row.action else { continue };
+            let takes = |word: &str| {
+                let mut block = Block::new(row.contexts & row.contexts.wrapping_neg(), None);
+                let words = [Bytes::copy_from_slice(word.as_bytes())];
+                set(&mut block, &Args { name, words: &words, env: &env }).is_ok()
+            };
+            if takes("anything-else") {
+                continue;
+            }
+            for word in WORDS.iter().filter(|word| takes(word)) {
+                seen += 1;
+                let upper = word.to_uppercase();
+                if !takes(&upper) {
+                    wrong.push(format!("{name} {upper}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(seen > 300, "only {seen} words were looked at");
 }

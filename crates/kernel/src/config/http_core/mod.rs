@@ -6,7 +6,7 @@ pub use values::*;
 
 use super::directive::*;
 use super::settings::silent;
-use super::types::{Buffers, HashSize, Offset, Size, TempPath, Templates, hash_size};
+use super::types::{Buffers, HashSize, LongTime, Offset, Size, TempPath, Templates, hash_size};
 use crate::base::limits;
 use crate::config::module::Module;
 use crate::exchange::conf::LocationConf;
@@ -57,7 +57,7 @@ settings! {
     /// Only internal redirects may enter; others get 404.
     internal: Present = none, NONE, LOCATION;
     /// Browsers that get no keep-alive after POST.
-    keepalive_disable: KeepaliveDisable = "msie6", ONE_OR_MORE, HTTP_SERVER_LOCATION;
+    keepalive_disable: KeepaliveDisable = "msie6", ONE_OR_TWO, HTTP_SERVER_LOCATION;
     /// Requests per connection.
     keepalive_requests: u64 = "1000", ONE, HTTP_SERVER_LOCATION;
     /// Life of a connection before it is closed after a request.
@@ -131,7 +131,7 @@ settings! {
     /// Uses within inactive that keep a file open.
     open_file_cache_min_uses: u64 = "1", ONE, HTTP_SERVER_LOCATION;
     /// How long a kept file is trusted before it is looked at again.
-    open_file_cache_valid: Duration = "60s", ONE, HTTP_SERVER_LOCATION;
+    open_file_cache_valid: LongTime = "60s", ONE, HTTP_SERVER_LOCATION;
     /// Above this size files are read past the page cache; accepted, not done.
     directio: OffOrSize = "off", ONE, HTTP_SERVER_LOCATION;
     /// Whether subrequests are written to the access log, too.

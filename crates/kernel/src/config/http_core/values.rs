@@ -2,7 +2,7 @@
 
 use super::super::directive::*;
 use super::super::template::Template;
-use super::super::types::{Offset, Size, word_enum, word_flags};
+use super::super::types::{Offset, Size, add_word_flags, word_enum, word_flags};
 use bitflags::bitflags;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -125,9 +125,11 @@ pub struct KeepaliveTimeout {
 
 impl Setting for KeepaliveTimeout {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let time = |word: &[u8]| value::time(word).ok_or_else(|| args.invalid_value());
-        let header = (args.words.len() == 2).then(|| time(args.word(1))).transpose()?;
-        Ok(Self { timeout: time(args.word(0))?, header })
+        let timeout = Duration::from_args(args)?;
+        // As nginx: the field says seconds, so that its unit may be a long one.
+        let header = |word: &[u8]| value::time(word).ok_or_else(|| args.invalid_value());
+        let header = (args.words.len() == 2).then(|| header(args.word(1))).transpose()?;
+        Ok(Self { timeout, header })
     }
 
     // As nginx: what the field says is inherited by itself.
@@ -142,13 +144,23 @@ bitflags! {
     pub struct KeepaliveDisable: u8 {
         const MSIE6 = 1;
         const SAFARI = 2;
+        /// Of no effect.
+        const NONE = 4;
     }
+}
+
+impl KeepaliveDisable {
+    const WORDS: [(&str, Self); 3] =
+        [("none", Self::NONE), ("msie6", Self::MSIE6), ("safari", Self::SAFARI)];
 }
 
 impl Setting for KeepaliveDisable {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let known = [("none", Self::empty()), ("msie6", Self::MSIE6), ("safari", Self::SAFARI)];
-        word_flags(args, &known)
+        word_flags(args, &Self::WORDS)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        add_word_flags(self, args, &Self::WORDS)
     }
 }
 
@@ -362,11 +374,16 @@ pub(super) struct Aio;
 
 impl Setting for Aio {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        match args.word(0) {
-            b"on" | b"off" | b"threads" => Ok(Self),
-            word if word.starts_with(b"threads=") => Ok(Self),
-            _ => Err(args.invalid_value()),
+        let pool = match args.word(0) {
+            b"on" | b"off" | b"threads" => return Ok(Self),
+            word => word.strip_prefix(b"threads=").ok_or_else(|| args.invalid_value())?,
+        };
+        let named = Template::compile(pool, args.env)?.as_literal();
+        if let (Some(name), Some(at)) = (named, &*args.env.line.borrow()) {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            args.env.named.borrow_mut().ask_pool(name, at.clone());
         }
+        Ok(Self)
     }
 }
 

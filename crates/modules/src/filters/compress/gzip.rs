@@ -9,7 +9,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::regex::Regex;
 use yorozu_kernel::config::settings::silent;
-use yorozu_kernel::config::types::{Buffers, Size, word_enum, word_flags};
+use yorozu_kernel::config::types::{Buffers, Size, add_word_flags, word_enum, word_flags};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::coding::Coding;
 use yorozu_kernel::exchange::response::Response;
@@ -63,25 +63,27 @@ bitflags! {
     }
 }
 
+impl Proxied {
+    const WORDS: [(&str, Self); 9] = [
+        ("off", Self::OFF),
+        ("expired", Self::EXPIRED),
+        ("no-cache", Self::NO_CACHE),
+        ("no-store", Self::NO_STORE),
+        ("private", Self::PRIVATE),
+        ("no_last_modified", Self::NO_LAST_MODIFIED),
+        ("no_etag", Self::NO_ETAG),
+        ("auth", Self::AUTH),
+        ("any", Self::ANY),
+    ];
+}
+
 impl Setting for Proxied {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let known = [
-            ("off", Self::OFF),
-            ("expired", Self::EXPIRED),
-            ("no-cache", Self::NO_CACHE),
-            ("no-store", Self::NO_STORE),
-            ("private", Self::PRIVATE),
-            ("no_last_modified", Self::NO_LAST_MODIFIED),
-            ("no_etag", Self::NO_ETAG),
-            ("auth", Self::AUTH),
-            ("any", Self::ANY),
-        ];
-        word_flags(args, &known)
+        word_flags(args, &Self::WORDS)
     }
 
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.insert(Self::from_args(args)?);
-        Ok(())
+        add_word_flags(self, args, &Self::WORDS)
     }
 }
 

@@ -117,6 +117,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
         &["state_path"],
         "one of the processes that share it orders; an order that was interrupted is taken up again",
     ),
+    (&["ssl"], "as nginx before 1.25.1, with its warning; newer ones refuse it"),
     (&["ssl_stapling"], "requested at the start, always verified"),
     (&["sticky"], "a session is learned when the head of the answer has come"),
     (&["http2_chunk_size"], "16k by default"),

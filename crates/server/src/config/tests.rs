@@ -686,12 +686,13 @@ fn ssl_on_is_for_the_addresses_of_which_its_server_is_the_default_one() {
 #[test]
 fn words_that_nginx_compares_without_case_are_compared_so() {
     /// Names, or their ends, where nginx compares exactly, where a word is one thing among addresses, paths or times, that
-    /// are our own, or that a whole configuration says once.
+    /// are our own, that a whole configuration says once, or that would be looked up as names of hosts.
     const EXACT: &[&str] = &[
         "_bind",
         "_cache_early_refresh",
         "_cache_heuristic",
         "_certificate_cache",
+        "_pass",
         "access_log",
         "aio",
         "allow",
@@ -701,6 +702,7 @@ fn words_that_nginx_compares_without_case_are_compared_so() {
         "expires",
         "geoip2_proxy",
         "geoip2_proxy_recursive",
+        "listen",
         "open_file_cache",
         "open_log_file_cache",
         "prometheus",
@@ -708,6 +710,9 @@ fn words_that_nginx_compares_without_case_are_compared_so() {
         "proxy_cookie_flags",
         "proxy_cookie_path",
         "proxy_redirect",
+        "resolver",
+        "server",
+        "set_real_ip_from",
         "ssl_ecdh_curve",
         "ssl_session_cache",
         "userid_mark",

@@ -112,7 +112,7 @@ impl Setting for Flags {
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             let is_it = |one: &&str| word.eq_ignore_ascii_case(one.as_bytes());
-            let place = Self::KNOWN.iter().position(|one| is_it(&one)).ok_or_else(|| {
+            let place = Self::KNOWN.iter().position(is_it).ok_or_else(|| {
                 ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
             })?;
             if std::mem::replace(&mut self.0[place], true) {

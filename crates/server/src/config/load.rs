@@ -247,19 +247,7 @@ impl<'a> Compiler<'a> {
                 servers.push(self.server(server, id)?);
             }
         }
-        let mut sockets = yorozu_kernel::config::listen::sockets(&listens, &servers, env)?;
-        yorozu_kernel::config::listen::compare_field_rules(&mut sockets, &listens, |id| {
-            let place = servers[id.0 as usize].conf.0 as usize;
-            let core = &self.locations[place].as_ref().expect("every id is filled").http_core();
-            (core.underscores_in_headers, core.ignore_invalid_headers)
-        });
-        yorozu_kernel::config::listen::check_certificates(&sockets, &listens, |id| {
-            self.shown(&servers, id)
-        })?;
-        // As nginx, which looks at what the default server says, and for certificates in each server that says it.
-        for socket in sockets.iter_mut().filter(|socket| !socket.options.is_control) {
-            socket.is_tls |= switched_on[socket.default_server.0 as usize];
-        }
+        let sockets = self.sockets(&listens, &servers, &switched_on)?;
         let names = env.variables.borrow();
         if let Some(name) = names.undefined() {
             return Err(ConfError::Whole { text: format!("unknown \"{name}\" variable") });
@@ -292,6 +280,29 @@ impl<'a> Compiler<'a> {
             warnings: env.warnings.take(),
             notes: env.notes.take().into_values().collect(),
         })
+    }
+
+    /// The sockets of the servers; `switched_on` says which of them say `ssl on`.
+    fn sockets(
+        &self,
+        listens: &[(Listen, ServerId, Position)],
+        servers: &[ServerConf],
+        switched_on: &[bool],
+    ) -> Result<Vec<Socket>, ConfError> {
+        let mut sockets = yorozu_kernel::config::listen::sockets(listens, servers, self.env)?;
+        yorozu_kernel::config::listen::compare_field_rules(&mut sockets, listens, |id| {
+            let place = servers[id.0 as usize].conf.0 as usize;
+            let core = &self.locations[place].as_ref().expect("every id is filled").http_core();
+            (core.underscores_in_headers, core.ignore_invalid_headers)
+        });
+        yorozu_kernel::config::listen::check_certificates(&sockets, listens, |id| {
+            self.shown(servers, id)
+        })?;
+        // As nginx, which looks at what the default server says, and for certificates in each server that says it.
+        for socket in sockets.iter_mut().filter(|socket| !socket.options.is_control) {
+            socket.is_tls |= switched_on[socket.default_server.0 as usize];
+        }
+        Ok(sockets)
     }
 
     /// What a server has to say in handshakes.

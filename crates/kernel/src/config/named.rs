@@ -1,6 +1,6 @@
 //! Names that lines of different modules share: folders, zones of shared memory, pools of threads.
 
-use super::directive::ValueError;
+use super::value_error::ValueError;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use yorozu_conf::{ConfError, Position};

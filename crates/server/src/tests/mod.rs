@@ -9,3 +9,4 @@ mod purge;
 mod registry;
 mod request;
 mod store;
+mod words;

@@ -503,7 +503,6 @@ fn client_request(text: &str) -> Request {
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         fields.insert(0, ("Host".to_owned(), "localhost".to_owned()));
     }
-    // An empty one is announced by nothing: over streams the end comes behind the head.
     if let Some(body) = body.as_ref().filter(|body| !body.is_empty()) {
         fields.push(("Content-Length".to_owned(), body.len().to_string()));
     }

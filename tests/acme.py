@@ -471,12 +471,15 @@ def test_nonces_that_are_refused():
             root = issuer.root()
             with Server(folder, conf_of(issuer, http_port)) as server:
                 # Some requests fail more often than they are repeated: a reload tries again.
+                def outcome():
+                    line = status(server)[0]
+                    return line if line[2] == 'issued' or line[5] != 'no error' else None
                 for _ in range(20):
-                    until('an outcome', lambda: status(server)[0][2] == 'issued' or status(server)[0][5] != 'no error')
-                    if status(server)[0][2] == 'issued':
+                    line = until('an outcome', outcome)
+                    if line[2] == 'issued':
                         break
                     # What one attempt left in the middle, the issuer may look at in vain before the next one is over.
-                    assert re.search('badNonce|order status Invalid', status(server)[0][5]), status(server)
+                    assert re.search('badNonce|order status Invalid', line[5]), line
                     reload(server)
                 wait_issued(server, 'a.example', root)
 

@@ -49,9 +49,10 @@ def free_port():
 
 def until(what, condition, seconds=60):
     end = time.monotonic() + seconds * PATIENCE
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, f'waited in vain for {what}'
         time.sleep(0.01)
+    return found
 
 
 def listens(port, host='127.0.0.1'):

@@ -80,7 +80,7 @@ const CACHE: &str = "use \"fastcgi_cache\", and for several nodes \"cache_purge_
 const PAGES: &str = "pages in Redis are \"fastcgi_cache\" here, and for several nodes \"cache_purge_bus\" and \"shared=\" in the line of their zone (docs/nodes.md); other values need an application";
 
 const CONTROL: &str = "use \"fastcgi_cache\" with \"fastcgi_ignore_headers Cache-Control Expires\" where srcache ignores what answers say (docs/nodes.md)";
-const ESCAPED: &str = "it is of the module http_set_misc, which is not nginx's own; keys of \"fastcgi_cache\" need no escaping (docs/nodes.md)";
+const ESCAPED: &str = "it is of the module http_set_misc, which is not nginx's own; a \"fastcgi_cache_key\" needs no escaping (docs/nodes.md)";
 
 const fn refused(name: &'static str, why: &'static str, doc: &'static str) -> Directive {
     Directive::row(

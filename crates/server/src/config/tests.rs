@@ -332,7 +332,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "http { server { set_escape_uri $a $uri; } }",
-        "\"set_escape_uri\" is not supported: it is of the module http_set_misc, which is not nginx's own; keys of \"fastcgi_cache\" need no escaping (docs/nodes.md) in conf:1",
+        "\"set_escape_uri\" is not supported: it is of the module http_set_misc, which is not nginx's own; a \"fastcgi_cache_key\" needs no escaping (docs/nodes.md) in conf:1",
     ),
     (
         "http { server { set_unescape_uri $a $uri; } }",

@@ -188,27 +188,29 @@ impl Client {
     }
 
     fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
-        match &mut self.stream {
-            Stream::Plain(stream) => stream.read(piece),
-            Stream::Tls(stream) => stream.read(piece),
+        loop {
+            let read = match &mut self.stream {
+                Stream::Plain(stream) => stream.read(piece),
+                Stream::Tls(stream) => stream.read(piece),
+            };
+            // A process that is stopped and goes on is told so where it waits with a timeout (signal(7)).
+            if !matches!(&read, Err(error) if error.kind() == ErrorKind::Interrupted) {
+                return read;
+            }
         }
     }
 
     fn fill(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];
-        self.trouble = loop {
-            match self.read(&mut piece) {
-                Ok(0) => break "the connection was closed".to_owned(),
-                Ok(count) => {
-                    self.buffer.extend_from_slice(&piece[..count]);
-                    return true;
-                }
-                // A process that is stopped and goes on is told so where it waits with a timeout (signal(7)).
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.is_silent |= error.kind() == ErrorKind::WouldBlock;
-                    break error.to_string();
-                }
+        self.trouble = match self.read(&mut piece) {
+            Ok(0) => "the connection was closed".to_owned(),
+            Ok(count) => {
+                self.buffer.extend_from_slice(&piece[..count]);
+                return true;
+            }
+            Err(error) => {
+                self.is_silent |= error.kind() == ErrorKind::WouldBlock;
+                error.to_string()
             }
         };
         false

@@ -8,7 +8,7 @@ use yorozu_conf::{ConfError, Position};
 /// The names of a configuration.
 #[derive(Debug, Default)]
 pub struct Named {
-    folders: Vec<Folder>,
+    folders: BTreeMap<PathBuf, Folder>,
     /// By name, the directive that it belongs to and its size; 0 where none was said yet.
     zones: BTreeMap<String, (String, u64)>,
     pools: Vec<String>,
@@ -18,7 +18,6 @@ pub struct Named {
 /// A folder that the server writes into.
 #[derive(Debug)]
 struct Folder {
-    path: PathBuf,
     is_cache: bool,
     levels: Vec<u64>,
     at: Position,
@@ -37,19 +36,20 @@ impl Named {
         at: &Position,
     ) -> Result<(), ValueError> {
         let shown = path.display();
-        if let Some(other) = self.folders.iter().find(|other| other.path == path) {
-            if is_cache || other.is_cache {
-                let text = format!("the same path name \"{shown}\" used in {} and", other.at);
-                return Err(ValueError(text));
-            }
-            if other.levels != levels {
-                return Err(ValueError(format!(
-                    "the same path name \"{shown}\" in {} has the different levels than",
-                    other.at
-                )));
-            }
+        let Some(other) = self.folders.get(path) else {
+            self.folders.insert(path.to_owned(), Folder { is_cache, levels, at: at.clone() });
+            return Ok(());
+        };
+        if is_cache || other.is_cache {
+            let text = format!("the same path name \"{shown}\" used in {} and", other.at);
+            return Err(ValueError(text));
         }
-        self.folders.push(Folder { path: path.to_owned(), is_cache, levels, at: at.clone() });
+        if other.levels != levels {
+            return Err(ValueError(format!(
+                "the same path name \"{shown}\" in {} has the different levels than",
+                other.at
+            )));
+        }
         Ok(())
     }
 

@@ -4,7 +4,8 @@
   tests/run [PART ...]     the parts whose names contain one of PART; all without
 
 QUICK=1 leaves out the browser, the whole site and fuzzing. JOBS=4 says how many parts run at once, PATIENCE=10 that this
-machine is ten times slower than others. What each part printed is in target/tests.
+machine is ten times slower than others. SEED=7 draws other random tests than the last run; without it each run draws the
+same. What each part printed is in target/tests.
 """
 import collections, json, os, pathlib, re, shutil, signal, subprocess, sys, time
 from peers import PATIENCE
@@ -13,6 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / 'target/tests'
 CORES = len(os.sched_getaffinity(0))
 JOBS = int(os.environ.get('JOBS', 0)) or 2 + CORES
+# A change is judged by what it did, not by what was drawn.
+SEED = os.environ.get('SEED') or '1'
 COUNTS = re.compile(r'^(\d+) passed, (\d+) failed(?:, (\d+) ignored)?$', re.M)
 TEST = re.compile(r'^(ok    |FAILED)  (\S.*?)  ([\d.]+) s$', re.M)
 
@@ -37,7 +40,7 @@ class Part:
         program, *words = [str(made.get(word, word)) for word in self.command]
         if '/' in program:
             program = ROOT / program
-        env = os.environ | {'PATIENCE': str(PATIENCE * max(1, JOBS / CORES)), 'YOROZU': str(made.get('yorozu', ''))} | self.env
+        env = os.environ | {'PATIENCE': str(PATIENCE * max(1, JOBS / CORES)), 'YOROZU': str(made.get('yorozu', '')), 'SEED': SEED} | self.env
         if made.get('wordpress'):
             env['YOROZU_SITE'] = str(made['wordpress'])
         # A new session: Ctrl-C reaches this program alone, which ends all of them.

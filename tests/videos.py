@@ -218,8 +218,11 @@ def test_parts_have_the_samples_they_should_and_are_nginx_s():
             location / {{ mp4; mp4_max_buffer_size 20m; }} location /key/ {{ alias {folder}/; mp4; mp4_start_key_frame on; }} }}'''
         os.chmod(folder, 0o755)
         with Server(folder, conf) as server, Server(folder, conf, NGINX) as nginx:
-            compared = 0
-            for number in range(ROUNDS):
+            compared = number = 0
+            # How many parts can be compared depends on what was drawn.
+            while number < ROUNDS or compared < 5 * ROUNDS:
+                number += 1
+                assert number < 10 * ROUNDS, compared
                 dice = random.Random(f'{SEED} {number}')
                 tracks = [Track(dice, at + 1, dice.random() < 0.5, dice.random() < 0.4, dice.random() < 0.15)
                           for at in range(dice.randint(1, 3))]
@@ -239,7 +242,6 @@ def test_parts_have_the_samples_they_should_and_are_nginx_s():
                         compared += 1
                         assert (ours.status, ours.content if ours.status == 200 else b'') == (
                             theirs.status, theirs.content if theirs.status == 200 else b''), (path, SEED, ours.status, theirs.status, nginx.log()[-300:])
-            assert compared > 5 * ROUNDS or ROUNDS < 10, compared
             assert 'panic' not in server.log(), server.log()
 
 

@@ -49,16 +49,43 @@ pub(super) enum Answer {
     Refused,
 }
 
+/// What hears an answer; dropped if none comes.
+pub(super) type Hears = Box<dyn FnOnce(&Answer) + Send>;
+
+/// Who asks.
+enum Asker {
+    Waits(oneshot::Sender<Answer>),
+    Hears(Hears),
+    Nobody,
+}
+
+impl Asker {
+    fn answer(self, answer: Answer) {
+        match self {
+            // It may have stopped waiting.
+            Self::Waits(asker) => drop(asker.send(answer)),
+            Self::Hears(asker) => asker(&answer),
+            Self::Nobody => {}
+        }
+    }
+}
+
+impl fmt::Debug for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asker")
+    }
+}
+
 #[derive(Debug)]
 struct Job {
     command: Command,
-    answer: Option<oneshot::Sender<Answer>>,
+    asker: Asker,
 }
 
 impl Job {
     /// Whether its asker still waits: a claim that is made for no request keeps a page from all others.
     fn is_wanted(&self) -> bool {
-        self.answer.as_ref().is_none_or(|asker| !asker.is_closed())
+        !matches!(&self.asker, Asker::Waits(asker) if asker.is_closed())
     }
 }
 
@@ -94,13 +121,18 @@ impl Lane {
     /// Asks; the answer comes, or what it comes by is dropped.
     pub(super) fn ask(&self, command: Command) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
-        self.push(Job { command, answer: Some(answer) });
+        self.push(Job { command, asker: Asker::Waits(answer) });
         answered
     }
 
     /// Says what needs no answer; `false` if too much waits.
     pub(super) fn say(&self, command: Command) -> bool {
-        self.push(Job { command, answer: None })
+        self.push(Job { command, asker: Asker::Nobody })
+    }
+
+    /// Says what is heard of when it is done; `hears` is dropped if too much waits.
+    pub(super) fn tell(&self, command: Command, hears: Hears) {
+        self.push(Job { command, asker: Asker::Hears(hears) });
     }
 
     fn push(&self, job: Job) -> bool {
@@ -185,10 +217,7 @@ async fn exchange(
         {
             released.extend((found == token.as_bytes()).then(|| key.clone()));
         }
-        if let Some(asker) = job.answer {
-            // Whoever asked may have stopped waiting.
-            let _ = asker.send(answer);
-        }
+        job.asker.answer(answer);
     }
     for key in released {
         let mut out = Vec::new();

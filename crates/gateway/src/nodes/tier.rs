@@ -61,8 +61,28 @@ pub(super) struct Figures {
     pub damaged: AtomicU64,
     pub failed: AtomicU64,
     pub stored: AtomicU64,
-    /// Too large, or too many at once.
+    /// Too large, too many at once, refused, or lost on the way.
     pub dropped: AtomicU64,
+}
+
+/// A page on its way to the tier. It counts as stored when the server has said so, as dropped whatever else becomes of it.
+struct OnItsWay {
+    figures: Arc<Figures>,
+    is_stored: bool,
+}
+
+impl OnItsWay {
+    /// By what the server answered.
+    fn judge(mut self, answer: &Answer) {
+        self.is_stored = *answer == Answer::Done(true);
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let cell = if self.is_stored { &self.figures.stored } else { &self.figures.dropped };
+        cell.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +119,7 @@ pub struct Tier {
     tls: Mutex<Option<Arc<ClientConfig>>>,
     lanes: Vec<Lanes>,
     ring: Ring,
-    pub(super) figures: Figures,
+    pub(super) figures: Arc<Figures>,
     /// When the log said last that a page is damaged.
     damaged_logged: Last,
 }
@@ -171,7 +191,7 @@ impl Tier {
             tls: Mutex::new(tls),
             lanes,
             ring,
-            figures: Figures::default(),
+            figures: Arc::default(),
             damaged_logged: Last::default(),
         }
     }
@@ -384,16 +404,15 @@ impl Beyond for Tier {
         }
         let name = self.name(key);
         let server = self.server_of(&name);
+        let on_its_way = OnItsWay { figures: Arc::clone(&self.figures), is_stored: false };
         let page = entry.to_bytes().filter(|page| page.len() as u64 <= self.spec.object_max);
-        let is_sent = page.is_some_and(|page| {
-            let value = sealed(&name, known, &page, self.bus.secret.as_ref());
-            let life = Duration::from_millis(life);
-            let lanes = &self.lanes[server];
-            let is_taken = !lanes.refused.is_within(REFUSED_PAUSE) && lanes.circuit.is_closed();
-            is_taken && lanes.pages.say(Command::Put(name, value, life))
-        });
-        let cell = if is_sent { &self.figures.stored } else { &self.figures.dropped };
-        cell.fetch_add(1, Ordering::Relaxed);
+        let Some(page) = page else { return };
+        let value = sealed(&name, known, &page, self.bus.secret.as_ref());
+        let lanes = &self.lanes[server];
+        if !lanes.refused.is_within(REFUSED_PAUSE) && lanes.circuit.is_closed() {
+            let put = Command::Put(name, value, Duration::from_millis(life));
+            lanes.pages.tell(put, Box::new(|answer| on_its_way.judge(answer)));
+        }
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) type Hears = Box<dyn FnOnce(&Answer) + Send>;
 enum Asker {
     Waits(oneshot::Sender<Answer>),
     Hears(Hears),
-    Nobody,
+    Unheard,
 }
 
 impl Asker {
@@ -65,7 +65,7 @@ impl Asker {
             // It may have stopped waiting.
             Self::Waits(asker) => drop(asker.send(answer)),
             Self::Hears(asker) => asker(&answer),
-            Self::Nobody => {}
+            Self::Unheard => {}
         }
     }
 }
@@ -127,7 +127,7 @@ impl Lane {
 
     /// Says what needs no answer; `false` if too much waits.
     pub(super) fn say(&self, command: Command) -> bool {
-        self.push(Job { command, asker: Asker::Nobody })
+        self.push(Job { command, asker: Asker::Unheard })
     }
 
     /// Says what is heard of when it is done; `hears` is dropped if too much waits.

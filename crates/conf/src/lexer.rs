@@ -9,34 +9,39 @@ use std::sync::Arc;
 /// generated `map` and `Content-Security-Policy` values exceed it.
 pub const WORD_BYTES_MAX: usize = 64 * 1024;
 
-/// One directive's words and what ended them.
+/// What ended the words of a directive, or stands for itself.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Statement {
     /// `name arg ... ;`
-    Simple(Vec<Word>),
+    Simple(Words),
     /// `name arg ... {`
-    BlockStart(Vec<Word>),
+    BlockStart(Words),
     /// `}`
     BlockEnd(u32),
     /// The end of the text.
     End(u32),
 }
 
-/// One word after unquoting and unescaping.
+/// A directive's words, unquoted and unescaped. One without escapes is a part of the file's text, not a copy.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Word {
-    /// The bytes, quotes removed.
-    pub text: Bytes,
-    /// Line on which the word starts, from 1.
+pub struct Words {
+    /// The first one.
+    pub name: Bytes,
+    /// The others.
+    pub args: Vec<Bytes>,
+    /// Line on which the first one starts, from 1.
     pub line: u32,
 }
 
 /// Reads statements from one file's text.
 pub struct Lexer<'a> {
-    input: &'a [u8],
+    input: &'a Bytes,
     offset: usize,
     line: u32,
     file: &'a Arc<Path>,
+    /// The words of the statement that is being read, and where the first one starts.
+    words: Vec<Bytes>,
+    words_line: u32,
 }
 
 enum Ended {
@@ -47,8 +52,8 @@ enum Ended {
 
 impl<'a> Lexer<'a> {
     /// Starts at the first line of `input`; `file` is named in errors.
-    pub fn new(input: &'a [u8], file: &'a Arc<Path>) -> Self {
-        Self { input, offset: 0, line: 1, file }
+    pub fn new(input: &'a Bytes, file: &'a Arc<Path>) -> Self {
+        Self { input, offset: 0, line: 1, file, words: Vec::new(), words_line: 1 }
     }
 
     fn at(&self, line: u32) -> Position {
@@ -69,11 +74,10 @@ impl<'a> Lexer<'a> {
     /// # Errors
     /// [`ConfError`] with nginx's wording when the text breaks the grammar.
     pub fn statement(&mut self) -> Result<Statement, ConfError> {
-        let mut words = Vec::new();
         loop {
             let line = self.line;
             let Some(byte) = self.next_byte() else {
-                if words.is_empty() {
+                if self.words.is_empty() {
                     return Ok(Statement::End(line));
                 }
                 return Err(self.unexpected_end(line));
@@ -81,26 +85,41 @@ impl<'a> Lexer<'a> {
             match byte {
                 b' ' | b'\t' | b'\r' | b'\n' => {}
                 b'#' => self.skip_comment(),
-                b';' if !words.is_empty() => return Ok(Statement::Simple(words)),
-                b'{' if !words.is_empty() => return Ok(Statement::BlockStart(words)),
-                b'}' if words.is_empty() => return Ok(Statement::BlockEnd(line)),
+                b';' if !self.words.is_empty() => return Ok(Statement::Simple(self.words())),
+                b'{' if !self.words.is_empty() => return Ok(Statement::BlockStart(self.words())),
+                b'}' if self.words.is_empty() => return Ok(Statement::BlockEnd(line)),
                 b';' | b'{' | b'}' => return Err(self.unexpected(byte, line)),
                 quote @ (b'"' | b'\'') => {
-                    words.push(self.quoted_word(quote, line)?);
+                    let word = self.quoted_word(quote, line)?;
+                    self.push(word, line);
                     self.after_quote()?;
                 }
                 _ => {
                     self.offset -= 1;
                     let (word, ended) = self.bare_word(line)?;
-                    words.push(word);
+                    self.push(word, line);
                     match ended {
                         Ended::Space => {}
-                        Ended::Semicolon => return Ok(Statement::Simple(words)),
-                        Ended::Brace => return Ok(Statement::BlockStart(words)),
+                        Ended::Semicolon => return Ok(Statement::Simple(self.words())),
+                        Ended::Brace => return Ok(Statement::BlockStart(self.words())),
                     }
                 }
             }
         }
+    }
+
+    fn push(&mut self, word: Bytes, line: u32) {
+        if self.words.is_empty() {
+            self.words_line = line;
+        }
+        self.words.push(word);
+    }
+
+    /// Takes the words, of which there is one at least. Their room is kept for the next ones.
+    fn words(&mut self) -> Words {
+        let mut words = self.words.drain(..);
+        let name = words.next().expect("a statement has a word");
+        Words { name, args: words.collect(), line: self.words_line }
     }
 
     fn unexpected(&self, byte: u8, line: u32) -> ConfError {
@@ -128,7 +147,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    fn quoted_word(&mut self, quote: u8, line: u32) -> Result<Word, ConfError> {
+    fn quoted_word(&mut self, quote: u8, line: u32) -> Result<Bytes, ConfError> {
         let start = self.offset;
         loop {
             match self.next_byte() {
@@ -140,10 +159,10 @@ impl<'a> Lexer<'a> {
                 Some(_) => self.bound(start, line)?,
             }
         }
-        Ok(Word { text: unescape(&self.input[start..self.offset - 1]), line })
+        Ok(self.unescaped(start))
     }
 
-    fn bare_word(&mut self, line: u32) -> Result<(Word, Ended), ConfError> {
+    fn bare_word(&mut self, line: u32) -> Result<(Bytes, Ended), ConfError> {
         let start = self.offset;
         let mut after_dollar = false;
         loop {
@@ -169,9 +188,14 @@ impl<'a> Lexer<'a> {
                     continue;
                 }
             };
-            let text = unescape(&self.input[start..self.offset - 1]);
-            return Ok((Word { text, line }, ended));
+            return Ok((self.unescaped(start), ended));
         }
+    }
+
+    /// What stands between `start` and the byte that was read last.
+    fn unescaped(&self, start: usize) -> Bytes {
+        let raw = self.input.slice(start..self.offset - 1);
+        if raw.contains(&b'\\') { unescape(&raw) } else { raw }
     }
 
     fn bound(&self, start: usize, line: u32) -> Result<(), ConfError> {
@@ -185,9 +209,6 @@ impl<'a> Lexer<'a> {
 
 /// Resolves `\"`, `\'`, `\\`, `\t`, `\r` and `\n`; any other backslash stays, for regexes.
 fn unescape(raw: &[u8]) -> Bytes {
-    if !raw.contains(&b'\\') {
-        return Bytes::copy_from_slice(raw);
-    }
     let mut text = Vec::with_capacity(raw.len());
     let mut rest = raw.iter().copied().peekable();
     while let Some(byte) = rest.next() {
@@ -214,9 +235,10 @@ mod tests {
 
     fn words(text: &str) -> Result<Vec<String>, String> {
         let file: Arc<Path> = Path::new("t").into();
-        match Lexer::new(text.as_bytes(), &file).statement() {
+        match Lexer::new(&Bytes::copy_from_slice(text.as_bytes()), &file).statement() {
             Ok(Statement::Simple(words) | Statement::BlockStart(words)) => {
-                Ok(words.iter().map(|w| String::from_utf8_lossy(&w.text).into_owned()).collect())
+                let all = std::iter::once(&words.name).chain(&words.args);
+                Ok(all.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
             }
             Ok(other) => Err(format!("{other:?}")),
             Err(error) => Err(error.to_string()),

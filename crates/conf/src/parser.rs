@@ -1,8 +1,9 @@
 //! Statements to a tree; `include` is resolved here, wherever it stands.
 
 use crate::error::{ConfError, Position, os_error};
-use crate::lexer::{Lexer, Statement, Word};
+use crate::lexer::{Lexer, Statement, Words};
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,8 +52,8 @@ pub struct Directive {
 
 impl Directive {
     /// The name for messages; invalid UTF-8 is replaced.
-    pub fn name_text(&self) -> String {
-        String::from_utf8_lossy(&self.name).into_owned()
+    pub fn name_text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.name)
     }
 }
 
@@ -113,7 +114,8 @@ pub fn parse_global(source: &dyn Source, text: &str) -> Result<Vec<Directive>, C
 pub fn parse_text(source: &dyn Source, text: &str) -> Result<Vec<Directive>, ConfError> {
     let mut parser = Parser::new(source);
     let file: Arc<Path> = Path::new("command line").into();
-    let mut lexer = Lexer::new(text.as_bytes(), &file);
+    let text = Bytes::copy_from_slice(text.as_bytes());
+    let mut lexer = Lexer::new(&text, &file);
     let mut directives = Vec::new();
     parser.block(&mut lexer, &file, (0, false), &mut directives)?;
     Ok(directives)
@@ -186,7 +188,7 @@ impl<'a> Parser<'a> {
         loop {
             match lexer.statement()? {
                 Statement::Simple(words) => {
-                    let directive = directive(words, None, file);
+                    let directive = directive(words, file);
                     self.count(&directive)?;
                     if &directive.name[..] == b"include" {
                         self.include(&directive, depth, into)?;
@@ -195,7 +197,7 @@ impl<'a> Parser<'a> {
                     }
                 }
                 Statement::BlockStart(words) => {
-                    let mut directive = directive(words, None, file);
+                    let mut directive = directive(words, file);
                     self.count(&directive)?;
                     bound_depth(depth, &directive.at)?;
                     let mut inner = Vec::new();
@@ -226,7 +228,7 @@ impl<'a> Parser<'a> {
     ) -> Result<(), ConfError> {
         bound_depth(depth, &directive.at)?;
         let [pattern] = &directive.args[..] else {
-            let (name, at) = (directive.name_text(), directive.at.clone());
+            let (name, at) = (directive.name_text().into_owned(), directive.at.clone());
             return Err(ConfError::ArgumentCount { name, at });
         };
         let path = self.source.resolve(&String::from_utf8_lossy(pattern));
@@ -266,18 +268,9 @@ fn bound_depth(depth: usize, at: &Position) -> Result<(), ConfError> {
     Err(ConfError::TooDeep { max: DEPTH_MAX, at: at.clone() })
 }
 
-fn directive(words: Vec<Word>, block: Option<Vec<Directive>>, file: &Arc<Path>) -> Directive {
-    // Not in the place of the words: a directive would keep room for more than it has.
-    let mut args = Vec::with_capacity(words.len().saturating_sub(1));
-    let mut words = words.into_iter();
-    let first = words.next().expect("the lexer gives statements of at least one word");
-    args.extend(words.map(|word| word.text));
-    Directive {
-        name: first.text,
-        args,
-        block,
-        at: Position { file: Arc::clone(file), line: first.line },
-    }
+fn directive(words: Words, file: &Arc<Path>) -> Directive {
+    let Words { name, args, line } = words;
+    Directive { name, args, block: None, at: Position { file: Arc::clone(file), line } }
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ fn parsed(text: &str) -> Vec<Directive> {
 /// Adds the names of all directives, also those in blocks.
 fn names(directives: &[Directive], found: &mut BTreeSet<String>) {
     for directive in directives {
-        found.insert(directive.name_text());
+        found.insert(directive.name_text().into_owned());
         let block = directive.block.iter().filter(|_| !TABLES.contains(&&directive.name[..]));
         block.for_each(|block| names(block, found));
     }

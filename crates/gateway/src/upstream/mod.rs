@@ -183,7 +183,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let name = String::from_utf8_lossy(&line.args[0]).into_owned();
     let mut draft = Draft::default();
     for row in line.block.iter().flatten() {
-        check_row(loader, row)?;
+        loader.row(UPSTREAM, row)?;
         let args = Args { name: &row.name_text(), words: &row.args, env: loader.env };
         draft.read(&args).map_err(|error| error.at(&row.at))?;
     }
@@ -433,25 +433,6 @@ impl Draft {
             names,
         })
     }
-}
-
-fn check_row(loader: &Loader<'_>, row: &Line) -> Result<(), ConfError> {
-    let name = row.name_text();
-    let at = row.at.clone();
-    let rows = loader.env.modules.rows(&name);
-    if rows.is_empty() {
-        return Err(yorozu_kernel::config::loader::unknown(name, &at));
-    }
-    let Some(known) = rows.iter().find(|known| known.contexts & UPSTREAM != 0) else {
-        return Err(ConfError::NotAllowedHere { name, at });
-    };
-    if row.block.is_some() {
-        return Err(ConfError::NotTerminated { name, at });
-    }
-    if !known.arity.admits(row.args.len()) {
-        return Err(ConfError::ArgumentCount { name, at });
-    }
-    Ok(())
 }
 
 /// `address:port`, `address` or `unix:path`, where no name has to be looked up.

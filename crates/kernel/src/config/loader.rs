@@ -55,19 +55,22 @@ impl Loader<'_> {
         let (name, at) = (line.name_text(), &line.at);
         let rows = self.env.modules.rows(&name);
         if rows.is_empty() {
-            return Err(unknown(name, at));
+            return Err(unknown(&name, at));
         }
         let Some(row) = rows.iter().find(|row| row.contexts & context != 0) else {
-            return Err(ConfError::NotAllowedHere { name, at: at.clone() });
+            return Err(ConfError::NotAllowedHere { name: name.into_owned(), at: at.clone() });
+        };
+        let fails = |fault: fn(String, Position) -> ConfError| {
+            Err(fault(name.clone().into_owned(), at.clone()))
         };
         let wants_block = matches!(row.action, Action::Open(_));
         match (&line.block, wants_block) {
-            (None, true) => return Err(ConfError::NoOpeningBrace { name, at: at.clone() }),
-            (Some(_), false) => return Err(ConfError::NotTerminated { name, at: at.clone() }),
+            (None, true) => return fails(|name, at| ConfError::NoOpeningBrace { name, at }),
+            (Some(_), false) => return fails(|name, at| ConfError::NotTerminated { name, at }),
             _ => {}
         }
         if !row.arity.admits(line.args.len()) {
-            return Err(ConfError::ArgumentCount { name, at: at.clone() });
+            return fails(|name, at| ConfError::ArgumentCount { name, at });
         }
         Ok(row)
     }
@@ -135,14 +138,14 @@ pub fn rows(line: &Line) -> Result<&[Line], ConfError> {
 }
 
 /// The error about a name without a row: one of nginx's or of a module for it, or unknown to them as well.
-pub fn unknown(name: String, at: &Position) -> ConfError {
+pub fn unknown(name: &str, at: &Position) -> ConfError {
     let refused = |module: &str| {
         ValueError(format!("\"{name}\" is not supported by this version ({module})")).at(at)
     };
-    match (unsupported::module(&name), unsupported::module_of_others(&name)) {
+    match (unsupported::module(name), unsupported::module_of_others(name)) {
         (Some(module), _) => refused(&format!("nginx's module {module}")),
         (_, Some(module)) => refused(&format!("the module {module}, which is not nginx's own")),
-        _ => ConfError::UnknownDirective { name, at: at.clone() },
+        _ => ConfError::UnknownDirective { name: name.to_owned(), at: at.clone() },
     }
 }
 

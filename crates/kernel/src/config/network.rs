@@ -1,22 +1,26 @@
 //! Addresses and networks, as `allow`, `deny` and `set_real_ip_from` name them.
 
 use super::env::Env;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The clients a rule is about.
+/// The clients a rule is about. Lists of tens of thousands are read: it is as small as what it says.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Network {
     All,
     /// Clients of a Unix socket.
     Unix,
-    V4 {
-        bits: u32,
-        mask: u32,
-    },
-    V6 {
-        bits: u128,
-        mask: u128,
-    },
+    /// The first address, and the length of the prefix, at most 32.
+    V4(Ipv4Addr, u8),
+    /// As for IPv4, at most 128.
+    V6(Ipv6Addr, u8),
+}
+
+fn mask_v4(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
+fn mask_v6(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
 impl Network {
@@ -45,18 +49,20 @@ impl Network {
             Some((address, prefix)) => (address, Some(prefix.parse::<u32>().ok()?)),
             None => (text, None),
         };
+        let prefix = |most: u8| match prefix.map(u8::try_from) {
+            None => Some(most),
+            Some(prefix) => prefix.ok().filter(|prefix| *prefix <= most),
+        };
         match address.parse().ok()? {
             IpAddr::V4(ip) => {
-                let prefix = prefix.unwrap_or(32);
-                let mask = u32::MAX.checked_shl(32_u32.checked_sub(prefix)?).unwrap_or(0);
-                let bits = ip.to_bits() & mask;
-                Some((Self::V4 { bits, mask }, bits == ip.to_bits()))
+                let prefix = prefix(32)?;
+                let first = Ipv4Addr::from_bits(ip.to_bits() & mask_v4(prefix));
+                Some((Self::V4(first, prefix), first == ip))
             }
             IpAddr::V6(ip) => {
-                let prefix = prefix.unwrap_or(128);
-                let mask = u128::MAX.checked_shl(128_u32.checked_sub(prefix)?).unwrap_or(0);
-                let bits = ip.to_bits() & mask;
-                Some((Self::V6 { bits, mask }, bits == ip.to_bits()))
+                let prefix = prefix(128)?;
+                let first = Ipv6Addr::from_bits(ip.to_bits() & mask_v6(prefix));
+                Some((Self::V6(first, prefix), first == ip))
             }
         }
     }
@@ -65,8 +71,8 @@ impl Network {
     pub fn v4_bounds(self) -> Option<(u32, u32)> {
         match self {
             Self::All => Some((0, u32::MAX)),
-            Self::V4 { bits, mask } => Some((bits, bits | !mask)),
-            Self::Unix | Self::V6 { .. } => None,
+            Self::V4(first, prefix) => Some((first.to_bits(), first.to_bits() | !mask_v4(prefix))),
+            Self::Unix | Self::V6(..) => None,
         }
     }
 
@@ -74,20 +80,24 @@ impl Network {
     pub fn v6_bounds(self) -> Option<(u128, u128)> {
         match self {
             Self::All => Some((0, u128::MAX)),
-            Self::V6 { bits, mask } => Some((bits, bits | !mask)),
-            Self::Unix | Self::V4 { .. } => None,
+            Self::V6(first, prefix) => Some((first.to_bits(), first.to_bits() | !mask_v6(prefix))),
+            Self::Unix | Self::V4(..) => None,
         }
     }
 
     /// Whether it is among them; `None` is a client of a Unix socket.
     pub fn matches(self, peer: Option<IpAddr>) -> bool {
+        let has_v4 =
+            |first: Ipv4Addr, prefix, ip: Ipv4Addr| ip.to_bits() & mask_v4(prefix) == first.to_bits();
         match (self, peer) {
             (Self::All, _) | (Self::Unix, None) => true,
-            (Self::V4 { bits, mask }, Some(IpAddr::V4(ip))) => ip.to_bits() & mask == bits,
-            (Self::V4 { bits, mask }, Some(IpAddr::V6(ip))) => {
-                ip.to_ipv4_mapped().is_some_and(|ip| ip.to_bits() & mask == bits)
+            (Self::V4(first, prefix), Some(IpAddr::V4(ip))) => has_v4(first, prefix, ip),
+            (Self::V4(first, prefix), Some(IpAddr::V6(ip))) => {
+                ip.to_ipv4_mapped().is_some_and(|ip| has_v4(first, prefix, ip))
             }
-            (Self::V6 { bits, mask }, Some(IpAddr::V6(ip))) => ip.to_bits() & mask == bits,
+            (Self::V6(first, prefix), Some(IpAddr::V6(ip))) => {
+                ip.to_bits() & mask_v6(prefix) == first.to_bits()
+            }
             _ => false,
         }
     }

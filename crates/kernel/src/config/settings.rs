@@ -118,9 +118,9 @@ impl Drafts {
 
     /// What the block says, which leaves it silent.
     pub fn take<D: ModuleDraft>(&mut self) -> D {
-        let draft = self.written::<D>().cloned().unwrap_or_default();
-        *self.0.slot(D::place().number()) = None;
-        draft
+        let Some(draft) = self.0.slot(D::place().number()).take() else { return D::default() };
+        let draft: Rc<dyn Any> = draft;
+        draft.downcast().map(Rc::unwrap_or_clone).unwrap_or_default()
     }
 
     /// Takes over from the enclosing block what this one does not say.

@@ -189,13 +189,13 @@ impl Draft {
     fn network(&mut self, network: Option<Network>, value: Option<u32>) -> Option<()> {
         let value = value.unwrap_or(Spans::<u32>::NOTHING);
         match network? {
-            Network::V4 { bits, mask } => {
-                self.v4.push(Range { first: bits, last: bits | !mask, value });
-            }
-            Network::V6 { bits, mask } => {
-                self.v6.push(Range { first: bits, last: bits | !mask, value });
-            }
             Network::All | Network::Unix => return None,
+            network => {
+                let v4 = network.v4_bounds().map(|(first, last)| Range { first, last, value });
+                let v6 = network.v6_bounds().map(|(first, last)| Range { first, last, value });
+                self.v4.extend(v4);
+                self.v6.extend(v6);
+            }
         }
         Some(())
     }

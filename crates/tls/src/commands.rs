@@ -10,7 +10,7 @@ use bytes::Bytes;
 use rustls::crypto::CryptoProvider;
 use rustls::{CipherSuite, ProtocolVersion, SupportedProtocolVersion};
 use std::sync::Arc;
-use yorozu_kernel::config::directive::{Args, Setting, ValueError};
+use yorozu_kernel::config::directive::{Adds, Args, Setting, ValueError};
 
 /// What the commands of a block say.
 #[derive(Clone, Debug, Default)]
@@ -84,14 +84,8 @@ const OPTIONS_WITHOUT_EFFECT: [&str; 22] = [
     "UnsafeLegacyServerConnect",
 ];
 
-impl Setting for Commands {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut commands = Self::default();
-        commands.again(args)?;
-        Ok(commands)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Commands {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         let (name, value) = (args.text(0), args.text(1));
         let failed =
             |why: &str| ValueError(format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed: {why}"));

@@ -2,7 +2,7 @@
 
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::{NamedGroup, SupportedProtocolVersion};
-use yorozu_kernel::config::directive::{Args, Setting, ValueError};
+use yorozu_kernel::config::directive::{Adds, Args, Setting, ValueError};
 
 /// `ssl_protocols` and its relatives.
 #[derive(Clone, Debug, Default)]
@@ -22,14 +22,8 @@ const WORDS: [(&str, Option<&SupportedProtocolVersion>); 6] = [
     ("TLSv1.3", Some(&rustls::version::TLS13)),
 ];
 
-impl Setting for Protocols {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut protocols = Self::default();
-        protocols.again(args)?;
-        Ok(protocols)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Protocols {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         let mut lacking = Vec::new();
         for word in args.words {
             let is_it = |(name, _): &(&str, _)| word.eq_ignore_ascii_case(name.as_bytes());

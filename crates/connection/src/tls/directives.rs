@@ -165,14 +165,8 @@ const SESSIONS_PER_MEGABYTE: u64 = 4000;
 /// Sessions of a cache without a name.
 const BUILTIN_SESSIONS: usize = 20_480;
 
-impl Setting for SessionCache {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut found = Self::default();
-        found.again(args)?;
-        Ok(found)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for SessionCache {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             let invalid = || {
                 let word = String::from_utf8_lossy(word);

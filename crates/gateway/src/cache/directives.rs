@@ -12,7 +12,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::CacheZone;
 use yorozu_kernel::config::network::Network;
 use yorozu_kernel::config::template::Template;
-use yorozu_kernel::config::types::{add_word_flags, word_enum, word_flags};
+use yorozu_kernel::config::types::{add_word_flags, word_enum};
 
 /// `*_cache zone | off`; the name may hold variables, and then spell `off` or nothing too.
 #[derive(Clone, Debug, Default)]
@@ -43,14 +43,8 @@ impl CacheMethods {
     }
 }
 
-impl Setting for CacheMethods {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut methods = Self::default();
-        methods.again(args)?;
-        Ok(methods)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for CacheMethods {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             let method = Bytes::from(word.to_ascii_uppercase());
             if !matches!(&method[..], b"GET" | b"HEAD" | b"POST") {
@@ -83,13 +77,8 @@ impl CacheValid {
     }
 }
 
-impl Setting for CacheValid {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut valid = Self::default();
-        valid.again(args)?;
-        Ok(valid)
-    }
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for CacheValid {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         let (time, codes) = args.words.split_last().expect("one argument at least");
         let time = value::time(time).ok_or_else(|| {
             ValueError(format!("invalid time value \"{}\"", String::from_utf8_lossy(time)))
@@ -266,12 +255,8 @@ impl IgnoreHeaders {
     ];
 }
 
-impl Setting for IgnoreHeaders {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        word_flags(args, &Self::WORDS)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for IgnoreHeaders {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         add_word_flags(self, args, &Self::WORDS)
     }
 }

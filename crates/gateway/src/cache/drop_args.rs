@@ -36,9 +36,9 @@ const VARIABLES: &[Row] = &[
 #[derive(Clone, Debug, Default)]
 pub struct Names(Vec<NamePattern>);
 
-impl Setting for Names {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let names = args.words.iter().map(|word| {
+impl Adds for Names {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        for word in args.words {
             let name = NamePattern::new(word);
             if name.text().is_empty() || name.text().contains(&b'*') {
                 let word = String::from_utf8_lossy(word);
@@ -46,13 +46,8 @@ impl Setting for Names {
                     "invalid argument name \"{word}\", expected a name that may end with \"*\""
                 )));
             }
-            Ok(name)
-        });
-        names.collect::<Result<_, _>>().map(Self)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0.extend(Self::from_args(args)?.0);
+            self.0.push(name);
+        }
         Ok(())
     }
 }

@@ -83,7 +83,7 @@ fn next_upstream(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         ("off", Conditions::OFF),
     ];
     let setting = &mut block.drafts.of::<Shared<Memcached>>().0.next_upstream;
-    let mut conditions = setting.written().copied().unwrap_or(Conditions::empty());
+    let mut conditions = setting.written().copied().unwrap_or_default();
     add_word_flags(&mut conditions, args, &WORDS)?;
     setting.replace(conditions);
     Ok(())

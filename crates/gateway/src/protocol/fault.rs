@@ -3,7 +3,7 @@
 use super::codec::CodecError;
 use bitflags::bitflags;
 use yorozu_kernel::config::directive::*;
-use yorozu_kernel::config::types::{add_word_flags, word_flags};
+use yorozu_kernel::config::types::add_word_flags;
 
 /// Why an upstream failed a request; decides about the next peer, stale entries and the status.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -54,7 +54,7 @@ impl From<CodecError> for Fault {
 
 bitflags! {
     /// Conditions under which the next peer tries, or a stale entry answers.
-    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
     pub struct Conditions: u16 {
         const ERROR = 1;
         const TIMEOUT = 1 << 1;
@@ -119,12 +119,8 @@ impl Conditions {
     }
 }
 
-impl Setting for Conditions {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        word_flags(args, &Self::words(args.name))
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Conditions {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         add_word_flags(self, args, &Self::words(args.name))
     }
 }

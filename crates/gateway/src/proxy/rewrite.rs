@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use std::borrow::Cow;
-use yorozu_kernel::config::directive::{Args, Setting, ValueError};
+use yorozu_kernel::config::directive::{Adds, Args, Setting, ValueError};
 use yorozu_kernel::config::regex::Regex;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
@@ -120,14 +120,8 @@ pub struct Redirects {
     is_off: bool,
 }
 
-impl Setting for Redirects {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut redirects = Self::default();
-        redirects.again(args)?;
-        Ok(redirects)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Redirects {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         match (args.words.len(), args.word(0)) {
             _ if self.is_off => return Err(args.duplicate()),
             (1, b"off") if self.has_default || !self.rules.is_empty() => {

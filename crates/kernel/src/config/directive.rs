@@ -208,6 +208,27 @@ pub trait Setting: Sized + Clone {
     fn complete(&mut self, _outer: &Self) {}
 }
 
+/// A value to which each line adds; the first one to the default.
+pub trait Adds: Default + Clone {
+    /// Adds what a line says.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError>;
+}
+
+impl<T: Adds> Setting for T {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let mut value = Self::default();
+        value.add(args)?;
+        Ok(value)
+    }
+
+    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        self.add(args)
+    }
+}
+
 /// What one block says; unset follows the enclosing block.
 #[derive(Clone, Debug)]
 pub struct Inherit<T>(Option<T>);

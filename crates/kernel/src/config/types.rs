@@ -1,7 +1,7 @@
 //! Types of directive values that several modules share.
 
 use super::block::Block;
-use super::directive::{Args, HTTP, SERVER, Setting, ValueError, once};
+use super::directive::{Adds, Args, HTTP, SERVER, Setting, ValueError, once};
 use super::template::Template;
 use crate::logging::error::Level;
 use bitflags::Flags;
@@ -184,11 +184,8 @@ impl Setting for Level {
 }
 
 /// Values of a directive that may stand several times in one block.
-impl<T: Setting> Setting for Vec<T> {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        Ok(vec![T::from_args(args)?])
-    }
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl<T: Setting> Adds for Vec<T> {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         let value = T::from_args(args)?;
         if self.iter().any(|earlier| value.repeats(earlier)) {
             return Err(args.duplicate());
@@ -209,14 +206,11 @@ impl Setting for Template {
 #[derive(Clone, Debug, Default)]
 pub struct Templates(pub Vec<Template>);
 
-impl Setting for Templates {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let compile = |word: &Bytes| Template::compile(word, args.env);
-        Ok(Self(args.words.iter().map(compile).collect::<Result<_, _>>()?))
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0.append(&mut Self::from_args(args)?.0);
+impl Adds for Templates {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+        for word in args.words {
+            self.0.push(Template::compile(word, args.env)?);
+        }
         Ok(())
     }
 }
@@ -261,17 +255,7 @@ impl Setting for TempPath {
     }
 }
 
-/// A set of words, each known by name in whatever case.
-///
-/// # Errors
-/// A word is unknown.
-pub fn word_flags<F: Flags + Copy>(args: &Args<'_>, known: &[(&str, F)]) -> Result<F, ValueError> {
-    let mut flags = F::empty();
-    add_word_flags(&mut flags, args, known)?;
-    Ok(flags)
-}
-
-/// Adds the words of a line to a set: those of several lines of one block add up.
+/// Adds the words of a line to a set, each known by name in whatever case.
 ///
 /// # Errors
 /// A word is unknown.

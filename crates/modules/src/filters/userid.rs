@@ -87,7 +87,11 @@ impl Setting for Mark {
 
 /// `userid_flags off | flag …`
 #[derive(Clone, Debug, Default)]
-pub struct Flags([bool; Self::KNOWN.len()]);
+pub struct Flags {
+    written: [bool; Self::KNOWN.len()],
+    /// As they stand in the cookie.
+    text: String,
+}
 
 impl Flags {
     /// In the order in which they stand in the cookie; `off` stands for none.
@@ -95,30 +99,25 @@ impl Flags {
         ["off", "secure", "httponly", "samesite=strict", "samesite=lax", "samesite=none"];
 
     /// As they stand in the cookie: of the three last the first.
-    fn text(&self) -> String {
-        let is_set = |place: &usize| self.0[*place];
-        let places = (1..3).filter(is_set).chain((3..6).find(is_set));
+    fn joined(&self) -> String {
+        let is_written = |place: &usize| self.written[*place];
+        let places = (1..3).filter(is_written).chain((3..6).find(is_written));
         places.map(|place| format!("; {}", Self::KNOWN[place])).collect()
     }
 }
 
-impl Setting for Flags {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut flags = Self::default();
-        flags.again(args)?;
-        Ok(flags)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Flags {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             let is_it = |one: &&str| word.eq_ignore_ascii_case(one.as_bytes());
             let place = Self::KNOWN.iter().position(is_it).ok_or_else(|| {
                 ValueError(format!("invalid value \"{}\"", String::from_utf8_lossy(word)))
             })?;
-            if std::mem::replace(&mut self.0[place], true) {
+            if std::mem::replace(&mut self.written[place], true) {
                 args.duplicate_value(word);
             }
         }
+        self.text = self.joined();
         Ok(())
     }
 }
@@ -342,7 +341,7 @@ fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     cookie.extend(b"; path=");
     cookie.extend(conf.userid_path.as_deref().unwrap_or_default());
-    cookie.extend(conf.userid_flags.text().as_bytes());
+    cookie.extend(conf.userid_flags.text.as_bytes());
     response.add(Bytes::from_static(b"Set-Cookie"), cookie);
     if let Some(policy) = conf.userid_p3p.as_ref() {
         let policy = policy.value(exchange);

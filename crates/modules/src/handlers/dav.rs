@@ -41,14 +41,8 @@ const KNOWN: [&[u8]; 6] = [b"OFF", b"PUT", b"DELETE", b"MKCOL", b"COPY", b"MOVE"
 #[derive(Clone, Debug, Default)]
 pub struct Methods(Vec<Bytes>);
 
-impl Setting for Methods {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut methods = Self::default();
-        methods.again(args)?;
-        Ok(methods)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Methods {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             let method = Bytes::from(word.to_ascii_uppercase());
             if !KNOWN.contains(&&method[..]) {

@@ -19,17 +19,12 @@ pub const MODULE: Module =
 #[derive(Clone, Debug, Default)]
 pub struct Files(Templates);
 
-impl Setting for Files {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+impl Adds for Files {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         if args.words.iter().any(|word| word.is_empty()) {
             return Err(ValueError::new("index \"\" in \"index\" directive is invalid"));
         }
-        Templates::from_args(args).map(Self)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.0.0.append(&mut Self::from_args(args)?.0.0);
-        Ok(())
+        self.0.add(args)
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Modern {
     is_unlisted: bool,
 }
 
-impl Modern {
+impl Adds for Modern {
     fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         if args.words.len() == 1 {
             if args.word(0) != b"unlisted" {
@@ -78,28 +78,12 @@ impl Modern {
     }
 }
 
-impl Setting for Modern {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut modern = Self::default();
-        modern.add(args)?;
-        Ok(modern)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.add(args)
-    }
-}
-
 /// `ancient_browser string …`
 #[derive(Clone, Debug, Default)]
 pub struct Ancient(Vec<Bytes>);
 
-impl Setting for Ancient {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        Ok(Self(args.words.to_vec()))
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Ancient {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         self.0.extend_from_slice(args.words);
         Ok(())
     }

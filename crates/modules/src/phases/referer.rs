@@ -33,14 +33,8 @@ pub struct Valid {
     regexes: Vec<Regex>,
 }
 
-impl Setting for Valid {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut valid = Self::default();
-        valid.again(args)?;
-        Ok(valid)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Valid {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             match &word[..] {
                 b"none" => self.none = true,
@@ -51,7 +45,7 @@ impl Setting for Valid {
                 [b'~', pattern @ ..] => {
                     self.regexes.push(Regex::compile(pattern, true, args.env)?);
                 }
-                text => self.add(text)?,
+                text => self.add_host(text)?,
             }
         }
         Ok(())
@@ -59,7 +53,7 @@ impl Setting for Valid {
 }
 
 impl Valid {
-    fn add(&mut self, text: &[u8]) -> Result<(), ValueError> {
+    fn add_host(&mut self, text: &[u8]) -> Result<(), ValueError> {
         let at = text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
         let (host, path) = text.split_at(at);
         let host = String::from_utf8_lossy(host).to_ascii_lowercase();

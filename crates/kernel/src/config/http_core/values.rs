@@ -2,7 +2,7 @@
 
 use super::super::directive::*;
 use super::super::template::Template;
-use super::super::types::{Offset, Size, add_word_flags, word_enum, word_flags};
+use super::super::types::{Offset, Size, add_word_flags, word_enum};
 use bitflags::bitflags;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -140,7 +140,7 @@ impl Setting for KeepaliveTimeout {
 
 bitflags! {
     /// `keepalive_disable`
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Copy, Debug, Default)]
     pub struct KeepaliveDisable: u8 {
         const MSIE6 = 1;
         const SAFARI = 2;
@@ -154,12 +154,8 @@ impl KeepaliveDisable {
         [("none", Self::NONE), ("msie6", Self::MSIE6), ("safari", Self::SAFARI)];
 }
 
-impl Setting for KeepaliveDisable {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        word_flags(args, &Self::WORDS)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for KeepaliveDisable {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         add_word_flags(self, args, &Self::WORDS)
     }
 }

@@ -9,7 +9,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::regex::Regex;
 use yorozu_kernel::config::settings::silent;
-use yorozu_kernel::config::types::{Buffers, Size, add_word_flags, word_enum, word_flags};
+use yorozu_kernel::config::types::{Buffers, Size, add_word_flags, word_enum};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::coding::Coding;
 use yorozu_kernel::exchange::response::Response;
@@ -49,7 +49,7 @@ word_enum! {
 
 bitflags! {
     /// `gzip_proxied`
-    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
     pub struct Proxied: u16 {
         const OFF = 1;
         const EXPIRED = 1 << 1;
@@ -77,18 +77,14 @@ impl Proxied {
     ];
 }
 
-impl Setting for Proxied {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        word_flags(args, &Self::WORDS)
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Proxied {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         add_word_flags(self, args, &Self::WORDS)
     }
 }
 
 /// `gzip_types` and its like; `text/html` is always among them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MimeTypes(Vec<Bytes>);
 
 impl MimeTypes {
@@ -101,13 +97,15 @@ impl MimeTypes {
         mime.eq_ignore_ascii_case(b"text/html")
             || self.0.iter().any(|found| &found[..] == b"*" || found.eq_ignore_ascii_case(mime))
     }
+}
 
+impl Adds for MimeTypes {
     /// As nginx, with a warning about each that is there already; behind `*` nothing counts.
-    fn add(&mut self, args: &Args<'_>) {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         let is_default = args.env.line.borrow().is_none();
         for word in args.words {
             if self.0.iter().any(|found| &found[..] == b"*") {
-                return;
+                break;
             }
             let word = Bytes::from(word.to_ascii_lowercase());
             if word == "text/html" && !is_default || self.0.contains(&word) {
@@ -117,32 +115,16 @@ impl MimeTypes {
                 self.0.push(word);
             }
         }
-    }
-}
-
-impl Setting for MimeTypes {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut types = Self(Vec::new());
-        types.add(args);
-        Ok(types)
-    }
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
-        self.add(args);
         Ok(())
     }
 }
 
 /// `gzip_disable`
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Agents(Vec<Regex>);
 
-impl Setting for Agents {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        let mut agents = Self(Vec::new());
-        agents.again(args)?;
-        Ok(agents)
-    }
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Agents {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         for word in args.words {
             // nginx's mask: MSIE 4 to 6 without "SV1".
             let pattern: &[u8] =

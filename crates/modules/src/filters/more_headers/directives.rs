@@ -45,12 +45,8 @@ const OF_RESPONSES: [&[u8]; 5] =
 const OF_REQUESTS: [&[u8]; 7] =
     [b"connection", b"content-length", b"expect", b"host", b"te", b"transfer-encoding", b"upgrade"];
 
-impl Setting for Lines {
-    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
-        Ok(Self(vec![Line::read(args)?]))
-    }
-
-    fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
+impl Adds for Lines {
+    fn add(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         self.0.push(Line::read(args)?);
         Ok(())
     }

@@ -166,6 +166,13 @@ impl<'a> Lexer<'a> {
         let start = self.offset;
         let mut after_dollar = false;
         loop {
+            let rest = &self.input[self.offset..];
+            let plain = rest.iter().position(|byte| !is_plain(*byte)).unwrap_or(rest.len());
+            if plain > 0 {
+                after_dollar = false;
+                self.offset += plain;
+                self.bound(start, line)?;
+            }
             let Some(byte) = self.next_byte() else {
                 return Err(self.unexpected_end(self.line));
             };
@@ -183,7 +190,7 @@ impl<'a> Lexer<'a> {
                 b';' => Ended::Semicolon,
                 b'{' => Ended::Brace,
                 _ => {
-                    after_dollar = byte == b'$';
+                    after_dollar = true;
                     self.bound(start, line)?;
                     continue;
                 }
@@ -205,6 +212,11 @@ impl<'a> Lexer<'a> {
         let start = String::from_utf8_lossy(&self.input[start..start + 10]).into_owned();
         Err(ConfError::TooLong { start, at: self.at(line) })
     }
+}
+
+/// Whether a byte means nothing in a word without quotes.
+fn is_plain(byte: u8) -> bool {
+    !matches!(byte, b'{' | b'\\' | b' ' | b'\t' | b'\r' | b'\n' | b';' | b'$')
 }
 
 /// Resolves `\"`, `\'`, `\\`, `\t`, `\r` and `\n`; any other backslash stays, for regexes.

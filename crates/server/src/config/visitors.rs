@@ -51,6 +51,10 @@ const LOCATIONS_MAX: usize = 200;
 
 /// The findings about what a configuration does, beside those about its text.
 pub fn of(tree: &Tree, config: &Arc<Config>) -> Vec<Finding> {
+    // Nothing is stored: no pages are mixed.
+    if config.zones.is_empty() {
+        return Vec::new();
+    }
     let conf = Rc::new(WorkerConf::new(Arc::clone(config), || {}));
     let root = Scope::new(None, &tree.directives);
     let mut found = Vec::new();

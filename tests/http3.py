@@ -470,6 +470,27 @@ def test_a_download_goes_on_while_a_new_binary_takes_over():
                         until('the end of the new one', lambda: not pathlib.Path(f'/proc/{new}').exists())
 
 
+def test_datagrams_are_as_large_as_the_route_takes():
+    """The loopback device takes more than other networks."""
+    async def work(connection):
+        largest, take = 0, connection.datagram_received
+
+        def received(data, address):
+            nonlocal largest
+            largest = max(largest, len(data))
+            take(data, address)
+        connection.datagram_received = received
+        for _ in range(100):
+            stream = connection.begin(fields_of('/page'))
+            connection.flush()
+            equal((await connection.fetched(stream))[1] == PAGE, True)
+            if largest > 8000:
+                break
+        equal(8000 < largest <= 8972, True, largest)
+    with Folder() as folder:
+        with_aioquic(work, folder)
+
+
 class EchoOfTheHead(socketserver.StreamRequestHandler):
     """Answers once it has a request's head, and then what of the content came."""
 

@@ -6,10 +6,10 @@
 //! Prints `requests N rate N/s p99 N ms errors N`. What is not answered with 200 is an error. Certificates are not looked at.
 
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, Endpoint, SendStream, VarInt};
+use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, SendStream, TokioRuntime, VarInt};
 use std::cell::RefCell;
 use std::error::Error;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ type Failed = Box<dyn Error>;
 const NAME: &str = "localhost";
 /// As much of an answer as has its head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a datagram; jumbo frames have as many.
+const DATAGRAM_BYTES_MAX: u16 = 9000;
 
 /// What was counted.
 #[derive(Default)]
@@ -76,6 +78,14 @@ fn is_good(bytes: &[u8]) -> Option<bool> {
     Some(kind == kind::HEADERS && Decoder::new(0, 0).section(0, section, take).is_ok() && status)
 }
 
+/// A client's socket. It takes as large datagrams as the route has, as clients by ngtcp2 do.
+fn endpoint() -> Result<Endpoint, Failed> {
+    let mut config = EndpointConfig::default();
+    config.max_udp_payload_size(DATAGRAM_BYTES_MAX)?;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?)
+}
+
 impl Load {
     /// Asks once.
     async fn ask(&self, connection: &Connection) -> Result<(), Failed> {
@@ -122,7 +132,7 @@ impl Load {
 
     /// A connection that stays, with this many requests at a time.
     async fn stay(self: Rc<Self>, streams: usize) -> Result<(), Failed> {
-        let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
+        let endpoint = endpoint()?;
         let (connection, _control) = self.connect(&endpoint).await?;
         let askers: Vec<_> = (0..streams)
             .map(|_| {
@@ -149,7 +159,7 @@ impl Load {
 
     /// New connections, one after the other.
     async fn come_and_go(self: Rc<Self>) -> Result<(), Failed> {
-        let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
+        let endpoint = endpoint()?;
         while Instant::now() < self.end {
             let begun = Instant::now();
             let done = async {

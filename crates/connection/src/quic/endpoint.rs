@@ -12,7 +12,8 @@ use super::tokens::Tokens;
 use crate::add_one;
 use quinn::{
     AckFrequencyConfig, AsyncTimer, AsyncUdpSocket, Connecting, EndpointConfig, IdleTimeout,
-    Incoming, Runtime, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+    Incoming, MtuDiscoveryConfig, Runtime, ServerConfig, TransportConfig, ValidationTokenConfig,
+    VarInt,
 };
 use rustls::quic::Suite;
 use std::cell::Cell;
@@ -24,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use yorozu_kernel::base::counters::COUNTERS;
-use yorozu_kernel::base::{limits, tasks};
+use yorozu_kernel::base::{address, limits, tasks};
 use yorozu_kernel::config::servers::{ListenAddress, ServerId};
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
@@ -195,9 +196,10 @@ impl Endpoint {
         self.handshakes.set(self.handshakes.get() + 1);
         let count = Rc::clone(&self.handshakes);
         let handshake = Handshake { _guest: Guest::new(client, Rc::clone(conf)), count };
-        let paths = Paths::new(incoming.remote_address());
+        let peer = incoming.remote_address();
+        let paths = Paths::new(peer);
         let crypto = Crypto::new(self.suite, Some((client.number, Arc::clone(&paths))));
-        let config = server_config(&crypto, &self.keys, &self.tokens, Some((conf, server)));
+        let config = server_config(&crypto, &self.keys, &self.tokens, Some((conf, server, peer)));
         match incoming.accept_with(Arc::new(config)) {
             Ok(connecting) => Some(Opening { connecting, handshake, paths }),
             // Its first message was read, and nothing can come of it.
@@ -217,7 +219,7 @@ fn server_config(
     crypto: &Arc<Crypto>,
     keys: &Keys,
     tokens: &Arc<Tokens>,
-    server: Option<(&WorkerConf, ServerId)>,
+    server: Option<(&WorkerConf, ServerId, SocketAddr)>,
 ) -> ServerConfig {
     let crypto = Arc::clone(crypto) as Arc<dyn quinn::crypto::ServerConfig>;
     let mut config = ServerConfig::new(crypto, Arc::clone(&keys.token));
@@ -227,15 +229,15 @@ fn server_config(
     let mut validation = ValidationTokenConfig::default();
     validation.log(Arc::clone(tokens) as Arc<dyn quinn::TokenLog>);
     validation.lifetime(limits::QUIC_TOKEN_LIFETIME);
-    if let Some((conf, server)) = server {
+    if let Some((conf, server, peer)) = server {
         validation.sent(u32::from(conf.of_server::<Conf>(server).quic_retry));
-        config.transport_config(Arc::new(transport(conf, server)));
+        config.transport_config(Arc::new(transport(conf, server, peer)));
     }
     config.validation_token_config(validation);
     config
 }
 
-fn transport(conf: &WorkerConf, server: ServerId) -> TransportConfig {
+fn transport(conf: &WorkerConf, server: ServerId, peer: SocketAddr) -> TransportConfig {
     let own: &Conf = conf.of_server(server);
     let core = conf.location(conf.server(server).conf).http_core();
     let number = |value: u64| VarInt::from_u64(value).unwrap_or(VarInt::MAX);
@@ -251,6 +253,13 @@ fn transport(conf: &WorkerConf, server: ServerId) -> TransportConfig {
         .ack_eliciting_threshold(UNACKNOWLEDGED.into())
         .max_ack_delay(Some(UNACKNOWLEDGED_TIME));
     let mut transport = TransportConfig::default();
+    // Each datagram costs about the same, whatever its length. What the route does not take need not be tried.
+    if let Some(bytes) = address::route_datagram_bytes(peer) {
+        let (least, most) = limits::QUIC_DATAGRAM_BYTES;
+        let mut discovery = MtuDiscoveryConfig::default();
+        discovery.upper_bound(bytes.clamp(least, most));
+        transport.mtu_discovery_config(Some(discovery));
+    }
     transport
         .ack_frequency_config(Some(acknowledgments))
         .max_concurrent_bidi_streams(number(streams))

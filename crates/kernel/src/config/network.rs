@@ -87,8 +87,9 @@ impl Network {
 
     /// Whether it is among them; `None` is a client of a Unix socket.
     pub fn matches(self, peer: Option<IpAddr>) -> bool {
-        let has_v4 =
-            |first: Ipv4Addr, prefix, ip: Ipv4Addr| ip.to_bits() & mask_v4(prefix) == first.to_bits();
+        let has_v4 = |first: Ipv4Addr, prefix, ip: Ipv4Addr| {
+            ip.to_bits() & mask_v4(prefix) == first.to_bits()
+        };
         match (self, peer) {
             (Self::All, _) | (Self::Unix, None) => true,
             (Self::V4(first, prefix), Some(IpAddr::V4(ip))) => has_v4(first, prefix, ip),

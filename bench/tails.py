@@ -7,6 +7,7 @@ from cache import Origin, listens, purge
 from clients import fail
 from measure import process_tree
 from peers import free_port
+from servers import certificate
 
 # Of what the server can do when nothing else is asked of it, and no more than a client's core can ask for.
 SHARE, MOST = 0.7, 20_000
@@ -16,18 +17,24 @@ PAGE_BYTES, BIG_BYTES = 16_000, 5 << 20
 TAGGED, TAGS = 10_000, 4
 # Pages a second that are made and stored, of which disk and memory hold few.
 STORED = 200
+# One in so many requests of the mix is for a page that is not stored.
+MISSES = 10
+# Files of a cache that is read again when the server starts. FILES=1000000 takes 4 GB of disk and minutes to make.
+FILES = int(os.environ.get('FILES', '100000'))
 
 
 class Server:
     """One server on the first core, with a hot page, a file, pages to store and to purge, and a large text."""
 
     def __init__(self, name, program, folder, origin):
-        self.name, self.program, self.folder, self.port = name, program, folder / f'{name}-tails', free_port()
+        self.name, self.program, self.folder = name, program, folder / f'{name}-tails'
+        self.port, self.port_tls = free_port(), free_port()
         (self.folder / 'www').mkdir(parents=True)
         self.folder.chmod(0o777)
         (self.folder / 'www/file').write_bytes(os.urandom(PAGE_BYTES))
         words = b'ten thousand requests a second from a page that was made once \n'
         (self.folder / 'www/big.txt').write_bytes(words * (BIG_BYTES // len(words)))
+        certificate(self.folder, 'ec')
         user = 'user root;' if os.geteuid() == 0 else ''
         memory = ' memory=8m' if name == 'yorozu' else ''
         zone = f'levels=1:2 inactive=1d max_size=64m{memory}'
@@ -42,14 +49,23 @@ class Server:
               proxy_cache_path {self.folder}/hot keys_zone=hot:1m {zone.replace('64m', '1g')};
               proxy_cache_path {self.folder}/cold keys_zone=cold:40m {zone};
               proxy_cache_path {self.folder}/tagged keys_zone=tagged:40m {zone.replace('64m', '1g')};
+              proxy_cache_path {self.folder}/scanned keys_zone=scanned:{max(FILES // 4000, 10)}m {zone.replace('64m', '8g')};
+              upstream small {{ server 127.0.0.1:{self.port}; keepalive 64; }}
               upstream origin {{ server 127.0.0.1:{origin.port}; keepalive 64; }}
               proxy_http_version 1.1; proxy_set_header Connection ""; proxy_cache_key $uri; proxy_cache_valid 1h;
-              server {{ listen 127.0.0.1:{self.port} backlog=4096; root {self.folder}/www;
+              server {{ listen 127.0.0.1:{self.port} backlog=4096; listen 127.0.0.1:{self.port_tls} ssl backlog=4096;
+                ssl_certificate {self.folder}/ec.crt; ssl_certificate_key {self.folder}/ec.key; ssl_protocols TLSv1.3; root {self.folder}/www;
                 location = /hot {{ proxy_pass http://origin; proxy_cache hot; }}
+                location /plain {{ proxy_pass http://origin; }}
+                location /scanned {{ proxy_pass http://small/small; proxy_cache scanned; }}
+                location /small {{ return 200 small; }}
                 location /cold {{ proxy_pass http://origin; proxy_cache cold; }}
                 location /many {{ proxy_pass http://origin; proxy_cache tagged; }}
                 location = /big.txt {{ gzip on; }} }} }}""")
-        self.process = subprocess.Popen(['taskset', '-c', '0', program, '-p', f'{self.folder}/', '-c', self.folder / 'nginx.conf',
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(['taskset', '-c', '0', self.program, '-p', f'{self.folder}/', '-c', self.folder / 'nginx.conf',
                                          '-e', self.folder / 'error.log'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         listens(self.port)
 
@@ -67,20 +83,28 @@ class Server:
                 length += len(piece)
         return length
 
-    def capacity(self, path, seconds):
-        out = subprocess.run(['taskset', '-c', '1', 'wrk', '-t1', f'-c{CLIENTS}', f'-d{seconds}s', f'http://127.0.0.1:{self.port}{path}'],
+    def url(self, path):
+        """`https:/path` is over TLS."""
+        scheme, _, path = path.rpartition(':')
+        return f'https://127.0.0.1:{self.port_tls}{path}' if scheme else f'http://127.0.0.1:{self.port}{path}'
+
+    def capacity(self, paths, seconds):
+        script = self.folder / 'mix.lua'
+        listed = ', '.join(f'"{path.rpartition(":")[2]}"' for path in paths)
+        script.write_text(f'local n, paths = 0, {{ {listed} }}\nfunction request() n = n + 1 return wrk.format("GET", paths[n % #paths + 1]) end')
+        out = subprocess.run(['taskset', '-c', '1', 'wrk', '-t1', f'-c{CLIENTS}', f'-d{seconds}s', '-s', script, self.url(paths[0])],
                              capture_output=True, text=True).stdout
         return float(re.search(r'Requests/sec:\s+([\d.]+)', out)[1])
 
-    def times(self, path, rate, seconds):
+    def times(self, paths, rate, seconds):
         """Milliseconds that each answer took, least first."""
         log = self.folder / 'times'
         log.unlink(missing_ok=True)
         out = subprocess.run(['taskset', '-c', '1', 'h2load', '--h1', '-t1', f'-c{CLIENTS}', f'--rps={rate // CLIENTS}', f'-D{seconds}',
-                              f'--log-file={log}', f'http://127.0.0.1:{self.port}{path}'], capture_output=True, text=True).stdout
+                              f'--log-file={log}', *map(self.url, paths)], capture_output=True, text=True).stdout
         lines = [line.split() for line in log.read_text().splitlines()]
         if not lines or any(status != '200' for _, status, _ in lines):
-            fail(f'{self.name}: not every answer to {path} was one: {out}')
+            fail(f'{self.name}: not every answer to {paths} was one: {out}')
         return sorted(int(took) / 1000 for _, _, took in lines)
 
 
@@ -125,6 +149,27 @@ def purge_tag(server, number):
         raise OSError(f'{count} pages of a tag were purged')
 
 
+def fill_to_scan(server):
+    """Stores as many small pages as are read again at the next start."""
+    with socket.create_connection(('127.0.0.1', server.port)) as client:
+        for first in range(0, FILES, 100):
+            client.sendall(b''.join(f'GET /scanned/{number} HTTP/1.1\r\nHost: a\r\n\r\n'.encode() for number in range(first, first + 100)))
+            answers = b''
+            while answers.count(b'HTTP/1.1 200 ') < 100 or not answers.endswith(b'small'):
+                piece = client.recv(1 << 20)
+                if not piece:
+                    fail(f'{server.name} ended a connection after {first} pages')
+                answers += piece
+
+
+def scanned(server, rate, seconds):
+    """The times of hits from the server's start on."""
+    server.stop()
+    server.start()
+    server.ask('/hot')
+    return server.times(['/hot'], rate, seconds)
+
+
 def works(server):
     """What may go on beside the requests of a row: its name, an act, and the pause before it."""
     pages, tags = iter(range(1 << 60)), iter(range(1 << 60))
@@ -150,14 +195,18 @@ def lines(programs, folder, rounds, seconds):
     try:
         servers = [Server(name, program, folder, origin) for name, program in programs.items()]
         rows, quiet = {}, {}
-        for path, what in (('/hot', 'a hit'), ('/file', 'a file')):
+        mix = ['/hot'] * (MISSES - 1) + ['/plain']
+        for paths, what in ((['/hot'], 'a hit'), (['/file'], 'a file'), (['https:/hot'], 'a hit over TLS 1.3'),
+                            (mix, f'{MISSES - 1} hits and a page that is not stored')):
             for server in servers:
-                rate = int(min(SHARE * server.capacity(path, seconds), MOST)) // CLIENTS * CLIENTS
-                quiet[server.name, path] = rate, cell([server.times(path, rate, seconds) for _ in range(rounds)])
+                rate = int(min(SHARE * server.capacity(paths, seconds), MOST)) // CLIENTS * CLIENTS
+                quiet[server.name, what] = rate, cell([server.times(paths, rate, seconds) for _ in range(rounds)])
                 rows.setdefault(f'{what} at {SHARE:.0%} of capacity, {MOST:,}/s at most: p99, p99.9', {})[server.name] = (
-                    f'{rate:,}/s: {shown(quiet[server.name, path][1])}')
+                    f'{rate:,}/s: {shown(quiet[server.name, what][1])}')
         for server in servers:
-            rate, alone = quiet[server.name, '/hot']
+            rate, alone = quiet[server.name, 'a hit']
+            beside = lambda what, times: rows.setdefault(f'a hit while {what}: p99, p99.9', {}).update(
+                {server.name: f'{shown(cell(times))}, {cell(times)[0] / alone[0]:.1f} x'})
             for what, act, pause in works(server):
                 times = []
                 for _ in range(rounds):
@@ -165,9 +214,10 @@ def lines(programs, folder, rounds, seconds):
                         for tag in range(TAGS):
                             fill(server, tag)
                     with Work(act, pause):
-                        times.append(server.times('/hot', rate, seconds))
-                found = cell(times)
-                rows.setdefault(f'a hit while {what}: p99, p99.9', {})[server.name] = f'{shown(found)}, {found[0] / alone[0]:.1f} x'
+                        times.append(server.times(['/hot'], rate, seconds))
+                beside(what, times)
+            fill_to_scan(server)
+            beside(f'a cache of {FILES:,} files is read after the start', [scanned(server, rate, seconds) for _ in range(rounds)])
         wanted = lambda title: 'wanted: p99 at most 2 x' if 'while' in title else ''
         return [(title, cells.get('nginx', '-'), cells['yorozu'], wanted(title)) for title, cells in rows.items()]
     finally:

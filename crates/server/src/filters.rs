@@ -73,15 +73,6 @@ pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
     (response.status, response.take_stream())
 }
 
-/// Whether it is the time that the upstream gave.
-fn is_of_upstream(exchange: &Exchange, time: Option<i64>) -> bool {
-    let mut fields = exchange.upstream_fields.iter();
-    time.is_some()
-        && fields.any(|(name, value)| {
-            name.eq_ignore_ascii_case(b"last-modified") && yorozu_http::date::parse(value) == time
-        })
-}
-
 /// Passes a response through every filter.
 pub fn apply(exchange: &mut Exchange, response: &mut Response) {
     if let Some(status) = exchange.final_status() {
@@ -96,8 +87,7 @@ pub fn apply(exchange: &mut Exchange, response: &mut Response) {
         exchange.status = response.status;
     }
     // As nginx: of other answers it is not said when they changed, unless the upstream says so.
-    let is_told = matches!(response.status, 200 | 206 | 304) || exchange.cache_report.is_made();
-    if !is_told && !is_of_upstream(exchange, response.last_modified) {
+    if !matches!(response.status, 200 | 206 | 304) && !response.has_own_last_modified {
         response.last_modified = None;
     }
     if response.status == 204 && !keeps_type(exchange) {

@@ -66,6 +66,7 @@ fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
     let mut response = Response::new(head.status);
     entry::place_type(&head.content_type, &mut response);
     response.last_modified = head.last_modified;
+    response.has_own_last_modified = true;
     response.etag = head.etag.clone();
     response.age = conf.cache_age.then(|| head.age(now));
     response

@@ -254,7 +254,10 @@ fn place(response: &mut Response, name: &Bytes, value: &Bytes) {
             response.content_length = yorozu_conf::value::number(value);
         }
         13 if is(b"last-modified") => match yorozu_http::date::parse(value) {
-            Some(time) => response.last_modified = Some(time),
+            Some(time) => {
+                response.last_modified = Some(time);
+                response.has_own_last_modified = true;
+            }
             None => response.add(name.clone(), value.clone()),
         },
         4 if is(b"etag") => response.etag = value.clone(),

@@ -117,6 +117,8 @@ pub struct Response {
     /// `Date` and `Server` come from the origin (`fastcgi_pass_header`).
     pub has_own_date: bool,
     pub has_own_server: bool,
+    /// `Last-Modified` comes from the origin, whatever the status.
+    pub has_own_last_modified: bool,
     /// A redirect made here, relative to the request: the connection completes it.
     pub location: Option<Bytes>,
 }
@@ -152,6 +154,7 @@ impl Response {
             vary_encoding: false,
             has_own_date: false,
             has_own_server: false,
+            has_own_last_modified: false,
             location: None,
         }
     }

@@ -133,6 +133,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
     let target = head
         .field(b"x-accel-redirect")
         .filter(|_| !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_REDIRECT))?;
+    let says_ranges = !conf.cache.force_ranges && !cache::is_cacheable(exchange);
     if let Some(plan) = exchange.pass.take::<Plan>() {
         if plan.ends_with(head.status, NotStored::NoLifetime) {
             plan.end_stale(exchange);
@@ -145,14 +146,12 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
         exchange.request.become_get();
     }
     // As nginx: these travel on to the redirected answer.
-    for name in [
-        &b"Content-Type"[..],
-        b"Set-Cookie",
-        b"Content-Disposition",
-        b"Cache-Control",
-        b"Expires",
-        b"Accept-Ranges",
-    ] {
+    let ranges = says_ranges.then_some(&b"Accept-Ranges"[..]);
+    for name in
+        [&b"Content-Type"[..], b"Set-Cookie", b"Content-Disposition", b"Cache-Control", b"Expires"]
+            .into_iter()
+            .chain(ranges)
+    {
         let values = head.fields.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
         exchange.accel_fields.extend(values.cloned());
     }

@@ -270,9 +270,8 @@ const FOR_ALL: &[&str] = &[
     "proxy_cookie_path / /cookie",
 ];
 
-/// Not among them, as they are known to differ: `proxy_buffering off` (answers are stored all the same), `keepalive_timeout` and
-/// `keepalive_requests` (nginx looks at each location that a request passes through), and `$upstream_http_…` (of a stored answer nginx
-/// has those that are hidden, too).
+/// Not among them, as they are known to differ: `proxy_buffering off` (answers are stored all the same), and `$upstream_http_…` (of a
+/// stored answer nginx has those that are hidden, too).
 const SETTINGS: &[&str] = &[
     "proxy_cache z",
     "proxy_cache z",
@@ -337,6 +336,8 @@ const SETTINGS: &[&str] = &[
     "expires 1h",
     "etag off",
     "max_ranges 1",
+    "keepalive_timeout 0",
+    "keepalive_requests 2",
 ];
 
 fn setting(rng: &mut Rng) -> Node {

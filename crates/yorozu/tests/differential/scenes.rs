@@ -183,6 +183,16 @@ fn without_overriding(nodes: &mut [Node]) {
         let inner = nodes.iter_mut().filter_map(|node| node.children.as_mut());
         inner.for_each(|nodes| drop_lines(nodes, start));
     }
+    // Of an answer that an error's page replaces nginx stores the status alone, which other locations then answer with.
+    let has_intercept = has("proxy_intercept_errors on");
+    if render(nodes, 0).contains("proxy_cache z") {
+        for inner in nodes.iter_mut().filter_map(|node| node.children.as_mut()) {
+            drop_lines(inner, "proxy_intercept_errors ");
+            if has_intercept {
+                drop_lines(inner, "error_page ");
+            }
+        }
+    }
 }
 
 /// A peer that failed is not asked again while the scene lasts: when it would be is a matter of how fast the machine is.

@@ -174,6 +174,7 @@ fn without_overriding(nodes: &mut [Node]) {
         let inner = nodes.iter_mut().filter_map(|node| node.children.as_mut());
         inner.for_each(|nodes| drop_lines(nodes, start));
     }
+    let has_intercept = nodes.iter().any(|node| node.text.starts_with("proxy_intercept_errors on"));
     let has = |start: &str| nodes.iter().any(|node| node.text.starts_with(start));
     let starts = [
         ("proxy_pass_request_body ", "proxy_set_header "),
@@ -184,7 +185,6 @@ fn without_overriding(nodes: &mut [Node]) {
         inner.for_each(|nodes| drop_lines(nodes, start));
     }
     // Of an answer that an error's page replaces nginx stores the status alone, which other locations then answer with.
-    let has_intercept = has("proxy_intercept_errors on");
     if render(nodes, 0).contains("proxy_cache z") {
         for inner in nodes.iter_mut().filter_map(|node| node.children.as_mut()) {
             drop_lines(inner, "proxy_intercept_errors ");

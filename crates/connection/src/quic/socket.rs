@@ -23,8 +23,6 @@ use yorozu_kernel::logging::error_log::ErrorLogs;
 /// How often a socket that fails is read again at once; chosen: errors of the network come one at a time, before what is
 /// there to be read.
 const READS_MAX: usize = 4;
-/// Bytes of datagrams that one call takes: those of one datagram's length field, less the headers (RFC 8200, RFC 768).
-const SENT_BYTES_MAX: usize = 65_535 - 40 - 8;
 /// The time between two lines of the log about failures; chosen.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -169,16 +167,7 @@ impl AsyncUdpSocket for Sockets {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         paths::sent_to(transmit.destination);
         let Part { io, state } = &self.parts[0];
-        let at_once = match transmit.segment_size {
-            Some(bytes) => SENT_BYTES_MAX / bytes * bytes,
-            None => transmit.contents.len().max(1),
-        };
-        // Where the system stops between two of them, the library sends all again: clients drop what they have.
-        for contents in transmit.contents.chunks(at_once) {
-            let part = Transmit { contents, ..*transmit };
-            io.try_io(Interest::WRITABLE, || state.send(io.into(), &part))?;
-        }
-        Ok(())
+        io.try_io(Interest::WRITABLE, || state.send(io.into(), transmit))
     }
 
     fn poll_recv(

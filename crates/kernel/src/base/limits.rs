@@ -30,9 +30,10 @@ pub const QUIC_INCOMING_MAX: usize = 1024;
 pub const QUIC_INCOMING_BYTES: u64 = 8 * 1024 * 1024;
 /// How long a token proves an address; as nginx's `NGX_QUIC_NEW_TOKEN_LIFETIME`.
 pub const QUIC_TOKEN_LIFETIME: Duration = Duration::from_secs(600);
-/// Bytes of the least and of the largest datagram of a QUIC connection; the least is RFC 9000's (section 14), the largest what
-/// jumbo frames carry over IPv4.
-pub const QUIC_DATAGRAM_BYTES: (u16, u16) = (1200, 8972);
+/// Bytes of the least and of the largest datagram of a QUIC connection; the least is RFC 9000's (section 14), the largest a
+/// third of what may be under way when a connection begins (RFC 9002, section 7.2): with one that looks for the MTU, and one
+/// more, the library would send no others, the end of the connection among them.
+pub const QUIC_DATAGRAM_BYTES: (u16, u16) = (1200, 14_720 / 3);
 /// Bytes of responses that one QUIC connection has sent and the client did not acknowledge, or that wait; chosen: 100 Mbit/s
 /// over 80 ms.
 pub const QUIC_SEND_BYTES: u64 = 1024 * 1024;

@@ -47,8 +47,21 @@ impl CacheControl {
         for member in lines.into_iter().flat_map(field::members) {
             let (name, argument) = split(member);
             found.note(&name.to_ascii_lowercase(), || seconds(argument));
+            if !is_well_formed(name, argument) {
+                found.note_words(member);
+            }
         }
         found
+    }
+
+    /// Notes what a member that breaks the grammar may be meant to forbid: `private; max-age=0` is a common slip.
+    fn note_words(&mut self, member: &[u8]) {
+        for word in member.split(|byte| !field::is_token(&[*byte])) {
+            let word = word.to_ascii_lowercase();
+            if matches!(&word[..], b"no-store" | b"no-cache" | b"private") {
+                self.note(&word, || None);
+            }
+        }
     }
 
     /// Reads a targeted field (`CDN-Cache-Control`), a dictionary of structured values. `None`: it is
@@ -124,6 +137,24 @@ fn split(member: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// Whether a directive is a token, and its argument, if there is one, a token or a string (RFC 9111, section 5.2).
+fn is_well_formed(name: &[u8], argument: &[u8]) -> bool {
+    let is_string =
+        argument.len() >= 2 && argument.starts_with(b"\"") && argument.ends_with(b"\"");
+    let is_one = |string: &[u8]| {
+        let mut is_escaped = false;
+        string.iter().all(|byte| {
+            let was_escaped = std::mem::take(&mut is_escaped);
+            is_escaped = *byte == b'\\' && !was_escaped;
+            *byte != b'"' || was_escaped
+        }) && !is_escaped
+    };
+    field::is_token(name)
+        && (argument.is_empty()
+            || field::is_token(argument)
+            || (is_string && is_one(&argument[1..argument.len() - 1])))
+}
+
 /// Delta seconds, quoted or not.
 fn seconds(argument: &[u8]) -> Option<u64> {
     let digits =
@@ -171,6 +202,28 @@ mod tests {
         assert_eq!(parse("max-age=-1").max_age, Some(0));
         assert_eq!(parse("max-age=3, max-age=9").max_age, Some(3));
         assert_eq!(parse("stale-if-error=3").stale_if_error, Some(3));
+    }
+
+    #[test]
+    fn what_breaks_the_grammar_forbids_what_it_names() {
+        for line in [
+            "private; max-age=3",
+            "private;max-age=3",
+            "max-age=3;private",
+            "private max-age=3",
+            "\"private\"",
+            "x=\"a, private",
+            "x=\"a\" private",
+            "public, 'Private'",
+            "x=\"a\\\", private",
+        ] {
+            assert!(parse(line).private, "{line}");
+        }
+        assert!(parse("no-store;").no_store && parse("no-cache;no-store").no_store);
+        assert!(parse("no-cache; must-revalidate").no_cache);
+        for line in ["x=\"private\"", "x=private", "x-private", "not-private;x", "x=\"\\\"private\""] {
+            assert!(!parse(line).private, "{line}");
+        }
     }
 
     #[test]

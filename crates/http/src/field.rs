@@ -92,6 +92,12 @@ pub fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|member| !member.is_empty())
 }
 
+/// Whether a text is a token (RFC 9110, section 5.6.2).
+pub fn is_token(text: &[u8]) -> bool {
+    !text.is_empty()
+        && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+}
+
 /// Whether a CR, LF or NUL stands in a value: written as it is, it would be more than one line, or none.
 pub fn has_break(value: &[u8]) -> bool {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);

@@ -139,12 +139,6 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
             plan.end_stale(exchange);
         }
     }
-    if target.starts_with(b"@") {
-        return Some(Outcome::Named(target.clone()));
-    }
-    if exchange.request.method != Method::Head {
-        exchange.request.become_get();
-    }
     // As nginx: these travel on to the redirected answer.
     let ranges = says_ranges.then_some(&b"Accept-Ranges"[..]);
     for name in
@@ -154,6 +148,12 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
     {
         let values = head.fields.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
         exchange.accel_fields.extend(values.cloned());
+    }
+    if target.starts_with(b"@") {
+        return Some(Outcome::Named(target.clone()));
+    }
+    if exchange.request.method != Method::Head {
+        exchange.request.become_get();
     }
     let Some(parts) = yorozu_http::uri::parse_unsafe(target) else {
         let text = format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(target));

@@ -370,8 +370,8 @@ pub fn append_uri(
         out.extend_from_slice(prefix);
         rest = rest.get(location.name.len()..).unwrap_or_default();
     }
-    // As nginx: a target without escapes goes on without new ones.
-    let has_escapes = exchange.request.target().contains(&b'%');
+    // As nginx: a path without escapes goes on without new ones.
+    let has_escapes = exchange.request.path_as_sent().contains(&b'%');
     if has_escapes || exchange.is_internal {
         escape_into(out, rest, Escape::Path);
     } else {

@@ -188,6 +188,13 @@ impl Request {
         self.span(&self.target_span)
     }
 
+    /// The part of the target before the arguments, as it was sent.
+    pub fn path_as_sent(&self) -> &[u8] {
+        let target = self.target();
+        let end = memchr::memchr2(b'?', b'#', target).unwrap_or(target.len());
+        &target[..end]
+    }
+
     #[inline]
     pub fn line_text(&self) -> &[u8] {
         self.span(&self.line)

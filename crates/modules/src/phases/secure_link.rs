@@ -85,7 +85,8 @@ fn seconds(digits: &[u8]) -> Option<i64> {
 
 /// `/prefix/checksum/link`, the checksum being of the link and the secret.
 fn old_form(exchange: &Exchange, secret: &[u8]) -> Option<Bytes> {
-    let uri = &exchange.uri;
+    // As it was sent, with its arguments: what is not signed counts for nothing.
+    let uri = exchange.request.target();
     let start = uri.iter().skip(1).position(|byte| *byte == b'/')? + 2;
     let rest = uri.get(start..)?;
     let end = rest.iter().position(|byte| *byte == b'/')?;

@@ -1,6 +1,6 @@
 //! Many `rewrite` lines in a row: those that cannot match are passed over.
 
-use super::{Instruction, Rewrite, Step, is_logged};
+use super::{Instruction, Rewrite, Run, Step, is_logged};
 use yorozu_kernel::config::regex::Captures;
 use yorozu_kernel::config::regex_set::RegexSet;
 use yorozu_kernel::exchange::Exchange;
@@ -43,17 +43,17 @@ impl Rewrites {
         gathered
     }
 
-    pub(super) fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {
+    pub(super) fn apply(&self, exchange: &mut Exchange, run: &mut Run) -> Step {
         // The log has a line for each that does not match.
         let is_logged = is_logged(exchange);
         let mut begin = 0;
         while begin < self.all.len() {
             let matched = if is_logged {
-                self.first(begin..self.all.len(), exchange, is_changed)
+                self.first(begin..self.all.len(), exchange, run)
             } else {
                 let candidates = self.set.candidates(&exchange.uri);
                 let candidates = candidates.iter().map(|place| *place as usize);
-                self.first(candidates.filter(|place| *place >= begin), exchange, is_changed)
+                self.first(candidates.filter(|place| *place >= begin), exchange, run)
             };
             match matched {
                 Some((place, Step::Next)) => begin = place + 1,
@@ -73,9 +73,9 @@ impl Rewrites {
         &self,
         mut places: impl Iterator<Item = usize>,
         exchange: &mut Exchange,
-        is_changed: &mut bool,
+        run: &mut Run,
     ) -> Option<(usize, Step)> {
-        places.find_map(|place| Some((place, self.all[place].apply(exchange, is_changed)?)))
+        places.find_map(|place| Some((place, self.all[place].apply(exchange, run)?)))
     }
 }
 

@@ -370,15 +370,23 @@ fn run(exchange: &mut Exchange, script: &[Instruction]) -> Verdict {
         return Verdict::Continue;
     }
     let was_in_location = exchange.is_uri_in_location;
-    let mut is_changed = false;
-    match steps(exchange, script, &mut is_changed) {
+    let mut run = Run { is_changed: false, escapes_captures: true };
+    match steps(exchange, script, &mut run) {
         Step::Done(outcome) => Verdict::Done(outcome),
-        Step::Next | Step::Stop if is_changed => {
+        Step::Next | Step::Stop if run.is_changed => {
             exchange.is_uri_in_location = was_in_location;
             Verdict::UriChanged
         }
         Step::Next | Step::Stop => Verdict::Continue,
     }
+}
+
+/// One way through a script.
+struct Run {
+    /// Another location is to be found.
+    is_changed: bool,
+    /// As nginx: until a `rewrite` has matched, what `set` and `if` take by `$1` of an escaped path is escaped again.
+    escapes_captures: bool,
 }
 
 enum Step {
@@ -387,34 +395,34 @@ enum Step {
     Done(Outcome),
 }
 
-fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool) -> Step {
+fn steps(exchange: &mut Exchange, script: &[Instruction], run: &mut Run) -> Step {
     for instruction in script {
         let step = match instruction {
             Instruction::Break => {
                 // As nginx: what was rewritten stays in this location.
-                *is_changed = false;
+                run.is_changed = false;
                 Step::Stop
             }
             Instruction::Set { target, value } => {
-                let value = value.value(exchange);
+                let value = self::value(exchange, value, run.escapes_captures);
                 target.assign(exchange, value);
                 Step::Next
             }
             Instruction::If { condition, then, location } => {
-                if condition.holds(exchange) {
+                if condition.holds(exchange, run) {
                     if let Some(location) = location {
                         exchange.location = *location;
                     }
-                    steps(exchange, then, is_changed)
+                    steps(exchange, then, run)
                 } else {
                     Step::Next
                 }
             }
             Instruction::Return(text) => Step::Done(text.outcome(exchange)),
             Instruction::Rewrite(rewrite) => {
-                rewrite.apply(exchange, is_changed).unwrap_or(Step::Next)
+                rewrite.apply(exchange, run).unwrap_or(Step::Next)
             }
-            Instruction::Rewrites(rewrites) => rewrites.apply(exchange, is_changed),
+            Instruction::Rewrites(rewrites) => rewrites.apply(exchange, run),
         };
         if !matches!(step, Step::Next) {
             return step;
@@ -424,7 +432,7 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], is_changed: &mut bool)
 }
 
 impl Condition {
-    fn holds(&self, exchange: &mut Exchange) -> bool {
+    fn holds(&self, exchange: &mut Exchange, run: &Run) -> bool {
         let mut subject = Scratch::take();
         match self {
             Self::True(variable) => {
@@ -433,7 +441,7 @@ impl Condition {
             }
             Self::Equals { left, right, is_negated } => {
                 left.append(exchange, &mut subject);
-                let right = right.value(exchange);
+                let right = value(exchange, right, run.escapes_captures);
                 (subject[..] == right[..]) != *is_negated
             }
             Self::Matches { subject: variable, regex, is_negated } => {
@@ -446,7 +454,7 @@ impl Condition {
                 is_match != *is_negated
             }
             Self::File { path, test, is_negated } => {
-                path.append(exchange, &mut subject);
+                subject.extend_from_slice(&value(exchange, path, run.escapes_captures));
                 test.holds(exchange, &subject) != *is_negated
             }
         }
@@ -495,10 +503,11 @@ impl Return {
     }
 }
 
-/// A part of the replacement. As nginx: when the request's path was escaped, what a redirect or an
-/// argument takes from it by `$1` is escaped again.
+/// A value in a script. As nginx: when the request's path was escaped, what a redirect, an argument or `set` takes from it by
+/// `$1` is escaped again: what a client sent as a part of a path ends no path, and begins no argument.
 fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Bytes {
-    let was_escaped = exchange.request.target().iter().any(|byte| matches!(byte, b'%' | b'+'));
+    let path = exchange.request.path_as_sent();
+    let was_escaped = memchr::memchr2(b'%', b'+', path).is_some();
     if !is_escaped || !was_escaped {
         return template.value(exchange);
     }
@@ -519,7 +528,7 @@ impl Rewrite {
     }
 
     /// `None`: it does not match.
-    fn apply(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Option<Step> {
+    fn apply(&self, exchange: &mut Exchange, run: &mut Run) -> Option<Step> {
         let uri = std::mem::take(&mut exchange.uri);
         let is_match = self.regex.matches(&uri, exchange);
         exchange.uri = uri;
@@ -528,14 +537,15 @@ impl Rewrite {
             exchange.captures = Captures::default();
             return None;
         }
-        Some(self.rewrite(exchange, is_changed))
+        Some(self.rewrite(exchange, run))
     }
 
     /// What follows from a match.
-    fn rewrite(&self, exchange: &mut Exchange, is_changed: &mut bool) -> Step {
+    fn rewrite(&self, exchange: &mut Exchange, run: &mut Run) -> Step {
         let is_redirect = matches!(self.flag, Flag::Redirect(_));
         let path = value(exchange, &self.path, is_redirect);
         let mut args = self.args.as_ref().map(|args| value(exchange, args, true).to_vec());
+        run.escapes_captures = false;
         if self.keeps_args && !exchange.args.is_empty() {
             match &mut args {
                 Some(args) => {
@@ -578,15 +588,15 @@ impl Rewrite {
         });
         match self.flag {
             Flag::Break => {
-                *is_changed = false;
+                run.is_changed = false;
                 Step::Stop
             }
             Flag::Last => {
-                *is_changed = true;
+                run.is_changed = true;
                 Step::Stop
             }
             _ => {
-                *is_changed = true;
+                run.is_changed = true;
                 Step::Next
             }
         }

@@ -266,7 +266,15 @@ pub fn revalidated(
         let made = collector::Made { entry: Arc::clone(&renewed), making, guard };
         collector::store(zone, made, now, context);
     }
-    Some(answer(exchange, conf, &renewed, CacheStatus::Revalidated))
+    let outcome = answer(exchange, conf, &renewed, CacheStatus::Revalidated);
+    let plan = exchange.pass.of::<Plan>();
+    if let Err(why) = fresh
+        && plan.is_some_and(|plan| plan.ends_with(200, why))
+        && let Some(plan) = exchange.pass.take::<Plan>()
+    {
+        plan.end_stale(exchange);
+    }
+    Some(outcome)
 }
 
 fn update_fields(conf: &Conf, update: Response, renewed: &mut EntryHead) {

@@ -139,8 +139,7 @@ fn split(member: &[u8]) -> (&[u8], &[u8]) {
 
 /// Whether a directive is a token, and its argument, if there is one, a token or a string (RFC 9111, section 5.2).
 fn is_well_formed(name: &[u8], argument: &[u8]) -> bool {
-    let is_string =
-        argument.len() >= 2 && argument.starts_with(b"\"") && argument.ends_with(b"\"");
+    let is_string = argument.len() >= 2 && argument.starts_with(b"\"") && argument.ends_with(b"\"");
     let is_one = |string: &[u8]| {
         let mut is_escaped = false;
         string.iter().all(|byte| {
@@ -221,7 +220,9 @@ mod tests {
         }
         assert!(parse("no-store;").no_store && parse("no-cache;no-store").no_store);
         assert!(parse("no-cache; must-revalidate").no_cache);
-        for line in ["x=\"private\"", "x=private", "x-private", "not-private;x", "x=\"\\\"private\""] {
+        for line in
+            ["x=\"private\"", "x=private", "x-private", "not-private;x", "x=\"\\\"private\""]
+        {
             assert!(!parse(line).private, "{line}");
         }
     }

@@ -27,6 +27,7 @@ use yorozu_kernel::base::tasks;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::Report;
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
+use yorozu_kernel::exchange::forwarded;
 use yorozu_kernel::exchange::outcome::Outcome;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::{self, Level};
@@ -128,10 +129,7 @@ fn is_allowed(exchange: &Exchange, rule: &PurgeRule, has_rules: bool) -> bool {
             networks.iter().any(|network| network.matches(ip))
         }
         _ if has_rules => true,
-        _ => {
-            let own = exchange.client.local.map(|address| address.ip());
-            ip.is_none_or(|ip| ip.is_loopback() || Some(ip) == own)
-        }
+        _ => forwarded::is_from_here(exchange),
     }
 }
 

@@ -3,6 +3,29 @@
 use super::Exchange;
 use std::net::{IpAddr, SocketAddr};
 
+/// Fields that a proxy leaves.
+const OF_PROXIES: [&[u8]; 7] = [
+    b"cf-connecting-ip",
+    b"forwarded",
+    b"via",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+];
+
+/// Whether a request comes from this machine, and does not say that a proxy here passed it on for another one.
+pub fn is_from_here(exchange: &Exchange) -> bool {
+    let ip = exchange.remote.ip();
+    let own = exchange.client.local.map(|address| address.ip());
+    let is_here = ip.is_none_or(|ip| ip.is_loopback() || Some(ip) == own);
+    let is_passed_on = || {
+        exchange.client.proxied.get().is_some()
+            || OF_PROXIES.iter().any(|name| exchange.request.field(name).is_some())
+    };
+    is_here && !is_passed_on()
+}
+
 /// The address that a field like `X-Forwarded-For` names last; if it `is_recursive`, the last one that is no trusted
 /// proxy's.
 pub fn named(
@@ -17,7 +40,11 @@ pub fn named(
     let mut found = None;
     // From the proxy nearest to us to the farthest.
     for text in values.join(&b","[..]).rsplit(|byte| *byte == b',') {
-        let Some(address) = parse(text.trim_ascii()) else { break };
+        let text = text.trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        let Some(address) = parse(text) else { break };
         found = Some(address);
         if !is_recursive || !is_trusted(address.ip()) {
             break;

@@ -88,8 +88,8 @@ pub struct AccessLog {
 /// What a block's `access_log` lines say.
 #[derive(Clone, Debug)]
 pub enum AccessLogs {
-    /// `access_log off`
-    Off,
+    /// `access_log off`; as nginx, which opens the files that other lines name all the same.
+    Off(Vec<AccessLog>),
     /// To these logs.
     To(Vec<AccessLog>),
 }
@@ -99,15 +99,17 @@ impl Setting for AccessLogs {
         if args.word(0) == b"off" {
             return match args.words.get(1) {
                 Some(word) => Err(args.invalid_parameter(word)),
-                None => Ok(Self::Off),
+                None => Ok(Self::Off(Vec::new())),
             };
         }
         Ok(Self::To(vec![AccessLog::from_args(args)?]))
     }
     fn again(&mut self, args: &Args<'_>) -> Result<(), ValueError> {
         match (Self::from_args(args)?, &mut *self) {
-            (Self::To(mut more), Self::To(logs)) => logs.append(&mut more),
-            (other, _) => *self = other,
+            (Self::To(mut more), Self::To(logs) | Self::Off(logs)) => logs.append(&mut more),
+            // As nginx: it holds wherever it stands.
+            (Self::Off(_), Self::To(logs)) => *self = Self::Off(std::mem::take(logs)),
+            (Self::Off(_), Self::Off(_)) => {}
         }
         Ok(())
     }

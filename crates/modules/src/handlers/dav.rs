@@ -239,7 +239,7 @@ fn depth(exchange: &Exchange) -> Result<Option<&'static str>, Refused> {
         None => Ok(None),
         Some(b"0") => Ok(Some("0")),
         Some(b"infinity") => Ok(Some("infinity")),
-        Some(_) => Err(Refused(400, Some("client sent invalid \"PurgeMode\" header".to_owned()))),
+        Some(_) => Err(Refused(400, Some("client sent invalid \"Depth\" header".to_owned()))),
     }
 }
 
@@ -294,14 +294,31 @@ fn destination(exchange: &Exchange) -> Result<Vec<u8>, Refused> {
             [&b"http://"[..], b"https://"].iter().find_map(|scheme| field.strip_prefix(*scheme));
         let rest = rest.ok_or_else(invalid)?;
         let slash = memchr::memchr(b'/', rest).ok_or_else(invalid)?;
-        if !rest[..slash].eq_ignore_ascii_case(exchange.request.authority()) {
-            let text = "\"Destination\" URI is handled by different repository than the source URI";
-            return Err(bad(text));
+        let authority = &rest[..slash];
+        let port = authority.iter().rposition(|byte| *byte == b':').unwrap_or(authority.len());
+        let is_port = authority[port..].iter().skip(1).all(u8::is_ascii_digit);
+        // As nginx: of whichever port.
+        let host = if is_port { &authority[..port] } else { authority };
+        let request = &exchange.request;
+        if ![host, authority].iter().any(|name| name.eq_ignore_ascii_case(&request.host))
+            && !authority.eq_ignore_ascii_case(request.authority())
+        {
+            return Err(bad(ELSEWHERE));
         }
         &rest[slash..]
     };
-    uri::normalize(target, false).map(|target| target.path).map_err(|_| invalid())
+    let path = uri::parse_unsafe(target).ok_or_else(invalid)?.path;
+    let location = exchange.conf.location(exchange.location);
+    // Of another path the alias would be no place.
+    if location.http_core().root.is_alias && !location.is_regex && !path.starts_with(&location.name)
+    {
+        return Err(bad(ELSEWHERE));
+    }
+    Ok(path)
 }
+
+const ELSEWHERE: &str =
+    "\"Destination\" URI is handled by different repository than the source URI";
 
 async fn copy(exchange: &Exchange) -> Result<Outcome, Refused> {
     refuse_content(exchange)?;

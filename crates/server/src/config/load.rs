@@ -394,7 +394,7 @@ impl<'a> Compiler<'a> {
         let limit_except = block.limit_except.take();
         let locations = self.set(nested, &without_try_files(&block))?;
         let script = self.script(steps, &block)?;
-        let limit_except = self.limit_except(limit_except, &block, at)?;
+        let limit_except = self.limit_except(limit_except, &without_try_files(&block), at)?;
         let env = self.env;
         let fail = |error: ValueError| error.at(at);
         let handler = block.handler.clone().unwrap_or_else(|| Arc::new(FilesHandler));

@@ -20,22 +20,12 @@ use yorozu_kernel::config::files::read_regular;
 use yorozu_kernel::config::http_core::Satisfy;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
+use yorozu_kernel::exchange::forwarded;
 use yorozu_kernel::logging::error;
 use yorozu_modules::phases::{access, auth_basic, auth_request};
 
 /// Name of the cookie.
 const COOKIE: &[u8] = b"yorozu_console";
-/// Fields that a proxy leaves.
-const OF_PROXIES: [&[u8]; 7] = [
-    b"cf-connecting-ip",
-    b"forwarded",
-    b"via",
-    b"x-forwarded-for",
-    b"x-forwarded-host",
-    b"x-forwarded-proto",
-    b"x-real-ip",
-];
-
 /// What a `console` line says.
 #[derive(Clone, Default)]
 pub(super) struct Rights {
@@ -121,12 +111,7 @@ impl Rights {
                 false => Err("the token is missing or wrong"),
             };
         }
-        let ip = exchange.remote.ip();
-        let own = exchange.client.local.map(|address| address.ip());
-        let is_here = ip.is_none_or(|ip| ip.is_loopback() || Some(ip) == own);
-        let is_passed_on = exchange.client.proxied.get().is_some()
-            || OF_PROXIES.iter().any(|name| exchange.request.field(name).is_some());
-        match is_let_in(exchange) || is_here && !is_passed_on {
+        match is_let_in(exchange) || forwarded::is_from_here(exchange) {
             true => Ok(()),
             false => Err("only this machine may: allow, auth_basic or token= let others in"),
         }

@@ -7,7 +7,6 @@ use super::limits as process_limits;
 use super::message::{self, Answer, Passed};
 use super::pid::PidFile;
 use super::plan::Plan;
-use super::rights;
 use super::server_process::{Said, ServerProcess, WORDS_MAX, Word, pause};
 use super::signals::{self, Signals};
 use super::sockets::{Sockets, bind_all};
@@ -132,7 +131,6 @@ impl Master {
             inherited = inherited.join(sockets.collect());
         }
         let sockets = bind_all(&plan.sockets, &[], plan.workers, &mut inherited, &plan.error_log)?;
-        give_control_sockets(&plan, &sockets);
         let link = inherited.link.take();
         drop(inherited);
         let pid = PidFile::write(&plan.pid)?;
@@ -420,7 +418,6 @@ impl Master {
         none.draining.clone_from(&self.draining);
         let workers = self.plan.workers;
         let opened = bind_all(&plan.sockets, &old, workers, &mut none, &self.plan.error_log)?;
-        give_control_sockets(&plan, &opened);
         plan.prepare_folders();
         if self.server.is_none() {
             // The next one is started by it.
@@ -584,15 +581,4 @@ fn open_adoption(plan: &Plan) -> Option<adoption::Place> {
         plan.error_log.process(Level::Warn, &text);
     });
     opened.ok()
-}
-
-/// The control socket is for the server's user and root.
-fn give_control_sockets(plan: &Plan, opened: &Sockets) {
-    let Some(identity) = &plan.identity else { return };
-    for socket in plan.sockets.iter().filter(|socket| socket.options.is_control) {
-        let is_new = opened.iter().any(|(address, _)| *address == socket.address);
-        if let (true, ListenAddress::Unix(path)) = (is_new, &socket.address) {
-            rights::give(path, identity);
-        }
-    }
 }

@@ -419,9 +419,7 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], run: &mut Run) -> Step
                 }
             }
             Instruction::Return(text) => Step::Done(text.outcome(exchange)),
-            Instruction::Rewrite(rewrite) => {
-                rewrite.apply(exchange, run).unwrap_or(Step::Next)
-            }
+            Instruction::Rewrite(rewrite) => rewrite.apply(exchange, run).unwrap_or(Step::Next),
             Instruction::Rewrites(rewrites) => rewrites.apply(exchange, run),
         };
         if !matches!(step, Step::Next) {

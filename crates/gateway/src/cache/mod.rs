@@ -125,6 +125,10 @@ pub fn ask(exchange: &mut Exchange, conf: &Conf) -> Result<Plan, NotAsked> {
     let mut plan = Plan::new(zone, key);
     plan.not_stored = is_head_of_get.then_some(NotStored::Head);
     plan.is_bypassed = conf.cache_bypass.0.iter().any(|value| value.is_true(exchange));
+    let mut left = exchange.left_pages.iter();
+    if left.any(|(zone, key)| Arc::ptr_eq(zone, &plan.zone) && *key == plan.key) {
+        plan.not_stored = Some(NotStored::Redirected);
+    }
     // `$request_body` is empty then: the key would be that of a request without content.
     if !exchange.request.method.is_get_or_head() && exchange.body.file_path().is_some() {
         plan.is_bypassed = true;

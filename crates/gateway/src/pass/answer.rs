@@ -15,6 +15,7 @@ use crate::protocol::codec::Head;
 use crate::upstream::sticky;
 use bytes::Bytes;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use yorozu_http::field;
 use yorozu_kernel::exchange::cached::NotStored;
@@ -68,6 +69,7 @@ pub async fn accept(
     // As nginx: what is intercepted leads nowhere else, and sets no rate.
     if let Some(status) = intercepted(exchange, conf.cache, head.status) {
         exchange.keep_challenges(status, &head.fields);
+        leave_page(exchange, Some(status));
         Box::pin(keep_intercepted(exchange, conf, &head, fetched)).await;
         return Outcome::Status(status);
     }
@@ -129,11 +131,22 @@ fn upgraded(
     Outcome::Respond(response)
 }
 
+/// Notes that the answer to what was asked for leads elsewhere, as `X-Accel-Redirect` or as a status that has a page. Where it
+/// says who may see the page, what it leads to is not stored in its place; else it is, as by nginx.
+fn leave_page(exchange: &mut Exchange, status: Option<u16>) {
+    if matches!(status, None | Some(401 | 403 | 407))
+        && let Some(plan) = exchange.pass.of::<Plan>()
+    {
+        exchange.left_pages.push((Arc::clone(&plan.zone), plan.key.clone()));
+    }
+}
+
 fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Option<Outcome> {
     let target = head
         .field(b"x-accel-redirect")
         .filter(|_| !conf.cache.ignore_headers.contains(IgnoreHeaders::X_ACCEL_REDIRECT))?;
     let says_ranges = !conf.cache.force_ranges && !cache::is_cacheable(exchange);
+    leave_page(exchange, None);
     if let Some(plan) = exchange.pass.take::<Plan>() {
         if plan.ends_with(head.status, NotStored::NoLifetime) {
             plan.end_stale(exchange);

@@ -43,11 +43,13 @@ pub enum NotStored {
     Loop,
     /// More tags than can be kept: it could not be purged.
     Tags,
+    /// Another answer of this zone and key led to it (`X-Accel-Redirect`, `error_page` of 401, 403 or 407): a hit would skip it.
+    Redirected,
 }
 
 impl NotStored {
     /// In their order.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::SetCookie,
         Self::Vary,
         Self::AccelExpires,
@@ -67,6 +69,7 @@ impl NotStored {
         Self::Unkeyed,
         Self::Loop,
         Self::Tags,
+        Self::Redirected,
     ];
 
     pub fn name(self) -> &'static str {
@@ -90,6 +93,7 @@ impl NotStored {
             Self::Unkeyed => "unkeyed",
             Self::Loop => "loop",
             Self::Tags => "tags",
+            Self::Redirected => "redirected",
         }
     }
 }

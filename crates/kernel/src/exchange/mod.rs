@@ -54,8 +54,10 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subrequests::Subrequests;
+use yorozu_cache::{Key, Zone};
 
 /// On whose behalf a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +227,8 @@ pub struct Exchange {
     pub states: SharedStates,
     /// Fields that an `X-Accel-Redirect` answer hands on.
     pub accel_fields: Vec<(Bytes, Bytes)>,
+    /// Pages that were to be made, and whose answers led elsewhere.
+    pub left_pages: Vec<(Arc<Zone>, Key)>,
 }
 
 impl Exchange {
@@ -285,6 +289,7 @@ impl Exchange {
             pass: Pass::default(),
             states: SharedStates::default(),
             accel_fields: Vec::new(),
+            left_pages: Vec::new(),
         }
     }
 

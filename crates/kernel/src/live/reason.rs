@@ -192,6 +192,11 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
         "Too many tags",
         "The page has more tags than can be kept, so it could not be purged. Send fewer.",
     ),
+    // Redirected
+    (
+        "Another answer led to it",
+        "X-Accel-Redirect, or the page of a 401 or 403, under the key of the page that was asked for: hits would skip the check. Give that location a key of its own, with $uri.",
+    ),
 ];
 
 static TALLY: LazyLock<&'static Tally> = LazyLock::new(|| Tally::leaked(COUNT));

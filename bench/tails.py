@@ -17,7 +17,7 @@ PAGE_BYTES, BIG_BYTES = 16_000, 5 << 20
 TAGGED, TAGS = 10_000, 4
 # Pages a second that are made and stored, of which disk and memory hold few.
 STORED = 200
-# One in so many requests of the mix is for a page that is not stored.
+# One of this many requests of the mix is for a page that is not stored.
 MISSES = 10
 # Files of a cache that is read again when the server starts. FILES=1000000 takes 4 GB of disk and minutes to make.
 FILES = int(os.environ.get('FILES', '100000'))

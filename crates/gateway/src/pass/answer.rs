@@ -69,7 +69,6 @@ pub async fn accept(
     // As nginx: what is intercepted leads nowhere else, and sets no rate.
     if let Some(status) = intercepted(exchange, conf.cache, head.status) {
         exchange.keep_challenges(status, &head.fields);
-        leave_page(exchange, Some(status));
         Box::pin(keep_intercepted(exchange, conf, &head, fetched)).await;
         return Outcome::Status(status);
     }
@@ -184,6 +183,7 @@ async fn keep_intercepted(
     head: &Head,
     fetched: Box<Fetched>,
 ) {
+    leave_page(exchange, Some(head.status));
     let mut response = response(exchange, conf, head);
     match collector(exchange, conf.cache, head, &response, fetched.started) {
         None => fetched.end(),

@@ -501,11 +501,9 @@ impl Return {
     }
 }
 
-/// A value in a script. As nginx: when the request's path was escaped, what a redirect, an argument or `set` takes from it by
-/// `$1` is escaped again: what a client sent as a part of a path ends no path, and begins no argument.
+/// A value in a script. As nginx: of a path that was escaped, what a redirect, an argument or `set` takes by `$1` is so again.
 fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Bytes {
-    let path = exchange.request.path_as_sent();
-    let was_escaped = memchr::memchr2(b'%', b'+', path).is_some();
+    let was_escaped = memchr::memchr2(b'%', b'+', exchange.request.path_as_sent()).is_some();
     if !is_escaped || !was_escaped {
         return template.value(exchange);
     }

@@ -38,6 +38,8 @@ SITE = '''
             proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h;
             proxy_cache_lock on; proxy_cache_lock_timeout 100ms;
         }
+        location /led/ { internal; proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_key same; }
+        location /leads { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_key same; }
         location /offset/ { proxy_pass http://web; proxy_cache pages; proxy_cache_valid 200 1h; proxy_cache_max_range_offset 2; }
         location /complete/ {
             proxy_pass http://web; proxy_cache pages; proxy_cache_key $uri; proxy_cache_complete_partial on;
@@ -136,6 +138,7 @@ MISSES = [
     ('unkeyed', 'GET', '/unkeyed', {'X-Forwarded-Host': 'evil.example'}),
     ('loop', 'GET', '/loop?status=301&h=Location:%23top&h=Cache-Control:max-age=60', {}),
     ('tags', 'GET', '/tags/a?tags=4097', {}),
+    ('redirected', 'GET', '/leads?h=X-Accel-Redirect:/led/a', {}),
     ('range-offset', 'GET', '/offset/a', {'Range': 'bytes=3-'}),
     ('head', 'HEAD', '/head/a', {}),
     ('partial', 'GET', '/part?status=206&h=Content-Range:bytes%200-4/9&h=Cache-Control:max-age=60', {}),

@@ -56,7 +56,7 @@ impl CacheControl {
 
     /// Notes what a member that breaks the grammar may be meant to forbid: `private; max-age=0` is a common slip.
     fn note_words(&mut self, member: &[u8]) {
-        for word in member.split(|byte| !field::is_token(&[*byte])) {
+        for word in member.split(|byte| !is_of_word(*byte)) {
             let word = word.to_ascii_lowercase();
             if matches!(&word[..], b"no-store" | b"no-cache" | b"private") {
                 self.note(&word, || None);
@@ -137,7 +137,12 @@ fn split(member: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Whether a directive is a token, and its argument, if there is one, a token or a string (RFC 9111, section 5.2).
+/// Whether a byte is one of a directive's name; tokens may have others, as quotes, which are meant for something else here.
+fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+/// Whether a directive is a word, and its argument, if there is one, a token or a string (RFC 9111, section 5.2).
 fn is_well_formed(name: &[u8], argument: &[u8]) -> bool {
     let is_string = argument.len() >= 2 && argument.starts_with(b"\"") && argument.ends_with(b"\"");
     let is_one = |string: &[u8]| {
@@ -148,7 +153,8 @@ fn is_well_formed(name: &[u8], argument: &[u8]) -> bool {
             *byte != b'"' || was_escaped
         }) && !is_escaped
     };
-    field::is_token(name)
+    !name.is_empty()
+        && name.iter().all(|byte| is_of_word(*byte))
         && (argument.is_empty()
             || field::is_token(argument)
             || (is_string && is_one(&argument[1..argument.len() - 1])))

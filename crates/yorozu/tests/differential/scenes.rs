@@ -83,7 +83,7 @@ pub(crate) fn scene(rng: &mut Rng) -> Scene {
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// Content that does not come with its head: sent on while it arrives it goes to one peer only, and how much of it
-    /// has arrived when a peer fails, or it becomes too long, is a matter of time.
+    /// has arrived when a peer fails, or it becomes too long, is a matter of time. In a file it is not asked of a cache.
     long_content: bool,
     /// Pieces of answers without a length: they are cut of stored ones.
     stores: bool,
@@ -100,7 +100,7 @@ impl Bounds {
             || has("$dead max_fails");
         let may_end = may_fail || has("client_max_body_size 3000");
         Self {
-            long_content: !(has("request_buffering off") && may_end),
+            long_content: !(has("request_buffering off") && may_end || has("cache_methods POST")),
             stores: has("proxy_cache z"),
             forces_ranges: has("force_ranges"),
         }

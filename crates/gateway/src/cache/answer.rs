@@ -267,12 +267,10 @@ pub fn revalidated(
         collector::store(zone, made, now, context);
     }
     let outcome = answer(exchange, conf, &renewed, CacheStatus::Revalidated);
-    let plan = exchange.pass.of::<Plan>();
     if let Err(why) = fresh
-        && plan.is_some_and(|plan| plan.ends_with(200, why))
         && let Some(plan) = exchange.pass.take::<Plan>()
     {
-        plan.end_stale(exchange);
+        plan.end_without(exchange, 200, why);
     }
     Some(outcome)
 }

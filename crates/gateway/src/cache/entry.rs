@@ -39,9 +39,7 @@ pub fn collector(
         }
         Err(why) => {
             exchange.cache_report.not_stored = Some(why);
-            if plan.ends_with(head.status, why) {
-                plan.end_stale(exchange);
-            }
+            plan.end_without(exchange, head.status, why);
             None
         }
     }

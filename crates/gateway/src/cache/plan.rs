@@ -102,7 +102,7 @@ impl Plan {
 
     /// Whether the stored page ends, as its renewal got an answer of this status that may not be stored. A page
     /// that is served only while it is renewed would be served for ever; an upstream's failure ends none.
-    pub fn ends_with(&self, status: u16, why: NotStored) -> bool {
+    fn ends_with(&self, status: u16, why: NotStored) -> bool {
         let is_trouble = status >= 500 || matches!(status, 408 | 425 | 429);
         let vary = self.stale.as_ref().map_or(&b""[..], |stale| &stale.head.vary);
         let is_of_request = self.objections.as_ref().is_some_and(|found| !found.admit(vary))
@@ -112,8 +112,12 @@ impl Plan {
         self.stale.as_ref().is_some_and(is_answering) && !is_trouble && !is_of_request
     }
 
-    /// Removes the stored page; those who wait for its renewal are woken afterwards.
-    pub fn end_stale(self, exchange: &Exchange) {
+    /// The answer, of this status, may not be stored: the stored page is removed where it ends with that. Those who wait for
+    /// its renewal are woken afterwards.
+    pub fn end_without(self, exchange: &Exchange, status: u16, why: NotStored) {
+        if !self.ends_with(status, why) {
+            return;
+        }
         let context = Context::of(exchange);
         let tier = nodes::tier(&exchange.conf, &self.zone).cloned();
         tasks::of_request(async move {

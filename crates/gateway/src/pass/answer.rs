@@ -147,9 +147,7 @@ fn accel_redirect(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> O
     let says_ranges = !conf.cache.force_ranges && !cache::is_cacheable(exchange);
     leave_page(exchange, None);
     if let Some(plan) = exchange.pass.take::<Plan>() {
-        if plan.ends_with(head.status, NotStored::NoLifetime) {
-            plan.end_stale(exchange);
-        }
+        plan.end_without(exchange, head.status, NotStored::NoLifetime);
     }
     // As nginx: these travel on to the redirected answer.
     let ranges = says_ranges.then_some(&b"Accept-Ranges"[..]);

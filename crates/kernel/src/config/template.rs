@@ -61,6 +61,11 @@ impl Template {
         text
     }
 
+    /// Whether it has `$1` to `$9`.
+    pub fn has_captures(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Capture(_)))
+    }
+
     /// Whether it holds `$request_method`.
     pub fn has_request_method(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Variable(v) if v.is_request_method()))

@@ -503,8 +503,8 @@ impl Return {
 
 /// A value in a script. As nginx: of a path that was escaped, what a redirect, an argument or `set` takes by `$1` is so again.
 fn value(exchange: &mut Exchange, template: &Template, is_escaped: bool) -> Bytes {
-    let was_escaped = memchr::memchr2(b'%', b'+', exchange.request.path_as_sent()).is_some();
-    if !is_escaped || !was_escaped {
+    let was_escaped = |path| memchr::memchr2(b'%', b'+', path).is_some();
+    if !is_escaped || !template.has_captures() || !was_escaped(exchange.request.path_as_sent()) {
         return template.value(exchange);
     }
     let mut out = Vec::new();

@@ -275,9 +275,11 @@ def in_group(group):
     for process in pathlib.Path('/proc').glob('[0-9]*'):
         try:
             state, _, its_group = (process / 'stat').read_text().rpartition(')')[2].split()[:3]
+            # The state is that of the first thread; as long as another ends, its sockets still listen.
+            has_ended = state in 'ZX' and len([*(process / 'task').iterdir()]) < 2
         except OSError:
             continue
-        if int(its_group) == group and state not in 'ZX':
+        if int(its_group) == group and not has_ended:
             found.append(int(process.name))
     return found
 

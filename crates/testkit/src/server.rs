@@ -1,6 +1,7 @@
 //! A server under test: yorozu, or nginx as the oracle, in its own folder.
 
 use std::fs;
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,21 @@ impl Folder {
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// A program in the folder, of a text that begins with `#!`. A child writes it: had this process written it, children that
+    /// other threads start at that moment would hold it open, and it could not be executed (ETXTBSY).
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        let mut child = Command::new("install")
+            .args(["-m", "755", "/dev/stdin"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "install {}", path.display());
+        path
     }
 }
 

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -352,10 +351,9 @@ fn reloads_rotations_upgrades_and_kills_in_turn_lose_only_requests_under_way() {
 fn logs_need_one_descriptor_each_also_at_a_reload_and_when_they_are_opened_again() {
     const LOGS: usize = 700;
     let folder = Folder::new();
-    let script = folder.path().join("limited");
     // A hundred more than there are logs.
-    fs::write(&script, format!("#!/bin/sh\nulimit -n 800\nexec {BINARY} \"$@\"\n")).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let limit = format!("#!/bin/sh\nulimit -n 800\nexec {BINARY} \"$@\"\n");
+    let script = folder.script("limited", &limit);
     let servers = (0..LOGS).map(|number| {
         format!(
             "server {{ listen 127.0.0.1:$port; server_name s{number}; access_log $dir/logs/{number}.log; return 200 {number}; }}\n"

@@ -10,7 +10,6 @@ use shared::{BINARY, CACHED, files, get, log, page, pages, signal, until};
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 use yorozu_testkit::client::Client;
 use yorozu_testkit::h3;
@@ -23,11 +22,8 @@ use yorozu_testkit::tls::{self, Hello};
 fn faulty(folder: &Folder) -> Kind {
     let faults = folder.path().join("faults");
     fs::create_dir(&faults).unwrap();
-    let script = folder.path().join("yorozu");
     let text = format!("#!/bin/sh\nYOROZU_FAULTS='{}' exec '{BINARY}' \"$@\"\n", faults.display());
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    Kind::Yorozu(script)
+    Kind::Yorozu(folder.script("yorozu", &text))
 }
 
 fn ask(folder: &Folder, fault: &str) {

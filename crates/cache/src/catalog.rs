@@ -105,6 +105,8 @@ struct Lists {
     names: BTreeSet<Name>,
     tags: Slab<Tag>,
     tag_ids: HashMap<Arc<[u8]>, TagId>,
+    /// The tags among them that are aliases.
+    aliases: BTreeSet<Arc<[u8]>>,
     /// What stood before a NUL in any tag: the hosts that tags belong to.
     hosts: BTreeSet<Bytes>,
     /// What names and tags take.
@@ -156,6 +158,19 @@ impl Catalog {
         self.lists().remove(key);
     }
 
+    /// The keys that begin with `prefix`, or have an alias that does.
+    pub(crate) fn beginning(&self, prefix: &[u8]) -> Vec<Key> {
+        let mut found = self.with_prefix(prefix);
+        let lists = self.lists();
+        let alias = Key::new(Bytes::copy_from_slice(prefix)).alias();
+        let range = (Bound::Included(&alias[..]), Bound::Unbounded);
+        let aliases = lists.aliases.range::<[u8], _>(range);
+        let aliases = aliases.take_while(|found| found.starts_with(&alias));
+        let names = aliases.flat_map(|alias| lists.with_tag(alias));
+        found.extend(names.filter(|name| !name.key().starts_with(prefix)).map(key));
+        found
+    }
+
     /// The keys that begin with `prefix`.
     pub(crate) fn with_prefix(&self, prefix: &[u8]) -> Vec<Key> {
         let lists = self.lists();
@@ -175,11 +190,15 @@ impl Catalog {
         lists.hosts.iter().flat_map(of_host).collect()
     }
 
-    /// A key and its further variants.
+    /// A key, its further variants, and the keys of which it is an alias.
     pub(crate) fn of_page(&self, page: &Key) -> Vec<Key> {
         let mut found = self.with_prefix(&page.variants_prefix());
-        if self.lists().names.contains(page.as_bytes()) {
+        let lists = self.lists();
+        if lists.names.contains(page.as_bytes()) {
             found.push(page.clone());
+        }
+        if !lists.aliases.is_empty() {
+            found.extend(lists.with_tag(&page.alias()).map(key));
         }
         found
     }
@@ -207,15 +226,18 @@ impl Lists {
     }
 
     /// The place of a tag, a new one if it has none; none is left after four thousand million.
-    fn tag_id(&mut self, text: &Bytes) -> Option<TagId> {
-        if let Some(id) = self.tag_ids.get(&text[..]) {
+    fn tag_id(&mut self, copied: &Bytes) -> Option<TagId> {
+        if let Some(id) = self.tag_ids.get(&copied[..]) {
             return Some(*id);
         }
         let id = TagId::try_from(self.tags.vacant_key()).ok()?;
         // A copy, so that the head it came from is not kept.
-        let text: Arc<[u8]> = Arc::from(&text[..]);
+        let text: Arc<[u8]> = Arc::from(&copied[..]);
         self.tags.insert(Tag { text: Arc::clone(&text), names: HashSet::new() });
         self.tag_ids.insert(Arc::clone(&text), id);
+        if Key::of_alias(copied).is_some() {
+            self.aliases.insert(Arc::clone(&text));
+        }
         self.bytes += text.len() + TAG_BYTES;
         if let Some(at) = host_end(&text) {
             if !self.hosts.contains(&text[..at]) {
@@ -234,6 +256,7 @@ impl Lists {
             if tag.names.is_empty() {
                 let tag = self.tags.remove(id as usize);
                 self.tag_ids.remove(&tag.text);
+                self.aliases.remove(&tag.text);
                 self.bytes -= tag.text.len() + TAG_BYTES;
             } else if is_sparse(tag.names.len(), tag.names.capacity()) {
                 tag.names.shrink_to_fit();
@@ -305,6 +328,24 @@ mod tests {
         assert_eq!(texts(catalog.with_tag(b"\0home")), ["h/1", "i/1"]);
         catalog.with_prefix(b"").iter().for_each(|key| catalog.remove(key.as_bytes()));
         assert_eq!((catalog.len(), catalog.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn keys_are_found_by_their_aliases() {
+        let catalog = Catalog::default();
+        catalog.add(&named("a/1"), &[]);
+        catalog.add(&named("a/1-mobile"), &[named("a/1").alias()]);
+        catalog.add(&named("mobile-a/1"), &[named("a/1").alias()]);
+        catalog.add(&named("mobile-a/2"), &[named("a/2").alias()]);
+        assert_eq!(texts(catalog.of_page(&named("a/1"))), ["a/1", "a/1-mobile", "mobile-a/1"]);
+        let all = ["a/1", "a/1-mobile", "mobile-a/1", "mobile-a/2"];
+        assert_eq!(texts(catalog.beginning(b"a/")), all);
+        assert_eq!(texts(catalog.beginning(b"a/2")), ["mobile-a/2"]);
+        catalog.remove(b"mobile-a/2");
+        assert!(catalog.beginning(b"a/2").is_empty());
+        all.iter().for_each(|key| catalog.remove(key.as_bytes()));
+        assert_eq!(catalog.bytes(), 0);
+        assert!(catalog.lists().aliases.is_empty());
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use bytes::Bytes;
 use md5::{Digest, Md5};
 
+/// What an alias begins with.
+const ALIAS: u8 = b' ';
+
 /// Which variant of a varying response: a digest of the request fields that `Vary` names.
 pub type VariantId = [u8; 16];
 
@@ -41,6 +44,17 @@ impl Key {
     /// What the keys of further variants begin with.
     pub(crate) fn variants_prefix(&self) -> Vec<u8> {
         [&self.0[..], b"\0"].concat()
+    }
+
+    /// The tag of a response that is stored under another key, and purged under this one as well. Tags that upstreams give
+    /// have no spaces.
+    pub fn alias(&self) -> Bytes {
+        [&[ALIAS], &self.0[..]].concat().into()
+    }
+
+    /// The key that an [`alias`](Key::alias) names.
+    pub fn of_alias(tag: &Bytes) -> Option<Self> {
+        (tag.first() == Some(&ALIAS)).then(|| Self(tag.slice(1..)))
     }
 
     /// The bytes of the key.

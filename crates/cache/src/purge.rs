@@ -133,7 +133,7 @@ impl Tiers {
         for (place, purge) in purges.iter().enumerate() {
             let mut found = match purge {
                 Purge::Page(page) => self.catalog.of_page(page),
-                Purge::Prefix(prefix) => self.catalog.with_prefix(prefix),
+                Purge::Prefix(prefix) => self.catalog.beginning(prefix),
                 Purge::Tag(tag) => self.catalog.with_tag(tag),
                 Purge::All => self.catalog.with_prefix(b""),
             };

@@ -49,8 +49,13 @@ impl Purge {
     /// Whether the purge matches the page.
     pub fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
         match self {
-            Self::Page(page) => key == page || key.page() == *page,
-            Self::Prefix(prefix) => key.as_bytes().starts_with(prefix),
+            Self::Page(page) => {
+                key == page || key.page() == *page || aliases(tags).any(|alias| alias == *page)
+            }
+            Self::Prefix(prefix) => {
+                let begins = |key: &Key| key.as_bytes().starts_with(prefix);
+                begins(key) || aliases(tags).any(|alias| begins(&alias))
+            }
             Self::Tag(wanted) => tags.iter().any(|tag| {
                 let of_every_host = host_end(tag).map(|at| &tag[at..]);
                 tag == wanted || of_every_host == Some(&wanted[..])
@@ -58,6 +63,11 @@ impl Purge {
             Self::All => true,
         }
     }
+}
+
+/// The other keys under which a response with these tags is purged.
+fn aliases(tags: &[Bytes]) -> impl Iterator<Item = Key> {
+    tags.iter().filter_map(Key::of_alias)
 }
 
 /// When something began: the epoch of its process, and a number in it. The default began before everything.
@@ -138,7 +148,7 @@ impl Changed {
         (*last, *has_all) = (purge, *has_all || takes_all);
     }
 
-    fn applies_to(&self, key: &Key, is_by_operator: bool, began: At) -> bool {
+    fn applies_to(&self, key: &Key, tags: &[Bytes], is_by_operator: bool, began: At) -> bool {
         let is_changed = |key: &Key| {
             let found = self.pages.get(key);
             found.is_some_and(|(purge, takes_all)| {
@@ -146,7 +156,10 @@ impl Changed {
             })
         };
         let is_any_changed = !is_by_operator && self.all.is_some_and(|all| began < all);
-        is_any_changed || is_changed(key) || is_changed(&key.page())
+        is_any_changed
+            || is_changed(key)
+            || is_changed(&key.page())
+            || aliases(tags).any(|alias| is_changed(&alias))
     }
 
     fn forget(&mut self, is_kept: impl Fn(At) -> bool) {
@@ -195,14 +208,15 @@ impl Last {
         is_later(self.all.as_ref())
             || is_page(key)
             || is_page(&key.page())
+            || aliases(tags).any(|alias| is_page(&alias))
             || tags.iter().any(|tag| {
                 let of_every_host = host_end(tag).and_then(|at| self.tags.get(&tag[at..]));
                 is_later(self.tags.get(tag)) || is_later(of_every_host)
             })
-            || self
-                .prefixes
-                .iter()
-                .any(|(prefix, at)| began < *at && key.as_bytes().starts_with(prefix))
+            || self.prefixes.iter().any(|(prefix, at)| {
+                let begins = |key: &Key| key.as_bytes().starts_with(prefix);
+                began < *at && (begins(key) || aliases(tags).any(|alias| begins(&alias)))
+            })
             || (!self.files.is_empty() && is_later(self.files.get(&key.digest())))
     }
 
@@ -258,7 +272,7 @@ impl State {
         let began = self.at(own, moment);
         let is_purged = self.hard.applies_to(key, &[], began)
             || self.soft.applies_to(key, &[], began)
-            || self.changed.applies_to(key, false, began);
+            || self.changed.applies_to(key, &[], false, began);
         (!is_purged).then_some(moment.number)
     }
 
@@ -316,7 +330,7 @@ impl Locked<'_> {
     pub(crate) fn is_purged_or_changed(&self, key: &Key, head: &EntryHead) -> bool {
         let changed = &self.state.changed;
         self.is_purged(key, &head.tags, head.began)
-            || changed.applies_to(key, head.is_by_operator, self.at(head.began))
+            || changed.applies_to(key, &head.tags, head.is_by_operator, self.at(head.began))
     }
 
     /// As [`Locked::is_purged`], by hard purges alone.

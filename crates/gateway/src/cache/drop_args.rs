@@ -21,11 +21,11 @@ pub const MODULE: Module = Module::new("cache_drop_args", || DIRECTIVES.to_vec()
 /// Its variables.
 const VARIABLES: &[Row] = &[
     // `$request_uri` without them; a query of which nothing is left goes with its `?`.
-    ("cache_uri", Variable::Builtin(uri)),
+    ("cache_uri", Variable::OfUrl(uri)),
     // The query of that.
     (
         "cache_args",
-        Variable::Builtin(|exchange, out| {
+        Variable::OfUrl(|exchange, out| {
             append_args(exchange, out);
             true
         }),

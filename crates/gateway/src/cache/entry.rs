@@ -4,7 +4,7 @@ use super::collector::{Collector, made_in};
 use super::directives::IgnoreHeaders;
 use super::plan::Plan;
 use super::settings::Conf;
-use super::{freshness, key, parts, purge, storing, unkeyed};
+use super::{alias, freshness, key, parts, purge, storing, unkeyed};
 use crate::protocol::codec::Head;
 use bytes::Bytes;
 use yorozu_cache::EntryHead;
@@ -92,7 +92,8 @@ fn entry_head(
     let fresh = freshness::freshness(head, conf, now, is_authorized)?;
     let lines = purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
     let tags = purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
-    let tags = tags.ok_or(NotStored::Tags)?;
+    let mut tags = tags.ok_or(NotStored::Tags)?;
+    tags.extend(alias::tag(exchange, conf, &plan.key));
     let vary = if conf.ignore_headers.contains(IgnoreHeaders::VARY) {
         Bytes::new()
     } else {

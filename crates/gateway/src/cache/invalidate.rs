@@ -1,5 +1,6 @@
 //! Invalidation: what a request that may have changed a page does to the stored one.
 
+use super::alias;
 use super::directives::Invalidate;
 use super::key;
 use super::plan::Plan;
@@ -26,10 +27,7 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
         return;
     }
     let Ok(Some(zone)) = key::zone(exchange, conf) else { return };
-    let has_method = conf.cache_key.as_ref().is_none_or(|key| key.has_request_method());
-    let methods: &[&'static [u8]] = if has_method { &[b"GET", b"HEAD"] } else { &[b"GET"] };
-    for method in methods {
-        let key = key::with_method(exchange, conf, method);
+    for key in alias::keys(exchange, conf) {
         let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, &zone));
         let takes_all = conf.cache_invalidate == Invalidate::On;
         // First: it applies to what is stored from here on; what was stored before is found.

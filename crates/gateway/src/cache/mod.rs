@@ -15,6 +15,7 @@
 //! # Sources
 //! nginx, `fastcgi_cache` and its relatives; RFC 9111; RFC 5861.
 
+pub mod alias;
 pub mod answer;
 pub mod collector;
 pub mod counters;

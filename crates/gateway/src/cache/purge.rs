@@ -11,6 +11,7 @@
 //! neither `from` nor `allow` and `deny` of the location restrict purges, this machine may purge. A purge that could not be
 //! written to disk, so that it may not outlast the server, is answered with 500.
 
+use super::alias;
 use super::directives::{From, PurgeRule};
 use super::key;
 use super::settings::{self, Conf};
@@ -18,7 +19,6 @@ use crate::nodes::{self, By, Told};
 use crate::protocol::family::Family;
 use bytes::Bytes;
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -138,25 +138,18 @@ fn purges(exchange: &mut Exchange, conf: &Conf) -> (Vec<Purge>, String) {
     if let PurgeRule::Method { takes_all: true, .. } = conf.cache_purge {
         return (vec![Purge::All], "everything".to_owned());
     }
-    let (mut found, mut shown) = (Vec::new(), String::new());
-    for method in [&b"GET"[..], b"HEAD"] {
-        let key = match &conf.cache_purge {
-            PurgeRule::Key { key: template, .. } => key::as_method(exchange, method, |exchange| {
-                let mut out = Vec::with_capacity(128);
-                template.append(exchange, &mut out);
-                Key::new(out.into())
-            }),
-            _ => key::with_method(exchange, conf, method),
-        };
-        let meant = of_key(&key);
-        if !found.contains(&meant) {
-            if shown.is_empty() {
-                let _ = write!(shown, "{}", String::from_utf8_lossy(key.as_bytes()));
-            }
-            found.push(meant);
+    let keys = match &conf.cache_purge {
+        PurgeRule::Key { key: template, .. } => {
+            let mut spelled = |method| {
+                key::as_method(exchange, method, |exchange| Key::new(template.value(exchange)))
+            };
+            let (get, head) = (spelled(b"GET"), spelled(b"HEAD"));
+            if get == head { vec![get] } else { vec![get, head] }
         }
-    }
-    (found, shown)
+        _ => alias::keys(exchange, conf),
+    };
+    let shown = keys.first().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    (keys.iter().map(of_key).collect(), shown.unwrap_or_default())
 }
 
 /// A page, or with `*` at its end every key that begins so.

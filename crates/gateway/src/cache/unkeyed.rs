@@ -171,6 +171,18 @@ pub fn tried(
     client: &Rc<Client>,
     change: impl FnOnce(&mut Request),
 ) -> Option<Box<Exchange>> {
+    led_to_gateway(exchange, client, change).ok()
+}
+
+/// As [`tried`].
+///
+/// # Errors
+/// The status of the answer, where it does not come to a gateway.
+pub fn led_to_gateway(
+    exchange: &Exchange,
+    client: &Rc<Client>,
+    change: impl FnOnce(&mut Request),
+) -> Result<Box<Exchange>, u16> {
     let mut request = exchange.request.clone();
     change(&mut request);
     let (conf, client) = (Rc::clone(&exchange.conf), Rc::clone(client));
@@ -179,9 +191,13 @@ pub fn tried(
     asked.request_id = (*exchange.id()).into();
     asked.started = exchange.started;
     asked.role = Role::Question { supposes_scripts: false };
-    find_config::begin(&mut asked).ok()?;
+    find_config::begin(&mut asked).map_err(|_| 400_u16)?;
     let start = asked.conf.engine.start;
-    matches!(start(&mut asked), Progress::Wait(_)).then_some(asked)
+    match start(&mut asked) {
+        Progress::Wait(_) => Ok(asked),
+        Progress::Ready(response) => Err(response.status),
+        Progress::Close(status) => Err(status),
+    }
 }
 
 /// What the request says that may not fit the URL it came for.

@@ -118,6 +118,7 @@ impl Client {
             requests: self.requests.clone(),
             listen: self.listen.clone(),
             tls: self.tls.clone(),
+            is_tls_assumed: self.is_tls_assumed,
             ..Self::new(number, at, remote, self.local, self.since)
         }
     }

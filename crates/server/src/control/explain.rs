@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
-use yorozu_cache::Entry;
+use yorozu_cache::{Entry, Key};
 use yorozu_connection::head::{self, Bounds, Received};
 use yorozu_gateway::cache::decision::{Decision, Missing, NoStale, Renewal, Step};
 use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, storing};
@@ -252,12 +252,17 @@ fn of_entry(asked: &Exchange, entry: &Entry, is_in_memory: bool, out: &mut Strin
     if !head.vary.is_empty() {
         row(out, "varies by", &String::from_utf8_lossy(&head.vary));
     }
-    if !head.tags.is_empty() {
+    let (aliases, tags): (Vec<_>, Vec<_>) =
+        head.tags.iter().partition(|tag| Key::of_alias(tag).is_some());
+    for alias in aliases.into_iter().filter_map(Key::of_alias) {
+        row(out, "purged as", &show_key(alias.as_bytes()));
+    }
+    if !tags.is_empty() {
         let tag = |tag: &Bytes| {
             let name = tag.split(|byte| *byte == 0).next_back().unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()
         };
-        row(out, "tags", &head.tags.iter().map(tag).collect::<Vec<_>>().join(" "));
+        row(out, "tags", &tags.into_iter().map(tag).collect::<Vec<_>>().join(" "));
     }
     let forms = entry.forms.iter().zip(["gzip", "br", "zstd"]);
     let forms: Vec<_> =

@@ -12,22 +12,20 @@
 
 use super::batch::{Batch, Batches};
 use super::{Problem, explain, list};
-use crate::handlers;
 use crate::live::figures;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Purge, PurgeMode, Zone};
-use yorozu_gateway::cache::{key, purge, settings};
+use yorozu_gateway::cache::{alias, key, purge, settings};
 use yorozu_gateway::nodes::Told;
 use yorozu_http::field;
 use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::servers::{ServerId, ServerName};
+use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::WorkerConf;
-use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::exchange::request::Method;
-use yorozu_kernel::exchange::{Exchange, Role};
 use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error;
 
@@ -333,10 +331,15 @@ type InZone = (Arc<Zone>, Vec<Purge>);
 fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
     let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
     find_config::begin(&mut asked)?;
-    asked.role = Role::Question { supposes_scripts: false };
-    if !matches!(handlers::start(&mut asked), Progress::Wait(_)) {
-        return Ok(None);
-    }
+    let mut asked = match alias::plain(&asked) {
+        Ok(asked) => asked,
+        Err(status @ (403 | 444)) => {
+            return Err(format!(
+                "\"{url}\": a request for it is refused with status {status} before a cache is asked, purge by tag"
+            ));
+        }
+        Err(_) => return Ok(None),
+    };
     let location = conf.location(asked.location);
     let Some(gateway) = settings::of(location) else { return Ok(None) };
     let Ok(Some(zone)) = key::zone(&mut asked, gateway) else { return Ok(None) };

@@ -233,7 +233,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
             response.charset = (!charset.is_empty()).then(|| charset.clone());
         }
     }
-    response.forces_ranges = conf.cache.force_ranges;
+    response.forces_ranges = conf.cache.force_ranges || protocol.forces_ranges();
     // As nginx: if the origin's own ones are passed on, none is added where it sent none.
     let is_passed = |name: &[u8]| {
         protocol.hidden().contains(&name)

@@ -167,7 +167,8 @@ impl Control {
             born_at,
             fresh_until,
             stale_updating_until: window(said.stale_while_revalidate),
-            stale_error_until: window(said.stale_if_error),
+            // As nginx: what may be stale while it is renewed may be so where that fails.
+            stale_error_until: window(said.stale_if_error.or(said.stale_while_revalidate)),
             must_revalidate: said.forbids_stale(),
             is_by_operator: false,
         }

@@ -281,6 +281,7 @@ impl SentHead {
             age: response.age,
             fields: response.fields.clone(),
             stored: response.stored.clone(),
+            is_made: true,
             ..Self::default()
         }
     }
@@ -301,4 +302,6 @@ pub struct SentHead {
     pub has_trailers: bool,
     pub is_chunked: bool,
     pub is_keep_alive: bool,
+    /// There is a response, so that this says all of it.
+    pub is_made: bool,
 }

@@ -41,7 +41,7 @@ pub fn answer(
         return Outcome::Status(status);
     }
     let mut response = head_only(head, conf, now);
-    response.content_length = Some(head.body_bytes);
+    response.content_length = head.announced();
     response.body = body(entry, 0..head.body_bytes);
     response.stored = Some(Arc::clone(entry));
     apply_fields(&mut response, conf);
@@ -64,6 +64,7 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
 /// The fields of a stored head that a response keeps apart.
 fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
     let mut response = Response::new(head.status);
+    response.reason = (!head.reason.is_empty()).then(|| head.reason.clone());
     entry::place_type(&head.content_type, &mut response);
     response.last_modified = head.last_modified;
     response.has_own_last_modified = true;

@@ -223,7 +223,8 @@ fn has_validator(head: &Head) -> bool {
 
 /// Statuses whose caching rules are known here (RFC 9111, section 5.2.2.3).
 fn is_understood(status: u16) -> bool {
-    !yorozu_http::status::reason(status).is_empty() && status != 206 && status != 304
+    let is_known = !yorozu_http::status::reason(status).is_empty();
+    (is_known || is_heuristically_cacheable(status)) && status != 206 && status != 304
 }
 
 /// RFC 9110, section 15.1.

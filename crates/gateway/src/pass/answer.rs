@@ -272,7 +272,8 @@ fn place(response: &mut Response, name: &Bytes, value: &Bytes) {
         },
         4 if is(b"etag") => response.etag = value.clone(),
         13 if is(b"accept-ranges") => {
-            response.allow_ranges = value.eq_ignore_ascii_case(b"bytes");
+            // As nginx, whatever it says: pieces are cut here.
+            response.allow_ranges = true;
             response.add(name.clone(), value.clone());
         }
         length => {

@@ -260,7 +260,10 @@ impl Response {
     /// No byte position or length of the content is known any more.
     pub fn forget_length(&mut self) {
         self.content_length = None;
-        self.allow_ranges = false;
+        // Ours, then: where it is another's word, it goes on.
+        if std::mem::take(&mut self.allow_ranges) {
+            self.remove(b"accept-ranges");
+        }
     }
 }
 

@@ -54,6 +54,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             page.fields = std::mem::take(&mut response.fields);
             page.remove(b"accept-ranges");
             page.remove(b"content-range");
+            page.vary_encoding = response.vary_encoding;
             page.add(Bytes::from_static(b"Content-Range"), content_range);
             *response = page;
         }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! magic 8 | head bytes u32 | head crc u32 | head ... | body ... | forms ...
+//! head: what all have | with the second magic: reason phrase, length of a HEAD's content
 //! form: mark 4 | place u8 | effort u8 | bytes u64 | crc u32 | bytes ...
 //! ```
 //! Numbers are little-endian. The head holds the body's length and checksum, so that a file is
@@ -19,6 +20,9 @@ use crate::purge_list::Moment;
 
 /// First bytes of an entry's file; the digit is the format's version.
 const MAGIC: &[u8; 8] = b"yorozu-4";
+/// The same where something follows in the head that few have: an earlier version of this program passes it over, and reads all others.
+/// Two bits from the first, so that no flipped one makes one of the other.
+const MAGIC_MORE: &[u8; 8] = b"yorozu-7";
 /// Bytes before the head.
 pub(crate) const PREFIX_BYTES: usize = 16;
 /// First bytes of a form behind the body.
@@ -39,6 +43,16 @@ pub struct Part {
     pub asked: Bytes,
 }
 
+/// What a response says of the length of its content.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Length {
+    /// That of the body, which is stored.
+    #[default]
+    OfBody,
+    /// It answers a HEAD, which has no body: what the origin said.
+    OfHead(Option<u64>),
+}
+
 /// What is stored about a response beside its body. Times are milliseconds since 1970.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EntryHead {
@@ -46,6 +60,8 @@ pub struct EntryHead {
     pub key: Bytes,
     /// Status of the response.
     pub status: u16,
+    /// Its reason phrase; empty for the usual one.
+    pub reason: Bytes,
     /// `Content-Type` as the origin sent it; empty for none.
     pub content_type: Bytes,
     /// Other field lines of the response as they shall be sent, names as the origin wrote them.
@@ -85,6 +101,8 @@ pub struct EntryHead {
     pub tags: Vec<Bytes>,
     /// A soft purge applied to it: it answers once more while it is refreshed. Never in a file.
     pub is_purged: bool,
+    /// What is said of the content's length.
+    pub length: Length,
     /// Length of the body.
     pub body_bytes: u64,
     /// CRC-32 of the body.
@@ -159,6 +177,14 @@ pub struct Entry {
 }
 
 impl EntryHead {
+    /// The length of its content, if it says one.
+    pub fn announced(&self) -> Option<u64> {
+        match self.length {
+            Length::OfBody => Some(self.body_bytes),
+            Length::OfHead(length) => length,
+        }
+    }
+
     /// Seconds since the response was made, at `now` in milliseconds (RFC 9111, section 4.2.3).
     pub fn age(&self, now: i64) -> u64 {
         u64::try_from((now - self.born_at) / 1000).unwrap_or(0)
@@ -296,7 +322,7 @@ impl EntryHead {
     fn texts(&mut self) -> impl Iterator<Item = &mut Bytes> {
         let fields = self.fields.iter_mut().flat_map(|(name, value)| [name, value]);
         let asked = self.part.as_mut().map(|part| &mut part.asked);
-        [&mut self.key, &mut self.content_type, &mut self.etag, &mut self.vary]
+        [&mut self.key, &mut self.reason, &mut self.content_type, &mut self.etag, &mut self.vary]
             .into_iter()
             .chain(asked)
             .chain(&mut self.tags)
@@ -344,17 +370,27 @@ impl EntryHead {
             put_bytes(&mut out, name);
             put_bytes(&mut out, value);
         }
+        let has_more = self.has_more();
+        if has_more {
+            put_bytes(&mut out, &self.reason);
+            put_length(&mut out, self.length);
+        }
         let (head_bytes, crc) = (out.len() - PREFIX_BYTES, crc32fast::hash(&out[PREFIX_BYTES..]));
-        out[..8].copy_from_slice(MAGIC);
+        out[..8].copy_from_slice(if has_more { MAGIC_MORE } else { MAGIC });
         out[8..12].copy_from_slice(&length(head_bytes));
         out[12..16].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
+    /// Whether it has what few have.
+    fn has_more(&self) -> bool {
+        !self.reason.is_empty() || self.length != Length::OfBody
+    }
+
     /// What a file's first [`PREFIX_BYTES`] say.
     pub(crate) fn prefix(prefix: &[u8; PREFIX_BYTES]) -> Prefix {
         let [magic @ .., a, b, c, d, e, f, g, h] = *prefix;
-        if magic != *MAGIC {
+        if magic != *MAGIC && magic != *MAGIC_MORE {
             let is_own = magic[..MAGIC.len() - 1] == MAGIC[..MAGIC.len() - 1];
             return if is_own && magic[7].is_ascii_digit() {
                 Prefix::Other
@@ -376,7 +412,7 @@ impl EntryHead {
             return None;
         }
         let mut input = head;
-        let decoded = Self {
+        let mut decoded = Self {
             key: take_bytes(&mut input)?,
             began: Moment {
                 epoch: u64::from_le_bytes(take(&mut input)?),
@@ -400,10 +436,18 @@ impl EntryHead {
             part: if take_flag(&mut input)? { Some(take_part(&mut input)?) } else { None },
             tags: take_list(&mut input)?,
             is_purged: false,
+            reason: Bytes::new(),
+            length: Length::OfBody,
             body_bytes: u64::from_le_bytes(take(&mut input)?),
             body_crc: u32::from_le_bytes(take(&mut input)?),
             fields: take_fields(&mut input)?,
         };
+        if !input.is_empty() {
+            decoded.reason = take_bytes(&mut input)?;
+            decoded.length = take_length(&mut input)?;
+            // Else it would have been written without.
+            decoded.has_more().then_some(())?;
+        }
         input.is_empty().then_some(decoded)
     }
 }
@@ -415,6 +459,26 @@ fn length(bytes: usize) -> [u8; 4] {
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(length(bytes.len()));
     out.extend_from_slice(bytes);
+}
+
+fn put_length(out: &mut Vec<u8>, length: Length) {
+    let (kind, bytes) = match length {
+        Length::OfBody => (0, 0),
+        Length::OfHead(None) => (1, 0),
+        Length::OfHead(Some(bytes)) => (2, bytes),
+    };
+    out.push(kind);
+    out.extend(u64::to_le_bytes(bytes));
+}
+
+fn take_length(input: &mut &[u8]) -> Option<Length> {
+    let [kind] = take(input)?;
+    match (kind, u64::from_le_bytes(take(input)?)) {
+        (0, 0) => Some(Length::OfBody),
+        (1, 0) => Some(Length::OfHead(None)),
+        (2, bytes) => Some(Length::OfHead(Some(bytes))),
+        _ => None,
+    }
 }
 
 fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
@@ -512,6 +576,7 @@ mod tests {
         let text = |at: usize| buffer.slice(at..at + 5);
         let head = EntryHead {
             key: text(0),
+            reason: text(40),
             content_type: text(5),
             etag: text(10),
             vary: text(15),
@@ -532,13 +597,31 @@ mod tests {
         assert_eq!(decode(&head().encode()), Some(head()));
         let bare = EntryHead { last_modified: None, ..EntryHead::default() };
         assert_eq!(decode(&bare.encode()), Some(bare));
+        let gone = EntryHead { reason: "Gone Fishing".into(), ..head() };
+        assert_eq!(decode(&gone.encode()), Some(gone));
+        for length in [None, Some(0), Some(25)] {
+            let of_head = EntryHead { length: Length::OfHead(length), ..head() };
+            assert_eq!(decode(&of_head.encode()), Some(of_head));
+        }
+    }
+
+    #[test]
+    fn what_all_have_is_written_as_before() {
+        let more = EntryHead { reason: "Gone Fishing".into(), ..head() };
+        assert_eq!((&head().encode()[..8], &more.encode()[..8]), (&MAGIC[..], &MAGIC_MORE[..]));
     }
 
     #[test]
     fn every_flipped_bit_and_every_cut_is_noticed() {
-        let file = head().encode();
+        let more = EntryHead { reason: "Gone".into(), length: Length::OfHead(None), ..head() };
+        for file in [head().encode(), more.encode()] {
+            is_noticed(&file);
+        }
+    }
+
+    fn is_noticed(file: &[u8]) {
         for at in 0..file.len() * 8 {
-            let mut damaged = file.clone();
+            let mut damaged = file.to_vec();
             damaged[at / 8] ^= 1 << (at % 8);
             assert_eq!(decode(&damaged), None, "bit {at}");
         }

@@ -53,7 +53,7 @@ mod zone_faults;
 
 pub use beyond::{Beyond, Known};
 pub use disk::DiskOptions;
-pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Part};
+pub use entry::{Entry, EntryBody, EntryHead, FORMS, Form, HEAD_BYTES_MAX, Length, Part};
 pub use figures::{Evicted, Figures, PURGE_KINDS};
 pub use fill::{Claim, FillGuard, Waiter, Woken};
 pub use flow::{Broken, Filling, Flow, Follower, Piece};

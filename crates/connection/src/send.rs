@@ -146,11 +146,7 @@ pub(super) fn first_fields(
 }
 
 /// The fields behind the connection's own.
-pub(super) fn last_fields(
-    exchange: &Exchange,
-    response: &Response,
-    mut put: impl FnMut(&[u8], &[u8]),
-) {
+pub(super) fn last_fields(response: &Response, mut put: impl FnMut(&[u8], &[u8])) {
     if response.vary_encoding {
         put(b"Vary", b"Accept-Encoding");
     }
@@ -162,11 +158,6 @@ pub(super) fn last_fields(
     }
     if let Some(age) = response.age {
         put(b"Age", decimal(age, &mut [0; 20]));
-    }
-    for (name, value) in &exchange.accel_fields {
-        if response.field(name).is_none() && !name.eq_ignore_ascii_case(b"content-type") {
-            put(name, value);
-        }
     }
 }
 
@@ -187,6 +178,7 @@ pub(super) fn keep_sent(exchange: &mut Exchange, response: Response, is_chunked:
     sent.is_keep_alive = exchange.keep_alive;
     sent.trailers.clear();
     sent.has_trailers = response.has_trailers;
+    sent.is_made = true;
 }
 
 /// How fast a body may be sent (`limit_rate`).

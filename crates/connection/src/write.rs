@@ -189,7 +189,7 @@ fn head(
     } else {
         out.extend_from_slice(b"Connection: close\r\n");
     }
-    last_fields(exchange, response, |name, value| line(out, name, value));
+    last_fields(response, |name, value| line(out, name, value));
     out.extend_from_slice(b"\r\n");
 }
 

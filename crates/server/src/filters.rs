@@ -20,8 +20,8 @@ use yorozu_modules::filters::{
 const ORDER: [Filter; 17] = [
     slice::FILTER, // before what looks at the status: a slice is the beginning of a whole
     Filter::always(not_modified::filter), // early: a 304 has no body, later work would be wasted
+    Filter::always(headers::brought), // before what adds and clears: nginx has it from the start
     more_headers::FILTER, // before `add_header`, as that module's filter lies
-    Filter::always(headers::challenge), // before `add_header`, as nginx has it
     headers::FILTER, // sees the final status; `add_header` depends on it
     // Beside what the location adds.
     Filter::when(

@@ -50,7 +50,7 @@ pub(super) fn begin(exchange: &mut Exchange, stream: &Rc<Handle>, mut response: 
     let streams = &stream.streams;
     let sent = streams.send_fields(stream.id, Some(response.status), is_empty, |fields| {
         first_fields(&response, true, core, |field, value| fields.put(field.name(), value));
-        last_fields(exchange, &response, |name, value| fields.put(name, value));
+        last_fields(&response, |name, value| fields.put(name, value));
     });
     let body = std::mem::replace(&mut response.body, Body::empty());
     keep_sent(exchange, response, false);

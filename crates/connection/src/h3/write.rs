@@ -42,7 +42,7 @@ pub(super) async fn send(
     let head = (form == Form::Frames).then(|| {
         let mut fields = Fields::new(Some(response.status));
         first_fields(&response, true, core, |field, value| fields.put(field.name(), value));
-        last_fields(exchange, &response, |name, value| fields.put(name, value));
+        last_fields(&response, |name, value| fields.put(name, value));
         fields
     });
     let body = std::mem::replace(&mut response.body, Body::empty());

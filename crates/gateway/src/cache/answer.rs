@@ -41,7 +41,7 @@ pub fn answer(
         return Outcome::Status(status);
     }
     let mut response = head_only(head, conf, now);
-    response.content_length = Some(head.body_bytes);
+    response.content_length = head.announced();
     response.body = body(entry, 0..head.body_bytes);
     response.stored = Some(Arc::clone(entry));
     apply_fields(&mut response, conf);
@@ -64,6 +64,7 @@ pub fn intercepted(exchange: &Exchange, conf: &Conf, status: u16) -> Option<u16>
 /// The fields of a stored head that a response keeps apart.
 fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
     let mut response = Response::new(head.status);
+    response.reason = (!head.reason.is_empty()).then(|| head.reason.clone());
     entry::place_type(&head.content_type, &mut response);
     response.last_modified = head.last_modified;
     response.has_own_last_modified = true;
@@ -74,23 +75,24 @@ fn head_only(head: &EntryHead, conf: &Conf, now: i64) -> Response {
 
 /// Acts on the stored fields that the server acts on.
 fn apply_fields(response: &mut Response, conf: &Conf) {
-    let (mut ranges, mut has_date, mut has_server) = (None, false, false);
+    let (mut is_bytes, mut has_date, mut has_server) = (None, false, false);
     for (name, value) in response.all_fields() {
         // Few have one of these lengths: one look at the fields is enough for all three.
         match name.len() {
             4 => has_date |= name.eq_ignore_ascii_case(b"date"),
             6 => has_server |= name.eq_ignore_ascii_case(b"server"),
             13 if name.eq_ignore_ascii_case(b"accept-ranges") => {
-                ranges.get_or_insert(value.eq_ignore_ascii_case(b"bytes"));
+                is_bytes.get_or_insert(value.eq_ignore_ascii_case(b"bytes"));
             }
             _ => {}
         }
     }
-    let is_allowed = conf.force_ranges || ranges == Some(true);
+    // As nginx, whatever the word was: pieces are cut here.
+    let is_allowed = conf.force_ranges || is_bytes.is_some();
     response.allow_ranges = is_allowed && response.content_length.is_some();
     // Where it is true the stored word stays: to take it away, and say it again, would cost each hit a copy of its fields.
-    let is_true = ranges.is_none_or(|word| word == response.allow_ranges) && response.status == 200;
-    if ranges.is_some() && !is_true {
+    let is_true = response.allow_ranges && response.status == 200;
+    if is_bytes.is_some_and(|is_bytes| !(is_bytes && is_true)) {
         response.remove(b"accept-ranges");
     }
     response.has_own_date = has_date;

@@ -7,10 +7,12 @@ use super::settings::Conf;
 use super::{alias, freshness, key, parts, purge, storing, unkeyed};
 use crate::protocol::codec::Head;
 use bytes::Bytes;
-use yorozu_cache::EntryHead;
+use yorozu_cache::{EntryHead, Length};
+use yorozu_http::status;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::{CHARSET_MARK, NotStored};
+use yorozu_kernel::exchange::request::Method;
 use yorozu_kernel::exchange::response::Response;
 use yorozu_kernel::logging::error::Context;
 
@@ -110,6 +112,8 @@ fn entry_head(
     Ok(EntryHead {
         key: Bytes::copy_from_slice(key.as_bytes()),
         status: head.status,
+        reason: own_reason(head),
+        length: length(exchange, response),
         content_type: stored_type(response),
         fields: stored_fields(response, part.is_some()),
         stored_at: now,
@@ -128,6 +132,22 @@ fn entry_head(
         tags,
         ..EntryHead::default()
     })
+}
+
+/// The reason phrase, if it is not the one that is sent without.
+fn own_reason(head: &Head) -> Bytes {
+    let is_own = |reason: &&Bytes| **reason != status::reason(head.status);
+    head.reason.as_ref().filter(is_own).cloned().unwrap_or_default()
+}
+
+/// Of an answer to a HEAD that was sent as one, what it says; else the body, which is stored, has its length.
+fn length(exchange: &Exchange, response: &Response) -> Length {
+    match exchange.request.method {
+        Method::Head if !super::is_asked_as_get(exchange) => {
+            Length::OfHead(response.content_length)
+        }
+        _ => Length::OfBody,
+    }
 }
 
 /// The type, and the charset that the upstream wants.

@@ -167,7 +167,8 @@ impl Control {
             born_at,
             fresh_until,
             stale_updating_until: window(said.stale_while_revalidate),
-            stale_error_until: window(said.stale_if_error),
+            // As nginx: what may be stale while it is renewed may be so where that fails.
+            stale_error_until: window(said.stale_if_error.or(said.stale_while_revalidate)),
             must_revalidate: said.forbids_stale(),
             is_by_operator: false,
         }
@@ -222,7 +223,8 @@ fn has_validator(head: &Head) -> bool {
 
 /// Statuses whose caching rules are known here (RFC 9111, section 5.2.2.3).
 fn is_understood(status: u16) -> bool {
-    !yorozu_http::status::reason(status).is_empty() && status != 206 && status != 304
+    let is_known = !yorozu_http::status::reason(status).is_empty();
+    (is_known || is_heuristically_cacheable(status)) && status != 206 && status != 304
 }
 
 /// RFC 9110, section 15.1.

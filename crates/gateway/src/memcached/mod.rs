@@ -132,6 +132,11 @@ impl Protocol for Memcached {
         false
     }
 
+    /// A value is whole when it is sent, and memcached cuts none.
+    fn forces_ranges(&self) -> bool {
+        true
+    }
+
     /// Refused are methods that read nothing, no key, and one that memcached cannot have.
     fn call(
         &self,

@@ -233,7 +233,7 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
             response.charset = (!charset.is_empty()).then(|| charset.clone());
         }
     }
-    response.forces_ranges = conf.cache.force_ranges;
+    response.forces_ranges = conf.cache.force_ranges || protocol.forces_ranges();
     // As nginx: if the origin's own ones are passed on, none is added where it sent none.
     let is_passed = |name: &[u8]| {
         protocol.hidden().contains(&name)
@@ -272,7 +272,8 @@ fn place(response: &mut Response, name: &Bytes, value: &Bytes) {
         },
         4 if is(b"etag") => response.etag = value.clone(),
         13 if is(b"accept-ranges") => {
-            response.allow_ranges = value.eq_ignore_ascii_case(b"bytes");
+            // As nginx, whatever it says: pieces are cut here.
+            response.allow_ranges = true;
             response.add(name.clone(), value.clone());
         }
         length => {

@@ -124,6 +124,11 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         true
     }
 
+    /// Whether ranges of its answers are always cut here, as others' are with `*_force_ranges`.
+    fn forces_ranges(&self) -> bool {
+        false
+    }
+
     /// Whether a GET is sent for a HEAD, so that the page can be stored.
     fn asks_head_as_get(&self, _location: &LocationConf) -> bool {
         false

@@ -157,7 +157,7 @@ fn closes(status: u16) -> bool {
 }
 
 fn title(status: u16) -> Option<String> {
-    let known = matches!(status, 301..=303 | 307 | 308 | 400..=406 | 408..=416 | 421 | 429 | 494..=497 | 500..=505 | 507);
+    let known = matches!(status, 301..=303 | 307 | 308 | 400..=416 | 421 | 429 | 494..=497 | 500..=505 | 507);
     let (number, text) = match status {
         494 => (400, "Request Header Or Cookie Too Large"),
         495 => (400, "The SSL certificate error"),

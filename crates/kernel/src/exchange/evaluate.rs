@@ -300,7 +300,8 @@ fn sent_field(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) -> bool {
         b"transfer-encoding" => sent.is_chunked && put(out, b"chunked"),
         _ => {
             let stored = sent.stored.iter().flat_map(|entry| entry.head.fields.iter());
-            let all = stored.chain(sent.fields.iter());
+            let travelling = if sent.is_made { &[][..] } else { &exchange.accel_fields };
+            let all = travelling.iter().chain(stored).chain(&sent.fields);
             let values = all.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| &v[..]);
             append_joined(values, b", ", out)
         }

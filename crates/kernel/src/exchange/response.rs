@@ -260,7 +260,10 @@ impl Response {
     /// No byte position or length of the content is known any more.
     pub fn forget_length(&mut self) {
         self.content_length = None;
-        self.allow_ranges = false;
+        // Ours, then: where it is another's word, it goes on.
+        if std::mem::take(&mut self.allow_ranges) {
+            self.remove(b"accept-ranges");
+        }
     }
 }
 
@@ -281,6 +284,7 @@ impl SentHead {
             age: response.age,
             fields: response.fields.clone(),
             stored: response.stored.clone(),
+            is_made: true,
             ..Self::default()
         }
     }
@@ -301,4 +305,6 @@ pub struct SentHead {
     pub has_trailers: bool,
     pub is_chunked: bool,
     pub is_keep_alive: bool,
+    /// There is a response, so that this says all of it.
+    pub is_made: bool,
 }

@@ -208,16 +208,35 @@ fn preview(exchange: &mut Exchange, response: &Response, value: &Template) {
     }
 }
 
-/// Puts the challenges of authentications into the answer, and where a redirect led that another page took the place of. As nginx, also when an error page or another failure took
-/// the place of their 401; other statuses may have them too (RFC 9110, section 11.6.1).
-pub fn challenge(exchange: &mut Exchange, response: &mut Response) {
+/// Puts into the answer what the request came by on its way to it: the challenges of authentications, what travels on with an `X-Accel-Redirect`, and where a redirect led that another
+/// page took the place of. As nginx, challenges also when an error page or another failure took the place of their 401; other statuses may have them too (RFC 9110, section 11.6.1).
+pub fn brought(exchange: &mut Exchange, response: &mut Response) {
     if !exchange.challenges.is_empty() {
         let challenges = std::mem::take(&mut exchange.challenges);
         response.fields.splice(0..0, challenges);
     }
+    if !exchange.accel_fields.is_empty() {
+        travelled(exchange, response);
+    }
     if let Some(replaced) = exchange.replaced_location.take() {
         response.location.get_or_insert(replaced);
     }
+}
+
+/// As nginx, beside lines of the same name that the answer itself has; its own type counts before that which travels.
+fn travelled(exchange: &Exchange, response: &mut Response) {
+    if response.content_type.is_empty() && has_content(response.status) {
+        response.content_type = exchange.accel_content_type().unwrap_or_default();
+    }
+    // Of a 304 nothing is said about ranges, and what the answer says of its own content is not said twice.
+    let says_ranges = response.status == 304 || response.field(b"accept-ranges").is_some();
+    let goes_on = |(name, _): &&(Bytes, Bytes)| {
+        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        !is(b"content-type") && !(says_ranges && is(b"accept-ranges"))
+    };
+    // They stay with the request, too: if a filter refuses this answer, they go with the next one.
+    let fields: Vec<_> = exchange.accel_fields.iter().filter(goes_on).cloned().collect();
+    response.fields.splice(0..0, fields);
 }
 
 /// Makes room for fields behind the content: it has to come in chunks or frames then.

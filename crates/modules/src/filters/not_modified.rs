@@ -53,6 +53,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     response.content_length = None;
     response.allow_ranges = false;
     response.remove(b"accept-ranges");
+    response.remove(b"content-encoding");
     response.body = Body::empty();
 }
 

@@ -54,14 +54,18 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             page.fields = std::mem::take(&mut response.fields);
             page.remove(b"accept-ranges");
             page.remove(b"content-range");
+            page.vary_encoding = response.vary_encoding;
             page.add(Bytes::from_static(b"Content-Range"), content_range);
             *response = page;
         }
         Wanted::Parts(parts) => {
             response.status = 206;
-            // What the origin said of its own answer.
+            // What the origin said of its own answer. As nginx, what travelled here with a redirect stays.
             response.reason = None;
-            response.remove(b"accept-ranges");
+            let mut travelled = exchange.accel_fields.iter();
+            if !travelled.any(|(name, _)| name.eq_ignore_ascii_case(b"accept-ranges")) {
+                response.remove(b"accept-ranges");
+            }
             response.remove(b"content-range");
             match (&parts[..], segments(response)) {
                 ([part], Some(whole)) => single(response, &whole, part, length),

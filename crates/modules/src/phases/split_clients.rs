@@ -19,9 +19,8 @@ pub const MODULE: Module = Module::new("http_split_clients", || DIRECTIVES.to_ve
 #[derive(Debug)]
 struct Split {
     key: Template,
-    /// The largest hash of each part, exclusive, and its value; the last one takes the rest.
-    parts: Vec<(u32, Template)>,
-    rest: Option<Template>,
+    /// The largest hash of each part, and its value. As nginx, a value is no template.
+    parts: Vec<(u32, Bytes)>,
 }
 
 pub const DIRECTIVES: &[Directive] = &[Directive::row(
@@ -35,8 +34,8 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
 impl Computed for Split {
     fn value(&self, exchange: &mut Exchange) -> Bytes {
         let hash = murmur2(&self.key.value(exchange));
-        let part = self.parts.iter().find(|(end, _)| hash < *end).map(|(_, value)| value);
-        part.or(self.rest.as_ref()).map(|value| value.value(exchange)).unwrap_or_default()
+        let part = self.parts.iter().find(|(end, _)| hash <= *end);
+        part.map(|(_, value)| value.clone()).unwrap_or_default()
     }
 }
 
@@ -62,16 +61,15 @@ fn murmur2(data: &[u8]) -> u32 {
     hash ^ hash >> 15
 }
 
-/// Hundredths of a percent.
+/// Hundredths of a percent; a number too large for them is more than all.
 fn share(text: &str) -> Option<u32> {
-    let digits = text.strip_suffix('%')?;
+    let digits = text.strip_suffix('%').filter(|digits| !digits.is_empty())?;
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let part = format!("{part:0<2}");
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if part.len() > 2 || !is_number(whole) || !is_number(&part) || whole.is_empty() {
+    if part.len() > 2 || !is_number(whole) || !is_number(part) {
         return None;
     }
-    let share = whole.parse::<u32>().ok()?.checked_mul(100)? + part.parse::<u32>().ok()?;
+    let share = format!("{whole}{part:0<2}").parse().unwrap_or(u32::MAX);
     (share > 0).then_some(share)
 }
 
@@ -80,29 +78,40 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
     let at = |error: ValueError| error.at(&line.at);
     let key = Template::compile(&line.args[0], env).map_err(at)?;
     let slot = define(&line.args[1], env).map_err(at)?;
-    let mut split = Split { key, parts: Vec::new(), rest: None };
-    let mut sum = 0;
+    let (mut shares, mut values) = (Vec::new(), Vec::new());
     for row in rows(line)? {
         let at = |error: ValueError| error.at(&row.at);
         let name = row.name_text();
-        let [value] = &row.args[..] else {
-            return Err(at(ValueError::new("invalid number of the split_clients parameters")));
-        };
-        let value = Template::compile(value, env).map_err(at)?;
-        if name == "*" {
-            split.rest = Some(value);
-            continue;
-        }
         let invalid = || ValueError(format!("invalid percent value \"{name}\""));
-        sum += share(&name).ok_or_else(invalid).map_err(at)?;
-        if sum > 10_000 {
-            return Err(at(ValueError::new("percent total is greater than 100%")));
-        }
-        let end = u64::from(sum) * u64::from(u32::MAX) / 10_000;
-        split.parts.push((u32::try_from(end).unwrap_or(u32::MAX), value));
+        let share = match &name[..] {
+            "*" => None,
+            name => Some(share(name).ok_or_else(invalid).map_err(at)?),
+        };
+        let none = || ValueError::new("invalid number of the split_clients parameters");
+        shares.push(share);
+        values.push(row.args.first().cloned().ok_or_else(none).map_err(at)?);
     }
+    let parts = ends(&shares).map_err(at)?.into_iter().zip(values).collect();
+    let split = Split { key, parts };
     env.definitions.borrow_mut().push(Definition { slot, source: Box::new(split) });
     Ok(())
+}
+
+/// Shares in hundredths of a percent, `None` for all that is left, as the largest hashes of parts, inclusive. As nginx, what comes
+/// behind the whole is too much, and each share is rounded by itself.
+fn ends(shares: &[Option<u32>]) -> Result<Vec<u32>, ValueError> {
+    const WHOLE: u32 = 10_000;
+    let (mut sum, mut end) = (0_u32, 0_u32);
+    let one = |share: &Option<u32>| {
+        sum = share.map_or(WHOLE, |share| sum.saturating_add(share));
+        if sum > WHOLE {
+            return Err(ValueError::new("percent total is greater than 100%"));
+        }
+        let width = u64::from(share.unwrap_or_default()) * u64::from(u32::MAX) / u64::from(WHOLE);
+        end += u32::try_from(width).unwrap_or_default();
+        Ok(if sum == WHOLE { u32::MAX } else { end - 1 })
+    };
+    shares.iter().map(one).collect()
 }
 
 #[cfg(test)]
@@ -117,9 +126,20 @@ mod tests {
             (share("0.5%"), share("50%"), share("33.33%")),
             (Some(50), Some(5000), Some(3333))
         );
-        assert_eq!(
-            (share("50"), share("0%"), share("1.234%"), share("x%")),
-            (None, None, None, None)
-        );
+        assert_eq!((share(".5%"), share("50.%")), (Some(50), Some(5000)));
+        for wrong in ["50", "0%", "1.234%", "x%", "%", ".%", "1.2.3%", ""] {
+            assert_eq!(share(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_comes_behind_the_whole_is_too_much() {
+        let all = |shares: &[Option<u32>]| ends(shares).ok();
+        assert_eq!(all(&[Some(5000), None]), Some(vec![0x7fff_fffe, u32::MAX]));
+        assert_eq!(all(&[Some(10_000), None]), Some(vec![u32::MAX, u32::MAX]));
+        assert_eq!(all(&[None, None]), Some(vec![u32::MAX, u32::MAX]));
+        for wrong in [&[None, Some(1)][..], &[Some(10_000), Some(1)], &[share("99999999999%")]] {
+            assert_eq!(all(wrong), None);
+        }
     }
 }

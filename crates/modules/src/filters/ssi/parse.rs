@@ -16,6 +16,8 @@ pub(super) enum Token {
 pub(super) struct Command {
     pub(super) name: String,
     pub(super) parameters: Vec<(String, Vec<u8>)>,
+    /// All of it, as it stands in the page.
+    pub(super) source: Bytes,
 }
 
 impl Command {
@@ -57,12 +59,13 @@ impl Parser {
             let inner = &self.pending[OPEN.len()..];
             match end_of_command(inner) {
                 Some(end) => {
-                    let token = match command(&inner[..end], self.value_max) {
-                        Ok(command) => Token::Command(command),
+                    let command = command(&inner[..end], self.value_max);
+                    let source: Vec<u8> =
+                        self.pending.drain(..OPEN.len() + end + CLOSE.len()).collect();
+                    tokens.push(match command {
+                        Ok(command) => Token::Command(Command { source: source.into(), ..command }),
                         Err(why) => Token::Broken(why),
-                    };
-                    tokens.push(token);
-                    self.pending.drain(..OPEN.len() + end + CLOSE.len());
+                    });
                 }
                 None if inner.len() > COMMAND_MAX => {
                     tokens.push(Token::Broken("too long SSI command".to_owned()));
@@ -109,12 +112,12 @@ fn end_of_command(inner: &[u8]) -> Option<usize> {
 fn command(text: &[u8], value_max: usize) -> Result<Command, String> {
     let mut rest = text.trim_ascii();
     let name = word(&mut rest, |byte| !byte.is_ascii_whitespace());
-    let mut command = Command { name: lower(name), parameters: Vec::new() };
+    let mut command = Command { name: string(name), ..Command::default() };
     if command.name.is_empty() {
         return Err("invalid SSI command".to_owned());
     }
     while !rest.is_empty() {
-        let name = lower(word(&mut rest, |byte| *byte != b'=' && !byte.is_ascii_whitespace()));
+        let name = string(word(&mut rest, |byte| *byte != b'=' && !byte.is_ascii_whitespace()));
         rest = rest.trim_ascii_start();
         let quoted = rest.strip_prefix(b"=").map(<[u8]>::trim_ascii_start);
         let Some(([quote @ (b'"' | b'\'')], after)) = quoted.and_then(|q| q.split_at_checked(1))
@@ -132,22 +135,23 @@ fn command(text: &[u8], value_max: usize) -> Result<Command, String> {
                 return Err(format!("unterminated value in \"{}\" SSI command", command.name));
             };
             rest = after;
-            match byte {
-                b'\\' if !is_escaped => is_escaped = true,
-                byte if byte == quote && !is_escaped => break,
-                byte => {
-                    // As nginx: only a quote needs it, what else is escaped keeps its backslash.
-                    if is_escaped && byte != quote {
-                        value.push(b'\\');
-                    }
-                    value.push(*byte);
-                    is_escaped = false;
-                }
+            if byte == quote && !is_escaped {
+                break;
             }
+            // As nginx: the backslash stays, for where the value is a text with variables.
+            is_escaped = *byte == b'\\' && !is_escaped;
+            value.push(*byte);
         }
         if value.len() > value_max {
             return Err(format!(
                 "too long value of \"{name}\" parameter in \"{}\" SSI command",
+                command.name
+            ));
+        }
+        if let Some(byte) = rest.first().filter(|byte| !byte.is_ascii_whitespace()) {
+            return Err(format!(
+                "unexpected \"{}\" symbol after the value of \"{name}\" parameter in \"{}\" SSI command",
+                char::from(*byte),
                 command.name
             ));
         }
@@ -164,8 +168,8 @@ fn word<'t>(rest: &mut &'t [u8], is_in: impl Fn(&u8) -> bool) -> &'t [u8] {
     word
 }
 
-fn lower(word: &[u8]) -> String {
-    String::from_utf8_lossy(word).to_ascii_lowercase()
+fn string(word: &[u8]) -> String {
+    String::from_utf8_lossy(word).into_owned()
 }
 
 /// What an `if` compares.
@@ -238,9 +242,11 @@ mod tests {
             }
             assert_eq!(String::from_utf8(plain).unwrap(), "ab<!-  c");
             assert_eq!(commands[0].name, "echo");
-            assert_eq!(commands[0].get("var"), Some(&b"x--> 'y\\z"[..]));
+            assert_eq!(commands[0].get("var"), Some(&b"x--> \\'y\\z"[..]));
+            let end = text.find("b<!-").unwrap();
+            assert_eq!(commands[0].source[..], text.as_bytes()[1..end]);
             assert_eq!(commands[0].get("default"), Some(&b""[..]));
-            assert_eq!(commands[1], Command { name: "else".to_owned(), parameters: Vec::new() });
+            assert_eq!((&*commands[1].name, commands[1].parameters.len()), ("else", 0));
         }
     }
 
@@ -251,6 +257,7 @@ mod tests {
             "<!--#echo var=x -->",
             "<!--#echo var -->",
             "<!--#echo var='123456789012345678901' -->",
+            "<!--#echo var='a'default='b' -->",
         ] {
             assert!(matches!(tokens(text, 100)[..], [Token::Broken(_)]), "{text}");
         }

@@ -11,6 +11,7 @@ use yorozu_http::uri;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::base::turn::unix_seconds_of;
 use yorozu_kernel::config::regex::Regex;
+use yorozu_kernel::exchange::response::Body;
 use yorozu_kernel::exchange::stream::{self, Sink, Stream, Torn};
 use yorozu_kernel::exchange::subrequests::Ahead;
 use yorozu_kernel::exchange::variables::Variable;
@@ -67,6 +68,8 @@ impl Included {
         stream::made_by(std::future::pending(), |sink| async move {
             let _ahead = ahead;
             let (status, mut stream) = (self.asked.conf.engine.content)(&mut self.asked).await;
+            // As nginx: of content that is said to be empty nothing passes its filter.
+            let is_filtered = status >= 300 || stream.announced != Some(0);
             let first = match (&self.stub, status) {
                 (Some(_), 300..) => None,
                 _ => stream.next_bytes().await?,
@@ -76,9 +79,26 @@ impl Included {
                     sink.put(first).await?;
                     sink.append(&mut stream).await
                 }
-                (None, stub) => sink.put(stub.unwrap_or_default()).await,
+                (None, Some(stub)) => show(stub, &mut self.asked, is_filtered, sink).await,
+                (None, None) => Ok(()),
             }
         })
+    }
+}
+
+/// A block in the place of what was asked for: its commands are carried out there, if the location has `ssi`.
+async fn show(
+    block: Bytes,
+    asked: &mut Exchange,
+    is_filtered: bool,
+    sink: Sink,
+) -> Result<(), Torn> {
+    let config = Rc::clone(&asked.conf);
+    let conf = config.location(asked.location).of::<Conf>();
+    if conf.ssi && is_filtered {
+        Page::new(asked, conf).run(Body::Memory(block).into_stream(), sink).await
+    } else {
+        sink.put(block).await
     }
 }
 
@@ -104,7 +124,7 @@ pub struct Page {
     is_shown: bool,
     /// Whether a branch was shown already.
     is_chosen: bool,
-    /// The block that is being kept.
+    /// The block that is being kept, with its commands as they stand there.
     block: Option<(String, Vec<u8>)>,
     parts: VecDeque<Part>,
     /// Bytes of the texts among them.
@@ -222,6 +242,13 @@ impl Page {
     }
 
     async fn command(&mut self, command: &Command, sink: &Sink) -> Result<Done, Torn> {
+        if self.block.is_some() && command.name != "endblock" {
+            // It is carried out where the block is shown. As nginx: one that there is not is left out.
+            if COMMANDS.iter().any(|(known, ..)| *known == command.name) {
+                self.put(command.source.clone());
+            }
+            return Ok(Ok(()));
+        }
         if let Err(failure) = check(command) {
             return Ok(Err(failure));
         }
@@ -241,8 +268,11 @@ impl Page {
                 Ok(())
             }
             _ => match self.block.take() {
-                Some((name, text)) => self.keep(|shared| &mut shared.blocks, name, text.into()),
-                None => Ok(()),
+                // As nginx: of several with one name the first is found.
+                Some((name, text)) if !self.shared.borrow().blocks.contains_key(&name) => {
+                    self.keep(|shared| &mut shared.blocks, name, text.into())
+                }
+                _ => Ok(()),
             },
         })
     }
@@ -332,7 +362,7 @@ impl Page {
                 Some(block) => Some(block.clone()),
                 None => {
                     return Ok(Err(failure(format!(
-                        "no block \"{stub}\" for the stub of an include"
+                        "\"stub\"=\"{stub}\" for \"include\" not found"
                     ))));
                 }
             },
@@ -361,7 +391,7 @@ impl Page {
             Some(ahead) => Part::Included(Box::new(included.begin(Some(ahead)))),
             None => Part::Later(included),
         });
-        if command.get("wait").is_some_and(|wait| wait == b"yes") {
+        if command.get("wait").is_some_and(|wait| wait.eq_ignore_ascii_case(b"yes")) {
             self.hand_over(sink).await?;
         }
         Ok(Ok(()))
@@ -381,8 +411,15 @@ impl Page {
                 "\"set\" and \"stub\" cannot be used together in \"include\" SSI command",
             ));
         }
-        if command.get("wait").is_some_and(|wait| !matches!(wait, b"yes" | b"no")) {
-            return Err(failure("invalid value of \"wait\" in \"include\" SSI command"));
+        if let Some(wait) = command.get("wait") {
+            let is = |word: &[u8]| wait.eq_ignore_ascii_case(word);
+            if let Some(file) = command.get("file").map(String::from_utf8_lossy) {
+                return Err(failure(format!("\"wait\" cannot be used with file=\"{file}\"")));
+            }
+            if !is(b"yes") && !is(b"no") {
+                let wait = String::from_utf8_lossy(wait);
+                return Err(failure(format!("invalid value \"{wait}\" in the \"wait\" parameter")));
+            }
         }
         let mut target = self.expand(text)?;
         if !target.starts_with(b"/") {
@@ -410,16 +447,17 @@ impl Page {
             return Ok(());
         }
         let mut out = Vec::with_capacity(value.len());
-        match command.get("encoding") {
-            Some(b"none") => out = value,
-            Some(b"url") => uri::escape_into(&mut out, &value, uri::Escape::Html),
-            None | Some(b"entity") => escape_entities(&value, &mut out),
-            Some(other) => {
-                let other = String::from_utf8_lossy(other);
-                return Err(failure(format!(
-                    "unknown encoding \"{other}\" in the \"echo\" command"
-                )));
-            }
+        let encoding = command.get("encoding").unwrap_or(b"entity");
+        match encoding {
+            b"none" => out = value,
+            b"url" => uri::escape_into(&mut out, &value, uri::Escape::Html),
+            _ => escape_entities(&value, &mut out),
+        }
+        if !matches!(encoding, b"none" | b"url" | b"entity") {
+            // As nginx: the value is shown all the same.
+            let encoding = String::from_utf8_lossy(encoding);
+            let text = format!("unknown encoding \"{encoding}\" in the \"echo\" command");
+            error::request(&self.exchange, Level::Error, &text);
         }
         self.put(out.into());
         Ok(())
@@ -459,15 +497,19 @@ impl Page {
         variable.append(&mut self.exchange, &mut out).then_some(out)
     }
 
-    /// The text with the values of its variables; a backslash takes a dollar its meaning.
+    /// The text with the values of its variables; a backslash takes a dollar, a quote and a backslash their meaning.
     fn expand(&mut self, text: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut out = Vec::with_capacity(text.len());
         let mut rest = text;
         while let Some((byte, after)) = rest.split_first() {
             rest = after;
-            if *byte == b'\\' && after.starts_with(b"$") {
-                out.push(b'$');
-                rest = &after[1..];
+            if *byte == b'\\' {
+                let Some((escaped, after)) = after.split_first() else { break };
+                if !b"\\'\"$".contains(escaped) {
+                    out.push(b'\\');
+                }
+                out.push(*escaped);
+                rest = after;
             } else if *byte != b'$' {
                 out.push(*byte);
             } else {
@@ -518,7 +560,12 @@ fn check(command: &Command) -> Done {
     let Some((_, needed, others)) = COMMANDS.iter().find(|(known, ..)| *known == name) else {
         return Err(failure(format!("invalid SSI command: \"{name}\"")));
     };
-    for (parameter, _) in &command.parameters {
+    for (index, (parameter, _)) in command.parameters.iter().enumerate() {
+        if command.parameters[..index].iter().any(|(before, _)| before == parameter) {
+            return Err(failure(format!(
+                "duplicate \"{parameter}\" parameter in \"{name}\" SSI command"
+            )));
+        }
         if !needed.iter().chain(*others).any(|known| known == parameter) {
             let text = format!("invalid parameter name: \"{parameter}\" in \"{name}\" SSI command");
             return Err(failure(text));

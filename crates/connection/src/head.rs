@@ -252,6 +252,10 @@ fn unfinished(head: Bytes, line: Option<&RequestLine>, bounds: &Bounds) -> Reque
         let end = request.head.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
         let end = end.unwrap_or(request.head.len());
         request.line = 0..u32::try_from(end).unwrap_or(0);
+        // As nginx: whatever is wrong behind it, a HEAD gets no content.
+        if let Some(method_bytes) = memchr(b' ', &request.head[..end]) {
+            request.method = Method::parse(&request.head[..method_bytes]);
+        }
         return request;
     };
     fill_line(&mut request, line);

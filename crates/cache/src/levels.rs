@@ -11,9 +11,12 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Reads `1:2` and the like.
+    /// Reads `1:2` and the like; nothing is no level.
     pub fn parse(text: &str) -> Option<Self> {
         let mut digits = [0; 3];
+        if text.is_empty() {
+            return Some(Self { digits });
+        }
         for (count, level) in text.split(':').enumerate() {
             *digits.get_mut(count)? = match level {
                 "1" => 1,
@@ -64,6 +67,7 @@ mod tests {
         assert_eq!(path("2:1:2"), "/c/9c/2/50/b7f54b2df7773722d382f4809d65029c");
         let flat = Levels::default().path(Path::new("/c"), &digest);
         assert_eq!(flat, Path::new("/c/b7f54b2df7773722d382f4809d65029c"));
+        assert_eq!(Levels::parse(""), Some(Levels::default()));
         assert_eq!(Levels::parse("3"), None);
         assert_eq!(Levels::parse("1:1:1:1"), None);
     }

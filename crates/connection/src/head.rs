@@ -1,5 +1,6 @@
 //! The head of an HTTP/1 request: collected, read, and judged.
 
+use super::header_buffers::HeaderBuffers;
 use super::transport::Transport;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
@@ -66,6 +67,10 @@ pub enum Arrived {
 pub struct Bounds {
     pub(super) line_bytes_max: usize,
     pub(super) head_bytes_max: usize,
+    /// `client_header_buffer_size` and `large_client_header_buffers`, where a head comes line by line.
+    pub(super) first_bytes: usize,
+    pub(super) large_bytes: usize,
+    pub(super) large_count: u64,
     pub(super) fields_max: usize,
     pub(super) rules: FieldRules,
     pub(super) drops_invalid: bool,
@@ -76,6 +81,9 @@ impl Bounds {
     pub(super) const NONE: Self = Self {
         line_bytes_max: 0,
         head_bytes_max: 0,
+        first_bytes: 0,
+        large_bytes: 0,
+        large_count: 0,
         fields_max: 0,
         rules: FieldRules { underscores: false },
         drops_invalid: false,
@@ -95,6 +103,9 @@ impl Bounds {
         Self {
             line_bytes_max: first.max(large_bytes),
             head_bytes_max: first.saturating_add(large.total()),
+            first_bytes: first,
+            large_bytes,
+            large_count: large.count,
             fields_max: usize::try_from(conf.max_headers).unwrap_or(usize::MAX),
             rules: FieldRules { underscores: conf.underscores_in_headers },
             drops_invalid: conf.ignore_invalid_headers,
@@ -161,6 +172,8 @@ struct Seen {
     searched: usize,
     /// The fields, if they were read while the end was looked for.
     fields: Option<Vec<Field>>,
+    /// Where its lines are, once that matters.
+    buffers: Option<HeaderBuffers>,
 }
 
 /// The end of the head, once it is there.
@@ -171,11 +184,11 @@ fn progress(buffer: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<us
             _ => (400, error.to_string()),
         })?;
         match read {
-            None if buffer.len() > bounds.line_bytes_max => {
+            None if !has_room(buffer, None, seen, bounds) => {
                 return Err((414, "client sent too long URI".to_owned()));
             }
             None => return Ok(None),
-            Some(read) if (read.end - read.start) as usize > bounds.line_bytes_max => {
+            Some(read) if !has_room(buffer, Some(read.consumed as usize), seen, bounds) => {
                 return Err((414, "client sent too long URI".to_owned()));
             }
             Some(read) => seen.line = Some(read),
@@ -195,10 +208,7 @@ fn progress(buffer: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<us
     };
     let end = end.or_else(|| fields_end(buffer, start, seen.searched.max(start)));
     seen.searched = buffer.len();
-    let reached = end.unwrap_or(buffer.len());
-    if reached > bounds.head_bytes_max
-        || has_long_line(&buffer[start..reached], bounds.line_bytes_max)
-    {
+    if !has_room(buffer, end, seen, bounds) {
         return Err((494, "client sent too long header line".to_owned()));
     }
     Ok(end)
@@ -216,18 +226,18 @@ fn whole_fields(head: &[u8], start: usize, bounds: &Bounds) -> Option<(Vec<Field
     }
 }
 
-fn has_long_line(fields: &[u8], line_bytes_max: usize) -> bool {
-    if fields.len() <= line_bytes_max {
-        return false;
+/// Whether what is known of the head fits in the buffers; without an `end` more has to come.
+fn has_room(head: &[u8], end: Option<usize>, seen: &mut Seen, bounds: &Bounds) -> bool {
+    let reached = end.unwrap_or(head.len() + 1);
+    // Wherever its lines end: it has room in the first buffer, or whatever of it in a second one.
+    if reached <= bounds.line_bytes_max {
+        return true;
     }
-    let mut rest = fields;
-    while let Some(length) = memchr(b'\n', rest) {
-        if length > line_bytes_max {
-            return true;
-        }
-        rest = &rest[length + 1..];
-    }
-    rest.len() > line_bytes_max
+    let buffers = seen.buffers.get_or_insert_with(|| {
+        let skipped = head.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        HeaderBuffers::new(skipped, bounds)
+    });
+    buffers.have_room(head, end.unwrap_or(head.len()), bounds)
 }
 
 /// What there is of a head that did not arrive whole; its server is that of the host it names so far.
@@ -242,6 +252,10 @@ fn unfinished(head: Bytes, line: Option<&RequestLine>, bounds: &Bounds) -> Reque
         let end = request.head.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
         let end = end.unwrap_or(request.head.len());
         request.line = 0..u32::try_from(end).unwrap_or(0);
+        // As nginx: whatever is wrong behind it, a HEAD gets no content.
+        if let Some(method_bytes) = memchr(b' ', &request.head[..end]) {
+            request.method = Method::parse(&request.head[..method_bytes]);
+        }
         return request;
     };
     fill_line(&mut request, line);

@@ -7,6 +7,7 @@ pub mod h1;
 pub mod h2;
 pub mod h3;
 pub mod head;
+mod header_buffers;
 pub mod listen;
 pub mod quic;
 mod respond;

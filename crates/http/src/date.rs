@@ -15,6 +15,18 @@ pub fn parse(text: &[u8]) -> Option<i64> {
     time.duration_since(UNIX_EPOCH).ok().and_then(|since| since.as_secs().try_into().ok())
 }
 
+/// As [`parse`], for what a request compares with a response: nothing follows from it but whether the same date was
+/// sent before. So what stands behind the time counts for nothing, as in nginx: no zone, or `GMT; length=5` of old
+/// clients.
+pub fn parse_condition(text: &[u8]) -> Option<i64> {
+    parse(text).or_else(|| {
+        // The time's second colon; a date without a comma ends with the year.
+        let mut colons = text.iter().enumerate().filter(|(_, byte)| **byte == b':').skip(1);
+        let (colon, _) = colons.next().filter(|_| text.contains(&b','))?;
+        parse(&[text.get(..colon + 3)?, b" GMT"].concat())
+    })
+}
+
 /// Writes the names as the crate wants them, and tries every day of the week.
 fn parse_leniently(text: &str) -> Option<SystemTime> {
     const DAYS: [&str; 7] =
@@ -130,6 +142,23 @@ mod tests {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
         assert_eq!(format(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+
+    #[test]
+    fn a_condition_needs_no_zone() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 06 Nov 1994 08:49:37 GMT; length=5",
+            "Sunday, 06-Nov-94 08:49:37; length=5",
+            "Sun, 06 Nov 1994 08:49:37:00 AEST",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(parse_condition(text.as_bytes()), Some(784_111_777), "{text}");
+        }
+        for text in ["", ",", ",::", "Sun, 06 Nov 1994 08:49", "Sun, 06 Nov 1994 08:49:3"] {
+            assert_eq!(parse_condition(text.as_bytes()), None, "{text}");
+        }
     }
 
     #[test]

@@ -132,21 +132,28 @@ pub fn find_ignore_case(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 
 /// The value of one cookie in a `Cookie` field.
 ///
-/// nginx compares names without case, takes the first match, looks for it behind `;` and `,`, and cuts at `;`.
+/// nginx compares names without case, takes the first match, and looks for it behind semicolons and the spaces there. A
+/// name without a value is passed over with the pair that follows it.
 pub fn cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    fn behind_spaces(text: &[u8]) -> &[u8] {
+        let spaces = text.iter().take_while(|byte| **byte == b' ').count();
+        &text[spaces..]
+    }
+    let pair_end = |text: &[u8]| text.iter().position(|byte| *byte == b';');
     let mut rest = field;
     loop {
-        let pair = rest.trim_ascii_start();
-        let found = pair.split_at_checked(name.len()).and_then(|(found, behind)| {
-            let value = behind.trim_ascii_start().strip_prefix(b"=")?;
-            is_same(found, name).then(|| value.trim_ascii_start())
-        });
-        if let Some(value) = found {
-            let end = value.iter().position(|byte| *byte == b';').unwrap_or(value.len());
-            return Some(&value[..end]);
+        if let Some((found, behind)) = rest.split_at_checked(name.len()) {
+            if is_same(found, name) {
+                rest = behind_spaces(behind);
+                let (next, behind) = rest.split_first()?;
+                if *next == b'=' {
+                    let value = behind_spaces(behind);
+                    return Some(&value[..pair_end(value).unwrap_or(value.len())]);
+                }
+                rest = behind;
+            }
         }
-        let next = pair.iter().position(|byte| matches!(byte, b';' | b','))?;
-        rest = &pair[next + 1..];
+        rest = behind_spaces(&rest[pair_end(rest)? + 1..]);
     }
 }
 
@@ -177,13 +184,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_found_behind_semicolons_and_commas_and_ends_at_a_semicolon() {
+    fn a_cookie_is_found_behind_semicolons_and_ends_at_one() {
         let of = |text: &'static str| cookie(text.as_bytes(), b"sid");
-        for text in ["sid=m", "a=1; sid=m", "a=1,sid=m", "a=1, sid=m; b=2", "a=1;\tSID = m"] {
-            assert_eq!(of(text), Some(&b"m"[..]), "{text}");
+        for text in ["sid=m", "a=1; sid=m", "a=1;sid=m", ";; sid=m; b=2", "a=1;SID = m", "sid"] {
+            let found = (text != "sid").then_some(&b"m"[..]);
+            assert_eq!(of(text), found, "{text}");
         }
-        assert_eq!(of("sid=a,b; c"), Some(&b"a,b"[..]));
-        assert_eq!(of("xsid=m; a=sid"), None);
+        assert_eq!(of("sid=a,b ; c"), Some(&b"a,b "[..]));
+        assert_eq!(of("sid=;sid=m"), Some(&b""[..]));
+        for text in ["xsid=m; a=sid", "a=1,sid=m", "a=1;\tsid=m", "sid;sid=m", "sid ;sid=m", ""] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        assert_eq!(of("sid;a;sid=m"), Some(&b"m"[..]));
     }
 
     #[test]

@@ -86,6 +86,7 @@ pub static MODULES: LazyLock<Modules> = LazyLock::new(|| Modules::new(ALL, WITHO
 const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ("acme_shared_zone", &[], "memory is taken as needed"),
     ("client_body_in_single_buffer", &[], "a body in memory is always in one buffer"),
+    ("connection_pool_size", &[], "there are no memory pools"),
     ("directio", &[], "files are read through the page cache"),
     ("env", &[], "the whole environment is kept"),
     ("fastcgi_busy_buffers_size", &[], "everything that has arrived may be sent"),

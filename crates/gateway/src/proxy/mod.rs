@@ -174,7 +174,10 @@ impl ModuleConf for Conf {
 pub fn rows() -> Vec<Directive> {
     let mut rows = pass::rows_of::<Pass>();
     rows.extend(tls::rows::<Pass>());
-    rows.extend_from_slice(directives::DIRECTIVES);
+    rows.extend(directives::DIRECTIVES.iter().cloned().map(|row| match &*row.name {
+        "proxy_redirect" => Directive { action: Action::Set(redirect), ..row },
+        _ => row,
+    }));
     rows.extend_from_slice(OTHERS);
     rows
 }
@@ -215,6 +218,24 @@ fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
         }
     }
     pass::handle_by(block, Pass(going), args)
+}
+
+/// `proxy_redirect`, of which `default` is about the `proxy_pass` before it.
+fn redirect(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
+    block.drafts.of::<directives::Draft>().proxy_redirect.set(args)?;
+    if args.words.len() > 1 || args.word(0) != b"default" {
+        return Ok(());
+    }
+    let handler = block.handler.as_ref();
+    match handler.and_then(|handler| spoken_by::<Pass>(&**handler)) {
+        Some(Pass(Going::Fixed { .. })) => Ok(()),
+        Some(Pass(Going::Spelled { .. })) => Err(ValueError::new(
+            "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
+        )),
+        None => Err(ValueError::new(
+            "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
+        )),
+    }
 }
 
 /// What `proxy_pass` says.

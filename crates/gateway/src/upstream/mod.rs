@@ -7,12 +7,12 @@ pub mod zones;
 
 use resolve::{Means, Name, Names};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use sticky::Sticky;
 use yorozu_conf::{ConfError, Directive as Line, value};
-use yorozu_kernel::base::address::resolve_peer as resolve_now;
+use yorozu_kernel::base::address::{ip, resolve_peer as resolve_now};
 use yorozu_kernel::base::tally::Tally;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -442,7 +442,7 @@ pub fn literal_address(text: &str, default_port: u16) -> Option<PeerAddress> {
     }
     let (host, port) = host_and_port(text, default_port)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let address: IpAddr = bare.parse().ok()?;
+    let address = ip(bare.as_bytes())?;
     Some(PeerAddress::Tcp(SocketAddr::new(address, port)))
 }
 

@@ -1,4 +1,4 @@
-//! Addresses as the configuration writes them.
+//! Addresses as configurations and requests write them.
 
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -16,6 +16,89 @@ pub fn route_datagram_bytes(peer: SocketAddr) -> Option<u16> {
     connect(&socket, &peer).ok()?;
     let whole = if peer.is_ipv4() { ip_mtu(&socket) } else { ipv6_mtu(&socket) };
     Some(u16::try_from(whole.ok()?).unwrap_or(u16::MAX).saturating_sub(headers))
+}
+
+/// An address without brackets or port.
+pub fn ip(text: &[u8]) -> Option<IpAddr> {
+    v4(text).map(IpAddr::V4).or_else(|| v6(text).map(IpAddr::V6))
+}
+
+/// An address of IPv4 but 255.255.255.255.
+///
+/// # Source
+/// nginx, `ngx_inet_addr`: octets are decimal, whatever zeros they begin with, and 0 where they have no digit.
+pub fn v4(text: &[u8]) -> Option<Ipv4Addr> {
+    let (mut bits, mut octet, mut dots) = (0_u32, 0_u32, 0);
+    for byte in text {
+        match byte {
+            b'0'..=b'9' => {
+                octet = octet * 10 + u32::from(byte - b'0');
+                if octet > 255 {
+                    return None;
+                }
+            }
+            b'.' => {
+                bits = bits << 8 | octet;
+                octet = 0;
+                dots += 1;
+            }
+            _ => return None,
+        }
+    }
+    let address = Ipv4Addr::from_bits(bits << 8 | octet);
+    (dots == 3 && address != Ipv4Addr::BROADCAST).then_some(address)
+}
+
+/// An address of IPv6.
+///
+/// # Source
+/// nginx, `ngx_inet6_addr`: a colon at the beginning or the end is passed over, and `::` is at least one word.
+fn v6(text: &[u8]) -> Option<Ipv6Addr> {
+    let (mut words, mut count) = ([0_u16; 8], 0);
+    let (mut word, mut digits) = (0_u16, 0);
+    let (mut zeros, mut behind_colon) = (None, None);
+    let mut rest = text.strip_prefix(b":").unwrap_or(text);
+    while let Some((byte, behind)) = rest.split_first() {
+        match byte {
+            b':' if digits > 0 => {
+                words[count] = word;
+                count += 1;
+                if count == words.len() {
+                    return None;
+                }
+                (word, digits, behind_colon) = (0, 0, Some(behind));
+            }
+            b':' if zeros.is_none() => (zeros, behind_colon) = (Some(count), Some(behind)),
+            b'.' if digits > 0 && count + 2 <= words.len() => {
+                let [a, b, c, d] = v4(behind_colon?)?.octets();
+                words[count] = u16::from_be_bytes([a, b]);
+                count += 1;
+                word = u16::from_be_bytes([c, d]);
+                break;
+            }
+            _ => {
+                digits += 1;
+                let digit = char::from(*byte).to_digit(16).filter(|_| digits <= 4)?;
+                word = word << 4 | u16::try_from(digit).ok()?;
+            }
+        }
+        rest = behind;
+    }
+    if digits == 0 && zeros.is_none() {
+        return None;
+    }
+    words[count] = word;
+    count += 1;
+    match zeros {
+        Some(start) if count < words.len() => {
+            let missing = words.len() - count;
+            words.copy_within(start..count, start + missing);
+            words[start..start + missing].fill(0);
+        }
+        None if count == words.len() => {}
+        _ => return None,
+    }
+    Some(words.into())
 }
 
 /// Socket addresses of `host[:port]` that can be asked.
@@ -41,13 +124,13 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'stati
     }
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if let Some(bare) = bare {
-        let address: Ipv6Addr = bare.parse().map_err(|_| "invalid IPv6 address")?;
+        let address = v6(bare.as_bytes()).ok_or("invalid IPv6 address")?;
         return Ok(vec![(address, port).into()]);
     }
     if host.is_empty() {
         return Err("no host");
     }
-    if let Ok(address) = host.parse::<IpAddr>() {
+    if let Some(address) = ip(host.as_bytes()) {
         return Ok(vec![(address, port).into()]);
     }
     let mut found: Vec<SocketAddr> =
@@ -60,6 +143,41 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'stati
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn octets_may_begin_with_zeros() {
+        let shown = |text: &str| ip(text.as_bytes()).map(|address| address.to_string());
+        let table = [
+            ("10.1.2.3", Some("10.1.2.3")),
+            ("010.001.0000002.3", Some("10.1.2.3")),
+            ("1..2.", Some("1.0.2.0")),
+            ("256.1.2.3", None),
+            ("1.2.3", None),
+            ("1.2.3.4.5", None),
+            ("255.255.255.255", None),
+            ("0x1.2.3.4", None),
+            ("", None),
+            ("::", Some("::")),
+            ("::1", Some("::1")),
+            (":1::2", Some("1::2")),
+            ("1::", Some("1::")),
+            ("1:2:3:4:5:6:7:8", Some("1:2:3:4:5:6:7:8")),
+            ("1:2:3:4:5:6:7", None),
+            ("1:2:3:4:5:6:7:8:9", None),
+            ("1:2:3:4:5:6:7::", None),
+            ("1::2::3", None),
+            ("0001:0FfF::", Some("1:fff::")),
+            ("00001::", None),
+            ("::ffff:010.1.2.3", Some("::ffff:10.1.2.3")),
+            ("1:2:3:4:5:6:7:1.2.3.4", None),
+            ("1:2:3:4:5:6:1.2.3.4", Some("1:2:3:4:5:6:102:304")),
+            ("::1%1", None),
+            ("[::1]", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(shown(text).as_deref(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn the_route_to_this_machine_takes_large_datagrams() {

@@ -1,7 +1,9 @@
 //! Addresses and networks, as `allow`, `deny` and `set_real_ip_from` name them.
 
 use super::env::Env;
+use crate::base::address;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use yorozu_conf::value;
 
 /// The clients a rule is about. Lists of tens of thousands are read: it is as small as what it says.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -21,6 +23,16 @@ fn mask_v4(prefix: u8) -> u32 {
 
 fn mask_v6(prefix: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
+}
+
+/// An address alone.
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(ip) => Self::V4(ip, 32),
+            IpAddr::V6(ip) => Self::V6(ip, 128),
+        }
+    }
 }
 
 impl Network {
@@ -46,14 +58,14 @@ impl Network {
             _ => {}
         }
         let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse::<u32>().ok()?)),
+            Some((address, prefix)) => (address, Some(value::number(prefix.as_bytes())?)),
             None => (text, None),
         };
         let prefix = |most: u8| match prefix.map(u8::try_from) {
             None => Some(most),
             Some(prefix) => prefix.ok().filter(|prefix| *prefix <= most),
         };
-        match address.parse().ok()? {
+        match address::ip(address.as_bytes())? {
             IpAddr::V4(ip) => {
                 let prefix = prefix(32)?;
                 let first = Ipv4Addr::from_bits(ip.to_bits() & mask_v4(prefix));

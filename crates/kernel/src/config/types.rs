@@ -241,11 +241,16 @@ pub struct TempPath(pub PathBuf);
 
 impl Setting for TempPath {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        // nginx's, of all levels together.
+        const DIGITS_MAX: u64 = 10;
         let level = |word: &Bytes| {
-            let digits = value::number(word).filter(|digits| (1..=3).contains(digits));
+            let digits = value::number(word).filter(|digits| (1..=DIGITS_MAX).contains(digits));
             digits.ok_or_else(|| args.invalid_value())
         };
-        let levels = args.words[1..].iter().map(level).collect::<Result<_, _>>()?;
+        let levels = args.words[1..].iter().map(level).collect::<Result<Vec<u64>, _>>()?;
+        if levels.iter().sum::<u64>() > DIGITS_MAX {
+            return Err(args.invalid_value());
+        }
         let path = args.env.prefix_path(&args.text(0));
         // Without a line it is a default.
         if let Some(at) = &*args.env.line.borrow() {

@@ -19,7 +19,11 @@ pub const VARIABLES: &[Row] = &[
     (
         "content_length",
         Variable::Builtin(|ex, out| match (ex.request.content_length, ex.body.known_length()) {
-            (Some(length), _) => put_number(out, length),
+            // As it was sent, with whatever zeros before it.
+            (Some(length), _) => match ex.request.field(b"content-length") {
+                Some(text) => put(out, text),
+                None => put_number(out, length),
+            },
             (None, Some(length)) if ex.request.is_chunked => put_number(out, length),
             _ => false,
         }),

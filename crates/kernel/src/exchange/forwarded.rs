@@ -1,7 +1,10 @@
 //! Addresses that proxies in front name in fields of the request.
 
 use super::Exchange;
+use crate::base::address;
+use memchr::memchr;
 use std::net::{IpAddr, SocketAddr};
+use yorozu_conf::value;
 
 /// Fields that a proxy leaves.
 const OF_PROXIES: [&[u8]; 7] = [
@@ -36,30 +39,61 @@ pub fn named(
 ) -> Option<SocketAddr> {
     // As nginx: of other fields the first line alone counts.
     let lines = if field.eq_ignore_ascii_case(b"x-forwarded-for") { usize::MAX } else { 1 };
-    let values: Vec<&[u8]> = exchange.request.values(field).take(lines).collect();
+    let lines: Vec<&[u8]> = exchange.request.values(field).take(lines).collect();
     let mut found = None;
     // From the proxy nearest to us to the farthest.
-    for text in values.join(&b","[..]).rsplit(|byte| *byte == b',') {
-        let text = text.trim_ascii();
-        if text.is_empty() {
-            continue;
-        }
-        let Some(address) = parse(text) else { break };
-        found = Some(address);
-        if !is_recursive || !is_trusted(address.ip()) {
-            break;
+    for line in lines.into_iter().rev() {
+        let mut rest = Some(line);
+        while let Some(list) = rest {
+            let (before, text) = last_member(list);
+            let Some(address) = parse(text) else { return found };
+            found = Some(address);
+            if !is_recursive || !is_trusted(address.ip()) {
+                return found;
+            }
+            rest = before;
         }
     }
     found
 }
 
+/// The last member of a list, and what stands before it.
+///
+/// # Source
+/// nginx, `ngx_http_get_forwarded_addr_internal`: spaces and commas part, except as the first byte.
+fn last_member(list: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let is_part = |byte: &u8| !matches!(byte, b' ' | b',');
+    let Some(behind) = list.get(1..) else { return (None, list) };
+    let end = behind.iter().rposition(is_part).map_or(1, |at| at + 2);
+    match behind[..end - 1].iter().rposition(|byte| !is_part(byte)) {
+        Some(at) => (Some(&list[..=at]), &list[at + 2..end]),
+        None => (None, &list[..end]),
+    }
+}
+
 /// An address with or without a port; the port is 0 without.
+///
+/// # Source
+/// nginx, `ngx_parse_addr_port`; brackets without a port since 1.27.3.
 fn parse(text: &[u8]) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+    if let Some(ip) = address::ip(text) {
         return Some((ip, 0).into());
     }
-    text.parse().ok()
+    let (host, port) = match text.strip_prefix(b"[") {
+        Some(rest) => {
+            let (host, behind) = rest.split_at(memchr(b']', rest)?);
+            match behind {
+                b"]" => return Some((address::ip(host)?, 0).into()),
+                _ => (host, behind.strip_prefix(b"]:")?),
+            }
+        }
+        None => {
+            let (host, behind) = text.split_at(memchr(b':', text)?);
+            (host, &behind[1..])
+        }
+    };
+    let port = u16::try_from(value::number(port)?).ok().filter(|port| *port > 0)?;
+    Some((address::ip(host)?, port).into())
 }
 
 #[cfg(test)]
@@ -74,7 +108,31 @@ mod tests {
         assert_eq!(shown("2001:db8::1").as_deref(), Some("[2001:db8::1]:0"));
         assert_eq!(shown("[2001:db8::1]").as_deref(), Some("[2001:db8::1]:0"));
         assert_eq!(shown("[2001:db8::1]:80").as_deref(), Some("[2001:db8::1]:80"));
+        assert_eq!(shown("[192.0.2.01]:080").as_deref(), Some("192.0.2.1:80"));
+        assert_eq!(shown("192.0.2.1:0"), None);
+        assert_eq!(shown("192.0.2.1:65536"), None);
+        assert_eq!(shown("[2001:db8::1]x"), None);
+        assert_eq!(shown("[[2001:db8::1]]"), None);
+        assert_eq!(shown("[2001:db8::1"), None);
         assert_eq!(shown("unknown"), None);
         assert_eq!(shown(""), None);
+    }
+    #[test]
+    fn spaces_and_commas_part_members() {
+        let members = |list: &'static str| {
+            let mut found = Vec::new();
+            let mut rest = Some(list.as_bytes());
+            while let Some(list) = rest {
+                let (before, text) = last_member(list);
+                found.push(std::str::from_utf8(text).unwrap());
+                rest = before;
+            }
+            found
+        };
+        assert_eq!(members("a, b c,d ,"), ["d", "c", "b", "a"]);
+        assert_eq!(members(""), [""]);
+        assert_eq!(members("a"), ["a"]);
+        assert_eq!(members(",a b"), ["b", ",a"]);
+        assert_eq!(members(", "), [","]);
     }
 }

@@ -129,13 +129,16 @@ impl AccessLog {
             let name = args.text(0);
             return Err(ValueError(format!("no buffer is defined for access_log \"{name}\"")));
         }
-        let is_file = matches!(log.destination, Destination::File(_));
-        if log.flush.is_some() && !is_file {
-            return Err(ValueError::new(
-                "buffered logs cannot have variables in name, or go to syslog",
-            ));
+        let is_buffered = log.flush.is_some();
+        match log.destination {
+            Destination::Path(_) if is_buffered => {
+                Err(ValueError::new("buffered logs cannot have variables in name"))
+            }
+            Destination::Syslog(_) if is_buffered => {
+                Err(ValueError::new("logs to syslog cannot be buffered"))
+            }
+            _ => Ok(log),
         }
-        Ok(log)
     }
 
     fn parameter(&mut self, word: &Bytes, args: &Args<'_>) -> Result<(), ValueError> {
@@ -145,7 +148,8 @@ impl AccessLog {
         };
         let (bytes, time) = self.flush.unwrap_or((limits::LOG_BATCH_BYTES, Duration::from_secs(1)));
         if let Some(size) = word.strip_prefix(b"buffer=") {
-            let size = value::size(size).and_then(|size| usize::try_from(size).ok());
+            let size = value::size(size).filter(|size| *size > 0);
+            let size = size.and_then(|size| usize::try_from(size).ok());
             self.flush = Some((size.ok_or_else(|| broken("buffer size"))?, time));
         } else if let Some(time) = word.strip_prefix(b"flush=") {
             let time = value::short_time(time).filter(|time| !time.is_zero());

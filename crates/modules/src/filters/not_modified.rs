@@ -20,7 +20,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     let request = &exchange.request;
     let known = &request.known;
     if let Some(time) = request.known(known.if_unmodified_since) {
-        let is_met = match (date::parse(time), response.last_modified) {
+        let is_met = match (date::parse_condition(time), response.last_modified) {
             (Some(since), Some(modified)) => modified <= since,
             (None, _) => true,
             _ => false,
@@ -67,7 +67,7 @@ fn is_modified(exchange: &Exchange, response: &Response, since: &[u8]) -> bool {
     let Some(modified) = response.last_modified else { return true };
     let location = exchange.conf.location(exchange.location);
     let compare = location.http_core().if_modified_since;
-    match (compare, date::parse(since)) {
+    match (compare, date::parse_condition(since)) {
         (IfModifiedSince::Off, _) | (_, None) => true,
         (_, Some(since)) if since == modified => false,
         (IfModifiedSince::Exact, _) => true,

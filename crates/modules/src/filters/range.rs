@@ -101,7 +101,10 @@ fn is_current(exchange: &Exchange, response: &Response) -> bool {
         Some(tag) if tag.len() > 2 && tag.ends_with(b"\"") => {
             !response.etag.is_empty() && tag == &response.etag[..]
         }
-        Some(time) => date::parse(time).is_some() && date::parse(time) == response.last_modified,
+        Some(time) => {
+            let time = date::parse_condition(time);
+            time.is_some() && time == response.last_modified
+        }
     }
 }
 

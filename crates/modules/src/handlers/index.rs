@@ -33,7 +33,7 @@ settings! {
     index: Files = "index.html", ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 
-/// An internal redirect to the first index file that exists.
+/// An internal redirect to the first index that exists.
 pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let location = conf.location(exchange.location);
@@ -52,10 +52,8 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
             path.extend_from_slice(&name);
         }
         match path::kind(exchange, &path) {
-            Some(open::Kind::File) => {
-                return Some(Outcome::Internal { uri: uri.to_vec(), args: None });
-            }
-            Some(_) => {}
+            // As nginx, whatever it is: no name at all is the folder again, without end.
+            Some(_) => return Some(Outcome::Internal { uri: uri.to_vec(), args: None }),
             None if !has_looked => {
                 has_looked = true;
                 if let Some(outcome) = folder(exchange) {
@@ -68,11 +66,16 @@ pub fn respond(exchange: &mut Exchange) -> Option<Outcome> {
     None
 }
 
-/// What is answered if there is no such folder.
+/// What is answered if there is no such folder, or it is none.
 fn folder(exchange: &mut Exchange) -> Option<Outcome> {
     let path = path::request_filename(exchange);
     match open::metadata(&path) {
-        Ok(_) => None,
+        Ok(found) if found.is_dir() => None,
+        Ok(_) => {
+            let shown = String::from_utf8_lossy(&path);
+            error::request(exchange, Level::Alert, &format!("\"{shown}\" is not a directory"));
+            Some(Outcome::Status(500))
+        }
         Err(problem) => {
             let status = open::status_of(&problem);
             if status != 404 {

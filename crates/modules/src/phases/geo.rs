@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use yorozu_conf::{ConfError, Directive as Line};
+use yorozu_kernel::base::address;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::define;
@@ -91,10 +92,7 @@ impl Geo {
     /// As nginx: what has no address - the client of a Unix socket, another text - is 255.255.255.255.
     fn address(&self, exchange: &mut Exchange) -> IpAddr {
         let known = match &self.source {
-            Some(source) => {
-                let text = source.value(exchange);
-                std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok())
-            }
+            Some(source) => address::ip(&source.value(exchange)),
             None => exchange.remote.ip(),
         };
         let Some(address) = known else { return Ipv4Addr::BROADCAST.into() };
@@ -159,7 +157,7 @@ impl Draft {
             }
             ("delete", true) => self.delete_range(&text, warn)?,
             ("delete", false) => {
-                let deleted = Network::parse(&text);
+                let deleted = broadcast(&text).or_else(|| Network::parse(&text));
                 self.network(deleted, None).ok_or_else(|| invalid("network", &text))?;
                 if deleted.and_then(|deleted| self.named.remove(&deleted)).is_none() {
                     warn(&format!("no network \"{text}\" to delete"));
@@ -261,9 +259,14 @@ impl Draft {
     }
 }
 
+/// The address that stands for what has none, and is no address elsewhere.
+fn broadcast(text: &str) -> Option<Network> {
+    (text == "255.255.255.255").then_some(Network::V4(Ipv4Addr::BROADCAST, 32))
+}
+
 /// The addresses of `first-last`.
 fn bounds(text: &str) -> Result<(u32, u32), ValueError> {
-    let bits = |text: &str| text.parse::<Ipv4Addr>().ok().map(Ipv4Addr::to_bits);
+    let bits = |text: &str| address::v4(text.as_bytes()).map(Ipv4Addr::to_bits);
     let bounds = text.split_once('-').and_then(|(first, last)| bits(first).zip(bits(last)));
     bounds.filter(|(first, last)| first <= last).ok_or_else(|| invalid("range", text))
 }
@@ -329,7 +332,7 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             ("proxy_recursive", []) => draft.is_proxy_recursive = true,
             ("volatile", []) => draft.is_volatile = true,
             (name, [value]) => {
-                let network = |text: &str| Network::written(text, env);
+                let network = |text: &str| broadcast(text).or_else(|| Network::written(text, env));
                 let warn = |text: &str| env.warn_here(text);
                 draft.line(name, value, &network, &warn).map_err(|error| error.at(&row.at))?;
             }

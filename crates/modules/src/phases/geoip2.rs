@@ -19,8 +19,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use yorozu_conf::{ConfError, Directive as Line, value};
-use yorozu_kernel::base::tasks;
 use yorozu_kernel::base::turn::{self, unix_seconds_of};
+use yorozu_kernel::base::{address, tasks};
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::{Env, define, join};
@@ -230,8 +230,7 @@ impl Step {
 
 fn address(exchange: &mut Exchange, source: Option<&Template>) -> Option<IpAddr> {
     if let Some(source) = source {
-        let text = source.value(exchange);
-        return std::str::from_utf8(&text).ok()?.parse().ok();
+        return address::ip(&source.value(exchange));
     }
     let address = exchange.remote.ip()?;
     let proxies = exchange.conf.shared.of::<Proxies>();

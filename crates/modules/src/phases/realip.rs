@@ -25,11 +25,8 @@ impl Setting for Trusted {
             return Ok(Self(vec![network]));
         }
         let found = (&*text, 0).to_socket_addrs();
-        let found: Vec<Network> = found
-            .into_iter()
-            .flatten()
-            .filter_map(|address| Network::parse(&address.ip().to_string()))
-            .collect();
+        let found: Vec<Network> =
+            found.into_iter().flatten().map(|address| address.ip().into()).collect();
         if found.is_empty() {
             return Err(ValueError(format!("host not found in set_real_ip_from \"{text}\"")));
         }

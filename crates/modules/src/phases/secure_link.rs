@@ -4,6 +4,7 @@ use bytes::Bytes;
 use md5::{Digest as _, Md5};
 use std::rc::Rc;
 use yorozu_kernel::config::directive::*;
+use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
@@ -23,7 +24,7 @@ const VARIABLES: &[Row] = &[
 ];
 
 settings! {
-    inherit = inherit, check = nothing_to_check;
+    inherit = inherit, check = check;
     /// The link's checksum and, after a comma, when it expires, in seconds since 1970.
     secure_link: Option<Template> = none, ONE, HTTP_SERVER_LOCATION;
     /// What the checksum is of.
@@ -32,16 +33,26 @@ settings! {
     secure_link_secret: Option<Bytes> = none, ONE, HTTP_SERVER_LOCATION;
 }
 
-/// Takes over what the enclosing block says; as nginx, its secret only where the block has no checksum of the newer
-/// form.
+/// Takes over what the enclosing block says; as nginx, nothing that is of the other form of link than the block's own.
 pub fn inherit(draft: &mut Draft, outer: &Draft) {
-    let is_newer =
-        draft.secure_link.written().is_some() || draft.secure_link_md5.written().is_some();
-    let secret = draft.secure_link_secret.clone();
-    draft.inherit(outer);
-    if is_newer {
-        draft.secure_link_secret = secret;
+    if draft.secure_link_secret.written().is_some() {
+        return;
     }
+    draft.secure_link.inherit(&outer.secure_link);
+    draft.secure_link_md5.inherit(&outer.secure_link_md5);
+    if draft.secure_link.written().is_none() && draft.secure_link_md5.written().is_none() {
+        draft.secure_link_secret.inherit(&outer.secure_link_secret);
+    }
+}
+
+fn check(conf: &Conf, _: &Env) -> Result<(), ValueError> {
+    let is_newer = conf.secure_link.is_some() || conf.secure_link_md5.is_some();
+    if conf.secure_link_secret.is_none() || !is_newer {
+        return Ok(());
+    }
+    Err(ValueError::new(
+        "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"",
+    ))
 }
 
 /// `$secure_link`; `None`: not found, the link is not genuine.

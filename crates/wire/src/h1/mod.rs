@@ -486,12 +486,29 @@ pub fn upstream_fields_into(
     from: usize,
     out: &mut Vec<Field>,
 ) -> Result<Option<usize>, WireError> {
-    match upstream_lines(input, from, out) {
-        Ok(end) => Ok(end),
-        // What is broken is judged when all of the head is there.
-        _ if fields_end(input, from, from).is_none() => Ok(None),
-        _ => Err(WireError::UpstreamHead),
+    if let Ok(end) = upstream_lines(input, from, out) {
+        return Ok(end);
     }
+    // What is broken is judged when all of the head is there.
+    if fields_end(input, from, from).is_none() {
+        return Ok(None);
+    }
+    out.clear();
+    let behind = behind_status_lines(input, from);
+    let end = upstream_lines(input, behind, out).ok().filter(|_| behind > from);
+    end.ok_or(WireError::UpstreamHead)
+}
+
+/// Where the status lines end that stand in the place of fields: some upstreams say theirs twice, or where no one asks for it.
+///
+/// # Source
+/// nginx, `ngx_http_parse_header_line`.
+fn behind_status_lines(input: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Ok(Some(line)) = status_line(&input[at..]) {
+        at += line.consumed;
+    }
+    at
 }
 
 /// Reads lines up to an empty one; the position behind that, `Ok(None)` if it has not arrived.
@@ -526,6 +543,33 @@ mod tests {
         let text = |span: &Span| String::from_utf8_lossy(slice(bytes, span)).into_owned();
         request_line(bytes)
             .map(|line| line.map(|l| (text(&l.method), text(&l.path_and_query), l.version)))
+    }
+
+    #[test]
+    fn a_status_line_may_stand_before_the_fields() {
+        let names = |text: &str| {
+            let read = upstream_fields(text.as_bytes(), 0)?;
+            Ok(read.map(|(fields, end)| {
+                let name = |field: &Field| {
+                    String::from_utf8_lossy(slice(text.as_bytes(), &field.name)).into_owned()
+                };
+                (fields.iter().map(name).collect::<Vec<_>>().join(" "), text[end..].to_owned())
+            }))
+        };
+        let found = |names: &str| Ok(Some((names.to_owned(), "rest".to_owned())));
+        assert_eq!(names("A: b\r\nC: d\r\n\r\nrest"), found("A C"));
+        assert_eq!(names("HTTP/1.1 202 A\r\nA: b\r\n\r\nrest"), found("A"));
+        assert_eq!(names(&"HTTP/1.1 200 OK\n".repeat(3)), Ok(None));
+        assert_eq!(names("HTTP/1.0 200\nHTTP/1.1 200 OK\r\n\r\nrest"), found(""));
+        let broken = [
+            "HTTP/1.1 2xx A\r\nA: b\r\n\r\n",
+            "A: b\r\nHTTP/1.1 202 A\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA b\r\n\r\n",
+            "HTTPS/1.1 200 OK\r\n\r\n",
+        ];
+        for text in broken {
+            assert_eq!(names(text), Err(WireError::UpstreamHead), "{text}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod values;
 pub use values::*;
 
 use super::directive::*;
+use super::env::Env;
 use super::settings::silent;
 use super::types::{Buffers, HashSize, LongTime, Offset, Size, TempPath, Templates, hash_size};
 use crate::base::limits;
@@ -22,6 +23,7 @@ pub const MODULE: Module =
     Module::new("http_core", || [DIRECTIVES, OTHERS, IGNORED].concat()).with(&[silent::<Draft>]);
 
 settings! {
+    inherit = Draft::inherit, check = check;
     /// Whether redirects made by the server name scheme, host and port.
     absolute_redirect: bool = "on", ONE, HTTP_SERVER_LOCATION;
     /// Delay of 401 answers, against timing attacks.
@@ -44,6 +46,8 @@ settings! {
     client_header_timeout: Duration = "60s", ONE, HTTP | SERVER;
     /// Longest request body; 0 for any. Longer ones get 413.
     client_max_body_size: Offset = "1m", ONE, HTTP_SERVER_LOCATION;
+    /// Memory pool of a connection.
+    connection_pool_size: PoolSize = "512", ONE, HTTP | SERVER;
     /// Type of files whose extension is in no `types`.
     default_type: Bytes = "text/plain", ONE, HTTP_SERVER_LOCATION;
     /// Pages shown for errors, or redirects in their place.
@@ -140,6 +144,16 @@ settings! {
     early_hints: Templates = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;
 }
 
+/// As nginx: a pool is no larger than the buffers that are taken from it.
+fn check(conf: &Conf, _: &Env) -> Result<(), ValueError> {
+    if conf.large_client_header_buffers.size >= conf.connection_pool_size.0 {
+        return Ok(());
+    }
+    Err(ValueError::new(
+        "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"",
+    ))
+}
+
 macro_rules! ignored {
     ($( $name:literal: $ty:ty, $contexts:expr, $arity:ident, $why:literal, $doc:literal; )*) => {
         &[ $( Directive::row($name, $contexts, Arity::$arity, Action::Ignored($why, once::<$ty>), $doc), )* ]
@@ -150,7 +164,6 @@ macro_rules! ignored {
 pub const IGNORED: &[Directive] = ignored! {
     "aio": Aio, HTTP_SERVER_LOCATION, ONE, "file reads that may block have their own threads", "Asynchronous file reads.";
     "aio_write": bool, HTTP_SERVER_LOCATION, ONE, "file writes have their own threads", "Asynchronous file writes.";
-    "connection_pool_size": PoolSize, HTTP | SERVER, ONE, "there are no memory pools", "Memory pool of a connection.";
     "directio_alignment": Size, HTTP_SERVER_LOCATION, ONE, "directio is not done", "Alignment for directio.";
     "keepalive_min_timeout": Duration, HTTP_SERVER_LOCATION, ONE, "idle connections are closed by keepalive_timeout alone", "Least life of idle connections.";
     "output_buffers": Buffers, HTTP_SERVER_LOCATION, TWO, "files are read in pieces of a fixed size", "Buffers for reading files.";

@@ -384,8 +384,8 @@ impl Setting for Aio {
 }
 
 /// The size of a memory pool, which nginx has in some least size.
-#[derive(Clone)]
-pub(super) struct PoolSize;
+#[derive(Clone, Copy, Debug)]
+pub struct PoolSize(pub(super) u64);
 
 impl Setting for PoolSize {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
@@ -398,7 +398,7 @@ impl Setting for PoolSize {
             size if size % STEP != 0 => {
                 Err(ValueError(format!("the pool size must be a multiple of {STEP}")))
             }
-            _ => Ok(Self),
+            size => Ok(Self(size)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `charset_map`: tables from one encoding of text to another.
 
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use yorozu_conf::{ConfError, Directive as Line};
 use yorozu_kernel::config::block::Block;
@@ -11,9 +11,25 @@ use yorozu_kernel::config::place::{Place, place};
 use yorozu_kernel::config::shared::Shared;
 use yorozu_kernel::exchange::recode::Rewrite;
 
-/// The tables of a configuration, by the encodings from and to, lower-case.
+/// The encodings of a configuration.
 #[derive(Debug, Default)]
-pub struct Tables(pub BTreeMap<(Bytes, Bytes), Arc<Table>>);
+pub struct Tables {
+    /// By the encodings from and to, lower-case.
+    pub by_names: BTreeMap<(Bytes, Bytes), Arc<Table>>,
+    /// Those that some directive names, lower-case.
+    names: BTreeSet<Bytes>,
+}
+
+impl Tables {
+    /// A directive names an encoding.
+    pub fn name(&mut self, name: &[u8]) {
+        self.names.insert(name.to_ascii_lowercase().into());
+    }
+
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        self.names.contains(&name.to_ascii_lowercase()[..])
+    }
+}
 
 impl Shared for Tables {
     fn place() -> &'static Place {
@@ -77,7 +93,9 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
             _ => return Err(invalid(&row.name)),
         }
     }
-    let tables = &mut loader.env.shared::<Tables>().0;
+    let mut known = loader.env.shared::<Tables>();
+    names.iter().for_each(|name| known.name(name));
+    let tables = &mut known.by_names;
     let there = (from.clone(), to.clone());
     if tables.contains_key(&there) {
         let [from, to] = names.map(|name| String::from_utf8_lossy(&name).into_owned());

@@ -31,8 +31,22 @@ impl Setting for Charset {
     fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
         Ok(Self(match args.word(0) {
             b"off" => None,
-            text => Some(Template::compile(text, args.env)?),
+            _ => Some(SourceCharset::from_args(args)?.0),
         }))
+    }
+}
+
+/// `source_charset charset`
+#[derive(Clone, Debug)]
+pub struct SourceCharset(Template);
+
+impl Setting for SourceCharset {
+    fn from_args(args: &Args<'_>) -> Result<Self, ValueError> {
+        let charset = Template::compile(args.word(0), args.env)?;
+        if let Some(name) = charset.as_literal() {
+            args.env.shared::<map::Tables>().name(&name);
+        }
+        Ok(Self(charset))
     }
 }
 
@@ -47,7 +61,7 @@ settings! {
     /// Whether answers of a gateway are converted to it that say another one.
     override_charset: bool = "off", ONE, CONTEXTS;
     /// The charset that texts are in which say none; one that differs from `charset` is converted by a `charset_map`.
-    source_charset: Option<Template> = none, ONE, CONTEXTS;
+    source_charset: Option<SourceCharset> = none, ONE, CONTEXTS;
 }
 
 /// The charset a type says.
@@ -87,13 +101,20 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
     }
     let of_upstream = response.charset.take().filter(|_| !exchange.is_subrequest());
     let wanted = match (of_upstream, &exchange.charset) {
+        // As nginx: an upstream may choose among those that the configuration names somewhere.
+        (Some(charset), _) if !config.shared.of::<map::Tables>().is_named(&charset) => {
+            let name = String::from_utf8_lossy(&charset);
+            let text = format!("unknown charset \"{name}\" to override");
+            error::request(exchange, Level::Error, &text);
+            None
+        }
         (Some(charset), _) => Some(charset),
         (None, Some(charset)) => Some(charset.clone()),
         (None, None) => wanted(exchange, response, conf),
     };
     let Some(charset) = wanted else { return };
     let source = said(&response.content_type)
-        .or_else(|| conf.source_charset.as_ref().map(|source| source.value(exchange)));
+        .or_else(|| conf.source_charset.as_ref().map(|source| source.0.value(exchange)));
     if !exchange.is_subrequest() {
         exchange.charset = Some(charset.clone());
     }
@@ -103,7 +124,7 @@ pub fn filter(exchange: &mut Exchange, response: &mut Response) {
             return;
         }
         let key = (source.to_ascii_lowercase().into(), charset.to_ascii_lowercase().into());
-        let Some(table) = config.shared.of::<map::Tables>().0.get(&key) else {
+        let Some(table) = config.shared.of::<map::Tables>().by_names.get(&key) else {
             let [from, to] = [&source, &charset].map(|name| String::from_utf8_lossy(name));
             let text = format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"");
             error::request(exchange, Level::Error, &text);
@@ -136,11 +157,13 @@ pub fn check(conf: &Conf, env: &Env) -> Result<(), ValueError> {
     let (Some(source), Some(charset)) = (&conf.source_charset, &conf.charset.0) else {
         return Ok(());
     };
-    let (Some(source), Some(charset)) = (source.as_literal(), charset.as_literal()) else {
+    let (Some(source), Some(charset)) = (source.0.as_literal(), charset.as_literal()) else {
         return Ok(());
     };
     let key = (source.to_ascii_lowercase().into(), charset.to_ascii_lowercase().into());
-    if source.eq_ignore_ascii_case(&charset) || env.shared::<map::Tables>().0.contains_key(&key) {
+    if source.eq_ignore_ascii_case(&charset)
+        || env.shared::<map::Tables>().by_names.contains_key(&key)
+    {
         return Ok(());
     }
     let [from, to] = [&source, &charset].map(|name| String::from_utf8_lossy(name));

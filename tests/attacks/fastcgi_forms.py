@@ -1,5 +1,5 @@
 """Records of FastCGI that two readers could understand differently, and heads of CGI in them."""
-from .answer_forms import EITHER, FAILURE, UNASKED, WHOLE, named
+from .answer_forms import EITHER, FAILURE, WHOLE, named
 from .origins import ABORT, BEGIN, DATA, END, PARAMS, STDERR, STDIN, STDOUT, UNKNOWN, VALUES_RESULT, record, records
 
 HEAD = b'Content-Type: text/plain\r\n\r\n'
@@ -96,7 +96,8 @@ def heads(sent=records):
                  b'Status: 200 O\0K', b'X-Accel-Redirect: /a\0b',
                  b'\r\n'.join(b'X%d: y' % number for number in range(2000))):
         forms.append((line[:40], sent(line + b'\r\n' + PAGE), EITHER, b'hello'))
-    forms.append((b'an answer of HTTP', sent(UNASKED), EITHER, b'unasked'))
+    # As nginx: its status line is passed over.
+    forms.append((b'an answer of HTTP', sent(b'HTTP/1.1 200 OK\r\n' + PAGE), EITHER, b'hello'))
     forms.append((b'LF alone', sent(PAGE.replace(b'\r\n', b'\n')), WHOLE, b'hello'))
     forms.append((b'CR alone', sent(PAGE.replace(b'\r\n', b'\r')), EITHER))
     forms.append((b'no head', sent(b'hello'), EITHER))

@@ -232,7 +232,7 @@ fn travelled(exchange: &Exchange, response: &mut Response) {
     let says_ranges = response.status == 304 || response.field(b"accept-ranges").is_some();
     let goes_on = |(name, _): &&(Bytes, Bytes)| {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
-        !is(b"content-type") && !(says_ranges && is(b"accept-ranges"))
+        !(is(b"content-type") || (says_ranges && is(b"accept-ranges")))
     };
     // They stay with the request, too: if a filter refuses this answer, they go with the next one.
     let fields: Vec<_> = exchange.accel_fields.iter().filter(goes_on).cloned().collect();

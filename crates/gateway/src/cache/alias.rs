@@ -5,7 +5,7 @@
 //! Which variables depend on the client is not read off the configuration: the request is tried once more without its fields.
 
 use super::key;
-use super::settings::Conf;
+use super::settings::{self, Conf};
 use super::unkeyed;
 use crate::protocol;
 use bytes::Bytes;
@@ -53,13 +53,23 @@ pub fn keys(exchange: &mut Exchange, conf: &Conf) -> Vec<Key> {
 }
 
 /// The key of the URL for a client that says nothing of itself; `None` where it is the same for all, or such a client gets to
-/// another location.
+/// no cache.
 fn of_plain(exchange: &Exchange, conf: &Conf, method: &'static [u8]) -> Option<Key> {
-    if is_of_url(exchange, conf) {
+    // Rules that look at the client may have led it to another location.
+    let is_led_by_url = exchange.is_uri_as_sent && !exchange.is_internal;
+    if (is_led_by_url && is_of_url(exchange, conf)) || is_part(exchange) {
         return None;
     }
-    let mut plain = plain(exchange).ok().filter(|plain| plain.location == exchange.location)?;
+    let mut plain = plain(exchange).ok()?;
+    let config = Rc::clone(&plain.conf);
+    let conf =
+        settings::of(config.location(plain.location)).filter(|conf| conf.zone().is_some())?;
     Some(key::with_method(&mut plain, conf, method))
+}
+
+/// Whether it is a part of another URL's page, with a URL of its own that no client asked for. Slices have that of the whole.
+fn is_part(exchange: &Exchange) -> bool {
+    exchange.is_subrequest() && exchange.pass.slice.get().is_none()
 }
 
 /// Whether the key can be told to hold nothing but the URL.

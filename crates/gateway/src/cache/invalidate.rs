@@ -26,42 +26,53 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
     if !is_asked || !is_unsafe || !(200..400).contains(&status) {
         return;
     }
-    let Ok(Some(zone)) = key::zone(exchange, conf) else { return };
+    let zones = key::zones(exchange, conf).unwrap_or_default();
+    if zones.is_empty() {
+        return;
+    }
     for key in alias::keys(exchange, conf) {
-        let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, &zone));
-        let takes_all = conf.cache_invalidate == Invalidate::On;
-        // First: it applies to what is stored from here on; what was stored before is found.
-        zone.changed(&key, takes_all, own.as_ref().map(|own| &*own.making));
-        let stored = zone.stored_of(&key);
-        let purges = vec![Purge::Page(key.clone())];
-        let is_absent = stored.as_ref().is_some_and(Vec::is_empty);
-        // Other nodes may have it all the same; where pages are removed by what they say, each decides by its own.
-        if is_absent && !takes_all {
-            // This one would get it back from the tier that nodes share.
-            if let Some(tier) = nodes::tier(&exchange.conf, &zone) {
-                tier.forget(&key).await;
-            }
-            continue;
+        for zone in &zones {
+            remove(exchange, conf, zone, &key).await;
         }
-        let (of_task, of_others, now) = (Arc::clone(&zone), purges.clone(), exchange.now());
-        let remove = move || {
-            if is_absent {
-                return Ok(true);
-            }
-            if !takes_all && !says_its_lifetime(&of_task, &key, stored, now) {
-                return Ok(false);
-            }
-            let by = By::Change(own.as_ref().map(|own| &*own.making));
-            nodes::purge(&of_task, &purges, PurgeMode::Hard, by).map(|_| true)
-        };
-        // Begins once it is foreseen.
-        let work = async move { tokio::task::spawn_blocking(remove).await };
-        let is_done = |done: &Result<_, _>| !matches!(done, Ok(Ok(false)));
-        let conf = &exchange.conf;
-        let done = purge::spread(conf, &zone, &of_others, PurgeMode::Hard, work, is_done).await;
-        if let Some((Ok(Err::<bool, StoreError>(problem)), _)) = done {
-            error::request(exchange, Level::Crit, &problem.to_string());
+    }
+}
+
+/// Removes the page of a key from a zone, as far as `*_cache_invalidate` says.
+async fn remove(exchange: &mut Exchange, conf: &Conf, zone: &Arc<Zone>, key: &Key) {
+    let takes_all = conf.cache_invalidate == Invalidate::On;
+    let own = posted(exchange).filter(|own| Arc::ptr_eq(&own.zone, zone));
+    // First: it applies to what is stored from here on; what was stored before is found.
+    zone.changed(key, takes_all, own.as_ref().map(|own| &*own.making));
+    let stored = zone.stored_of(key);
+    let purges = vec![Purge::Page(key.clone())];
+    let is_absent = stored.as_ref().is_some_and(Vec::is_empty);
+    // Other nodes may have it all the same; where pages are removed by what they say, each decides by its own.
+    if is_absent && !takes_all {
+        // This one would get it back from the tier that nodes share.
+        if let Some(tier) = nodes::tier(&exchange.conf, zone) {
+            tier.forget(key).await;
         }
+        return;
+    }
+    let (of_task, of_others, now) = (Arc::clone(zone), purges.clone(), exchange.now());
+    let page = key.clone();
+    let remove = move || {
+        if is_absent {
+            return Ok(true);
+        }
+        if !takes_all && !says_its_lifetime(&of_task, &page, stored, now) {
+            return Ok(false);
+        }
+        let by = By::Change(own.as_ref().map(|own| &*own.making));
+        nodes::purge(&of_task, &purges, PurgeMode::Hard, by).map(|_| true)
+    };
+    // Begins once it is foreseen.
+    let work = async move { tokio::task::spawn_blocking(remove).await };
+    let is_done = |done: &Result<_, _>| !matches!(done, Ok(Ok(false)));
+    let conf = &exchange.conf;
+    let done = purge::spread(conf, zone, &of_others, PurgeMode::Hard, work, is_done).await;
+    if let Some((Ok(Err::<bool, StoreError>(problem)), _)) = done {
+        error::request(exchange, Level::Crit, &problem.to_string());
     }
 }
 

@@ -34,6 +34,18 @@ pub fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u
     }
 }
 
+/// The zones that the pages of a location may be in: where variables choose one, any.
+///
+/// # Errors
+/// As [`zone`].
+pub fn zones(exchange: &mut Exchange, conf: &Conf) -> Result<Vec<Arc<Zone>>, u16> {
+    let is_chosen = conf.cache.zone().is_some_and(|name| name.as_literal().is_none());
+    match is_chosen {
+        true => Ok(exchange.conf.zones.values().cloned().collect()),
+        false => zone(exchange, conf).map(|zone| zone.into_iter().collect()),
+    }
+}
+
 /// The key of the first variant.
 pub fn primary(exchange: &mut Exchange, conf: &Conf) -> Key {
     let mut key = Scratch::take();

@@ -76,23 +76,36 @@ pub async fn run(exchange: &mut Exchange, families: &[&Family], has_rules: bool)
         error::request(exchange, Level::Error, text);
         return Outcome::Status(403);
     }
-    let zone = match conf.cache_purge.zone() {
-        Some(name) => config.zones.get(name).cloned(),
-        None => match key::zone(exchange, conf) {
-            Ok(zone) => zone,
+    let zones = match conf.cache_purge.zone() {
+        Some(name) => config.zones.get(name).cloned().into_iter().collect(),
+        None => match key::zones(exchange, conf) {
+            Ok(zones) => zones,
             Err(status) => return Outcome::Status(status),
         },
     };
-    let Some(zone) = zone else { return Outcome::Status(404) };
+    if zones.is_empty() {
+        return Outcome::Status(404);
+    }
     let (purges, shown) = purges(exchange, conf);
-    let (count, told) = match everywhere(&config, &zone, purges, PurgeMode::Hard).await {
-        Ok((counts, told)) => (counts.iter().sum(), told),
-        Err(problem) => {
-            error::request(exchange, Level::Crit, &problem.0);
-            let text = "purged pages may be back after a restart: the error log says why\n";
-            return answer(self::text(500, text.to_owned()), None);
+    let (mut count, mut told, mut is_durable) = (0, None::<Told>, true);
+    for zone in &zones {
+        match everywhere(&config, zone, purges.clone(), PurgeMode::Hard).await {
+            Ok((counts, of_bus)) => {
+                count += counts.iter().sum::<usize>();
+                if let Some(of_bus) = of_bus {
+                    told.get_or_insert_default().join(of_bus);
+                }
+            }
+            Err(problem) => {
+                error::request(exchange, Level::Crit, &problem.0);
+                is_durable = false;
+            }
         }
-    };
+    }
+    if !is_durable {
+        let text = "purged pages may be back after a restart: the error log says why\n";
+        return answer(self::text(500, text.to_owned()), None);
+    }
     exchange.cache_report = Report::default();
     let told = match told {
         Some(told) => Some(settled(&config, told).await),

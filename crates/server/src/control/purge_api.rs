@@ -286,9 +286,11 @@ async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> 
         }
         for url in with_schemes(conf, url) {
             match of_url(conf, &url) {
-                Ok(None) => {}
-                Ok(Some((zone, purges))) => {
-                    wanted.add(&zone, purges.into_iter().map(|purge| (Of::Url(number), purge)));
+                Ok((zones, purges)) => {
+                    for zone in &zones {
+                        let purges = purges.iter().cloned();
+                        wanted.add(zone, purges.map(|purge| (Of::Url(number), purge)));
+                    }
                 }
                 Err(problem) => refused = refused.or(Some(problem)),
             }
@@ -324,11 +326,11 @@ fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
     served.map(|(scheme, _)| format!("{scheme}{url}")).collect()
 }
 
-/// A zone and what is to be purged in it.
-type InZone = (Arc<Zone>, Vec<Purge>);
+/// Zones, and what is to be purged in each.
+type InZones = (Vec<Arc<Zone>>, Vec<Purge>);
 
-/// Zone and keys of a URL; `None` if no cache stands there.
-fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
+/// Zones and keys of a URL; none if no cache stands there.
+fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<InZones, String> {
     let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
     find_config::begin(&mut asked)?;
     let mut asked = match alias::plain(&asked) {
@@ -338,11 +340,11 @@ fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
                 "\"{url}\": a request for it is refused with status {status} before a cache is asked, purge by tag"
             ));
         }
-        Err(_) => return Ok(None),
+        Err(_) => return Ok(InZones::default()),
     };
     let location = conf.location(asked.location);
-    let Some(gateway) = settings::of(location) else { return Ok(None) };
-    let Ok(Some(zone)) = key::zone(&mut asked, gateway) else { return Ok(None) };
+    let Some(gateway) = settings::of(location) else { return Ok(InZones::default()) };
+    let zones = key::zones(&mut asked, gateway).unwrap_or_default();
     let mut purges = Vec::new();
     for method in [&b"GET"[..], b"HEAD"] {
         let key = key::with_method(&mut asked, gateway, method);
@@ -356,5 +358,5 @@ fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<Option<InZone>, String> {
             purges.push(meant);
         }
     }
-    Ok(Some((zone, purges)))
+    Ok((zones, purges))
 }

@@ -137,7 +137,7 @@ fn a_large_answer_reaches_a_slow_client_whole() {
 fn php_may_be_behind_tcp() {
     let folder = Folder::new();
     let origin = Origin::start_with(folder.path(), pages);
-    let (path, port) = (origin.path, free_port());
+    let (path, port) = (origin.path.clone(), free_port());
     let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     std::thread::spawn(move || {
         for mut near in listener.incoming().flatten() {

@@ -1,8 +1,9 @@
 //! Under which keys the pages of a URL are purged.
 //!
 //! A key may hold more than the URL says: a device, a language, a slice. A purge names a URL, and nothing of these. So
-//! what is stored under such a key has an alias: the key of the URL's page for a client that says nothing of itself.
-//! Which variables depend on the client is not read off the configuration: the request is tried once more without its fields.
+//! what is stored under such a key has aliases: the key of the URL's page for a client that says nothing of itself, and the
+//! URL. Which variables depend on the client is not read off the configuration: the request is tried once more without its
+//! fields.
 
 use super::key;
 use super::settings::{self, Conf};
@@ -13,29 +14,40 @@ use std::rc::Rc;
 use yorozu_cache::Key;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::request::Method;
+use yorozu_wire::h1::Version;
 
 /// What a client that says nothing of itself says: many sites refuse requests without it.
 const USER_AGENT: &[u8] = b"Mozilla/5.0 (compatible; yorozu)";
 
-/// A request for the same URL by a client that says nothing of itself.
-///
-/// # Errors
-/// The status of the answer, where it does not come to a gateway.
-pub fn plain(exchange: &Exchange) -> Result<Box<Exchange>, u16> {
+/// A request for the same URL by a client that says nothing of itself, as far as it comes: where rules refuse it, its
+/// location says which key it would have had. `None` if its path is invalid.
+pub fn plain(exchange: &Exchange) -> Option<Box<Exchange>> {
     let client = Rc::new(exchange.client.at(([127, 0, 0, 1], 0).into()));
-    unkeyed::led_to_gateway(exchange, &client, |request| {
+    let walked = unkeyed::walked(exchange, &client, |request| {
         request.become_get();
+        request.version = Version::V11;
         request.drop_content();
         request.retain_fields(|name| name.eq_ignore_ascii_case(b"host"));
+        request.normalize_authority();
         request.add_field(b"User-Agent", USER_AGENT);
-    })
+    });
+    walked.map(|(asked, _)| asked)
 }
 
-/// The alias of what is stored under the request's key, as a tag; `None` if it needs none.
-pub fn tag(exchange: &Exchange, conf: &Conf, own: &Key) -> Option<Bytes> {
+/// The aliases of what is stored under the request's key, as tags.
+pub fn tags(exchange: &Exchange, conf: &Conf, own: &Key) -> Vec<Bytes> {
+    if is_for_all(exchange, conf) {
+        return Vec::new();
+    }
+    if is_part(exchange) {
+        return vec![of_part(exchange).alias()];
+    }
     let method: &[u8] = if exchange.request.method == Method::Head { b"HEAD" } else { b"GET" };
-    let alias = of_plain(exchange, conf, method)?;
-    (alias != own.page()).then(|| alias.alias())
+    match of_plain(exchange, method) {
+        Some(key) if key == own.page() => Vec::new(),
+        Some(key) => vec![key.alias(), of_url(exchange).alias()],
+        None => vec![of_url(exchange).alias()],
+    }
 }
 
 /// The keys under which the pages of the request's URL are purged: for GET and HEAD, with what this client says and without.
@@ -43,28 +55,43 @@ pub fn keys(exchange: &mut Exchange, conf: &Conf) -> Vec<Key> {
     let mut found = Vec::new();
     for method in [&b"GET"[..], b"HEAD"] {
         let own = key::with_method(exchange, conf, method);
-        for key in [Some(own), of_plain(exchange, conf, method)].into_iter().flatten() {
+        let plain = (!is_for_all(exchange, conf)).then(|| of_plain(exchange, method)).flatten();
+        for key in [Some(own), plain].into_iter().flatten() {
             if !found.contains(&key) {
                 found.push(key);
             }
         }
     }
+    found.push(of_url(exchange));
     found
 }
 
-/// The key of the URL for a client that says nothing of itself; `None` where it is the same for all, or such a client gets to
-/// no cache.
-fn of_plain(exchange: &Exchange, conf: &Conf, method: &'static [u8]) -> Option<Key> {
-    // Rules that look at the client may have led it to another location.
-    let is_led_by_url = exchange.is_uri_as_sent && !exchange.is_internal;
-    if (is_led_by_url && is_of_url(exchange, conf)) || is_part(exchange) {
-        return None;
-    }
-    let mut plain = plain(exchange).ok()?;
+/// The key that no page has, and every page as an alias that is not under the key of a plain request: the URL, whatever the
+/// scheme.
+pub fn of_url(exchange: &Exchange) -> Key {
+    let request = &exchange.request;
+    Key::new([b"url //", &request.host[..], request.target()].concat().into())
+}
+
+/// The same of a part of another URL's page.
+fn of_part(exchange: &Exchange) -> Key {
+    let mark: &[u8] = if exchange.args.is_empty() { b"" } else { b"?" };
+    let url = [b"url //", &exchange.request.host[..], &exchange.uri, mark, &exchange.args];
+    Key::new(url.concat().into())
+}
+
+/// The key of the URL for a client that says nothing of itself; `None` where such a client gets to no cache.
+fn of_plain(exchange: &Exchange, method: &'static [u8]) -> Option<Key> {
+    let mut plain = plain(exchange)?;
     let config = Rc::clone(&plain.conf);
     let conf =
         settings::of(config.location(plain.location)).filter(|conf| conf.zone().is_some())?;
     Some(key::with_method(&mut plain, conf, method))
+}
+
+/// Whether the key holds nothing but the URL, and no rule that looks at the client can have led it here.
+fn is_for_all(exchange: &Exchange, conf: &Conf) -> bool {
+    exchange.is_uri_as_sent && !exchange.is_internal && is_of_url(exchange, conf)
 }
 
 /// Whether it is a part of another URL's page, with a URL of its own that no client asked for. Slices have that of the whole.

@@ -95,7 +95,7 @@ fn entry_head(
     let lines = purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
     let tags = purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
     let mut tags = tags.ok_or(NotStored::Tags)?;
-    tags.extend(alias::tag(exchange, conf, &plan.key));
+    tags.extend(alias::tags(exchange, conf, &plan.key));
     let vary = if conf.ignore_headers.contains(IgnoreHeaders::VARY) {
         Bytes::new()
     } else {

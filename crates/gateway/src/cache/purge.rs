@@ -161,13 +161,16 @@ fn purges(exchange: &mut Exchange, conf: &Conf) -> (Vec<Purge>, String) {
         }
         _ => alias::keys(exchange, conf),
     };
+    // `%2a` in a URL is one, too, where the key holds the decoded path.
+    let may_end = matches!(conf.cache_purge, PurgeRule::Key { .. })
+        || exchange.request.target().ends_with(b"*");
     let shown = keys.first().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    (keys.iter().map(of_key).collect(), shown.unwrap_or_default())
+    (keys.iter().map(|key| of_key(key, may_end)).collect(), shown.unwrap_or_default())
 }
 
-/// A page, or with `*` at its end every key that begins so.
-pub fn of_key(key: &Key) -> Purge {
-    match key.as_bytes().strip_suffix(b"*") {
+/// A page, or with `*` at its end every key that begins so, if it `may_end` like that.
+pub fn of_key(key: &Key, may_end: bool) -> Purge {
+    match key.as_bytes().strip_suffix(b"*").filter(|_| may_end) {
         Some(prefix) => Purge::Prefix(Bytes::copy_from_slice(prefix)),
         None => Purge::Page(key.clone()),
     }

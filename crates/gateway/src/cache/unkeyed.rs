@@ -171,18 +171,16 @@ pub fn tried(
     client: &Rc<Client>,
     change: impl FnOnce(&mut Request),
 ) -> Option<Box<Exchange>> {
-    led_to_gateway(exchange, client, change).ok()
+    let (asked, progress) = walked(exchange, client, change)?;
+    matches!(progress, Progress::Wait(_)).then_some(asked)
 }
 
-/// As [`tried`].
-///
-/// # Errors
-/// The status of the answer, where it does not come to a gateway.
-pub fn led_to_gateway(
+/// As [`tried`], with how far it came, whatever that is; `None` if its path is invalid.
+pub fn walked(
     exchange: &Exchange,
     client: &Rc<Client>,
     change: impl FnOnce(&mut Request),
-) -> Result<Box<Exchange>, u16> {
+) -> Option<(Box<Exchange>, Progress)> {
     let mut request = exchange.request.clone();
     change(&mut request);
     let (conf, client) = (Rc::clone(&exchange.conf), Rc::clone(client));
@@ -191,13 +189,10 @@ pub fn led_to_gateway(
     asked.request_id = (*exchange.id()).into();
     asked.started = exchange.started;
     asked.role = Role::Question { supposes_scripts: false };
-    find_config::begin(&mut asked).map_err(|_| 400_u16)?;
+    find_config::begin(&mut asked).ok()?;
     let start = asked.conf.engine.start;
-    match start(&mut asked) {
-        Progress::Wait(_) => Ok(asked),
-        Progress::Ready(response) => Err(response.status),
-        Progress::Close(status) => Err(status),
-    }
+    let progress = start(&mut asked);
+    Some((asked, progress))
 }
 
 /// What the request says that may not fit the URL it came for.

@@ -73,7 +73,7 @@ impl Template {
             Part::Capture(_) => false,
             Part::Variable(variable) => match variable {
                 Variable::OfUrl(_) | Variable::RequestMethod => true,
-                Variable::RequestField(name) => **name == *b"host",
+                // Also `$http_host`: as the client wrote it.
                 _ => false,
             },
         })

@@ -284,16 +284,27 @@ async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> 
         if number % URLS_AT_ONCE == URLS_AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
+        let mut is_cached = false;
         for url in with_schemes(conf, url) {
             match of_url(conf, &url) {
-                Ok((zones, purges)) => {
-                    for zone in &zones {
-                        let purges = purges.iter().cloned();
+                Ok(found) => {
+                    is_cached |= !found.zones.is_empty();
+                    for zone in &found.zones {
+                        let purges = found.purges.iter().cloned();
                         wanted.add(zone, purges.map(|purge| (Of::Url(number), purge)));
+                    }
+                    // What rules led there is in any zone.
+                    for zone in conf.zones.values() {
+                        let alias = found.alias.iter().cloned();
+                        wanted.add(zone, alias.map(|purge| (Of::Url(number), purge)));
                     }
                 }
                 Err(problem) => refused = refused.or(Some(problem)),
             }
+        }
+        if url.ends_with('*') && !is_cached {
+            let problem = || format!("\"{url}\": no cache is asked there, purge by tag");
+            refused = refused.or_else(|| Some(problem()));
         }
     }
     refused
@@ -326,30 +337,32 @@ fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
     served.map(|(scheme, _)| format!("{scheme}{url}")).collect()
 }
 
-/// Zones, and what is to be purged in each.
-type InZones = (Vec<Arc<Zone>>, Vec<Purge>);
+/// What is to be purged for a URL.
+#[derive(Default)]
+struct OfUrl {
+    /// None if no cache stands there.
+    zones: Vec<Arc<Zone>>,
+    /// In these.
+    purges: Vec<Purge>,
+    /// In every zone.
+    alias: Option<Purge>,
+}
 
-/// Zones and keys of a URL; none if no cache stands there.
-fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<InZones, String> {
+fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<OfUrl, String> {
     let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
     find_config::begin(&mut asked)?;
-    let mut asked = match alias::plain(&asked) {
-        Ok(asked) => asked,
-        Err(status @ (403 | 444)) => {
-            return Err(format!(
-                "\"{url}\": a request for it is refused with status {status} before a cache is asked, purge by tag"
-            ));
-        }
-        Err(_) => return Ok(InZones::default()),
-    };
+    let ends = url.ends_with('*');
+    let alias = Some(purge::of_key(&alias::of_url(&asked), ends));
+    let elsewhere = OfUrl { alias: alias.clone(), ..OfUrl::default() };
+    let Some(mut asked) = alias::plain(&asked) else { return Ok(elsewhere) };
     let location = conf.location(asked.location);
-    let Some(gateway) = settings::of(location) else { return Ok(InZones::default()) };
+    let Some(gateway) = settings::of(location) else { return Ok(elsewhere) };
     let zones = key::zones(&mut asked, gateway).unwrap_or_default();
     let mut purges = Vec::new();
     for method in [&b"GET"[..], b"HEAD"] {
         let key = key::with_method(&mut asked, gateway, method);
-        let meant = purge::of_key(&key);
-        if url.ends_with('*') && !matches!(meant, Purge::Prefix(_)) {
+        let meant = purge::of_key(&key, ends);
+        if ends && !zones.is_empty() && !matches!(meant, Purge::Prefix(_)) {
             return Err(format!(
                 "\"{url}\": the cache key does not end with the URL, purge by tag"
             ));
@@ -358,5 +371,5 @@ fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<InZones, String> {
             purges.push(meant);
         }
     }
-    Ok((zones, purges))
+    Ok(OfUrl { zones, purges, alias })
 }

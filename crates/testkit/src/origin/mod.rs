@@ -12,7 +12,7 @@ use plain::{serve_scgi, serve_uwsgi};
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -72,7 +72,7 @@ pub enum End {
     Closes,
 }
 
-/// A running origin; it ends with the test's process.
+/// A running origin.
 #[derive(Debug)]
 pub struct Origin {
     /// Its FastCGI socket.
@@ -123,7 +123,6 @@ impl Origin {
     pub fn start_with(folder: &Path, fallback: Fallback) -> Self {
         let path = folder.join("origin.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let http = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let work = Work {
             script: Arc::default(),
             seen: Arc::default(),
@@ -131,12 +130,13 @@ impl Origin {
             done: Arc::default(),
             looks_at_timers: Arc::default(),
             releases: Arc::default(),
+            ports: Arc::default(),
+            is_over: Arc::default(),
             fallback,
         };
-        let port = http.local_addr().unwrap().port();
-        let origin = Self { path, port, work: work.clone() };
+        let mut origin = Self { path, port: 0, work: work.clone() };
         std::thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
+            for connection in listener.incoming().flatten().take_while(|_| !work.is_over()) {
                 let work = work.begin();
                 // A client that goes away in the middle ends only its own thread.
                 std::thread::spawn(move || {
@@ -145,7 +145,7 @@ impl Origin {
                 });
             }
         });
-        origin.listen(http, |mut connection, work| {
+        origin.port = origin.listen(|mut connection, work| {
             let mut rest = Vec::new();
             let peer = peer(&connection, work);
             while serve_http(&mut connection, &peer, &mut rest, work).unwrap_or(false) {}
@@ -153,15 +153,24 @@ impl Origin {
         origin
     }
 
-    /// Serves every connection of a listener on a new thread.
-    fn listen(&self, listener: TcpListener, serve: fn(TcpStream, &Work)) {
-        let work = self.work.clone();
+    /// One more port, until the origin ends.
+    fn bind(&self) -> (TcpListener, u16) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        self.work.ports.lock().unwrap().push(port);
+        (listener, port)
+    }
+
+    /// Serves every connection to a new port on a new thread; the port.
+    fn listen(&self, serve: fn(TcpStream, &Work)) -> u16 {
+        let ((listener, port), work) = (self.bind(), self.work.clone());
         std::thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
+            for connection in listener.incoming().flatten().take_while(|_| !work.is_over()) {
                 let work = work.begin();
                 std::thread::spawn(move || serve(connection, &work));
             }
         });
+        port
     }
 
     /// Speaks HTTP/1.1 behind TLS with one of the [certificates](tls::certificates); the port.
@@ -175,11 +184,10 @@ impl Origin {
     }
 
     fn listen_tls_with(&self, certificate: &str, serve: ServeTls) -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let (listener, port) = self.bind();
         let (work, config) = (self.work.clone(), tls::server(certificate));
         std::thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
+            for connection in listener.incoming().flatten().take_while(|_| !work.is_over()) {
                 let (work, config) = (work.begin(), Arc::clone(&config));
                 std::thread::spawn(move || {
                     let tls = ServerConnection::new(config).unwrap();
@@ -200,11 +208,10 @@ impl Origin {
 
     /// Speaks HTTP/2, behind TLS with one of the [certificates](tls::certificates) or without; the port.
     pub fn listen_h2(&self, certificate: Option<&str>) -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let (listener, port) = self.bind();
         let (work, config) = (self.work.clone(), certificate.map(tls::server_of_h2));
         std::thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
+            for connection in listener.incoming().flatten().take_while(|_| !work.is_over()) {
                 let (work, config) = (work.begin(), config.clone());
                 std::thread::spawn(move || h2::serve(connection, config, &work));
             }
@@ -214,47 +221,35 @@ impl Origin {
 
     /// Speaks FastCGI over TCP; the port.
     pub fn listen_fastcgi(&self) -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        self.listen(listener, |mut connection, work| {
+        self.listen(|mut connection, work| {
             let peer = peer(&connection, work);
             while serve(&mut connection, &peer, work).unwrap_or(false) {}
-        });
-        port
+        })
     }
 
     /// Speaks uwsgi over TCP; the port.
     pub fn listen_uwsgi(&self) -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        self.listen(listener, |mut connection, work| {
+        self.listen(|mut connection, work| {
             let peer = peer(&connection, work);
             let _ = serve_uwsgi(&mut connection, &peer, work);
-        });
-        port
+        })
     }
 
     /// Speaks SCGI over TCP; the port.
     pub fn listen_scgi(&self) -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        self.listen(listener, |mut connection, work| {
+        self.listen(|mut connection, work| {
             let peer = peer(&connection, work);
             let _ = serve_scgi(&mut connection, &peer, work);
-        });
-        port
+        })
     }
 
     /// Speaks memcached's protocol; the port.
     pub fn listen_memcached(&self) -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        self.listen(listener, |mut connection, work| {
+        self.listen(|mut connection, work| {
             let mut rest = Vec::new();
             let peer = peer(&connection, work);
             while serve_memcached(&mut connection, &peer, &mut rest, work).unwrap_or(false) {}
-        });
-        port
+        })
     }
 
     /// Has KEEPALIVE said of connections that come from now on.
@@ -299,6 +294,17 @@ impl Origin {
     }
 }
 
+/// Ends the threads that listen: one more connection wakes each of them.
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.work.is_over.store(true, Ordering::Relaxed);
+        let _ = UnixStream::connect(&self.path);
+        for port in &*self.work.ports.lock().unwrap() {
+            let _ = TcpStream::connect(("127.0.0.1", *port));
+        }
+    }
+}
+
 /// What every connection of an origin needs.
 #[derive(Clone, Debug)]
 struct Work {
@@ -310,6 +316,9 @@ struct Work {
     looks_at_timers: Arc<AtomicBool>,
     /// How often held answers were let go.
     releases: Arc<(Mutex<usize>, Condvar)>,
+    /// Where it listens over TCP.
+    ports: Arc<Mutex<Vec<u16>>>,
+    is_over: Arc<AtomicBool>,
     fallback: Fallback,
 }
 
@@ -318,6 +327,10 @@ impl Work {
     fn begin(&self) -> Self {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.clone()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// The answer to a request, which counts as seen.

@@ -6,6 +6,9 @@ use md5::{Digest, Md5};
 /// What an alias begins with.
 const ALIAS: u8 = b' ';
 
+/// What the key of a URL begins with.
+pub(crate) const URL: &[u8] = b"url //";
+
 /// Which variant of a varying response: a digest of the request fields that `Vary` names.
 pub type VariantId = [u8; 16];
 
@@ -50,6 +53,12 @@ impl Key {
     /// have no spaces.
     pub fn alias(&self) -> Bytes {
         [&[ALIAS], &self.0[..]].concat().into()
+    }
+
+    /// The key that no response is stored under, and that is an alias of what a URL led to: it is purged beside the
+    /// keys that the URL has.
+    pub fn of_url(host: &[u8], target: &[&[u8]]) -> Self {
+        Self([URL, host, &target.concat()].concat().into())
     }
 
     /// The key that an [`alias`](Key::alias) names.

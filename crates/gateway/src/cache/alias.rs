@@ -69,15 +69,13 @@ pub fn keys(exchange: &mut Exchange, conf: &Conf) -> Vec<Key> {
 /// The key that no page has, and every page as an alias that is not under the key of a plain request: the URL, whatever the
 /// scheme.
 pub fn of_url(exchange: &Exchange) -> Key {
-    let request = &exchange.request;
-    Key::new([b"url //", &request.host[..], request.target()].concat().into())
+    Key::of_url(&exchange.request.host, &[exchange.request.target()])
 }
 
 /// The same of a part of another URL's page.
 fn of_part(exchange: &Exchange) -> Key {
     let mark: &[u8] = if exchange.args.is_empty() { b"" } else { b"?" };
-    let url = [b"url //", &exchange.request.host[..], &exchange.uri, mark, &exchange.args];
-    Key::new(url.concat().into())
+    Key::of_url(&exchange.request.host, &[&exchange.uri, mark, &exchange.args])
 }
 
 /// The key of the URL for a client that says nothing of itself; `None` where such a client gets to no cache.

@@ -1,6 +1,5 @@
 //! What a zone counts of itself: evictions and purges. Hits and misses are its user's to count.
 
-use crate::key::URL;
 use crate::purge_list::Purge;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,13 +75,7 @@ impl Figures {
 
     /// Counts purges, and the pages that they found.
     pub(crate) fn purge(&self, purges: &[Purge], found: usize) {
-        // What is purged beside the keys of a URL is no purge of its own.
-        let is_beside = |purge: &&Purge| match purge {
-            Purge::Page(key) => key.as_bytes().starts_with(URL),
-            Purge::Prefix(prefix) => prefix.starts_with(URL),
-            Purge::Tag(_) | Purge::All => false,
-        };
-        for purge in purges.iter().filter(|purge| !is_beside(purge)) {
+        for purge in purges.iter().filter(|purge| !purge.is_beside()) {
             self.purges[kind(purge)].fetch_add(1, Ordering::Relaxed);
         }
         self.purged.fetch_add(found as u64, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::beyond::Known;
 use crate::catalog::host_end;
 use crate::entry::EntryHead;
 use crate::index::Digest;
+use crate::key::URL;
 use crate::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
@@ -46,6 +47,15 @@ pub enum PurgeMode {
 }
 
 impl Purge {
+    /// Whether it is done beside the purge of a URL's own keys ([`Key::of_url`]), and no purge to count or show.
+    pub fn is_beside(&self) -> bool {
+        match self {
+            Self::Page(key) => key.as_bytes().starts_with(URL),
+            Self::Prefix(prefix) => prefix.starts_with(URL),
+            Self::Tag(_) | Self::All => false,
+        }
+    }
+
     /// Whether the purge matches the page.
     pub fn matches(&self, key: &Key, tags: &[Bytes]) -> bool {
         match self {

@@ -28,7 +28,11 @@ pub fn purge(
     };
     let counts = zone.purge_but(purges, mode, spared)?;
     if is_news_anyway || counts.iter().any(|count| *count > 0) {
-        viewers::tell_purges(purges, &counts, mode);
+        let found = purges.iter().zip(&counts);
+        let shown = found.filter(|(purge, count)| **count > 0 || !purge.is_beside());
+        let (purges, counts): (Vec<_>, Vec<_>) =
+            shown.map(|(purge, count)| (purge.clone(), *count)).unzip();
+        viewers::tell_purges(&purges, &counts, mode);
     }
     Ok(counts)
 }

@@ -226,16 +226,17 @@ impl Lists {
     }
 
     /// The place of a tag, a new one if it has none; none is left after four thousand million.
-    fn tag_id(&mut self, copied: &Bytes) -> Option<TagId> {
-        if let Some(id) = self.tag_ids.get(&copied[..]) {
+    fn tag_id(&mut self, text: &Bytes) -> Option<TagId> {
+        if let Some(id) = self.tag_ids.get(&text[..]) {
             return Some(*id);
         }
         let id = TagId::try_from(self.tags.vacant_key()).ok()?;
+        let is_alias = Key::of_alias(text).is_some();
         // A copy, so that the head it came from is not kept.
-        let text: Arc<[u8]> = Arc::from(&copied[..]);
+        let text: Arc<[u8]> = Arc::from(&text[..]);
         self.tags.insert(Tag { text: Arc::clone(&text), names: HashSet::new() });
         self.tag_ids.insert(Arc::clone(&text), id);
-        if Key::of_alias(copied).is_some() {
+        if is_alias {
             self.aliases.insert(Arc::clone(&text));
         }
         self.bytes += text.len() + TAG_BYTES;

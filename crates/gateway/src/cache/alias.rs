@@ -42,8 +42,9 @@ pub fn tags(exchange: &Exchange, conf: &Conf, own: &Key) -> Vec<Bytes> {
     if is_part(exchange) {
         return vec![of_part(exchange).alias()];
     }
-    let method: &[u8] = if exchange.request.method == Method::Head { b"HEAD" } else { b"GET" };
-    match of_plain(exchange, method) {
+    let method: &'static [u8] =
+        if exchange.request.method == Method::Head { b"HEAD" } else { b"GET" };
+    match in_cache(exchange, |plain, conf| key::with_method(plain, conf, method)) {
         Some(key) if key == own.page() => Vec::new(),
         Some(key) => vec![key.alias(), of_url(exchange).alias()],
         None => vec![of_url(exchange).alias()],
@@ -52,15 +53,14 @@ pub fn tags(exchange: &Exchange, conf: &Conf, own: &Key) -> Vec<Bytes> {
 
 /// The keys under which the pages of the request's URL are purged: for GET and HEAD, with what this client says and without.
 pub fn keys(exchange: &mut Exchange, conf: &Conf) -> Vec<Key> {
-    let mut found = Vec::new();
-    for method in [&b"GET"[..], b"HEAD"] {
-        let own = key::with_method(exchange, conf, method);
-        let plain = (!is_for_all(exchange, conf)).then(|| of_plain(exchange, method)).flatten();
-        for key in [Some(own), plain].into_iter().flatten() {
-            if !found.contains(&key) {
-                found.push(key);
-            }
-        }
+    let mut found = key::of_get_and_head(exchange, |exchange| key::primary(exchange, conf));
+    if !is_for_all(exchange, conf) {
+        let plain = in_cache(exchange, |plain, conf| {
+            key::of_get_and_head(plain, |plain| key::primary(plain, conf))
+        });
+        let mut others = plain.unwrap_or_default();
+        others.retain(|key| !found.contains(key));
+        found.append(&mut others);
     }
     found.push(of_url(exchange));
     found
@@ -78,13 +78,12 @@ fn of_part(exchange: &Exchange) -> Key {
     Key::of_url(&exchange.request.host, &[&exchange.uri, mark, &exchange.args])
 }
 
-/// The key of the URL for a client that says nothing of itself; `None` where such a client gets to no cache.
-fn of_plain(exchange: &Exchange, method: &'static [u8]) -> Option<Key> {
+/// What `work` finds out of the [`plain`] request, with the settings of the cache it gets to; `None` if it gets to none.
+fn in_cache<T>(exchange: &Exchange, work: impl FnOnce(&mut Exchange, &Conf) -> T) -> Option<T> {
     let mut plain = plain(exchange)?;
     let config = Rc::clone(&plain.conf);
-    let conf =
-        settings::of(config.location(plain.location)).filter(|conf| conf.zone().is_some())?;
-    Some(key::with_method(&mut plain, conf, method))
+    let conf = settings::of(config.location(plain.location))?;
+    conf.zone().is_some().then(|| work(&mut plain, conf))
 }
 
 /// Whether the key holds nothing but the URL, and no rule that looks at the client can have led it here.

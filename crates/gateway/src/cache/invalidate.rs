@@ -48,8 +48,9 @@ async fn remove(exchange: &mut Exchange, conf: &Conf, zone: &Arc<Zone>, key: &Ke
     let is_absent = stored.as_ref().is_some_and(Vec::is_empty);
     // Other nodes may have it all the same; where pages are removed by what they say, each decides by its own.
     if is_absent && !takes_all {
-        // This one would get it back from the tier that nodes share.
-        if let Some(tier) = nodes::tier(&exchange.conf, zone) {
+        // This one would get it back from the tier that nodes share; no page is there under the key of a URL.
+        let tier = nodes::tier(&exchange.conf, zone).filter(|_| !purges[0].is_beside());
+        if let Some(tier) = tier {
             tier.forget(key).await;
         }
         return;

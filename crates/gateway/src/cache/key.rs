@@ -61,6 +61,13 @@ pub fn with_method(exchange: &mut Exchange, conf: &Conf, method: &'static [u8]) 
     as_method(exchange, method, |exchange| primary(exchange, conf))
 }
 
+/// What `key` makes of the request as a GET and as a HEAD; one key where they are the same.
+pub fn of_get_and_head(exchange: &mut Exchange, key: impl Fn(&mut Exchange) -> Key) -> Vec<Key> {
+    let get = as_method(exchange, b"GET", &key);
+    let head = as_method(exchange, b"HEAD", &key);
+    if get == head { vec![get] } else { vec![get, head] }
+}
+
 /// Does `work` while the request has another method.
 pub fn as_method<T>(
     exchange: &mut Exchange,

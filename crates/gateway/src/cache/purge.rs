@@ -153,11 +153,7 @@ fn purges(exchange: &mut Exchange, conf: &Conf) -> (Vec<Purge>, String) {
     }
     let keys = match &conf.cache_purge {
         PurgeRule::Key { key: template, .. } => {
-            let mut spelled = |method| {
-                key::as_method(exchange, method, |exchange| Key::new(template.value(exchange)))
-            };
-            let (get, head) = (spelled(b"GET"), spelled(b"HEAD"));
-            if get == head { vec![get] } else { vec![get, head] }
+            key::of_get_and_head(exchange, |exchange| Key::new(template.value(exchange)))
         }
         _ => alias::keys(exchange, conf),
     };

@@ -358,18 +358,11 @@ fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<OfUrl, String> {
     let location = conf.location(asked.location);
     let Some(gateway) = settings::of(location) else { return Ok(elsewhere) };
     let zones = key::zones(&mut asked, gateway).unwrap_or_default();
-    let mut purges = Vec::new();
-    for method in [&b"GET"[..], b"HEAD"] {
-        let key = key::with_method(&mut asked, gateway, method);
-        let meant = purge::of_key(&key, ends);
-        if ends && !zones.is_empty() && !matches!(meant, Purge::Prefix(_)) {
-            return Err(format!(
-                "\"{url}\": the cache key does not end with the URL, purge by tag"
-            ));
-        }
-        if !purges.contains(&meant) {
-            purges.push(meant);
-        }
+    let keys = key::of_get_and_head(&mut asked, |asked| key::primary(asked, gateway));
+    let purges: Vec<_> = keys.iter().map(|key| purge::of_key(key, ends)).collect();
+    let are_prefixes = purges.iter().all(|purge| matches!(purge, Purge::Prefix(_)));
+    if ends && !zones.is_empty() && !are_prefixes {
+        return Err(format!("\"{url}\": the cache key does not end with the URL, purge by tag"));
     }
     Ok(OfUrl { zones, purges, alias })
 }

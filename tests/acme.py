@@ -415,8 +415,11 @@ def test_the_issuer_says_when_to_renew():
                 server.stop()
                 server.start()
                 until('a renewal', lambda: is_issued(server.port, 'a.example', root) not in (None, first))
-                # It was ordered in the place of the other one, which may be replaced once.
-                assert 'retrying without "replaces"' not in server.log(), server.log()
+                # It was ordered in the place of the other one, which may be replaced once. Pebble does not find a serial
+                # number whose DER begins with a zero (RFC 9773, section 4.1, wants that sent): one of 256.
+                serial = details(first, '-serial').removeprefix('serial=')
+                is_found = serial[0] < '8'
+                equal('retrying without "replaces"' not in server.log(), is_found, server.log())
 
 
 def ahead(seconds):

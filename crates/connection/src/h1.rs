@@ -258,6 +258,10 @@ impl Connection {
         exchange.status = status;
         log(exchange);
         let _ = write::flush(self).await;
+        let core = exchange.conf.location(exchange.location).http_core();
+        if matches!(status, 408 | 444) && core.reset_timedout_connection {
+            self.io.reset_on_close();
+        }
         Next::Close
     }
 

@@ -36,6 +36,12 @@ pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
                 None => return Progress::Ready(response),
             },
             Outcome::Wait(pending) => return Progress::Wait(pending),
+            Outcome::Status(status) if exchange.redirects.has_stub => {
+                return Progress::Close(status);
+            }
+            Outcome::Redirect(response) if exchange.redirects.has_stub => {
+                return Progress::Close(response.status);
+            }
             Outcome::Redirect(response) => match error_page::find(exchange, response.status) {
                 Some(next) => {
                     let location = response.location.as_ref();

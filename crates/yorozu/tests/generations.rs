@@ -5,9 +5,10 @@
 mod shared;
 
 use nix::sys::signal::Signal;
-use shared::{get, log, pages, signal, until, yorozu};
+use shared::{frame, get, log, pages, signal, until, yorozu};
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -299,4 +300,102 @@ fn many_servers_leave_nothing_behind_however_they_came() {
     // there once more, and after four rounds four times.
     let bound = of_start.0 + of_start.0 / 4 + 16 * MEGABYTE;
     assert!(rounds.iter().all(|(large, small)| large.0 <= bound && small.0 <= bound), "{bound}");
+}
+
+/// A client of HTTP/2 whose streams have no window: the content of an answer waits until there is one.
+struct Streams(TcpStream);
+
+impl Streams {
+    fn connect(port: u16) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        stream.write_all(&frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])).unwrap();
+        Self(stream)
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.0.write_all(&frame(kind, flags, stream, payload)).unwrap();
+    }
+
+    fn ask(&mut self, stream: u32, path: &str) {
+        let length = u8::try_from(path.len()).unwrap();
+        let head = [&[0x82, 0x86, 0x04, length], path.as_bytes(), &[0x41, 1, b'a']].concat();
+        self.send(1, 5, stream, &head);
+    }
+
+    /// The next frame that is neither of SETTINGS nor WINDOW_UPDATE: its kind, flags, stream and payload; `None` at the end.
+    fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).ok()?;
+            let [_, high, low, kind, flags, a, b, c, d] = head;
+            let mut payload = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+            self.0.read_exact(&mut payload).unwrap();
+            if kind != 4 && kind != 8 {
+                return Some((kind, flags, u32::from_be_bytes([a, b, c, d]), payload));
+            }
+        }
+    }
+
+    /// Expects a GOAWAY: the last stream that it names.
+    fn told(&mut self) -> u32 {
+        let (kind, _, _, payload) = self.next().unwrap();
+        assert_eq!((kind, payload.len(), &payload[4..]), (7, 8, &[0; 4][..]));
+        u32::from_be_bytes(*payload.first_chunk().unwrap())
+    }
+
+    /// Expects the head of a stream's answer: whether that is all of it.
+    fn answered(&mut self, wanted: u32) -> bool {
+        let (kind, flags, stream, _) = self.next().unwrap();
+        assert_eq!((kind, stream), (1, wanted));
+        flags & 1 == 1
+    }
+
+    /// Takes the content that waits.
+    fn finish(mut self, stream: u32) {
+        self.send(8, 0, stream, &[0, 0, 1, 0]);
+        assert_eq!(self.next(), Some((0, 1, stream, b"page".to_vec())));
+        assert_eq!(self.next(), None);
+    }
+}
+
+/// RFC 9113, section 6.8: "A server that is attempting to gracefully shut down a connection SHOULD send an initial GOAWAY
+/// frame with the last stream identifier set to 2^31-1".
+#[test]
+fn what_an_http_2_client_asks_while_it_is_told_of_a_reload_is_answered() {
+    const TEXT: &str = "server { listen 127.0.0.1:$port; http2 on; keepalive_timeout 60s;
+        location / { return 200 page; } location = /empty { return 204; } }";
+    let folder = Folder::new();
+    let server = Server::start(&yorozu(), folder.path(), TEXT);
+    let mut idle = Streams::connect(server.port);
+    idle.ask(1, "/empty");
+    assert!(idle.answered(1));
+    let [mut first, mut silent] = [(); 2].map(|()| {
+        let mut client = Streams::connect(server.port);
+        client.ask(1, "/");
+        assert!(!client.answered(1));
+        client
+    });
+    let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
+    reload(&server, &folder, &text);
+    // As nginx: it has nothing under way.
+    assert_eq!((idle.told(), idle.next()), (1, None));
+    assert_eq!(first.told(), (1 << 31) - 1);
+    let (kind, flags, _, ping) = first.next().unwrap();
+    assert_eq!((kind, flags), (6, 0));
+    // What crosses the first GOAWAY.
+    first.ask(3, "/empty");
+    assert!(first.answered(3));
+    first.send(6, 1, 0, b"another.");
+    first.send(6, 1, 0, &ping);
+    assert_eq!(first.told(), 3);
+    first.ask(5, "/empty");
+    first.send(6, 0, 0, b"are you?");
+    assert_eq!(first.next(), Some((6, 1, 0, b"are you?".to_vec())), "no answer to stream 5");
+    first.finish(1);
+    // A client that does not answer the PING has a second.
+    assert_eq!((silent.told(), silent.next().unwrap().0), ((1 << 31) - 1, 6));
+    assert_eq!(silent.told(), 1);
+    silent.finish(1);
 }

@@ -4,7 +4,7 @@
 
 mod shared;
 
-use shared::{log, until, yorozu};
+use shared::{frame, log, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -27,11 +27,6 @@ fn server(folder: &Folder, send_timeout: Duration) -> Server {
             send_timeout.as_millis()
         ),
     )
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// The start of a connection whose streams may send `window` bytes each, and requests for a path.

@@ -1,6 +1,6 @@
 //! What a client sends on a connection, frame by frame.
 
-use super::streams::Streams;
+use super::streams::{FAREWELL, Streams};
 use bytes::{Buf as _, BytesMut};
 use std::rc::Rc;
 use yorozu_wire::h2::frame::{self, Broken, Code, Frame, Head, PREFACE, flag, kind};
@@ -35,6 +35,8 @@ pub(super) struct Incoming {
     has_preface: bool,
     /// Whether the client knows our settings.
     pub(super) is_settled: bool,
+    /// Whether the client answered the PING behind the first GOAWAY.
+    pub(super) knows_end: bool,
     /// All bytes, and those of fields and content; the client's.
     bytes: u64,
     useful: u64,
@@ -55,6 +57,7 @@ impl Incoming {
             block_bytes_max,
             has_preface: false,
             is_settled: false,
+            knows_end: false,
             bytes: 0,
             useful: 0,
         }
@@ -178,6 +181,10 @@ impl Incoming {
             }
             Frame::Ping(content) => {
                 streams.pong(content);
+                Ok(())
+            }
+            Frame::Pong(content) => {
+                self.knows_end |= content == FAREWELL;
                 Ok(())
             }
             Frame::WindowUpdate(more) => streams.widen(head.stream, more),

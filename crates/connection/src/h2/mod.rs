@@ -136,6 +136,8 @@ enum Event {
     Silent,
     /// The server stops, or has another configuration.
     Drain,
+    /// The client knows that the connection ends, or had time to.
+    Told,
     /// The client took nothing for `send_timeout`.
     Stalled,
     /// The client is gone.
@@ -148,6 +150,8 @@ enum Event {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum End {
     Open,
+    /// A first GOAWAY was sent, which names no stream: what the client begins before it knows is answered.
+    Announced { until: Instant },
     /// GOAWAY was sent: no further stream is answered.
     Agreed,
     /// It was sent for an error: nothing is read any more.
@@ -162,7 +166,7 @@ struct Loop {
     worker: Rc<dyn Host>,
     /// Those of the head that is read; kept for its allocation.
     fields: FieldList,
-    /// Bounds how long there may be no stream.
+    /// Bounds how long there may be no stream, and how long the client may take to know of the end.
     sleep: Option<Pin<Box<Sleep>>>,
     /// Bounds how long the client may take nothing; most never need it.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -223,7 +227,8 @@ impl Loop {
                 }
                 Event::Broken(code, text) => self.refuse(code, text),
                 Event::Silent if self.end != End::Open => return,
-                Event::Silent | Event::Drain => self.end(),
+                Event::Silent | Event::Told => self.end(),
+                Event::Drain => self.announce_end(),
                 Event::Stalled => return self.give_up(),
                 Event::Gone => return,
                 Event::Drained if !self.lingers => return,
@@ -237,12 +242,31 @@ impl Loop {
         }
     }
 
+    /// Tells a client to go that may be about to begin a stream. One without streams is told as nginx tells it.
+    fn announce_end(&mut self) {
+        if self.streams.count() == 0 {
+            return self.end();
+        }
+        self.end = End::Announced { until: Instant::now() + limits::H2_FAREWELL };
+        self.streams.announce_end();
+    }
+
     /// Tells the client to go; what has begun is finished.
     fn end(&mut self) {
-        if self.end == End::Open {
+        if self.is_open() {
             (self.end, self.quiet_since) = (End::Agreed, None);
             self.streams.go_away(Code::NO_ERROR);
         }
+    }
+
+    /// Whether the client is being told of the end.
+    fn is_announced(&self) -> bool {
+        matches!(self.end, End::Announced { .. })
+    }
+
+    /// Whether new streams are answered.
+    fn is_open(&self) -> bool {
+        self.end == End::Open || self.is_announced()
     }
 
     /// Ends the connection of a client that breaks the protocol, or asks too much.
@@ -273,6 +297,9 @@ impl Loop {
                     Ok(Some(block)) => {
                         self.steps += 1;
                         return Poll::Ready(Event::Fields(block));
+                    }
+                    Ok(None) if self.is_announced() && self.incoming.knows_end => {
+                        return Poll::Ready(Event::Told);
                     }
                     Ok(None) => {}
                     Err((code, text)) => return Poll::Ready(Event::Broken(code, text)),
@@ -319,6 +346,9 @@ impl Loop {
         if self.poll_stalled(context).is_ready() {
             return Poll::Ready(Event::Stalled);
         }
+        if let End::Announced { until } = self.end {
+            return self.poll_until(until, context).map(|()| Event::Told);
+        }
         if self.streams.count() > 0 {
             self.quiet_since = None;
             self.handle.is_idle.set(false);
@@ -332,14 +362,19 @@ impl Loop {
             self.incoming.rest();
             self.streams.rest();
             self.fields = FieldList::default();
-            let end = now + timeout;
-            match &mut self.sleep {
-                Some(sleep) => sleep.as_mut().reset(end),
-                none => *none = Some(Box::pin(tokio::time::sleep_until(end))),
-            }
+            return self.poll_until(now + timeout, context).map(|()| Event::Silent);
         }
         let sleep = self.sleep.as_mut().expect("set with the moment");
         sleep.as_mut().poll(context).map(|()| Event::Silent)
+    }
+
+    /// Ready at this moment.
+    fn poll_until(&mut self, end: Instant, context: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        if sleep.deadline() != end {
+            sleep.as_mut().reset(end);
+        }
+        sleep.as_mut().poll(context)
     }
 
     /// Ready when the client has taken nothing for `send_timeout`, even if it asked for more.
@@ -386,7 +421,7 @@ impl Loop {
         let bounds = Bounds::of_streams(first_core(&conf, &self.client));
         let id = block.stream;
         let known = self.streams.known(id);
-        if known == Known::New && self.end == End::Open {
+        if known == Known::New && self.is_open() {
             self.streams.note(id);
         }
         let (incoming, list) = (&mut self.incoming, &mut self.fields);
@@ -424,7 +459,7 @@ impl Loop {
                 }
             }
             // The client was told that it will not be answered.
-            Known::New if self.end != End::Open => self.streams.ignore(id),
+            Known::New if !self.is_open() => self.streams.ignore(id),
             Known::New => self.request(conf, block, &bounds),
         }
         true

@@ -168,7 +168,7 @@ impl H2Codec {
                 self.line.idle("window update")?;
                 self.line.widen(head.stream, more)?;
             }
-            Frame::SettingsAck | Frame::Other => self.line.idle("other")?,
+            Frame::SettingsAck | Frame::Pong(_) | Frame::Other => self.line.idle("other")?,
             Frame::Data(_) | Frame::Headers(_) | Frame::Continuation(_) => {
                 unreachable!("read before")
             }

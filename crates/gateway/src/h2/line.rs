@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use tokio::sync::Notify;
 use yorozu_kernel::exchange::engine::Later;
 use yorozu_wire::h2::frame::{
-    self, Head, PAYLOAD_BYTES, PREFACE, WINDOW_BYTES, WINDOW_MAX, flag, kind, setting,
+    self, Head, PAYLOAD_BYTES, PREFACE, STREAM_MAX, WINDOW_BYTES, WINDOW_MAX, flag, kind, setting,
 };
 use yorozu_wire::h2::hpack::{Decoder, NO_TABLE, Stop};
 
@@ -15,8 +15,6 @@ const IDLE_FRAMES_MAX: u32 = 1000;
 /// What may wait to be said, in bytes: a peer that asks much and reads nothing is left. Chosen: more than
 /// [`IDLE_FRAMES_MAX`] answers.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
-/// The highest number of a stream (RFC 9113, section 5.1.1).
-const STREAM_MAX: u32 = (1 << 31) - 1;
 /// A window of ours that is smaller is opened again.
 const WINDOW_LOW: i64 = WINDOW_MAX / 4;
 

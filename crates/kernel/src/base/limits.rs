@@ -16,6 +16,9 @@ pub const H2_FRAME_BYTES: usize = 16 * 1024;
 pub const H2_SMALL_BYTES: usize = 1460;
 /// How long an HTTP/2 stream stays open whose response is over before its request is; chosen.
 pub const H2_LINGERING: Duration = Duration::from_millis(100);
+/// How long a client may take to answer the PING behind the first GOAWAY of an HTTP/2 connection; chosen: streams that it
+/// began before it knew are answered meanwhile.
+pub const H2_FAREWELL: Duration = Duration::from_secs(1);
 /// How long the end of an HTTP/3 stream is waited for behind a head that announces no content; chosen: clients send it with
 /// the head, or at once.
 pub const H3_END_WAIT: Duration = Duration::from_millis(10);

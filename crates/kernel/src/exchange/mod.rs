@@ -84,6 +84,8 @@ pub struct Redirects {
     pub has_error_page: bool,
     /// The status an `error_page` was entered with; 0 where its page decides.
     pub error_status: Option<u16>,
+    /// Whether an error of the server's own ends the subrequest without a page: who asks has something in its place.
+    pub has_stub: bool,
     /// The status by which a filter replaced the response: an `error_page` for it is still to be followed.
     pub refused: Option<u16>,
 }
@@ -95,6 +97,7 @@ impl Default for Redirects {
             is_cycle: false,
             has_error_page: false,
             error_status: None,
+            has_stub: false,
             refused: None,
         }
     }

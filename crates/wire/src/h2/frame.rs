@@ -8,6 +8,8 @@ pub const HEAD_BYTES: usize = 9;
 pub const PAYLOAD_BYTES: usize = 16 * 1024;
 /// Largest window (section 6.9.1), in bytes.
 pub const WINDOW_MAX: i64 = (1 << 31) - 1;
+/// The highest number of a stream (RFC 9113, section 5.1.1).
+pub const STREAM_MAX: u32 = (1 << 31) - 1;
 /// A window before anything is said of it (section 6.9.2), in bytes.
 pub const WINDOW_BYTES: i64 = 65_535;
 
@@ -128,6 +130,8 @@ pub enum Frame<'a> {
     SettingsAck,
     /// To be sent back.
     Ping([u8; 8]),
+    /// The answer to a PING.
+    Pong([u8; 8]),
     /// Room for this many bytes more.
     WindowUpdate(u32),
     /// The peer's farewell: the last stream of ours that it worked on or may work on, and why it goes.
@@ -192,7 +196,7 @@ pub fn read<'a>(head: &Head, payload: &'a [u8]) -> Result<Frame<'a>, Broken> {
             for_connection("PING frame of a stream")?;
             let is_other = size("PING frame of incorrect length");
             let content = payload.try_into().map_err(|_| is_other)?;
-            if head.has(flag::ACK) { Frame::Other } else { Frame::Ping(content) }
+            if head.has(flag::ACK) { Frame::Pong(content) } else { Frame::Ping(content) }
         }
         kind::GOAWAY => {
             for_connection("GOAWAY frame of a stream")?;
@@ -304,7 +308,7 @@ mod tests {
             Ok(Frame::Headers(b"h"))
         );
         assert_eq!(of(kind::WINDOW_UPDATE, 0, 0, &[128, 0, 0, 9]), Ok(Frame::WindowUpdate(9)));
-        assert_eq!(of(kind::PING, flag::ACK, 0, b"12345678"), Ok(Frame::Other));
+        assert_eq!(of(kind::PING, flag::ACK, 0, b"12345678"), Ok(Frame::Pong(*b"12345678")));
         let farewell = Frame::Goaway(5, Code::ENHANCE_YOUR_CALM);
         assert_eq!(of(kind::GOAWAY, 0, 0, b"\x80\0\0\x05\0\0\0\x0bwhy"), Ok(farewell));
         assert_eq!(of(200, 255, 7, b"anything"), Ok(Frame::Other));

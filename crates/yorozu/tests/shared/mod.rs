@@ -145,3 +145,9 @@ impl Drop for Stranger {
         until("its end", || !is_alive(self.0));
     }
 }
+
+/// A frame of HTTP/2 (RFC 9113, section 4.1).
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}

@@ -3,7 +3,10 @@
 use super::broken::{idle, other_length, too_large_window};
 use super::{Ended, Entry, Streams};
 use std::task::Waker;
-use yorozu_wire::h2::frame::{self, Broken, Code, WINDOW_MAX, flag, kind, setting};
+use yorozu_wire::h2::frame::{self, Broken, Code, STREAM_MAX, WINDOW_MAX, flag, kind, setting};
+
+/// What the PING behind the first GOAWAY says.
+pub(in crate::h2) const FAREWELL: [u8; 8] = *b"farewell";
 
 impl Streams {
     /// A piece of a body; `bytes`: what it counts, with its padding.
@@ -144,6 +147,14 @@ impl Streams {
 
     pub(in crate::h2) fn pong(&self, content: [u8; 8]) {
         self.0.borrow_mut().out.frame(kind::PING, flag::ACK, 0, &content);
+    }
+
+    /// Says that no stream above the last one will be answered, once the client has heard of it: it answers the PING
+    /// (RFC 9113, section 6.8).
+    pub(in crate::h2) fn announce_end(&self) {
+        let mut state = self.0.borrow_mut();
+        state.out.go_away(STREAM_MAX, Code::NO_ERROR);
+        state.out.frame(kind::PING, 0, 0, &FAREWELL);
     }
 
     /// Says that no stream above the last one will be answered.

@@ -7,6 +7,7 @@ mod broken;
 mod client;
 
 pub(super) use answer::Body;
+pub(super) use client::FAREWELL;
 use broken::{TOO_LARGE_WINDOW, too_large_window};
 
 use super::out::Out;

@@ -70,11 +70,7 @@ impl Included {
             let (status, mut stream) = (self.asked.conf.engine.content)(&mut self.asked).await;
             // As nginx: of content that is said to be empty nothing passes its filter.
             let is_filtered = status >= 300 || stream.announced != Some(0);
-            let first = match (&self.stub, status) {
-                (Some(_), 300..) => None,
-                _ => stream.next_bytes().await?,
-            };
-            match (first, self.stub) {
+            match (stream.next_bytes().await?, self.stub) {
                 (Some(first), _) => {
                     sink.put(first).await?;
                     sink.append(&mut stream).await
@@ -370,6 +366,7 @@ impl Page {
         let Some(asked) = self.exchange.subrequest(&path) else { return Ok(Err(Failure(None))) };
         let mut asked = Box::new(asked);
         asked.args = args;
+        asked.redirects.has_stub = stub.is_some();
         *asked.states.of() = Rc::clone(&self.shared);
         asked.charset.clone_from(&self.exchange.charset);
         if let Some(variable) = command.get("set") {

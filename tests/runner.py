@@ -54,6 +54,16 @@ def test_failures_are_told_with_the_command_that_repeats_them():
         assert part.how_to_repeat('b') == f'bash {folder}/script b'
 
 
+def test_the_end_of_a_run_says_why_a_test_failed():
+    with Folder() as folder:
+        said = '\n'.join(f'line {number}' for number in range(9))
+        part = outcome(folder, f'echo "FAILED  a  0.1 s"; echo "{said}"; echo "ok      b  0.1 s"; echo "1 passed, 1 failed"; exit 1')
+        assert part.why('a') == [f'line {number}' for number in range(3, 9)], part.why('a')
+        part = outcome(folder, f'echo "FAILED  a::b  0.1 s"; echo; echo "---- a::b stdout ----"; echo; echo "{said}"; echo "stack backtrace:"; '
+                       'echo "  0: main"; echo "0 passed, 1 failed"; exit 1')
+        assert part.why('a::b') == [f'line {number}' for number in range(6)], part.why('a::b')
+
+
 def test_what_hangs_ends_with_what_it_began():
     part = fails('echo "ok      a  0.1 s"; trap "" INT TERM; setsid sh -c "trap \'\' INT TERM HUP; sleep 4321" & sleep 4321', 'was not over after', 1)
     assert part.passed == 1 and 'left behind, and ended: ' in part.text, part.text

@@ -17,6 +17,8 @@ JOBS = int(os.environ.get('JOBS', 0)) or 2 + CORES
 # A change is judged by what it did, not by what was drawn.
 SEED = os.environ.get('SEED') or '1'
 COUNTS = re.compile(r'^(\d+) passed, (\d+) failed(?:, (\d+) ignored)?$', re.M)
+# What the end of a run repeats of a test that failed.
+LINES_MAX, LINE_MAX = 6, 240
 TEST = re.compile(r'^(ok    |FAILED)  (\S.*?)  ([\d.]+) s$', re.M)
 
 
@@ -90,6 +92,14 @@ class Part:
     def how_to_repeat(self, test):
         """The command that runs a test by itself, or all of them."""
         return self.again.format(test=test) if test[0] != '(' else self.again.replace(' -- --exact', '').format(test='').strip()
+
+    def why(self, test):
+        """What a failed test said, for those who see the end of a run alone: the end of a traceback, the begin of a panic."""
+        name = re.escape(test)
+        raised = re.search(rf'^FAILED  {name}  [\d.]+ s\n(.*?)(?=^(?:ok    |FAILED)  |^---- |^\d+ passed, |\Z)', self.text, re.M | re.S)
+        panicked = re.search(rf'^---- {name} stdout ----\n(.*?)(?=^---- |^failures:|^stack backtrace:|\Z)', self.text, re.M | re.S)
+        said = [[line[:LINE_MAX] for line in found.group(1).splitlines() if line.strip()] if found else [] for found in (raised, panicked)]
+        return said[0][-LINES_MAX:] + said[1][:LINES_MAX]
 
     def counts(self):
         ignored = f', {self.ignored} ignored' if self.ignored else ''
@@ -320,6 +330,7 @@ class Run:
             print('\nfailed')
         for part, test in failures:
             print(f'  {part.name}: {test}\n      {part.how_to_repeat(test)}')
+            print(''.join(f'          {line}\n' for line in part.why(test)), end='')
         passed, failed, ignored = (sum(getattr(part, kind) for part in self.done) for kind in ('passed', 'failed', 'ignored'))
         cpu = sum(part.cpu for part in self.done)
         print(f'\n{len(self.done)} parts, {time.monotonic() - self.begun:.0f} s, {cpu:.0f} s of CPU')

@@ -151,7 +151,9 @@ enum Event {
 enum End {
     Open,
     /// A first GOAWAY was sent, which names no stream: what the client begins before it knows is answered.
-    Announced { until: Instant },
+    Announced {
+        until: Instant,
+    },
     /// GOAWAY was sent: no further stream is answered.
     Agreed,
     /// It was sent for an error: nothing is read any more.
@@ -259,7 +261,7 @@ impl Loop {
         }
     }
 
-    /// Whether the client is being told of the end.
+    /// Whether the first GOAWAY was sent, and not the last one.
     fn is_announced(&self) -> bool {
         matches!(self.end, End::Announced { .. })
     }

@@ -7,8 +7,8 @@ mod broken;
 mod client;
 
 pub(super) use answer::Body;
-pub(super) use client::FAREWELL;
 use broken::{TOO_LARGE_WINDOW, too_large_window};
+pub(super) use client::FAREWELL;
 
 use super::out::Out;
 use crate::transport::Transport;

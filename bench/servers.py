@@ -1,5 +1,5 @@
 """The servers that are measured, each with its configuration, and what stands behind them."""
-import os, pathlib, re, shutil, signal, socket, subprocess, sys, time
+import os, pathlib, re, shutil, signal, socket, struct, subprocess, sys, time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -222,6 +222,66 @@ class Floor(Server):
 
 class ClosingFloor(Floor):
     endings = ('close',)
+
+
+class ProxyFloor(Server):
+    """Two reads and two writes, for the gateway of the same name: what yorozu sends to an upstream and to a client, nothing looked at."""
+
+    path = '/proxy/page'
+
+    def asked(self):
+        """Where requests go, what goes there, and how many bytes come for it."""
+        request = b'GET /page HTTP/1.1\r\nHost: web\r\n\r\n'
+        with socket.create_connection(('127.0.0.1', self.peers.web_port)) as upstream:
+            upstream.sendall(request)
+            file = upstream.makefile('rb')
+            head = b''.join(iter(file.readline, b'\r\n')) + b'\r\n'
+        return self.peers.web_port, request, len(head) + PAGE_BYTES
+
+    def answer(self):
+        return PAGE_BYTES * b'x'
+
+    def write_configuration(self):
+        self.place, request, self.bytes = self.asked()
+        content = self.answer()
+        head = ('HTTP/1.1 200 OK\r\nServer: floor/0.0.0\r\nDate: Thu, 26 Nov 2026 04:00:00 GMT\r\nContent-Type: text/html; charset=UTF-8\r\n'
+                f'Content-Length: {len(content)}\r\nConnection: keep-alive\r\n\r\n')
+        (self.folder / 'answer').write_bytes(head.encode() + content)
+        (self.folder / 'request').write_bytes(request)
+
+    def command(self):
+        return [ROOT / 'target/release/yorozu-floor', self.port, self.folder / 'answer', 'ask', self.place, self.folder / 'request', self.bytes]
+
+    def warm(self):
+        self.answers(' 200 ', self.url(), len(self.answer()))
+
+
+class PhpFloor(ProxyFloor):
+    path = '/php/small.php'
+
+    def asked(self):
+        names = re.findall(r'^fastcgi_param +(\S+) +([^;]+);', (ROOT / 'presets/fastcgi_params').read_text(), re.M)
+        values = {name: value for name, value in names if not value.startswith('$')}
+        values |= dict(REQUEST_METHOD='GET', SCRIPT_NAME=self.path, REQUEST_URI=self.path, DOCUMENT_URI=self.path, DOCUMENT_ROOT=str(self.peers.folder),
+                       SERVER_PROTOCOL='HTTP/1.1', REQUEST_SCHEME='http', REMOTE_ADDR='127.0.0.1', REMOTE_PORT='40000', SERVER_ADDR='127.0.0.1',
+                       SERVER_PORT=str(self.port), SERVER_NAME='', QUERY_STRING='', CONTENT_TYPE='', CONTENT_LENGTH='',
+                       HTTP_HOST=f'127.0.0.1:{self.port}', SCRIPT_FILENAME=f'{self.peers.folder}/small.php')
+        pairs = b''.join(struct.pack('>BI' if len(value) > 127 else '>BB', len(name), len(value) | (1 << 31 if len(value) > 127 else 0))
+                         + name.encode() + value.encode() for name, value in values.items())
+        # FastCGI 1.0, section 3: FCGI_BEGIN_REQUEST of a responder that keeps its connection, FCGI_PARAMS, FCGI_STDIN, FCGI_END_REQUEST.
+        record = lambda kind, content: struct.pack('>BBHHBB', 1, kind, 1, len(content), 0, 0) + content
+        request = record(1, struct.pack('>HB5x', 1, 1)) + record(4, pairs) + record(4, b'') + record(5, b'')
+        with socket.socket(socket.AF_UNIX) as upstream:
+            upstream.connect(str(self.peers.php_socket))
+            upstream.sendall(request)
+            file, count, kind = upstream.makefile('rb'), 0, 0
+            while kind != 3:
+                _, kind, _, length, padding, _ = struct.unpack('>BBHHBB', file.read(8))
+                count += 8 + len(file.read(length + padding))
+        return self.peers.php_socket, request, count
+
+    def answer(self):
+        return b'Hello from PHP'
 
 
 class Varnish(Server):

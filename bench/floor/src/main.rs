@@ -3,6 +3,12 @@
 //!
 //! `yorozu-floor PORT FILE [close]` answers everything that comes on loopback with the bytes of the file, and with `close`
 //! ends the connection then.
+//!
+//! `yorozu-floor PORT FILE ask WHERE REQUEST BYTES` is the least that a gateway can cost: it sends the bytes of the file
+//! REQUEST to WHERE (a port on loopback, or the path of a socket) for everything that comes, over a connection that is kept,
+//! and answers when BYTES have come from there.
+
+mod ask;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::HashMap;
@@ -10,19 +16,26 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 
+const USAGE: &str = "usage: yorozu-floor PORT FILE [close | ask WHERE REQUEST BYTES]";
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 const EVENTS_MAX: usize = 512;
 
 fn main() -> io::Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let (Some(port), Some(file)) = (arguments.next(), arguments.next()) else {
-        return Err(io::Error::other("usage: yorozu-floor PORT FILE [close]"));
-    };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [port, file, rest @ ..] = &*arguments else { return Err(io::Error::other(USAGE)) };
     let port = port.parse().map_err(|_| io::Error::other(format!("\"{port}\" is not a port")))?;
-    let response = std::fs::read(&file)?;
+    let response = std::fs::read(file)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     listener.set_nonblocking(true)?;
-    serve(&listener, &response, arguments.next().as_deref() == Some("close"))
+    match rest {
+        [] => serve(&listener, &response, false),
+        [word] if word == "close" => serve(&listener, &response, true),
+        [word, place, request, bytes] if word == "ask" => {
+            let bytes = bytes.parse().map_err(|_| io::Error::other(USAGE))?;
+            ask::serve(&listener, &response, place, &std::fs::read(request)?, bytes)
+        }
+        _ => Err(io::Error::other(USAGE)),
+    }
 }
 
 fn serve(listener: &TcpListener, response: &[u8], closes: bool) -> io::Result<()> {

@@ -7,9 +7,10 @@ use crate::protocol::family::{Family, Spoken, family_settings};
 use crate::protocol::fault::Conditions;
 use crate::protocol::{Gateway, Protocol, spoken_by};
 use bytes::Bytes;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 use yorozu_conf::value;
+use yorozu_kernel::base::address;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
@@ -68,7 +69,7 @@ impl Setting for Bind {
             (_, other) => return Err(args.invalid_parameter(other)),
         };
         let address = Template::compile(args.word(0), args.env)?;
-        if address.as_literal().is_some_and(|text| bind_address(&text).is_none()) {
+        if address.as_literal().is_some_and(|text| address::with_port(&text).is_none()) {
             return Err(ValueError(format!("invalid address \"{}\"", args.text(0))));
         }
         if is_transparent {
@@ -98,12 +99,6 @@ impl Setting for RequestBuffering {
             None => Err(args.invalid_value_must_be(word, "\"on\", \"off\" or \"chunked\"")),
         }
     }
-}
-
-/// An address with or without port; any free port without.
-pub fn bind_address(text: &[u8]) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 0)))
 }
 
 family_settings! {

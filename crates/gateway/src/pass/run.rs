@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use yorozu_kernel::base::{tasks, turn};
+use yorozu_kernel::base::{address, tasks, turn};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::body_failed::body_failed;
 use yorozu_kernel::exchange::conf::LocationConf;
@@ -154,7 +154,7 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
     };
     let Way { location, protocol, gateway } = way;
     let from = gateway.bind.0.as_ref().map(|bind| bind.address.value(exchange));
-    let from = from.and_then(|address| super::directives::bind_address(&address));
+    let from = from.and_then(|address| address::with_port(&address));
     let selector = selector(exchange, upstream);
     let content = match gateway.pass_request_body {
         true => exchange.body.content(is_live),

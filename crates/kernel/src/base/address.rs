@@ -1,8 +1,10 @@
 //! Addresses as configurations and requests write them.
 
+use memchr::memchr;
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use yorozu_conf::value;
 
 /// Bytes of the largest UDP payload that the route to an address takes from here; networks behind it may take less. `None` if
 /// the system does not say.
@@ -101,6 +103,31 @@ fn v6(text: &[u8]) -> Option<Ipv6Addr> {
     Some(words.into())
 }
 
+/// An address with or without a port; the port is 0 without.
+///
+/// # Source
+/// nginx, `ngx_parse_addr_port`; brackets without a port since 1.27.3.
+pub fn with_port(text: &[u8]) -> Option<SocketAddr> {
+    if let Some(ip) = ip(text) {
+        return Some((ip, 0).into());
+    }
+    let (host, port) = match text.strip_prefix(b"[") {
+        Some(rest) => {
+            let (host, behind) = rest.split_at(memchr(b']', rest)?);
+            match behind {
+                b"]" => return Some((ip(host)?, 0).into()),
+                _ => (host, behind.strip_prefix(b"]:")?),
+            }
+        }
+        None => {
+            let (host, behind) = text.split_at(memchr(b':', text)?);
+            (host, &behind[1..])
+        }
+    };
+    let port = u16::try_from(value::number(port)?).ok().filter(|port| *port > 0)?;
+    Some((ip(host)?, port).into())
+}
+
 /// Socket addresses of `host[:port]` that can be asked.
 pub fn resolve_peer(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'static str> {
     match text.split(':').next() {
@@ -143,6 +170,25 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'stati
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_come_with_and_without_ports() {
+        let shown = |text: &str| with_port(text.as_bytes()).map(|address| address.to_string());
+        assert_eq!(shown("192.0.2.1").as_deref(), Some("192.0.2.1:0"));
+        assert_eq!(shown("192.0.2.1:80").as_deref(), Some("192.0.2.1:80"));
+        assert_eq!(shown("2001:db8::1").as_deref(), Some("[2001:db8::1]:0"));
+        assert_eq!(shown("[2001:db8::1]").as_deref(), Some("[2001:db8::1]:0"));
+        assert_eq!(shown("[2001:db8::1]:80").as_deref(), Some("[2001:db8::1]:80"));
+        assert_eq!(shown("[192.0.2.01]:080").as_deref(), Some("192.0.2.1:80"));
+        assert_eq!(shown("192.0.2.1:0"), None);
+        assert_eq!(shown("192.0.2.1:+80"), None);
+        assert_eq!(shown("192.0.2.1:65536"), None);
+        assert_eq!(shown("[2001:db8::1]x"), None);
+        assert_eq!(shown("[[2001:db8::1]]"), None);
+        assert_eq!(shown("[2001:db8::1"), None);
+        assert_eq!(shown("unknown"), None);
+        assert_eq!(shown(""), None);
+    }
 
     #[test]
     fn octets_may_begin_with_zeros() {

@@ -2,9 +2,7 @@
 
 use super::Exchange;
 use crate::base::address;
-use memchr::memchr;
 use std::net::{IpAddr, SocketAddr};
-use yorozu_conf::value;
 
 /// Fields that a proxy leaves.
 const OF_PROXIES: [&[u8]; 7] = [
@@ -46,7 +44,7 @@ pub fn named(
         let mut rest = Some(line);
         while let Some(list) = rest {
             let (before, text) = last_member(list);
-            let Some(address) = parse(text) else { return found };
+            let Some(address) = address::with_port(text) else { return found };
             found = Some(address);
             if !is_recursive || !is_trusted(address.ip()) {
                 return found;
@@ -71,52 +69,10 @@ fn last_member(list: &[u8]) -> (Option<&[u8]>, &[u8]) {
     }
 }
 
-/// An address with or without a port; the port is 0 without.
-///
-/// # Source
-/// nginx, `ngx_parse_addr_port`; brackets without a port since 1.27.3.
-fn parse(text: &[u8]) -> Option<SocketAddr> {
-    if let Some(ip) = address::ip(text) {
-        return Some((ip, 0).into());
-    }
-    let (host, port) = match text.strip_prefix(b"[") {
-        Some(rest) => {
-            let (host, behind) = rest.split_at(memchr(b']', rest)?);
-            match behind {
-                b"]" => return Some((address::ip(host)?, 0).into()),
-                _ => (host, behind.strip_prefix(b"]:")?),
-            }
-        }
-        None => {
-            let (host, behind) = text.split_at(memchr(b':', text)?);
-            (host, &behind[1..])
-        }
-    };
-    let port = u16::try_from(value::number(port)?).ok().filter(|port| *port > 0)?;
-    Some((address::ip(host)?, port).into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn addresses_come_with_and_without_ports() {
-        let shown = |text: &str| parse(text.as_bytes()).map(|address| address.to_string());
-        assert_eq!(shown("192.0.2.1").as_deref(), Some("192.0.2.1:0"));
-        assert_eq!(shown("192.0.2.1:80").as_deref(), Some("192.0.2.1:80"));
-        assert_eq!(shown("2001:db8::1").as_deref(), Some("[2001:db8::1]:0"));
-        assert_eq!(shown("[2001:db8::1]").as_deref(), Some("[2001:db8::1]:0"));
-        assert_eq!(shown("[2001:db8::1]:80").as_deref(), Some("[2001:db8::1]:80"));
-        assert_eq!(shown("[192.0.2.01]:080").as_deref(), Some("192.0.2.1:80"));
-        assert_eq!(shown("192.0.2.1:0"), None);
-        assert_eq!(shown("192.0.2.1:65536"), None);
-        assert_eq!(shown("[2001:db8::1]x"), None);
-        assert_eq!(shown("[[2001:db8::1]]"), None);
-        assert_eq!(shown("[2001:db8::1"), None);
-        assert_eq!(shown("unknown"), None);
-        assert_eq!(shown(""), None);
-    }
     #[test]
     fn spaces_and_commas_part_members() {
         let members = |list: &'static str| {

@@ -202,7 +202,7 @@ def ordered(kept):
 def page(kept, folder):
     out = ['# Measured by `make bench`\n\n', '\n'.join(machines(kept)) + '.\n\n',
            'CPU time per request in microseconds of the whole process tree, median (least–most). The floor is '
-           '`bench/floor`: the bytes that yorozu sends, with one read and one write. "failed": some answer was none, '
+           '`bench/floor`: the bytes that yorozu sends, with one read and one write, or two where an upstream is asked. "failed": some answer was none, '
            'and what was done instead is not compared.\n\n']
     servers = [name for name in NAMES if any(name in row['rounds'] for row in kept['rows'].values())]
     for group, title in GROUPS.items():

@@ -5,6 +5,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use std::cell::Cell;
 use std::fmt;
 use yorozu_cache::PurgeMode;
+use yorozu_http::uri::split_authority;
 
 /// Most purges of one request.
 pub(super) const PURGES_MAX: usize = 10_000;
@@ -126,7 +127,7 @@ impl<'de> Visitor<'de> for BatchVisitor<'_> {
         let batch = Batch {
             urls: urls.unwrap_or_default(),
             tags: tags.unwrap_or_default(),
-            host: host.flatten().unwrap_or_default().to_lowercase(),
+            host: host.flatten().map(as_requests_name_it).transpose()?.unwrap_or_default(),
             zone: zone.flatten(),
             all: all.unwrap_or(false),
             mode: if soft.unwrap_or(false) { PurgeMode::Soft } else { PurgeMode::Hard },
@@ -140,6 +141,19 @@ impl<'de> Visitor<'de> for BatchVisitor<'_> {
         }
         Ok(batch)
     }
+}
+
+/// A host in the form that tags have it in: that of requests, without port or dot at the end.
+fn as_requests_name_it<E: Error>(host: String) -> Result<String, E> {
+    if host.is_empty() {
+        return Ok(host);
+    }
+    let found = split_authority(host.as_bytes());
+    let found = found.and_then(|(host, _)| String::from_utf8(host.into_owned()).ok());
+    found.ok_or_else(|| {
+        let host: String = host.chars().take(PROBLEM_MAX / 2).collect();
+        E::custom(format_args!("\"{host}\" is not a host"))
+    })
 }
 
 /// What is to be purged: each counts.
@@ -199,6 +213,9 @@ mod tests {
         let soft = r#"{"tags": ["a"], "host": "WWW.x", "zone": null, "soft": true}"#;
         let Batches(one, is_list) = Batches::parse(soft.as_bytes()).unwrap();
         assert_eq!((one[0].host.as_str(), one[0].mode), ("www.x", PurgeMode::Soft));
+        let host = |text: &str| Batches::parse(format!(r#"{{"tags": ["a"], "host": "{text}"}}"#).as_bytes());
+        assert_eq!(host("Www.x.:8080").unwrap().0[0].host, "www.x");
+        assert!(host("a/b").unwrap_err().contains("\"a/b\" is not a host"));
         assert_eq!((one[0].zone.as_ref(), is_list), (None, false));
         let list = format!(r#"[{soft}, {{"urls": ["/"]}}]"#);
         assert!(

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use slab::Slab;
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,8 +107,8 @@ struct Lists {
     tag_ids: HashMap<Arc<[u8]>, TagId>,
     /// The tags among them that are aliases.
     aliases: BTreeSet<Arc<[u8]>>,
-    /// What stood before a NUL in any tag: the hosts that tags belong to.
-    hosts: BTreeSet<Bytes>,
+    /// What stands before a NUL in any tag: the hosts that tags belong to, and how many tags each has.
+    hosts: BTreeMap<Bytes, usize>,
     /// What names and tags take.
     bytes: usize,
 }
@@ -187,7 +187,7 @@ impl Catalog {
             return with(tag);
         }
         let of_host = |host: &Bytes| -> Vec<Key> { with(&[&host[..], tag].concat()) };
-        lists.hosts.iter().flat_map(of_host).collect()
+        lists.hosts.keys().flat_map(of_host).collect()
     }
 
     /// A key, its further variants, and the keys of which it is an alias.
@@ -241,11 +241,24 @@ impl Lists {
         }
         self.bytes += text.len() + TAG_BYTES;
         if let Some(at) = host_end(&text) {
-            if !self.hosts.contains(&text[..at]) {
-                self.hosts.insert(Bytes::copy_from_slice(&text[..at]));
+            match self.hosts.get_mut(&text[..at]) {
+                Some(tags) => *tags += 1,
+                None => {
+                    self.hosts.insert(Bytes::copy_from_slice(&text[..at]), 1);
+                }
             }
         }
         Some(id)
+    }
+
+    /// A tag is gone; its host goes with its last one.
+    fn remove_from_host(&mut self, tag: &[u8]) {
+        let Some(host) = host_end(tag).map(|at| &tag[..at]) else { return };
+        let Some(tags) = self.hosts.get_mut(host) else { return };
+        *tags -= 1;
+        if *tags == 0 {
+            self.hosts.remove(host);
+        }
     }
 
     fn remove(&mut self, key: &[u8]) {
@@ -258,6 +271,7 @@ impl Lists {
                 let tag = self.tags.remove(id as usize);
                 self.tag_ids.remove(&tag.text);
                 self.aliases.remove(&tag.text);
+                self.remove_from_host(&tag.text);
                 self.bytes -= tag.text.len() + TAG_BYTES;
             } else if is_sparse(tag.names.len(), tag.names.capacity()) {
                 tag.names.shrink_to_fit();

@@ -1,18 +1,23 @@
 //! Under which keys the pages of a URL are purged.
 //!
-//! A key may hold more than the URL says: a device, a language, a slice. A purge names a URL, and nothing of these. So
-//! what is stored under such a key has aliases: the key of the URL's page for a client that says nothing of itself, and the
-//! URL. Which variables depend on the client is not read off the configuration: the request is tried once more without its
-//! fields.
+//! A purge names a URL. Keys that hold nothing but what the URL says are made of it, whatever rules lead its clients where:
+//! all such keys of the configuration, in their zones ([`by_url`]). A page under any other key - a device, a language, a
+//! slice, another method - has aliases: the URL, and the key of its page for a client that says nothing of itself. Which
+//! of the two a page is follows from the same list, so none is missed.
 
-use super::key;
 use super::settings::{self, Conf};
-use super::unkeyed;
+use super::{drop_args, key, unkeyed};
 use crate::protocol;
 use bytes::Bytes;
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::rc::Rc;
-use yorozu_cache::Key;
+use std::sync::Arc;
+use yorozu_cache::{Key, Zone};
+use yorozu_http::uri::normalize;
+use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::Exchange;
+use yorozu_kernel::exchange::conf::{Config, LocationConf};
 use yorozu_kernel::exchange::request::Method;
 use yorozu_wire::h1::Version;
 
@@ -34,42 +39,70 @@ pub fn plain(exchange: &Exchange) -> Option<Box<Exchange>> {
     walked.map(|(asked, _)| asked)
 }
 
-/// The aliases of what is stored under the request's key, as tags.
-pub fn tags(exchange: &Exchange, conf: &Conf, own: &Key) -> Vec<Bytes> {
-    if is_for_all(exchange, conf) {
-        return Vec::new();
-    }
+/// The aliases of what is stored in a zone under the request's key, as tags.
+pub fn tags(exchange: &Exchange, zone: &Arc<Zone>, own: &Key) -> Vec<Bytes> {
     if is_part(exchange) {
         return vec![of_part(exchange).alias()];
     }
+    let own = own.page();
+    if is_found_by_url(exchange, zone, &own) {
+        return Vec::new();
+    }
+    let mut found = vec![of_url(exchange)];
+    let (path, args) = path_and_args(exchange);
+    if !args.is_empty() && memchr::memmem::find(own.as_bytes(), args).is_none() {
+        // Whatever the arguments: it is the page of all of them.
+        found.push(Key::of_url(&exchange.request.host, &[&path]));
+    }
     let method: &'static [u8] =
         if exchange.request.method == Method::Head { b"HEAD" } else { b"GET" };
-    match in_cache(exchange, |plain, conf| key::with_method(plain, conf, method)) {
-        Some(key) if key == own.page() => Vec::new(),
-        Some(key) => vec![key.alias(), of_url(exchange).alias()],
-        None => vec![of_url(exchange).alias()],
-    }
+    let plain = in_cache(exchange, |plain, conf| key::with_method(plain, conf, method));
+    found.extend(plain.filter(|plain| *plain != own));
+    found.iter().map(Key::alias).collect()
 }
 
-/// The keys under which the pages of the request's URL are purged: for GET and HEAD, with what this client says and without.
+/// The keys of a location under which the pages of the request's URL are purged: for GET and HEAD, with what this client
+/// says and without. [`elsewhere`] has the others.
 pub fn keys(exchange: &mut Exchange, conf: &Conf) -> Vec<Key> {
     let mut found = key::of_get_and_head(exchange, |exchange| key::primary(exchange, conf));
-    if !is_for_all(exchange, conf) {
-        let plain = in_cache(exchange, |plain, conf| {
-            key::of_get_and_head(plain, |plain| key::primary(plain, conf))
-        });
-        let mut others = plain.unwrap_or_default();
-        others.retain(|key| !found.contains(key));
-        found.append(&mut others);
-    }
-    found.push(of_url(exchange));
+    let plain = in_cache(exchange, |plain, conf| {
+        key::of_get_and_head(plain, |plain| key::primary(plain, conf))
+    });
+    let mut others = plain.unwrap_or_default();
+    others.retain(|key| !found.contains(key));
+    found.append(&mut others);
     found
 }
 
-/// The key that no page has, and every page as an alias that is not under the key of a plain request: the URL, whatever the
-/// scheme.
+/// What else is purged for the request's URL, zone by zone: keys that hold nothing but the URL, wherever rules lead its
+/// clients, and the URL, which other pages have as an alias.
+pub fn elsewhere(exchange: &Exchange) -> Vec<(Arc<Zone>, Key)> {
+    let mut found = by_url(exchange, |asked, conf| {
+        key::of_get_and_head(asked, |asked| key::primary(asked, conf))
+    });
+    let alias = of_url(exchange);
+    found.extend(exchange.conf.zones.values().map(|zone| (Arc::clone(zone), alias.clone())));
+    found
+}
+
+/// The key that no page has, and every page as an alias whose key holds more than the URL: the URL, whatever the scheme and
+/// the spelling of its path.
 pub fn of_url(exchange: &Exchange) -> Key {
-    Key::of_url(&exchange.request.host, &[exchange.request.target()])
+    let (path, args) = path_and_args(exchange);
+    let mark: &[u8] = if args.is_empty() { b"" } else { b"?" };
+    Key::of_url(&exchange.request.host, &[&path, mark, args])
+}
+
+/// The path that a request was sent for, decoded, and its arguments as they were sent.
+fn path_and_args(exchange: &Exchange) -> (Cow<'_, [u8]>, &[u8]) {
+    let target = exchange.request.target();
+    let end = memchr::memchr(b'?', target).unwrap_or(target.len());
+    let args = target.get(end + 1..).unwrap_or_default();
+    let path = match normalize(&target[..end], true) {
+        Ok(normalized) => Cow::Owned(normalized.path),
+        Err(_) => Cow::Borrowed(&target[..end]),
+    };
+    (path, args)
 }
 
 /// The same of a part of another URL's page.
@@ -86,9 +119,52 @@ fn in_cache<T>(exchange: &Exchange, work: impl FnOnce(&mut Exchange, &Conf) -> T
     conf.zone().is_some().then(|| work(&mut plain, conf))
 }
 
-/// Whether the key holds nothing but the URL, and no rule that looks at the client can have led it here.
-fn is_for_all(exchange: &Exchange, conf: &Conf) -> bool {
-    exchange.is_uri_as_sent && !exchange.is_internal && is_of_url(exchange, conf)
+/// Whether a purge of the URL finds the page by its key.
+fn is_found_by_url(exchange: &Exchange, zone: &Arc<Zone>, own: &Key) -> bool {
+    let is_asked = exchange.request.method.is_get_or_head();
+    // Only so is it found by the beginning of its URL, too.
+    if !is_asked || !own.as_bytes().ends_with(exchange.request.target()) {
+        return false;
+    }
+    let found = by_url(exchange, |asked, conf| vec![key::primary(asked, conf)]);
+    found.iter().any(|(of, key)| Arc::ptr_eq(of, zone) && key == own)
+}
+
+/// For each zone and each key that holds nothing but what URLs say, what `keys` makes of the request's URL.
+fn by_url(
+    exchange: &Exchange,
+    keys: impl Fn(&mut Exchange, &Conf) -> Vec<Key>,
+) -> Vec<(Arc<Zone>, Key)> {
+    let config = Rc::clone(&exchange.conf);
+    let mut asked = exchange.shadow();
+    let mut found: Vec<(Arc<Zone>, Key)> = Vec::new();
+    for id in config.keyed_by_url.get_or_init(|| keyed_by_url(&config)) {
+        let Some(conf) = settings::of(config.location(*id)) else { continue };
+        asked.location = *id;
+        let keys = keys(&mut asked, conf);
+        for zone in key::zones(&mut asked, conf).unwrap_or_default() {
+            for key in &keys {
+                let is_known = |(of, known): &(_, _)| Arc::ptr_eq(of, &zone) && known == key;
+                if !found.iter().any(is_known) {
+                    found.push((Arc::clone(&zone), key.clone()));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// One location of each zone and such a key.
+fn keyed_by_url(config: &Config) -> Box<[LocationId]> {
+    let mut seen = HashSet::new();
+    let is_new = |location: &&LocationConf| {
+        let Some(conf) = settings::of(location) else { return false };
+        let dropped = location.of::<drop_args::Conf>();
+        conf.zone().is_some()
+            && is_of_url(location, conf)
+            && seen.insert(format!("{:?} {:?} {dropped:?}", conf.cache, conf.cache_key))
+    };
+    config.locations.iter().filter(is_new).map(|location| location.id).collect()
 }
 
 /// Whether it is a part of another URL's page, with a URL of its own that no client asked for. Slices have that of the whole.
@@ -97,11 +173,11 @@ fn is_part(exchange: &Exchange) -> bool {
 }
 
 /// Whether the key can be told to hold nothing but the URL.
-fn is_of_url(exchange: &Exchange, conf: &Conf) -> bool {
+fn is_of_url(location: &LocationConf, conf: &Conf) -> bool {
     match &conf.cache_key {
         Some(template) => template.is_of_url(),
         None => {
-            let protocol = protocol::of(exchange.conf.location(exchange.location));
+            let protocol = protocol::of(location);
             protocol.is_none_or(|protocol| !protocol.family().has_default_key)
         }
     }

@@ -3,7 +3,7 @@
 use super::directives::IgnoreHeaders;
 use super::plan::Plan;
 use super::settings::{self, Conf};
-use super::{collector, entry, freshness, key, storing};
+use super::{collector, entry, freshness, key, purge, storing};
 use crate::protocol::codec::Head;
 use crate::protocol::fault::Conditions;
 use bytes::Bytes;
@@ -231,9 +231,15 @@ pub fn revalidated(
         true => Err(NotStored::Vary),
         false => entry::may_be_stored(exchange, conf, head, &plan),
     };
+    let has_tags = purge::TAG_FIELDS.iter().any(|name| head.field(name).is_some());
+    let tags = match has_tags {
+        true => entry::tags(exchange, head, &plan),
+        false => Ok(entry.head.tags.clone()),
+    };
     exchange.pass.put(plan);
     let mut renewed = entry.head.clone();
     let fresh = judged.and_then(|is_authorized| {
+        renewed.tags = tags?;
         update_fields(conf, shown(exchange), &mut renewed);
         renewed_freshness(conf, head, &renewed, arrived_at, is_authorized)
     });

@@ -76,6 +76,15 @@ pub(super) fn may_be_stored(
     Ok(objections.is_some_and(|objections| objections.is_authorized))
 }
 
+/// The tags that an answer gives its page, and the aliases of that.
+pub(super) fn tags(exchange: &Exchange, head: &Head, plan: &Plan) -> Result<Vec<Bytes>, NotStored> {
+    let lines = purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
+    let tags = purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
+    let mut tags = tags.ok_or(NotStored::Tags)?;
+    tags.extend(alias::tags(exchange, &plan.zone, &plan.key));
+    Ok(tags)
+}
+
 /// What is stored about the answer beside its body.
 fn entry_head(
     exchange: &mut Exchange,
@@ -92,10 +101,7 @@ fn entry_head(
     };
     let now = turn::unix_millis();
     let fresh = freshness::freshness(head, conf, now, is_authorized)?;
-    let lines = purge::TAG_FIELDS.iter().flat_map(|name| head.values(name));
-    let tags = purge::tags(&exchange.request.host, lines.map(|line| &line[..]));
-    let mut tags = tags.ok_or(NotStored::Tags)?;
-    tags.extend(alias::tags(exchange, conf, &plan.key));
+    let tags = tags(exchange, head, plan)?;
     let vary = if conf.ignore_headers.contains(IgnoreHeaders::VARY) {
         Bytes::new()
     } else {

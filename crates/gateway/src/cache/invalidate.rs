@@ -20,21 +20,31 @@ use yorozu_kernel::logging::error::{self, Level};
 /// # Source
 /// RFC 9111, section 4.4. nginx does not do it.
 pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
-    let method = exchange.request.method_text();
-    let is_unsafe = !is_safe(method) && !conf.cache_methods.admits(method);
-    let is_asked = conf.cache_invalidate != Invalidate::Off;
-    if !is_asked || !is_unsafe || !(200..400).contains(&status) {
+    if !is_due(exchange, conf) || !(200..400).contains(&status) {
         return;
     }
     let zones = key::zones(exchange, conf).unwrap_or_default();
     if zones.is_empty() {
         return;
     }
-    for key in alias::keys(exchange, conf) {
-        for zone in &zones {
-            remove(exchange, conf, zone, &key).await;
+    let keys = alias::keys(exchange, conf);
+    let own = zones.iter().flat_map(|zone| keys.iter().map(|key| (Arc::clone(zone), key.clone())));
+    let mut pages: Vec<_> = own.collect();
+    for (zone, key) in alias::elsewhere(exchange) {
+        if !pages.iter().any(|(of, known)| Arc::ptr_eq(of, &zone) && *known == key) {
+            pages.push((zone, key));
         }
     }
+    for (zone, key) in &pages {
+        remove(exchange, conf, zone, key).await;
+    }
+}
+
+/// Whether stored pages may go with what the upstream answers to the request.
+pub fn is_due(exchange: &Exchange, conf: &Conf) -> bool {
+    let method = exchange.request.method_text();
+    let is_unsafe = !is_safe(method) && !conf.cache_methods.admits(method);
+    is_unsafe && conf.cache_invalidate != Invalidate::Off && conf.zone().is_some()
 }
 
 /// Removes the page of a key from a zone, as far as `*_cache_invalidate` says.
@@ -48,10 +58,12 @@ async fn remove(exchange: &mut Exchange, conf: &Conf, zone: &Arc<Zone>, key: &Ke
     let is_absent = stored.as_ref().is_some_and(Vec::is_empty);
     // Other nodes may have it all the same; where pages are removed by what they say, each decides by its own.
     if is_absent && !takes_all {
-        // This one would get it back from the tier that nodes share; no page is there under the key of a URL.
-        let tier = nodes::tier(&exchange.conf, zone).filter(|_| !purges[0].is_beside());
-        if let Some(tier) = tier {
-            tier.forget(key).await;
+        // This one would get it back from the tier that nodes share; under the key of a URL no page is there, but pages
+        // may have it as an alias.
+        match nodes::tier(&exchange.conf, zone) {
+            Some(tier) if purges[0].is_beside() => tier.leave(key),
+            Some(tier) => tier.forget(key).await,
+            None => {}
         }
         return;
     }

@@ -86,10 +86,10 @@ pub async fn run(exchange: &mut Exchange, families: &[&Family], has_rules: bool)
     if zones.is_empty() {
         return Outcome::Status(404);
     }
-    let (purges, shown) = purges(exchange, conf);
+    let (purges, shown) = purges(exchange, conf, &zones);
     let (mut count, mut told, mut is_durable) = (0, None::<Told>, true);
-    for zone in &zones {
-        match everywhere(&config, zone, purges.clone(), PurgeMode::Hard).await {
+    for (zone, purges) in purges {
+        match everywhere(&config, &zone, purges, PurgeMode::Hard).await {
             Ok((counts, of_bus)) => {
                 count += counts.iter().sum::<usize>();
                 if let Some(of_bus) = of_bus {
@@ -146,22 +146,54 @@ fn is_allowed(exchange: &Exchange, rule: &PurgeRule, has_rules: bool) -> bool {
     }
 }
 
-/// What the request's key means, for GET and HEAD; and the key as text.
-fn purges(exchange: &mut Exchange, conf: &Conf) -> (Vec<Purge>, String) {
+/// What the request's key means in these zones, for GET and HEAD, and what else its URL means in any; and the key as text.
+fn purges(exchange: &mut Exchange, conf: &Conf, zones: &[Arc<Zone>]) -> (InZones, String) {
+    let mut found = InZones::default();
     if let PurgeRule::Method { takes_all: true, .. } = conf.cache_purge {
-        return (vec![Purge::All], "everything".to_owned());
+        zones.iter().for_each(|zone| found.add(zone, Purge::All));
+        return (found, "everything".to_owned());
     }
-    let keys = match &conf.cache_purge {
+    let (keys, elsewhere) = match &conf.cache_purge {
         PurgeRule::Key { key: template, .. } => {
-            key::of_get_and_head(exchange, |exchange| Key::new(template.value(exchange)))
+            let key = |exchange: &mut Exchange| Key::new(template.value(exchange));
+            (key::of_get_and_head(exchange, key), Vec::new())
         }
-        _ => alias::keys(exchange, conf),
+        _ => (alias::keys(exchange, conf), alias::elsewhere(exchange)),
     };
     // `%2a` in a URL is one, too, where the key holds the decoded path.
     let may_end = matches!(conf.cache_purge, PurgeRule::Key { .. })
         || exchange.request.target().ends_with(b"*");
+    for zone in zones {
+        keys.iter().for_each(|key| found.add(zone, of_key(key, may_end)));
+    }
+    for (zone, key) in &elsewhere {
+        found.add(zone, of_key(key, may_end));
+    }
     let shown = keys.first().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    (keys.iter().map(|key| of_key(key, may_end)).collect(), shown.unwrap_or_default())
+    (found, shown.unwrap_or_default())
+}
+
+/// Purges by zone, each once.
+#[derive(Debug, Default)]
+pub struct InZones(Vec<(Arc<Zone>, Vec<Purge>)>);
+
+impl InZones {
+    pub fn add(&mut self, zone: &Arc<Zone>, purge: Purge) {
+        match self.0.iter_mut().find(|(known, _)| Arc::ptr_eq(known, zone)) {
+            Some((_, purges)) if purges.contains(&purge) => {}
+            Some((_, purges)) => purges.push(purge),
+            None => self.0.push((Arc::clone(zone), vec![purge])),
+        }
+    }
+}
+
+impl IntoIterator for InZones {
+    type Item = (Arc<Zone>, Vec<Purge>);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
 }
 
 /// A page, or with `*` at its end every key that begins so, if it `may_end` like that.

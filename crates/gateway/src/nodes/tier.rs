@@ -282,8 +282,13 @@ impl Tier {
         let server = self.server_of(&name);
         let removed = self.ask(server, Command::Delete(name)).await;
         if !matches!(removed, Some(Answer::Done(_))) {
-            self.bus.mark_here(&self.zone, Purge::Page(key.clone()));
+            self.leave(key);
         }
+    }
+
+    /// Keeps this node from finding pages of before under this key, and with it as an alias. Other nodes do not hear of it.
+    pub fn leave(&self, key: &Key) {
+        self.bus.mark_here(&self.zone, Purge::Page(key.clone()));
     }
 
     /// Asks to be the one node that makes a page.

@@ -217,8 +217,11 @@ async fn fetch_for_client(
     job: &Job<'_>,
     conf: Settings<'_>,
 ) -> Option<Result<Box<Fetched>, Fault>> {
-    let is_watching =
-        !cache::is_cacheable(job.exchange) && !conf.ignore_client_abort && !conf.stores();
+    let is_watching = !cache::is_cacheable(job.exchange)
+        && !conf.ignore_client_abort
+        && !conf.stores()
+        // What the upstream has changed is not to be served as it was, because a client did not wait to be told.
+        && !cache::invalidate::is_due(job.exchange, conf.cache);
     let client = match &*job.live.borrow() {
         Some(body) => body.source(),
         None => job.exchange.body.source(),

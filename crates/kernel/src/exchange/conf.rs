@@ -12,6 +12,7 @@ use crate::logging::error_log::ErrorLogs;
 use crate::logging::level::Level;
 use bytes::Bytes;
 use std::any::Any;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -179,12 +180,15 @@ pub struct WorkerConf {
     released: fn(),
     /// Where this worker's last paths belong.
     pub locations_found: Memo,
+    /// A location for each zone and cache key that holds nothing but what URLs say; found when they are first asked for.
+    pub keyed_by_url: OnceCell<Box<[LocationId]>>,
 }
 
 impl WorkerConf {
     pub fn new(config: Arc<Config>, released: fn()) -> Self {
         let locations_found = Memo::default();
-        Self { config, tasks: Generation::default(), released, locations_found }
+        let keyed_by_url = OnceCell::new();
+        Self { config, tasks: Generation::default(), released, locations_found, keyed_by_url }
     }
 }
 

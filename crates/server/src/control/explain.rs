@@ -15,7 +15,7 @@ use yorozu_gateway::cache::{self, Conf, NotAsked, Plan, storing};
 use yorozu_gateway::protocol;
 use yorozu_kernel::base::limits;
 use yorozu_kernel::base::readable::{harmless, size};
-use yorozu_kernel::config::servers::ListenAddress;
+use yorozu_kernel::config::servers::{ListenAddress, Socket};
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::outcome::Progress;
 use yorozu_kernel::exchange::request_body::RequestBody;
@@ -133,6 +133,13 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
         Received::Bad { status, text, .. } => return Err(format!("{text} (status {status})")),
         _ => return Err("the request's head has no end".to_owned()),
     };
+    // Several addresses may have the port: the one whose servers have the host, before one that has others alone.
+    let is_named = |socket: &Socket| find_config::named(socket, &request.host).is_some();
+    let has_port = takes(&socket.address);
+    let named = sockets()
+        .find(|(_, socket)| takes(&socket.address) == has_port && is_named(socket))
+        .filter(|(_, socket)| !matches!(socket.address, ListenAddress::Unix(_)));
+    let (listen, socket) = named.unwrap_or((listen, socket));
     let local = match socket.address {
         ListenAddress::Tcp(address) | ListenAddress::Udp(address) => Some(address),
         ListenAddress::Unix(_) => None,

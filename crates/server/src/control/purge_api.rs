@@ -18,7 +18,8 @@ use serde_json::{Map, Value, json};
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Purge, PurgeMode, Zone};
-use yorozu_gateway::cache::{alias, key, purge, settings};
+use yorozu_gateway::cache::purge::{self, InZones};
+use yorozu_gateway::cache::{alias, key, settings};
 use yorozu_gateway::nodes::Told;
 use yorozu_http::field;
 use yorozu_kernel::config::hosts::Hosts;
@@ -218,7 +219,7 @@ async fn perform(
     let mut worst = add_urls(conf, batch, &mut wanted).await.map(Problem::from);
     let (mut urls, mut tags) = (vec![0; batch.urls.len()], vec![0; batch.tags.len()]);
     let mut total = 0;
-    for (zone, of, purges) in wanted.0 {
+    for (zone, of, purges) in wanted.in_zones {
         let counts = match purge::everywhere(conf, &zone, purges, batch.mode).await {
             Ok((counts, of_bus)) => {
                 if let Some(of_bus) = of_bus {
@@ -240,6 +241,10 @@ async fn perform(
             }
         }
     }
+    if let Some(at) = wanted.uncached.iter().find(|at| urls[**at] == 0) {
+        let text = format!("\"{}\": no cache is asked there, purge by tag", batch.urls[*at]);
+        worst = worse(worst, text.into());
+    }
     if let Some(problem) = worst {
         return Err(problem);
     }
@@ -260,18 +265,22 @@ enum Of {
 
 /// The purges of a batch: each zone does all of its own at once, for each call waits for the disk.
 #[derive(Default)]
-struct Wanted(Vec<(Arc<Zone>, Vec<Of>, Vec<Purge>)>);
+struct Wanted {
+    in_zones: Vec<(Arc<Zone>, Vec<Of>, Vec<Purge>)>,
+    /// URLs with `*` that lead to no cache, by number: what they match was stored by way of others, if at all.
+    uncached: Vec<usize>,
+}
 
 impl Wanted {
     fn add(&mut self, zone: &Arc<Zone>, purges: impl Iterator<Item = (Of, Purge)>) {
         let (of, purges): (Vec<Of>, Vec<Purge>) = purges.unzip();
-        match self.0.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, zone)) {
+        match self.in_zones.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, zone)) {
             Some((_, all_of, all)) => {
                 all_of.extend(of);
                 all.extend(purges);
             }
             None if purges.is_empty() => {}
-            None => self.0.push((Arc::clone(zone), of, purges)),
+            None => self.in_zones.push((Arc::clone(zone), of, purges)),
         }
     }
 }
@@ -284,27 +293,18 @@ async fn add_urls(conf: &Rc<WorkerConf>, batch: &Batch, wanted: &mut Wanted) -> 
         if number % URLS_AT_ONCE == URLS_AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        let mut is_cached = false;
+        let (mut purges, mut is_cached) = (InZones::default(), false);
         for url in with_schemes(conf, url) {
-            match of_url(conf, &url) {
-                Ok(found) => {
-                    is_cached |= !found.zones.is_empty();
-                    for zone in &found.zones {
-                        let purges = found.purges.iter().cloned();
-                        wanted.add(zone, purges.map(|purge| (Of::Url(number), purge)));
-                    }
-                    // What rules led there is in any zone.
-                    for zone in conf.zones.values() {
-                        let alias = found.alias.iter().cloned();
-                        wanted.add(zone, alias.map(|purge| (Of::Url(number), purge)));
-                    }
-                }
+            match add_url(conf, &url, &mut purges) {
+                Ok(found) => is_cached |= found,
                 Err(problem) => refused = refused.or(Some(problem)),
             }
         }
         if url.ends_with('*') && !is_cached {
-            let problem = || format!("\"{url}\": no cache is asked there, purge by tag");
-            refused = refused.or_else(|| Some(problem()));
+            wanted.uncached.push(number);
+        }
+        for (zone, purges) in purges {
+            wanted.add(&zone, purges.into_iter().map(|purge| (Of::Url(number), purge)));
         }
     }
     refused
@@ -337,32 +337,22 @@ fn with_schemes(conf: &WorkerConf, url: &str) -> Vec<String> {
     served.map(|(scheme, _)| format!("{scheme}{url}")).collect()
 }
 
-/// What is to be purged for a URL.
-#[derive(Default)]
-struct OfUrl {
-    /// None if no cache stands there.
-    zones: Vec<Arc<Zone>>,
-    /// In these.
-    purges: Vec<Purge>,
-    /// In every zone.
-    alias: Option<Purge>,
-}
-
-fn of_url(conf: &Rc<WorkerConf>, url: &str) -> Result<OfUrl, String> {
+/// Adds what is to be purged for a URL: what the location that it leads to keeps under it, and what any other may. Whether it
+/// leads to a cache.
+fn add_url(conf: &Rc<WorkerConf>, url: &str, purges: &mut InZones) -> Result<bool, String> {
     let mut asked = explain::asked(conf, explain::head(url, "GET", "")?.as_bytes())?;
     find_config::begin(&mut asked)?;
     let ends = url.ends_with('*');
-    let alias = Some(purge::of_key(&alias::of_url(&asked), ends));
-    let elsewhere = OfUrl { alias: alias.clone(), ..OfUrl::default() };
-    let Some(mut asked) = alias::plain(&asked) else { return Ok(elsewhere) };
-    let location = conf.location(asked.location);
-    let Some(gateway) = settings::of(location) else { return Ok(elsewhere) };
-    let zones = key::zones(&mut asked, gateway).unwrap_or_default();
-    let keys = key::of_get_and_head(&mut asked, |asked| key::primary(asked, gateway));
-    let purges: Vec<_> = keys.iter().map(|key| purge::of_key(key, ends)).collect();
-    let are_prefixes = purges.iter().all(|purge| matches!(purge, Purge::Prefix(_)));
-    if ends && !zones.is_empty() && !are_prefixes {
-        return Err(format!("\"{url}\": the cache key does not end with the URL, purge by tag"));
+    for (zone, key) in alias::elsewhere(&asked) {
+        purges.add(&zone, purge::of_key(&key, ends));
     }
-    Ok(OfUrl { zones, purges, alias })
+    let Some(mut asked) = alias::plain(&asked) else { return Ok(false) };
+    let location = conf.location(asked.location);
+    let Some(gateway) = settings::of(location) else { return Ok(false) };
+    let keys = key::of_get_and_head(&mut asked, |asked| key::primary(asked, gateway));
+    let zones = key::zones(&mut asked, gateway).unwrap_or_default();
+    for zone in &zones {
+        keys.iter().for_each(|key| purges.add(zone, purge::of_key(key, ends)));
+    }
+    Ok(!zones.is_empty())
 }

@@ -38,7 +38,7 @@ struct Gateway<'a> {
     buffer: Vec<u8>,
 }
 
-/// Answers everything that comes with `response`, once `place` has answered `request` with so many bytes.
+/// Sends `response` for everything that comes, once as many `bytes` have come from `place` for `request`.
 pub(super) fn serve(
     listener: &TcpListener,
     response: &[u8],

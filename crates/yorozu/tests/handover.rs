@@ -9,10 +9,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shared::{BINARY, PLAIN, Stranger, get, id, is_alive, log, signal, until, yorozu};
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use yorozu_testkit::client::Client;
@@ -274,4 +274,40 @@ fn one_port_can_be_listened_on_in_general_and_in_particular() {
     let _server = Server::start(&yorozu(), folder.path(), &http.replace("#later", ""));
     until("an answer on the port", || get(port, "/").is_some());
     assert_eq!(get(port, "/").unwrap().body, b"one");
+}
+
+/// A terminal sends SIGWINCH to what runs in its foreground when its window has another size.
+#[test]
+fn another_size_of_the_terminal_ends_no_server() {
+    let folder = Folder::new();
+    let port = free_port();
+    let path = folder.path();
+    let conf = format!(
+        "events {{}} pid {0}/pid; error_log {0}/logs/error.log notice; daemon off; http {{ {1} }}",
+        path.display(),
+        PLAIN
+    );
+    fs::write(path.join("nginx.conf"), conf.replace("$port", &port.to_string())).unwrap();
+    let command =
+        format!("{BINARY} -p {0} -c {0}/nginx.conf -e {0}/logs/error.log", path.display());
+    let mut terminal = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the server", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let serving = || String::from_utf8(get(port, "/").unwrap().body).unwrap().parse().unwrap();
+    let (master, first): (i32, i32) = (answering(port), serving());
+    let send = |id: i32, signal| kill(Pid::from_raw(id), signal).unwrap();
+    for round in 1..=2 {
+        send(first, Signal::SIGWINCH);
+        send(master, Signal::SIGWINCH);
+        send(master, Signal::SIGHUP);
+        until("a reload behind it", || log(&folder).matches("reconfigured").count() == round);
+        assert!(!log(&folder).contains("gracefully"), "{}", log(&folder));
+        assert_eq!(serving(), first);
+    }
+    send(master, Signal::SIGTERM);
+    terminal.wait().unwrap();
 }

@@ -1,7 +1,7 @@
 //! Signals. The master process: HUP reload, USR1 open logs again, USR2 start a new binary, WINCH let it serve, QUIT finish,
 //! TERM and INT stop. The server process: QUIT and WINCH finish, TERM and INT stop; the others are the master's.
 
-use std::io;
+use std::{fs, io};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -15,6 +15,16 @@ pub(super) enum Word {
     Quit,
     /// With the signal's number and name.
     Stop(&'static str),
+}
+
+/// Whether a terminal sends the process what is meant for who looks at it: its size changes, and SIGWINCH says so.
+fn is_at_terminal() -> bool {
+    let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return false };
+    // proc(5): state, parent, process group, session, terminal, and the group that is in its foreground.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let mut fields = fields.split(' ').skip(2);
+    let group = fields.next();
+    group.is_some() && fields.nth(2) == group
 }
 
 /// The handlers. Installed before the process can be found: a signal that comes while it
@@ -46,7 +56,9 @@ impl Signals {
     pub(super) async fn next(&mut self) -> Word {
         std::future::poll_fn(|context| {
             for (signal, word) in &mut self.0 {
-                if signal.poll_recv(context).is_ready() {
+                if signal.poll_recv(context).is_ready()
+                    && !(*word == Word::Rest && is_at_terminal())
+                {
                     return std::task::Poll::Ready(*word);
                 }
             }

@@ -57,6 +57,8 @@ pub fn bound(location: &LocationConf) -> (Bound, Bound) {
 
 /// The status and the content of a subrequest.
 pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
+    let mark: &[u8] = if asked.args.is_empty() { b"" } else { b"?" };
+    asked.part = Some([&asked.uri, mark, &asked.args].concat().into());
     let mut response = match Box::pin(handlers::whole(asked)).await {
         Ok(response) => response,
         Err(status) => return (status, Body::empty().into_stream()),

@@ -107,8 +107,8 @@ fn path_and_args(exchange: &Exchange) -> (Cow<'_, [u8]>, &[u8]) {
 
 /// The same of a part of another URL's page.
 fn of_part(exchange: &Exchange) -> Key {
-    let mark: &[u8] = if exchange.args.is_empty() { b"" } else { b"?" };
-    Key::of_url(&exchange.request.host, &[&exchange.uri, mark, &exchange.args])
+    let url = exchange.part.as_deref().unwrap_or(&exchange.uri);
+    Key::of_url(&exchange.request.host, &[url])
 }
 
 /// What `work` finds out of the [`plain`] request, with the settings of the cache it gets to; `None` if it gets to none.

@@ -230,6 +230,8 @@ pub struct Exchange {
     pub states: SharedStates,
     /// Fields that an `X-Accel-Redirect` answer hands on.
     pub accel_fields: Vec<(Bytes, Bytes)>,
+    /// Of a part of another page: the path and the arguments by which that includes it.
+    pub part: Option<Bytes>,
     /// Pages that were to be made, and whose answers led elsewhere.
     pub left_pages: Vec<(Arc<Zone>, Key)>,
 }
@@ -292,6 +294,7 @@ impl Exchange {
             pass: Pass::default(),
             states: SharedStates::default(),
             accel_fields: Vec::new(),
+            part: None,
             left_pages: Vec::new(),
         }
     }

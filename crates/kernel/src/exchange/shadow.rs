@@ -51,6 +51,7 @@ impl Exchange {
         shadow.subrequests = self.subrequests.clone();
         shadow.location = self.location;
         shadow.uri.clone_from(&self.uri);
+        shadow.part.clone_from(&self.part);
         shadow.is_uri_as_sent = self.is_uri_as_sent;
         shadow.is_uri_in_location = self.is_uri_in_location;
         shadow.is_internal = self.is_internal;

@@ -18,6 +18,10 @@ pub(super) enum Word {
 }
 
 /// Whether a terminal sends the process what is meant for who looks at it: its size changes, and SIGWINCH says so.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it is in memory, and asked for when a window has another size"
+)]
 fn is_at_terminal() -> bool {
     let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return false };
     // proc(5): state, parent, process group, session, terminal, and the group that is in its foreground.

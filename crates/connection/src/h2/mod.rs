@@ -5,6 +5,7 @@
 //! | `incoming.rs` | the client's frames |
 //! | `streams/` | states and windows of streams |
 //! | `out.rs` | frames that wait to be sent |
+//! | `stream.rs` | one request and its response |
 //! | `write.rs` | from a response to frames |
 //!
 //! Frames and fields themselves are `yorozu_wire::h2`'s.
@@ -12,6 +13,7 @@
 mod directives;
 mod incoming;
 mod out;
+mod stream;
 mod streams;
 mod write;
 
@@ -19,9 +21,7 @@ pub use directives::{Conf, DIRECTIVES, Draft, OTHERS};
 pub use yorozu_wire::h2::frame::PREFACE;
 
 use super::fields::{self, FieldList};
-use super::head::{Bounds, Refusal};
-use super::respond::{self, Answer, Begun, log};
-use super::send::Sent;
+use super::head::Bounds;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
 use bytes::BytesMut;
 use incoming::{Block, Incoming};
@@ -31,7 +31,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use streams::{Handle, Known, Streams};
+use stream::Stream;
+use streams::{Known, Streams};
 use tokio::time::{Instant, Sleep};
 use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::{limits, tasks};
@@ -172,7 +173,7 @@ struct Loop {
     sleep: Option<Pin<Box<Sleep>>>,
     /// Bounds how long the client may take nothing; most never need it.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Since when there is no stream.
+    /// Since when there is no stream, and nothing waits to be sent.
     quiet_since: Option<Instant>,
     end: End,
     /// Whether the client has time to read the last frame.
@@ -351,7 +352,9 @@ impl Loop {
         if let End::Announced { until } = self.end {
             return self.poll_until(until, context).map(|()| Event::Told);
         }
-        if self.streams.count() > 0 {
+        // An answer that is made is under way until it is sent: `send_timeout` bounds that.
+        let is_answering = self.quiet_since.is_none() && self.streams.is_waiting();
+        if self.streams.count() > 0 || is_answering {
             self.quiet_since = None;
             self.handle.is_idle.set(false);
             return Poll::Pending;
@@ -522,73 +525,5 @@ impl Loop {
         {
             self.end();
         }
-    }
-}
-
-/// One request and its response.
-struct Stream {
-    exchange: Exchange,
-    handle: Rc<Handle>,
-    /// Whether the request is an error of the stream's, beside its answer (RFC 9113, section 8.1.1).
-    is_malformed: bool,
-    _writing: Counted,
-}
-
-/// What is left of an answer.
-type Work = Pin<Box<dyn Future<Output = ()>>>;
-
-impl Stream {
-    /// Answers at once if nothing has to be waited for; else the rest of the work.
-    fn start(mut self, refusal: Option<Refusal>) -> Option<Work> {
-        match respond::begin(&mut self.exchange, refusal) {
-            Begun::Waits(pending) => Some(Box::pin(async move {
-                let answer = respond::wait(&mut self.exchange, pending).await;
-                if let Some(rest) = self.send(answer) {
-                    rest.await;
-                }
-            })),
-            Begun::Done(answer) => self.send(answer),
-        }
-    }
-
-    fn send(mut self, answer: Answer) -> Option<Work> {
-        let response = match answer {
-            Ok(response) => *response,
-            Err(status) => {
-                self.exchange.status = status;
-                self.handle.streams.send_reset(self.handle.id, Code::CANCEL);
-                self.finish();
-                return None;
-            }
-        };
-        match write::begin(&mut self.exchange, &self.handle, response) {
-            write::Begun::Done(sent) => {
-                self.exchange.is_complete = sent == Sent::Whole;
-                self.finish();
-                None
-            }
-            write::Begun::Waits(rest) => Some(Box::pin(async move {
-                self.exchange.is_complete = rest.run(&mut self.exchange).await == Sent::Whole;
-                self.finish();
-            })),
-        }
-    }
-
-    fn finish(mut self) {
-        log(&mut self.exchange);
-        if self.is_malformed {
-            self.handle.streams.break_off(self.handle.id, Code::PROTOCOL_ERROR);
-        }
-        let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());
-        if !body.is_finished() && !body.is_lent() {
-            // The stream stays for a moment: what is wrong with the rest of the request is still reported, and a
-            // client that is about to end it is not cut short.
-            let handle = Rc::clone(&self.handle);
-            tasks::of_request(async move {
-                let all = poll_fn(|context| handle.streams.poll_received(handle.id, context));
-                let _ = tokio::time::timeout(limits::H2_LINGERING, all).await;
-            });
-        }
-        respond::end(&mut self.exchange);
     }
 }

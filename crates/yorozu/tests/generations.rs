@@ -399,3 +399,20 @@ fn what_an_http_2_client_asks_while_it_is_told_of_a_reload_is_answered() {
     assert_eq!(silent.told(), 1);
     silent.finish(1);
 }
+
+#[test]
+fn a_connection_whose_requests_are_answered_at_once_is_not_silent() {
+    let folder = Folder::new();
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        "server { listen 127.0.0.1:$port; http2 on; keepalive_timeout 1s; client_header_timeout 1s; return 204; }",
+    );
+    let mut client = Streams::connect(server.port);
+    for number in 0..9 {
+        client.ask(2 * number + 1, "/");
+        assert!(client.answered(2 * number + 1));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!((client.told(), client.next()), (17, None), "then it is");
+}

@@ -482,6 +482,8 @@ impl Loop {
             return self.streams.refuse(id);
         }
         client.requests.set(client.requests.get() + 1);
+        // Also if it is answered before the next look.
+        self.quiet_since = None;
         self.bound(&conf);
         let mut read = fields::read(&self.fields, Version::V20, bounds);
         if let Some(bounds) = rules::of_server(&conf, &client, &read.request, bounds) {

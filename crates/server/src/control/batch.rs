@@ -213,7 +213,9 @@ mod tests {
         let soft = r#"{"tags": ["a"], "host": "WWW.x", "zone": null, "soft": true}"#;
         let Batches(one, is_list) = Batches::parse(soft.as_bytes()).unwrap();
         assert_eq!((one[0].host.as_str(), one[0].mode), ("www.x", PurgeMode::Soft));
-        let host = |text: &str| Batches::parse(format!(r#"{{"tags": ["a"], "host": "{text}"}}"#).as_bytes());
+        let host = |text: &str| {
+            Batches::parse(format!(r#"{{"tags": ["a"], "host": "{text}"}}"#).as_bytes())
+        };
         assert_eq!(host("Www.x.:8080").unwrap().0[0].host, "www.x");
         assert!(host("a/b").unwrap_err().contains("\"a/b\" is not a host"));
         assert_eq!((one[0].zone.as_ref(), is_list), (None, false));

@@ -149,7 +149,7 @@ fn phases(exchange: &mut Exchange) -> Progress {
 fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
     let conf = &exchange.conf;
     let Some(session) = session::of(&exchange.client) else {
-        return match conf.sockets[exchange.client.listen.get()].is_tls {
+        return match conf.socket(&exchange.client).is_tls {
             true => Err((497, "client sent plain HTTP request to HTTPS port".to_owned())),
             false => Ok(()),
         };

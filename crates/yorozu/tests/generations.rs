@@ -416,3 +416,44 @@ fn a_connection_whose_requests_are_answered_at_once_is_not_silent() {
     }
     assert_eq!((client.told(), client.next()), (17, None), "then it is");
 }
+
+/// What a request asks for itself is asked of the configuration that it began with, wherever the newest one has the socket.
+#[test]
+fn slices_go_on_when_a_reload_puts_other_sockets_first() {
+    /// More than is made ahead.
+    const BYTES: u32 = 2_000_000;
+    let folder = Folder::new();
+    fs::write(folder.path().join("html/file"), vec![b'x'; BYTES as usize]).unwrap();
+    let files = free_port();
+    let text = format!(
+        "server {{ listen 127.0.0.1:$port; http2 on; location / {{ slice 64k;
+            proxy_set_header Range $slice_range; proxy_pass http://127.0.0.1:{files}; }}
+            location = /empty {{ return 204; }} }}
+        server {{ listen 127.0.0.1:{files}; root $dir/html; }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &text);
+    let mut client = Streams::connect(server.port);
+    client.ask(1, "/file");
+    assert!(!client.answered(1));
+    let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
+    let others: String = (0..3).map(|_| format!("listen 127.0.0.1:{}; ", free_port())).collect();
+    reload(
+        &server,
+        &folder,
+        &text.replacen("server {", &format!("server {{ {others} }} server {{"), 1),
+    );
+    assert_eq!((client.told(), client.next().unwrap().0), ((1 << 31) - 1, 6));
+    // The connection looks for its socket.
+    client.ask(3, "/empty");
+    assert!(client.answered(3));
+    client.send(8, 0, 1, &BYTES.to_be_bytes());
+    client.send(8, 0, 0, &BYTES.to_be_bytes());
+    let (mut bytes, mut is_whole) = (0, false);
+    while let Some((kind, flags, stream, payload)) = client.next() {
+        assert!(kind == 7 || (kind, stream) == (0, 1), "frame {kind}, stream {stream}");
+        if kind == 0 {
+            (bytes, is_whole) = (bytes + payload.len(), flags & 1 == 1);
+        }
+    }
+    assert_eq!((bytes, is_whole), (BYTES as usize, true));
+}

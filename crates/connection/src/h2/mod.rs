@@ -116,7 +116,7 @@ pub async fn serve(
 fn begin(conf: &WorkerConf, client: &Client, early: BytesMut) -> (Rc<Streams>, Incoming) {
     let server = match client.tls.get() {
         Some(session) => session.server(),
-        None => conf.sockets[client.listen.get()].default_server,
+        None => conf.socket(client).default_server,
     };
     let settings = conf.location(conf.server(server).conf);
     let own = settings.of::<Conf>();
@@ -187,7 +187,7 @@ struct Loop {
 /// the last answers took, would reset the connection and could take their end from it.
 async fn linger(handle: &ConnectionHandle, client: &Client, worker: &Rc<dyn Host>) {
     let Some(conf) = current_conf(client, worker) else { return };
-    let timeout = default_core(&conf, client.listen.get()).lingering_timeout;
+    let timeout = default_core(&conf, client).lingering_timeout;
     drop(conf);
     let io = &handle.io;
     io.shutdown(Shutdown::Write);
@@ -388,7 +388,7 @@ impl Loop {
         let Some(conf) = current_conf(&self.client, &self.worker) else {
             return Poll::Ready(());
         };
-        let timeout = default_core(&conf, self.client.listen.get()).send_timeout;
+        let timeout = default_core(&conf, &self.client).send_timeout;
         let end = since + timeout;
         let sleep = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
         if sleep.deadline() != end {
@@ -405,7 +405,7 @@ impl Loop {
         let text =
             "client timed out (110: Connection timed out) while processing HTTP/2 connection";
         conf.error_log.connection(Level::Info, client, text);
-        if default_core(&conf, client.listen.get()).reset_timedout_connection {
+        if default_core(&conf, client).reset_timedout_connection {
             self.handle.io.reset_on_close();
         }
     }
@@ -413,7 +413,7 @@ impl Loop {
     /// How long the client may have no stream; `None` without a configuration for its socket.
     fn idle_timeout(&self) -> Option<Duration> {
         let conf = current_conf(&self.client, &self.worker)?;
-        let core = default_core(&conf, self.client.listen.get());
+        let core = default_core(&conf, &self.client);
         Some(match self.client.requests.get() {
             0 => core.client_header_timeout,
             _ => core.keepalive_timeout.timeout,
@@ -473,7 +473,7 @@ impl Loop {
     /// Begins to answer a request.
     fn request(&mut self, conf: Rc<WorkerConf>, block: &Block, bounds: &Bounds) {
         let (id, client) = (block.stream, Rc::clone(&self.client));
-        let own = conf.location(conf.server(conf.sockets[client.listen.get()].default_server).conf);
+        let own = conf.location(conf.server(conf.socket(&client).default_server).conf);
         let own = own.of::<Conf>();
         let is_early = !self.incoming.is_settled
             && !block.is_last
@@ -519,7 +519,7 @@ impl Loop {
 
     /// Ends a connection that has had its share.
     fn bound(&mut self, conf: &WorkerConf) {
-        let core = default_core(conf, self.client.listen.get());
+        let core = default_core(conf, &self.client);
         let requests = self.client.requests.get();
         if requests >= core.keepalive_requests
             || self.opened.elapsed() >= core.keepalive_time

@@ -20,7 +20,7 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut
     let outgoing = Outgoing::new(Rc::clone(&shared), send);
     let Some(conf) = current_conf(&shared.client, &shared.worker) else { return };
     let bounds = Bounds::of(first_core(&conf, &shared.client));
-    let timeout = default_core(&conf, shared.client.listen.get()).client_header_timeout;
+    let timeout = default_core(&conf, &shared.client).client_header_timeout;
     drop(conf);
     let line = timer::within(timeout, line(&mut recv, bounds.line_bytes_max)).await;
     let Some(Some(line)) = line else {

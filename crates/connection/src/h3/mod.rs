@@ -131,8 +131,8 @@ async fn shake_hands(
     opening: Opening,
 ) -> Option<(Connection, Option<Confirmed>)> {
     let conf = current_conf(client, worker)?;
-    let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
-    let server = conf.server(conf.sockets[client.listen.get()].default_server).conf;
+    let timeout = default_core(&conf, client).client_header_timeout;
+    let server = conf.server(conf.socket(client).default_server).conf;
     let logs = conf.location(server).error_log.clone();
     drop(conf);
     let deadline = Instant::now() + timeout;
@@ -321,7 +321,7 @@ impl Life {
     fn idle_timeout(&self) -> Duration {
         let client = &self.shared.client;
         let Some(conf) = current_conf(client, &self.shared.worker) else { return Duration::ZERO };
-        let core = default_core(&conf, client.listen.get());
+        let core = default_core(&conf, client);
         match client.requests.get() {
             0 => core.client_header_timeout,
             _ => core.keepalive_timeout.timeout,
@@ -371,7 +371,7 @@ impl Life {
     fn bound(&mut self) {
         let client = &self.shared.client;
         let Some(conf) = current_conf(client, &self.shared.worker) else { return self.end() };
-        let core = default_core(&conf, client.listen.get());
+        let core = default_core(&conf, client);
         if client.requests.get() >= core.keepalive_requests
             || turn::since(self.opened) >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()
@@ -414,7 +414,7 @@ impl Life {
         let Some(conf) = current_conf(&shared.client, &shared.worker) else {
             return self.close(Code::NO_ERROR, "").await;
         };
-        let timeout = default_core(&conf, shared.client.listen.get()).send_timeout;
+        let timeout = default_core(&conf, &shared.client).send_timeout;
         drop(conf);
         tokio::select! {
             _ = tokio::time::timeout(timeout, arrived) => {}

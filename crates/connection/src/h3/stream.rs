@@ -46,7 +46,7 @@ async fn receive(
     let (bounds, timeout) = {
         let conf = current_conf(&shared.client, &shared.worker)?;
         let core = first_core(&conf, &shared.client);
-        let timeout = default_core(&conf, shared.client.listen.get()).client_header_timeout;
+        let timeout = default_core(&conf, &shared.client).client_header_timeout;
         (Bounds::of_streams(core), timeout)
     };
     let head = match timer::within(timeout, incoming.head(&bounds)).await {

@@ -10,9 +10,10 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
@@ -456,4 +457,60 @@ fn slices_go_on_when_a_reload_puts_other_sockets_first() {
         }
     }
     assert_eq!((bytes, is_whole), (BYTES as usize, true));
+}
+
+/// Relays one connection; what its client sends behind the first piece waits for a word.
+fn relay(port: u16) -> (u16, Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let (go_on, waits) = channel();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (mut answers, mut asker) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut answers, &mut asker));
+        let mut first = [0; 16_384];
+        let count = client.read(&mut first).unwrap();
+        server.write_all(&first[..count]).unwrap();
+        waits.recv().unwrap();
+        let _ = std::io::copy(&mut client, &mut server);
+    });
+    (own, go_on)
+}
+
+#[test]
+fn a_handshake_may_be_over_when_its_server_is_gone() {
+    let folder = Folder::new();
+    certificate(folder.path());
+    let tls = free_port();
+    let of = |names: &[&str]| {
+        let server = |name: &&str| {
+            format!(
+                "server {{ listen 127.0.0.1:{tls} ssl; http2 on; server_name {name};
+                ssl_certificate $dir/cert.pem; ssl_certificate_key $dir/key.pem; return 200 {name}; }}"
+            )
+        };
+        names.iter().map(server).collect::<String>()
+    };
+    let plain = "server { listen 127.0.0.1:$port; return 204; }";
+    let (many, one) = (of(&["a", "b", "c", "d"]), of(&["a"]));
+    let server = Server::start(&yorozu(), folder.path(), &format!("{plain}{many}"));
+    let (port, go_on) = relay(tls);
+    let url = format!("https://d:{port}/");
+    let resolve = format!("d:{port}:127.0.0.1");
+    let curl = Command::new("curl")
+        .args(["-sk", "--http2", "--max-time", "60", "--resolve", &resolve, &url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
+    let dir = folder.path().display().to_string();
+    let (many, one) = (many.replace("$dir", &dir), one.replace("$dir", &dir));
+    assert!(text.contains(&many));
+    reload(&server, &folder, &text.replace(&many, &one));
+    go_on.send(()).unwrap();
+    let output = curl.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a");
+    assert!(!log(&folder).contains("panic"), "{}", log(&folder));
 }

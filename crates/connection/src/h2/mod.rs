@@ -43,6 +43,7 @@ use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::source::{Frames, Interim, RequestSource};
 use yorozu_kernel::exchange::{Client, Exchange};
+use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error::Level;
 use yorozu_wire::h1::Version;
 use yorozu_wire::h2::frame::{Code, WINDOW_BYTES, WINDOW_MAX};
@@ -112,12 +113,9 @@ pub async fn serve(
     loop_.run().await;
 }
 
-/// Both sides of a connection, with the bounds of the socket's default server.
+/// Both sides of a connection, with the bounds of the server that its handshake named, else of the socket's default server.
 fn begin(conf: &WorkerConf, client: &Client, early: BytesMut) -> (Rc<Streams>, Incoming) {
-    let server = match client.tls.get() {
-        Some(session) => session.server(),
-        None => conf.socket(client).default_server,
-    };
+    let server = find_config::first_server(conf, client);
     let settings = conf.location(conf.server(server).conf);
     let own = settings.of::<Conf>();
     let room = i64::try_from(own.http2_body_preread_size.bytes()).unwrap_or(WINDOW_MAX);

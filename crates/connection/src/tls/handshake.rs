@@ -72,7 +72,7 @@ pub async fn handshake(
     tls.keep_early(early);
     let session = tls.with_session(|session| {
         let resumed = session.received_resumption_data().and_then(|id| id.try_into().ok());
-        Session::new(session, offered, server, resumed.map_or(id, SessionId))
+        Session::new(session, offered, resumed.map_or(id, SessionId))
     });
     let session = session.ok_or(NoSession::Closed)?;
     if let Some(auth) = &server_tls(conf, server).client_auth {

@@ -15,6 +15,7 @@ mod rules;
 mod send;
 pub mod socket;
 mod source;
+mod times;
 pub mod tls;
 pub mod transport;
 mod write;

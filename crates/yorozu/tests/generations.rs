@@ -514,3 +514,28 @@ fn a_handshake_may_be_over_when_its_server_is_gone() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "a");
     assert!(!log(&folder).contains("panic"), "{}", log(&folder));
 }
+
+#[test]
+fn http_2_streams_are_finished_when_their_socket_is_gone() {
+    let folder = Folder::new();
+    let of =
+        |port: &str| format!("server {{ listen 127.0.0.1:{port}; http2 on; return 200 page; }}");
+    let server = Server::start(&yorozu(), folder.path(), &of("$port"));
+    let [mut first, mut silent] = [(); 2].map(|()| {
+        let mut client = Streams::connect(server.port);
+        client.ask(1, "/");
+        assert!(!client.answered(1));
+        client
+    });
+    let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
+    let (old, new) = (of(&server.port.to_string()), of(&free_port().to_string()));
+    assert!(text.contains(&old));
+    reload(&server, &folder, &text.replace(&old, &new));
+    // At once: nothing could answer what the client begins before it knows.
+    assert_eq!((first.told(), silent.told()), (1, 1));
+    first.ask(3, "/");
+    first.send(6, 0, 0, b"are you?");
+    assert_eq!(first.next(), Some((6, 1, 0, b"are you?".to_vec())), "no answer to stream 3");
+    first.finish(1);
+    silent.finish(1);
+}

@@ -22,13 +22,14 @@ pub use yorozu_wire::h2::frame::PREFACE;
 
 use super::fields::{self, FieldList};
 use super::head::Bounds;
+use super::times::Times;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
 use bytes::BytesMut;
 use incoming::{Block, Incoming};
 use std::future::poll_fn;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use stream::Stream;
@@ -93,6 +94,7 @@ pub async fn serve(
 ) {
     let Some(conf) = current_conf(&client, &worker) else { return };
     let (streams, incoming) = begin(&conf, &client, early);
+    let latest = Latest::of(&conf, &client);
     // Each request takes its own.
     drop(conf);
     let loop_ = Loop {
@@ -101,6 +103,7 @@ pub async fn serve(
         client,
         handle,
         worker,
+        latest,
         fields: FieldList::default(),
         sleep: None,
         stalled: None,
@@ -159,12 +162,31 @@ enum End {
     Over,
 }
 
+/// What the newest configuration that had the connection's socket says: it holds to the end of a connection that has none any more.
+struct Latest {
+    /// Not kept for that.
+    conf: Weak<WorkerConf>,
+    bounds: Bounds,
+    times: Times,
+}
+
+impl Latest {
+    fn of(conf: &Rc<WorkerConf>, client: &Client) -> Self {
+        Self {
+            conf: Rc::downgrade(conf),
+            bounds: Bounds::of_streams(first_core(conf, client)),
+            times: Times::of(conf, client),
+        }
+    }
+}
+
 struct Loop {
     incoming: Incoming,
     streams: Rc<Streams>,
     client: Rc<Client>,
     handle: Rc<ConnectionHandle>,
     worker: Rc<dyn Host>,
+    latest: Latest,
     /// Those of the head that is read; kept for its allocation.
     fields: FieldList,
     /// Bounds how long there may be no stream, and how long the client may take to know of the end.
@@ -183,10 +205,7 @@ struct Loop {
 
 /// Reads on for a while after the last frame, as over HTTP/1: what the client sends meanwhile, as the room that
 /// the last answers took, would reset the connection and could take their end from it.
-async fn linger(handle: &ConnectionHandle, client: &Client, worker: &Rc<dyn Host>) {
-    let Some(conf) = current_conf(client, worker) else { return };
-    let timeout = default_core(&conf, client).lingering_timeout;
-    drop(conf);
+async fn linger(handle: &ConnectionHandle, timeout: Duration) {
     let io = &handle.io;
     io.shutdown(Shutdown::Write);
     let mut skipped = BytesMut::new();
@@ -221,11 +240,7 @@ impl Loop {
                 Poll::Pending
             });
             match event.await {
-                Event::Fields(block) => {
-                    if !self.fields(&block) {
-                        return;
-                    }
-                }
+                Event::Fields(block) => self.fields(&block),
                 Event::Broken(code, text) => self.refuse(code, text),
                 Event::Silent if self.end != End::Open => return,
                 Event::Silent | Event::Told => self.end(),
@@ -234,18 +249,35 @@ impl Loop {
                 Event::Gone => return,
                 Event::Drained if !self.lingers => return,
                 Event::Drained => {
-                    let (handle, client) = (Rc::clone(&self.handle), Rc::clone(&self.client));
-                    let worker = Rc::clone(&self.worker);
+                    let timeout = self.times().lingering;
+                    let handle = Rc::clone(&self.handle);
                     drop(self);
-                    return Box::pin(linger(&handle, &client, &worker)).await;
+                    return Box::pin(linger(&handle, timeout)).await;
                 }
             }
         }
     }
 
-    /// Tells a client to go that may be about to begin a stream. One without streams is told as nginx tells it.
+    /// The worker's configuration; `None` if it no longer has this connection's socket.
+    fn conf(&mut self) -> Option<Rc<WorkerConf>> {
+        let conf = self.worker.conf();
+        if std::ptr::eq(self.latest.conf.as_ptr(), Rc::as_ptr(&conf)) {
+            return Some(conf);
+        }
+        let conf = current_conf(&self.client, &self.worker)?;
+        self.latest = Latest::of(&conf, &self.client);
+        Some(conf)
+    }
+
+    fn times(&mut self) -> Times {
+        let _ = self.conf();
+        self.latest.times
+    }
+
+    /// Tells a client to go that may be about to begin a stream. One without streams is told as nginx tells it, and one whose
+    /// socket is gone at once: nothing could answer that stream.
     fn announce_end(&mut self) {
-        if self.streams.count() == 0 {
+        if self.streams.count() == 0 || self.conf().is_none() {
             return self.end();
         }
         self.end = End::Announced { until: Instant::now() + limits::H2_FAREWELL };
@@ -358,7 +390,7 @@ impl Loop {
             return Poll::Pending;
         }
         if self.quiet_since.is_none() {
-            let Some(timeout) = self.idle_timeout() else { return Poll::Ready(Event::Gone) };
+            let timeout = self.times().silence(&self.client);
             let now = Instant::now();
             self.quiet_since = Some(now);
             self.handle.is_idle.set(self.end == End::Open);
@@ -383,11 +415,7 @@ impl Loop {
     /// Ready when the client has taken nothing for `send_timeout`, even if it asked for more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(since) = self.streams.stalled() else { return Poll::Pending };
-        let Some(conf) = current_conf(&self.client, &self.worker) else {
-            return Poll::Ready(());
-        };
-        let timeout = default_core(&conf, &self.client).send_timeout;
-        let end = since + timeout;
+        let end = since + self.times().send;
         let sleep = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
         if sleep.deadline() != end {
             sleep.as_mut().reset(end);
@@ -408,20 +436,14 @@ impl Loop {
         }
     }
 
-    /// How long the client may have no stream; `None` without a configuration for its socket.
-    fn idle_timeout(&self) -> Option<Duration> {
-        let conf = current_conf(&self.client, &self.worker)?;
-        let core = default_core(&conf, &self.client);
-        Some(match self.client.requests.get() {
-            0 => core.client_header_timeout,
-            _ => core.keepalive_timeout.timeout,
-        })
-    }
-
-    /// Takes a block of fields: a head, or what is behind a body. `false` if the connection is over.
-    fn fields(&mut self, block: &Block) -> bool {
-        let Some(conf) = current_conf(&self.client, &self.worker) else { return false };
-        let bounds = Bounds::of_streams(first_core(&conf, &self.client));
+    /// Takes a block of fields: a head, or what is behind a body.
+    fn fields(&mut self, block: &Block) {
+        let conf = self.conf();
+        if conf.is_none() {
+            // What has begun is finished; nothing can answer what begins now.
+            self.end();
+        }
+        let bounds = self.latest.bounds;
         let id = block.stream;
         let known = self.streams.known(id);
         if known == Known::New && self.is_open() {
@@ -441,8 +463,7 @@ impl Loop {
                     "client exceeded \"large_client_header_buffers\" limit",
                 ),
             };
-            self.refuse(code, text);
-            return true;
+            return self.refuse(code, text);
         }
         match known {
             Known::New if id.is_multiple_of(2) => {
@@ -461,11 +482,12 @@ impl Loop {
                     self.streams.break_off(id, Code::PROTOCOL_ERROR);
                 }
             }
-            // The client was told that it will not be answered.
-            Known::New if !self.is_open() => self.streams.ignore(id),
-            Known::New => self.request(conf, block, &bounds),
+            // One that is ignored: the client was told that it will not be answered.
+            Known::New => match conf.filter(|_| self.is_open()) {
+                Some(conf) => self.request(conf, block, &bounds),
+                None => self.streams.ignore(id),
+            },
         }
-        true
     }
 
     /// Begins to answer a request.

@@ -22,6 +22,7 @@ mod stream;
 mod write;
 
 use crate::quic::Opening;
+use crate::times::Times;
 use crate::tls::session;
 use crate::{Connected, add_one, count_handshake, current_conf, default_core};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
@@ -32,7 +33,6 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use yorozu_kernel::base::counters::COUNTERS;
@@ -97,6 +97,7 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
     };
     let streams_max = settings(&conf, &client).http3_max_concurrent_streams;
     let streams_max = usize::try_from(streams_max).unwrap_or(usize::MAX);
+    let times = Times::of(&conf, &client);
     // Each request takes its own.
     drop(conf);
     let _ = handle.connection.set(connection.clone());
@@ -107,6 +108,7 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
         speaks_hq,
         streams_max,
         confirmed,
+        times,
         is_ending: false,
         is_quiet: false,
         timer: Timer::default(),
@@ -185,6 +187,8 @@ struct Life {
     speaks_hq: bool,
     streams_max: usize,
     confirmed: Option<Confirmed>,
+    /// By the newest configuration that had the connection's socket.
+    times: Times,
     /// GOAWAY was sent: no further stream is answered.
     is_ending: bool,
     /// Whether there is no stream.
@@ -310,22 +314,20 @@ impl Life {
     fn note_quiet(&mut self) -> bool {
         let is_quiet = self.shared.streams.get() == 0;
         if is_quiet && !self.is_quiet {
-            self.timer.begin(self.idle_timeout());
+            let timeout = self.times().silence(&self.shared.client);
+            self.timer.begin(timeout);
         }
         self.is_quiet = is_quiet;
         self.handle.is_idle.set(is_quiet);
         is_quiet
     }
 
-    /// How long the client may have no stream.
-    fn idle_timeout(&self) -> Duration {
+    fn times(&mut self) -> Times {
         let client = &self.shared.client;
-        let Some(conf) = current_conf(client, &self.shared.worker) else { return Duration::ZERO };
-        let core = default_core(&conf, client);
-        match client.requests.get() {
-            0 => core.client_header_timeout,
-            _ => core.keepalive_timeout.timeout,
+        if let Some(conf) = current_conf(client, &self.shared.worker) {
+            self.times = Times::of(&conf, client);
         }
+        self.times
     }
 
     /// Begins to answer a request.
@@ -404,20 +406,15 @@ impl Life {
     }
 
     /// Ends a connection all of whose requests are answered, when the client has the answers.
-    async fn part(self) {
+    async fn part(mut self) {
         let shared = Rc::clone(&self.shared);
         let arrived = async {
             while let Some(stream) = { shared.unacknowledged.borrow_mut().pop_front() } {
                 let _ = stream.stopped().await;
             }
         };
-        let Some(conf) = current_conf(&shared.client, &shared.worker) else {
-            return self.close(Code::NO_ERROR, "").await;
-        };
-        let timeout = default_core(&conf, &shared.client).send_timeout;
-        drop(conf);
         tokio::select! {
-            _ = tokio::time::timeout(timeout, arrived) => {}
+            _ = tokio::time::timeout(self.times().send, arrived) => {}
             _ = shared.quic.closed() => {}
         }
         self.close(Code::NO_ERROR, "").await;

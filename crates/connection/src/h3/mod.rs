@@ -30,7 +30,7 @@ use shared::{Open, Shared};
 use std::cell::{Cell, OnceCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
@@ -50,7 +50,7 @@ const STEPS_MAX: u32 = 128;
 /// What the worker knows of a QUIC connection.
 #[derive(Debug, Default)]
 pub struct Handle {
-    connection: OnceCell<Connection>,
+    shared: OnceCell<Weak<Shared>>,
     is_idle: Cell<bool>,
     /// It is to end once it is idle.
     ending: Notify,
@@ -58,7 +58,8 @@ pub struct Handle {
 
 impl Connected for Handle {
     fn is_idle(&self) -> bool {
-        self.is_idle.get()
+        // An answer is under way until the client has it. Looked at here: it is seldom asked.
+        self.is_idle.get() && self.shared().is_some_and(|shared| !shared.has_unacknowledged())
     }
 
     fn ends_itself(&self) -> bool {
@@ -71,10 +72,17 @@ impl Connected for Handle {
     }
 
     fn cut(&self) {
-        match self.connection.get() {
-            Some(connection) => connection.close(number(Code::NO_ERROR), b""),
+        match self.shared() {
+            Some(shared) => shared.quic.close(number(Code::NO_ERROR), b""),
             None => self.ending.notify_one(),
         }
+    }
+}
+
+impl Handle {
+    /// What its streams share, once the handshake is over.
+    fn shared(&self) -> Option<Rc<Shared>> {
+        self.shared.get().and_then(Weak::upgrade)
     }
 }
 
@@ -100,8 +108,8 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
     let times = Times::of(&conf, &client);
     // Each request takes its own.
     drop(conf);
-    let _ = handle.connection.set(connection.clone());
     let shared = Rc::new(Shared::new(connection, paths, client, worker, streams_max));
+    let _ = handle.shared.set(Rc::downgrade(&shared));
     let life = Life {
         shared,
         handle,
@@ -211,6 +219,8 @@ enum Event {
     Silent,
     /// It is to end, as it has no stream.
     Unwanted,
+    /// The client's requests came early, and its handshake is not over in time.
+    Unconfirmed,
     /// The client is gone.
     Gone,
 }
@@ -239,7 +249,8 @@ impl Life {
                         changed = Box::pin(std::future::pending());
                     }
                 }
-                Event::Silent | Event::Unwanted => return self.close(Code::NO_ERROR, "").await,
+                Event::Silent | Event::Unwanted => self.end(),
+                Event::Unconfirmed => return self.close(Code::NO_ERROR, "").await,
                 Event::Gone => return self.note_end(),
             }
             if let Some((code, text)) = shared.failure.get() {
@@ -293,7 +304,7 @@ impl Life {
                     let is_early =
                         session::of(&shared.client).is_some_and(|session| session.is_early.get());
                     if is_early {
-                        return Poll::Ready(Event::Unwanted);
+                        return Poll::Ready(Event::Unconfirmed);
                     }
                 }
             }
@@ -407,6 +418,7 @@ impl Life {
 
     /// Ends a connection all of whose requests are answered, when the client has the answers.
     async fn part(mut self) {
+        self.handle.is_idle.set(false);
         let shared = Rc::clone(&self.shared);
         let arrived = async {
             while let Some(stream) = { shared.unacknowledged.borrow_mut().pop_front() } {

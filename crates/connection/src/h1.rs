@@ -137,7 +137,7 @@ impl Connection {
     /// How long the client may be silent before its next request.
     fn silence_allowed(&self, conf: &WorkerConf) -> Duration {
         match self.client.requests.get() {
-            0 => default_core(conf, self.client.listen.get()).client_header_timeout,
+            0 => default_core(conf, &self.client).client_header_timeout,
             _ => self.keepalive_timeout,
         }
     }

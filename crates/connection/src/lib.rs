@@ -15,6 +15,7 @@ mod rules;
 mod send;
 pub mod socket;
 mod source;
+mod times;
 pub mod tls;
 pub mod transport;
 mod write;
@@ -110,13 +111,13 @@ pub async fn serve(handle: Rc<ConnectionHandle>, client: Rc<Client>, worker: Rc<
 
 /// Whether this socket expects a PROXY protocol header; also if the socket is gone: the reader reports that.
 fn is_proxied(client: &Client, worker: &Rc<dyn Host>) -> bool {
-    current_conf(client, worker).is_none_or(|conf| conf.sockets[client.listen.get()].is_proxied)
+    current_conf(client, worker).is_none_or(|conf| conf.socket(client).is_proxied)
 }
 
 /// Whether a client may speak HTTP/2 without TLS.
 fn may_begin_h2(client: &Client, worker: &Rc<dyn Host>) -> bool {
     current_conf(client, worker).is_some_and(|conf| {
-        let socket = &conf.sockets[client.listen.get()];
+        let socket = conf.socket(client);
         let server = conf.server(socket.default_server).conf;
         !socket.is_tls && (socket.http2 || conf.location(server).of::<h2::Conf>().http2)
     })
@@ -126,7 +127,7 @@ fn may_begin_h2(client: &Client, worker: &Rc<dyn Host>) -> bool {
 async fn begins_h2(io: &Transport, client: &Client, worker: &Rc<dyn Host>) -> (bool, BytesMut) {
     let mut early = BytesMut::new();
     let Some(conf) = current_conf(client, worker) else { return (false, early) };
-    let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
+    let timeout = default_core(&conf, client).client_header_timeout;
     // A silent client keeps no configuration alive.
     drop(conf);
     let read = async {
@@ -143,7 +144,7 @@ async fn begins_h2(io: &Transport, client: &Client, worker: &Rc<dyn Host>) -> (b
 /// Reads what a proxy in front says of the client, where one does; `false` if it says nothing right.
 async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<dyn Host>) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
-    let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
+    let timeout = default_core(&conf, client).client_header_timeout;
     drop(conf);
     let mut header = Ok(None);
     let length = io.socket().read_part(|bytes| {
@@ -163,7 +164,7 @@ async fn is_introduced(io: &Transport, client: &Rc<Client>, worker: &Rc<dyn Host
         Ok(None) => false,
         Err(problem) => {
             let Some(conf) = current_conf(client, worker) else { return false };
-            let server = conf.server(conf.sockets[client.listen.get()].default_server).conf;
+            let server = conf.server(conf.socket(client).default_server).conf;
             let text = format!("{problem} while reading PROXY protocol");
             conf.location(server).error_log.connection(Level::Error, client, &text);
             false
@@ -186,10 +187,8 @@ fn count_handshake(is_resumed: bool) {
 /// Shakes hands; `false` if nothing can follow.
 async fn shake_hands(tls: &Tls, client: &Rc<Client>, worker: &Rc<dyn Host>) -> bool {
     let Some(conf) = current_conf(client, worker) else { return false };
-    let core = default_core(&conf, client.listen.get());
-    let logs = &conf
-        .location(conf.server(conf.sockets[client.listen.get()].default_server).conf)
-        .error_log;
+    let core = default_core(&conf, client);
+    let logs = &conf.location(conf.server(conf.socket(client).default_server).conf).error_log;
     let shaken = tokio::time::timeout(core.client_header_timeout, handshake(tls, client, &conf));
     match shaken.await {
         Ok(Ok(session)) => {
@@ -246,7 +245,7 @@ fn first_core<'c>(conf: &'c WorkerConf, client: &Client) -> &'c http_core::Conf 
 }
 
 /// The settings that hold before a request's server is known.
-fn default_core(conf: &WorkerConf, listen: usize) -> &http_core::Conf {
-    let server = conf.server(conf.sockets[listen].default_server);
+fn default_core<'c>(conf: &'c WorkerConf, client: &Client) -> &'c http_core::Conf {
+    let server = conf.server(conf.socket(client).default_server);
     conf.location(server.conf).http_core()
 }

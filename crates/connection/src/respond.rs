@@ -149,7 +149,7 @@ fn phases(exchange: &mut Exchange) -> Progress {
 fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
     let conf = &exchange.conf;
     let Some(session) = session::of(&exchange.client) else {
-        return match conf.sockets[exchange.client.listen.get()].is_tls {
+        return match conf.socket(&exchange.client).is_tls {
             true => Err((497, "client sent plain HTTP request to HTTPS port".to_owned())),
             false => Ok(()),
         };
@@ -157,7 +157,8 @@ fn check_tls(exchange: &Exchange) -> Result<(), (u16, String)> {
     let Some(auth) = &conf.of_server::<ServerTls>(exchange.server).client_auth else {
         return Ok(());
     };
-    let is_other = session.server != exchange.server;
+    // By its name: the handshake may have been under an earlier configuration, which numbers servers in another way.
+    let is_other = find_config::first_server(conf, &exchange.client) != exchange.server;
     if is_other && session.server_name().is_some_and(|name| *name != exchange.request.host) {
         // The client meant another server (RFC 9110, section 7.4).
         let text = "client attempted to request the server name different from the one that was negotiated";

@@ -35,7 +35,7 @@ pub(super) fn of_server(
     request: &Request,
     read_by: &Bounds,
 ) -> Option<Bounds> {
-    let socket = &conf.sockets[client.listen.get()];
+    let socket = conf.socket(client);
     if !socket.has_field_rules {
         return None;
     }

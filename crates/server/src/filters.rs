@@ -59,14 +59,16 @@ pub fn bound(location: &LocationConf) -> (Bound, Bound) {
 pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
     let mark: &[u8] = if asked.args.is_empty() { b"" } else { b"?" };
     asked.part = Some([&asked.uri, mark, &asked.args].concat().into());
-    let mut response = match Box::pin(handlers::whole(asked)).await {
-        Ok(response) => response,
-        Err(status) => return (status, Body::empty().into_stream()),
+    let answer = Box::pin(handlers::whole(asked)).await;
+    // Also one that ends without a page is logged, as what is shown in its place does not say why.
+    asked.status = match &answer {
+        Ok(response) => response.status,
+        Err(status) => *status,
     };
-    asked.status = response.status;
     if asked.conf.location(asked.location).http_core().log_subrequest {
         access_log::log(asked);
     }
+    let Ok(mut response) = answer else { return (asked.status, Body::empty().into_stream()) };
     let conf = Rc::clone(&asked.conf);
     for number in conf.location(asked.location).filters_within {
         (WITHIN[number].shape)(asked, &mut response);

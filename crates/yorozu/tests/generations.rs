@@ -10,9 +10,10 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use yorozu_testkit::client::Client;
 use yorozu_testkit::origin::Origin;
@@ -397,5 +398,144 @@ fn what_an_http_2_client_asks_while_it_is_told_of_a_reload_is_answered() {
     // A client that does not answer the PING has a second.
     assert_eq!((silent.told(), silent.next().unwrap().0), ((1 << 31) - 1, 6));
     assert_eq!(silent.told(), 1);
+    silent.finish(1);
+}
+
+#[test]
+fn a_connection_whose_requests_are_answered_at_once_is_not_silent() {
+    let folder = Folder::new();
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        "server { listen 127.0.0.1:$port; http2 on; keepalive_timeout 1s; client_header_timeout 1s; return 204; }",
+    );
+    let mut client = Streams::connect(server.port);
+    for number in 0..9 {
+        client.ask(2 * number + 1, "/");
+        assert!(client.answered(2 * number + 1));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!((client.told(), client.next()), (17, None), "then it is");
+}
+
+/// What a request asks for itself is asked of the configuration that it began with, wherever the newest one has the socket.
+#[test]
+fn slices_go_on_when_a_reload_puts_other_sockets_first() {
+    /// More than is made ahead.
+    const BYTES: u32 = 2_000_000;
+    let folder = Folder::new();
+    fs::write(folder.path().join("html/file"), vec![b'x'; BYTES as usize]).unwrap();
+    let files = free_port();
+    let text = format!(
+        "server {{ listen 127.0.0.1:$port; http2 on; location / {{ slice 64k;
+            proxy_set_header Range $slice_range; proxy_pass http://127.0.0.1:{files}; }}
+            location = /empty {{ return 204; }} }}
+        server {{ listen 127.0.0.1:{files}; root $dir/html; }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &text);
+    let mut client = Streams::connect(server.port);
+    client.ask(1, "/file");
+    assert!(!client.answered(1));
+    let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
+    let others: String = (0..3).map(|_| format!("listen 127.0.0.1:{}; ", free_port())).collect();
+    reload(
+        &server,
+        &folder,
+        &text.replacen("server {", &format!("server {{ {others} }} server {{"), 1),
+    );
+    assert_eq!((client.told(), client.next().unwrap().0), ((1 << 31) - 1, 6));
+    // The connection looks for its socket.
+    client.ask(3, "/empty");
+    assert!(client.answered(3));
+    client.send(8, 0, 1, &BYTES.to_be_bytes());
+    client.send(8, 0, 0, &BYTES.to_be_bytes());
+    let (mut bytes, mut is_whole) = (0, false);
+    while let Some((kind, flags, stream, payload)) = client.next() {
+        assert!(kind == 7 || (kind, stream) == (0, 1), "frame {kind}, stream {stream}");
+        if kind == 0 {
+            (bytes, is_whole) = (bytes + payload.len(), flags & 1 == 1);
+        }
+    }
+    assert_eq!((bytes, is_whole), (BYTES as usize, true));
+}
+
+/// Relays one connection; what its client sends behind the first piece waits for a word.
+fn relay(port: u16) -> (u16, Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let (go_on, waits) = channel();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (mut answers, mut asker) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut answers, &mut asker));
+        let mut first = [0; 16_384];
+        let count = client.read(&mut first).unwrap();
+        server.write_all(&first[..count]).unwrap();
+        waits.recv().unwrap();
+        let _ = std::io::copy(&mut client, &mut server);
+    });
+    (own, go_on)
+}
+
+#[test]
+fn a_handshake_may_be_over_when_its_server_is_gone() {
+    let folder = Folder::new();
+    certificate(folder.path());
+    let tls = free_port();
+    let of = |names: &[&str]| {
+        let server = |name: &&str| {
+            format!(
+                "server {{ listen 127.0.0.1:{tls} ssl; http2 on; server_name {name};
+                ssl_certificate $dir/cert.pem; ssl_certificate_key $dir/key.pem; return 200 {name}; }}"
+            )
+        };
+        names.iter().map(server).collect::<String>()
+    };
+    let plain = "server { listen 127.0.0.1:$port; return 204; }";
+    let (many, one) = (of(&["a", "b", "c", "d"]), of(&["a"]));
+    let server = Server::start(&yorozu(), folder.path(), &format!("{plain}{many}"));
+    let (port, go_on) = relay(tls);
+    let url = format!("https://d:{port}/");
+    let resolve = format!("d:{port}:127.0.0.1");
+    let curl = Command::new("curl")
+        .args(["-sk", "--http2", "--max-time", "60", "--resolve", &resolve, &url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
+    let dir = folder.path().display().to_string();
+    let (many, one) = (many.replace("$dir", &dir), one.replace("$dir", &dir));
+    assert!(text.contains(&many));
+    reload(&server, &folder, &text.replace(&many, &one));
+    go_on.send(()).unwrap();
+    let output = curl.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a");
+    assert!(!log(&folder).contains("panic"), "{}", log(&folder));
+}
+
+#[test]
+fn http_2_streams_are_finished_when_their_socket_is_gone() {
+    let folder = Folder::new();
+    let of =
+        |port: &str| format!("server {{ listen 127.0.0.1:{port}; http2 on; return 200 page; }}");
+    let server = Server::start(&yorozu(), folder.path(), &of("$port"));
+    let [mut first, mut silent] = [(); 2].map(|()| {
+        let mut client = Streams::connect(server.port);
+        client.ask(1, "/");
+        assert!(!client.answered(1));
+        client
+    });
+    let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
+    let (old, new) = (of(&server.port.to_string()), of(&free_port().to_string()));
+    assert!(text.contains(&old));
+    reload(&server, &folder, &text.replace(&old, &new));
+    // At once: nothing could answer what the client begins before it knows.
+    assert_eq!((first.told(), silent.told()), (1, 1));
+    first.ask(3, "/");
+    first.send(6, 0, 0, b"are you?");
+    assert_eq!(first.next(), Some((6, 1, 0, b"are you?".to_vec())), "no answer to stream 3");
+    first.finish(1);
     silent.finish(1);
 }

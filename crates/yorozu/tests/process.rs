@@ -128,6 +128,41 @@ fn quit_finishes_what_is_under_way_and_closes_what_is_idle() {
 }
 
 #[test]
+fn a_server_that_ends_is_not_configured_again() {
+    // The master is told to end, or its server process, of which it starts another one then.
+    for is_master in [true, false] {
+        let folder = Folder::new();
+        fs::write(folder.path().join("html/slow"), vec![b'x'; 60_000]).unwrap();
+        let mut server = Server::start(
+            &yorozu(),
+            folder.path(),
+            "server { listen 127.0.0.1:$port; root $dir/html; location /slow { limit_rate 30k; } }",
+        );
+        let mut busy = Client::connect(server.port);
+        busy.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(busy.is_answered());
+        let (file, other) = (folder.path().join("nginx.conf"), free_port());
+        let old = fs::read_to_string(&file).unwrap();
+        fs::write(&file, old.replace(&server.port.to_string(), &other.to_string())).unwrap();
+        let serving = server.serving_id();
+        shared::send(if is_master { server.id() } else { serving }, Signal::SIGQUIT);
+        until("the word", || log(&folder).contains("shutting down"));
+        signal(&server, Signal::SIGHUP);
+        until("the other word", || log(&folder).contains("reconfiguring"));
+        std::thread::sleep(Duration::from_millis(300));
+        // The socket may be open in the master, for the next server process: this one takes nobody.
+        assert!(!is_master || TcpStream::connect(("127.0.0.1", other)).is_err());
+        assert_eq!(busy.answer(false).unwrap().body.len(), 60_000);
+        if is_master {
+            assert!(server.wait());
+        } else {
+            until("another server process", || get(other, "/slow").is_some());
+            assert_ne!(server.serving_id(), serving);
+        }
+    }
+}
+
+#[test]
 fn worker_shutdown_timeout_bounds_a_graceful_stop() {
     let folder = Folder::new();
     let http = "server { listen 127.0.0.1:$port; return 200 ok; }";

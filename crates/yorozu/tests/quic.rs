@@ -99,6 +99,24 @@ fn a_socket_that_goes_takes_no_one_and_ends_in_order() {
     assert_eq!(body(&get(&mut connect(&server), "/").unwrap()), "one");
 }
 
+/// Has a client take all of an answer after a while in which it took what its system has room for.
+fn take_late(client: &mut Client, meanwhile: impl FnOnce()) {
+    let asked = client.ask(&request("GET", "/long")).unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    meanwhile();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(client.answer(asked).unwrap().body.len(), 3_000_000);
+}
+
+#[test]
+fn what_a_client_has_not_taken_outlives_its_socket() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("html/long"), vec![b'x'; 3_000_000]).unwrap();
+    let server = start(&folder, &site("root $dir/html;"));
+    let line = format!("listen 127.0.0.1:{} quic reuseport;", quic_port(server.port));
+    take_late(&mut connect(&server), || reload(&folder, &server, &line, ""));
+}
+
 #[test]
 fn a_client_that_moves_goes_on() {
     let folder = Folder::new();

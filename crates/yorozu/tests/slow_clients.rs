@@ -143,6 +143,47 @@ fn slow_clients_that_read_get_all_of_it() {
     assert!(!log(&folder).contains("timed out"), "{}", log(&folder));
 }
 
+/// A client that asks for a page over HTTP/2, more than its system takes for it, and reads after a while: what it got of the stream, and whether
+/// that was all.
+fn read_late(port: u16) -> (usize, bool) {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.write_all(&requests(WIDE, "/part", 1)).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (mut got, mut is_whole) = (0, false);
+    let mut head = [0; 9];
+    while client.read_exact(&mut head).is_ok() {
+        let length = usize::from(u16::from_be_bytes([head[1], head[2]]));
+        if client.read_exact(&mut vec![0; length]).is_err() {
+            break;
+        }
+        if head[3] == 0 {
+            (got, is_whole) = (got + length, head[4] & 1 == 1);
+        }
+        if is_whole {
+            break;
+        }
+    }
+    (got, is_whole)
+}
+
+#[test]
+fn an_answer_is_no_silence_while_it_is_sent() {
+    for timeout in ["0", "200ms"] {
+        let folder = Folder::new();
+        fs::write(folder.path().join("html/part"), vec![b'x'; 400_000]).unwrap();
+        let server = Server::start(
+            &yorozu(),
+            folder.path(),
+            &format!(
+                "keepalive_timeout {timeout}; client_header_timeout 300ms; send_timeout 30s;
+                 server {{ listen 127.0.0.1:$port http2 sndbuf=16k; root $dir/html; }}"
+            ),
+        );
+        assert_eq!(read_late(server.port), (400_000, true), "keepalive_timeout {timeout}");
+    }
+}
+
 #[test]
 fn early_hints_wait_no_longer_than_an_answer() {
     let folder = Folder::new();

@@ -5,6 +5,7 @@
 //! | `incoming.rs` | the client's frames |
 //! | `streams/` | states and windows of streams |
 //! | `out.rs` | frames that wait to be sent |
+//! | `stream.rs` | one request and its response |
 //! | `write.rs` | from a response to frames |
 //!
 //! Frames and fields themselves are `yorozu_wire::h2`'s.
@@ -12,6 +13,7 @@
 mod directives;
 mod incoming;
 mod out;
+mod stream;
 mod streams;
 mod write;
 
@@ -19,19 +21,19 @@ pub use directives::{Conf, DIRECTIVES, Draft, OTHERS};
 pub use yorozu_wire::h2::frame::PREFACE;
 
 use super::fields::{self, FieldList};
-use super::head::{Bounds, Refusal};
-use super::respond::{self, Answer, Begun, log};
-use super::send::Sent;
+use super::head::Bounds;
+use super::times::Times;
 use super::{ConnectionHandle, current_conf, default_core, first_core, rules};
 use bytes::BytesMut;
 use incoming::{Block, Incoming};
 use std::future::poll_fn;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use streams::{Handle, Known, Streams};
+use stream::Stream;
+use streams::{Known, Streams};
 use tokio::time::{Instant, Sleep};
 use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
 use yorozu_kernel::base::{limits, tasks};
@@ -42,6 +44,7 @@ use yorozu_kernel::exchange::engine::Host;
 use yorozu_kernel::exchange::request_body::RequestBody;
 use yorozu_kernel::exchange::source::{Frames, Interim, RequestSource};
 use yorozu_kernel::exchange::{Client, Exchange};
+use yorozu_kernel::find_config;
 use yorozu_kernel::logging::error::Level;
 use yorozu_wire::h1::Version;
 use yorozu_wire::h2::frame::{Code, WINDOW_BYTES, WINDOW_MAX};
@@ -91,6 +94,7 @@ pub async fn serve(
 ) {
     let Some(conf) = current_conf(&client, &worker) else { return };
     let (streams, incoming) = begin(&conf, &client, early);
+    let latest = Latest::of(&conf, &client);
     // Each request takes its own.
     drop(conf);
     let loop_ = Loop {
@@ -99,6 +103,7 @@ pub async fn serve(
         client,
         handle,
         worker,
+        latest,
         fields: FieldList::default(),
         sleep: None,
         stalled: None,
@@ -111,12 +116,9 @@ pub async fn serve(
     loop_.run().await;
 }
 
-/// Both sides of a connection, with the bounds of the socket's default server.
+/// Both sides of a connection, with the bounds of the server that its handshake named, else of the socket's default server.
 fn begin(conf: &WorkerConf, client: &Client, early: BytesMut) -> (Rc<Streams>, Incoming) {
-    let server = match client.tls.get() {
-        Some(session) => session.server(),
-        None => conf.sockets[client.listen.get()].default_server,
-    };
+    let server = find_config::first_server(conf, client);
     let settings = conf.location(conf.server(server).conf);
     let own = settings.of::<Conf>();
     let room = i64::try_from(own.http2_body_preread_size.bytes()).unwrap_or(WINDOW_MAX);
@@ -160,19 +162,38 @@ enum End {
     Over,
 }
 
+/// What the newest configuration that had the connection's socket says: it holds to the end of a connection that has none any more.
+struct Latest {
+    /// Not kept for that.
+    conf: Weak<WorkerConf>,
+    bounds: Bounds,
+    times: Times,
+}
+
+impl Latest {
+    fn of(conf: &Rc<WorkerConf>, client: &Client) -> Self {
+        Self {
+            conf: Rc::downgrade(conf),
+            bounds: Bounds::of_streams(first_core(conf, client)),
+            times: Times::of(conf, client),
+        }
+    }
+}
+
 struct Loop {
     incoming: Incoming,
     streams: Rc<Streams>,
     client: Rc<Client>,
     handle: Rc<ConnectionHandle>,
     worker: Rc<dyn Host>,
+    latest: Latest,
     /// Those of the head that is read; kept for its allocation.
     fields: FieldList,
     /// Bounds how long there may be no stream, and how long the client may take to know of the end.
     sleep: Option<Pin<Box<Sleep>>>,
     /// Bounds how long the client may take nothing; most never need it.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Since when there is no stream.
+    /// Since when there is no stream, and nothing waits to be sent.
     quiet_since: Option<Instant>,
     end: End,
     /// Whether the client has time to read the last frame.
@@ -184,10 +205,7 @@ struct Loop {
 
 /// Reads on for a while after the last frame, as over HTTP/1: what the client sends meanwhile, as the room that
 /// the last answers took, would reset the connection and could take their end from it.
-async fn linger(handle: &ConnectionHandle, client: &Client, worker: &Rc<dyn Host>) {
-    let Some(conf) = current_conf(client, worker) else { return };
-    let timeout = default_core(&conf, client.listen.get()).lingering_timeout;
-    drop(conf);
+async fn linger(handle: &ConnectionHandle, timeout: Duration) {
     let io = &handle.io;
     io.shutdown(Shutdown::Write);
     let mut skipped = BytesMut::new();
@@ -222,11 +240,7 @@ impl Loop {
                 Poll::Pending
             });
             match event.await {
-                Event::Fields(block) => {
-                    if !self.fields(&block) {
-                        return;
-                    }
-                }
+                Event::Fields(block) => self.fields(&block),
                 Event::Broken(code, text) => self.refuse(code, text),
                 Event::Silent if self.end != End::Open => return,
                 Event::Silent | Event::Told => self.end(),
@@ -235,18 +249,35 @@ impl Loop {
                 Event::Gone => return,
                 Event::Drained if !self.lingers => return,
                 Event::Drained => {
-                    let (handle, client) = (Rc::clone(&self.handle), Rc::clone(&self.client));
-                    let worker = Rc::clone(&self.worker);
+                    let timeout = self.times().lingering;
+                    let handle = Rc::clone(&self.handle);
                     drop(self);
-                    return Box::pin(linger(&handle, &client, &worker)).await;
+                    return Box::pin(linger(&handle, timeout)).await;
                 }
             }
         }
     }
 
-    /// Tells a client to go that may be about to begin a stream. One without streams is told as nginx tells it.
+    /// The worker's configuration; `None` if it no longer has this connection's socket.
+    fn conf(&mut self) -> Option<Rc<WorkerConf>> {
+        let conf = self.worker.conf();
+        if std::ptr::eq(self.latest.conf.as_ptr(), Rc::as_ptr(&conf)) {
+            return Some(conf);
+        }
+        let conf = current_conf(&self.client, &self.worker)?;
+        self.latest = Latest::of(&conf, &self.client);
+        Some(conf)
+    }
+
+    fn times(&mut self) -> Times {
+        let _ = self.conf();
+        self.latest.times
+    }
+
+    /// Tells a client to go that may be about to begin a stream. One without streams is told as nginx tells it, and one whose
+    /// socket is gone at once: nothing could answer that stream.
     fn announce_end(&mut self) {
-        if self.streams.count() == 0 {
+        if self.streams.count() == 0 || self.conf().is_none() {
             return self.end();
         }
         self.end = End::Announced { until: Instant::now() + limits::H2_FAREWELL };
@@ -351,13 +382,15 @@ impl Loop {
         if let End::Announced { until } = self.end {
             return self.poll_until(until, context).map(|()| Event::Told);
         }
-        if self.streams.count() > 0 {
+        // An answer that is made is under way until it is sent: `send_timeout` bounds that.
+        let is_answering = self.quiet_since.is_none() && self.streams.is_waiting();
+        if self.streams.count() > 0 || is_answering {
             self.quiet_since = None;
             self.handle.is_idle.set(false);
             return Poll::Pending;
         }
         if self.quiet_since.is_none() {
-            let Some(timeout) = self.idle_timeout() else { return Poll::Ready(Event::Gone) };
+            let timeout = self.times().silence(&self.client);
             let now = Instant::now();
             self.quiet_since = Some(now);
             self.handle.is_idle.set(self.end == End::Open);
@@ -382,11 +415,7 @@ impl Loop {
     /// Ready when the client has taken nothing for `send_timeout`, even if it asked for more.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(since) = self.streams.stalled() else { return Poll::Pending };
-        let Some(conf) = current_conf(&self.client, &self.worker) else {
-            return Poll::Ready(());
-        };
-        let timeout = default_core(&conf, self.client.listen.get()).send_timeout;
-        let end = since + timeout;
+        let end = since + self.times().send;
         let sleep = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
         if sleep.deadline() != end {
             sleep.as_mut().reset(end);
@@ -402,25 +431,19 @@ impl Loop {
         let text =
             "client timed out (110: Connection timed out) while processing HTTP/2 connection";
         conf.error_log.connection(Level::Info, client, text);
-        if default_core(&conf, client.listen.get()).reset_timedout_connection {
+        if default_core(&conf, client).reset_timedout_connection {
             self.handle.io.reset_on_close();
         }
     }
 
-    /// How long the client may have no stream; `None` without a configuration for its socket.
-    fn idle_timeout(&self) -> Option<Duration> {
-        let conf = current_conf(&self.client, &self.worker)?;
-        let core = default_core(&conf, self.client.listen.get());
-        Some(match self.client.requests.get() {
-            0 => core.client_header_timeout,
-            _ => core.keepalive_timeout.timeout,
-        })
-    }
-
-    /// Takes a block of fields: a head, or what is behind a body. `false` if the connection is over.
-    fn fields(&mut self, block: &Block) -> bool {
-        let Some(conf) = current_conf(&self.client, &self.worker) else { return false };
-        let bounds = Bounds::of_streams(first_core(&conf, &self.client));
+    /// Takes a block of fields: a head, or what is behind a body.
+    fn fields(&mut self, block: &Block) {
+        let conf = self.conf();
+        if conf.is_none() {
+            // What has begun is finished; nothing can answer what begins now.
+            self.end();
+        }
+        let bounds = self.latest.bounds;
         let id = block.stream;
         let known = self.streams.known(id);
         if known == Known::New && self.is_open() {
@@ -440,8 +463,7 @@ impl Loop {
                     "client exceeded \"large_client_header_buffers\" limit",
                 ),
             };
-            self.refuse(code, text);
-            return true;
+            return self.refuse(code, text);
         }
         match known {
             Known::New if id.is_multiple_of(2) => {
@@ -460,17 +482,18 @@ impl Loop {
                     self.streams.break_off(id, Code::PROTOCOL_ERROR);
                 }
             }
-            // The client was told that it will not be answered.
-            Known::New if !self.is_open() => self.streams.ignore(id),
-            Known::New => self.request(conf, block, &bounds),
+            // One that is ignored: the client was told that it will not be answered.
+            Known::New => match conf.filter(|_| self.is_open()) {
+                Some(conf) => self.request(conf, block, &bounds),
+                None => self.streams.ignore(id),
+            },
         }
-        true
     }
 
     /// Begins to answer a request.
     fn request(&mut self, conf: Rc<WorkerConf>, block: &Block, bounds: &Bounds) {
         let (id, client) = (block.stream, Rc::clone(&self.client));
-        let own = conf.location(conf.server(conf.sockets[client.listen.get()].default_server).conf);
+        let own = conf.location(conf.server(conf.socket(&client).default_server).conf);
         let own = own.of::<Conf>();
         let is_early = !self.incoming.is_settled
             && !block.is_last
@@ -479,6 +502,8 @@ impl Loop {
             return self.streams.refuse(id);
         }
         client.requests.set(client.requests.get() + 1);
+        // Also if it is answered before the next look.
+        self.quiet_since = None;
         self.bound(&conf);
         let mut read = fields::read(&self.fields, Version::V20, bounds);
         if let Some(bounds) = rules::of_server(&conf, &client, &read.request, bounds) {
@@ -514,7 +539,7 @@ impl Loop {
 
     /// Ends a connection that has had its share.
     fn bound(&mut self, conf: &WorkerConf) {
-        let core = default_core(conf, self.client.listen.get());
+        let core = default_core(conf, &self.client);
         let requests = self.client.requests.get();
         if requests >= core.keepalive_requests
             || self.opened.elapsed() >= core.keepalive_time
@@ -522,73 +547,5 @@ impl Loop {
         {
             self.end();
         }
-    }
-}
-
-/// One request and its response.
-struct Stream {
-    exchange: Exchange,
-    handle: Rc<Handle>,
-    /// Whether the request is an error of the stream's, beside its answer (RFC 9113, section 8.1.1).
-    is_malformed: bool,
-    _writing: Counted,
-}
-
-/// What is left of an answer.
-type Work = Pin<Box<dyn Future<Output = ()>>>;
-
-impl Stream {
-    /// Answers at once if nothing has to be waited for; else the rest of the work.
-    fn start(mut self, refusal: Option<Refusal>) -> Option<Work> {
-        match respond::begin(&mut self.exchange, refusal) {
-            Begun::Waits(pending) => Some(Box::pin(async move {
-                let answer = respond::wait(&mut self.exchange, pending).await;
-                if let Some(rest) = self.send(answer) {
-                    rest.await;
-                }
-            })),
-            Begun::Done(answer) => self.send(answer),
-        }
-    }
-
-    fn send(mut self, answer: Answer) -> Option<Work> {
-        let response = match answer {
-            Ok(response) => *response,
-            Err(status) => {
-                self.exchange.status = status;
-                self.handle.streams.send_reset(self.handle.id, Code::CANCEL);
-                self.finish();
-                return None;
-            }
-        };
-        match write::begin(&mut self.exchange, &self.handle, response) {
-            write::Begun::Done(sent) => {
-                self.exchange.is_complete = sent == Sent::Whole;
-                self.finish();
-                None
-            }
-            write::Begun::Waits(rest) => Some(Box::pin(async move {
-                self.exchange.is_complete = rest.run(&mut self.exchange).await == Sent::Whole;
-                self.finish();
-            })),
-        }
-    }
-
-    fn finish(mut self) {
-        log(&mut self.exchange);
-        if self.is_malformed {
-            self.handle.streams.break_off(self.handle.id, Code::PROTOCOL_ERROR);
-        }
-        let body = std::mem::replace(&mut self.exchange.body, RequestBody::none());
-        if !body.is_finished() && !body.is_lent() {
-            // The stream stays for a moment: what is wrong with the rest of the request is still reported, and a
-            // client that is about to end it is not cut short.
-            let handle = Rc::clone(&self.handle);
-            tasks::of_request(async move {
-                let all = poll_fn(|context| handle.streams.poll_received(handle.id, context));
-                let _ = tokio::time::timeout(limits::H2_LINGERING, all).await;
-            });
-        }
-        respond::end(&mut self.exchange);
     }
 }

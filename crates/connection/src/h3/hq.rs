@@ -3,7 +3,7 @@
 use super::outgoing::Outgoing;
 use super::{Open, Shared, number, stream, write};
 use crate::head::{Bounds, Received, read};
-use crate::{current_conf, default_core, first_core};
+use crate::{default_core, first_core};
 use bytes::BytesMut;
 use quinn::{RecvStream, SendStream};
 use std::rc::Rc;
@@ -18,9 +18,9 @@ use yorozu_wire::h3::frame::Code;
 pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut recv: RecvStream) {
     let _open = open;
     let outgoing = Outgoing::new(Rc::clone(&shared), send);
-    let Some(conf) = current_conf(&shared.client, &shared.worker) else { return };
+    let Some(conf) = stream::conf(&shared, &outgoing) else { return };
     let bounds = Bounds::of(first_core(&conf, &shared.client));
-    let timeout = default_core(&conf, shared.client.listen.get()).client_header_timeout;
+    let timeout = default_core(&conf, &shared.client).client_header_timeout;
     drop(conf);
     let line = timer::within(timeout, line(&mut recv, bounds.line_bytes_max)).await;
     let Some(Some(line)) = line else {
@@ -28,7 +28,7 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, mut
         return;
     };
     let _ = recv.stop(number(Code::NO_ERROR));
-    let Some(conf) = current_conf(&shared.client, &shared.worker) else { return };
+    let Some(conf) = stream::conf(&shared, &outgoing) else { return };
     let (request, refusal) = match read(line.freeze(), &bounds) {
         Received::Request(request) => (request, None),
         Received::Bad { status, text, request } => (request, Some((status, text))),

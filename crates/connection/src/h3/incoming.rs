@@ -62,6 +62,8 @@ pub(super) struct Incoming {
     has_unread_section: bool,
     /// Whether that one is whole, and waits for what the client's encoder says.
     waits_for_fields: bool,
+    /// Of the fields behind a body: those of the head, whatever configuration came after it.
+    bounds: Bounds,
     /// What the client is told if its request is not read to the end.
     pub(super) stop_code: Code,
 }
@@ -99,6 +101,7 @@ impl Incoming {
             section: Vec::new(),
             has_unread_section: false,
             waits_for_fields: false,
+            bounds: Bounds::NONE,
             stop_code: Code::NO_ERROR,
         }
     }
@@ -165,6 +168,7 @@ impl Incoming {
     /// # Cancel safety
     /// Drop the stream.
     pub(super) async fn head(&mut self, bounds: &Bounds) -> Result<Head, NoHead> {
+        self.bounds = *bounds;
         let mut length = 0;
         loop {
             match self.piece()? {
@@ -249,7 +253,7 @@ impl Incoming {
                     return Poll::Ready(Ok(Some(content)));
                 }
                 Some(Piece::Fields { part, is_last }) => {
-                    let bounds = self.bounds();
+                    let bounds = self.bounds;
                     if !self.collect(&part, bounds.head_bytes_max) {
                         let text = "client sent too large trailers";
                         return Poll::Ready(Err(Broken::Stream(Code::EXCESSIVE_LOAD, text).into()));
@@ -264,16 +268,8 @@ impl Incoming {
         }
     }
 
-    fn bounds(&self) -> Bounds {
-        let client = &self.shared.client;
-        match crate::current_conf(client, &self.shared.worker) {
-            Some(conf) => Bounds::of_streams(crate::first_core(&conf, client)),
-            None => Bounds::NONE,
-        }
-    }
-
     fn poll_trailers(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let bounds = self.bounds();
+        let bounds = self.bounds;
         let is_whole = ready!(self.poll_section(context, &bounds))?;
         let are_trailers = self.shared.fields.borrow().are_trailers();
         Poll::Ready(match is_whole && are_trailers {

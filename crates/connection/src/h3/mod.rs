@@ -22,6 +22,7 @@ mod stream;
 mod write;
 
 use crate::quic::Opening;
+use crate::times::Times;
 use crate::tls::session;
 use crate::{Connected, add_one, count_handshake, current_conf, default_core};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StreamId, VarInt};
@@ -29,10 +30,9 @@ use shared::{Open, Shared};
 use std::cell::{Cell, OnceCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use yorozu_kernel::base::counters::COUNTERS;
@@ -50,7 +50,7 @@ const STEPS_MAX: u32 = 128;
 /// What the worker knows of a QUIC connection.
 #[derive(Debug, Default)]
 pub struct Handle {
-    connection: OnceCell<Connection>,
+    shared: OnceCell<Weak<Shared>>,
     is_idle: Cell<bool>,
     /// It is to end once it is idle.
     ending: Notify,
@@ -58,7 +58,8 @@ pub struct Handle {
 
 impl Connected for Handle {
     fn is_idle(&self) -> bool {
-        self.is_idle.get()
+        // An answer is under way until the client has it. Looked at here: it is seldom asked.
+        self.is_idle.get() && self.shared().is_some_and(|shared| !shared.has_unacknowledged())
     }
 
     fn ends_itself(&self) -> bool {
@@ -71,10 +72,17 @@ impl Connected for Handle {
     }
 
     fn cut(&self) {
-        match self.connection.get() {
-            Some(connection) => connection.close(number(Code::NO_ERROR), b""),
+        match self.shared() {
+            Some(shared) => shared.quic.close(number(Code::NO_ERROR), b""),
             None => self.ending.notify_one(),
         }
+    }
+}
+
+impl Handle {
+    /// What its streams share, once the handshake is over.
+    fn shared(&self) -> Option<Rc<Shared>> {
+        self.shared.get().and_then(Weak::upgrade)
     }
 }
 
@@ -97,16 +105,18 @@ pub async fn serve(handle: Rc<Handle>, client: Rc<Client>, worker: Rc<dyn Host>,
     };
     let streams_max = settings(&conf, &client).http3_max_concurrent_streams;
     let streams_max = usize::try_from(streams_max).unwrap_or(usize::MAX);
+    let times = Times::of(&conf, &client);
     // Each request takes its own.
     drop(conf);
-    let _ = handle.connection.set(connection.clone());
     let shared = Rc::new(Shared::new(connection, paths, client, worker, streams_max));
+    let _ = handle.shared.set(Rc::downgrade(&shared));
     let life = Life {
         shared,
         handle,
         speaks_hq,
         streams_max,
         confirmed,
+        times,
         is_ending: false,
         is_quiet: false,
         timer: Timer::default(),
@@ -131,8 +141,8 @@ async fn shake_hands(
     opening: Opening,
 ) -> Option<(Connection, Option<Confirmed>)> {
     let conf = current_conf(client, worker)?;
-    let timeout = default_core(&conf, client.listen.get()).client_header_timeout;
-    let server = conf.server(conf.sockets[client.listen.get()].default_server).conf;
+    let timeout = default_core(&conf, client).client_header_timeout;
+    let server = conf.server(conf.socket(client).default_server).conf;
     let logs = conf.location(server).error_log.clone();
     drop(conf);
     let deadline = Instant::now() + timeout;
@@ -185,6 +195,8 @@ struct Life {
     speaks_hq: bool,
     streams_max: usize,
     confirmed: Option<Confirmed>,
+    /// By the newest configuration that had the connection's socket.
+    times: Times,
     /// GOAWAY was sent: no further stream is answered.
     is_ending: bool,
     /// Whether there is no stream.
@@ -207,6 +219,8 @@ enum Event {
     Silent,
     /// It is to end, as it has no stream.
     Unwanted,
+    /// The client's requests came early, and its handshake is not over in time.
+    Unconfirmed,
     /// The client is gone.
     Gone,
 }
@@ -235,7 +249,8 @@ impl Life {
                         changed = Box::pin(std::future::pending());
                     }
                 }
-                Event::Silent | Event::Unwanted => return self.close(Code::NO_ERROR, "").await,
+                Event::Silent | Event::Unwanted => self.end(),
+                Event::Unconfirmed => return self.close(Code::NO_ERROR, "").await,
                 Event::Gone => return self.note_end(),
             }
             if let Some((code, text)) = shared.failure.get() {
@@ -289,7 +304,7 @@ impl Life {
                     let is_early =
                         session::of(&shared.client).is_some_and(|session| session.is_early.get());
                     if is_early {
-                        return Poll::Ready(Event::Unwanted);
+                        return Poll::Ready(Event::Unconfirmed);
                     }
                 }
             }
@@ -310,22 +325,20 @@ impl Life {
     fn note_quiet(&mut self) -> bool {
         let is_quiet = self.shared.streams.get() == 0;
         if is_quiet && !self.is_quiet {
-            self.timer.begin(self.idle_timeout());
+            let timeout = self.times().silence(&self.shared.client);
+            self.timer.begin(timeout);
         }
         self.is_quiet = is_quiet;
         self.handle.is_idle.set(is_quiet);
         is_quiet
     }
 
-    /// How long the client may have no stream.
-    fn idle_timeout(&self) -> Duration {
+    fn times(&mut self) -> Times {
         let client = &self.shared.client;
-        let Some(conf) = current_conf(client, &self.shared.worker) else { return Duration::ZERO };
-        let core = default_core(&conf, client.listen.get());
-        match client.requests.get() {
-            0 => core.client_header_timeout,
-            _ => core.keepalive_timeout.timeout,
+        if let Some(conf) = current_conf(client, &self.shared.worker) {
+            self.times = Times::of(&conf, client);
         }
+        self.times
     }
 
     /// Begins to answer a request.
@@ -371,7 +384,7 @@ impl Life {
     fn bound(&mut self) {
         let client = &self.shared.client;
         let Some(conf) = current_conf(client, &self.shared.worker) else { return self.end() };
-        let core = default_core(&conf, client.listen.get());
+        let core = default_core(&conf, client);
         if client.requests.get() >= core.keepalive_requests
             || turn::since(self.opened) >= core.keepalive_time
             || core.keepalive_timeout.timeout.is_zero()
@@ -404,20 +417,16 @@ impl Life {
     }
 
     /// Ends a connection all of whose requests are answered, when the client has the answers.
-    async fn part(self) {
+    async fn part(mut self) {
+        self.handle.is_idle.set(false);
         let shared = Rc::clone(&self.shared);
         let arrived = async {
             while let Some(stream) = { shared.unacknowledged.borrow_mut().pop_front() } {
                 let _ = stream.stopped().await;
             }
         };
-        let Some(conf) = current_conf(&shared.client, &shared.worker) else {
-            return self.close(Code::NO_ERROR, "").await;
-        };
-        let timeout = default_core(&conf, shared.client.listen.get()).send_timeout;
-        drop(conf);
         tokio::select! {
-            _ = tokio::time::timeout(timeout, arrived) => {}
+            _ = tokio::time::timeout(self.times().send, arrived) => {}
             _ = shared.quic.closed() => {}
         }
         self.close(Code::NO_ERROR, "").await;

@@ -174,6 +174,21 @@ impl Shared {
     pub(super) fn keep(&self, stream: SendStream) {
         let mut kept = self.unacknowledged.borrow_mut();
         kept.push_back(stream);
+        // A look costs as much whether it comes to something or not.
+        if kept.len() >= self.looked_at.get() {
+            self.forget_arrived(&mut kept);
+            self.looked_at.set(LOOKED_AT.max(2 * kept.len()));
+        }
+    }
+
+    /// Whether there is a response of which not all has arrived.
+    pub(super) fn has_unacknowledged(&self) -> bool {
+        let mut kept = self.unacknowledged.borrow_mut();
+        self.forget_arrived(&mut kept);
+        !kept.is_empty()
+    }
+
+    fn forget_arrived(&self, kept: &mut VecDeque<SendStream>) {
         let is_open = |stream: &SendStream| {
             let mut context = Context::from_waker(Waker::noop());
             let stopped = pin!(stream.stopped()).poll(&mut context);
@@ -182,11 +197,7 @@ impl Shared {
             }
             stopped.is_pending()
         };
-        // A look costs as much whether it comes to something or not.
-        if kept.len() >= self.looked_at.get() {
-            kept.retain(is_open);
-            self.looked_at.set(LOOKED_AT.max(2 * kept.len()));
-        }
+        kept.retain(is_open);
     }
 }
 

@@ -34,6 +34,15 @@ pub(super) async fn answer(shared: Rc<Shared>, open: Open, send: SendStream, rec
     respond(exchange, &outgoing, write::Form::Frames).await;
 }
 
+/// The worker's configuration. One that no longer has the connection's socket answers nothing: the client may ask elsewhere.
+pub(super) fn conf(shared: &Shared, outgoing: &Outgoing) -> Option<Rc<WorkerConf>> {
+    let conf = current_conf(&shared.client, &shared.worker);
+    if conf.is_none() {
+        outgoing.reset(Code::REQUEST_REJECTED);
+    }
+    conf
+}
+
 /// A request, and why it is refused, if it is. Boxed, as it is passed on some times.
 pub(super) type Received = (Box<Exchange>, Option<Refusal>);
 
@@ -44,9 +53,9 @@ async fn receive(
     mut incoming: Incoming,
 ) -> Option<Received> {
     let (bounds, timeout) = {
-        let conf = current_conf(&shared.client, &shared.worker)?;
+        let conf = conf(shared, outgoing)?;
         let core = first_core(&conf, &shared.client);
-        let timeout = default_core(&conf, shared.client.listen.get()).client_header_timeout;
+        let timeout = default_core(&conf, &shared.client).client_header_timeout;
         (Bounds::of_streams(core), timeout)
     };
     let head = match timer::within(timeout, incoming.head(&bounds)).await {
@@ -62,7 +71,7 @@ async fn receive(
         }
     };
     // The configuration of the moment in which the head was whole.
-    let conf = current_conf(&shared.client, &shared.worker)?;
+    let conf = conf(shared, outgoing)?;
     let read = read(shared, &conf, &head, &bounds);
     if read.is_malformed {
         incoming.stop_code = Code::MESSAGE_ERROR;

@@ -253,7 +253,7 @@ impl Begun {
         }
         let Some((client, conf, _)) = guest(number) else { return };
         if let Some(offered) = self.offered.take() {
-            let session = TlsSession::new(&self.tls, offered, self.server, SessionId::random());
+            let session = TlsSession::new(&self.tls, offered, SessionId::random());
             if let Some(auth) =
                 &conf.of_server::<crate::tls::server::ServerTls>(self.server).client_auth
             {

@@ -72,7 +72,7 @@ pub async fn handshake(
     tls.keep_early(early);
     let session = tls.with_session(|session| {
         let resumed = session.received_resumption_data().and_then(|id| id.try_into().ok());
-        Session::new(session, offered, server, resumed.map_or(id, SessionId))
+        Session::new(session, offered, resumed.map_or(id, SessionId))
     });
     let session = session.ok_or(NoSession::Closed)?;
     if let Some(auth) = &server_tls(conf, server).client_auth {
@@ -198,7 +198,7 @@ type Chosen = (ServerId, Arc<ServerConfig>);
 type SpeaksBy = fn(&WorkerConf, &Client, ServerId) -> Option<Speaks>;
 
 fn speaks_over_tcp(conf: &WorkerConf, client: &Client, server: ServerId) -> Option<Speaks> {
-    let socket = &conf.sockets[client.listen.get()];
+    let socket = conf.socket(client);
     let settings = conf.location(conf.server(server).conf);
     let may_use_h2 = socket.http2 || settings.of::<h2::Conf>().http2;
     Some(if may_use_h2 { Speaks::Http1Or2 } else { Speaks::Http1 })
@@ -225,7 +225,7 @@ pub fn choose(
     conf: &Rc<WorkerConf>,
     speaks: SpeaksBy,
 ) -> Result<Chosen, (u8, String)> {
-    let socket = &conf.sockets[client.listen.get()];
+    let socket = conf.socket(client);
     let exchange = || {
         let request = Request::unread(Bytes::new());
         Exchange::new(Rc::clone(conf), Rc::clone(client), request, RequestBody::none())

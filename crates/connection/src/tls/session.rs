@@ -10,7 +10,6 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io::Write as _;
 use std::sync::Arc;
-use yorozu_kernel::config::servers::ServerId;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::client::{Client, TlsSession};
 use yorozu_kernel::exchange::variables::{Row, Variable};
@@ -56,8 +55,6 @@ impl Offered {
 /// The outcome of a handshake.
 #[derive(Debug)]
 pub struct Session {
-    /// The server the client named, or the default one.
-    pub server: ServerId,
     offered: Offered,
     version: Option<ProtocolVersion>,
     suite: Option<CipherSuite>,
@@ -85,10 +82,6 @@ struct Judged {
 const JUDGED_MAX: usize = 8;
 
 impl TlsSession for Session {
-    fn server(&self) -> ServerId {
-        self.server
-    }
-
     fn server_name(&self) -> Option<&Bytes> {
         self.offered.server_name.as_ref()
     }
@@ -106,11 +99,10 @@ impl Session {
         self.is_resumed
     }
 
-    pub fn new(session: &CommonState, offered: Offered, server: ServerId, id: SessionId) -> Self {
+    pub fn new(session: &CommonState, offered: Offered, id: SessionId) -> Self {
         Self {
             id,
             is_early: Cell::new(false),
-            server,
             offered,
             version: session.protocol_version(),
             suite: session.negotiated_cipher_suite().map(|suite| suite.suite()),

@@ -1,6 +1,6 @@
 //! The client of a connection, as far as all of its requests share it.
 
-use crate::config::servers::{ListenAddress, ServerId};
+use crate::config::servers::ListenAddress;
 use bytes::Bytes;
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
@@ -12,9 +12,6 @@ use yorozu_wire::proxy_protocol::ProxyHeader;
 
 /// What a TLS handshake came to.
 pub trait TlsSession: Any + Debug {
-    /// The server the client named, or the default one.
-    fn server(&self) -> ServerId;
-
     /// The name the client asked for, lower-cased.
     fn server_name(&self) -> Option<&Bytes>;
 }

@@ -4,6 +4,7 @@ use crate::base::tasks::Generation;
 use crate::config::place::{Compiled, ModuleConf, Place};
 use crate::config::servers::{LocationId, LocationSet, ServerConf, ServerId, Socket};
 use crate::config::shared::SharedSet;
+use crate::exchange::client::Client;
 use crate::exchange::engine::Engine;
 use crate::exchange::handler::{Bound, Handler};
 use crate::exchange::variables::{Computed, Variable};
@@ -102,6 +103,18 @@ pub struct Config {
     pub notes: Vec<String>,
     /// While the server uses it.
     pub in_use: Option<InUse>,
+}
+
+impl Config {
+    /// The socket that a client came through. Its place is not enough: it is noted for the newest configuration, beside which
+    /// requests of earlier ones go on.
+    pub fn socket(&self, client: &Client) -> &Socket {
+        let is_its = |socket: &&Socket| socket.address == client.address;
+        let noted = self.sockets.get(client.listen.get()).filter(is_its);
+        let found = noted.or_else(|| self.sockets.iter().find(is_its));
+        // A configuration is used for clients of its own sockets.
+        found.unwrap_or(&self.sockets[0])
+    }
 }
 
 /// Says in the log when a configuration is gone: its last request has ended, and all that was kept going for it.

@@ -245,7 +245,19 @@ impl Exchange {
         request: Request,
         body: RequestBody,
     ) -> Self {
-        let server = conf.sockets[client.listen.get()].default_server;
+        let server = conf.socket(&client).default_server;
+        Self::of_server(conf, server, client, request, body)
+    }
+
+    /// A request for a server.
+    #[inline(always)] // As above.
+    pub(super) fn of_server(
+        conf: Rc<WorkerConf>,
+        server: ServerId,
+        client: Rc<Client>,
+        request: Request,
+        body: RequestBody,
+    ) -> Self {
         let location = conf.server(server).conf;
         let variables = Slots::new(conf.variable_names.len());
         Self {

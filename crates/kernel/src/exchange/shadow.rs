@@ -40,13 +40,13 @@ impl Exchange {
 
     /// The same request, to look at.
     pub fn shadow(&self) -> Self {
-        let mut shadow = Self::new(
+        let mut shadow = Self::of_server(
             Rc::clone(&self.conf),
+            self.server,
             Rc::clone(&self.client),
             self.request.clone(),
             RequestBody::none(),
         );
-        shadow.server = self.server;
         shadow.role = self.role;
         shadow.subrequests = self.subrequests.clone();
         shadow.location = self.location;

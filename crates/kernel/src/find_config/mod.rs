@@ -18,13 +18,13 @@ pub fn server(exchange: &mut Exchange) -> ServerId {
     let host = std::mem::take(&mut exchange.request.host);
     let found = server_of(exchange, &host);
     exchange.request.host = host;
-    found.unwrap_or_else(|| exchange.conf.sockets[exchange.client.listen.get()].default_server)
+    found.unwrap_or_else(|| exchange.conf.socket(&exchange.client).default_server)
 }
 
 /// The server of a lower-cased name, if one has it.
 pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Option<ServerId> {
     let conf = Rc::clone(&exchange.conf);
-    let hosts = &conf.sockets[exchange.client.listen.get()].hosts;
+    let hosts = &conf.socket(&exchange.client).hosts;
     if let Some(id) = hosts.find(host) {
         return Some(*id);
     }
@@ -54,7 +54,7 @@ pub fn begin(asked: &mut Exchange) -> Result<(), String> {
 /// nginx, `merge_slashes`: "if the directive is specified on the server level, the value from the default server
 /// can be used".
 pub fn first_server(conf: &WorkerConf, client: &Client) -> ServerId {
-    let socket = &conf.sockets[client.listen.get()];
+    let socket = conf.socket(client);
     let name = client.tls.get().and_then(|session| session.server_name());
     name.and_then(|name| named(socket, name)).unwrap_or(socket.default_server)
 }

@@ -391,6 +391,10 @@ impl Master {
 
     /// Reads the configuration again; the old one stays in use if the new one is refused.
     fn reload(&mut self) {
+        // As nginx: one that ends opens nothing any more.
+        if self.is_ending {
+            return;
+        }
         if self.asked.is_some() {
             self.reads_again = true;
             return;
@@ -443,7 +447,10 @@ impl Master {
         let going: Vec<_> = self.addresses().filter(goes).collect();
         self.draining.retain(|address| !stays(address) && !going.contains(address));
         self.draining.extend(going);
-        self.sockets.extend(opened);
+        // One that was told to end meanwhile has closed its own.
+        if !self.is_ending {
+            self.sockets.extend(opened);
+        }
         self.sockets.retain(|(address, _)| stays(address));
         // One that was taken over sets its own.
         if let Some(server) = self.server.as_ref().filter(|server| !server.is_adopted) {

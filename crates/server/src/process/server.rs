@@ -306,6 +306,10 @@ impl Server {
         memory::give_back_soon();
         self.kept.logs.forget_unused();
         let Loaded { config, .. } = loaded.map_err(|problem| problem.to_string())?;
+        if self.is_ending {
+            // It is for the next server process, if there is one: this one opens nothing any more.
+            return Ok(());
+        }
         let config = config.put_to_use();
         let log = |level, text: &str| error::process(&config, level, text);
         let old: Vec<_> = self.config.sockets.iter().map(|socket| socket.address.clone()).collect();

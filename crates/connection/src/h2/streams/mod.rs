@@ -360,6 +360,12 @@ impl Streams {
         sent
     }
 
+    /// Whether something waits to be sent.
+    pub(super) fn is_waiting(&self) -> bool {
+        let state = self.0.borrow();
+        !state.out.is_empty() || state.is_unflushed
+    }
+
     /// Since when the client has taken nothing of what waits for it.
     pub(super) fn stalled(&self) -> Option<Instant> {
         self.0.borrow().stalled

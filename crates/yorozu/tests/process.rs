@@ -150,7 +150,7 @@ fn a_server_that_ends_is_not_configured_again() {
         signal(&server, Signal::SIGHUP);
         until("the other word", || log(&folder).contains("reconfiguring"));
         std::thread::sleep(Duration::from_millis(300));
-        // The socket may be open in the master, for the next server process: this one takes nobody.
+        // The socket may be open in the master, for the next server process: this one takes no client.
         assert!(!is_master || TcpStream::connect(("127.0.0.1", other)).is_err());
         assert_eq!(busy.answer(false).unwrap().body.len(), 60_000);
         if is_master {

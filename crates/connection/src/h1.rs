@@ -259,7 +259,9 @@ impl Connection {
         log(exchange);
         let _ = write::flush(self).await;
         let core = exchange.conf.location(exchange.location).http_core();
-        if matches!(status, 408 | 444) && core.reset_timedout_connection {
+        // As nginx: not for a 408 of the configuration.
+        let is_timed_out = exchange.is_content_late || status == 444;
+        if is_timed_out && core.reset_timedout_connection {
             self.io.reset_on_close();
         }
         Next::Close

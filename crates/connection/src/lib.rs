@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use transport::Transport;
 use yorozu_kernel::base::counters::COUNTERS;
 use yorozu_kernel::config::http_core;
+use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
@@ -48,6 +49,9 @@ pub trait Connected: Debug {
     /// Whether it ends by itself when the worker stops, as its protocol says.
     fn ends_itself(&self) -> bool;
 
+    /// Whether it came through the socket of this address, as far as others end it for that.
+    fn is_of(&self, address: &ListenAddress) -> bool;
+
     /// Ends it, as it is idle: what the client sent already is still answered.
     fn end_idle(&self);
 
@@ -59,6 +63,7 @@ pub trait Connected: Debug {
 #[derive(Debug)]
 pub struct ConnectionHandle {
     pub io: Rc<Transport>,
+    pub client: Rc<Client>,
     pub is_idle: Cell<bool>,
     /// Whether it ends by itself when the worker stops, as its protocol says.
     pub ends_itself: Cell<bool>,
@@ -71,6 +76,10 @@ impl Connected for ConnectionHandle {
 
     fn ends_itself(&self) -> bool {
         self.ends_itself.get()
+    }
+
+    fn is_of(&self, address: &ListenAddress) -> bool {
+        self.client.address == *address
     }
 
     fn end_idle(&self) {

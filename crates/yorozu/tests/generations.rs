@@ -516,7 +516,7 @@ fn a_handshake_may_be_over_when_its_server_is_gone() {
 }
 
 #[test]
-fn http_2_streams_are_finished_when_their_socket_is_gone() {
+fn a_socket_that_goes_ends_idle_connections_and_no_stream_of_http_2() {
     let folder = Folder::new();
     let of =
         |port: &str| format!("server {{ listen 127.0.0.1:{port}; http2 on; return 200 page; }}");
@@ -529,8 +529,12 @@ fn http_2_streams_are_finished_when_their_socket_is_gone() {
     });
     let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
     let (old, new) = (of(&server.port.to_string()), of(&free_port().to_string()));
+    let mut idle = Client::connect(server.port);
+    idle.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(idle.answer(false).unwrap().body, b"page");
     assert!(text.contains(&old));
     reload(&server, &folder, &text.replace(&old, &new));
+    assert!(idle.is_closed(), "what it asks next could not be answered");
     // At once: nothing could answer what the client begins before it knows.
     assert_eq!((first.told(), silent.told()), (1, 1));
     first.ask(3, "/");

@@ -150,7 +150,7 @@ fn a_server_that_ends_is_not_configured_again() {
         signal(&server, Signal::SIGHUP);
         until("the other word", || log(&folder).contains("reconfiguring"));
         std::thread::sleep(Duration::from_millis(300));
-        // The socket may be open in the master, for the next server process: this one takes nobody.
+        // The socket may be open in the master, for the next server process: this one takes no client.
         assert!(!is_master || TcpStream::connect(("127.0.0.1", other)).is_err());
         assert_eq!(busy.answer(false).unwrap().body.len(), 60_000);
         if is_master {
@@ -412,14 +412,21 @@ fn a_client_that_does_not_read_is_reset() {
 fn a_client_whose_content_is_late_or_that_is_not_answered_is_reset_where_that_is_asked_for() {
     let http = "client_body_timeout 300ms; server { listen 127.0.0.1:$port;
         location /late { proxy_pass http://127.0.0.1:9; } location /none { return 444; }
+        location /said { return 408; }
         location /reset/ { reset_timedout_connection on;
-            location /reset/late { proxy_pass http://127.0.0.1:9; } location /reset/none { return 444; } } }";
+            location /reset/late { proxy_pass http://127.0.0.1:9; } location /reset/none { return 444; }
+            location /reset/said { return 408; } } }";
     for kind in [Some(yorozu()), Kind::oracle()].into_iter().flatten() {
         let folder = Folder::new();
         let server = Server::start(&kind, folder.path(), http);
-        for (path, is_reset) in
-            [("/late", false), ("/none", false), ("/reset/late", true), ("/reset/none", true)]
-        {
+        for (path, is_reset) in [
+            ("/late", false),
+            ("/none", false),
+            ("/said", false),
+            ("/reset/late", true),
+            ("/reset/none", true),
+            ("/reset/said", false),
+        ] {
             let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
             let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n");
             stream.write_all(head.as_bytes()).unwrap();

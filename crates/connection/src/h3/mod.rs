@@ -38,6 +38,7 @@ use tokio::time::Instant;
 use yorozu_kernel::base::counters::COUNTERS;
 use yorozu_kernel::base::timer::Timer;
 use yorozu_kernel::base::{tasks, turn};
+use yorozu_kernel::config::servers::ListenAddress;
 use yorozu_kernel::exchange::Client;
 use yorozu_kernel::exchange::conf::WorkerConf;
 use yorozu_kernel::exchange::engine::Host;
@@ -64,6 +65,11 @@ impl Connected for Handle {
 
     fn ends_itself(&self) -> bool {
         true
+    }
+
+    fn is_of(&self, _: &ListenAddress) -> bool {
+        // It looks for its socket itself.
+        false
     }
 
     fn end_idle(&self) {

@@ -8,6 +8,7 @@ use crate::logging::error::{self, Level};
 /// The status for a request body that could not be read.
 pub fn body_failed(exchange: &mut Exchange, problem: BodyError) -> Outcome {
     exchange.keep_alive = false;
+    exchange.is_content_late |= matches!(problem, BodyError::Timeout);
     let (level, text, status) = match problem {
         BodyError::Broken => (Level::Info, "client sent invalid chunked body".to_owned(), 400),
         BodyError::Closed => (Level::Info, "client prematurely closed connection".to_owned(), 400),

@@ -200,6 +200,8 @@ pub struct Exchange {
     pub role: Role,
     /// Whether the connection must end without a response.
     pub is_given_up: bool,
+    /// Whether the client's content did not come in time.
+    pub is_content_late: bool,
     /// The encoding of the text that is answered, where one is wanted.
     pub charset: Option<Bytes>,
     /// What it may still ask for itself.
@@ -291,6 +293,7 @@ impl Exchange {
             cache_status: None,
             role: Role::Request,
             is_given_up: false,
+            is_content_late: false,
             charset: None,
             subrequests: Subrequests::default(),
             challenges: Vec::new(),

@@ -100,6 +100,17 @@ impl Worker {
         }
     }
 
+    /// As nginx: ends idle connections of sockets that are gone, as nothing could answer what they send next.
+    fn close_idle_of(&self, gone: &[ListenAddress]) {
+        if gone.is_empty() {
+            return;
+        }
+        let is_quiet = |c: &&Rc<dyn Connected>| c.is_idle() && !c.ends_itself();
+        let connections = self.connections.borrow();
+        let quiet = connections.values().filter(is_quiet);
+        quiet.filter(|c| gone.iter().any(|address| c.is_of(address))).for_each(|c| c.end_idle());
+    }
+
     /// As nginx: what is connected when the configuration is read again may stay so for
     /// `worker_shutdown_timeout`, where it is set. Without, for as long as it likes.
     fn end_old_connections(&self) {
@@ -232,9 +243,14 @@ async fn serve(
                     stays
                 });
                 worker.end_old_connections();
+                let old = worker.conf();
+                let stays = |old: &ListenAddress| config.sockets.iter().any(|s| s.address == *old);
+                let old = old.sockets.iter().map(|socket| &socket.address);
+                let gone: Vec<_> = old.filter(|address| !stays(address)).cloned().collect();
                 worker.conf().tasks.end();
                 *worker.conf.borrow_mut() = Rc::new(WorkerConf::new(config, access_log::flush_all));
                 worker.changed.notify_waiters();
+                worker.close_idle_of(&gone);
                 start_upstreams(&worker.conf());
                 start_accepting(&worker, &mut accepting, added)?;
             }
@@ -468,13 +484,14 @@ fn begin(
         true => Transport::Tls(Box::new(Tls::new(socket))),
         false => Transport::Plain(socket),
     };
+    let client = Rc::new(client(number, address.clone(), peer, local));
     let handle = Rc::new(ConnectionHandle {
         io: Rc::new(transport),
+        client: Rc::clone(&client),
         is_idle: Cell::new(false),
         ends_itself: Cell::new(false),
     });
     worker.connections.borrow_mut().insert(number, Rc::clone(&handle) as Rc<dyn Connected>);
-    let client = Rc::new(client(number, address.clone(), peer, local));
     let io = Some(Rc::clone(&handle.io));
     let active = Counted::of(Present::Active);
     let guard = Guard { worker: Rc::clone(worker), number, io, _active: active };

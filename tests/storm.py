@@ -873,7 +873,12 @@ def test_a_connection_that_was_told_to_go_loses_no_end_of_an_answer():
                        + h2wire.headers(1, h2wire.request('/hold')))
         upstream = stack.enter_context(origin.accept()[0])
         os.kill(server.pid, signal.SIGHUP)
-        *_, (_, content) = frames_of(client, lambda kind, *_: kind == h2wire.GOAWAY)
+        told = lambda kind, *_: kind == h2wire.GOAWAY
+        *_, (_, content) = frames_of(client, told)
+        equal(content[:8], (2**31 - 1).to_bytes(4) + bytes(4), 'any stream that crosses it is answered')
+        *_, (_, content) = frames_of(client, lambda kind, *_: kind == h2wire.PING)
+        client.sendall(h2wire.frame(h2wire.PING, h2wire.ACK, content=content))
+        *_, (_, content) = frames_of(client, told)
         equal(content[:8], (1).to_bytes(4) + bytes(4), 'the last stream that is answered, and no error')
         upstream.sendall(f'HTTP/1.0 200 OK\r\nContent-Length: {size}\r\n\r\n'.encode() + b'y' * size)
         upstream.close()

@@ -36,7 +36,7 @@ use stream::Stream;
 use streams::{Known, Streams};
 use tokio::time::{Instant, Sleep};
 use yorozu_kernel::base::counters::{self, Counted, Happened, Present};
-use yorozu_kernel::base::{limits, tasks};
+use yorozu_kernel::base::{limits, tasks, turn};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::exchange::conf::WorkerConf;
@@ -108,6 +108,7 @@ pub async fn serve(
         sleep: None,
         stalled: None,
         quiet_since: None,
+        has_asked: false,
         end: End::Open,
         lingers: true,
         steps: 0,
@@ -195,6 +196,8 @@ struct Loop {
     stalled: Option<Pin<Box<Sleep>>>,
     /// Since when there is no stream, and nothing waits to be sent.
     quiet_since: Option<Instant>,
+    /// Whether there was a request since the last look.
+    has_asked: bool,
     end: End,
     /// Whether the client has time to read the last frame.
     lingers: bool,
@@ -383,24 +386,33 @@ impl Loop {
             return self.poll_until(until, context).map(|()| Event::Told);
         }
         // An answer that is made is under way until it is sent: `send_timeout` bounds that.
-        let is_answering = self.quiet_since.is_none() && self.streams.is_waiting();
-        if self.streams.count() > 0 || is_answering {
+        let has_asked = std::mem::take(&mut self.has_asked);
+        let is_answering = has_asked || self.quiet_since.is_none();
+        if self.streams.count() > 0 || is_answering && self.streams.is_waiting() {
             self.quiet_since = None;
             self.handle.is_idle.set(false);
             return Poll::Pending;
         }
-        if self.quiet_since.is_none() {
-            let timeout = self.times().silence(&self.client);
-            let now = Instant::now();
-            self.quiet_since = Some(now);
-            self.handle.is_idle.set(self.end == End::Open);
-            self.incoming.rest();
-            self.streams.rest();
-            self.fields = FieldList::default();
-            return self.poll_until(now + timeout, context).map(|()| Event::Silent);
+        let since = match self.quiet_since {
+            Some(since) if !has_asked => since,
+            // Requests that were answered at once: nothing is given back, as more are likely.
+            Some(_) => turn::instant().into(),
+            None => {
+                self.handle.is_idle.set(self.end == End::Open);
+                self.incoming.rest();
+                self.streams.rest();
+                self.fields = FieldList::default();
+                Instant::now()
+            }
+        };
+        let is_new = self.quiet_since.replace(since).is_none();
+        let end = since + self.times().silence(&self.client);
+        // The timer of a client that asks again and again is set when it is over, not with each request.
+        let set = self.sleep.as_mut().filter(|sleep| !is_new && sleep.deadline() <= end);
+        if set.is_some_and(|sleep| sleep.as_mut().poll(context).is_pending()) {
+            return Poll::Pending;
         }
-        let sleep = self.sleep.as_mut().expect("set with the moment");
-        sleep.as_mut().poll(context).map(|()| Event::Silent)
+        self.poll_until(end, context).map(|()| Event::Silent)
     }
 
     /// Ready at this moment.
@@ -503,7 +515,7 @@ impl Loop {
         }
         client.requests.set(client.requests.get() + 1);
         // Also if it is answered before the next look.
-        self.quiet_since = None;
+        self.has_asked = true;
         self.bound(&conf);
         let mut read = fields::read(&self.fields, Version::V20, bounds);
         if let Some(bounds) = rules::of_server(&conf, &client, &read.request, bounds) {

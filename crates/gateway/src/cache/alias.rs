@@ -48,11 +48,23 @@ pub fn tags(exchange: &Exchange, zone: &Arc<Zone>, own: &Key) -> Vec<Bytes> {
     if is_found_by_url(exchange, zone, &own) {
         return Vec::new();
     }
-    let mut found = vec![of_url(exchange)];
+    let holds = |text: &[u8]| memchr::memmem::find(own.as_bytes(), text).is_some();
     let (path, args) = path_and_args(exchange);
-    if !args.is_empty() && memchr::memmem::find(own.as_bytes(), args).is_none() {
+    let mut urls = vec![with_args(&path, args)];
+    if !args.is_empty() && !holds(args) {
         // Whatever the arguments: it is the page of all of them.
-        found.push(Key::of_url(&exchange.request.host, &[&path]));
+        urls.push(path.to_vec());
+    }
+    if exchange.uri != *path && holds(&exchange.uri) {
+        // Where rules have led: a client may ask for it there.
+        let args = Some(&exchange.args[..]).filter(|args| holds(args));
+        urls.push(with_args(&exchange.uri, args.unwrap_or_default()));
+    }
+    let host = &exchange.request.host[..];
+    let mut found: Vec<_> = urls.iter().map(|url| Key::of_url(host, &[url])).collect();
+    if !holds(host) {
+        let server = any_host(exchange);
+        found.extend(urls.iter().map(|url| Key::of_url(&server, &[url])));
     }
     let method: &'static [u8] =
         if exchange.request.method == Method::Head { b"HEAD" } else { b"GET" };
@@ -62,15 +74,22 @@ pub fn tags(exchange: &Exchange, zone: &Arc<Zone>, own: &Key) -> Vec<Bytes> {
 }
 
 /// The keys of a location under which the pages of the request's URL are purged: for GET and HEAD, with what this client
-/// says and without. [`elsewhere`] has the others.
+/// says and without; and the URL that rules lead a plain client to. [`elsewhere`] has the others.
 pub fn keys(exchange: &mut Exchange, conf: &Conf) -> Vec<Key> {
     let mut found = key::of_get_and_head(exchange, |exchange| key::primary(exchange, conf));
-    let plain = in_cache(exchange, |plain, conf| {
-        key::of_get_and_head(plain, |plain| key::primary(plain, conf))
-    });
+    let plain = in_cache(exchange, of_plain);
     let mut others = plain.unwrap_or_default();
     others.retain(|key| !found.contains(key));
     found.append(&mut others);
+    found
+}
+
+/// The keys of a [`plain`] request in the cache that it leads to, and the URL there.
+pub fn of_plain(plain: &mut Exchange, conf: &Conf) -> Vec<Key> {
+    let mut found = key::of_get_and_head(plain, |plain| key::primary(plain, conf));
+    if plain.uri != *path_and_args(plain).0 {
+        found.push(Key::of_url(&plain.request.host, &[&with_args(&plain.uri, &plain.args)]));
+    }
     found
 }
 
@@ -80,17 +99,23 @@ pub fn elsewhere(exchange: &Exchange) -> Vec<(Arc<Zone>, Key)> {
     let mut found = by_url(exchange, |asked, conf| {
         key::of_get_and_head(asked, |asked| key::primary(asked, conf))
     });
-    let alias = of_url(exchange);
-    found.extend(exchange.conf.zones.values().map(|zone| (Arc::clone(zone), alias.clone())));
+    let (path, args) = path_and_args(exchange);
+    let url = with_args(&path, args);
+    for host in [&exchange.request.host[..], &any_host(exchange)] {
+        let alias = Key::of_url(host, &[&url]);
+        found.extend(exchange.conf.zones.values().map(|zone| (Arc::clone(zone), alias.clone())));
+    }
     found
 }
 
-/// The key that no page has, and every page as an alias whose key holds more than the URL: the URL, whatever the scheme and
-/// the spelling of its path.
-pub fn of_url(exchange: &Exchange) -> Key {
-    let (path, args) = path_and_args(exchange);
+/// In the place of the host of a page whose key does not hold it: all names of its server lead there. No host has a star.
+fn any_host(exchange: &Exchange) -> Vec<u8> {
+    [b"*", exchange.conf.server(exchange.server).name().as_bytes()].concat()
+}
+
+fn with_args(path: &[u8], args: &[u8]) -> Vec<u8> {
     let mark: &[u8] = if args.is_empty() { b"" } else { b"?" };
-    Key::of_url(&exchange.request.host, &[&path, mark, args])
+    [path, mark, args].concat()
 }
 
 /// The path that a request was sent for, decoded, and its arguments as they were sent.
@@ -122,8 +147,11 @@ fn in_cache<T>(exchange: &Exchange, work: impl FnOnce(&mut Exchange, &Conf) -> T
 /// Whether a purge of the URL finds the page by its key.
 fn is_found_by_url(exchange: &Exchange, zone: &Arc<Zone>, own: &Key) -> bool {
     let is_asked = exchange.request.method.is_get_or_head();
-    // Only so is it found by the beginning of its URL, too.
-    if !is_asked || !own.as_bytes().ends_with(exchange.request.target()) {
+    let target = exchange.request.target();
+    let end = memchr::memchr(b'?', target).unwrap_or(target.len());
+    // Only so is it found by the beginning of its URL, too, and by any spelling of its path.
+    let is_plain = *path_and_args(exchange).0 == target[..end];
+    if !is_asked || !is_plain || !own.as_bytes().ends_with(target) {
         return false;
     }
     let found = by_url(exchange, |asked, conf| vec![key::primary(asked, conf)]);

@@ -42,7 +42,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
     (&["auth_basic_user_file"], "hashes of gost-yescrypt, scrypt, SunMD5 and NT are not supported"),
     (
         &["proxy_cache_key", "fastcgi_cache_key", "scgi_cache_key", "uwsgi_cache_key"],
-        "without it the key is method, host and target",
+        "without it the key is method, host and target; with proxy_pass nginx's, $scheme$proxy_host$request_uri",
     ),
     (
         &[

@@ -104,7 +104,11 @@ pub fn head(url: &str, method: &str, fields: &str) -> Result<String, String> {
         None => default,
         Some((_, port)) => port.parse::<u16>().map_err(|_| expected())?,
     };
-    if authority.is_empty() || url.contains(|c: char| c.is_ascii_whitespace() || c.is_control()) {
+    // A `*` at the end is one of the path.
+    if authority.is_empty()
+        || authority.contains('*')
+        || url.contains(|c: char| c.is_ascii_whitespace() || c.is_control())
+    {
         return Err(expected());
     }
     Ok(format!("{scheme} {port}\n{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n"))

@@ -14,7 +14,8 @@ use super::batch::{Batch, Batches};
 use super::{Problem, explain, list};
 use crate::live::figures;
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Purge, PurgeMode, Zone};
@@ -210,6 +211,9 @@ async fn perform(
     batch: &Batch,
     told: &mut Option<Told>,
 ) -> Result<Value, Problem> {
+    if let Some(name) = batch.tags.iter().find(|name| !is_tag(name)) {
+        return Err(format!("\"{name}\" is no tag: spaces and commas part tags").into());
+    }
     let tag = |name: &String| Purge::Tag(purge::tag(batch.host.as_bytes(), name.as_bytes()));
     let mut wanted = Wanted::default();
     for zone in &zones(conf, batch.zone.as_deref())? {
@@ -248,11 +252,20 @@ async fn perform(
     if let Some(problem) = worst {
         return Err(problem);
     }
-    let by_name = |names: &[String], counts: Vec<usize>| -> Map<String, Value> {
-        names.iter().cloned().zip(counts.into_iter().map(Value::from)).collect()
+    let by_name = |names: &[String], counts: Vec<usize>| -> BTreeMap<String, usize> {
+        let mut found = BTreeMap::new();
+        for (name, count) in names.iter().zip(counts) {
+            *found.entry(name.clone()).or_default() += count;
+        }
+        found
     };
     let (urls, tags) = (by_name(&batch.urls, urls), by_name(&batch.tags, tags));
     Ok(json!({ "purged": total, "urls": urls, "tags": tags }))
+}
+
+/// Whether an answer can have it: what stands between spaces and commas.
+fn is_tag(name: &str) -> bool {
+    !name.is_empty() && !name.contains([' ', ',', '\t'])
 }
 
 /// What a purge of a batch was asked for as.
@@ -349,7 +362,7 @@ fn add_url(conf: &Rc<WorkerConf>, url: &str, purges: &mut InZones) -> Result<boo
     let Some(mut asked) = alias::plain(&asked) else { return Ok(false) };
     let location = conf.location(asked.location);
     let Some(gateway) = settings::of(location) else { return Ok(false) };
-    let keys = key::of_get_and_head(&mut asked, |asked| key::primary(asked, gateway));
+    let keys = alias::of_plain(&mut asked, gateway);
     let zones = key::zones(&mut asked, gateway).unwrap_or_default();
     for zone in &zones {
         keys.iter().for_each(|key| purges.add(zone, purge::of_key(key, ends)));

@@ -96,7 +96,7 @@ settings! {
     port_in_redirect: bool = "on", ONE, HTTP_SERVER_LOCATION;
     /// Whether error pages may have error pages.
     recursive_error_pages: bool = "off", ONE, HTTP_SERVER_LOCATION;
-    /// Whether timed-out connections are reset, which frees their buffers at once.
+    /// Whether connections that timed out, or that `return 444` closes, are reset, which frees their buffers at once.
     reset_timedout_connection: bool = "off", ONE, HTTP_SERVER_LOCATION;
     /// Name servers for names in variables: addresses, valid=, ipv4=, ipv6=.
     resolver: Option<Resolver> = none, ONE_OR_MORE, HTTP_SERVER_LOCATION;

@@ -480,7 +480,8 @@ def without_redis_purges_are_queued():
         lines = b''.join(fields[b'lines'] for _, fields in redis.entries()).decode().splitlines()
         keys = [bytes.fromhex(line.split()[1][5:]).decode() for line in lines if ' page:' in line]
         # Each with what its URL may have led to.
-        assert keys == [key for path in ('/1', '/2', '/3') for key in (path, f'url //site.example{path}')], keys
+        hosts = 'site.example', '*site.example'
+        assert keys == [key for path in ('/1', '/2', '/3') for key in (path, *(f'url //{host}{path}' for host in hosts))], keys
         until('the file', lambda: not (a.folder / 'cache/yorozu.bus.queue').exists())
         a.says('answers again')
         a.kill()

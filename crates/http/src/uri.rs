@@ -258,6 +258,12 @@ pub fn escape_into(out: &mut Vec<u8>, text: &[u8], escape: Escape) {
     percent_encode(text, set).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
+/// A path with the arguments of its query, if there are any.
+pub fn with_args(path: &[u8], args: &[u8]) -> Vec<u8> {
+    let mark: &[u8] = if args.is_empty() { b"" } else { b"?" };
+    [path, mark, args].concat()
+}
+
 /// A host, and the port behind it.
 pub type Authority<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
 

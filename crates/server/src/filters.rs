@@ -5,6 +5,7 @@ use std::rc::Rc;
 use yorozu_gateway::cache::report;
 use yorozu_gateway::protocol;
 use yorozu_gateway::upstream::sticky;
+use yorozu_http::uri::with_args;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::handler::{Bound, Filter};
@@ -57,8 +58,7 @@ pub fn bound(location: &LocationConf) -> (Bound, Bound) {
 
 /// The status and the content of a subrequest.
 pub async fn content(asked: &mut Exchange) -> (u16, Stream) {
-    let mark: &[u8] = if asked.args.is_empty() { b"" } else { b"?" };
-    asked.part = Some([&asked.uri, mark, &asked.args].concat().into());
+    asked.part = Some(with_args(&asked.uri, &asked.args).into());
     let answer = Box::pin(handlers::whole(asked)).await;
     // Also one that ends without a page is logged, as what is shown in its place does not say why.
     asked.status = match &answer {

@@ -325,6 +325,14 @@ impl Streams {
         self.send(1, 5, stream, &head);
     }
 
+    /// One whose stream 1 has the head of its answer and waits for room for the content.
+    fn waiting(port: u16) -> Self {
+        let mut client = Self::connect(port);
+        client.ask(1, "/");
+        assert!(!client.answered(1));
+        client
+    }
+
     /// The next frame that is neither of SETTINGS nor WINDOW_UPDATE: its kind, flags, stream and payload; `None` at the end.
     fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         loop {
@@ -372,12 +380,7 @@ fn what_an_http_2_client_asks_while_it_is_told_of_a_reload_is_answered() {
     let mut idle = Streams::connect(server.port);
     idle.ask(1, "/empty");
     assert!(idle.answered(1));
-    let [mut first, mut silent] = [(); 2].map(|()| {
-        let mut client = Streams::connect(server.port);
-        client.ask(1, "/");
-        assert!(!client.answered(1));
-        client
-    });
+    let [mut first, mut silent] = [(); 2].map(|()| Streams::waiting(server.port));
     let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
     reload(&server, &folder, &text);
     // As nginx: it has nothing under way.
@@ -521,12 +524,7 @@ fn a_socket_that_goes_ends_idle_connections_and_no_stream_of_http_2() {
     let of =
         |port: &str| format!("server {{ listen 127.0.0.1:{port}; http2 on; return 200 page; }}");
     let server = Server::start(&yorozu(), folder.path(), &of("$port"));
-    let [mut first, mut silent] = [(); 2].map(|()| {
-        let mut client = Streams::connect(server.port);
-        client.ask(1, "/");
-        assert!(!client.answered(1));
-        client
-    });
+    let [mut first, mut silent] = [(); 2].map(|()| Streams::waiting(server.port));
     let text = fs::read_to_string(folder.path().join("nginx.conf")).unwrap();
     let (old, new) = (of(&server.port.to_string()), of(&free_port().to_string()));
     let mut idle = Client::connect(server.port);

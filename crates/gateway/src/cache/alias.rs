@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use yorozu_cache::{Key, Zone};
-use yorozu_http::uri::normalize;
+use yorozu_http::uri::{normalize, with_args};
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::{Config, LocationConf};
@@ -113,19 +113,12 @@ fn any_host(exchange: &Exchange) -> Vec<u8> {
     [b"*", exchange.conf.server(exchange.server).name().as_bytes()].concat()
 }
 
-fn with_args(path: &[u8], args: &[u8]) -> Vec<u8> {
-    let mark: &[u8] = if args.is_empty() { b"" } else { b"?" };
-    [path, mark, args].concat()
-}
-
 /// The path that a request was sent for, decoded, and its arguments as they were sent.
 fn path_and_args(exchange: &Exchange) -> (Cow<'_, [u8]>, &[u8]) {
-    let target = exchange.request.target();
-    let end = memchr::memchr(b'?', target).unwrap_or(target.len());
-    let args = target.get(end + 1..).unwrap_or_default();
-    let path = match normalize(&target[..end], true) {
+    let (sent, args) = exchange.request.split_target();
+    let path = match normalize(sent, true) {
         Ok(normalized) => Cow::Owned(normalized.path),
-        Err(_) => Cow::Borrowed(&target[..end]),
+        Err(_) => Cow::Borrowed(sent),
     };
     (path, args)
 }
@@ -147,11 +140,10 @@ fn in_cache<T>(exchange: &Exchange, work: impl FnOnce(&mut Exchange, &Conf) -> T
 /// Whether a purge of the URL finds the page by its key.
 fn is_found_by_url(exchange: &Exchange, zone: &Arc<Zone>, own: &Key) -> bool {
     let is_asked = exchange.request.method.is_get_or_head();
-    let target = exchange.request.target();
-    let end = memchr::memchr(b'?', target).unwrap_or(target.len());
+    let request = &exchange.request;
     // Only so is it found by the beginning of its URL, too, and by any spelling of its path.
-    let is_plain = *path_and_args(exchange).0 == target[..end];
-    if !is_asked || !is_plain || !own.as_bytes().ends_with(target) {
+    let is_plain = *path_and_args(exchange).0 == *request.split_target().0;
+    if !is_asked || !is_plain || !own.as_bytes().ends_with(request.target()) {
         return false;
     }
     let found = by_url(exchange, |asked, conf| vec![key::primary(asked, conf)]);
@@ -171,15 +163,17 @@ fn by_url(
         asked.location = *id;
         let keys = keys(&mut asked, conf);
         for zone in key::zones(&mut asked, conf).unwrap_or_default() {
-            for key in &keys {
-                let is_known = |(of, known): &(_, _)| Arc::ptr_eq(of, &zone) && known == key;
-                if !found.iter().any(is_known) {
-                    found.push((Arc::clone(&zone), key.clone()));
-                }
-            }
+            keys.iter().for_each(|key| add(&mut found, &zone, key));
         }
     }
     found
+}
+
+/// Adds a key in a zone, once.
+pub fn add(pages: &mut Vec<(Arc<Zone>, Key)>, zone: &Arc<Zone>, key: &Key) {
+    if !pages.iter().any(|(of, known)| Arc::ptr_eq(of, zone) && known == key) {
+        pages.push((Arc::clone(zone), key.clone()));
+    }
 }
 
 /// One location of each zone and such a key.

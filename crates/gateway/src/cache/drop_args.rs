@@ -66,9 +66,7 @@ settings! {
 }
 
 fn uri(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
-    let target = exchange.request.target();
-    let end = memchr::memchr(b'?', target).unwrap_or(target.len());
-    put(out, &target[..end]);
+    put(out, exchange.request.split_target().0);
     let start = out.len();
     out.push(b'?');
     append_args(exchange, out);
@@ -80,11 +78,10 @@ fn uri(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 
 /// Appends the arguments that stay, in their order.
 fn append_args(exchange: &Exchange, out: &mut Vec<u8>) {
-    let target = exchange.request.target();
-    let Some(start) = memchr::memchr(b'?', target) else { return };
+    let (_, args) = exchange.request.split_target();
     let names = &exchange.conf.location(exchange.location).of::<Conf>().cache_drop_args;
     let mut is_first = true;
-    for argument in target[start + 1..].split(|byte| *byte == b'&') {
+    for argument in args.split(|byte| *byte == b'&') {
         if names.has(argument) {
             continue;
         }

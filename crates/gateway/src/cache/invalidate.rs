@@ -28,12 +28,12 @@ pub async fn after(exchange: &mut Exchange, conf: &Conf, status: u16) {
         return;
     }
     let keys = alias::keys(exchange, conf);
-    let own = zones.iter().flat_map(|zone| keys.iter().map(|key| (Arc::clone(zone), key.clone())));
-    let mut pages: Vec<_> = own.collect();
-    for (zone, key) in alias::elsewhere(exchange) {
-        if !pages.iter().any(|(of, known)| Arc::ptr_eq(of, &zone) && *known == key) {
-            pages.push((zone, key));
-        }
+    let mut pages = Vec::new();
+    for zone in &zones {
+        keys.iter().for_each(|key| alias::add(&mut pages, zone, key));
+    }
+    for (zone, key) in &alias::elsewhere(exchange) {
+        alias::add(&mut pages, zone, key);
     }
     for (zone, key) in &pages {
         remove(exchange, conf, zone, key).await;

@@ -188,6 +188,13 @@ impl Request {
         self.span(&self.target_span)
     }
 
+    /// The target before its `?`, and what is behind that.
+    pub fn split_target(&self) -> (&[u8], &[u8]) {
+        let target = self.target();
+        let end = memchr::memchr(b'?', target).unwrap_or(target.len());
+        (&target[..end], target.get(end + 1..).unwrap_or_default())
+    }
+
     /// The part of the target before the arguments, as it was sent.
     pub fn path_as_sent(&self) -> &[u8] {
         let target = self.target();

@@ -92,6 +92,19 @@ pub fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|member| !member.is_empty())
 }
 
+/// Whether applications behind a gateway may take `name` for `wanted`, which is in lower case: to CGI and its like `_` is
+/// as good as `-` (RFC 3875, section 4.1.18), and PHP makes `_` of `.` and others, too.
+pub fn is_alike(name: &[u8], wanted: &[u8]) -> bool {
+    name.len() == wanted.len()
+        && name.iter().zip(wanted).all(|(byte, wanted)| plain(*byte) == plain(*wanted))
+}
+
+/// A byte of a name as those compare it that spell names in their own way.
+#[inline]
+pub fn plain(byte: u8) -> u8 {
+    if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
+}
+
 /// Whether a text is a token (RFC 9110, section 5.6.2).
 pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty()
@@ -222,6 +235,17 @@ mod tests {
                     assert_eq!(is_same(&left, &right), left.eq_ignore_ascii_case(&right));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn names_are_alike_to_applications() {
+        for name in ["x-v", "X-V", "X_V", "x.v"] {
+            assert!(is_alike(name.as_bytes(), b"x-v"), "{name}");
+            assert!(is_alike(name.as_bytes(), b"X_V"), "{name}");
+        }
+        for name in ["xv", "x-w", "x-v-", "x1v", ""] {
+            assert!(!is_alike(name.as_bytes(), b"x-v"), "{name}");
         }
     }
 

@@ -6,24 +6,39 @@
 use crate::field;
 use crate::negotiation::quality;
 
-/// Appends a request field's lines in a form in which equal meanings are equal bytes.
+/// Fields that are negotiated by, or are lists of words by their definition: spaces around commas, and members of nothing,
+/// say nothing.
+const LISTS: [&[u8]; 6] = [
+    b"accept",
+    b"accept-charset",
+    b"accept-encoding",
+    b"accept-language",
+    b"access-control-request-headers",
+    b"te",
+];
+
+/// Appends a request field's lines so that two requests select the same variant if the same bytes are appended. Nothing is
+/// appended for a field that is not there, which no value is equal to.
 ///
-/// Lines are joined, spaces around commas and empty members go. Values of `Accept-Language` and
-/// `Accept-Encoding` lose their case. `Cookie` and `Authorization` stay as they are. With
-/// `is_language_unordered` languages of one weight stand in the alphabet's order.
+/// Lines are joined as RFC 9110, section 5.3, has it. Of [`LISTS`] the members count; `Accept-Language` and
+/// `Accept-Encoding` have no case, and with `is_language_unordered` languages of one weight stand in the alphabet's order.
+/// Of any other field every byte counts, since an application may read the value as it is. Only where it is a list of words
+/// and of nothing else, the spaces around its commas do not.
 pub fn append_selecting<'a>(
     name: &[u8],
     lines: impl Iterator<Item = &'a [u8]>,
     is_language_unordered: bool,
     out: &mut Vec<u8>,
 ) {
-    let is = |known: &[u8]| known.eq_ignore_ascii_case(name);
-    if is(b"cookie") || is(b"authorization") {
-        for line in lines {
-            out.extend_from_slice(line);
-            out.push(b',');
-        }
+    let mut lines = lines.peekable();
+    if lines.peek().is_none() {
         return;
+    }
+    // It is there, if only with nothing in it.
+    out.push(b'=');
+    let is = |known: &[u8]| field::is_same(known, name);
+    if !LISTS.iter().any(|known| is(known)) {
+        return append_exact(lines, if is(b"cookie") { b"; " } else { b", " }, out);
     }
     let start = out.len();
     let mut members: Vec<&[u8]> = lines.flat_map(field::members).collect();
@@ -39,6 +54,34 @@ pub fn append_selecting<'a>(
     }
     if is(b"accept-language") || is(b"accept-encoding") {
         out[start..].make_ascii_lowercase();
+    }
+}
+
+/// Appends the lines as one; spaces around the commas of a list of tokens go.
+fn append_exact<'a>(
+    lines: impl Iterator<Item = &'a [u8]>,
+    separator: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    for (at, line) in lines.enumerate() {
+        if at > 0 {
+            out.extend_from_slice(separator);
+        }
+        out.extend_from_slice(line);
+    }
+    let value = &out[start..];
+    let is_spaced = value.contains(&b',') && value.contains(&b' ');
+    if is_spaced && value.split(|byte| *byte == b',').all(|word| field::is_token(word.trim_ascii()))
+    {
+        let mut kept = start;
+        for at in start..out.len() {
+            if !matches!(out[at], b' ' | b'\t') {
+                out[kept] = out[at];
+                kept += 1;
+            }
+        }
+        out.truncate(kept);
     }
 }
 
@@ -77,10 +120,32 @@ mod tests {
     }
 
     #[test]
-    fn spaces_and_lines_do_not_tell_requests_apart() {
-        assert_eq!(selecting("Foo", &["1, 2"], false), selecting("foo", &["1", " 2,"], false));
-        assert_ne!(selecting("Foo", &["A"], false), selecting("Foo", &["a"], false));
-        assert_ne!(selecting("Cookie", &["a=1, b"], false), selecting("Cookie", &["a=1,b"], false));
+    fn lines_and_spaces_between_words_do_not_tell_requests_apart() {
+        assert_eq!(selecting("Foo", &["1, 2"], false), selecting("foo", &["1", "2"], false));
+        assert_eq!(selecting("Foo", &["1,2"], false), selecting("foo", &["1 ,  2"], false));
+        assert_eq!(selecting("Accept", &["a/b"], false), selecting("accept", &[", a/b,"], false));
+        let cookies = |lines: &[&str]| selecting("Cookie", lines, false);
+        assert_eq!(cookies(&["a=1; b=2"]), cookies(&["a=1", "b=2"]));
+    }
+
+    #[test]
+    fn every_other_byte_does() {
+        let values: [&[&str]; 22] = [
+            &[], &[""], &[","], &["a"], &["A"], &["a,"], &["a, "], &[",a"], &["a,,b"], &["a, ,b"], &["a,b"],
+            &["a b"], &["a  b"], &["ab"], &["a;b"], &["a; b"], &["Foo (a,b)"], &["Foo(a,b)"], &["Foo (a, b)"],
+            &["\"a,b\""], &["\"a, b\""], &["a, b c"],
+        ];
+        for name in ["X-V", "Cookie", "Authorization", "User-Agent"] {
+            for (at, one) in values.iter().enumerate() {
+                for other in &values[at + 1..] {
+                    let (one, other) = (selecting(name, one, false), selecting(name, other, false));
+                    assert_ne!(one, other, "{name}");
+                }
+            }
+        }
+        for name in ["Accept", "Accept-Language"] {
+            assert_ne!(selecting(name, &[], false), selecting(name, &[""], false), "{name}");
+        }
     }
 
     #[test]

@@ -98,15 +98,36 @@ fn default_key(exchange: &mut Exchange, key: &mut Vec<u8>) {
 
 /// Digest of the request fields that `vary` names.
 pub fn variant_id(exchange: &Exchange, conf: &Conf, vary: &[u8]) -> VariantId {
-    let mut selecting = Vec::with_capacity(64);
+    let mut selecting = Scratch::take();
     for name in field::list(vary) {
         selecting.extend(name.iter().map(u8::to_ascii_lowercase));
         selecting.push(b':');
+        let start = selecting.len();
         let lines = exchange.request.values(name);
         vary::append_selecting(name, lines, conf.cache_vary_language, &mut selecting);
-        selecting.extend_from_slice(b"\r\n");
+        append_disguised(exchange, name, &mut selecting);
+        // Whatever stands in a value, it is not taken for another field.
+        let length = selecting.len() - start;
+        selecting.extend_from_slice(&length.to_le_bytes());
     }
     Key::variant_id(&selecting)
+}
+
+/// Appends fields that applications may take for the named one: those whose names are written with `_`, say.
+fn append_disguised(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) {
+    let request = &exchange.request;
+    for field in &request.fields {
+        let found = request.name(field);
+        if found.len() == name.len()
+            && field::is_alike(found, name)
+            && !field::is_same(found, name)
+        {
+            out.push(b'\n');
+            out.extend_from_slice(found);
+            out.push(b':');
+            out.extend_from_slice(request.value(field));
+        }
+    }
 }
 
 /// The key of the variant that the request selects, if it is not `entry` itself; `first`: the key of the first one.

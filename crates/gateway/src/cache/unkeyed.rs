@@ -68,7 +68,7 @@ const SUSPECTS_MAX: usize = 8;
 pub enum Suspect {
     /// A field, by its name in lower case.
     Field(Bytes),
-    /// One whose name was written with `_`, which `Vary` does not see.
+    /// One whose name was written with `_`, or another byte that applications take for a dash.
     Disguised(Bytes),
     /// The way its host is written: with a port that it was not asked at, in capitals, with a dot behind it.
     Authority,
@@ -120,20 +120,10 @@ pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
 pub fn take_away(request: &mut Request, suspect: &Suspect) {
     match suspect {
         Suspect::Field(name) | Suspect::Disguised(name) => {
-            request.retain_fields(|found| !is_named(found, name));
+            request.retain_fields(|found| !field::is_alike(found, name));
         }
         Suspect::Authority => request.normalize_authority(),
     }
-}
-
-/// As names of fields are compared, with `_` as good as `-`: applications cannot tell them apart (RFC 3875, section
-/// 4.1.18).
-fn is_named(name: &[u8], wanted: &[u8]) -> bool {
-    name.len() == wanted.len()
-        && name.iter().zip(wanted).all(|(byte, wanted)| match byte {
-            b'_' => *wanted == b'-',
-            byte => byte.to_ascii_lowercase() == *wanted,
-        })
 }
 
 /// What a request came to: where, under which key, and what its upstream would be sent.
@@ -209,11 +199,8 @@ fn suspects(exchange: &Exchange) -> Vec<Suspect> {
         if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'o' | b'O' | b'c' | b'C')) {
             continue;
         }
-        let is_disguised = name.contains(&b'_');
-        let name: Vec<u8> = name
-            .iter()
-            .map(|byte| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() })
-            .collect();
+        let is_disguised = !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+        let name: Vec<u8> = name.iter().map(|byte| field::plain(*byte)).collect();
         if !own.agrees(exchange, &name, request.value(field)) {
             let suspect = match is_disguised {
                 true => Suspect::Disguised(name.into()),

@@ -264,7 +264,12 @@ impl Folder {
         }
         let writable = access(existing, AccessFlags::W_OK | AccessFlags::X_OK);
         writable.map_err(|errno| failed("mkdir()", path)(errno.into()))?;
-        Ok(Self::new(path, None, Journal::without_file(path), Left::default()))
+        Ok(Self::without_files(path))
+    }
+
+    /// The folder as one that nothing is read from.
+    pub(crate) fn without_files(path: &Path) -> Arc<Self> {
+        Self::new(path, None, Journal::without_file(path), Left::default())
     }
 
     fn new(path: &Path, lock: Option<Flock<File>>, journal: Journal, left: Left) -> Arc<Self> {

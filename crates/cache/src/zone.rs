@@ -67,6 +67,8 @@ pub struct Zone {
     /// What its user keeps with it.
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(crate) beyond: RwLock<Option<Arc<dyn Beyond>>>,
+    /// Why its folder cannot be used.
+    fault: Option<StoreError>,
 }
 
 /// What the housekeeping of a zone did.
@@ -131,8 +133,21 @@ impl Zone {
             tiers,
             kept: OnceLock::new(),
             beyond: RwLock::default(),
+            fault: None,
             options,
         }
+    }
+
+    /// A zone whose folder cannot be used: nothing is to be stored in it or looked for. A purge of it fails, as what is
+    /// in the folder may come back with it.
+    pub fn without_folder(options: ZoneOptions, fault: StoreError) -> Self {
+        let folder = Folder::without_files(&options.disk.path);
+        Self { fault: Some(fault), ..Self::on(&folder, options) }
+    }
+
+    /// Why nothing is stored in it, if that is so.
+    pub fn fault(&self) -> Option<&StoreError> {
+        self.fault.as_ref()
     }
 
     /// What the zone was made from; a reload keeps a zone whose options did not change.

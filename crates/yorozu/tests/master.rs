@@ -109,6 +109,28 @@ fn pages_on_disk_are_hits_at_once() {
 }
 
 #[test]
+fn a_server_is_replaced_although_its_cache_folder_cannot_be_used() {
+    let folder = Folder::new();
+    let _origin = Origin::start_with(folder.path(), pages);
+    let server = Server::start(&yorozu(), folder.path(), CACHED);
+    let cache = folder.path().join("cache");
+    let state = |path: &str| get(server.port, path).map(|answer| answer.field("x-cache"));
+    assert_eq!(state("/a"), Some(Some("MISS".to_owned())));
+    // Not even root can make a folder of it.
+    fs::remove_dir_all(&cache).unwrap();
+    fs::write(&cache, "").unwrap();
+    send(server.serving_id(), Signal::SIGKILL);
+    until("an answer that nothing stores", || state("/a") == Some(None));
+    assert_eq!(state("/a"), Some(None));
+    assert!(log(&folder).contains("the cache zone \"z\" stores nothing: mkdir() "));
+    assert_eq!(log(&folder).matches("[emerg]").count(), 0);
+    // What is there again is used after a reload.
+    fs::remove_file(&cache).unwrap();
+    signal(&server, Signal::SIGHUP);
+    until("a stored page", || state("/a") == Some(Some("HIT".to_owned())));
+}
+
+#[test]
 fn a_server_without_its_master_goes_on_and_another_master_takes_it_over() {
     let folder = Folder::new();
     let _origin = Origin::start_with(folder.path(), pages);

@@ -25,6 +25,7 @@ pub fn zone(exchange: &mut Exchange, conf: &Conf) -> Result<Option<Arc<Zone>>, u
     }
     let found = std::str::from_utf8(&text).ok().and_then(|name| exchange.conf.zones.get(name));
     match found {
+        Some(zone) if zone.fault().is_some() => Ok(None),
         Some(zone) => Ok(Some(Arc::clone(zone))),
         None => {
             let name = String::from_utf8_lossy(&text);

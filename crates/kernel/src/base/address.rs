@@ -1,9 +1,10 @@
 //! Addresses as configurations and requests write them.
 
+use super::host_names;
 use memchr::memchr;
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use yorozu_conf::value;
 
 /// Bytes of the largest UDP payload that the route to an address takes from here; networks behind it may take less. `None` if
@@ -160,8 +161,7 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, &'stati
     if let Some(address) = ip(host.as_bytes()) {
         return Ok(vec![(address, port).into()]);
     }
-    let mut found: Vec<SocketAddr> =
-        (host, port).to_socket_addrs().map_err(|_| "host not found")?.collect();
+    let mut found = host_names::look_up(host, port);
     found.sort_unstable();
     found.dedup();
     if found.is_empty() { Err("host not found") } else { Ok(found) }

@@ -5,6 +5,7 @@ pub mod batch;
 pub mod beat;
 pub mod counters;
 pub mod faults;
+pub mod host_names;
 pub mod limits;
 pub mod memory;
 pub mod pace;

@@ -1,22 +1,25 @@
-//! What loading a configuration reads, so that another process loads the very same.
+//! What loading a configuration reads and finds, so that another process loads the very same.
 //!
 //! The master reads as root and keeps the texts; the server process is given them, and opens no file of the
 //! configuration itself. Both happen on the thread that loads, below the one door to files (`files`): no directive
 //! has to know.
 
+use crate::base::host_names;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files by path, and names by pattern.
+/// Files by path, names of files by pattern, and addresses by name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Texts {
     /// What reading gave: the text, or why not.
     pub files: BTreeMap<PathBuf, Result<Bytes, Failure>>,
     /// The paths that a shell pattern stood for.
     pub patterns: BTreeMap<String, Vec<PathBuf>>,
+    /// What names of hosts were found to stand for.
+    pub hosts: host_names::Found,
 }
 
 /// An error of the system's, or another one's words.
@@ -77,19 +80,20 @@ impl Drop for Within {
 /// Runs `load`, and keeps what it reads.
 pub fn keep<T>(load: impl FnOnce() -> T) -> (T, Texts) {
     let within = Within::begin(Mode::Kept(Texts::default()));
-    let loaded = load();
+    let (loaded, hosts) = host_names::keep(load);
     let texts = MODE.with_borrow_mut(|mode| match mode {
         Some(Mode::Kept(texts)) => std::mem::take(texts),
         _ => Texts::default(),
     });
     drop(within);
-    (loaded, texts)
+    (loaded, Texts { hosts, ..texts })
 }
 
 /// Runs `load`, which reads `texts` and nothing else.
-pub fn give<T>(texts: Texts, load: impl FnOnce() -> T) -> T {
+pub fn give<T>(mut texts: Texts, load: impl FnOnce() -> T) -> T {
+    let hosts = std::mem::take(&mut texts.hosts);
     let _within = Within::begin(Mode::Given(texts));
-    load()
+    host_names::give(hosts, load)
 }
 
 fn unknown() -> io::Error {

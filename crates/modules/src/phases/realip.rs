@@ -1,8 +1,9 @@
 //! `set_real_ip_from`: takes the client's address from what a trusted proxy says.
 
 use bytes::Bytes;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::IpAddr;
 use std::rc::Rc;
+use yorozu_kernel::base::host_names;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::network::Network;
@@ -24,9 +25,8 @@ impl Setting for Trusted {
         if let Some(network) = network.filter(|network| *network != Network::All) {
             return Ok(Self(vec![network]));
         }
-        let found = (&*text, 0).to_socket_addrs();
-        let found: Vec<Network> =
-            found.into_iter().flatten().map(|address| address.ip().into()).collect();
+        let found = host_names::look_up(&text, 0);
+        let found: Vec<Network> = found.iter().map(|address| address.ip().into()).collect();
         if found.is_empty() {
             return Err(ValueError(format!("host not found in set_real_ip_from \"{text}\"")));
         }

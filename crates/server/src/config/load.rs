@@ -65,6 +65,9 @@ pub struct Kept {
     pub loads: Arc<Loads>,
     /// Whether cache zones are only looked at: the server process opens them.
     looks_at_zones: bool,
+    /// Whether a cache folder that cannot be used is a fault of the configuration. It is none where a server process
+    /// is replaced: the sites are to go on.
+    pub needs_folders: bool,
 }
 
 impl Kept {
@@ -80,7 +83,7 @@ impl Kept {
 
     /// For the server process, which the master process gives what is open.
     pub fn given() -> Self {
-        Self { logs: Arc::new(LogFiles::given()), ..Self::default() }
+        Self { logs: Arc::new(LogFiles::given()), needs_folders: true, ..Self::default() }
     }
 }
 
@@ -529,13 +532,21 @@ fn zones(env: &Env, kept: &Kept) -> Result<BTreeMap<String, Arc<Zone>>, ConfErro
     nodes::check(&env.shared::<Nodes>()).map_err(|problem| ConfError::Whole { text: problem.0 })?;
     let mut zones = BTreeMap::new();
     for (name, wanted) in env.zones.borrow().iter() {
-        let old = kept.zones.get(name).filter(|zone| *zone.options() == wanted.options);
+        let is_same = |zone: &&Arc<Zone>| *zone.options() == wanted.options;
+        let old = kept.zones.get(name).filter(is_same).filter(|zone| zone.fault().is_none());
         let zone = match old {
             Some(zone) => Arc::clone(zone),
             None => {
                 let open = if kept.looks_at_zones { Zone::look } else { Zone::open };
                 let opened = open(wanted.options.clone());
-                Arc::new(opened.map_err(|error| ConfError::Whole { text: error.to_string() })?)
+                Arc::new(match opened {
+                    Err(fault) if !kept.looks_at_zones && !kept.needs_folders => {
+                        Zone::without_folder(wanted.options.clone(), fault)
+                    }
+                    opened => {
+                        opened.map_err(|error| ConfError::Whole { text: error.to_string() })?
+                    }
+                })
             }
         };
         cache::counters::begin(name, &zone);

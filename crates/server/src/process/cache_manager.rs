@@ -86,7 +86,7 @@ pub(super) struct CacheManager {
 impl CacheManager {
     /// Takes over the zones of a configuration; `may_share`: the server before this one still uses their folders.
     pub(super) fn watch(&mut self, config: &Config, may_share: bool) {
-        let zones = config.zones.iter();
+        let zones = config.zones.iter().filter(|(_, zone)| zone.fault().is_none());
         let zones: Vec<_> =
             zones.map(|(name, zone)| (name.clone(), Arc::downgrade(zone))).collect();
         let is_needed = !zones.is_empty();

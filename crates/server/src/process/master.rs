@@ -134,7 +134,6 @@ impl Master {
         let link = inherited.link.take();
         drop(inherited);
         let pid = PidFile::write(&plan.pid)?;
-        plan.prepare_folders();
         let adoption = open_adoption(&plan);
         let mut master = Self {
             request,
@@ -189,7 +188,9 @@ impl Master {
         self.has_refused = false;
         let begun = ServerProcess::start(&self.plan, &self.request, self.serial, &self.tell)?;
         self.server = Some(begun);
-        self.configure(&self.plan, self.sockets.iter())
+        // What it writes to may have been lost with what ended the one before.
+        self.plan.prepare_folders();
+        self.configure(&self.plan, self.sockets.iter(), self.serial > 1)
     }
 
     /// Takes over a server whose master is gone.
@@ -198,7 +199,8 @@ impl Master {
         self.log(Level::Notice, &text);
         self.serial += 1;
         self.server = Some(ServerProcess::adopt(orphan, self.serial, &self.tell)?);
-        self.configure(&self.plan, self.sockets.iter())
+        self.plan.prepare_folders();
+        self.configure(&self.plan, self.sockets.iter(), false)
     }
 
     /// Gives the server a configuration.
@@ -206,6 +208,7 @@ impl Master {
         &'a self,
         plan: &'a Plan,
         sockets: impl Iterator<Item = &'a (ListenAddress, Listener)>,
+        is_replacement: bool,
     ) -> Result<(), String> {
         let Some(server) = &self.server else { return Ok(()) };
         server.configure(Passed {
@@ -215,6 +218,7 @@ impl Master {
             adoption: self.adoption.as_ref().map(|adoption| &adoption.socket),
             link: self.link.as_ref().filter(|_| handover::has_predecessor()),
             has_predecessor: handover::has_predecessor(),
+            is_replacement,
         })
     }
 
@@ -429,7 +433,7 @@ impl Master {
             tell_systemd(&[NotifyState::Ready]);
             return Ok(());
         }
-        self.configure(&plan, opened.iter().chain(&self.sockets))?;
+        self.configure(&plan, opened.iter().chain(&self.sockets), false)?;
         self.asked = Some(Asked { plan, opened });
         Ok(())
     }

@@ -55,6 +55,8 @@ pub(super) struct Given {
     pub link: Option<OwnedFd>,
     /// Whether the server before this one still runs.
     pub has_predecessor: bool,
+    /// Whether a server process that ended served by this configuration.
+    pub is_replacement: bool,
 }
 
 /// The server's words.
@@ -155,6 +157,12 @@ pub(super) fn sealed(texts: &Texts) -> io::Result<OwnedFd> {
         out.number(paths.len());
         paths.iter().for_each(|path| out.put(path.as_os_str().as_bytes()));
     }
+    out.number(texts.hosts.len());
+    for (name, addresses) in &texts.hosts {
+        out.put(name.as_bytes());
+        out.number(addresses.len());
+        addresses.iter().for_each(|address| out.put(address.to_string().as_bytes()));
+    }
     text_file(&out.0)
 }
 
@@ -179,6 +187,13 @@ fn unsealed(file: OwnedFd) -> io::Result<Texts> {
         let paths = (0..input.number()?).map(|_| input.path()).collect::<Result<_, _>>()?;
         texts.patterns.insert(pattern, paths);
     }
+    for _ in 0..input.number()? {
+        let name = input.text()?;
+        let address = |text: String| text.parse().map_err(|_| broken());
+        let count = input.number()?;
+        let addresses = (0..count).map(|_| address(input.text()?)).collect::<Result<_, _>>()?;
+        texts.hosts.insert(name, addresses);
+    }
     Ok(texts)
 }
 
@@ -190,6 +205,7 @@ pub(super) struct Passed<'a> {
     pub adoption: Option<&'a OwnedFd>,
     pub link: Option<&'a UnixDatagram>,
     pub has_predecessor: bool,
+    pub is_replacement: bool,
 }
 
 /// As `Order::Configure`.
@@ -199,6 +215,7 @@ pub(super) struct Passed<'a> {
 pub(super) fn configure(channel: &Channel, passed: Passed<'_>) -> io::Result<()> {
     let mut out = Writer::default();
     out.number(usize::from(passed.has_predecessor));
+    out.number(usize::from(passed.is_replacement));
     out.number(usize::from(passed.adoption.is_some()));
     out.number(usize::from(passed.link.is_some()));
     let mut files = vec![passed.texts.as_fd()];
@@ -272,13 +289,21 @@ pub(super) fn next_order(channel: &Channel) -> io::Result<Option<Order>> {
     Ok(Some(match kind {
         CONFIGURE => {
             let has_predecessor = input.number()? != 0;
+            let is_replacement = input.number()? != 0;
             let has_adoption = input.number()? != 0;
             let has_link = input.number()? != 0;
             let texts = unsealed(files.next().ok_or_else(broken)?)?;
             let adoption = if has_adoption { files.next() } else { None };
             let link = if has_link { files.next() } else { None };
             let sockets = files.collect();
-            Order::Configure(Given { texts, sockets, adoption, link, has_predecessor })
+            Order::Configure(Given {
+                texts,
+                sockets,
+                adoption,
+                link,
+                has_predecessor,
+                is_replacement,
+            })
         }
         LOGS => Order::Logs(take_logs(&mut input, &mut files)?),
         REOPEN => Order::Reopen,
@@ -337,6 +362,7 @@ mod tests {
     #[test]
     fn what_is_passed_arrives() {
         let failed = |number, text: &str| Failure { number, text: text.to_owned() };
+        let socket = |text: &str| text.parse().unwrap();
         let texts = Texts {
             files: [
                 ("/a".into(), Ok(Bytes::from_static(b"text"))),
@@ -345,6 +371,11 @@ mod tests {
             ]
             .into(),
             patterns: [("*.conf".to_owned(), vec!["/a.conf".into(), "/b.conf".into()])].into(),
+            hosts: [
+                ("none".to_owned(), vec![]),
+                ("some".to_owned(), vec![socket("192.0.2.1:0"), socket("[fe80::1%2]:0")]),
+            ]
+            .into(),
         };
         let (master, server) = Channel::pair().unwrap();
         let file = |text: &[u8]| text_file(text).unwrap();
@@ -355,14 +386,15 @@ mod tests {
         let lent = |paths: &[PathBuf]| -> LentLogs {
             paths.iter().map(|path| (path.clone(), Arc::clone(&log))).collect()
         };
-        let socket = file(b"socket");
+        let listening = file(b"socket");
         let passed = Passed {
             texts: &sealed(&texts).unwrap(),
             logs: lent(&paths),
-            sockets: vec![socket.as_fd()],
+            sockets: vec![listening.as_fd()],
             adoption: Some(&file(b"adoption")),
             link: None,
             has_predecessor: true,
+            is_replacement: true,
         };
         configure(&master, passed).unwrap();
         let mut found = Vec::new();
@@ -374,6 +406,7 @@ mod tests {
             }
         };
         assert_eq!((given.texts, given.has_predecessor), (texts, true));
+        assert!(given.is_replacement);
         let found: Logs = found.into_iter().flatten().collect();
         assert!(found.iter().map(|(path, _)| path).eq(&paths));
         for (_, log) in found {

@@ -94,7 +94,7 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
     // What this process counts begins now, not when someone looks.
     let _ = counters::begun();
     let master = Arc::new(channel);
-    let kept = Kept::given();
+    let mut kept = Kept::given();
     let given = loop {
         match message::next_order(&master).map_err(|problem| problem.to_string())? {
             Some(Order::Logs(logs)) => kept.logs.take(logs),
@@ -106,6 +106,7 @@ pub(super) fn serve(request: Request, channel: Channel, is_apart: bool) -> Resul
             _ => return Ok(()),
         }
     };
+    kept.needs_folders = !given.is_replacement;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -165,8 +166,16 @@ impl Server {
         process_limits::set_own(&config);
         log_panics(&config);
         kept.zones.clone_from(&config.zones);
+        // A reload is refused instead: the configuration before it stays.
+        kept.needs_folders = true;
         kept.shared = config.shared.survivors();
         kept.logs.forget_unused();
+        for (name, zone) in &config.zones {
+            if let Some(fault) = zone.fault() {
+                let text = format!("the cache zone \"{name}\" stores nothing: {fault}");
+                error::process(&config, Level::Crit, &text);
+            }
+        }
         for warning in &config.warnings {
             error::process(&config, Level::Warn, warning);
         }

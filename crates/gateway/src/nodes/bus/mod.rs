@@ -200,7 +200,9 @@ impl Bus {
     /// later one adds is purged softly, unless its folder is known or stands at the same place. Blocks.
     pub(super) fn watch(&self, config: &Config) {
         let known = self.zones();
-        let zones: Vec<_> = config.zones.iter().map(|(n, z)| (n.clone(), Arc::clone(z))).collect();
+        // One whose folder is back after a reload is new then: it may have missed purges.
+        let zones = config.zones.iter().filter(|(_, zone)| zone.fault().is_none());
+        let zones: Vec<_> = zones.map(|(name, zone)| (name.clone(), Arc::clone(zone))).collect();
         let mut state = self.state();
         state.log = config.error_log.clone();
         state.zones = zones.iter().map(|(n, z)| (n.clone(), Arc::downgrade(z))).collect();

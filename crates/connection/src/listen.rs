@@ -7,6 +7,7 @@
 
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{AccessFlags, access};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -70,6 +71,29 @@ pub fn check(address: &ListenAddress, options: &ListenOptions) -> Result<(), Lis
         ListenAddress::Udp(address) => udp(*address, options, false).map(drop).map_err(failed),
         ListenAddress::Unix(_) => Ok(()),
     }
+}
+
+/// The same for a configuration that is only tested: an address may be in use, and no file is made.
+///
+/// # Errors
+/// It is not ours, or needs rights we do not have.
+pub fn look(address: &ListenAddress, options: &ListenOptions) -> Result<(), ListenError> {
+    let looked = match address {
+        ListenAddress::Unix(path) if path.symlink_metadata().is_err() => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let rights = AccessFlags::W_OK | AccessFlags::X_OK;
+            access(folder.unwrap_or(Path::new(".")), rights).map_err(|errno| ListenError {
+                call: "bind()",
+                address: address.to_string(),
+                source: errno.into(),
+            })
+        }
+        _ => check(address, options),
+    };
+    looked.or_else(|problem| match problem.source.raw_os_error() {
+        Some(number) if number == Errno::EADDRINUSE as i32 => Ok(()),
+        _ => Err(problem),
+    })
 }
 
 /// Opens a socket for `count` workers.

@@ -15,7 +15,6 @@ use yorozu_server::config::load::Request;
 pub(crate) enum Action {
     /// `acme …`; `None`: its help.
     Acme(Option<Command>),
-    Build,
     /// `cache …`; `None`: its help.
     Cache(Option<Command>),
     /// `log …`; `None`: its help.
@@ -27,12 +26,18 @@ pub(crate) enum Action {
     /// `warm …`; `None`: its help.
     Warm(Option<Warm>),
     Directives,
-    Help,
     Serve,
     Signal(Signal),
     Test {
         is_dumped: bool,
     },
+}
+
+/// What is said before anything is done. Only a test of the configuration is done then.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Notice {
+    Build,
+    Help,
     Version,
 }
 
@@ -40,6 +45,7 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) action: Action,
+    pub(crate) notice: Option<Notice>,
     pub(crate) is_quiet: bool,
     prefix: PathBuf,
     file: Option<PathBuf>,
@@ -101,6 +107,7 @@ impl Options {
     pub(crate) fn parse() -> Result<Self, String> {
         let mut options = Self {
             action: Action::Serve,
+            notice: None,
             is_quiet: false,
             prefix: PREFIX.into(),
             file: None,
@@ -119,9 +126,9 @@ impl Options {
             parser.value().map_err(|_| format!("option \"-{name}\" requires {what}"))
         };
         match argument {
-            OwnedArg::Short('?' | 'h') => self.action = Action::Help,
-            OwnedArg::Short('v') => self.action = Action::Version,
-            OwnedArg::Short('V') => self.action = Action::Build,
+            OwnedArg::Short('?' | 'h') => self.notice = Some(Notice::Help),
+            OwnedArg::Short('v') => self.notice = Some(Notice::Version),
+            OwnedArg::Short('V') => self.notice = Some(Notice::Build),
             OwnedArg::Short('t') if !matches!(self.action, Action::Test { .. }) => {
                 self.action = Action::Test { is_dumped: false };
             }
@@ -130,13 +137,17 @@ impl Options {
             OwnedArg::Short('q') => self.is_quiet = true,
             OwnedArg::Short('s') => {
                 let name = value('s', "parameter")?.to_string_lossy().into_owned();
-                self.action = Action::Signal(match &*name {
+                let signal = match &*name {
                     "stop" => Signal::SIGTERM,
                     "quit" => Signal::SIGQUIT,
                     "reopen" => Signal::SIGUSR1,
                     "reload" => Signal::SIGHUP,
                     _ => return Err(format!("invalid option: \"-s {name}\"")),
-                });
+                };
+                // As nginx: who tests a configuration sends nothing.
+                if !matches!(self.action, Action::Test { .. }) {
+                    self.action = Action::Signal(signal);
+                }
             }
             OwnedArg::Short('p') => self.prefix = value('p', "directory name")?.into(),
             OwnedArg::Short('e') => self.error_log = Some(value('e', "file name")?.into()),

@@ -7,7 +7,7 @@ mod log;
 mod top;
 mod warm;
 
-use command_line::{Action, Options};
+use command_line::{Action, Notice, Options};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use yorozu_server::config::load::{Kept, Loaded, Request, load};
 use yorozu_server::config::{findings, visitors};
-use yorozu_server::process::{self, daemon, handover, pid};
+use yorozu_server::process::{self, daemon, handover, pid, sockets};
 
 /// Threads that free what others made, and buffers of many sizes: measured in docs/decisions.
 #[global_allocator]
@@ -26,6 +26,16 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(problem) => return fail(&problem),
     };
+    if let Some(notice) = options.notice {
+        match notice {
+            Notice::Help => print!("{}", command_line::HELP),
+            Notice::Version => eprintln!("{}", command_line::version()),
+            Notice::Build => eprint!("{}", command_line::build()),
+        }
+        if !matches!(options.action, Action::Test { .. }) {
+            return ExitCode::SUCCESS;
+        }
+    }
     let result = match &options.action {
         Action::Acme(None) => {
             print!("{}", cache::ACME_HELP);
@@ -58,18 +68,6 @@ fn main() -> ExitCode {
             .run(&options)
             .and_then(|()| warm.as_ref().map_or(Ok(()), |warm| warm.run(&options))),
         Action::Warm(Some(warm)) => warm.run(&options),
-        Action::Help => {
-            print!("{}", command_line::HELP);
-            Ok(())
-        }
-        Action::Version => {
-            eprintln!("{}", command_line::version());
-            Ok(())
-        }
-        Action::Build => {
-            eprint!("{}", command_line::build());
-            Ok(())
-        }
         Action::Directives => {
             print!("{}", yorozu_server::config::manual::markdown());
             Ok(())
@@ -98,15 +96,13 @@ fn read(request: &Request, kept: &Kept) -> Result<Loaded, String> {
 fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
     let request = options.request();
     let file = request.file.display();
-    let loaded = read(&request, &Kept::for_test()).and_then(|loaded| {
-        pid::look(&pid::path(&loaded.config))?;
-        Ok(loaded)
-    });
-    let loaded = loaded.inspect_err(|problem| {
+    let failed = |problem: String| {
         eprintln!("yorozu: [emerg] {problem}");
         eprintln!("yorozu: configuration file {file} test failed");
-    });
-    let Ok(loaded) = loaded else { return Err(String::new()) };
+        // All is said.
+        String::new()
+    };
+    let loaded = read(&request, &Kept::for_test()).map_err(failed)?;
     for warning in &loaded.config.warnings {
         eprintln!("yorozu: [warn] {warning}");
     }
@@ -120,6 +116,9 @@ fn test(options: &Options, is_dumped: bool) -> Result<(), String> {
             eprintln!("yorozu: [notice] {note}");
         }
         eprintln!("yorozu: the configuration file {file} syntax is ok");
+    }
+    pid::look(&pid::path(&config)).and_then(|()| sockets::look(&config)).map_err(failed)?;
+    if !options.is_quiet {
         eprintln!("yorozu: configuration file {file} test is successful");
     }
     if is_dumped {

@@ -2,7 +2,7 @@
 
 mod shared;
 
-use shared::{BINARY, get, log, until, yorozu};
+use shared::{BINARY, get, log, run, until, yorozu};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -207,4 +207,44 @@ fn what_does_not_serve_makes_nothing() {
     assert!(told.contains("pid.sock"), "{told}");
     fs::remove_file(dir.join("nginx.conf")).unwrap();
     assert!(run(&["cache", "stat"]).1.contains("nginx.conf"));
+}
+
+#[test]
+fn a_test_of_the_configuration_looks_at_addresses_and_sends_nothing() {
+    let folder = Folder::new();
+    let http = "server { listen 127.0.0.1:$port; return 200 ok; }";
+    let mut server = Server::start(&yorozu(), folder.path(), http);
+    // The server's own address is no fault, and a test is no signal, in whatever order they stand.
+    for words in [&["-t", "-s", "stop"][..], &["-s", "stop", "-t"], &["-T", "-s", "quit"], &["-t"]]
+    {
+        let (is_fine, text) = run(&folder, words);
+        assert!(is_fine && text.contains("test is successful"), "{words:?}: {text}");
+    }
+    for words in [&["-v", "-s", "stop"][..], &["-s", "stop", "-V"], &["-s", "stop", "-h"]] {
+        let (is_fine, text) = run(&folder, words);
+        assert!(is_fine && text.contains("yorozu"), "{words:?}: {text}");
+    }
+    assert!(run(&folder, &["-v", "-t"]).1.contains("test is successful"));
+    assert_eq!(get(server.port, "/").unwrap().body, b"ok");
+    let none = folder.path().join("none/s").display().to_string();
+    for (listen, said) in [
+        (
+            "192.0.2.1:1".to_owned(),
+            "bind() to 192.0.2.1:1 failed (99: Cannot assign requested address)".to_owned(),
+        ),
+        (
+            format!("unix:{none}"),
+            format!("bind() to unix:{none} failed (2: No such file or directory)"),
+        ),
+    ] {
+        let file = folder.path().join("nginx.conf");
+        let text = fs::read_to_string(&file).unwrap();
+        let own = format!("127.0.0.1:{}", server.port);
+        fs::write(folder.path().join("other.conf"), text.replace(&own, &listen)).unwrap();
+        let (is_fine, text) = run(&folder, &["-t", "-c", "other.conf"]);
+        let place = text.find("syntax is ok").and_then(|at| text[at..].find(&said));
+        assert!(!is_fine && place.is_some() && text.contains("test failed"), "{text}");
+    }
+    assert_eq!(run(&folder, &["-s", "quit"]), (true, String::new()));
+    assert!(server.wait());
 }

@@ -5,7 +5,7 @@
 mod shared;
 
 use nix::sys::signal::Signal;
-use shared::{BINARY, CACHED, files, get, log, page, pages, signal, until, yorozu};
+use shared::{CACHED, files, get, log, page, pages, run, signal, until, yorozu};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -200,16 +200,6 @@ fn usr1_opens_the_logs_again() {
     get(server.port, "/after").unwrap();
     until("the line", || fs::read_to_string(&now).unwrap().contains("/after"));
     assert!(!fs::read_to_string(&rotated).unwrap().contains("/after"));
-}
-
-fn run(folder: &Folder, arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(BINARY)
-        .args(["-p".as_ref(), folder.path().as_os_str(), "-c".as_ref(), "nginx.conf".as_ref()])
-        .args(arguments)
-        .output()
-        .unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
 #[test]

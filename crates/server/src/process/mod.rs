@@ -18,7 +18,7 @@ mod rights;
 mod server;
 mod server_process;
 mod signals;
-mod sockets;
+pub mod sockets;
 mod start;
 pub mod worker;
 

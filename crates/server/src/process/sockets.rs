@@ -72,6 +72,19 @@ pub(super) fn bind_all(
     Ok(opened)
 }
 
+/// Looks whether the sockets of a configuration could be opened, for one that is only tested. As with nginx, an address
+/// that is in use is none of its faults: the server that runs has it.
+///
+/// # Errors
+/// An address is not ours, or needs rights we do not have.
+pub fn look(config: &Config) -> Result<(), String> {
+    let sockets = config.sockets.iter().filter(|socket| !socket.options.is_control);
+    for socket in sockets {
+        listen::look(&socket.address, &socket.options).map_err(|problem| problem.to_string())?;
+    }
+    Ok(())
+}
+
 /// Whether it stands for all addresses of the machine.
 fn is_general(address: &ListenAddress) -> bool {
     let (ListenAddress::Tcp(address) | ListenAddress::Udp(address)) = address else { return false };

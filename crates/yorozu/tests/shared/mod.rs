@@ -89,6 +89,17 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
 /// A site that says which process answers.
 pub(crate) const PLAIN: &str = "server { listen 127.0.0.1:$port; return 200 \"$pid\"; }";
 
+/// Runs the program beside a server of the folder: whether it succeeds, and what it says.
+pub(crate) fn run(folder: &Folder, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(BINARY)
+        .args(["-p".as_ref(), folder.path().as_os_str(), "-c".as_ref(), "nginx.conf".as_ref()])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
 /// Sends a signal to a process.
 pub(crate) fn send(id: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(id).unwrap()), signal).unwrap();

@@ -7,7 +7,7 @@ mod shared;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shared::{BINARY, PLAIN, Stranger, get, id, is_alive, log, signal, until, yorozu};
+use shared::{BINARY, Master, PLAIN, Stranger, get, id, is_alive, log, signal, until, yorozu};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -90,6 +90,100 @@ fn without_the_new_binary_the_old_one_goes_on() {
         assert_eq!(answering(server.port), first);
         assert!(socket.exists(), "the socket is the old one's");
     }
+}
+
+/// The server process of a master.
+fn server_of(master: i32) -> Option<i32> {
+    let tasks = format!("/proc/{master}/task");
+    let children = fs::read_dir(tasks).ok()?.flatten().map(|task| task.path().join("children"));
+    let mut ids = children.flat_map(|file| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<i32>>()
+    });
+    ids.find(|id| {
+        fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name == "yorozu: server\n")
+    })
+}
+
+#[test]
+fn of_two_masters_the_one_that_lives_serves_alone() {
+    for (is_new_killed, rests) in [(true, false), (true, true), (false, false), (false, true)] {
+        let folder = Folder::new();
+        let mut server = Server::start(&yorozu(), folder.path(), PLAIN);
+        let pid = folder.path().join("pid");
+        until("the process id", || id(&pid).is_some());
+        let first = id(&pid).unwrap();
+        signal(&server, Signal::SIGUSR2);
+        until("the new process", || id(&pid).is_some_and(|pid| pid != first));
+        let second = id(&pid).unwrap();
+        until("an answer of it", || answering(server.port) == second);
+        if rests {
+            signal(&server, Signal::SIGWINCH);
+            until("the new one alone", || (0..20).all(|_| answering(server.port) == second));
+        }
+        let (killed, lives) = if is_new_killed { (second, first) } else { (first, second) };
+        let orphan = server_of(killed);
+        kill(Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+        if !is_new_killed {
+            server.wait();
+        }
+        // A request in progress is no more than that.
+        until("the end of what it left", || orphan.is_none_or(|orphan| !is_alive(orphan)));
+        until("an answer", || answering(server.port) == lives);
+        assert!((0..20).all(|_| answering(server.port) == lives));
+        if is_new_killed {
+            until("its file", || id(&pid) == Some(first));
+        } else {
+            kill(Pid::from_raw(second), Signal::SIGQUIT).unwrap();
+            until("its end", || !is_alive(second));
+        }
+    }
+}
+
+#[test]
+fn a_server_whose_masters_are_both_gone_is_found() {
+    let folder = Folder::new();
+    let mut server = Server::start(&yorozu(), folder.path(), PLAIN);
+    let pid = folder.path().join("pid");
+    until("the process id", || id(&pid).is_some());
+    let first = id(&pid).unwrap();
+    signal(&server, Signal::SIGUSR2);
+    until("the new process", || id(&pid).is_some_and(|pid| pid != first));
+    let second = id(&pid).unwrap();
+    until("an answer of it", || answering(server.port) == second);
+    let (old, new) = (server_of(first).unwrap(), server_of(second).unwrap());
+    // Neither can act on the end of the other.
+    for master in [first, second] {
+        kill(Pid::from_raw(master), Signal::SIGSTOP).unwrap();
+    }
+    for master in [first, second] {
+        kill(Pid::from_raw(master), Signal::SIGKILL).unwrap();
+    }
+    server.wait();
+    until("their ends", || {
+        !is_alive(second) || !Path::new(&format!("/proc/{second}/exe")).exists()
+    });
+    let _next = Master::start(&folder);
+    until("the end of the old one", || !is_alive(old));
+    assert!(log(&folder).contains(&format!("the server process {new} has no master: taken over")));
+    assert!(is_alive(new));
+}
+
+#[test]
+fn a_master_that_rests_without_another_one_reads_its_configuration_again() {
+    let folder = Folder::new();
+    let server = Server::start(
+        &yorozu(),
+        folder.path(),
+        "server { listen 127.0.0.1:$port; return 200 old; }",
+    );
+    assert_eq!(get(server.port, "/").unwrap().body, b"old");
+    signal(&server, Signal::SIGWINCH);
+    until("its rest", || log(&folder).contains("exited with code 0"));
+    let file = folder.path().join("nginx.conf");
+    fs::write(&file, fs::read_to_string(&file).unwrap().replace("200 old", "200 new")).unwrap();
+    signal(&server, Signal::SIGHUP);
+    assert_eq!(get(server.port, "/").unwrap().body, b"new");
 }
 
 #[test]

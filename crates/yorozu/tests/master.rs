@@ -7,7 +7,8 @@ mod shared;
 
 use nix::sys::signal::Signal;
 use shared::{
-    BINARY, CACHED, Master, PLAIN, answering, files, get, log, pages, send, signal, until, yorozu,
+    BINARY, CACHED, Master, PLAIN, answering, files, get, log, pages, run, send, signal, until,
+    yorozu,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -221,6 +222,56 @@ fn masters_that_look_while_one_lives_do_not_wait_for_it() {
         log(&folder).contains(&format!("the server process {serving} has no master: taken over"))
     });
     assert_eq!(answering(server.port), serving);
+}
+
+#[test]
+fn a_reload_moves_the_pid_file() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path().join(name);
+    std::os::unix::fs::symlink(folder.path(), path("link")).unwrap();
+    let mut server = Server::start(&yorozu(), folder.path(), PLAIN);
+    let (serving, text) = (server.serving_id(), fs::read_to_string(path("nginx.conf")).unwrap());
+    let line = text.split_inclusive(';').find(|line| line.trim().starts_with("pid ")).unwrap();
+    let reload = |new: &str| {
+        let new = format!(" pid {};", folder.path().join(new).display());
+        fs::write(path("nginx.conf"), text.replace(line, &new)).unwrap();
+        let reloads = log(&folder).matches("reconfigured").count();
+        assert_eq!(run(&folder, &["-c", "last.conf", "-s", "reload"]), (true, String::new()));
+        until("the reload", || {
+            log(&folder).matches("reconfigured").count() > reloads
+                || log(&folder).contains("[emerg]")
+        });
+        fs::copy(path("nginx.conf"), path("last.conf")).unwrap();
+    };
+    fs::write(path("last.conf"), &text).unwrap();
+    let own = std::process::id();
+    // Of another file system, where there is one.
+    let shm = std::path::PathBuf::from(format!("/dev/shm/yorozu-pid.{own}"));
+    for new in ["moved", shm.to_str().unwrap(), "again", "link/again", "last"] {
+        reload(new);
+        until("the file", || {
+            fs::read_to_string(path(new)).is_ok_and(|id| id == format!("{}\n", server.id()))
+        });
+        until("the place beside it", || path(&format!("{new}.server")).exists());
+    }
+    for gone in ["pid", "moved", "again"].map(path).iter().chain([&shm]) {
+        for end in ["", ".server", ".sock"] {
+            let gone = std::path::PathBuf::from(format!("{}{end}", gone.display()));
+            until(&format!("the end of {gone:?}"), || !gone.exists());
+        }
+    }
+    // One that cannot be written is refused, and the old one stays.
+    fs::write(path("nginx.conf"), text.replace(line, " pid /dev/null/pid;")).unwrap();
+    assert_eq!(run(&folder, &["-c", "last.conf", "-s", "reload"]), (true, String::new()));
+    until("the refusal", || log(&folder).contains("open() \"/dev/null/pid\" failed (20: "));
+    // Another master finds the server where the pid file is now.
+    send(server.id(), Signal::SIGKILL);
+    server.wait();
+    fs::copy(path("last.conf"), path("nginx.conf")).unwrap();
+    let _next = Master::start(&folder);
+    until("its word", || {
+        log(&folder).contains(&format!("the server process {serving} has no master: taken over"))
+    });
 }
 
 #[test]

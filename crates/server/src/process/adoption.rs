@@ -32,6 +32,8 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// How long a server may take to answer a new master; chosen.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same where nothing waits for it: it may still be starting; chosen.
+const LONG_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Masters that may look there while one lives; chosen.
 const WAITING_MAX: i32 = 16;
@@ -51,6 +53,8 @@ fn socket() -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
+    /// Which file the name is of.
+    id: (u64, u64),
     pub socket: OwnedFd,
 }
 
@@ -61,7 +65,9 @@ impl Place {
     /// As the system has it.
     pub(super) fn open(pid: &Path) -> io::Result<Self> {
         let path = path_of(pid);
-        Ok(Self { socket: open(&path)?, path })
+        let socket = open(&path)?;
+        let id = id_of(&fs::symlink_metadata(&path)?);
+        Ok(Self { path, id, socket })
     }
 
     /// It goes with the pid file.
@@ -74,8 +80,15 @@ impl Place {
 
     /// Removes its name.
     pub(super) fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
+        // Another one may have it by now: where both names lead to one folder, or another master begins.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| id_of(&found) == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn id_of(found: &fs::Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
@@ -102,6 +115,14 @@ pub(super) struct Orphan {
 /// The server that waits beside the pid file. One is given keys and sockets: the place must have been opened by a master
 /// of the same user, whatever lies there.
 pub(super) fn find(pid: &Path) -> Option<Orphan> {
+    reach(pid)?.answer(PATIENCE)
+}
+
+/// A connection to a server whose master is gone, which may not have noticed that yet.
+pub(super) struct Reached(Channel);
+
+/// As [`find`], without its answer.
+pub(super) fn reach(pid: &Path) -> Option<Reached> {
     let (path, user) = (path_of(pid), geteuid());
     let found = fs::symlink_metadata(&path).ok()?;
     if !found.file_type().is_socket() || found.uid() != user.as_raw() {
@@ -119,11 +140,31 @@ pub(super) fn find(pid: &Path) -> Option<Orphan> {
     if listener.user != user.as_raw() || is_alive(listener.id) {
         return None;
     }
-    // Between the end of its master and this moment the server may not have noticed yet.
-    channel.set_timeout(Some(PATIENCE)).ok()?;
-    let (version, sockets, sender) = message::first_answer(&channel).ok()?;
-    channel.set_timeout(None).ok()?;
-    Some(Orphan { channel, sender, sockets, is_same: version == VERSION })
+    Some(Reached(channel))
+}
+
+impl Reached {
+    fn answer(self, patience: Duration) -> Option<Orphan> {
+        let Self(channel) = self;
+        channel.set_timeout(Some(patience)).ok()?;
+        let (version, sockets, sender) = message::first_answer(&channel).ok()?;
+        channel.set_timeout(None).ok()?;
+        Some(Orphan { channel, sender, sockets, is_same: version == VERSION })
+    }
+
+    /// Tells the server to end once its requests are answered, on a thread of its own; `done` is given its process.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(super) fn dismiss(self, done: impl FnOnce(u32) + Send + 'static) -> io::Result<()> {
+        let work = move || {
+            let Some(orphan) = self.answer(LONG_PATIENCE) else { return };
+            if message::end(&orphan.channel, true).is_ok() {
+                done(orphan.sender.id);
+            }
+        };
+        std::thread::Builder::new().name("ends orphan".to_owned()).spawn(work).map(drop)
+    }
 }
 
 /// Whether a process runs; one that ended and that its parent did not ask about yet does not.
@@ -149,6 +190,10 @@ pub(super) fn listen_to_master(
                 match order {
                     // At once: of many, those that wait would hold more descriptors than there are.
                     Order::Logs(given) => logs.take(given),
+                    // Before the end of this master can be noticed.
+                    Order::WaitAt(place) => {
+                        *adoption.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+                    }
                     order => drop(tell.send(Told::Order(order))),
                 }
             }

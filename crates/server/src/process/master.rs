@@ -1,11 +1,13 @@
 //! The master process: it reads configurations, opens what they need, keeps a server process running, and obeys signals.
 //! It serves no byte of any client.
 
+mod succession;
+
 use super::adoption::{self, Orphan};
 use super::handover::{self, Inherited};
 use super::limits as process_limits;
 use super::message::{self, Answer, Passed};
-use super::pid::PidFile;
+use super::pid::{self, PidFile};
 use super::plan::Plan;
 use super::server_process::{Said, ServerProcess, WORDS_MAX, Word, pause};
 use super::signals::{self, Signals};
@@ -14,6 +16,7 @@ use crate::config::load::{Kept, Request};
 use sd_notify::NotifyState;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -55,6 +58,10 @@ struct Master {
     early_deaths: u32,
     /// The new binary, between SIGUSR2 and its end.
     successor: Option<Child>,
+    /// Whether the server process of a new binary goes on without its master, while this one ends.
+    has_heir: bool,
+    /// Where the pid file of the old binary is, for as long as that runs beside this one.
+    predecessor: Option<PathBuf>,
     /// Whether no server is to run while the process stays (SIGWINCH).
     is_resting: bool,
     is_ending: bool,
@@ -134,7 +141,8 @@ impl Master {
         let link = inherited.link.take();
         drop(inherited);
         let pid = PidFile::write(&plan.pid)?;
-        let adoption = open_adoption(&plan);
+        let adoption = if plan.is_apart { open_adoption(&plan.pid, &plan) } else { None };
+        let beside = pid::oldbin(&plan.pid);
         let mut master = Self {
             request,
             kept,
@@ -153,6 +161,8 @@ impl Master {
             restarts_at: None,
             early_deaths: 0,
             successor: None,
+            has_heir: false,
+            predecessor: Some(beside.clone()).filter(|_| handover::has_predecessor()),
             is_resting: false,
             is_ending: false,
             pid,
@@ -172,6 +182,10 @@ impl Master {
                 let _ = message::end(&orphan.channel, true);
             }
             None => master.start_server()?,
+        }
+        if !handover::is_upgrade() {
+            // Of two binaries whose masters were both killed.
+            master.dismiss(adoption::reach(&beside));
         }
         Ok(master)
     }
@@ -295,7 +309,7 @@ impl Master {
     /// Removes what has a name.
     fn clear_up(&self) {
         // As nginx: another process that has the sockets goes on with them.
-        if self.successor.is_none() && !handover::has_predecessor() {
+        if self.successor.is_none() && !self.has_heir && !handover::has_predecessor() {
             listen::remove(self.addresses());
         }
         self.adoption.iter().for_each(adoption::Place::remove);
@@ -329,7 +343,10 @@ impl Master {
                     self.kills_at = None;
                     self.server.iter().for_each(ServerProcess::kill);
                 }
-                _ = look.tick(), if self.successor.is_some() => self.look_after_successor(),
+                _ = look.tick(), if self.successor.is_some() || self.predecessor.is_some() => {
+                    self.look_after_successor();
+                    self.look_after_predecessor();
+                }
             }
         }
         self.log(Level::Notice, "exit");
@@ -368,9 +385,13 @@ impl Master {
         faults::point("signal");
         match word {
             // As nginx: a process that rests behind a new binary takes up work as it was.
-            Word::Reload if self.is_resting => self.wake(),
+            Word::Reload if self.is_resting && self.successor.is_some() => self.wake(),
             Word::Reload => {
                 self.log(Level::Notice, "signal 1 (SIGHUP) received, reconfiguring");
+                if self.is_resting {
+                    self.reads_again = true;
+                    return self.wake();
+                }
                 self.reload();
             }
             Word::Reopen => self.reopen(),
@@ -417,6 +438,9 @@ impl Master {
         let plan = Plan::read(&self.request, &self.kept);
         memory::give_back_soon();
         let mut plan = plan?;
+        if plan.pid != self.plan.pid {
+            pid::look(&plan.pid)?;
+        }
         if plan.identity != self.plan.identity {
             self.log(Level::Warn, "a change of \"user\" takes effect at the next start");
             plan.identity.clone_from(&self.plan.identity);
@@ -460,6 +484,9 @@ impl Master {
         if let Some(server) = self.server.as_ref().filter(|server| !server.is_adopted) {
             process_limits::set(&plan.limits, server.id);
         }
+        if plan.pid != self.plan.pid {
+            self.move_pid(&plan.pid);
+        }
         self.plan.replace(plan);
         let log = self.plan.error_log.clone();
         tasks::tell_panics(move |text| log.process(Level::Alert, text));
@@ -479,75 +506,6 @@ impl Master {
         if let Err(problem) = server.reopen(&self.kept.logs.lent()) {
             self.log(Level::Alert, &problem);
         }
-    }
-
-    // --- another binary --------------------------------------------------------------------------
-
-    /// Starts a new binary beside this one (SIGUSR2).
-    fn upgrade(&mut self) {
-        if self.successor.is_some() || handover::has_predecessor() {
-            let text = "the changing binary signal is ignored: you should shutdown or terminate before either old or new binary's process";
-            return self.log(Level::Notice, text);
-        }
-        self.log(Level::Notice, "signal 12 (SIGUSR2) received, changing binary");
-        if let Err(problem) = self.pid.step_aside() {
-            let text = format!("rename() of the pid file failed ({})", os_error(&problem));
-            self.log(Level::Warn, &text);
-        }
-        self.adoption.iter_mut().for_each(|place| place.follow(self.pid.path()));
-        match handover::start(&self.sockets) {
-            Ok((successor, link)) => {
-                if let (Some(link), Some(server)) = (link, &self.server) {
-                    // One that takes no orders has no connections for long.
-                    let _ = server.succeed(&link.into());
-                }
-                let id = successor.id();
-                self.log(Level::Notice, &format!("start new binary process {id}"));
-                tell_systemd(&[NotifyState::MainPid(id)]);
-                self.successor = Some(successor);
-            }
-            Err(problem) => {
-                self.log(Level::Alert, &format!("execve() failed ({})", os_error(&problem)));
-                self.step_back();
-            }
-        }
-    }
-
-    /// The pid file has its name again, and what lies beside it.
-    fn step_back(&mut self) {
-        if let Err(problem) = self.pid.step_back() {
-            let text = format!("rename() of the pid file failed ({})", os_error(&problem));
-            self.log(Level::Alert, &text);
-        }
-        self.adoption.iter_mut().for_each(|place| place.follow(self.pid.path()));
-    }
-
-    /// Looks whether the new binary has ended; then this one goes on alone.
-    fn look_after_successor(&mut self) {
-        let Some(successor) = &mut self.successor else { return };
-        let Ok(Some(status)) = successor.try_wait() else { return };
-        let text = format!("new binary process {} ended ({status})", successor.id());
-        self.log(Level::Notice, &text);
-        self.successor = None;
-        self.step_back();
-        tell_systemd(&[NotifyState::MainPid(std::process::id())]);
-        self.wake();
-    }
-
-    /// Ends the server, and waits for what comes (SIGWINCH): a new binary serves in the meantime.
-    fn rest(&mut self) {
-        self.is_resting = true;
-        self.tell_end(true);
-    }
-
-    /// Starts a server again after a [`Master::rest`].
-    fn wake(&mut self) {
-        if !std::mem::take(&mut self.is_resting) {
-            return;
-        }
-        // One that still finishes what it had does so without a master.
-        self.server = None;
-        self.restart();
     }
 
     /// No connection is taken any more. Where another binary's master is there the service goes on.
@@ -580,11 +538,8 @@ fn find_orphan(plan: &Plan) -> Option<Orphan> {
     if plan.is_apart && !handover::is_upgrade() { adoption::find(&plan.pid) } else { None }
 }
 
-fn open_adoption(plan: &Plan) -> Option<adoption::Place> {
-    if !plan.is_apart {
-        return None;
-    }
-    let opened = adoption::Place::open(&plan.pid).inspect_err(|problem| {
+fn open_adoption(pid: &Path, plan: &Plan) -> Option<adoption::Place> {
+    let opened = adoption::Place::open(pid).inspect_err(|problem| {
         let text = format!(
             "no socket beside the pid file ({}): should this process die, no other one can take its server over",
             os_error(problem)

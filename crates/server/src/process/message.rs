@@ -6,6 +6,7 @@
 //! | master | `Configure` | serve by these texts and sockets, at a start and at each reload |
 //! | master | `Reopen` | write what waits: logs that were opened again follow |
 //! | master | `Succeed` | another process is about to read the UDP sockets |
+//! | master | `WaitAt` | wait there for another master, should this one be gone |
 //! | master | `Quit`, `Stop` | end: when requests are answered, or now |
 //! | server | `Ready` | it serves by what it was given last |
 //! | server | `Alive` | each worker turns |
@@ -37,6 +38,8 @@ pub(super) enum Order {
     Reopen,
     /// The link over which that one says so, and hands back what is not its own.
     Succeed(OwnedFd),
+    /// The socket where another master comes.
+    WaitAt(OwnedFd),
     Quit,
     Stop,
     /// What came without its files, as no descriptor was left; whether it was a configuration.
@@ -78,6 +81,7 @@ const HERE: u8 = 7;
 const ALIVE: u8 = 8;
 const SUCCEED: u8 = 9;
 const LOGS: u8 = 10;
+const WAIT_AT: u8 = 11;
 
 fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a message of this version")
@@ -266,6 +270,14 @@ pub(super) fn succeed(channel: &Channel, link: &OwnedFd) -> io::Result<()> {
     channel.send(SUCCEED, &[], &[link.as_fd()])
 }
 
+/// Tells the server where another master comes should this one be gone.
+///
+/// # Errors
+/// The server is gone.
+pub(super) fn wait_at(channel: &Channel, place: &OwnedFd) -> io::Result<()> {
+    channel.send(WAIT_AT, &[], &[place.as_fd()])
+}
+
 /// Tells the server to end: when requests are answered, or now.
 ///
 /// # Errors
@@ -308,6 +320,7 @@ pub(super) fn next_order(channel: &Channel) -> io::Result<Option<Order>> {
         LOGS => Order::Logs(take_logs(&mut input, &mut files)?),
         REOPEN => Order::Reopen,
         SUCCEED => Order::Succeed(files.next().ok_or_else(broken)?),
+        WAIT_AT => Order::WaitAt(files.next().ok_or_else(broken)?),
         QUIT => Order::Quit,
         STOP => Order::Stop,
         _ => return Err(broken()),

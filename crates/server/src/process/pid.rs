@@ -4,18 +4,30 @@
 
 use std::fs;
 use std::io::{self, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use yorozu_kernel::config::main_core::pid_path;
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::os_error;
+
+/// Where the pid file of an old binary is while a new one runs beside it.
+pub fn oldbin(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".oldbin");
+    path.into()
+}
+
+fn is_same_file(one: &fs::File, other: &fs::File) -> bool {
+    let of = |file: &fs::File| file.metadata().map(|found| (found.dev(), found.ino()));
+    matches!((of(one), of(other)), (Ok(one), Ok(other)) if one == other)
+}
 
 /// Written at start, removed at the end.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
     file: fs::File,
-    /// Whether it is a new binary's, because it could not be renamed.
+    /// Whether it is a new binary's, because it could not be renamed, or has another name that it keeps.
     is_given_away: bool,
 }
 
@@ -31,9 +43,7 @@ impl PidFile {
     }
 
     fn old(&self) -> PathBuf {
-        let mut path = self.path.clone().into_os_string();
-        path.push(".oldbin");
-        path.into()
+        oldbin(&self.path)
     }
 
     /// Makes room for a new binary's: ours gets the name with `.oldbin`.
@@ -47,6 +57,19 @@ impl PidFile {
             self.path = self.old();
         }
         renamed
+    }
+
+    /// Writes another one, and removes the one before.
+    ///
+    /// # Errors
+    /// The file cannot be written: the old one stays.
+    pub fn move_to(&mut self, path: &Path) -> Result<(), String> {
+        let is_aside = self.path.extension().is_some_and(|name| name == "oldbin");
+        let new = Self::write(&if is_aside { oldbin(path) } else { path.to_owned() })?;
+        let mut old = std::mem::replace(self, new);
+        // Two names of one file, by way of a link: to remove one could be to remove the other.
+        old.is_given_away |= is_same_file(&old.file, &self.file);
+        Ok(())
     }
 
     /// The new binary has ended: ours gets its name back.

@@ -250,8 +250,8 @@ impl Server {
         let log = |level, text: &str| error::process(&self.config, level, text);
         match told {
             Told::Order(Order::Configure(given)) => self.reload(given),
-            // Logs have been taken where they arrived.
-            Told::Order(Order::Logs(_)) => {}
+            // These have been obeyed where they arrived.
+            Told::Order(Order::Logs(_) | Order::WaitAt(_)) => {}
             Told::Order(Order::Cut(true)) => {
                 let _ = message::answer(&self.master, Answer::Refused(NO_DESCRIPTOR.to_owned()));
             }

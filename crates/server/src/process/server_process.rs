@@ -147,6 +147,16 @@ impl ServerProcess {
         })
     }
 
+    /// Tells it where another master comes, should this one be gone.
+    ///
+    /// # Errors
+    /// As [`ServerProcess::configure`].
+    pub(super) fn wait_at(&self, place: &OwnedFd) -> Result<(), String> {
+        message::wait_at(&self.channel, place).map_err(|problem| {
+            format!("the server process takes no orders ({})", os_error(&problem))
+        })
+    }
+
     /// Tells it to end; a server process that takes no orders is sent a signal.
     pub(super) fn tell_end(&self, is_graceful: bool) {
         if message::end(&self.channel, is_graceful).is_err() {

@@ -1333,6 +1333,61 @@ def pages_are_shared_over_memcached():
                 assert a.page(f'/{number}') == (0, 'MISS')
 
 
+class FullMemcached:
+    """A memcached that has nothing and takes nothing."""
+
+    def __init__(self):
+        self.listener = socket.create_server(('127.0.0.1', 0))
+        self.port, self.asked = self.listener.getsockname()[1], collections.Counter()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            connection, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        stream = connection.makefile('rwb')
+        with contextlib.suppress(OSError):
+            for line in stream:
+                words = line.split()
+                self.asked[words[0]] += 1
+                if words[0] in (b'add', b'set'):
+                    stream.read(int(words[4]) + 2)
+                answers = {b'get': b'END', b'delete': b'NOT_FOUND'}
+                stream.write(answers.get(words[0], b'SERVER_ERROR out of memory storing object') + b'\r\n')
+                stream.flush()
+
+
+def a_full_memcached_is_waited_for_by_nobody():
+    server = FullMemcached()
+    with site('ab', shared=f'memcached://127.0.0.1:{server.port}?timeout=5s') as (_, nodes):
+        begun = time.monotonic()
+        for number in range(4):
+            for node in nodes:
+                assert node.page(f'/{number}') == (0, 'MISS')
+        took = time.monotonic() - begun
+        # As long as a claim that another node holds; one would be waited for four times by each node.
+        print(f'8 pages took {took:.2f} s')
+        assert took < 20, took
+        for node in nodes:
+            node.says('shared tier of zone "pages" refuses what it is asked: SERVER_ERROR out of memory storing object')
+        assert server.asked[b'add'] == 8, server.asked
+
+
+def what_a_server_closed_meanwhile_is_asked_again():
+    """A server ends connections that are idle for long: no page is lost by that, and none made without need."""
+    with Folder() as other, Redis(other) as tier, site('ab', shared=f'redis://127.0.0.1:{tier.port}?timeout=5s') as (_, nodes):
+        a, b = nodes
+        for number in range(10):
+            tier.ask('CLIENT', 'KILL', 'TYPE', 'normal')
+            assert a.page(f'/{number}') == (0, 'MISS')
+            until('the page', lambda: a.shared('stored') == number + 1)
+            assert b.page(f'/{number}') == (0, 'HIT')
+        assert a.shared('dropped') == a.shared('failed') == b.shared('failed') == 0
+        assert not tier.ask('KEYS', '*:lease') and ASKED.total() == 10
+
+
 def names_in(server):
     """Keys of the pages that a memcached has."""
     with socket.create_connection(('127.0.0.1', server.port), 10) as connection:
@@ -1607,7 +1662,7 @@ TESTS = {test.__name__: test for test in [
     a_page_that_ends_does_not_come_back, an_expired_page_of_another_node_answers_where_the_origin_fails, a_redis_whose_clock_went_back_brings_no_page_back, what_came_from_the_tier_is_not_sent_back, a_lease_is_waited_for_no_longer_than_a_lock,
     a_lease_is_given_back_by_its_holder_alone,
     one_node_makes_a_page_for_all, without_leases_each_node_makes_its_own, a_large_page_is_each_nodes_own, a_new_node_costs_no_page,
-    hits_in_memory_do_not_wait_for_the_tier, without_the_tier_pages_are_made, pages_are_shared_over_memcached, other_clients_find_the_memcached_of_a_page, what_cannot_be_is_refused,
+    hits_in_memory_do_not_wait_for_the_tier, without_the_tier_pages_are_made, pages_are_shared_over_memcached, a_full_memcached_is_waited_for_by_nobody, what_a_server_closed_meanwhile_is_asked_again, other_clients_find_the_memcached_of_a_page, what_cannot_be_is_refused,
     the_preset_of_a_node_and_of_its_balancer_are_taken, what_the_bus_costs_is_simulated, no_node_shows_what_it_purged_of_shared_pages, no_node_shows_what_it_purged_through_partitions,
     all_nodes_come_to_know_all_through_partitions,
 ]}

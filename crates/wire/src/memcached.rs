@@ -34,22 +34,41 @@ pub fn delete(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Reads the answer to [`put`] or [`delete`]: whether that was done, and how long it is; `Ok(None)` if its end has not
-/// arrived.
+/// The answer to [`put`] or [`delete`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Done {
+    /// It was done.
+    Yes,
+    /// It was not: there is one already, or none.
+    No,
+    /// `SERVER_ERROR …`: it has no memory for it, or takes none so large. The value was read all the same.
+    Refused(String),
+    /// `ERROR` or `CLIENT_ERROR …`: the line. What was read of the command is not known.
+    Error(String),
+}
+
+/// Reads the answer to [`put`] or [`delete`] and says how long it is; `Ok(None)` if its end has not arrived.
 ///
 /// # Errors
 /// [`WireError::Memcached`]
-pub fn done(input: &[u8]) -> Result<Option<(bool, usize)>, WireError> {
+pub fn done(input: &[u8]) -> Result<Option<(Done, usize)>, WireError> {
     let Some(end) = memchr::memchr(b'\n', input) else {
         return if input.len() > LINE_BYTES_MAX { Err(WireError::Memcached) } else { Ok(None) };
     };
-    match input[..end].strip_suffix(b"\r") {
-        Some(b"STORED" | b"DELETED") => Ok(Some((true, end + 1))),
-        Some(b"NOT_STORED" | b"NOT_FOUND") => Ok(Some((false, end + 1))),
-        // It has no memory for it.
-        Some(line) if line.starts_with(b"SERVER_ERROR") => Ok(Some((false, end + 1))),
-        _ => Err(WireError::Memcached),
-    }
+    let line = input[..end].strip_suffix(b"\r").ok_or(WireError::Memcached)?;
+    let shown = || String::from_utf8_lossy(line).into_owned();
+    let done = match line {
+        b"STORED" | b"DELETED" => Done::Yes,
+        b"NOT_STORED" | b"NOT_FOUND" => Done::No,
+        _ if line.starts_with(b"SERVER_ERROR") => Done::Refused(shown()),
+        _ if is_error(line) => Done::Error(shown()),
+        _ => return Err(WireError::Memcached),
+    };
+    Ok(Some((done, end + 1)))
+}
+
+fn is_error(line: &[u8]) -> bool {
+    [&b"ERROR"[..], b"CLIENT_ERROR", b"SERVER_ERROR"].iter().any(|word| line.starts_with(word))
 }
 
 /// The first line of an answer.
@@ -83,10 +102,7 @@ pub fn reply(input: &[u8]) -> Result<Option<(Reply, usize)>, WireError> {
     if line == b"END" {
         return Ok(Some((Reply::NotFound, consumed)));
     }
-    if line.starts_with(b"ERROR")
-        || line.starts_with(b"CLIENT_ERROR")
-        || line.starts_with(b"SERVER_ERROR")
-    {
+    if is_error(line) {
         return Ok(Some((Reply::Error(0..line.len()), consumed)));
     }
     let broken = WireError::Memcached;
@@ -139,9 +155,15 @@ mod tests {
         put(&mut out, true, b"b", 0, b"");
         delete(&mut out, b"a");
         assert_eq!(out, b"set a 0 60 4\r\nx\r\ny\r\nadd b 0 0 0\r\n\r\ndelete a\r\n");
-        assert_eq!(done(b"STORED\r\nN"), Ok(Some((true, 8))));
-        assert_eq!(done(b"NOT_FOUND\r\n"), Ok(Some((false, 11))));
-        assert_eq!(done(b"SERVER_ERROR out of memory\r\n"), Ok(Some((false, 28))));
+        assert_eq!(done(b"STORED\r\nN"), Ok(Some((Done::Yes, 8))));
+        assert_eq!(done(b"NOT_FOUND\r\n"), Ok(Some((Done::No, 11))));
+        let refused = Done::Refused("SERVER_ERROR out of memory".to_owned());
+        assert_eq!(done(b"SERVER_ERROR out of memory\r\n"), Ok(Some((refused, 28))));
+        assert_eq!(
+            done(b"CLIENT_ERROR x\r\n"),
+            Ok(Some((Done::Error("CLIENT_ERROR x".to_owned()), 16)))
+        );
+        assert_eq!(done(b"ERROR\r\n"), Ok(Some((Done::Error("ERROR".to_owned()), 7))));
         assert_eq!(done(b"STOR"), Ok(None));
         assert_eq!(done(b"END\r\n"), Err(WireError::Memcached));
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
-use yorozu_wire::memcached;
+use yorozu_wire::memcached::{self, Done};
 use yorozu_wire::redis::{self, Reply};
 
 /// Questions that are sent together; chosen.
@@ -151,7 +151,7 @@ impl Lane {
         true
     }
 
-    fn take(&self) -> Vec<Job> {
+    fn take(&self) -> VecDeque<Job> {
         let mut jobs = self.jobs();
         let count = jobs.len().min(BATCH);
         jobs.drain(..count).collect()
@@ -166,41 +166,53 @@ impl Lane {
     ) {
         let mut kept = None;
         loop {
-            let jobs = self.take();
+            let mut jobs = self.take();
             if jobs.is_empty() {
                 self.is_there.notified().await;
                 continue;
             }
-            let link = match kept.take() {
-                Some(link) => Ok(link),
-                None => bounded(CONNECT_TIMEOUT, connect()).await,
-            };
-            let mut link = match link {
-                Ok(link) => link,
-                Err(why) => {
-                    told(Err(why));
-                    continue;
+            // A server may end a connection that was idle for long.
+            kept = kept.filter(|(link, _): &(Link, bool)| link.is_quiet());
+            let mut is_again = false;
+            let answered = loop {
+                let (mut link, is_new) = match kept.take() {
+                    Some(link) => (link, false),
+                    None => match bounded(CONNECT_TIMEOUT, connect()).await {
+                        Ok(link) => (link, true),
+                        Err(why) => break Err(why),
+                    },
+                };
+                jobs.retain(Job::is_wanted);
+                let count = jobs.len();
+                if count == 0 {
+                    kept = Some(link);
+                    break Ok(None);
+                }
+                let answered = bounded(timeout, exchange(&mut link, &mut jobs, is_again)).await;
+                let is_unanswered = jobs.len() == count && link.0.is_over_unanswered();
+                match answered {
+                    // As it was idle: a new one may do.
+                    Err(_) if is_unanswered && !is_new => is_again = true,
+                    answered => {
+                        kept = answered.is_ok().then_some(link);
+                        break answered;
+                    }
                 }
             };
-            let jobs: Vec<Job> = jobs.into_iter().filter(Job::is_wanted).collect();
-            if jobs.is_empty() {
-                kept = Some(link);
-                continue;
-            }
-            let answered = bounded(timeout, exchange(&mut link, jobs)).await;
-            kept = answered.is_ok().then_some(link);
             told(answered);
         }
     }
 }
 
-/// Sends questions together and hands out the answers; the last line by which one was refused.
+/// Sends questions together and hands out the answers, as far as they come; the last line by which one was refused. `is_again`:
+/// the server may have done them before.
 async fn exchange(
     (link, is_redis): &mut (Link, bool),
-    jobs: Vec<Job>,
+    jobs: &mut VecDeque<Job>,
+    is_again: bool,
 ) -> Result<Option<String>, String> {
     let mut out = Vec::new();
-    for job in &jobs {
+    for job in &*jobs {
         match is_redis {
             true => as_redis(&mut out, &job.command),
             false => as_memcached(&mut out, &job.command),
@@ -208,16 +220,22 @@ async fn exchange(
     }
     link.send(&out).await?;
     let (mut refused, mut released) = (None, Vec::new());
-    for job in jobs {
+    while let Some(Job { command, .. }) = jobs.front() {
         let answer = match is_redis {
-            true => of_redis(link, &job.command, &mut refused).await?,
-            false => of_memcached(link, &job.command).await?,
+            true => of_redis(link, command, &mut refused).await?,
+            false => of_memcached(link, command, &mut refused).await?,
         };
-        if let (Command::Release(key, token), Answer::Value(Some(found))) = (&job.command, &answer)
-        {
+        let answer = match (command, answer) {
+            // Whoever claimed it may be this one.
+            (Command::Claim(..), Answer::Done(false)) if is_again => Answer::Refused,
+            (_, answer) => answer,
+        };
+        if let (Command::Release(key, token), Answer::Value(Some(found))) = (command, &answer) {
             released.extend((found == token.as_bytes()).then(|| key.clone()));
         }
-        job.asker.answer(answer);
+        if let Some(job) = jobs.pop_front() {
+            job.asker.answer(answer);
+        }
     }
     for key in released {
         let mut out = Vec::new();
@@ -296,9 +314,21 @@ fn as_memcached(out: &mut Vec<u8>, command: &Command) {
     }
 }
 
-async fn of_memcached(link: &mut Link, command: &Command) -> Result<Answer, String> {
+async fn of_memcached(
+    link: &mut Link,
+    command: &Command,
+    refused: &mut Option<String>,
+) -> Result<Answer, String> {
     if !matches!(command, Command::Get(_) | Command::Release(..)) {
-        return link.next(memcached::done).await.map(Answer::Done);
+        return match link.next(memcached::done).await? {
+            Done::Yes => Ok(Answer::Done(true)),
+            Done::No => Ok(Answer::Done(false)),
+            Done::Refused(line) => {
+                *refused = Some(line);
+                Ok(Answer::Refused)
+            }
+            Done::Error(line) => Err(line),
+        };
     }
     match link.next(memcached::reply).await? {
         memcached::Reply::NotFound => Ok(Answer::Value(None)),

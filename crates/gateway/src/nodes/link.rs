@@ -17,11 +17,23 @@ pub(super) const TOO_LONG: &str = "the answer is too long";
 pub(super) struct Link {
     connection: Connection,
     input: BytesMut,
+    /// Whether the other side has ended it.
+    is_over: bool,
 }
 
 impl Link {
     pub(super) fn new(connection: Connection) -> Self {
-        Self { connection, input: BytesMut::new() }
+        Self { connection, input: BytesMut::new(), is_over: false }
+    }
+
+    /// Whether another question may be asked over it: it was not closed meanwhile, and nothing came unasked.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.input.is_empty() && !self.is_over && self.connection.is_quiet()
+    }
+
+    /// Whether the other side has ended it without a byte of the answer that was waited for.
+    pub(super) fn is_over_unanswered(&self) -> bool {
+        self.is_over && self.input.is_empty()
     }
 
     /// Sends a command and waits for its answer.
@@ -50,8 +62,10 @@ impl Link {
     ///
     /// # Errors
     /// As [`Link::ask`].
-    pub(super) async fn send(&self, commands: &[u8]) -> Result<(), String> {
-        self.connection.write_all(commands).await.map_err(|problem| os_error(&problem))
+    pub(super) async fn send(&mut self, commands: &[u8]) -> Result<(), String> {
+        let sent = self.connection.write_all(commands).await;
+        self.is_over |= sent.is_err();
+        sent.map_err(|problem| os_error(&problem))
     }
 
     /// The next answer.
@@ -78,7 +92,9 @@ impl Link {
             if self.input.len() > INPUT_BYTES_MAX {
                 return Err(TOO_LONG.to_owned());
             }
-            match self.connection.read(&mut self.input).await {
+            let read = self.connection.read(&mut self.input).await;
+            self.is_over = !matches!(read, Ok(1..));
+            match read {
                 Ok(0) => return Err("the connection was closed".to_owned()),
                 Ok(_) => {}
                 Err(problem) => return Err(os_error(&problem)),

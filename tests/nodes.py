@@ -765,6 +765,42 @@ def an_answer_waits_for_the_others():
         until('both', lambda: a.purge('/1') == 'sent')
 
 
+def nodes_that_redis_forgot_are_waited_for():
+    """What Redis has lost says nothing of nodes that are down: this node knows them, also after a restart."""
+    with site(bus='redis://127.0.0.1:@REDIS@?wait=300ms') as (redis, (a, b, c)):
+        assert a.purge('/1') == 'sent'
+        until('the note', lambda: 'node c ' in notes_of(a))
+        c.kill()
+        def only_c_is_late(of):
+            # Others have to notice the loss first.
+            return of.purge('/1') == 'late: c'
+        for lose in [('FLUSHALL',), ('DEL', '{yorozu}:nodes')]:
+            redis.ask(*lose)
+            assert 'c' in a.purge('/1').removeprefix('late: ').split(', '), 'it cannot have done it'
+            until('the others', lambda: only_c_is_late(a))
+        redis.ask('FLUSHALL')
+        a.kill(), a.again()
+        until('the others', lambda: only_c_is_late(a))
+        redis.kill(), redis.again()
+        until('the others', lambda: only_c_is_late(a))
+        c.again()
+        until('all', lambda: a.purge('/1') == 'sent')
+
+
+def notes_of(node):
+    path = node.folder / 'cache/yorozu.bus.nodes'
+    return path.read_text() if path.exists() else ''
+
+
+def of_nodes_that_nobody_notes_nothing_is_said():
+    """A user that may not note its place, as of a Redis that loses the notes: who has done it is not known."""
+    user = ['--user', *'default on nopass ~* &* +@all -hset'.split()]
+    with site('ab', bus='redis://127.0.0.1:@REDIS@?wait=200ms', redis=user) as (redis, (a, b)):
+        assert a.purge('/1') == 'late: b, ?', a.purge('/1')
+        redis.ask('ACL', 'SETUSER', 'default', '+hset')
+        until('both', lambda: a.purge('/1') == 'sent')
+
+
 def what_a_request_changed_is_purged_everywhere():
     changed = NODE.replace('proxy_cache_lock on;', 'proxy_cache_lock on; proxy_cache_invalidate on;')
     with Folder() as folder, Redis(folder) as redis, origin() as web:
@@ -1655,7 +1691,7 @@ TESTS = {test.__name__: test for test in [
     purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
     without_redis_a_start_purges_everything, without_redis_purges_are_queued, the_queue_on_disk_is_bounded, who_is_cut_off_says_so, a_line_that_is_cut_and_healed, a_full_redis_is_no_silent_one,
     a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
-    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others,
+    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others, nodes_that_redis_forgot_are_waited_for, of_nodes_that_nobody_notes_nothing_is_said,
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,

@@ -2,7 +2,7 @@
 //!
 //! Way through: [`purge`](crate::cache::purge) does a purge on its own node and gives it to the [`Bus`] of the
 //! configuration. One thread of the process ([`keeper`]) writes it into a Redis stream (`send.rs`), reads what the others
-//! wrote (`read.rs`), and asks who has done what (`wait.rs`). Pages of all nodes are in a [`Tier`] (`tier.rs`), and are compared with
+//! wrote (`read.rs`), and asks who has done what (`wait.rs`, of nodes in `members.rs`). Pages of all nodes are in a [`Tier`] (`tier.rs`), and are compared with
 //! the purges that this node knows (`marks.rs`). `docs/decisions/0034-nodes.md` says why so.
 //!
 //! # Invariants
@@ -15,6 +15,7 @@ pub mod keeper;
 mod lane;
 mod link;
 mod marks;
+mod members;
 mod message;
 mod outbox;
 mod place;

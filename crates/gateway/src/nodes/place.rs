@@ -25,6 +25,11 @@ impl Id {
         let (milliseconds, number) = std::str::from_utf8(text).ok()?.split_once('-')?;
         Some(Self(milliseconds.parse().ok()?, number.parse().ok()?))
     }
+
+    /// When it was added, by Redis' clock.
+    pub(super) fn seconds(self) -> i64 {
+        i64::try_from(self.0 / 1000).unwrap_or(i64::MAX)
+    }
 }
 
 impl fmt::Display for Id {

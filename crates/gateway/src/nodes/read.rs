@@ -5,6 +5,7 @@
 
 use super::bus::{Bus, NOTES_PAUSE, Side};
 use super::link::{Link, TOO_LONG};
+use super::members::{listed, places_key, sign};
 use super::message::{self, Message};
 use super::place::{Id, Order, Place};
 use super::send::{Pause, bounded, connect, silent};
@@ -14,7 +15,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use yorozu_kernel::base::turn;
 use yorozu_kernel::logging::error::Level;
 use yorozu_wire::redis::{self, Reply};
 
@@ -44,6 +44,7 @@ pub(super) async fn read_forever(bus: Arc<Bus>) {
                     is_at_end: false,
                     sign: None,
                     is_unsigned: false,
+                    listed: None,
                 };
                 let why = loop {
                     match reader.round().await {
@@ -79,11 +80,6 @@ async fn blocking(bus: &Arc<Bus>, work: impl FnOnce(&Bus) + Send + 'static) -> R
     done.map_err(|_| "a purge was interrupted".to_owned())
 }
 
-/// The key where nodes note their places; in a cluster it is where the stream is.
-pub(super) fn places_key(stream: &str) -> String {
-    format!("{{{stream}}}:nodes")
-}
-
 /// A message, or why it is not believed.
 type Believed = Result<Message, &'static str>;
 
@@ -98,6 +94,8 @@ struct Reader<'a> {
     sign: Option<Instant>,
     /// Whether Redis refused that, which is in the log.
     is_unsigned: bool,
+    /// When this node last asked who the others are.
+    listed: Option<Instant>,
 }
 
 /// Entries of a stream as a reply has them.
@@ -244,7 +242,13 @@ impl Reader<'_> {
         let Some(entries) = reply.list() else { return Err(refused(&reply)) };
         let read = |fields| Message::read(fields, &bus.spec.stream, bus.secret.as_ref());
         let entries = entries.iter().rev().filter_map(message::entry);
-        Ok(entries.map(|(id, fields)| (id, read(fields))).collect())
+        let entries: Vec<_> = entries.map(|(id, fields)| (id, read(fields))).collect();
+        for (id, message) in &entries {
+            if let Ok(message) = message {
+                bus.heard(&message.node, id.seconds());
+            }
+        }
+        Ok(entries)
     }
 
     /// Does what entries say; whether a node waits for this one.
@@ -268,12 +272,14 @@ impl Reader<'_> {
             if order != Order::Again {
                 place.enter(message.epoch());
             }
+            // Its own as well: what Redis says of others is believed where it has what this node said.
+            waits |= message.is_waited_for();
             if message.run == bus.run {
                 bus.seen(message.number);
                 continue;
             }
             bus.figures.read.fetch_add(1, Ordering::Relaxed);
-            waits |= message.is_waited_for();
+            bus.heard(&message.node, id.seconds());
             match order {
                 Order::Again => continue,
                 Order::Next => {}
@@ -318,6 +324,11 @@ impl Reader<'_> {
 
     /// Notes for the others how far this node is: at once if one of them waits, or now and then.
     async fn tell_place(&mut self, at_once: bool) -> Result<(), String> {
+        let is_due = self.listed.is_none_or(|listed| listed.elapsed() >= SIGNS_PAUSE);
+        if is_due && self.bus.spec.wait.is_some() {
+            self.listed = Some(Instant::now());
+            bounded(TIMEOUT, listed(self.bus, &mut self.link)).await?;
+        }
         if !at_once && self.sign.is_some_and(|sign| sign.elapsed() < SIGNS_PAUSE) {
             return Ok(());
         }
@@ -356,11 +367,6 @@ fn refused(reply: &Reply) -> String {
         Reply::Error(line) => line.clone(),
         _ => "unexpected answer".to_owned(),
     }
-}
-
-/// A node's place, and when it noted that.
-fn sign(id: Id) -> String {
-    format!("{id} {}", turn::unix_seconds())
 }
 
 #[cfg(test)]

@@ -2,23 +2,18 @@
 
 use super::bus::{Bus, Waiting};
 use super::link::Link;
-use super::place::Id;
-use super::read::places_key;
+use super::members::{Node, listed};
 use super::send::{bounded, connect};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
-use yorozu_kernel::base::turn;
-use yorozu_wire::redis::Reply;
 
 /// Between two questions; chosen: nodes need some milliseconds.
 const PAUSE: Duration = Duration::from_millis(3);
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// A node that said nothing for so long is one no more; chosen.
-const FORGOTTEN: i64 = 24 * 60 * 60;
-
-/// A node, and its place.
-type Node = (String, Id);
+/// In place of nodes that are not known.
+pub(super) const UNKNOWN: &str = "?";
 
 /// Answers those who wait, for ever.
 pub(super) async fn wait_forever(bus: Arc<Bus>) {
@@ -28,7 +23,11 @@ pub(super) async fn wait_forever(bus: Arc<Bus>) {
         let mut waiting = bus.take_waiting();
         while !waiting.is_empty() {
             let nodes = nodes(&bus, &mut link).await;
-            waiting = waiting.into_iter().filter_map(|one| judge(one, nodes.as_deref())).collect();
+            let known = bus.members();
+            waiting = waiting
+                .into_iter()
+                .filter_map(|one| judge(one, &bus.spec.node, nodes.as_deref(), &known))
+                .collect();
             waiting.extend(bus.take_waiting());
             if !waiting.is_empty() {
                 sleep(PAUSE).await;
@@ -38,15 +37,11 @@ pub(super) async fn wait_forever(bus: Arc<Bus>) {
 }
 
 /// Answers one who waits, if all nodes are there or the time is over.
-fn judge(waiting: Waiting, nodes: Option<&[Node]>) -> Option<Waiting> {
+fn judge(waiting: Waiting, own: &str, nodes: Option<&[Node]>, known: &[String]) -> Option<Waiting> {
     let is_over = Instant::now() >= waiting.until;
-    let late: Vec<String> = match nodes {
-        Some(nodes) => {
-            let late = nodes.iter().filter(|(_, id)| *id < waiting.id);
-            late.map(|(name, _)| name.clone()).collect()
-        }
-        // Which they are is not known.
-        None => vec!["?".to_owned()],
+    let late = match nodes {
+        Some(nodes) => late(&waiting, own, nodes, known),
+        None => vec![UNKNOWN.to_owned()],
     };
     if !late.is_empty() && !is_over {
         return Some(waiting);
@@ -56,40 +51,50 @@ fn judge(waiting: Waiting, nodes: Option<&[Node]>) -> Option<Waiting> {
     None
 }
 
-/// The other nodes; `None` if Redis does not say.
+/// Nodes that have not done it, as far as they are known: what Redis has of them may be lost, as may be which they are. Its
+/// word is taken where it has what this node noted.
+fn late(waiting: &Waiting, own: &str, nodes: &[Node], known: &[String]) -> Vec<String> {
+    let places: HashMap<&str, _> = nodes.iter().map(|(name, id)| (name.as_str(), *id)).collect();
+    let is_done = |name: &str| places.get(name).is_some_and(|id| *id >= waiting.id);
+    let mut late: Vec<String> = nodes.iter().map(|(name, _)| name.clone()).collect();
+    late.extend(known.iter().filter(|name| !places.contains_key(name.as_str())).cloned());
+    late.retain(|name| name != own && !is_done(name));
+    late.sort_unstable();
+    late.extend((!is_done(own)).then(|| UNKNOWN.to_owned()));
+    late
+}
+
+/// The nodes that Redis knows; `None` if it does not say.
 async fn nodes(bus: &Bus, link: &mut Option<Link>) -> Option<Vec<Node>> {
     if link.is_none() {
         *link = connect(bus).await.ok();
     }
-    let asked = bounded(TIMEOUT, ask(bus, link.as_mut()?)).await;
+    let asked = bounded(TIMEOUT, listed(bus, link.as_mut()?)).await;
     if asked.is_err() {
         *link = None;
     }
-    asked.ok()
+    asked.ok().flatten()
 }
 
-async fn ask(bus: &Bus, link: &mut Link) -> Result<Vec<Node>, String> {
-    let key = places_key(&bus.spec.stream);
-    let reply = link.ask(&[b"HGETALL", key.as_bytes()]).await?;
-    let pairs = reply.list().ok_or("unexpected answer")?.chunks_exact(2);
-    let (mut nodes, mut forgotten) = (Vec::new(), Vec::new());
-    for pair in pairs {
-        let text =
-            |at: usize| pair[at].text().map(|text| String::from_utf8_lossy(text).into_owned());
-        let (Some(name), Some(value)) = (text(0), text(1)) else { continue };
-        let (id, seen) = value.split_once(' ').unwrap_or((&value, ""));
-        let is_gone = seen.parse().is_ok_and(|seen: i64| seen < turn::unix_seconds() - FORGOTTEN);
-        match Id::parse(id.as_bytes()) {
-            _ if is_gone => forgotten.push(name),
-            Some(id) if name != bus.spec.node => nodes.push((name, id)),
-            _ => {}
-        }
+#[cfg(test)]
+mod tests {
+    use super::super::place::Id;
+    use super::*;
+    use tokio::sync::oneshot;
+
+    #[test]
+    fn who_is_late_is_what_redis_says_and_whom_it_forgot() {
+        let waiting = Waiting { id: Id(5, 0), until: Instant::now(), answer: oneshot::channel().0 };
+        let late = |nodes: &[(&str, u64)], known: &[&str]| {
+            let nodes: Vec<Node> =
+                nodes.iter().map(|(name, id)| ((*name).to_owned(), Id(*id, 0))).collect();
+            let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
+            late(&waiting, "a", &nodes, &known).join(" ")
+        };
+        assert_eq!(late(&[("a", 5), ("b", 6)], &["a", "b"]), "");
+        assert_eq!(late(&[("a", 5), ("c", 4), ("b", 4)], &["b"]), "b c");
+        assert_eq!(late(&[("a", 5)], &["a", "c"]), "c", "Redis has forgotten it");
+        assert_eq!(late(&[], &[]), "?", "and this node");
+        assert_eq!(late(&[("a", 4), ("b", 5)], &["c"]), "c ?");
     }
-    for name in forgotten {
-        let words: [&[u8]; 3] = [b"HDEL", key.as_bytes(), name.as_bytes()];
-        if let Reply::Error(line) = link.ask(&words).await? {
-            return Err(line);
-        }
-    }
-    Ok(nodes)
 }

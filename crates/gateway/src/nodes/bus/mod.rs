@@ -10,6 +10,7 @@ mod purges;
 
 use super::here::{self, By};
 use super::marks::{Marks, Outstanding};
+use super::members::{self, Members};
 use super::message::{About, Message, Purged, Secret, purged};
 use super::outbox::{self, OnDisk};
 use super::place::{self, Epoch, Id, Place};
@@ -24,6 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot, watch};
 use yorozu_cache::{Key, Purge, PurgeMode, Zone};
+use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::conf::Config;
 use yorozu_kernel::logging::error::Level;
 use yorozu_kernel::logging::error_log::ErrorLogs;
@@ -95,6 +97,7 @@ struct State {
     away: [bool; 2],
     refused: Option<Instant>,
     waiting: Vec<Waiting>,
+    members: Members,
     marks: Marks,
     /// What pages of the tier must be of.
     epoch: u64,
@@ -225,12 +228,20 @@ impl Bus {
                 false => place.as_ref().is_some_and(|place| noted.id == place.id),
             });
             if !is_known {
+                self.load_members(zone);
                 self.load_queue(zone);
             }
             // Without any place everything is purged before anything is read.
             if !is_known && !has_place && place.is_some() {
                 self.purge_softly(name, zone);
             }
+        }
+    }
+
+    /// Nodes that an earlier process knew.
+    fn load_members(&self, zone: &Zone) {
+        if let Ok(Some(bytes)) = zone.read_note(members::NAME) {
+            self.state().members.read(&bytes, turn::unix_seconds());
         }
     }
 
@@ -289,9 +300,10 @@ impl Bus {
         self.read.send_replace(read);
     }
 
-    /// Whether the place is another one than was noted.
+    /// Whether the place is another one than was noted, or nodes are known that are not.
     pub(super) fn is_to_note(&self) -> bool {
-        self.state().is_to_note
+        let state = self.state();
+        state.is_to_note || state.members.is_to_note()
     }
 
     /// The same, and the last note is some time ago.
@@ -300,19 +312,22 @@ impl Bus {
         state.is_to_note && state.noted.is_none_or(|last| last.elapsed() >= NOTES_PAUSE)
     }
 
-    /// Notes the place, for the next process. Blocks.
+    /// Notes the place and the nodes, for the next process. Blocks.
     pub(super) fn note_place(&self) {
         let mut state = self.state();
+        let members = state.members.noted();
         state.is_to_note = false;
         state.noted = Some(Instant::now());
         let text = state.place.as_ref().map(Place::to_text);
         let is_kept = state.is_place_kept;
         drop(state);
-        let (Some(text), false) = (text, is_kept) else { return };
-        for (_, zone) in self.zones() {
-            // The next process reads more again.
-            if let Err(problem) = zone.replace_note(place::NAME, text.as_bytes()) {
-                self.log(Level::Crit, &problem.to_string());
+        // Without its place the next process reads more again.
+        let place = text.filter(|_| !is_kept).map(|text| (place::NAME, text));
+        for (name, text) in place.into_iter().chain(members.map(|text| (members::NAME, text))) {
+            for (_, zone) in self.zones() {
+                if let Err(problem) = zone.replace_note(name, text.as_bytes()) {
+                    self.log(Level::Crit, &problem.to_string());
+                }
             }
         }
     }
@@ -521,6 +536,16 @@ impl Bus {
         }
         let state = self.state();
         state.epoch != epoch || state.marks.is_older(zone, key, tags, known)
+    }
+
+    /// A node was there at this time.
+    pub(super) fn heard(&self, node: &str, at: i64) {
+        self.state().members.heard(node, at, turn::unix_seconds());
+    }
+
+    /// The nodes that this one has heard of, itself among them.
+    pub(super) fn members(&self) -> Vec<String> {
+        self.state().members.present(turn::unix_seconds())
     }
 
     /// Takes those who wait for other nodes.

@@ -4,6 +4,7 @@ use super::super::marks::Outstanding;
 use super::super::message::Purged;
 use super::super::place::Id;
 use super::super::told::Told;
+use super::super::wait::UNKNOWN;
 use super::{Bus, Item, QUEUE_MAX, Side, State, Waiting};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -109,7 +110,7 @@ impl Bus {
         match tokio::time::timeout(wait + MORE, late).await {
             Ok(Ok(late)) => told.late = late,
             // Who has done it is not known.
-            _ => told.late = vec!["?".to_owned()],
+            _ => told.late = vec![UNKNOWN.to_owned()],
         }
         told
     }

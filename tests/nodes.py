@@ -765,6 +765,29 @@ def an_answer_waits_for_the_others():
         until('both', lambda: a.purge('/1') == 'sent')
 
 
+def what_is_too_long_is_passed():
+    """Entries that are too long together are read one by one; one that is too long for any reader is passed, and costs the place."""
+    with site('ab', bus='redis://127.0.0.1:@REDIS@?timeout=10s') as (redis, (a, b)):
+        warm((a, b), '/1')
+        b.way.is_cut.set()
+        for _ in range(5):
+            redis.ask('XADD', 'yorozu', '*', 'x', 'y' * (16 << 20))
+        VERSIONS['/1'] += 1
+        a.purge('/1')
+        b.way.is_cut.clear()
+        b.becomes('/1', 1, 60)
+        assert GONE not in a.log() + b.log()
+        for words in ['x', 'y' * (65 << 20)], ['x'] * 70_000:
+            before = [node.log().count(GONE) for node in (a, b)]
+            redis.ask('XADD', 'yorozu', '*', *words)
+            for node, count in zip((a, b), before):
+                node.says(GONE, count + 1)
+            warm((a, b), '/1')
+            VERSIONS['/1'] += 1
+            a.purge('/1')
+            b.becomes('/1', VERSIONS['/1'], 60)
+
+
 def nodes_that_redis_forgot_are_waited_for():
     """What Redis has lost says nothing of nodes that are down: this node knows them, also after a restart."""
     with site(bus='redis://127.0.0.1:@REDIS@?wait=300ms') as (redis, (a, b, c)):
@@ -1691,7 +1714,7 @@ TESTS = {test.__name__: test for test in [
     purges_reach_every_node, viewers_are_told_of_purges_of_other_nodes, others_follow_at_once, a_node_that_was_away_reads_before_it_serves,
     without_redis_a_start_purges_everything, without_redis_purges_are_queued, the_queue_on_disk_is_bounded, who_is_cut_off_says_so, a_line_that_is_cut_and_healed, a_full_redis_is_no_silent_one,
     a_user_needs_what_the_document_says, who_lost_its_place_purges_everything,
-    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others, nodes_that_redis_forgot_are_waited_for, of_nodes_that_nobody_notes_nothing_is_said,
+    what_is_missing_is_noticed, what_is_missing_of_a_new_process_is_noticed, a_node_that_joins_misses_nothing, a_redis_that_comes_back_older_is_noticed, forged_entries_are_not_believed, an_answer_waits_for_the_others, what_is_too_long_is_passed, nodes_that_redis_forgot_are_waited_for, of_nodes_that_nobody_notes_nothing_is_said,
     what_a_request_changed_is_purged_everywhere, a_request_of_before_a_reload_purges_by_the_new_bus, zones_of_later_configurations_are_purged, a_cluster_says_where_the_stream_is,
     a_replica_of_a_cluster_takes_over, sentinels_say_who_the_master_is, over_tls_the_server_is_verified, no_node_shows_what_it_purged, all_nodes_come_to_know_all,
     pages_are_shared, a_purge_is_one_of_shared_pages_too, forms_tags_and_variants_are_shared, what_is_damaged_is_made_again,

@@ -28,9 +28,14 @@ fuzz_target!(|input: &[u8]| {
     let _ = value_end(input);
     let _ = done(input);
     if let Ok(Some((answer, consumed))) = redis::reply(input) {
-        assert_eq!(redis::reply(&input[..consumed]), Ok(Some((answer, consumed))));
+        assert_eq!(redis::reply(&input[..consumed]), Ok(Some((answer.clone(), consumed))));
         for cut in 0..consumed {
             assert_eq!(redis::reply(&input[..cut]), Ok(None), "an answer cut short is partial");
+            let mut reader = redis::Reader::default();
+            let (done, first) = reader.read(&input[..cut]).expect("as in one piece");
+            assert!(first.is_none() && done <= cut);
+            let (rest, second) = reader.read(&input[done..]).expect("as in one piece");
+            assert_eq!((done + rest, second.as_ref()), (consumed, Some(&answer)));
         }
     }
     let mut chunked = Chunked::with_trailers(BareLf::Accept);

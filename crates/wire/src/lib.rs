@@ -64,6 +64,9 @@ pub enum WireError {
     /// An answer of Redis breaks its protocol.
     #[error("redis sent invalid response")]
     Redis,
+    /// An answer of Redis is longer, or has more items, than any that is asked for.
+    #[error("the answer is too long")]
+    RedisLength,
     /// Neither version of the PROXY protocol.
     #[error("broken PROXY protocol header")]
     Proxy,

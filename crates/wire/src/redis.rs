@@ -5,8 +5,11 @@
 
 use crate::WireError;
 
-/// Longest text in an answer, in bytes; chosen: above a purge of 10,000 URLs, and what a page may have.
+/// Longest answer, in bytes; chosen: above some purges of 10,000 URLs, and what a page may have.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Items of an answer, at all depths; chosen: above the places of some thousand nodes, below what would fill the memory: each
+/// takes more of it than the few bytes that it is sent as.
+const ITEMS_MAX: usize = 64 * 1024;
 /// Longest line: a status, an error, a length.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Lists in lists; what is asked for has four.
@@ -61,29 +64,108 @@ impl Reply {
 /// Reads an answer and says how long it is; `Ok(None)` if its end has not arrived.
 ///
 /// # Errors
-/// [`WireError::Redis`]
+/// As [`Reader::read`].
 pub fn reply(input: &[u8]) -> Result<Option<(Reply, usize)>, WireError> {
-    let mut at = 0;
-    let found = read(input, &mut at, 0)?;
-    Ok(found.map(|reply| (reply, at)))
+    let (consumed, found) = Reader::default().read(input)?;
+    Ok(found.map(|reply| (reply, consumed)))
 }
 
-fn read(input: &[u8], at: &mut usize, depth: usize) -> Result<Option<Reply>, WireError> {
-    let Some(line) = line(input, at)? else { return Ok(None) };
-    let (kind, rest) = line.split_first().ok_or(WireError::Redis)?;
-    let shown = || String::from_utf8_lossy(rest).into_owned();
-    let reply = match kind {
-        b'+' => Reply::Status(shown()),
-        b'-' => Reply::Error(shown()),
-        b':' => Reply::Number(number(rest)?),
-        b'$' | b'*' => match (kind, usize::try_from(number(rest)?)) {
-            (_, Err(_)) => Reply::Nothing,
-            (b'$', Ok(length)) => return text(input, at, length),
-            (_, Ok(count)) => return list(input, at, count, depth),
-        },
-        _ => return Err(WireError::Redis),
-    };
-    Ok(Some(reply))
+/// Reads an answer as it comes: what was read once is not read again, however many pieces it comes in.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Lists whose end has not come, each in the one before it.
+    open: Vec<Open>,
+    items: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Open {
+    items: Vec<Reply>,
+    missing: usize,
+}
+
+impl Reader {
+    /// Goes on with what has come: how much of it is done with, and the answer once that is whole.
+    ///
+    /// # Errors
+    /// [`WireError::Redis`], or [`WireError::RedisLength`]; nothing more can be read then.
+    pub fn read(&mut self, input: &[u8]) -> Result<(usize, Option<Reply>), WireError> {
+        let mut at = 0;
+        loop {
+            let begun = at;
+            let Some(item) = self.item(input, &mut at)? else {
+                let is_too_long = self.bytes + input.len() - begun > BYTES_MAX;
+                return if is_too_long { Err(WireError::RedisLength) } else { Ok((begun, None)) };
+            };
+            self.bytes += at - begun;
+            if let Some(reply) = self.close(item) {
+                *self = Self::default();
+                return Ok((at, Some(reply)));
+            }
+        }
+    }
+
+    /// The next line and its text; `None` if that is not whole. Of a list with items it is the beginning.
+    fn item(&mut self, input: &[u8], at: &mut usize) -> Result<Option<Item>, WireError> {
+        let Some(line) = line(input, at)? else { return Ok(None) };
+        let (kind, rest) = line.split_first().ok_or(WireError::Redis)?;
+        self.items += 1;
+        if self.items > ITEMS_MAX {
+            return Err(WireError::RedisLength);
+        }
+        let shown = || String::from_utf8_lossy(rest).into_owned();
+        let reply = match kind {
+            b'+' => Reply::Status(shown()),
+            b'-' => Reply::Error(shown()),
+            b':' => Reply::Number(number(rest)?),
+            b'$' | b'*' => match (kind, number(rest)?) {
+                (_, -1) => Reply::Nothing,
+                (b'$', length) => {
+                    let text = text(input, at, length, BYTES_MAX.saturating_sub(self.bytes))?;
+                    // Its line is read again with it.
+                    self.items -= usize::from(text.is_none());
+                    return Ok(text.map(Item::Whole));
+                }
+                (_, 0) => Reply::List(Vec::new()),
+                (_, count) => {
+                    let missing = usize::try_from(count).map_err(|_| WireError::Redis)?;
+                    if self.open.len() == DEPTH_MAX {
+                        return Err(WireError::Redis);
+                    }
+                    return Ok(Some(Item::Begins(missing)));
+                }
+            },
+            _ => return Err(WireError::Redis),
+        };
+        Ok(Some(Item::Whole(reply)))
+    }
+
+    /// Puts an item where it belongs; the answer, if that was its last.
+    fn close(&mut self, item: Item) -> Option<Reply> {
+        let mut whole = match item {
+            Item::Whole(reply) => reply,
+            Item::Begins(missing) => {
+                self.open.push(Open { items: Vec::new(), missing });
+                return None;
+            }
+        };
+        while let Some(list) = self.open.last_mut() {
+            list.items.push(whole);
+            list.missing -= 1;
+            if list.missing > 0 {
+                return None;
+            }
+            whole = Reply::List(self.open.pop()?.items);
+        }
+        Some(whole)
+    }
+}
+
+enum Item {
+    Whole(Reply),
+    /// A list, with so many items.
+    Begins(usize),
 }
 
 /// The line at `at`, without its end, behind which `at` then stands.
@@ -101,33 +183,20 @@ fn number(digits: &[u8]) -> Result<i64, WireError> {
     text.parse().map_err(|_| WireError::Redis)
 }
 
-fn text(input: &[u8], at: &mut usize, length: usize) -> Result<Option<Reply>, WireError> {
-    if length > BYTES_MAX {
-        return Err(WireError::Redis);
+fn text(
+    input: &[u8],
+    at: &mut usize,
+    length: i64,
+    bytes_max: usize,
+) -> Result<Option<Reply>, WireError> {
+    let length = usize::try_from(length).map_err(|_| WireError::Redis)?;
+    if length > bytes_max {
+        return Err(WireError::RedisLength);
     }
     let Some(found) = input.get(*at..*at + length + 2) else { return Ok(None) };
     let bytes = found.strip_suffix(b"\r\n").ok_or(WireError::Redis)?;
     *at += length + 2;
     Ok(Some(Reply::Text(bytes.to_vec())))
-}
-
-fn list(
-    input: &[u8],
-    at: &mut usize,
-    count: usize,
-    depth: usize,
-) -> Result<Option<Reply>, WireError> {
-    if depth == DEPTH_MAX {
-        return Err(WireError::Redis);
-    }
-    let mut items = Vec::new();
-    for _ in 0..count {
-        match read(input, at, depth + 1)? {
-            Some(item) => items.push(item),
-            None => return Ok(None),
-        }
-    }
-    Ok(Some(Reply::List(items)))
 }
 
 #[cfg(test)]
@@ -169,10 +238,55 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let deep = "*1\r\n".repeat(9);
-        for text in ["HTTP\r\n", "\r\n", ":x\r\n", "+OK\n", "$1\r\nabc", "$99999999999\r\n", &deep]
-        {
+        for text in [
+            "HTTP\r\n",
+            "\r\n",
+            ":x\r\n",
+            "+OK\n",
+            "$1\r\nabc",
+            "$-2\r\n",
+            "*-2\r\n",
+            "$x\r\n",
+            &deep,
+        ] {
             assert_eq!(reply(text.as_bytes()), Err(WireError::Redis), "{text}");
         }
         assert_eq!(reply(&[b'+'; LINE_BYTES_MAX]), Err(WireError::Redis));
+    }
+
+    #[test]
+    fn what_is_longer_than_any_answer_is_refused_before_it_has_come() {
+        let many = format!("*999999999999\r\n{}", ":1\r\n".repeat(ITEMS_MAX));
+        let lists = "*9999999\r\n".to_owned() + &"*0\r\n".repeat(ITEMS_MAX);
+        for text in ["$67108865\r\n", "$99999999999\r\n", &many, &lists] {
+            let shown = &text[..text.len().min(20)];
+            assert_eq!(reply(text.as_bytes()), Err(WireError::RedisLength), "{shown}");
+        }
+        // Of several texts it is all of them together.
+        let half = vec![b'x'; BYTES_MAX / 2];
+        let mut long = b"*2\r\n$33554432\r\n".to_vec();
+        long.extend_from_slice(&half);
+        long.extend_from_slice(b"\r\n$33554432\r\n");
+        assert_eq!(reply(&long), Err(WireError::RedisLength));
+    }
+
+    #[test]
+    fn an_answer_in_pieces_is_read_once() {
+        let item = "*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n";
+        let whole = format!("*5000\r\n{}", item.repeat(5000));
+        let expected = reply(whole.as_bytes()).unwrap().unwrap().0;
+        let (mut reader, mut input, mut read) = (Reader::default(), Vec::new(), 0);
+        let mut found = None;
+        for piece in whole.as_bytes().chunks(7) {
+            assert!(found.is_none());
+            input.extend_from_slice(piece);
+            read += input.len();
+            let (consumed, reply) = reader.read(&input).unwrap();
+            input.drain(..consumed);
+            found = reply;
+        }
+        assert_eq!(found, Some(expected));
+        // Counted, not measured: a part of an item is seen again, no more.
+        assert!(read < 4 * whole.len(), "{read} of {}", whole.len());
     }
 }

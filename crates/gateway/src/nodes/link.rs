@@ -7,9 +7,9 @@ use yorozu_upstream::Connection;
 use yorozu_wire::WireError;
 use yorozu_wire::redis::{self, Reply};
 
-/// Most bytes of an answer; chosen: above some purges of 10,000 URLs.
+/// Most bytes of an answer of memcached; chosen: above what a page may have.
 const INPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What an answer that is longer comes to.
+/// What an answer that is longer comes to, as one of Redis.
 pub(super) const TOO_LONG: &str = "the answer is too long";
 
 /// A connection.
@@ -19,11 +19,13 @@ pub(super) struct Link {
     input: BytesMut,
     /// Whether the other side has ended it.
     is_over: bool,
+    /// Whether something of the answer has come that is waited for.
+    is_answered: bool,
 }
 
 impl Link {
     pub(super) fn new(connection: Connection) -> Self {
-        Self { connection, input: BytesMut::new(), is_over: false }
+        Self { connection, input: BytesMut::new(), is_over: false, is_answered: false }
     }
 
     /// Whether another question may be asked over it: it was not closed meanwhile, and nothing came unasked.
@@ -33,7 +35,7 @@ impl Link {
 
     /// Whether the other side has ended it without a byte of the answer that was waited for.
     pub(super) fn is_over_unanswered(&self) -> bool {
-        self.is_over && self.input.is_empty()
+        self.is_over && !self.is_answered
     }
 
     /// Sends a command and waits for its answer.
@@ -73,7 +75,16 @@ impl Link {
     /// # Errors
     /// As [`Link::ask`].
     pub(super) async fn reply(&mut self) -> Result<Reply, String> {
-        self.next(redis::reply).await
+        self.is_answered = !self.input.is_empty();
+        let mut reader = redis::Reader::default();
+        loop {
+            let (consumed, found) = reader.read(&self.input).map_err(shown)?;
+            self.input.advance(consumed);
+            match found {
+                Some(reply) => return Ok(reply),
+                None => self.more().await?,
+            }
+        }
     }
 
     /// What `read` makes of the next bytes, with how many they are.
@@ -84,21 +95,34 @@ impl Link {
         &mut self,
         read: impl Fn(&[u8]) -> Result<Option<(T, usize)>, WireError>,
     ) -> Result<T, String> {
+        self.is_answered = !self.input.is_empty();
         loop {
-            if let Some((found, consumed)) = read(&self.input).map_err(|why| why.to_string())? {
+            if let Some((found, consumed)) = read(&self.input).map_err(shown)? {
                 self.input.advance(consumed);
                 return Ok(found);
             }
             if self.input.len() > INPUT_BYTES_MAX {
                 return Err(TOO_LONG.to_owned());
             }
-            let read = self.connection.read(&mut self.input).await;
-            self.is_over = !matches!(read, Ok(1..));
-            match read {
-                Ok(0) => return Err("the connection was closed".to_owned()),
-                Ok(_) => {}
-                Err(problem) => return Err(os_error(&problem)),
-            }
+            self.more().await?;
         }
+    }
+
+    async fn more(&mut self) -> Result<(), String> {
+        let read = self.connection.read(&mut self.input).await;
+        self.is_over = !matches!(read, Ok(1..));
+        self.is_answered |= !self.is_over;
+        match read {
+            Ok(0) => Err("the connection was closed".to_owned()),
+            Ok(_) => Ok(()),
+            Err(problem) => Err(os_error(&problem)),
+        }
+    }
+}
+
+fn shown(why: WireError) -> String {
+    match why {
+        WireError::RedisLength => TOO_LONG.to_owned(),
+        other => other.to_string(),
     }
 }

@@ -109,14 +109,7 @@ impl Reader<'_> {
             self.recall(place.id).await?;
         }
         let began = Instant::now();
-        let entries = match self.ask(&place).await {
-            // It cannot be passed by reading it.
-            Err(why) if why == TOO_LONG => {
-                self.link = connect(self.bus).await?;
-                None
-            }
-            found => found?,
-        };
+        let entries = self.next(&place).await?;
         self.bus.here(Side::Reader);
         match entries {
             None => {
@@ -147,12 +140,24 @@ impl Reader<'_> {
         }
     }
 
-    /// The entries behind `place`, waiting for one at the end; `None` if that is not there any more.
-    async fn ask(&mut self, place: &Place) -> Result<Option<Entries>, String> {
+    /// The entries behind `place`, waiting for one at the end; `None` if that is not there any more, or cannot be passed by
+    /// reading what is behind it.
+    async fn next(&mut self, place: &Place) -> Result<Option<Entries>, String> {
+        // Together they may be too long.
+        for count in [COUNT, b"1"] {
+            match self.ask(place, count).await {
+                Err(why) if why == TOO_LONG => self.link = connect(self.bus).await?,
+                found => return found,
+            }
+        }
+        Ok(None)
+    }
+
+    async fn ask(&mut self, place: &Place, count: &[u8]) -> Result<Option<Entries>, String> {
         let (stream, id) = (self.bus.spec.stream.as_bytes(), place.id.to_string());
         let mut out = Vec::new();
         redis::command(&mut out, &[b"XRANGE", stream, id.as_bytes(), id.as_bytes()]);
-        let mut words: Vec<&[u8]> = vec![b"XREAD", b"COUNT", COUNT];
+        let mut words: Vec<&[u8]> = vec![b"XREAD", b"COUNT", count];
         // A place that is to be noted waits for more of its like, not for long.
         let block = if self.bus.is_to_note() { NOTES_PAUSE } else { BLOCK };
         let block = block.as_millis().to_string();

@@ -500,6 +500,10 @@ impl Codec for H2Codec {
         Ok(BodyStep::End)
     }
 
+    fn is_of_head_request(&self) -> bool {
+        self.asked.is_head_request
+    }
+
     fn is_whole_at_close(&self) -> bool {
         self.phase == Phase::Done && self.broken.is_none()
     }

@@ -87,6 +87,7 @@ pub async fn accept(
     if !protocol.says_type() {
         response.content_type = path::content_type(exchange, location);
     }
+    announce_content(exchange, &fetched, &mut response);
     response.upstream_validates = exchange.pass.of::<Plan>().is_none();
     let is_cacheable = cache::is_cacheable(exchange);
     let collector = collector(exchange, conf.cache, &head, &response, fetched.started);
@@ -183,6 +184,7 @@ async fn keep_intercepted(
 ) {
     leave_page(exchange, Some(head.status));
     let mut response = response(exchange, conf, head);
+    announce_content(exchange, &fetched, &mut response);
     match collector(exchange, conf.cache, head, &response, fetched.started) {
         None => fetched.end(),
         Some(collector) => {
@@ -242,6 +244,16 @@ pub fn response(exchange: &mut Exchange, conf: Settings<'_>, head: &Head) -> Box
     response.has_own_date |= is_passed(b"date");
     response.has_own_server |= is_passed(b"server");
     response
+}
+
+/// Where the configuration asks for a head alone, the answer to another request has no content, and says so. nginx announces
+/// what the head does: the client would wait for it.
+fn announce_content(exchange: &Exchange, fetched: &Fetched, response: &mut Response) {
+    let is_head_alone = fetched.source.codec.is_of_head_request();
+    let has_content = yorozu_http::status::has_content(response.status);
+    if is_head_alone && has_content && exchange.request.method != Method::Head {
+        response.content_length = Some(0);
+    }
 }
 
 /// As nginx: pieces are cut of an answer that may be stored or where that is forced, and only if it says its length. Whether

@@ -179,6 +179,11 @@ pub trait Codec {
         false
     }
 
+    /// Whether only the head of the answer was asked for: what that says of the content, it does not have.
+    fn is_of_head_request(&self) -> bool {
+        false
+    }
+
     /// Whether the application reports success; asked after the end of the body.
     fn may_be_stored(&self) -> bool {
         true

@@ -195,6 +195,10 @@ impl Codec for HttpCodec {
         }
     }
 
+    fn is_of_head_request(&self) -> bool {
+        self.is_head_request
+    }
+
     fn is_whole_at_close(&self) -> bool {
         matches!(self.body, Body::UntilClose | Body::Done)
     }

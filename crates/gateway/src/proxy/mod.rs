@@ -374,7 +374,7 @@ impl Protocol for Pass {
             HttpVersion::V10 | HttpVersion::V11 => {
                 let asked = Asked {
                     head_bytes_max: pass::conf(location, &FAMILY).buffer_size.bytes(),
-                    is_head_request: rules.asks_for_head(exchange),
+                    is_head_request: made.is_head_request,
                     may_upgrade: exchange.request.field(b"upgrade").is_some(),
                 };
                 Talk::Apart(Reader { asked, make: |asked| Box::new(HttpCodec::new(asked)) })

@@ -167,16 +167,13 @@ impl Rules<'_> {
     fn converts(&self, exchange: &Exchange) -> bool {
         self.converts_head && cache::is_asked(exchange) && exchange.request.method == Method::Head
     }
-
-    /// Whether the answer has no content because of the method.
-    pub fn asks_for_head(&self, exchange: &Exchange) -> bool {
-        exchange.request.method == Method::Head && self.method.is_none() && !self.converts(exchange)
-    }
 }
 
 /// The request: its head, with the empty line behind it, and its content.
 pub struct Made {
     pub head: Scratch,
+    /// Whether its method is one whose answers have no content.
+    pub is_head_request: bool,
     /// Where the target stands in it.
     pub uri: Range<usize>,
     pub content: Content,
@@ -190,7 +187,7 @@ impl Made {
         let location = exchange.conf.location(exchange.location);
         let asked = h2::Asked {
             head_bytes_max: pass::conf(location, rules.family).buffer_size.bytes(),
-            is_head_request: rules.asks_for_head(exchange),
+            is_head_request: self.is_head_request,
         };
         let block = h2::request::block(&self.head, scheme.of_requests());
         Talk::Within(Box::new(h2::Asking::new(block, &self.content, asked)))
@@ -207,7 +204,7 @@ impl Made {
         destination: &Destination,
         talk: Talk,
     ) -> Result<Call, u16> {
-        let Self { head: mut request, uri, content, validates } = self;
+        let Self { head: mut request, uri, content, validates, .. } = self;
         let is_h2 = matches!(talk, Talk::Within(_));
         let tls = match conf {
             None => None,
@@ -256,6 +253,8 @@ pub fn make(
     let mut out = Scratch::take();
     out.reserve(REQUEST_BYTES);
     method(exchange, rules, &mut out);
+    // As nginx, which knows the one that a configuration spells in whatever case.
+    let is_head_request = out.eq_ignore_ascii_case(b"HEAD");
     out.push(b' ');
     let uri_at = out.len();
     append_uri(exchange, location, destination, &mut out);
@@ -281,7 +280,7 @@ pub fn make(
         }
     }
     out.extend_from_slice(b"\r\n");
-    Made { head: out, uri, content, validates }
+    Made { head: out, is_head_request, uri, content, validates }
 }
 
 /// The content as the configuration has it: `proxy_set_body` puts its own in the place of the client's,

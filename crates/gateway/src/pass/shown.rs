@@ -76,8 +76,8 @@ pub(super) fn is_hidden(protocol: &dyn Protocol, conf: Settings<'_>, name: &[u8]
             || protocol.hidden().iter().any(|hidden| is(hidden))
             || (conf.cache.zone().is_some() && TAG_FIELDS.iter().any(|tags| is(tags)))
     };
-    let by_default = || by_default() && !conf.pass_header.iter().any(|passed| is(passed));
-    HOP_BY_HOP.iter().any(|hop| is(hop))
-        || by_default()
-        || conf.hide_header.iter().any(|hidden| is(hidden))
+    let is_written = || conf.hide_header.iter().any(|hidden| is(hidden));
+    // As nginx: whatever hides it, and in whichever block.
+    let is_passed = || conf.pass_header.iter().any(|passed| is(passed));
+    HOP_BY_HOP.iter().any(|hop| is(hop)) || ((by_default() || is_written()) && !is_passed())
 }

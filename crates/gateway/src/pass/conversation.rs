@@ -29,23 +29,16 @@ pub(super) struct Conversation {
     /// Bytes of the request that were sent, but for those of an upload under way.
     sent: u64,
     pub(super) received: usize,
-    /// Whether another request went before.
+    /// Whether the connection was kept for it.
     is_kept: bool,
-    /// Whether the request may be sent again over a new connection, should this one, which was kept,
-    /// be dead.
-    may_repeat: bool,
     /// Why the request could not be sent, while an answer may still come.
     trouble: Option<io::Error>,
 }
 
 impl Conversation {
-    /// One in which nothing was said; `is_kept`: over a connection with another one before.
+    /// One in which nothing was said; `is_kept`: over a connection that was kept.
     #[inline]
-    pub(super) fn new(
-        connection: Rc<Connection>,
-        codec: Box<dyn Codec>,
-        (is_kept, may_repeat): (bool, bool),
-    ) -> Self {
+    pub(super) fn new(connection: Rc<Connection>, codec: Box<dyn Codec>, is_kept: bool) -> Self {
         Self {
             codec,
             input: ANSWERS.with(Spare::take),
@@ -54,7 +47,6 @@ impl Conversation {
             connection,
             received: 0,
             is_kept,
-            may_repeat,
             trouble: None,
         }
     }
@@ -72,9 +64,9 @@ impl Conversation {
         Source { connection: Some(connection), codec, input, sending }
     }
 
-    /// How serious an end before the answer is: hardly, if a new connection decides.
-    fn level(&self) -> Level {
-        if self.may_repeat && self.received == 0 { Level::Info } else { Level::Error }
+    /// Whether its end, if it ended, is that of a connection that was kept and closed meanwhile.
+    fn was_closed(&self) -> bool {
+        self.is_kept && self.received == 0
     }
 }
 
@@ -236,17 +228,18 @@ impl Job<'_> {
         };
         match read {
             Ok(0) => {
-                if let Some(problem) = talk.trouble.take().filter(|_| !talk.may_repeat) {
+                let problem = talk.trouble.take().filter(|_| !self.reconnects(talk));
+                if let Some(problem) = problem {
                     return Err(self.not_sent(UploadFault::Peer(problem), peer));
                 }
-                self.log_at(talk.level(), CLOSED_EARLY, peer);
+                self.log_at(self.end_level(talk), CLOSED_EARLY, peer);
                 Err(Fault::Error)
             }
             Err(problem) => {
                 let why = os_error(&talk.trouble.take().unwrap_or(problem));
                 let text =
                     format!("recv() failed ({why}) while reading response header from upstream");
-                self.log_at(talk.level(), &text, peer);
+                self.log_at(self.end_level(talk), &text, peer);
                 Err(Fault::Error)
             }
             Ok(count) => {
@@ -254,6 +247,16 @@ impl Job<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether a new connection decides, now that this one ended.
+    pub(super) fn reconnects(&self, talk: &Conversation) -> bool {
+        talk.was_closed() && self.may_reconnect()
+    }
+
+    /// How serious an end before the answer is: hardly, if a new connection decides.
+    fn end_level(&self, talk: &Conversation) -> Level {
+        if self.reconnects(talk) { Level::Info } else { Level::Error }
     }
 
     /// Reads what the peer says once the request is sent; `None` if it could not be sent at once.

@@ -64,6 +64,8 @@ pub struct Job<'a> {
     pub sid: RefCell<Option<Arc<str>>>,
     /// When the last of them was chosen.
     pub begun: Cell<Instant>,
+    /// When the first was; what `*_next_upstream_timeout` counts from.
+    pub started: Instant,
 }
 
 /// A response head, and the connection its body comes from.
@@ -98,7 +100,6 @@ type Failed = (Fault, yorozu_upstream::Lease);
 /// # Cancel safety
 /// The connection is closed and the peer's lease given back.
 pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
-    let started = turn::instant();
     let mut tried = Tried::default();
     loop {
         let group = &job.upstream.group;
@@ -116,8 +117,7 @@ pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
         let mut was_sent = false;
         match job.ask(lease, &mut was_sent).await {
             Ok(mut fetched) => {
-                let may_try_next =
-                    |fault: &Fault| job.may_try_next(fault, was_sent, tried.count(), started);
+                let may_try_next = |fault: &Fault| job.may_try_next(fault, was_sent, tried.count());
                 if !job.is_refused(&mut fetched, may_try_next) {
                     return Ok(fetched);
                 }
@@ -131,7 +131,7 @@ pub async fn fetch(job: &Job<'_>) -> Result<Box<Fetched>, Fault> {
                     counters::failed(job.upstream.tally);
                     lease.failed(turn::instant());
                 }
-                if !job.may_try_next(&fault, was_sent, tried.count(), started) {
+                if !job.may_try_next(&fault, was_sent, tried.count()) {
                     return Err(fault);
                 }
             }
@@ -179,18 +179,40 @@ impl Job<'_> {
         self.attempts.borrow_mut().push(attempt);
     }
 
-    fn may_try_next(&self, fault: &Fault, was_sent: bool, tries: usize, started: Instant) -> bool {
+    fn may_try_next(&self, fault: &Fault, was_sent: bool, tries: usize) -> bool {
         let conf = self.conf;
-        let is_used_up = was_sent && self.is_live;
-        conf.next_upstream.has(fault.condition())
-            && !is_used_up
-            && (self.is_idempotent
-                || !was_sent
-                || conf.next_upstream.has(Conditions::NON_IDEMPOTENT))
+        (!was_sent || self.may_repeat())
+            && conf.next_upstream.has(fault.condition())
             && (conf.next_upstream_tries == 0 || (tries as u64) < conf.next_upstream_tries)
-            && (conf.next_upstream_timeout.is_zero()
-                || turn::since(started) < conf.next_upstream_timeout)
+            && self.has_time()
             && tries < self.upstream.group.tries_max()
+    }
+
+    /// Whether a request that was sent may be sent again.
+    fn may_repeat(&self) -> bool {
+        let may_do_twice =
+            self.is_idempotent || self.conf.next_upstream.has(Conditions::NON_IDEMPOTENT);
+        may_do_twice && !self.is_live
+    }
+
+    /// Whether there is time for another attempt.
+    fn has_time(&self) -> bool {
+        let bound = self.conf.next_upstream_timeout;
+        bound.is_zero() || turn::since(self.started) < bound
+    }
+
+    /// Whether a request may be sent again over a new connection, should a kept one turn out to be closed. As in nginx, that
+    /// is none of `*_next_upstream_tries`.
+    pub(super) fn may_reconnect(&self) -> bool {
+        self.may_repeat() && self.conf.next_upstream.has(Conditions::ERROR) && self.has_time()
+    }
+
+    /// The attempt over a kept connection came to nothing: another begins with the same peer.
+    fn reconnecting(&self, peer: &Peer) {
+        self.attempt(|attempt| attempt.status = 502);
+        self.attempt_ended();
+        self.attempts.borrow_mut().push(UpstreamAttempt::new(Arc::clone(peer.text())));
+        self.begun.set(turn::instant());
     }
 
     /// Whether it ended because of what the client sent, or did not send.
@@ -232,7 +254,6 @@ impl Job<'_> {
         loop {
             let begun = turn::instant();
             let is_kept = kept.is_some();
-            let may_repeat = is_kept && self.is_idempotent && !self.is_live;
             let (whom, kept) = match kept.take() {
                 Some((whom, kept)) => (Some(whom), kept),
                 None => {
@@ -256,7 +277,7 @@ impl Job<'_> {
             *was_sent = true;
             let Kept { connection, requests, opened, memory } = kept;
             let (codec, opening) = self.opening(memory);
-            let mut talk = Conversation::new(connection, codec, (requests > 0, may_repeat));
+            let mut talk = Conversation::new(connection, codec, is_kept);
             self.begin(&mut talk, opening).await;
             let result = self.read_head(&mut talk, peer).await;
             self.attempt(|attempt| {
@@ -265,9 +286,15 @@ impl Job<'_> {
             });
             match result {
                 // It died while idle: not the peer's fault, a new connection decides.
-                Err(Fault::Error) if talk.received == 0 && may_repeat => *was_sent = false,
+                Err(Fault::Error) if self.reconnects(&talk) => {
+                    *was_sent = false;
+                    self.reconnecting(peer);
+                }
                 // It ended in order, and the request went past that: whatever it is, it was not done.
-                Err(Fault::Refused) if is_kept && !self.is_live => *was_sent = false,
+                Err(Fault::Refused) if is_kept && !self.is_live => {
+                    *was_sent = false;
+                    self.reconnecting(peer);
+                }
                 Err(Fault::Refused) => {
                     *was_sent = self.is_live;
                     return Err((Fault::Refused, lease));

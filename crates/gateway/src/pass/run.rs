@@ -187,6 +187,7 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
         attempts: RefCell::default(),
         sid: RefCell::default(),
         begun: Cell::new(turn::instant()),
+        started: turn::instant(),
     };
     let result = fetch_for_client(&job, gateway).await;
     // Taken apart where it stands: as a whole it would be moved.

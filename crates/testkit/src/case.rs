@@ -34,6 +34,7 @@
 //! origin connections  1                          connections so far
 //! origin param  NAME "value"                     of the last request; over HTTP, fields as HTTP_NAME; PEER and
 //!         KEEPALIVE of a TCP connection, TLS_NAME, TLS_VERSION, TLS_CIPHER, TLS_CLIENT, TLS_RESUMED, TLS_ALPN
+//! origin param  !NAME                            the last request has none of that name, and not just an empty one
 //! log     logs/error.log "text"                  what the pass wrote there holds the text; !"text": does not
 //! cold    the reason why a second pass on the same server would not be the same
 //! only    h1 the reason why other forms cannot be; h1, h2, h3, plain, tls, new
@@ -104,6 +105,7 @@ pub(crate) enum Step {
     Saw(usize),
     Connections(usize),
     Param(String, String),
+    NoParam(String),
     Log {
         file: String,
         text: String,
@@ -429,6 +431,9 @@ fn origin_step(rest: &str) -> Step {
         return Step::Connections(count.trim().parse().unwrap());
     }
     if let Some(param) = rest.strip_prefix("param") {
+        if let Some(name) = param.trim().strip_prefix('!') {
+            return Step::NoParam(name.to_owned());
+        }
         let (name, value) = param.trim().split_once(' ').unwrap();
         return Step::Param(name.to_owned(), quoted(value.trim()).0);
     }

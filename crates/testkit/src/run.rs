@@ -279,6 +279,7 @@ impl Pass<'_> {
             Step::Write(path, content) => {
                 fs::write(self.folder.join(path), content).map_err(|why| why.to_string())?;
             }
+            Step::NoParam(name) => self.no_param(name)?,
             Step::Param(name, value) => self.param(name, &text(value, &self.form, self.ports))?,
             Step::Log { file, text: wanted, is_there } => {
                 self.log(file, &text(wanted, &self.form, self.ports), *is_there)?;
@@ -466,6 +467,15 @@ impl Pass<'_> {
             Ok(())
         } else {
             Err(format!("{name} was {found:?}, expected {value:?}"))
+        }
+    }
+
+    fn no_param(&self, name: &str) -> Result<(), String> {
+        let seen = self.origin.seen();
+        let mut params = seen.last().into_iter().flat_map(|request| &request.params);
+        match params.find(|(found, _)| found == name) {
+            Some((_, value)) => Err(format!("{name} was {value:?}, expected none")),
+            None => Ok(()),
         }
     }
 

@@ -19,6 +19,9 @@ use yorozu_upstream::TlsOptions;
 /// Room for a request before it has to grow; chosen: most are shorter.
 pub const REQUEST_BYTES: usize = 2048;
 
+/// How the names of parameters that hold a client's field begin.
+const FIELD_START: &[u8] = b"HTTP_";
+
 /// `*_param name value [if_not_empty]`
 #[derive(Clone, Debug)]
 pub struct Param {
@@ -29,6 +32,8 @@ pub struct Param {
     pub is_content_length: bool,
     /// Whether it takes the place of one of the client's fields: its name begins with `HTTP_`.
     pub is_of_field: bool,
+    /// Whether it only takes that field away: as nginx, an empty value that no variable spells is not sent.
+    pub is_only_removal: bool,
 }
 
 impl AsRef<Self> for Param {
@@ -45,11 +50,13 @@ impl Setting for Param {
             other => return Err(args.invalid_parameter(other)),
         };
         let name = args.words[0].clone();
+        let is_of_field = name.len() > FIELD_START.len() && name.starts_with(FIELD_START);
         Ok(Self {
             value: Template::compile(args.word(1), args.env)?,
+            is_only_removal: is_of_field && args.word(1).is_empty(),
             is_if_not_empty,
             is_content_length: &name[..] == b"CONTENT_LENGTH",
-            is_of_field: name.starts_with(b"HTTP_"),
+            is_of_field,
             name,
         })
     }

@@ -1,6 +1,6 @@
 //! The parameters of a request, each put as its protocol writes it.
 
-use super::Param;
+use super::{FIELD_START, Param};
 use crate::cache;
 use crate::cache::settings::with_prefix;
 use crate::pass;
@@ -56,6 +56,9 @@ pub fn put<P: AsRef<Param>>(
     for kept in own.params {
         let param = kept.as_ref();
         lengths |= if param.is_of_field { length_bit(&param.name) } else { 0 };
+        if param.is_only_removal {
+            continue;
+        }
         pairs.put_param(kept, |out| {
             let start = out.len();
             param.value.append(exchange, out);
@@ -181,9 +184,9 @@ fn fields<P: AsRef<Param>>(
             continue;
         }
         name.clear();
-        name.extend_from_slice(b"HTTP_");
+        name.extend_from_slice(FIELD_START);
         name.extend_from_slice(field_name);
-        let spelled = &mut name[b"HTTP_".len()..];
+        let spelled = &mut name[FIELD_START.len()..];
         spelled.iter_mut().for_each(|byte| *byte = SPELLED[usize::from(*byte)]);
         let is_conditional = is_cached && cache::is_for_stored_page(field_name);
         if is_conditional || is_set(&name) {

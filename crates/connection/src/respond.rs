@@ -66,6 +66,12 @@ fn filtered(exchange: &mut Exchange, mut progress: Progress) -> Begun {
             // Under this status in the log: the client gets none.
             return Begun::Done(Err(exchange.status));
         }
+        // Where even the server's own page for that has values in doubt, it goes without them.
+        if exchange.doubt.is_open() && !exchange.redirects.is_cycle {
+            let resume = exchange.conf.engine.resume;
+            progress = resume(exchange, Outcome::Status(500));
+            continue;
+        }
         // A filter's refusal is an error like any other; the redirects that it leads to are bounded.
         let refused = exchange.redirects.refused.take();
         let Some(outcome) = refused.and_then(|status| error_page::find(exchange, status)) else {

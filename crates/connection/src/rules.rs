@@ -39,7 +39,9 @@ pub(super) fn of_server(
     if !socket.has_field_rules {
         return None;
     }
-    let server = find_config::named(socket, &request.host).unwrap_or(socket.default_server);
+    // A request for a name in doubt is refused later.
+    let named = find_config::named(socket, &request.host).unwrap_or_default();
+    let server = named.unwrap_or(socket.default_server);
     let own = Bounds::of(conf.location(conf.server(server).conf).http_core());
     let is_same = own.drops_invalid == read_by.drops_invalid
         && own.rules.underscores == read_by.rules.underscores;

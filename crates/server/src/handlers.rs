@@ -30,6 +30,9 @@ pub fn start(exchange: &mut Exchange) -> Progress {
 /// Goes on with what was awaited.
 pub fn resume(exchange: &mut Exchange, mut outcome: Outcome) -> Progress {
     loop {
+        if exchange.takes_doubt() {
+            outcome = Outcome::Status(500);
+        }
         outcome = match outcome {
             Outcome::Respond(response) => match body_failed::broken_unasked(exchange) {
                 Some(refusal) => refusal,
@@ -114,6 +117,9 @@ pub async fn content_again(exchange: &mut Exchange) -> Result<Box<Response>, u16
 
 /// The content phase.
 pub fn respond(exchange: &mut Exchange) -> Outcome {
+    if exchange.doubt.is_open() {
+        return Outcome::Status(500);
+    }
     if is_purge(exchange) {
         return Outcome::Wait(Pending::Content);
     }

@@ -89,6 +89,10 @@ pub fn bound(location: &LocationConf) -> Bound {
 
 /// One pass from the server's script on.
 pub fn pass(exchange: &mut Exchange) -> Outcome {
+    if exchange.doubt.is_open() {
+        // Whose request it is.
+        return Outcome::Status(500);
+    }
     let conf = Rc::clone(&exchange.conf);
     exchange.pass = Pass::default();
     exchange.location = conf.server(exchange.server).conf;
@@ -180,10 +184,11 @@ fn find_location(exchange: &mut Exchange) -> Option<Outcome> {
     let conf = Rc::clone(&exchange.conf);
     let mut lacks_slash = false;
     let id = match find_config::location(exchange) {
-        Found::Location(id) => id,
-        Found::Server => conf.server(exchange.server).conf,
+        Err(_) => return Some(Outcome::Status(500)),
+        Ok(Found::Location(id)) => id,
+        Ok(Found::Server) => conf.server(exchange.server).conf,
         // As nginx: what that location says holds for the redirect.
-        Found::LacksSlash(id) => {
+        Ok(Found::LacksSlash(id)) => {
             lacks_slash = true;
             id
         }
@@ -230,6 +235,10 @@ fn after_rewrite(exchange: &mut Exchange) -> Outcome {
                 Step::Done(outcome) => return outcome,
                 Step::Delay(time) => return Outcome::Wait(Pending::Delay(time)),
             }
+            if exchange.doubt.is_open() {
+                // Its key.
+                return Outcome::Status(500);
+            }
         }
     }
     access(exchange)
@@ -274,6 +283,9 @@ fn access(exchange: &mut Exchange) -> Outcome {
 fn content(exchange: &mut Exchange) -> Outcome {
     if let Some(outcome) = try_files::choose(exchange) {
         return outcome;
+    }
+    if exchange.doubt.is_open() {
+        return Outcome::Status(500);
     }
     if Part::Mirror.concerns(exchange) {
         if mirror::waits(exchange) {

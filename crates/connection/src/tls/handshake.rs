@@ -231,7 +231,10 @@ pub fn choose(
         Exchange::new(Rc::clone(conf), Rc::clone(client), request, RequestBody::none())
     };
     let named = offered.server_name.as_ref();
-    let named = named.and_then(|name| find_config::server_of(&mut exchange(), name));
+    let named = named.map_or(Ok(None), |name| find_config::server_of(&mut exchange(), name));
+    let Ok(named) = named else {
+        return Err((INTERNAL_ERROR, "it cannot be told which server has the name".to_owned()));
+    };
     let server = named.unwrap_or(socket.default_server);
     let tls = server_tls(conf, server);
     if tls.rejects {

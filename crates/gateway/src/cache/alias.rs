@@ -156,16 +156,17 @@ fn by_url(
     keys: impl Fn(&mut Exchange, &Conf) -> Vec<Key>,
 ) -> Vec<(Arc<Zone>, Key)> {
     let config = Rc::clone(&exchange.conf);
-    let mut asked = exchange.shadow();
     let mut found: Vec<(Arc<Zone>, Key)> = Vec::new();
-    for id in config.keyed_by_url.get_or_init(|| keyed_by_url(&config)) {
-        let Some(conf) = settings::of(config.location(*id)) else { continue };
-        asked.location = *id;
-        let keys = keys(&mut asked, conf);
-        for zone in key::zones(&mut asked, conf).unwrap_or_default() {
-            keys.iter().for_each(|key| add(&mut found, &zone, key));
+    exchange.peek(|asked| {
+        for id in config.keyed_by_url.get_or_init(|| keyed_by_url(&config)) {
+            let Some(conf) = settings::of(config.location(*id)) else { continue };
+            asked.location = *id;
+            let keys = keys(asked, conf);
+            for zone in key::zones(asked, conf).unwrap_or_default() {
+                keys.iter().for_each(|key| add(&mut found, &zone, key));
+            }
         }
-    }
+    });
     found
 }
 

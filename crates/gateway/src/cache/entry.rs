@@ -65,6 +65,9 @@ pub(super) fn may_be_stored(
     if conf.no_cache.0.iter().any(|value| value.is_true(exchange)) {
         return Err(NotStored::Forbidden);
     }
+    if exchange.doubt.is_there() {
+        return Err(NotStored::Undecided);
+    }
     let objections = plan.objections.as_ref();
     objections.map_or(Ok(()), |objections| objections.judge(conf, head))?;
     if exchange.request.known.authorization.is_some() && head.status == 401 {
@@ -115,6 +118,10 @@ fn entry_head(
     let is_other = first.is_some_and(|first| first.head.variant != variant)
         || plan.first.as_ref().is_some_and(|first| first.head.vary == vary);
     let key = if is_other { plan.key.variant(&variant) } else { plan.key.clone() };
+    if exchange.doubt.is_there() {
+        // An alias of the page: a purge would not find it.
+        return Err(NotStored::Undecided);
+    }
     Ok(EntryHead {
         key: Bytes::copy_from_slice(key.as_bytes()),
         status: head.status,

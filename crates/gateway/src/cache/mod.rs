@@ -150,7 +150,7 @@ pub fn waits_for_content(exchange: &Exchange, conf: &Conf) -> bool {
 /// decided which.
 pub fn may_answer(exchange: &Exchange, conf: &Conf) -> bool {
     let is_known = exchange.request.method.is_get_or_head() || !exchange.body.is_lost();
-    conf.zone().is_some() && !exchange.is_question() && is_known
+    conf.zone().is_some() && !exchange.is_question() && is_known && !exchange.doubt.is_there()
 }
 
 /// Looks into the memory tier. `None`: something has to be waited for.
@@ -168,6 +168,10 @@ pub fn lookup(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
         Err(NotAsked::Off) => return None,
         Err(NotAsked::Status(status)) => return Some(Outcome::Status(status).into()),
     };
+    if exchange.doubt.is_open() {
+        // Which page it is, or whether it is this client's.
+        return Some(Outcome::Status(500).into());
+    }
     if live::is_counted(&exchange.conf) {
         exchange.cache_report.tally = counters::of(&plan.zone);
     }

@@ -46,7 +46,10 @@ pub fn append_key(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     }
     let location = exchange.conf.location(exchange.location);
     let conf = settings::of(location).filter(|_| exchange.cache_report.is_made());
-    conf.is_some_and(|conf| put(out, key::primary(&mut exchange.shadow(), conf).as_bytes()))
+    conf.is_some_and(|conf| {
+        let key = exchange.peek(|shadow| key::primary(shadow, conf));
+        put(out, key.as_bytes())
+    })
 }
 
 /// `$cache_status`: the member that `*_cache_status` sends, under the default name.

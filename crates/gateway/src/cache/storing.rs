@@ -102,7 +102,7 @@ pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
 /// for the answer (`$upstream_http_...`) and do not count yet.
 fn is_forbidden(exchange: &Exchange, conf: &Conf) -> bool {
     let holds = |asked: &mut Exchange| conf.no_cache.0.iter().any(|value| value.is_true(asked));
-    if conf.no_cache.0.is_empty() || !holds(&mut exchange.shadow()) {
+    if conf.no_cache.0.is_empty() || !exchange.peek(holds) {
         return false;
     }
     let bare = unkeyed::tried(exchange, &exchange.client, |request| {

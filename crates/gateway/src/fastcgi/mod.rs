@@ -18,7 +18,7 @@ use yorozu_kernel::base::scratch::Scratch;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::module::Module;
-use yorozu_kernel::config::regex::Regex;
+use yorozu_kernel::config::regex::{Captures, Regex, Undecided};
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
@@ -235,11 +235,16 @@ fn pass(block: &mut Block, args: &Args<'_>) -> Result<(), ValueError> {
     pass::handle_by(block, Fastcgi(Target::new(address, 0)), args)
 }
 
+/// The parts of the path, if it is to be split; where that cannot be told the exchange is in doubt.
+fn split_path(exchange: &Exchange, conf: &Conf) -> Result<Option<Captures>, Undecided> {
+    let split = conf.fastcgi_split_path_info.as_ref();
+    split.map_or(Ok(None), |split| split.0.captures_for(&exchange.uri, exchange))
+}
+
 /// `$fastcgi_script_name`
 pub fn script_name(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
-    let split =
-        conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
+    let Ok(split) = split_path(exchange, conf) else { return false };
     match &split {
         Some(captures) => out.extend_from_slice(captures.get(1).unwrap_or_default()),
         None => out.extend_from_slice(&exchange.uri),
@@ -253,9 +258,7 @@ pub fn script_name(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
 /// `$fastcgi_path_info`
 pub fn path_info(exchange: &Exchange, out: &mut Vec<u8>) -> bool {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
-    let split =
-        conf.fastcgi_split_path_info.as_ref().and_then(|split| split.0.captures(&exchange.uri));
-    if let Some(captures) = split {
+    if let Ok(Some(captures)) = split_path(exchange, conf) {
         out.extend_from_slice(captures.get(2).unwrap_or_default());
     }
     true

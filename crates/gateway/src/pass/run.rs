@@ -164,6 +164,10 @@ async fn ask(exchange: &mut Exchange, way: Way<'_>, is_live: bool) -> Result<Rep
         Ok(call) => call,
         Err(status) => return Err(Outcome::Status(status)),
     };
+    if exchange.doubt.is_open() {
+        // What was to be sent, or where.
+        return Err(Outcome::Status(500));
+    }
     let pool = pool_key(way, upstream, &call, from);
     let hinted = hinted(exchange, location);
     let is_live = matches!(call.content, Content::Live { .. });

@@ -67,6 +67,9 @@ impl Saver {
             Store::On => Bytes::from(path::request_filename(exchange)),
             Store::Path(template) => template.value(exchange),
         };
+        if exchange.doubt.is_open() {
+            return None;
+        }
         let context = Context::of(exchange);
         let folder = &conf.temp_path.0;
         match TemporaryFile::named(folder) {

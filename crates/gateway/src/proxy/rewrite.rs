@@ -86,7 +86,8 @@ impl Rule {
             }
             // As nginx: a regex replaces all of the value.
             Pattern::Regex(regex) => {
-                if !regex.matches(value, exchange) {
+                // In doubt the answer is not sent, whatever it says.
+                if regex.matches(value, exchange) != Ok(true) {
                     return None;
                 }
                 self.replacement.append(exchange, &mut out);
@@ -102,7 +103,7 @@ impl Rule {
                 let (dot, bare) = domain.split_at(usize::from(domain.starts_with(b".")));
                 (dot, text.value(exchange).eq_ignore_ascii_case(bare))
             }
-            Pattern::Regex(regex) => (&b""[..], regex.matches(domain, exchange)),
+            Pattern::Regex(regex) => (&b""[..], regex.matches(domain, exchange) == Ok(true)),
         };
         is_match.then(|| [dot, &self.replacement.value(exchange)].concat())
     }
@@ -356,7 +357,7 @@ fn change_flags(
 ) -> bool {
     let rule = flags.0.iter().find(|rule| match &rule.cookie {
         Pattern::Text(text) => text.value(exchange).eq_ignore_ascii_case(cookie),
-        Pattern::Regex(regex) => regex.matches(cookie, exchange),
+        Pattern::Regex(regex) => regex.matches(cookie, exchange) == Ok(true),
     });
     let Some(rule) = rule else { return false };
     let mut changes = FlagChanges::default();

@@ -135,6 +135,9 @@ pub const BLOCKING_THREADS_MAX: usize = 8;
 pub const REGEX_MEMO: usize = 1024;
 /// Longest subject that is remembered; chosen: paths, hosts and most fields, 256 KB in all.
 pub const REGEX_MEMO_BYTES: usize = 256;
+/// Memory for one search of a regular expression that machine code has no room for, in KiB; chosen: some times what a head
+/// of 60 KB needs.
+pub const REGEX_HEAP_KIB: usize = 64 << 10;
 /// Paths whose location a worker remembers; chosen, as above.
 pub const LOCATION_MEMO: usize = 1024;
 /// Longest path of those; chosen, as above.

@@ -24,7 +24,7 @@ struct Inner {
     source: String,
     is_caseless: bool,
     /// Made for its first search: of many expressions most are never tried.
-    compiled: OnceLock<Option<pcre2::bytes::Regex>>,
+    compiled: OnceLock<Result<pcre2::bytes::Regex, Undecided>>,
     /// How many groups it captures, the whole match not counted.
     groups: usize,
     /// The groups with names.
@@ -55,7 +55,7 @@ impl Inner {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             source: text.to_owned(),
             is_caseless,
-            compiled: if is_kept { OnceLock::from(Some(compiled)) } else { OnceLock::new() },
+            compiled: if is_kept { OnceLock::from(Ok(compiled)) } else { OnceLock::new() },
             groups,
             names,
             named: Box::default(),
@@ -63,23 +63,58 @@ impl Inner {
     }
 
     /// To search by; what was compiled before is compiled again.
-    fn compiled(&self) -> Option<&pcre2::bytes::Regex> {
-        let make = || compile(&self.source, self.is_caseless, true).ok();
-        self.compiled.get_or_init(make).as_ref()
+    fn compiled(&self) -> Result<&pcre2::bytes::Regex, Undecided> {
+        let make = || compile(&self.source, self.is_caseless, true);
+        self.compiled.get_or_init(|| make().map_err(Undecided::from)).as_ref().map_err(|why| *why)
     }
 
-    fn is_match(&self, subject: &[u8]) -> bool {
-        // A failure inside PCRE (a limit) counts as no match.
-        self.compiled().is_some_and(|regex| regex.is_match(subject).unwrap_or(false))
+    /// Searches with machine code, and without it where that lacks room for what it has to come back to. That takes
+    /// longer and finds the same.
+    fn search<T>(
+        &self,
+        search: impl Fn(&pcre2::bytes::Regex) -> Result<T, pcre2::Error>,
+    ) -> Result<T, Undecided> {
+        match search(self.compiled()?) {
+            Err(error) if error.code() == JIT_STACK_LIMIT => {
+                // Made for each such search: kept, it would keep the memory that it needed.
+                let source = format!("(*LIMIT_HEAP={}){}", limits::REGEX_HEAP_KIB, self.source);
+                Ok(search(&compile(&source, self.is_caseless, false)?)?)
+            }
+            found => Ok(found?),
+        }
+    }
+
+    fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
+        self.search(|regex| regex.is_match(subject))
     }
 
     /// The groups of a match, the whole of it first.
-    fn spans(&self, subject: &[u8]) -> Option<Spans> {
-        let regex = self.compiled()?;
-        let mut locations = regex.capture_locations();
-        regex.captures_read(&mut locations, subject).ok()??;
-        let span = |group| locations.get(group).map(|(start, end)| start..end);
-        Some((0..locations.len()).map(span).collect())
+    fn spans(&self, subject: &[u8]) -> Result<Option<Spans>, Undecided> {
+        self.search(|regex| {
+            let mut locations = regex.capture_locations();
+            if regex.captures_read(&mut locations, subject)?.is_none() {
+                return Ok(None);
+            }
+            let span = |group| locations.get(group).map(|(start, end)| start..end);
+            Ok(Some((0..locations.len()).map(span).collect()))
+        })
+    }
+}
+
+/// PCRE's number (`PCRE2_ERROR_JIT_STACKLIMIT`): machine code had no more room.
+const JIT_STACK_LIMIT: i32 = -46;
+
+/// A search that came to no end: whether the subject matches is not known. That is no "no", as what is denied would be
+/// let through then.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Undecided {
+    /// PCRE's number of the reason.
+    pub code: i32,
+}
+
+impl From<pcre2::Error> for Undecided {
+    fn from(error: pcre2::Error) -> Self {
+        Self { code: error.code() }
     }
 }
 
@@ -137,6 +172,7 @@ enum Found {
     /// A match; its groups were not asked for.
     Match,
     Groups(Spans),
+    Undecided(Undecided),
 }
 
 /// One search and what it came to.
@@ -168,12 +204,19 @@ impl Memo {
         let at = usize::try_from(hash % limits::REGEX_MEMO as u64).unwrap_or(0);
         let known = &mut self.known[at];
         if known.regex != regex.number || known.subject != subject {
-            let found = if regex.is_match(subject) { Found::Match } else { Found::Nothing };
+            let found = match regex.is_match(subject) {
+                Ok(true) => Found::Match,
+                Ok(false) => Found::Nothing,
+                Err(why) => Found::Undecided(why),
+            };
             let subject = Bytes::copy_from_slice(subject);
             *known = Known { regex: regex.number, subject, found };
         }
         if let (Found::Match, true) = (&known.found, wants_groups) {
-            known.found = regex.spans(subject).map_or(Found::Nothing, Found::Groups);
+            known.found = match regex.spans(subject) {
+                Ok(spans) => spans.map_or(Found::Nothing, Found::Groups),
+                Err(why) => Found::Undecided(why),
+            };
         }
         known
     }
@@ -229,26 +272,35 @@ impl Regex {
     }
 
     /// Whether it matches.
-    pub fn is_match(&self, subject: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// The search came to no end.
+    pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
         if subject.len() > limits::REGEX_MEMO_BYTES {
             return self.inner.is_match(subject);
         }
-        MEMO.with_borrow_mut(|memo| {
-            !matches!(memo.find(&self.inner, subject, false).found, Found::Nothing)
+        MEMO.with_borrow_mut(|memo| match memo.find(&self.inner, subject, false).found {
+            Found::Nothing => Ok(false),
+            Found::Match | Found::Groups(_) => Ok(true),
+            Found::Undecided(why) => Err(why),
         })
     }
 
     /// The groups of a match.
-    pub fn captures(&self, subject: &[u8]) -> Option<Captures> {
+    ///
+    /// # Errors
+    /// As [`Regex::is_match`].
+    pub fn captures(&self, subject: &[u8]) -> Result<Option<Captures>, Undecided> {
         if subject.len() > limits::REGEX_MEMO_BYTES {
             let spans = self.inner.spans(subject)?;
-            return Some(Captures::new(Bytes::copy_from_slice(subject), spans));
+            return Ok(spans.map(|spans| Captures::new(Bytes::copy_from_slice(subject), spans)));
         }
         MEMO.with_borrow_mut(|memo| match memo.find(&self.inner, subject, true) {
             Known { found: Found::Groups(spans), subject, .. } => {
-                Some(Captures::new(subject.clone(), Rc::clone(spans)))
+                Ok(Some(Captures::new(subject.clone(), Rc::clone(spans))))
             }
-            _ => None,
+            Known { found: Found::Undecided(why), .. } => Err(*why),
+            Known { found: Found::Nothing | Found::Match, .. } => Ok(None),
         })
     }
 }
@@ -261,17 +313,46 @@ mod tests {
     fn searches_that_are_remembered_are_told_apart() {
         let (one, other) = (Regex::plain(b"^/(a+)").unwrap(), Regex::plain(b"^/(b+)").unwrap());
         let group = |regex: &Regex, subject: &str| {
-            let captures = regex.captures(subject.as_bytes())?;
+            let captures = regex.captures(subject.as_bytes()).unwrap()?;
             captures.get(1).map(<[u8]>::to_vec)
         };
         let long = format!("/{}", "a".repeat(limits::REGEX_MEMO_BYTES));
         for _ in 0..2 {
-            assert!(one.is_match(b"/aa") && !other.is_match(b"/aa"));
+            assert_eq!((one.is_match(b"/aa"), other.is_match(b"/aa")), (Ok(true), Ok(false)));
             assert_eq!(group(&one, "/aab").as_deref(), Some(&b"aa"[..]));
             assert_eq!(group(&other, "/aab"), None);
             assert_eq!(group(&other, "/b").as_deref(), Some(&b"b"[..]));
             assert_eq!(group(&one, &long).as_deref(), Some(&long.as_bytes()[1..]));
-            assert!(!one.is_match(b""));
+            assert_eq!(one.is_match(b""), Ok(false));
         }
+    }
+
+    #[test]
+    fn what_machine_code_has_no_room_for_is_matched_without_it() {
+        let regex = Regex::plain(br"^/(?:\w|/)*\.(bak)$").unwrap();
+        for bytes in [2_000, 8_000, 60_000] {
+            let path = |end| [b"/", "a".repeat(bytes).as_bytes(), end].concat();
+            assert_eq!(regex.is_match(&path(b".bak")), Ok(true), "{bytes}");
+            assert_eq!(regex.is_match(&path(b".txt")), Ok(false), "{bytes}");
+            let captures = regex.captures(&path(b".bak")).unwrap().unwrap();
+            assert_eq!(captures.get(1), Some(&b"bak"[..]), "{bytes}");
+            assert!(regex.captures(&path(b".txt")).unwrap().is_none(), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_search_without_an_end_is_no_no() {
+        const MATCH_LIMIT: Undecided = Undecided { code: -47 };
+        let endless = Regex::plain(b"^(?:(?:a+)+)+[!.]$").unwrap();
+        let long = "a".repeat(limits::REGEX_MEMO_BYTES + 1);
+        // The second time it is remembered of the shorter one.
+        for subject in [&long[..40], &long[..40], &long] {
+            assert_eq!(endless.is_match(subject.as_bytes()), Err(MATCH_LIMIT));
+            assert_eq!(endless.captures(subject.as_bytes()).err(), Some(MATCH_LIMIT));
+        }
+        // More than the memory for what is matched without machine code.
+        let deep = Regex::plain(br"^(?:(\w)|/)*[!.]$").unwrap();
+        const HEAP_LIMIT: Undecided = Undecided { code: -63 };
+        assert_eq!(deep.is_match("a".repeat(2_000_000).as_bytes()), Err(HEAP_LIMIT));
     }
 }

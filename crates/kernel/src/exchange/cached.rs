@@ -45,11 +45,13 @@ pub enum NotStored {
     Tags,
     /// Another answer of this zone and key led to it (`X-Accel-Redirect`, `error_page` of 401, 403 or 407): a hit would skip it.
     Redirected,
+    /// Something that decides the answer could not be found out.
+    Undecided,
 }
 
 impl NotStored {
     /// In their order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::SetCookie,
         Self::Vary,
         Self::AccelExpires,
@@ -70,6 +72,7 @@ impl NotStored {
         Self::Loop,
         Self::Tags,
         Self::Redirected,
+        Self::Undecided,
     ];
 
     pub fn name(self) -> &'static str {
@@ -94,6 +97,7 @@ impl NotStored {
             Self::Loop => "loop",
             Self::Tags => "tags",
             Self::Redirected => "redirected",
+            Self::Undecided => "undecided",
         }
     }
 }

@@ -4,7 +4,7 @@ use super::Exchange;
 use super::request::{Request, append_joined};
 use super::variables::{Variable, prefixed, put, put_known, put_number};
 use crate::base::scratch::Scratch;
-use crate::config::regex::{Captures, Regex};
+use crate::config::regex::{Captures, Regex, Undecided};
 use crate::config::template::{Part, Template};
 use crate::exchange::conf::Config;
 use crate::logging::error::{self, Level};
@@ -13,22 +13,45 @@ use std::rc::Rc;
 use yorozu_http::field;
 
 impl Regex {
+    /// As [`Regex::is_match`], for an exchange that is in doubt where the search comes to no end.
+    ///
+    /// # Errors
+    /// As [`Regex::is_match`].
+    pub fn is_match_for(&self, subject: &[u8], exchange: &Exchange) -> Result<bool, Undecided> {
+        self.is_match(subject).inspect_err(|why| exchange.leave_undecided(self, subject, *why))
+    }
+
+    /// As [`Regex::captures`], in the same way.
+    ///
+    /// # Errors
+    /// As [`Regex::is_match`].
+    pub fn captures_for(
+        &self,
+        subject: &[u8],
+        exchange: &Exchange,
+    ) -> Result<Option<Captures>, Undecided> {
+        self.captures(subject).inspect_err(|why| exchange.leave_undecided(self, subject, *why))
+    }
+
     /// Matches and, if it captures, sets `$1`… and the named variables of the exchange.
-    pub fn matches(&self, subject: &[u8], exchange: &mut Exchange) -> bool {
+    ///
+    /// # Errors
+    /// The search came to no end; the exchange is in doubt.
+    pub fn matches(&self, subject: &[u8], exchange: &mut Exchange) -> Result<bool, Undecided> {
         if self.groups() == 0 {
-            let is_match = self.is_match(subject);
+            let is_match = self.is_match_for(subject, exchange)?;
             if is_match {
                 // As nginx: a regex without groups leaves `$1`… undefined.
                 exchange.captures = Captures::default();
             }
-            return is_match;
+            return Ok(is_match);
         }
-        let Some(captures) = self.captures(subject) else { return false };
+        let Some(captures) = self.captures_for(subject, exchange)? else { return Ok(false) };
         for (group, slot) in self.named() {
             exchange.variables.set(*slot, Some(captures.group(*group)));
         }
         exchange.captures = captures;
-        true
+        Ok(true)
     }
 }
 
@@ -38,13 +61,12 @@ impl Template {
     pub fn append_peeked(&self, exchange: &Exchange, out: &mut Vec<u8>) {
         match self.literal_text() {
             Some(text) => out.extend_from_slice(text),
-            None => {
-                let mut shadow = exchange.shadow();
+            None => exchange.peek(|shadow| {
                 // `root` with `$request_filename`: it would need itself. What is under way ends with the shadow.
-                if begin(&mut shadow, std::ptr::from_ref(self).addr(), None) {
-                    self.append(&mut shadow, out);
+                if begin(shadow, std::ptr::from_ref(self).addr(), None) {
+                    self.append(shadow, out);
                 }
-            }
+            }),
         }
     }
 
@@ -226,10 +248,14 @@ fn append_slot(exchange: &mut Exchange, slot: u16, out: &mut Vec<u8>) -> bool {
     if !begin(exchange, slot.into(), name) {
         return false;
     }
+    let was_in_doubt = exchange.doubt.is_open();
     let value = source.value(exchange);
     exchange.variables.end();
+    let is_in_doubt = exchange.doubt.is_open();
+    // What is made of what is in doubt is no value, and is asked for again.
+    let Some(value) = value.ok().filter(|_| was_in_doubt || !is_in_doubt) else { return false };
     out.extend_from_slice(&value);
-    if !source.is_volatile() {
+    if !source.is_volatile() && !is_in_doubt {
         exchange.variables.set(slot, Some(value));
     }
     true

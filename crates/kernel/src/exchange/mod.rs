@@ -13,6 +13,7 @@ pub mod content;
 pub mod content_type;
 pub mod core_variables;
 pub mod credentials;
+pub mod doubt;
 pub mod engine;
 pub mod error_page;
 pub mod evaluate;
@@ -46,6 +47,7 @@ use bytes::Bytes;
 use cached::CacheStatus;
 pub use client::{Client, Remote};
 use coding::Coding;
+use doubt::Doubt;
 use engine::{FieldLines, no_fields};
 use request::Request;
 use slots::Slots;
@@ -177,6 +179,8 @@ pub struct Exchange {
     /// Whether this pass is caused by the configuration rather than the client.
     pub is_internal: bool,
     pub redirects: Redirects,
+    /// Whether something that decides its answer could not be found out.
+    pub doubt: Doubt,
     pub captures: Captures,
     pub variables: Slots,
     /// The status sent, or to be sent; 0 before it is known.
@@ -280,6 +284,7 @@ impl Exchange {
             is_uri_below_alias: false,
             is_internal: false,
             redirects: Redirects::default(),
+            doubt: Doubt::default(),
             captures: Captures::default(),
             variables,
             status: 0,

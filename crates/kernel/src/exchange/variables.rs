@@ -1,6 +1,7 @@
 //! Variables: names to values of an exchange.
 
 use super::Exchange;
+use crate::config::regex::Undecided;
 use bytes::Bytes;
 
 /// Computes a value; `false` if the variable has none now.
@@ -48,7 +49,9 @@ pub enum Variable {
 
 /// A variable that a block of the configuration computes: `map`, `geo`, `split_clients`.
 pub trait Computed: std::fmt::Debug + Send + Sync {
-    fn value(&self, exchange: &mut Exchange) -> Bytes;
+    /// # Errors
+    /// It cannot be told; the exchange is in doubt.
+    fn value(&self, exchange: &mut Exchange) -> Result<Bytes, Undecided>;
 
     /// Whether it is computed again at each use.
     fn is_volatile(&self) -> bool {

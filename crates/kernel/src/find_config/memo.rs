@@ -1,7 +1,7 @@
 //! What a worker's last searches for a location found.
 
 use crate::base::limits;
-use crate::config::regex::Regex;
+use crate::config::regex::{Regex, Undecided};
 use crate::config::servers::{LocationId, ServerId};
 use foldhash::fast::RandomState;
 use std::cell::RefCell;
@@ -36,10 +36,11 @@ struct Known {
     search: Search,
 }
 
-/// What a search found, and the expressions that matched on the way: the last of them with groups sets `$1`.
+/// What a search found, and the expressions that matched on the way: the last of them with groups sets `$1`. Behind them is
+/// the one whose own search came to no end.
 #[derive(Clone)]
 pub(super) struct Search {
-    pub(super) found: Found,
+    pub(super) found: Result<Found, Undecided>,
     pub(super) matched: Rc<[Regex]>,
 }
 

@@ -2,7 +2,7 @@
 
 pub mod memo;
 
-use crate::config::regex::Regex;
+use crate::config::regex::{Regex, Undecided};
 use crate::config::servers::{LocationId, LocationSet, ServerId, Socket};
 use crate::exchange::conf::{Config, WorkerConf};
 use crate::exchange::{Client, Exchange};
@@ -18,17 +18,27 @@ pub fn server(exchange: &mut Exchange) -> ServerId {
     let host = std::mem::take(&mut exchange.request.host);
     let found = server_of(exchange, &host);
     exchange.request.host = host;
+    // One that is in doubt is refused there.
+    let found = found.unwrap_or_default();
     found.unwrap_or_else(|| exchange.conf.socket(&exchange.client).default_server)
 }
 
 /// The server of a lower-cased name, if one has it.
-pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Option<ServerId> {
+///
+/// # Errors
+/// It cannot be told; the exchange is in doubt.
+pub fn server_of(exchange: &mut Exchange, host: &[u8]) -> Result<Option<ServerId>, Undecided> {
     let conf = Rc::clone(&exchange.conf);
     let hosts = &conf.socket(&exchange.client).hosts;
     if let Some(id) = hosts.find(host) {
-        return Some(*id);
+        return Ok(Some(*id));
     }
-    hosts.regexes_for(host).find(|(regex, _)| regex.matches(host, exchange)).map(|(_, id)| *id)
+    for (regex, id) in hosts.regexes_for(host) {
+        if regex.matches(host, exchange)? {
+            return Ok(Some(*id));
+        }
+    }
+    Ok(None)
 }
 
 /// Chooses the server and normalises the path, of a request that no client waits for.
@@ -56,74 +66,97 @@ pub fn begin(asked: &mut Exchange) -> Result<(), String> {
 pub fn first_server(conf: &WorkerConf, client: &Client) -> ServerId {
     let socket = conf.socket(client);
     let name = client.tls.get().and_then(|session| session.server_name());
-    name.and_then(|name| named(socket, name)).unwrap_or(socket.default_server)
+    // A handshake under a name in doubt was refused; after a reload its requests are.
+    let found = name.and_then(|name| named(socket, name).unwrap_or_default());
+    found.unwrap_or(socket.default_server)
 }
 
 /// The server of a lower-cased name on a socket, if one has it.
-pub fn named(socket: &Socket, name: &[u8]) -> Option<ServerId> {
-    let by_regex = || socket.hosts.regexes_for(name).find(|(regex, _)| regex.is_match(name));
-    socket.hosts.find(name).or_else(|| by_regex().map(|(_, id)| id)).copied()
+///
+/// # Errors
+/// It cannot be told.
+pub fn named(socket: &Socket, name: &[u8]) -> Result<Option<ServerId>, Undecided> {
+    if let Some(id) = socket.hosts.find(name) {
+        return Ok(Some(*id));
+    }
+    for (regex, id) in socket.hosts.regexes_for(name) {
+        if regex.is_match(name)? {
+            return Ok(Some(*id));
+        }
+    }
+    Ok(None)
 }
 
 /// The location for the exchange's path.
 ///
 /// Exact, then the longest prefix and the locations nested in it, then regexes in the order
 /// written unless the prefix forbids them.
-pub fn location(exchange: &mut Exchange) -> Found {
+///
+/// # Errors
+/// It cannot be told; the exchange is in doubt.
+pub fn location(exchange: &mut Exchange) -> Result<Found, Undecided> {
     let conf = Rc::clone(&exchange.conf);
     let (server, uri) = (exchange.server, &exchange.uri[..]);
     let search = || {
         let mut matched = Vec::new();
         let found = in_set(&conf, &conf.server(server).locations, uri, &mut matched);
-        Search { found: found.unwrap_or(Found::Server), matched: matched.into() }
+        Search { found: found.map(|found| found.unwrap_or(Found::Server)), matched: matched.into() }
     };
     let Search { found, matched } = conf.locations_found.find(server, uri, search);
     if !matched.is_empty() {
         let uri = std::mem::take(&mut exchange.uri);
-        for regex in &*matched {
-            regex.matches(&uri, exchange);
-        }
+        // Of one that came to no end this leaves the doubt.
+        let again = matched.iter().try_for_each(|regex| regex.matches(&uri, exchange).map(drop));
         exchange.uri = uri;
+        again?;
     }
     found
 }
 
-fn in_set(conf: &Config, set: &LocationSet, uri: &[u8], matched: &mut Vec<Regex>) -> Option<Found> {
+fn in_set(
+    conf: &Config,
+    set: &LocationSet,
+    uri: &[u8],
+    matched: &mut Vec<Regex>,
+) -> Result<Option<Found>, Undecided> {
     if let Some(id) = set.exact.get(uri) {
-        return Some(Found::Location(*id));
+        return Ok(Some(Found::Location(*id)));
     }
     if let Some(id) = lacking_slash(conf, set, uri) {
-        return Some(Found::LacksSlash(id));
+        return Ok(Some(Found::LacksSlash(id)));
     }
     let prefix = set.prefixes.longest(uri).copied();
     let mut best = prefix;
     if let Some(id) = prefix {
         let location = conf.location(id);
-        match in_set(conf, &location.locations, uri, matched) {
+        match in_set(conf, &location.locations, uri, matched)? {
             Some(Found::Location(nested)) => {
                 let settled = conf.location(nested);
                 // One nested with `^~` forbids the regexes beside it, not those outside.
                 if settled.is_exact || settled.is_regex {
-                    return Some(Found::Location(nested));
+                    return Ok(Some(Found::Location(nested)));
                 }
                 best = Some(nested);
             }
-            Some(found) => return Some(found),
+            Some(found) => return Ok(Some(found)),
             None => {}
         }
         if location.no_regex {
-            return best.map(Found::Location);
+            return Ok(best.map(Found::Location));
         }
     }
     for place in &*set.regex_set.candidates(uri) {
         let (regex, id) = &set.regexes[*place as usize];
-        if regex.is_match(uri) {
+        let is_match = regex.is_match(uri);
+        if is_match != Ok(false) {
             matched.push(regex.clone());
-            let nested = in_set(conf, &conf.location(*id).locations, uri, matched);
-            return Some(nested.unwrap_or(Found::Location(*id)));
+        }
+        if is_match? {
+            let nested = in_set(conf, &conf.location(*id).locations, uri, matched)?;
+            return Ok(Some(nested.unwrap_or(Found::Location(*id))));
         }
     }
-    best.map(Found::Location)
+    Ok(best.map(Found::Location))
 }
 
 fn lacking_slash(conf: &Config, set: &LocationSet, uri: &[u8]) -> Option<LocationId> {

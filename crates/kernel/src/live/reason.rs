@@ -197,6 +197,11 @@ const OF_NOT_STORED: [(&str, &str); NotStored::ALL.len()] = [
         "Another answer led to it",
         "X-Accel-Redirect, or the page of a 401 or 403, under the key of the page that was asked for: hits would skip the check. Give that location a key of its own, with $uri.",
     ),
+    // Undecided
+    (
+        "A value could not be found out",
+        "A regular expression came to no end, or root was empty: the client got 500, and the error log says why. Write the expression without nested repetitions.",
+    ),
 ];
 
 static TALLY: LazyLock<&'static Tally> = LazyLock::new(|| Tally::leaked(COUNT));

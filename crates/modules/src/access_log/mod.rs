@@ -346,7 +346,9 @@ pub fn log(exchange: &mut Exchange) {
         return;
     };
     for log in logs {
-        if log.condition.as_ref().is_some_and(|condition| !condition.is_true(exchange)) {
+        let is_left_out =
+            |condition: &Template| !condition.is_true(exchange) && !exchange.doubt.is_open();
+        if log.condition.as_ref().is_some_and(is_left_out) {
             continue;
         }
         PENDING.with_borrow_mut(|pending| append(log, exchange, pending));

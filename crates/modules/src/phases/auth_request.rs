@@ -85,6 +85,7 @@ pub async fn check(exchange: &mut Exchange) -> Option<u16> {
             other => other.assign(exchange, value),
         }
     }
+    exchange.doubt.take_over(&asked.doubt);
     // Variables are of both, as nginx has it.
     exchange.variables = std::mem::take(&mut asked.variables);
     match status {

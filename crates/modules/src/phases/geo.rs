@@ -14,6 +14,7 @@ use yorozu_kernel::config::loader::{Loader, rows};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
 use yorozu_kernel::config::network::Network;
+use yorozu_kernel::config::regex::Undecided;
 use yorozu_kernel::config::spans::{Address, Range, Spans};
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::variables::Computed;
@@ -78,9 +79,9 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
 )];
 
 impl Computed for Geo {
-    fn value(&self, exchange: &mut Exchange) -> Bytes {
+    fn value(&self, exchange: &mut Exchange) -> Result<Bytes, Undecided> {
         let found = self.find(self.address(exchange));
-        found.unwrap_or(&self.default).clone()
+        Ok(found.unwrap_or(&self.default).clone())
     }
 
     fn is_volatile(&self) -> bool {

@@ -30,6 +30,7 @@ use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
 use yorozu_kernel::config::network::Network;
 use yorozu_kernel::config::place::{Place, place};
+use yorozu_kernel::config::regex::Undecided;
 use yorozu_kernel::config::shared::{Shared, SharedType};
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::variables::Computed;
@@ -195,22 +196,24 @@ enum Step {
 }
 
 impl Computed for Lookup {
-    fn value(&self, exchange: &mut Exchange) -> Bytes {
+    fn value(&self, exchange: &mut Exchange) -> Result<Bytes, Undecided> {
         self.database.keep_fresh(exchange);
         let content = self.database.content.load();
         let (source, path, default) = match &self.what {
-            What::BuildEpoch => return content.reader.metadata().build_epoch.to_string().into(),
-            What::LastCheck => {
-                return self.database.checked.load(Ordering::Relaxed).to_string().into();
+            What::BuildEpoch => {
+                return Ok(content.reader.metadata().build_epoch.to_string().into());
             }
-            What::LastChange => return content.changed.to_string().into(),
+            What::LastCheck => {
+                return Ok(self.database.checked.load(Ordering::Relaxed).to_string().into());
+            }
+            What::LastChange => return Ok(content.changed.to_string().into()),
             What::Data { source, path, default } => (source.as_ref(), path, default),
         };
         let found = address(exchange, source).and_then(|address| {
             let steps: Vec<_> = path.iter().map(Step::element).collect();
             content.reader.lookup(address).ok()?.decode_path::<Text>(&steps).ok()??.0
         });
-        found.unwrap_or_else(|| default.clone())
+        Ok(found.unwrap_or_else(|| default.clone()))
     }
 }
 

@@ -11,7 +11,7 @@ use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::loader::{self, Loader};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
-use yorozu_kernel::config::regex::Regex;
+use yorozu_kernel::config::regex::{Regex, Undecided};
 use yorozu_kernel::config::regex_set::RegexSet;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
@@ -44,17 +44,16 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
 )];
 
 impl Computed for Map {
-    fn value(&self, exchange: &mut Exchange) -> Bytes {
+    fn value(&self, exchange: &mut Exchange) -> Result<Bytes, Undecided> {
         let subject = self.source.value(exchange);
         let lower = subject.to_ascii_lowercase();
         let host = lower.strip_suffix(b".").filter(|_| self.has_hostnames).unwrap_or(&lower);
         let found = self.exact.get(host).or_else(|| self.hosts.find(host));
-        let found = found.or_else(|| {
-            let candidates = self.regex_set.candidates(&subject);
-            let mut regexes = candidates.iter().map(|place| &self.regexes[*place as usize]);
-            regexes.find(|(regex, _)| regex.matches(&subject, exchange)).map(|(_, value)| value)
-        });
-        found.unwrap_or(&self.default).value(exchange)
+        let found = match found {
+            Some(value) => Some(value),
+            None => self.by_regex(&subject, exchange)?,
+        };
+        Ok(found.unwrap_or(&self.default).value(exchange))
     }
 
     fn is_volatile(&self) -> bool {
@@ -104,6 +103,20 @@ fn open(loader: &mut Loader<'_>, _: &mut Block, line: &Line) -> Result<(), ConfE
 }
 
 impl Map {
+    fn by_regex(
+        &self,
+        subject: &[u8],
+        exchange: &mut Exchange,
+    ) -> Result<Option<&Template>, Undecided> {
+        for place in &*self.regex_set.candidates(subject) {
+            let (regex, value) = &self.regexes[*place as usize];
+            if regex.matches(subject, exchange)? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
     fn add(
         &mut self,
         key: &[u8],

@@ -5,7 +5,7 @@ use yorozu_kernel::config::directive::*;
 use yorozu_kernel::config::env::Env;
 use yorozu_kernel::config::hosts::Hosts;
 use yorozu_kernel::config::module::Module;
-use yorozu_kernel::config::regex::Regex;
+use yorozu_kernel::config::regex::{Regex, Undecided};
 use yorozu_kernel::config::servers::ServerName;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::exchange::Exchange;
@@ -19,7 +19,9 @@ pub const MODULE: Module = Module::new("http_referer", || DIRECTIVES.to_vec())
 /// Its variables.
 const VARIABLES: &[Row] = &[(
     "invalid_referer",
-    Variable::Builtin(|ex, out| put(out, if is_invalid(ex) { b"1" } else { b"" })),
+    Variable::Builtin(|ex, out| {
+        is_invalid(ex).is_ok_and(|is| put(out, if is { b"1" } else { b"" }))
+    }),
 )];
 
 /// `valid_referers none | blocked | server_names | string ...`
@@ -92,17 +94,20 @@ const HOST_BYTES_MAX: usize = 256;
 
 /// `$invalid_referer`: whether the request's `Referer` is none of the valid ones.
 ///
+/// # Errors
+/// It cannot be told; the exchange is in doubt.
+///
 /// # Source
 /// nginx, `ngx_http_referer_module`.
-pub fn is_invalid(exchange: &Exchange) -> bool {
+pub fn is_invalid(exchange: &Exchange) -> Result<bool, Undecided> {
     let conf = exchange.conf.location(exchange.location).of::<Conf>();
-    let Some(valid) = &conf.valid_referers else { return false };
-    let Some(referer) = exchange.request.field(b"referer") else { return !valid.none };
-    let Some(rest) = without_scheme(referer) else { return !valid.blocked };
+    let Some(valid) = &conf.valid_referers else { return Ok(false) };
+    let Some(referer) = exchange.request.field(b"referer") else { return Ok(!valid.none) };
+    let Some(rest) = without_scheme(referer) else { return Ok(!valid.blocked) };
     let at = rest.iter().position(|byte| b"/:".contains(byte)).unwrap_or(rest.len());
     let (host, behind) = rest.split_at(at);
     if host.len() > HOST_BYTES_MAX {
-        return true;
+        return Ok(true);
     }
     let host = host.to_ascii_lowercase();
     let names = &exchange.conf.server(exchange.server).names;
@@ -110,12 +115,22 @@ pub fn is_invalid(exchange: &Exchange) -> bool {
     // A path that is not there refuses a host that is listed, whatever regular expressions say.
     if let Some(start) = valid.hosts.find(&host) {
         let path_at = behind.iter().position(|byte| *byte == b'/').unwrap_or(behind.len());
-        return !(is_named || behind[path_at..].starts_with(start));
+        return Ok(!(is_named || behind[path_at..].starts_with(start)));
     }
-    let is_matched = || valid.server_names && names.iter().any(|name| is_regex(name, &host));
+    if is_named {
+        return Ok(false);
+    }
+    let names = names.iter().filter(|_| valid.server_names).filter_map(|name| match name {
+        ServerName::Regex(regex, _) => Some((regex, &host[..])),
+        ServerName::Text(_) => None,
+    });
     // Regular expressions begin behind the scheme.
-    let matches = || valid.regexes.iter().any(|regex| regex.is_match(rest));
-    !(is_named || is_matched() || matches())
+    for (regex, subject) in names.chain(valid.regexes.iter().map(|regex| (regex, rest))) {
+        if regex.is_match_for(subject, exchange)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What follows `http://` or `https://`; `None` for what is no URL of a page.
@@ -129,10 +144,6 @@ fn without_scheme(referer: &[u8]) -> Option<&[u8]> {
         start.eq_ignore_ascii_case(scheme).then_some(rest)
     };
     behind(b"http://").or_else(|| behind(b"https://"))
-}
-
-fn is_regex(name: &ServerName, host: &[u8]) -> bool {
-    matches!(name, ServerName::Regex(regex, _) if regex.is_match(host))
 }
 
 /// Whether a name, with a wildcard at one end, matches the host.

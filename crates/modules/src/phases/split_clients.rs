@@ -8,6 +8,7 @@ use yorozu_kernel::config::env::define;
 use yorozu_kernel::config::loader::{Loader, rows};
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::Definition;
+use yorozu_kernel::config::regex::Undecided;
 use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::variables::Computed;
@@ -32,10 +33,10 @@ pub const DIRECTIVES: &[Directive] = &[Directive::row(
 )];
 
 impl Computed for Split {
-    fn value(&self, exchange: &mut Exchange) -> Bytes {
+    fn value(&self, exchange: &mut Exchange) -> Result<Bytes, Undecided> {
         let hash = murmur2(&self.key.value(exchange));
         let part = self.parts.iter().find(|(end, _)| hash <= *end);
-        part.map(|(_, value)| value.clone()).unwrap_or_default()
+        Ok(part.map(|(_, value)| value.clone()).unwrap_or_default())
     }
 }
 

@@ -138,7 +138,9 @@ pub(crate) fn asked(conf: &Rc<WorkerConf>, content: &[u8]) -> Result<Exchange, S
         _ => return Err("the request's head has no end".to_owned()),
     };
     // Several addresses may have the port: the one whose servers have the host, before one that has others alone.
-    let is_named = |socket: &Socket| find_config::named(socket, &request.host).is_some();
+    let is_named = |socket: &Socket| {
+        find_config::named(socket, &request.host).is_ok_and(|found| found.is_some())
+    };
     let has_port = takes(&socket.address);
     let named = sockets()
         .find(|(_, socket)| takes(&socket.address) == has_port && is_named(socket))

@@ -168,13 +168,15 @@ pub(crate) fn whose_host(exchange: &mut Exchange) -> (bool, bool) {
     let (conf, host) = (Rc::clone(&exchange.conf), exchange.request.host.clone());
     let captures = exchange.captures.clone();
     let own = exchange.server;
-    let mut is_named_by = |hosts: &Hosts<ServerId>, is_meant: &dyn Fn(ServerId) -> bool| {
+    // What cannot be told is another's.
+    let mut is_named_by = |hosts: &Hosts<ServerId>, is_own: bool| {
+        let is_meant = |id: ServerId| (id == own) == is_own;
         let mut by_regex = hosts.regexes().filter(|(_, id)| is_meant(**id));
         hosts.find(&host).is_some_and(|id| is_meant(*id))
-            || by_regex.any(|(regex, _)| regex.matches(&host, exchange))
+            || by_regex.any(|(regex, _)| regex.matches(&host, exchange).unwrap_or(!is_own))
     };
-    let is_own = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id == own));
-    let is_others = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, &|id| id != own));
+    let is_own = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, true));
+    let is_others = conf.sockets.iter().any(|socket| is_named_by(&socket.hosts, false));
     exchange.captures = captures;
     (is_own, is_others)
 }

@@ -206,7 +206,10 @@ pub(super) fn is_let(exchange: &Exchange, response: &Response, gzip: &Conf) -> b
 
 fn is_disabled(agent: Option<&[u8]>, gzip: &Conf) -> bool {
     match (agent, &gzip.gzip_disable) {
-        (Some(agent), Some(agents)) => agents.0.iter().any(|regex| regex.is_match(agent)),
+        // One that may be a browser that gzip is not for gets none, which any can read.
+        (Some(agent), Some(agents)) => {
+            agents.0.iter().any(|regex| regex.is_match(agent).unwrap_or(true))
+        }
         _ => false,
     }
 }

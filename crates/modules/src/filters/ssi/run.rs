@@ -332,7 +332,9 @@ impl Page {
                 let subject = self.expand(&left.to_ascii_lowercase())?;
                 let pattern = self.expand(pattern)?;
                 let regex = Regex::plain(&pattern).map_err(|error| failure(error.0))?;
-                let captures = regex.captures(&subject);
+                let captures = regex.captures(&subject).map_err(|why| {
+                    failure(format!("pcre2_match() failed: {} in \"{}\"", why.code, shown()))
+                })?;
                 let is_match = captures.is_some();
                 if let Some(captures) = captures {
                     for (group, name) in regex.names() {

@@ -1,7 +1,7 @@
 //! Many `rewrite` lines in a row: those that cannot match are passed over.
 
 use super::{Instruction, Rewrite, Run, Step, is_logged};
-use yorozu_kernel::config::regex::Captures;
+use yorozu_kernel::config::regex::{Captures, Undecided};
 use yorozu_kernel::config::regex_set::RegexSet;
 use yorozu_kernel::exchange::Exchange;
 
@@ -56,9 +56,10 @@ impl Rewrites {
                 self.first(candidates.filter(|place| *place >= begin), exchange, run)
             };
             match matched {
-                Some((place, Step::Next)) => begin = place + 1,
-                Some((_, step)) => return step,
-                None => {
+                Err(why) => return why.into(),
+                Ok(Some((place, Step::Next))) => begin = place + 1,
+                Ok(Some((_, step))) => return step,
+                Ok(None) => {
                     // As after any line that does not match.
                     exchange.captures = Captures::default();
                     break;
@@ -71,11 +72,16 @@ impl Rewrites {
     /// The first of some lines that matches, and what it says; after it, others may match.
     fn first(
         &self,
-        mut places: impl Iterator<Item = usize>,
+        places: impl Iterator<Item = usize>,
         exchange: &mut Exchange,
         run: &mut Run,
-    ) -> Option<(usize, Step)> {
-        places.find_map(|place| Some((place, self.all[place].apply(exchange, run)?)))
+    ) -> Result<Option<(usize, Step)>, Undecided> {
+        for place in places {
+            if let Some(step) = self.all[place].apply(exchange, run)? {
+                return Ok(Some((place, step)));
+            }
+        }
+        Ok(None)
     }
 }
 

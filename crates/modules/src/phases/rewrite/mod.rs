@@ -17,7 +17,7 @@ use yorozu_kernel::config::env::target;
 use yorozu_kernel::config::loader::Loader;
 use yorozu_kernel::config::module::Module;
 use yorozu_kernel::config::names::VariableNames;
-use yorozu_kernel::config::regex::{Captures, Regex};
+use yorozu_kernel::config::regex::{Captures, Regex, Undecided};
 use yorozu_kernel::config::servers::LocationId;
 use yorozu_kernel::config::settings::silent;
 use yorozu_kernel::config::template::Template;
@@ -395,6 +395,12 @@ enum Step {
     Done(Outcome),
 }
 
+impl From<Undecided> for Step {
+    fn from(_: Undecided) -> Self {
+        Self::Done(Outcome::Status(500))
+    }
+}
+
 fn steps(exchange: &mut Exchange, script: &[Instruction], run: &mut Run) -> Step {
     for instruction in script {
         let step = match instruction {
@@ -408,20 +414,27 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], run: &mut Run) -> Step
                 target.assign(exchange, value);
                 Step::Next
             }
-            Instruction::If { condition, then, location } => {
-                if condition.holds(exchange, run) {
+            Instruction::If { condition, then, location } => match condition.holds(exchange, run) {
+                Ok(true) if !exchange.doubt.is_open() => {
                     if let Some(location) = location {
                         exchange.location = *location;
                     }
                     steps(exchange, then, run)
-                } else {
-                    Step::Next
                 }
-            }
+                Ok(_) => Step::Next,
+                Err(why) => why.into(),
+            },
             Instruction::Return(text) => Step::Done(text.outcome(exchange)),
-            Instruction::Rewrite(rewrite) => rewrite.apply(exchange, run).unwrap_or(Step::Next),
+            Instruction::Rewrite(rewrite) => match rewrite.apply(exchange, run) {
+                Ok(step) => step.unwrap_or(Step::Next),
+                Err(why) => why.into(),
+            },
             Instruction::Rewrites(rewrites) => rewrites.apply(exchange, run),
         };
+        if exchange.doubt.is_open() {
+            // Nothing that follows may go by it.
+            return Step::Done(Outcome::Status(500));
+        }
         if !matches!(step, Step::Next) {
             return step;
         }
@@ -430,9 +443,9 @@ fn steps(exchange: &mut Exchange, script: &[Instruction], run: &mut Run) -> Step
 }
 
 impl Condition {
-    fn holds(&self, exchange: &mut Exchange, run: &Run) -> bool {
+    fn holds(&self, exchange: &mut Exchange, run: &Run) -> Result<bool, Undecided> {
         let mut subject = Scratch::take();
-        match self {
+        Ok(match self {
             Self::True(variable) => {
                 variable.append(exchange, &mut subject);
                 !subject.is_empty() && subject[..] != *b"0"
@@ -444,7 +457,7 @@ impl Condition {
             }
             Self::Matches { subject: variable, regex, is_negated } => {
                 variable.append(exchange, &mut subject);
-                let is_match = regex.matches(&subject, exchange);
+                let is_match = regex.matches(&subject, exchange)?;
                 if !is_match {
                     // As nginx: in scripts, what does not match takes the groups of what did.
                     exchange.captures = Captures::default();
@@ -455,7 +468,7 @@ impl Condition {
                 subject.extend_from_slice(&value(exchange, path, run.escapes_captures));
                 test.holds(exchange, &subject) != *is_negated
             }
-        }
+        })
     }
 }
 
@@ -524,16 +537,17 @@ impl Rewrite {
     }
 
     /// `None`: it does not match.
-    fn apply(&self, exchange: &mut Exchange, run: &mut Run) -> Option<Step> {
+    fn apply(&self, exchange: &mut Exchange, run: &mut Run) -> Result<Option<Step>, Undecided> {
         let uri = std::mem::take(&mut exchange.uri);
         let is_match = self.regex.matches(&uri, exchange);
         exchange.uri = uri;
+        let is_match = is_match?;
         self.log(exchange, is_match);
         if !is_match {
             exchange.captures = Captures::default();
-            return None;
+            return Ok(None);
         }
-        Some(self.rewrite(exchange, run))
+        Ok(Some(self.rewrite(exchange, run)))
     }
 
     /// What follows from a match.

@@ -58,11 +58,7 @@ pub fn append_selecting<'a>(
 }
 
 /// Appends the lines as one; spaces around the commas of a list of tokens go.
-fn append_exact<'a>(
-    lines: impl Iterator<Item = &'a [u8]>,
-    separator: &[u8],
-    out: &mut Vec<u8>,
-) {
+fn append_exact<'a>(lines: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     for (at, line) in lines.enumerate() {
         if at > 0 {
@@ -131,9 +127,28 @@ mod tests {
     #[test]
     fn every_other_byte_does() {
         let values: [&[&str]; 22] = [
-            &[], &[""], &[","], &["a"], &["A"], &["a,"], &["a, "], &[",a"], &["a,,b"], &["a, ,b"], &["a,b"],
-            &["a b"], &["a  b"], &["ab"], &["a;b"], &["a; b"], &["Foo (a,b)"], &["Foo(a,b)"], &["Foo (a, b)"],
-            &["\"a,b\""], &["\"a, b\""], &["a, b c"],
+            &[],
+            &[""],
+            &[","],
+            &["a"],
+            &["A"],
+            &["a,"],
+            &["a, "],
+            &[",a"],
+            &["a,,b"],
+            &["a, ,b"],
+            &["a,b"],
+            &["a b"],
+            &["a  b"],
+            &["ab"],
+            &["a;b"],
+            &["a; b"],
+            &["Foo (a,b)"],
+            &["Foo(a,b)"],
+            &["Foo (a, b)"],
+            &["\"a,b\""],
+            &["\"a, b\""],
+            &["a, b c"],
         ];
         for name in ["X-V", "Cookie", "Authorization", "User-Agent"] {
             for (at, one) in values.iter().enumerate() {

@@ -3,14 +3,14 @@
 use super::directives::IgnoreHeaders;
 use super::plan::Plan;
 use super::settings::{self, Conf};
-use super::{collector, entry, freshness, key, purge, storing};
+use super::{collector, entry, freshness, purge, storing};
 use crate::protocol::codec::Head;
 use crate::protocol::fault::Conditions;
 use bytes::Bytes;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use yorozu_cache::{Entry, EntryBody, EntryHead, Flow, Follower, Zone};
+use yorozu_cache::{Entry, EntryBody, EntryHead, Flow, Follower, Key, Zone};
 use yorozu_http::range::{self, Wanted};
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::{CacheStatus, Forward, NotStored, Stored};
@@ -46,8 +46,7 @@ pub fn answer(
     response.stored = Some(Arc::clone(entry));
     apply_fields(&mut response, conf);
     if let Some(plan) = exchange.pass.of::<Plan>() {
-        let key =
-            key::variant(exchange, conf, &plan.key, entry).unwrap_or_else(|| plan.key.clone());
+        let key = Key::new(head.key.clone());
         let zone = Arc::clone(&plan.zone);
         response.stored_page = Some(StoredPage { zone, key, entry: Arc::clone(entry) });
     }

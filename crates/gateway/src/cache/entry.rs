@@ -7,7 +7,8 @@ use super::settings::Conf;
 use super::{alias, freshness, key, parts, purge, storing, unkeyed};
 use crate::protocol::codec::Head;
 use bytes::Bytes;
-use yorozu_cache::{EntryHead, Length};
+use std::sync::Arc;
+use yorozu_cache::{Entry, EntryHead, Length};
 use yorozu_http::status;
 use yorozu_kernel::base::turn;
 use yorozu_kernel::exchange::Exchange;
@@ -70,13 +71,13 @@ pub(super) fn may_be_stored(
     }
     let objections = plan.objections.as_ref();
     objections.map_or(Ok(()), |objections| objections.judge(conf, head))?;
-    if exchange.request.known.authorization.is_some() && head.status == 401 {
+    if objections.is_some_and(|found| found.credentials.are_there) && head.status == 401 {
         return Err(NotStored::Authorization);
     }
     if unkeyed::leads_to_itself(exchange, conf, head) {
         return Err(NotStored::Loop);
     }
-    Ok(objections.is_some_and(|objections| objections.is_authorized))
+    Ok(objections.is_some_and(|objections| objections.credentials.are_unkeyed))
 }
 
 /// The tags that an answer gives its page, and the aliases of that.
@@ -113,10 +114,10 @@ fn entry_head(
     };
     let variant = if vary.is_empty() { [0; 16] } else { key::variant_id(exchange, conf, &vary) };
     // The first variant keeps its place as long as the origin varies by the same fields.
-    let first = plan.first.as_ref().or(plan.stale.as_ref());
-    let first = first.filter(|first| !vary.is_empty() && first.head.vary == vary);
+    let varies_alike = |entry: &&Arc<Entry>| !vary.is_empty() && entry.head.vary == vary;
+    let first = plan.first.as_ref().or(plan.stale.as_ref()).filter(varies_alike);
     let is_other = first.is_some_and(|first| first.head.variant != variant)
-        || plan.first.as_ref().is_some_and(|first| first.head.vary == vary);
+        || plan.first.as_ref().is_some_and(|first| varies_alike(&first));
     let key = if is_other { plan.key.variant(&variant) } else { plan.key.clone() };
     if exchange.doubt.is_there() {
         // An alias of the page: a purge would not find it.

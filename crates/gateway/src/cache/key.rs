@@ -1,5 +1,6 @@
 //! What a request's page is found by: the zone, the key, the variant.
 
+use super::sent;
 use super::settings::Conf;
 use crate::protocol;
 use bytes::Bytes;
@@ -97,16 +98,14 @@ fn default_key(exchange: &mut Exchange, key: &mut Vec<u8>) {
     key.extend_from_slice(exchange.request.target());
 }
 
-/// Digest of the request fields that `vary` names.
-pub fn variant_id(exchange: &Exchange, conf: &Conf, vary: &[u8]) -> VariantId {
+/// Digest of the fields that `vary` names, as the upstream gets them.
+pub fn variant_id(exchange: &mut Exchange, conf: &Conf, vary: &[u8]) -> VariantId {
     let mut selecting = Scratch::take();
     for name in field::list(vary) {
         selecting.extend(name.iter().map(u8::to_ascii_lowercase));
         selecting.push(b':');
         let start = selecting.len();
-        let lines = exchange.request.values(name);
-        vary::append_selecting(name, lines, conf.cache_vary_language, &mut selecting);
-        append_disguised(exchange, name, &mut selecting);
+        sent::append_selecting(exchange, conf, name, &mut selecting);
         // Whatever stands in a value, it is not taken for another field.
         let length = selecting.len() - start;
         selecting.extend_from_slice(&length.to_le_bytes());
@@ -114,31 +113,19 @@ pub fn variant_id(exchange: &Exchange, conf: &Conf, vary: &[u8]) -> VariantId {
     Key::variant_id(&selecting)
 }
 
-/// Appends fields that applications may take for the named one: those whose names are written with `_`, say.
-fn append_disguised(exchange: &Exchange, name: &[u8], out: &mut Vec<u8>) {
-    let request = &exchange.request;
-    for field in &request.fields {
-        let found = request.name(field);
-        if found.len() == name.len()
-            && field::is_alike(found, name)
-            && !field::is_same(found, name)
-        {
-            out.push(b'\n');
-            out.extend_from_slice(found);
-            out.push(b':');
-            out.extend_from_slice(request.value(field));
-        }
-    }
-}
-
 /// The key of the variant that the request selects, if it is not `entry` itself; `first`: the key of the first one.
-pub(super) fn variant(exchange: &Exchange, conf: &Conf, first: &Key, entry: &Entry) -> Option<Key> {
+pub(super) fn variant(
+    exchange: &mut Exchange,
+    conf: &Conf,
+    first: &Key,
+    entry: &Entry,
+) -> Option<Key> {
     other_variant(exchange, conf, first, &entry.head)
 }
 
 /// As [`variant`], of a page that may still be on its way.
 pub(super) fn other_variant(
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     conf: &Conf,
     first: &Key,
     head: &EntryHead,
@@ -155,14 +142,13 @@ pub(super) fn other_variant(
 
 /// Whether the page is in the language the request prefers, with `*_cache_vary_language`, where nothing else
 /// distinguishes variants.
-fn is_in_language(exchange: &Exchange, conf: &Conf, head: &EntryHead) -> bool {
+pub(super) fn is_in_language(exchange: &mut Exchange, conf: &Conf, head: &EntryHead) -> bool {
     let varies_by_language_alone = || head.vary.eq_ignore_ascii_case(b"accept-language");
     if !conf.cache_vary_language || !varies_by_language_alone() {
         return false;
     }
     let mut fields = head.fields.iter();
     let language = fields.find(|(name, _)| name.eq_ignore_ascii_case(b"content-language"));
-    let wanted = exchange.request.field(b"accept-language");
-    matches!((wanted, language), (Some(wanted), Some((_, language)))
-        if vary::is_preferred_language(wanted, language))
+    let wanted = sent::value(exchange, b"accept-language");
+    language.is_some_and(|(_, language)| vary::is_preferred_language(&wanted, language))
 }

@@ -32,6 +32,7 @@ pub mod parts;
 pub mod plan;
 pub mod purge;
 pub mod report;
+pub mod sent;
 pub mod settings;
 pub mod shared;
 pub mod storing;
@@ -192,7 +193,7 @@ fn is_asked_as_get(exchange: &Exchange) -> bool {
     protocol::of(location).is_some_and(|protocol| protocol.asks_head_as_get(location))
 }
 
-fn find_in_memory(exchange: &Exchange, conf: &Conf, plan: &mut Plan) -> Option<Arc<Entry>> {
+fn find_in_memory(exchange: &mut Exchange, conf: &Conf, plan: &mut Plan) -> Option<Arc<Entry>> {
     let entry = plan.zone.peek(&plan.key)?;
     match key::variant(exchange, conf, &plan.key, &entry) {
         None => Some(entry),
@@ -408,11 +409,10 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
     exchange.pass.of_mut::<Plan>()?.waits_until = Some(deadline);
     let plan = exchange.pass.of::<Plan>()?;
     // When the variants of a page are known, each has its own maker.
-    let first = plan.first.clone();
-    let mut key = first.and_then(|first| key::variant(exchange, conf, &plan.key, &first));
+    let (first, page) = (plan.first.clone(), plan.key.clone());
+    let mut key = first.and_then(|first| key::variant(exchange, conf, &page, &first));
     loop {
-        let plan = exchange.pass.of::<Plan>()?;
-        let wanted = key.as_ref().unwrap_or(&plan.key).clone();
+        let wanted = key.as_ref().unwrap_or(&page).clone();
         let waiter = match claim(exchange, conf, &wanted)? {
             Claimed::Maker(guard) => {
                 exchange.pass.of_mut::<Plan>()?.guard = Some(guard);
@@ -437,8 +437,7 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
                 }
             }
             Waited::Woken(Woken::Stored(entry)) => {
-                let plan = exchange.pass.of::<Plan>()?;
-                match key::variant(exchange, conf, &plan.key, &entry) {
+                match key::variant(exchange, conf, &page, &entry) {
                     None => {
                         exchange.cache_report.is_collapsed = true;
                         let found = judge(exchange, conf, &entry);
@@ -450,8 +449,7 @@ async fn wait_for_maker(exchange: &mut Exchange, conf: &Conf) -> Option<Found> {
                 }
             }
             Waited::Woken(Woken::Flowing(flow)) => {
-                let plan = exchange.pass.of::<Plan>()?;
-                match key::other_variant(exchange, conf, &plan.key, &flow.head) {
+                match key::other_variant(exchange, conf, &page, &flow.head) {
                     None => {
                         // Without one it is not stored after all: it is claimed again.
                         if let Some(follower) = flow.follow() {
@@ -491,9 +489,9 @@ pub async fn load(exchange: &mut Exchange, conf: &Conf) -> Option<Arc<Entry>> {
         Some(entry) => entry,
         None => load_key(exchange, plan.key.clone()).await?,
     };
-    let plan = exchange.pass.of::<Plan>()?;
-    let Some(key) = key::variant(exchange, conf, &plan.key, &entry) else { return Some(entry) };
-    let found = match plan.zone.peek(&key) {
+    let page = exchange.pass.of::<Plan>()?.key.clone();
+    let Some(key) = key::variant(exchange, conf, &page, &entry) else { return Some(entry) };
+    let found = match exchange.pass.of::<Plan>()?.zone.peek(&key) {
         Some(entry) => Some(entry),
         None => load_key(exchange, key).await,
     };

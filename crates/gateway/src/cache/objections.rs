@@ -1,7 +1,8 @@
 //! What a request itself says against storing the answer to it.
 
+use super::sent::Credentials;
 use super::settings::Conf;
-use super::unkeyed::{self, Suspect};
+use super::unkeyed::{self, Unkeyed};
 use crate::protocol::codec::Head;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::cached::NotStored;
@@ -12,32 +13,34 @@ pub struct Objections {
     /// No answer can lift it.
     never: Option<NotStored>,
     /// Unless the answer says that it is for all.
-    pub is_authorized: bool,
+    pub credentials: Credentials,
     /// Unless the answer varies by it.
-    pub(super) unkeyed: Vec<Suspect>,
+    pub(super) unkeyed: Vec<Unkeyed>,
 }
 
 impl Objections {
-    pub(super) const NONE: Self = Self { never: None, is_authorized: false, unkeyed: Vec::new() };
+    pub(super) const NONE: Self = Self {
+        never: None,
+        credentials: Credentials { are_there: false, are_unkeyed: false },
+        unkeyed: Vec::new(),
+    };
 
     pub(super) fn of(exchange: &mut Exchange, conf: &Conf, not_stored: Option<NotStored>) -> Self {
+        let credentials = Credentials::of(exchange, conf);
         let request = &exchange.request;
-        let tells_credentials =
-            conf.cache_key.as_ref().is_some_and(|key| key.has_field(b"authorization"));
-        let is_authorized = request.known.authorization.is_some() && !tells_credentials;
         let mut never = not_stored;
         if request.method.is_get_or_head() && request.has_content() {
             // Applications read it, and nothing of it is in the key.
             never = never.or(Some(NotStored::Body));
         }
-        Self { never, is_authorized, unkeyed: unkeyed::unkeyed(exchange, conf) }
+        Self { never, credentials, unkeyed: unkeyed::unkeyed(exchange, conf) }
     }
 
     /// Whether the page with this stored `Vary`, if one is stored, may be made by this request.
     pub fn admit(&self, vary: &[u8]) -> bool {
         self.never.is_none()
-            && !self.is_authorized
-            && self.unkeyed.iter().all(|suspect| suspect.is_varied_by(vary))
+            && !self.credentials.are_unkeyed
+            && self.unkeyed.iter().all(|found| found.is_varied_by(vary))
     }
 
     /// Checks that the answer lifts them.
@@ -48,7 +51,7 @@ impl Objections {
         if let Some(why) = self.never {
             return Err(why);
         }
-        match self.unkeyed.iter().all(|suspect| suspect.is_distinguished_by(conf, head)) {
+        match self.unkeyed.iter().all(|found| found.is_distinguished_by(conf, head)) {
             true => Ok(()),
             false => Err(NotStored::Unkeyed),
         }

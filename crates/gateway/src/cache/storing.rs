@@ -8,6 +8,7 @@ use super::decision::Claiming;
 use super::key;
 use super::objections::Objections;
 use super::plan::Plan;
+use super::sent::Credentials;
 use super::settings::Conf;
 use super::unkeyed;
 use bytes::Bytes;
@@ -79,7 +80,7 @@ pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
     let vary = known_vary(exchange);
     let mut unkeyed = objections(exchange, conf).unkeyed.clone();
     // These tell which variant it is.
-    unkeyed.retain(|suspect| !suspect.is_varied_by(&vary));
+    unkeyed.retain(|found| !found.is_varied_by(&vary));
     let wanted = exchange.pass.of::<Plan>()?.key.clone();
     let (location, id) = (exchange.location, *exchange.id());
     let mut asked = unkeyed::tried(exchange, &exchange.client, |request| {
@@ -88,14 +89,16 @@ pub fn clean(exchange: &mut Exchange, conf: &Conf) -> Option<Box<Exchange>> {
         }
         request.drop_content();
         request.retain_fields(|name| !name.eq_ignore_ascii_case(b"authorization"));
-        for suspect in &unkeyed {
-            unkeyed::take_away(request, suspect);
+        for found in &unkeyed {
+            unkeyed::take_away(request, &found.suspect);
         }
     })?;
     let is_same = asked.location == location && key::primary(&mut asked, conf) == wanted;
+    // The configuration may make them of something else that the client says.
+    let is_authorized = Credentials::of(&mut asked, conf).are_unkeyed;
     asked.request_id = id.into();
     asked.role = Role::Request;
-    (is_same && !is_forbidden(&asked, conf)).then_some(asked)
+    (is_same && !is_authorized && !is_forbidden(&asked, conf)).then_some(asked)
 }
 
 /// Whether `*_no_cache` holds for this request. Conditions that also hold for a request without any field wait

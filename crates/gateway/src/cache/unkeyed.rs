@@ -6,8 +6,8 @@
 //! and the request to the upstream are compared.
 
 use super::directives::IgnoreHeaders;
-use super::key;
 use super::settings::Conf;
+use super::{key, sent};
 use crate::protocol;
 use crate::protocol::codec::Head;
 use crate::protocol::target::Target;
@@ -74,10 +74,25 @@ pub enum Suspect {
     Authority,
 }
 
-impl Suspect {
+/// A suspect that the upstream sees and the key does not hold.
+#[derive(Clone, Debug)]
+pub struct Unkeyed {
+    pub suspect: Suspect,
+    /// Whether the upstream gets the field as the client says it: only then a page that varies by it is for those alone who
+    /// say the same.
+    is_sent_as_said: bool,
+}
+
+impl Unkeyed {
+    fn new(exchange: &mut Exchange, suspect: Suspect) -> Self {
+        let is_sent_as_said =
+            suspect.field_name().is_some_and(|name| sent::is_as_said(exchange, name));
+        Self { suspect, is_sent_as_said }
+    }
+
     /// Whether `Vary` distinguishes such requests, or the answer says that it is the same for all.
     pub fn is_distinguished_by(&self, conf: &Conf, head: &Head) -> bool {
-        let is_origin = matches!(self, Self::Field(name) if &name[..] == b"origin");
+        let is_origin = matches!(&self.suspect, Suspect::Field(name) if &name[..] == b"origin");
         let is_for_all = is_origin
             && head.field(b"access-control-allow-origin").is_some_and(|allowed| allowed == "*");
         let varies = !conf.ignore_headers.contains(IgnoreHeaders::VARY)
@@ -87,17 +102,30 @@ impl Suspect {
 
     /// Whether a `Vary` names it.
     pub fn is_varied_by(&self, vary: &[u8]) -> bool {
-        let name: &[u8] = match self {
-            Self::Field(name) => name,
-            Self::Authority => b"host",
-            Self::Disguised(_) => return false,
-        };
-        field::list_has(vary, name)
+        let name = self.suspect.field_name();
+        self.is_sent_as_said && name.is_some_and(|name| field::list_has(vary, name))
+    }
+}
+
+impl Suspect {
+    /// The field that `Vary` can name.
+    fn field_name(&self) -> Option<&[u8]> {
+        match self {
+            Self::Field(name) => Some(name),
+            Self::Authority => Some(b"host"),
+            Self::Disguised(_) => None,
+        }
     }
 }
 
 /// What others must not get because of how this request was made: what the upstream sees and the key does not hold.
-pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
+pub fn unkeyed(exchange: &mut Exchange, conf: &Conf) -> Vec<Unkeyed> {
+    let found = seen(exchange, conf);
+    found.into_iter().map(|suspect| Unkeyed::new(exchange, suspect)).collect()
+}
+
+/// The suspects that the upstream may see and the key may not hold.
+fn seen(exchange: &mut Exchange, conf: &Conf) -> Vec<Suspect> {
     let suspects = suspects(exchange);
     // Without a host the upstream may make another site's page, and $host is the first name of the server.
     let has_host = !exchange.request.host.is_empty();

@@ -4,6 +4,7 @@ use super::{FIELD_START, Param};
 use crate::cache;
 use crate::cache::settings::with_prefix;
 use crate::pass;
+use crate::protocol::SetTo;
 use crate::protocol::family::Family;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
@@ -73,6 +74,26 @@ pub fn put<P: AsRef<Param>>(
     }
     fields(exchange, own, lengths, pairs);
     cache::is_cacheable(exchange) && own_conditions(exchange, location, own, pairs)
+}
+
+/// As [`Protocol::each_set`](crate::protocol::Protocol::each_set), where parameters are the client's fields.
+pub fn each_set<P: AsRef<Param>>(
+    own: &Own<'_, P>,
+    location: &LocationConf,
+    name: &[u8],
+    each: &mut dyn FnMut(SetTo<'_>),
+) -> bool {
+    let mut is_set = !pass::conf(location, own.family).pass_request_headers;
+    for param in own.params.iter().map(AsRef::as_ref).filter(|param| param.is_of_field) {
+        if field::is_alike(&param.name[b"HTTP_".len()..], name) {
+            is_set = true;
+            match param.value.as_literal() {
+                Some(text) => each(SetTo::Text(&text)),
+                None => each(SetTo::Spelled(&param.value)),
+            }
+        }
+    }
+    is_set
 }
 
 /// Puts the length of what is sent in the place of the one that the configuration spelled from `start` on: what the

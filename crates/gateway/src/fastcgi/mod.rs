@@ -3,13 +3,13 @@
 mod codec;
 
 use super::cgi::Param;
-use super::cgi::params::{Own, Pairs, put};
+use super::cgi::params::{Own, Pairs, each_set, put};
 use super::pass::{self, Shared};
-use super::protocol::Protocol;
 use super::protocol::call::{Call, Framing, Talk};
 use super::protocol::codec::{Asked, Reader};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
+use super::protocol::{Protocol, SetTo};
 use crate::cache::settings;
 use crate::cgi::REQUEST_BYTES;
 use bytes::Bytes;
@@ -71,6 +71,16 @@ impl Protocol for Fastcgi {
     /// Records have no length of the whole. PHP wants one all the same: `fastcgi_request_buffering chunked`.
     fn takes_chunked(&self, _location: &LocationConf) -> bool {
         true
+    }
+
+    fn each_set(
+        &self,
+        location: &LocationConf,
+        name: &[u8],
+        each: &mut dyn FnMut(SetTo<'_>),
+    ) -> bool {
+        let params = &location.of::<Conf>().fastcgi_param[..];
+        each_set(&Own { family: &FAMILY, params }, location, name, each)
     }
 
     fn hidden(&self) -> &'static [&'static [u8]] {

@@ -21,6 +21,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 use target::Target;
+use yorozu_kernel::config::template::Template;
 use yorozu_kernel::exchange::Exchange;
 use yorozu_kernel::exchange::conf::LocationConf;
 use yorozu_kernel::exchange::content::Content;
@@ -99,6 +100,17 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
         false
     }
 
+    /// Gives `each` what the configuration sends in the place of the client's field of this name; `false` if it says
+    /// nothing of that, and the client's goes on.
+    fn each_set(
+        &self,
+        _location: &LocationConf,
+        _name: &[u8],
+        _each: &mut dyn FnMut(SetTo<'_>),
+    ) -> bool {
+        false
+    }
+
     /// Whether the client gets an answer's trailers.
     fn passes_trailers(&self, _location: &LocationConf) -> bool {
         false
@@ -145,6 +157,13 @@ pub trait Protocol: HasFamily + Any + Debug + Send + Sync {
             target.address.append(exchange, out);
         }
     }
+}
+
+/// What a field is set to.
+pub enum SetTo<'a> {
+    /// The same for each request.
+    Text(&'a [u8]),
+    Spelled(&'a Template),
 }
 
 /// The handler of a location whose content is another server's; what it does is the gateway's.

@@ -13,7 +13,7 @@ use super::protocol::call::{Call, Talk};
 use super::protocol::codec::{Asked, Reader};
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
-use super::protocol::{Protocol, spoken_by, tls};
+use super::protocol::{Protocol, SetTo, spoken_by, tls};
 use crate::cache::settings;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -305,6 +305,16 @@ impl Protocol for Pass {
 
     fn replaces_content(&self, location: &LocationConf) -> bool {
         location.of::<Conf>().proxy_set_body.is_some()
+    }
+
+    fn each_set(
+        &self,
+        location: &LocationConf,
+        name: &[u8],
+        each: &mut dyn FnMut(SetTo<'_>),
+    ) -> bool {
+        let is_set = location.of::<Conf>().fields.each_set(name, each);
+        is_set || !pass::conf(location, &FAMILY).pass_request_headers
     }
 
     fn passes_trailers(&self, location: &LocationConf) -> bool {

@@ -3,6 +3,7 @@
 use super::destination::{Destination, Scheme};
 use super::{HttpVersion, SetHeader};
 use crate::cache::settings::with_prefix;
+use crate::protocol::SetTo;
 use crate::protocol::call::{Call, Framing, Talk};
 use crate::protocol::family::Family;
 use crate::protocol::tls;
@@ -127,6 +128,20 @@ impl Fields {
             .iter()
             .for_each(|name| fields.replaced.add(Bytes::from_static(name.as_bytes())));
         fields
+    }
+
+    /// As [`Protocol::each_set`](crate::protocol::Protocol::each_set), of what was written and of the defaults.
+    pub fn each_set(&self, name: &[u8], each: &mut dyn FnMut(SetTo<'_>)) -> bool {
+        if !self.replaced.has(name) {
+            return false;
+        }
+        for line in self.lines.iter().filter(|line| field::is_same(&line.name, name)) {
+            match &line.value {
+                Some(value) => each(SetTo::Spelled(value)),
+                None => each(SetTo::Text(&line.text)),
+            }
+        }
+        true
     }
 
     fn sets(&self, name: &[u8]) -> bool {

@@ -1,12 +1,12 @@
 //! SCGI: the mapping from an exchange to the protocol, and its own directives.
 
-use super::cgi::params::{Own, Pairs, put};
+use super::cgi::params::{Own, Pairs, each_set, put};
 use super::cgi::{Param, Plain};
 use super::pass::{self, Shared};
-use super::protocol::Protocol;
 use super::protocol::call::Call;
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
+use super::protocol::{Protocol, SetTo};
 use crate::cache::settings;
 use yorozu_kernel::config::block::Block;
 use yorozu_kernel::config::directive::*;
@@ -79,6 +79,16 @@ impl Protocol for Scgi {
     /// The end of the answer is the close.
     fn may_keep(&self, _location: &LocationConf) -> bool {
         false
+    }
+
+    fn each_set(
+        &self,
+        location: &LocationConf,
+        name: &[u8],
+        each: &mut dyn FnMut(SetTo<'_>),
+    ) -> bool {
+        let params = &location.of::<Conf>().scgi_param[..];
+        each_set(&Own { family: &FAMILY, params }, location, name, each)
     }
 
     fn hidden(&self) -> &'static [&'static [u8]] {

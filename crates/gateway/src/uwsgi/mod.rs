@@ -1,12 +1,12 @@
 //! uwsgi: the mapping from an exchange to the protocol, and its own directives.
 
-use super::cgi::params::{Own, Pairs, put};
+use super::cgi::params::{Own, Pairs, each_set, put};
 use super::cgi::{Param, Plain};
 use super::pass::{self, Shared};
 use super::protocol::call::Call;
 use super::protocol::family::{Family, Spoken};
 use super::protocol::target::Target;
-use super::protocol::{Protocol, tls};
+use super::protocol::{Protocol, SetTo, tls};
 use crate::cache::settings;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -198,6 +198,16 @@ impl Protocol for Uwsgi {
         let destination = self.destination(exchange);
         out.extend_from_slice(destination.scheme().as_bytes());
         out.extend_from_slice(&destination.address);
+    }
+
+    fn each_set(
+        &self,
+        location: &LocationConf,
+        name: &[u8],
+        each: &mut dyn FnMut(SetTo<'_>),
+    ) -> bool {
+        let params = &location.of::<Conf>().uwsgi_param[..];
+        each_set(&Own { family: &FAMILY, params }, location, name, each)
     }
 
     fn call(

@@ -84,6 +84,19 @@ impl Template {
         self.parts.iter().any(|part| matches!(part, Part::Variable(v) if v.is_request_method()))
     }
 
+    /// Whether what this one spells differs wherever the variables of `other` do, as far as that can be told: each stands
+    /// in it.
+    pub fn has_variables_of(&self, other: &Self) -> bool {
+        let holds = |variable: &Variable| {
+            self.parts.iter().any(|part| matches!(part, Part::Variable(own) if own.is_it(variable)))
+        };
+        other.parts.iter().all(|part| match part {
+            Part::Text(_) => true,
+            Part::Capture(_) => false,
+            Part::Variable(variable) => holds(variable),
+        })
+    }
+
     /// Whether it holds `$http_name`; `name` with dashes, lower-case.
     pub fn has_field(&self, name: &[u8]) -> bool {
         let is_it =

@@ -64,6 +64,17 @@ impl Variable {
     pub fn is_request_method(&self) -> bool {
         matches!(self, Self::RequestMethod)
     }
+
+    /// Whether it is the same one, of those that the client's own words or the configuration decide.
+    pub fn is_it(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Slot(own), Self::Slot(other)) => own == other,
+            (Self::RequestField(own), Self::RequestField(other))
+            | (Self::Cookie(own), Self::Cookie(other))
+            | (Self::Argument(own), Self::Argument(other)) => own == other,
+            _ => false,
+        }
+    }
 }
 
 #[inline]

@@ -116,8 +116,11 @@ fn entry_head(
     // The first variant keeps its place as long as the origin varies by the same fields.
     let varies_alike = |entry: &&Arc<Entry>| !vary.is_empty() && entry.head.vary == vary;
     let first = plan.first.as_ref().or(plan.stale.as_ref()).filter(varies_alike);
-    let is_other = first.is_some_and(|first| first.head.variant != variant)
-        || plan.first.as_ref().is_some_and(|first| varies_alike(&first));
+    // One that answers by its language is renewed where it is, by whatever request: it would be found there, expired, for ever.
+    let is_other = plan.first.as_ref().is_some_and(|first| varies_alike(&first))
+        || first.is_some_and(|first| {
+            first.head.variant != variant && !key::is_in_language(exchange, conf, &first.head)
+        });
     let key = if is_other { plan.key.variant(&variant) } else { plan.key.clone() };
     if exchange.doubt.is_there() {
         // An alias of the page: a purge would not find it.

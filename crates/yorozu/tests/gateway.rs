@@ -4,6 +4,8 @@ mod shared;
 
 use shared::{CACHED, files, get, log, page, pages, until, yorozu};
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use yorozu_testkit::client::Client;
@@ -186,6 +188,33 @@ fn an_unbuffered_upload_reaches_php_while_it_arrives() {
     client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
     assert_eq!(client.answer(false), None, "a client that stops sending is let go");
     assert!(files(&folder.path().join("body")).is_empty());
+}
+
+#[test]
+fn an_unbuffered_request_begins_before_any_of_its_content_is_there() {
+    let folder = Folder::new();
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    let http = format!(
+        "server {{ listen 127.0.0.1:$port;
+        location / {{ proxy_pass http://{address}; proxy_request_buffering off; }} }}"
+    );
+    let server = Server::start(&yorozu(), folder.path(), &http);
+    for part in ["", "5", "5;x=", "5\r\n"] {
+        let mut client = Client::connect(server.port);
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        client.send(format!("{head}{part}").as_bytes());
+        let (mut connection, _) = upstream.accept().unwrap();
+        let (mut text, mut piece) = (Vec::new(), [0; 1024]);
+        while !text.ends_with(b"\r\n\r\n") {
+            let count = connection.read(&mut piece).unwrap();
+            assert!(count > 0, "{part:?}");
+            text.extend_from_slice(&piece[..count]);
+        }
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+        connection.write_all(answer).unwrap();
+        assert_eq!(client.answer(false).unwrap().body, b"ok", "{part:?}");
+    }
 }
 
 #[test]

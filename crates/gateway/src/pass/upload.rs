@@ -4,11 +4,12 @@ use crate::protocol::call::{Framing, Outgoing};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::fs::File;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use yorozu_kernel::base::batch::Ticket;
 use yorozu_kernel::exchange::request_body::{BodyError, PieceBounds, RequestBody};
@@ -262,17 +263,23 @@ impl Sender {
         Ok(())
     }
 
-    /// What arrives next from the client; meanwhile the peer is told what it has to know.
+    /// What arrives next from the client; meanwhile the peer is told what it has to know, and gets the head.
     async fn arriving(
         &mut self,
         body: &mut RequestBody,
         bounds: &PieceBounds,
     ) -> Result<Vec<Bytes>, UploadFault> {
+        let mut next = pin!(body.pieces(bounds));
+        let first = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
+        if let Poll::Ready(pieces) = first {
+            return pieces.map_err(UploadFault::Client);
+        }
+        // Of the content there may be bytes, and yet none of its own: half a chunk's size.
+        self.head().await?;
         let outgoing = match &self.framing {
-            Frames::Apart(_) => return body.pieces(bounds).await.map_err(UploadFault::Client),
+            Frames::Apart(_) => return next.await.map_err(UploadFault::Client),
             Frames::Within(outgoing) => Rc::clone(outgoing),
         };
-        let mut next = pin!(body.pieces(bounds));
         loop {
             tokio::select! {
                 biased;
@@ -287,9 +294,6 @@ impl Sender {
         body: &mut RequestBody,
         bounds: &PieceBounds,
     ) -> Result<(), UploadFault> {
-        if !body.is_at_hand() {
-            self.head().await?;
-        }
         loop {
             let pieces = self.arriving(body, bounds).await?;
             if pieces.is_empty() {

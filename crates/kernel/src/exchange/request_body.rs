@@ -333,11 +333,6 @@ impl RequestBody {
         }
     }
 
-    /// Whether a part of it has arrived that was not taken yet.
-    pub fn is_at_hand(&self) -> bool {
-        !self.unread.is_empty()
-    }
-
     /// What has arrived of a body that is sent on, at least one piece; none at its end.
     ///
     /// # Errors
